@@ -1,0 +1,29 @@
+# Everything from two commands: `make demo` and `make test`. Both set up .venv by themselves.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+DEMO := demo
+
+.PHONY: demo test check clean
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
+	touch $(READY)
+
+demo: $(READY)
+	$(BIN)/clew extract --questions facts --num-samples 300 --batch-size 100 --out $(DEMO)/traces_data
+	$(BIN)/clew inspect $(DEMO)/traces_data
+	$(BIN)/clew verify $(DEMO)/traces_data
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: check
+	$(BIN)/python -m pytest
+
+clean:
+	rm -rf $(VENV) $(DEMO)

@@ -1,0 +1,356 @@
+"""Run a model over questions and write one trace an answer, shard by shard."""
+
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from clew.capture.beams import answer_with_beams
+from clew.capture.config import ExtractConfig
+from clew.capture.decode import Answer
+from clew.capture.full import record_fully
+from clew.capture.job import Job, estimate_job, prepare_job
+from clew.capture.models import LoadedModel, load_model
+from clew.capture.plan import full_bytes, make_batches
+from clew.capture.questions import load_questions
+from clew.capture.record import Reduced, to_float16
+from clew.capture.reporter import LoggingReporter, Progress, Reporter
+from clew.errors import ClewError
+from clew.shards import ShardReader, ShardWriter, add_shard, writer_lock
+from clew.shards.manifest import Manifest, update_manifest
+from clew.traces.build import build_record_batch
+from clew.traces.schema import full_fields
+
+# Bytes of full traces that are put into one record batch.
+_FULL_BATCH_BYTES = 1 << 28
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExtractResult:
+    """How a run ended. `finished` tells whether this part of the store is complete."""
+
+    store: Path
+    finished: bool
+    traces_made: int
+    traces_stored: int
+    traces_planned: int
+    skipped: int
+
+
+def extract(
+    config: ExtractConfig,
+    reporter: Reporter | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+    loaded: LoadedModel | None = None,
+) -> ExtractResult:
+    """Capture a question set into `config.out`, taking up where an earlier run stopped.
+
+    `loaded` is a model that is in memory already (`load_model` gives one); `config.model` is
+    then only its name.
+
+    `should_stop` is asked after every generation batch; when it says yes the run ends with
+    everything made so far on disk. Raises ClewError with a sentence for a person.
+    """
+    reporter = reporter or LoggingReporter()
+    questions = load_questions(config.questions, config.num_samples)
+    with writer_lock(config.out, config.part):
+        if loaded is None:
+            reporter.say(f"loading {config.model}")
+            loaded = load_model(
+                config.model, dtype=config.dtype, device=config.device, quantize=config.quantize
+            )
+        job = prepare_job(config, questions, loaded, reporter)
+        made = 0
+        pending = job.pending_shards()
+        if pending:
+            reporter.begin(job.manifest.rows, len(job.questions), estimate_job(job))
+        try:
+            for number in pending:
+                made += _ShardCapture(job, number, reporter, should_stop).run()
+                if should_stop():
+                    break
+        finally:
+            reporter.end()
+        job.manifest = update_manifest(job.store, lambda manifest: manifest)
+        return ExtractResult(
+            store=job.store,
+            finished=not job.pending_shards(),
+            traces_made=made,
+            traces_stored=job.manifest.rows,
+            traces_planned=job.manifest.planned_rows or 0,
+            skipped=len(job.manifest.skipped),
+        )
+
+
+class _ShardCapture:
+    """Captures one shard: generation batch after generation batch, written as they are done."""
+
+    def __init__(
+        self, job: Job, number: int, reporter: Reporter, should_stop: Callable[[], bool]
+    ) -> None:
+        self.job, self.number = job, number
+        self.reporter, self.should_stop = reporter, should_stop
+        self.first = number * job.config.batch_size
+        if job.manifest.shard(number):
+            _forget_shard(job, number)
+
+    def run(self) -> int:
+        """Make the missing rows; returns how many. Ends early when asked to stop."""
+        writer = ShardWriter(
+            self.job.store, self.number, self.job.schema, id_column="global_example_id"
+        )
+        background = _BackgroundWriter(writer, self.reporter)
+        if writer.recovered_ids:
+            self.reporter.say(
+                f"batch {self.number}: {len(writer.recovered_ids)} traces of an earlier run kept"
+            )
+        made = 0
+        try:
+            for batch in self._batches():
+                missing = [i for i in batch if i not in writer.recovered_ids]
+                if not missing:
+                    continue
+                for record_batch in self._capture(batch, set(missing)):
+                    background.write(record_batch)
+                made += len(missing)
+                if self.should_stop() and made + len(writer.recovered_ids) < self._planned:
+                    background.wait()
+                    writer.abandon()
+                    return made
+            background.wait()
+            add_shard(self.job.store, writer.finish())
+        except BaseException:
+            background.close()
+            writer.abandon()
+            raise
+        background.close()
+        _note_oddities(self.job.store, writer.path, self.number)
+        return made
+
+    @property
+    def _planned(self) -> int:
+        return len(self.job.shard_rows(self.number))
+
+    def _batches(self) -> Iterator[list[int]]:
+        """Generation batches as lists of global ids; the same ones in every run."""
+        rows = self.job.shard_rows(self.number)
+        lengths = [len(self.job.prompts[i]) for i in rows]
+        batches = make_batches(
+            lengths,
+            self.job.plan,
+            self.job.config.max_new_tokens,
+            same_length=self.job.same_length,
+        )
+        return ([rows[i] for i in batch] for batch in batches)
+
+    def _capture(self, ids: list[int], wanted: set[int]) -> Iterator[pa.RecordBatch]:
+        for part, answers, reduced in self._answer(ids):
+            compact = self._compact_batch(part, answers, reduced)
+            if not wanted.issuperset(part):
+                keep = [row for row, i in enumerate(part) if i in wanted]
+                compact, part = compact.take(pa.array(keep)), [part[row] for row in keep]
+                answers = [answers[row] for row in keep]
+            if self.job.config.keep == "full":
+                yield from self._add_full(part, answers, compact)
+            else:
+                yield compact
+
+    def _answer(self, ids: list[int]) -> Iterator[tuple[list[int], list[Answer], Reduced]]:
+        """Answer a batch; when the device's memory is too small, in halves, and say so."""
+        job = self.job
+        prompts = [job.prompts[i] for i in ids]
+        try:
+            if job.config.num_beams > 1:
+                answers, reduced = answer_with_beams(job.decoder, prompts, job.config.num_beams)
+            else:
+                answers, reduced = job.decoder.answer(prompts)
+        except (torch.OutOfMemoryError, RuntimeError) as error:
+            if not _is_out_of_memory(error):
+                raise
+            if len(ids) == 1:
+                raise ClewError(
+                    f"question {job.questions[ids[0]].id} with {len(prompts[0])} prompt tokens "
+                    f"does not fit into the memory of {job.decoder.device}, even alone. Use "
+                    f"--quantize 4bit, a smaller --max-new-tokens, or a larger device."
+                ) from error
+            self._shrink(len(ids) // 2)
+        else:
+            yield ids, answers, reduced
+            return
+        gc.collect()
+        torch.cuda.empty_cache()
+        half = -(-len(ids) // 2)
+        yield from self._answer(ids[:half])
+        yield from self._answer(ids[half:])
+
+    def _shrink(self, rows: int) -> None:
+        """Smaller batches from now on."""
+        if rows < self.job.plan.rows:
+            self.job.plan = replace(self.job.plan, rows=max(1, rows))
+            sentence = f"out of device memory: going on with {max(1, rows)} prompts at a time"
+            self.reporter.say(sentence)
+            _add_notes(self.job.store, [f"batch {self.number}: {sentence}"])
+
+    def _compact_batch(
+        self, ids: list[int], answers: Sequence[Answer], reduced: Reduced
+    ) -> pa.RecordBatch:
+        job = self.job
+        questions = [job.questions[i] for i in ids]
+        prompts = [job.prompts[i] for i in ids]
+        texts = job.tokenizer.batch_decode([a.tokens for a in answers], skip_special_tokens=True)
+        columns: dict[str, Any] = {
+            "global_example_id": ids,
+            "example_id": [i - self.first for i in ids],
+            "batch_number": [self.number] * len(ids),
+            "question_id": [q.id for q in questions],
+            "question": [q.question for q in questions],
+            "category": [q.category for q in questions],
+            "accepted_answers": [list(q.answers) for q in questions],
+            "answer": [text.strip() for text in texts],
+            "stop_reason": [a.stop_reason for a in answers],
+            "tokens": [[*p, *a.tokens] for p, a in zip(prompts, answers, strict=True)],
+            "prompt_length": [len(p) for p in prompts],
+            "token_logprobs": [a.logprobs for a in answers],
+            "token_entropies": [a.entropies for a in answers],
+            **reduced_columns(reduced),
+        }
+        answer_counts = [len(a.tokens) for a in answers]
+        token_counts = [len(tokens) for tokens in columns["tokens"]]
+        schema = pa.schema([field for field in job.schema if field.name in columns])
+        return build_record_batch(schema, columns, token_counts, answer_counts)
+
+    def _add_full(
+        self, ids: list[int], answers: Sequence[Answer], compact: pa.RecordBatch
+    ) -> Iterator[pa.RecordBatch]:
+        """Pass whole sequences again, a few at a time, and add every state and map."""
+        job, decoder = self.job, self.job.decoder
+        sequences = [[*job.prompts[i], *a.tokens] for i, a in zip(ids, answers, strict=True)]
+        fields = pa.schema(full_fields(decoder.shape))
+        for start, stop in _split_by_bytes(sequences, decoder.shape, _FULL_BATCH_BYTES):
+            part = sequences[start:stop]
+            record = record_fully(decoder.model, decoder.observer, part)
+            rows = range(len(part))
+            columns = {
+                "hidden_states": np.concatenate([_flat(record.hidden_states(r)) for r in rows]),
+                "attentions": np.concatenate([_flat(record.attentions(r)) for r in rows]),
+            }
+            lengths = [len(sequence) for sequence in part]
+            full = build_record_batch(fields, columns, lengths, [0] * len(part))
+            arrays = [*compact.slice(start, stop - start).columns, *full.columns]
+            yield pa.RecordBatch.from_arrays(arrays, schema=job.schema)
+
+
+class _BackgroundWriter:
+    """Writes one record batch while the next is being made."""
+
+    def __init__(self, writer: ShardWriter, reporter: Reporter) -> None:
+        self._writer, self._reporter = writer, reporter
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="clew-writer")
+        self._pending: Future[Progress] | None = None
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self.wait()
+        self._pending = self._thread.submit(self._write, batch)
+
+    def wait(self) -> None:
+        """Until the last batch is written; raises what went wrong with it."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            self._reporter.advance(pending.result())
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=True)
+
+    def _write(self, batch: pa.RecordBatch) -> Progress:
+        before = self._writer.bytes_written
+        self._writer.write(batch)
+        tokens = int(np.sum(batch.column("tokens").value_lengths().to_numpy()))
+        written = self._writer.bytes_written - before
+        return Progress(traces=batch.num_rows, tokens=tokens, bytes=written)
+
+
+def reduced_columns(reduced: Reduced) -> dict[str, np.ndarray]:
+    """The array fields as flat numpy arrays in the types they are stored in."""
+    halves = {
+        name: _flat(to_float16(getattr(reduced, name)))
+        for name in (
+            "last_hidden",
+            "nodes",
+            "edge_weight",
+            "attention_log_diagonal",
+            "laplacian_diagonal",
+            "lookback",
+        )
+    }
+    # torch has few operations for uint16: go through int32 on the host.
+    source = _flat(reduced.edge_source).astype(np.uint16)
+    return {**halves, "edge_source": source}
+
+
+def _flat(values: Tensor) -> np.ndarray:
+    return values.reshape(-1).cpu().numpy()
+
+
+def _split_by_bytes(
+    sequences: Sequence[Sequence[int]], shape: Any, limit: int
+) -> Iterator[tuple[int, int]]:
+    start = size = 0
+    for index, sequence in enumerate(sequences):
+        needed = full_bytes(shape, len(sequence))
+        if index > start and size + needed > limit:
+            yield start, index
+            start, size = index, 0
+        size += needed
+    if sequences:
+        yield start, len(sequences)
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def _forget_shard(job: Job, number: int) -> None:
+    """A shard that is to grow is open again until it is finished anew."""
+
+    def forget(manifest: Manifest) -> Manifest:
+        kept = tuple(s for s in manifest.shards if s.batch_number != number)
+        return replace(manifest, shards=kept)
+
+    job.manifest = update_manifest(job.store, forget)
+
+
+def _note_oddities(store: Path, shard: Path, number: int) -> None:
+    """Name in the manifest what a user of the traces should know: empty answers, NaN."""
+    reader = ShardReader(shard)
+    empty: list[str] = []
+    broken: list[str] = []
+    for index in range(reader.num_record_batches):
+        batch = reader.record_batch(index)
+        ids = batch.column("question_id").to_pylist()
+        answers = batch.column("answer").to_pylist()
+        states = batch.column("last_hidden").flatten().flatten().to_numpy()
+        finite = np.isfinite(states).reshape(len(ids), -1).all(1)
+        empty += [i for i, answer in zip(ids, answers, strict=True) if not answer]
+        broken += [i for i, fine in zip(ids, finite, strict=True) if not fine]
+    notes = []
+    if empty:
+        notes.append(f"batch {number}: {len(empty)} empty answers: {', '.join(empty)}")
+    if broken:
+        notes.append(f"batch {number}: {len(broken)} traces hold NaN or Inf: {', '.join(broken)}")
+    _add_notes(store, notes)
+
+
+def _add_notes(store: Path, notes: list[str]) -> None:
+    def add(manifest: Manifest) -> Manifest:
+        new = tuple(note for note in notes if note not in manifest.notes)
+        return replace(manifest, notes=(*manifest.notes, *new))
+
+    if notes:
+        update_manifest(store, add)

@@ -1,0 +1,334 @@
+"""Make ready for a capture: model, prompts, store, basis, and a check that batching is right."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import torch
+from torch import nn
+
+from clew.capture.basis import BASIS_NAME, Basis, StateSample, fit_basis, load_basis, save_basis
+from clew.capture.check import TOLERANCE, batching_error, pick_prompts
+from clew.capture.config import ExtractConfig
+from clew.capture.decode import Decoder
+from clew.capture.full import listen_to_whole
+from clew.capture.models import (
+    LoadedModel,
+    describe_model,
+    end_tokens,
+    sliding_window,
+)
+from clew.capture.observe import ModelObserver
+from clew.capture.plan import (
+    MAX_FULL_TRACE_BYTES,
+    BatchPlan,
+    Estimate,
+    estimate_run,
+    full_bytes,
+    plan_batches,
+    refuse_if_disk_too_small,
+)
+from clew.capture.prompts import choose_prompt, shared_prefix, tokenize_prompts
+from clew.capture.questions import Question, QuestionSet
+from clew.capture.reporter import Reporter
+from clew.capture.stopping import AnswerEnd
+from clew.capture.store import MACHINE_KEY, open_trace_store
+from clew.errors import InputError
+from clew.shards import Manifest
+from clew.shards.hashing import hash_file
+from clew.shards.manifest import describe_in_schema, update_manifest
+from clew.traces.schema import TraceShape, trace_schema
+
+# Edges are stored as 16-bit token numbers.
+MAX_TOKENS = 65_535
+_BASIS_QUESTIONS = 64
+_BASIS_TOKENS_A_COMPONENT = 16
+
+
+@dataclass(kw_only=True)
+class Job:
+    """Everything that capturing a shard needs."""
+
+    config: ExtractConfig
+    manifest: Manifest
+    questions: list[Question]
+    prompts: list[list[int]]
+    tokenizer: Any
+    decoder: Decoder
+    plan: BatchPlan
+    schema: pa.Schema
+    same_length: bool = False
+
+    @property
+    def store(self) -> Path:
+        return self.config.out
+
+    def shard_rows(self, batch_number: int) -> range:
+        """The global ids that belong into a shard."""
+        size = self.config.batch_size
+        return range(batch_number * size, min(len(self.questions), (batch_number + 1) * size))
+
+    def pending_shards(self) -> list[int]:
+        """This part's shards that are not finished, or have fewer rows than planned now."""
+        count = -(-len(self.questions) // self.config.batch_size)
+        entries = {number: self.manifest.shard(number) for number in range(count)}
+        return [
+            number
+            for number, entry in entries.items()
+            if self.config.part.owns(number)
+            and (entry is None or entry.rows < len(self.shard_rows(number)))
+        ]
+
+
+def prepare_job(
+    config: ExtractConfig, questions: QuestionSet, loaded: LoadedModel, reporter: Reporter
+) -> Job:
+    """Open the store and check the capture; raises ClewError if it cannot be."""
+    observer = ModelObserver(loaded.model)
+    shape = TraceShape(
+        layers=observer.num_layers,
+        dim=observer.dim,
+        heads=observer.heads,
+        node_dim=config.node_dim,
+        edges_per_token=config.edges_per_token,
+    )
+    prompt = choose_prompt(loaded.tokenizer, config.prompt, config.chat)
+    texts = [question.question for question in questions.questions]
+    prompts = tokenize_prompts(loaded.tokenizer, prompt, texts)
+    usable, skipped = _leave_out_too_long(config, loaded.model, shape, questions, prompts)
+    kept = [questions.questions[i] for i in usable]
+    kept_prompts = [prompts[i] for i in usable]
+    plan = plan_batches(
+        model=loaded.model,
+        shape=shape,
+        prompt_lengths=[len(p) for p in kept_prompts],
+        max_new_tokens=config.max_new_tokens,
+        batch_size=config.batch_size,
+        rows=config.generation_batch,
+    )
+    settings = {
+        "model": describe_model(config.model, loaded.model, config.quantize),
+        "prompt": {"template": prompt.template, "chat": prompt.chat},
+        "generation": {
+            "max_new_tokens": config.max_new_tokens,
+            "num_beams": config.num_beams,
+            "cut": config.cut,
+        },
+        "questions": {"name": questions.name, "sha256": questions.sha256},
+        "keep": config.keep,
+        "node_dim": config.node_dim,
+        "edges_per_token": config.edges_per_token,
+        MACHINE_KEY: {
+            "device": str(loaded.model.device),
+            "generation_batch": plan.rows,
+            "generation_tokens": plan.tokens,
+        },
+    }
+    manifest = open_trace_store(
+        config.out,
+        settings=settings,
+        rows_per_shard=config.batch_size,
+        planned_rows=len(kept),
+        skipped=skipped,
+    )
+    if config.generation_batch is None:
+        plan = _stored_plan(manifest, plan)
+    for entry in skipped:
+        reporter.say(f"left out: {entry['where']}: {entry['reason']}")
+    basis, manifest = _open_basis(config.out, manifest, loaded, observer, kept, kept_prompts, shape)
+    job = Job(
+        config=config,
+        manifest=manifest,
+        questions=kept,
+        prompts=kept_prompts,
+        tokenizer=loaded.tokenizer,
+        decoder=_make_decoder(config, loaded, observer, shape, basis, kept_prompts),
+        plan=plan,
+        schema=describe_in_schema(trace_schema(shape, config.keep), manifest),
+    )
+    _check_batching(job, reporter)
+    return job
+
+
+def estimate_job(job: Job) -> Estimate:
+    """Time one batch and say what the rest will take; raises DiskFullError when it cannot fit."""
+    config, decoder = job.config, job.decoder
+    left = [i for number in job.pending_shards() for i in job.shard_rows(number)]
+    lengths = sorted(len(job.prompts[i]) for i in left)
+    middle = lengths[len(lengths) // 2]
+    sample = [job.prompts[i] for i in left if len(job.prompts[i]) <= middle][: job.plan.rows]
+    prompt_seconds, step_seconds = decoder.time_batch(sample)
+    estimate = estimate_run(
+        shape=decoder.shape,
+        keep=config.keep,
+        prompt_lengths=lengths,
+        max_new_tokens=config.max_new_tokens,
+        plan=job.plan,
+        seconds_per_prompt_token=prompt_seconds / sum(len(p) for p in sample),
+        seconds_per_step=step_seconds,
+    )
+    refuse_if_disk_too_small(job.store, estimate.bytes)
+    return estimate
+
+
+def _leave_out_too_long(
+    config: ExtractConfig,
+    model: nn.Module,
+    shape: TraceShape,
+    questions: QuestionSet,
+    prompts: Sequence[Sequence[int]],
+) -> tuple[list[int], list[dict[str, str]]]:
+    """The questions that can be captured, and by name those that cannot, broken lines too."""
+    context = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    limit = min(context or MAX_TOKENS, MAX_TOKENS)
+    usable, skipped = [], [{"where": s.where, "reason": s.reason} for s in questions.skipped]
+    for index, (question, prompt) in enumerate(zip(questions.questions, prompts, strict=True)):
+        tokens = len(prompt) + config.max_new_tokens
+        reason = None
+        if tokens > limit:
+            reason = f"{len(prompt)} prompt tokens and {config.max_new_tokens} new ones do not "
+            reason += f"fit into the model's {limit}"
+        elif config.keep == "full" and full_bytes(shape, tokens) > MAX_FULL_TRACE_BYTES:
+            reason = f"its full trace of {tokens} tokens would take "
+            reason += f"{full_bytes(shape, tokens) / 1e9:.1f} GB; use --keep compact for it"
+        if reason is None:
+            usable.append(index)
+        else:
+            skipped.append({"where": f"question {question.id}", "reason": reason})
+    if not usable:
+        raise InputError(
+            f"none of the {len(prompts)} questions of {questions.name} can be captured; the "
+            f"first: {skipped[0]['where']}: {skipped[0]['reason']}."
+        )
+    return usable, skipped
+
+
+def _stored_plan(manifest: Manifest, plan: BatchPlan) -> BatchPlan:
+    """The same batches as before give the same rounding: a resumed run keeps the plan."""
+    machine = manifest.settings.get(MACHINE_KEY, {})
+    if not machine.get("generation_batch"):
+        return plan
+    return BatchPlan(rows=machine["generation_batch"], tokens=machine["generation_tokens"])
+
+
+def _open_basis(
+    store: Path,
+    manifest: Manifest,
+    loaded: LoadedModel,
+    observer: ModelObserver,
+    questions: Sequence[Question],
+    prompts: Sequence[Sequence[int]],
+    shape: TraceShape,
+) -> tuple[Basis, Manifest]:
+    """The store's basis; the first process to come here fits it for all."""
+    if BASIS_NAME in manifest.files:
+        return load_basis(store), manifest
+    basis = _fit_basis(loaded, observer, questions, prompts, shape.node_dim)
+
+    def enter(current: Manifest) -> Manifest:
+        if BASIS_NAME in current.files:
+            return current
+        save_basis(store, basis)
+        sha256 = hash_file(store / BASIS_NAME)
+        return replace(current, files={**current.files, BASIS_NAME: sha256})
+
+    manifest = update_manifest(store, enter)
+    return load_basis(store), manifest
+
+
+def _fit_basis(
+    loaded: LoadedModel,
+    observer: ModelObserver,
+    questions: Sequence[Question],
+    prompts: Sequence[Sequence[int]],
+    node_dim: int,
+) -> Basis:
+    """Fit on first questions with their first accepted answer; shared tokens count once."""
+    skip = max(1, len(shared_prefix(prompts)))
+    sequences: list[list[int]] = []
+    tokens = 0
+    for question, prompt in zip(questions[:_BASIS_QUESTIONS], prompts, strict=False):
+        text = f" {question.answers[0]}" if question.answers else ""
+        answer = loaded.tokenizer.encode(text, add_special_tokens=False) if text else []
+        sequences.append([*prompt, *answer][:512])
+        tokens += len(sequences[-1]) - skip
+        if tokens >= node_dim * _BASIS_TOKENS_A_COMPONENT:
+            break
+    sample = StateSample(observer.num_layers)
+    for start in range(0, len(sequences), 16):
+        part = sequences[start : start + 16]
+        sample.keep = _kept_tokens(part, skip, first=start == 0).to(loaded.model.device)
+        listen_to_whole(loaded.model, observer, part, sample)
+    return fit_basis([torch.cat(layer) for layer in sample.states], node_dim)
+
+
+def _kept_tokens(sequences: Sequence[Sequence[int]], skip: int, *, first: bool) -> torch.Tensor:
+    """Real tokens behind the shared beginning; of that, all but the very first token count once.
+
+    The first token's state is of another size than all others in most models and would take
+    the basis for itself.
+    """
+    width = max(len(sequence) for sequence in sequences)
+    keep = torch.zeros(len(sequences), width, dtype=torch.bool)
+    for row, sequence in enumerate(sequences):
+        keep[row, 1 if first and row == 0 else skip : len(sequence)] = True
+    return keep
+
+
+def _make_decoder(
+    config: ExtractConfig,
+    loaded: LoadedModel,
+    observer: ModelObserver,
+    shape: TraceShape,
+    basis: Basis,
+    prompts: Sequence[Sequence[int]],
+    *,
+    share: bool = True,
+) -> Decoder:
+    window = sliding_window(loaded.model)
+    longest = max(len(prompt) for prompt in prompts) + config.max_new_tokens
+    # Padding after a shared beginning would shift what a sliding window sees.
+    share = share and (window is None or longest <= window)
+    ends = end_tokens(loaded.model, loaded.tokenizer)
+    return Decoder(
+        model=loaded.model,
+        observer=observer,
+        shape=shape,
+        basis=basis,
+        answer_end=AnswerEnd(loaded.tokenizer, config.cut, ends),
+        max_new_tokens=config.max_new_tokens,
+        prefix=shared_prefix(prompts) if share else (),
+    )
+
+
+def _check_batching(job: Job, reporter: Reporter) -> None:
+    """Refuse to go on with wrong values; where only padding is to blame, do without it."""
+    prompts = pick_prompts(job.prompts)
+    tolerance = TOLERANCE[job.decoder.dtype]
+    error = batching_error(job.decoder, prompts)
+    if error <= tolerance:
+        reporter.say(f"checked: batched capture equals single passes (difference {error:.1e})")
+        return
+    loaded = LoadedModel(job.decoder.model, job.tokenizer)
+    job.decoder = _make_decoder(
+        job.config,
+        loaded,
+        job.decoder.observer,
+        job.decoder.shape,
+        job.decoder.basis,
+        job.prompts,
+        share=False,
+    )
+    job.same_length = True
+    alone = max(batching_error(job.decoder, [prompt]) for prompt in prompts)
+    if alone > tolerance:
+        raise InputError(
+            f"{job.config.model} cannot be captured faithfully: even one prompt at a time, states "
+            f"differ from a plain pass by {alone:.1e} of their size. Try --dtype float32."
+        )
+    reporter.say(
+        f"this model's values change with padding (by {error:.1e}): prompts of equal length "
+        f"only are put together, which is slower"
+    )

@@ -1,0 +1,82 @@
+"""Where an answer ends: end token, end of the line or sentence, or the model repeating itself."""
+
+import re
+from collections.abc import Sequence
+from typing import Any, Literal
+
+Cut = Literal["sentence", "line", "none"]
+StopReason = Literal["end", "line", "sentence", "repetition", "length"]
+
+_SENTENCE_END = re.compile(r"""[.!?]["'”’)\]]*$""")
+# A full stop after these does not end a sentence: initials, titles, common short forms.
+_ABBREVIATION = re.compile(
+    r"(^|[\s(\"'.])"
+    r"([A-Za-z]|St|Ste|Mr|Mrs|Ms|Dr|Prof|Jr|Sr|Mt|Ft|Gen|Col|Lt|Capt|Sgt|Gov|Sen|Rep|Rev|Hon"
+    r"|No|vs|etc|Inc|Ltd|Co|Corp|Bros|Ave|Blvd|Rd|ca|approx|est|fl|cf|al|Vol|Op|pp|Ph|D\.C|U\.S)\.$"
+)
+_REPEATS = 3
+_MIN_REPEATED_TOKENS = 6
+
+
+class AnswerEnd:
+    """Decides, one token at a time, whether an answer is complete."""
+
+    def __init__(self, tokenizer: Any, cut: Cut, end_tokens: Sequence[int]) -> None:
+        self._tokenizer = tokenizer
+        self._cut = cut
+        self.end_tokens = list(end_tokens)
+        self._pieces: dict[int, str] = {}
+        self._anchor = tokenizer.encode("a", add_special_tokens=False)
+        self._anchor_text = tokenizer.decode(self._anchor)
+
+    def before(self, answer: list[int], token: int) -> StopReason | None:
+        """Why the answer is complete *without* `token`, the one the model wants to add."""
+        if token in self.end_tokens:
+            return "end"
+        if self._cut == "none" or not answer:
+            return None
+        piece = self._piece(token)
+        if not piece[:1].isspace() and "\n" not in piece:
+            return None
+        text = self._tokenizer.decode(answer, skip_special_tokens=True)
+        if "\n" in piece and text.strip():
+            return "line"
+        if self._cut == "sentence" and ends_sentence(text):
+            return "sentence"
+        return None
+
+    def repeats(self, answer: list[int]) -> int | None:
+        """How many tokens to keep of an answer that repeats itself, None when it does not."""
+        return None if self._cut == "none" else repetition_start(answer)
+
+    def _piece(self, token: int) -> str:
+        """The text that a token adds in the middle of a sentence, leading space included."""
+        if token not in self._pieces:
+            text = self._tokenizer.decode([*self._anchor, token])
+            self._pieces[token] = text[len(self._anchor_text) :]
+        return self._pieces[token]
+
+
+def ends_sentence(text: str) -> bool:
+    """Whether the text closes a sentence: "in Paris." does, "in St." and "J. R." do not."""
+    text = text.rstrip()
+    return bool(_SENTENCE_END.search(text)) and not _ABBREVIATION.search(text)
+
+
+def repetition_start(answer: Sequence[int]) -> int | None:
+    """Where to cut an answer whose last tokens say the same thing three times in a row.
+
+    Returns how many tokens to keep (the first time it was said stays), or None.
+    """
+    if answer[-1:] and answer[:-1].count(answer[-1]) < _REPEATS - 1:
+        return None
+    for size in range(1, len(answer) // _REPEATS + 1):
+        if size * _REPEATS < _MIN_REPEATED_TOKENS and size > 1:
+            continue
+        times = max(_REPEATS, -(-_MIN_REPEATED_TOKENS // size))
+        if len(answer) < size * times:
+            continue
+        unit = answer[-size:]
+        if all(answer[-size * (i + 1) : len(answer) - size * i] == unit for i in range(times)):
+            return len(answer) - size * (times - 1)
+    return None

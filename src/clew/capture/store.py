@@ -1,0 +1,95 @@
+"""Open the store that a capture writes to: a new one, or the same one again."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from clew.errors import SettingsMismatchError, StoreError
+from clew.shards.manifest import (
+    MANIFEST_NAME,
+    Manifest,
+    manifest_lock,
+    read_manifest,
+    write_manifest,
+)
+from clew.version import __version__
+
+# What describes the machine, not the traces: a resumed run may differ in it.
+MACHINE_KEY = "machine"
+
+
+def open_trace_store(
+    store: Path,
+    *,
+    settings: Mapping[str, Any],
+    rows_per_shard: int,
+    planned_rows: int,
+    skipped: Sequence[Mapping[str, Any]],
+) -> Manifest:
+    """Begin a store, or check that the one there was begun with the same settings.
+
+    More rows than before are fine: the store grows. Raises SettingsMismatchError with both
+    values of every setting that differs.
+    """
+    with manifest_lock(store):
+        if not (store / MANIFEST_NAME).exists():
+            _refuse_foreign_folder(store)
+            write_manifest(
+                store,
+                Manifest(
+                    kind="traces",
+                    settings=dict(settings),
+                    rows_per_shard=rows_per_shard,
+                    planned_rows=planned_rows,
+                    skipped=tuple(dict(entry) for entry in skipped),
+                    clew_version=__version__,
+                ),
+            )
+        manifest = read_manifest(store)
+        _refuse_other_settings(store, manifest, settings, rows_per_shard)
+        if planned_rows > (manifest.planned_rows or 0):
+            manifest = replace(
+                manifest,
+                planned_rows=planned_rows,
+                skipped=tuple(dict(entry) for entry in skipped),
+            )
+            write_manifest(store, manifest)
+    return manifest
+
+
+def _refuse_foreign_folder(store: Path) -> None:
+    entries = sorted(path.name for path in store.iterdir() if not path.name.startswith("."))
+    if entries:
+        raise StoreError(
+            f'"{store}" is neither empty nor a clew store (it holds {", ".join(entries[:3])}'
+            f"{', ...' if len(entries) > 3 else ''}): choose another --out."
+        )
+
+
+def _refuse_other_settings(
+    store: Path, manifest: Manifest, settings: Mapping[str, Any], rows_per_shard: int
+) -> None:
+    if manifest.kind != "traces":
+        raise StoreError(f'"{store}" holds {manifest.kind}, not traces: choose another --out.')
+    before = dict(_flatten(manifest.settings)) | {"batch_size": manifest.rows_per_shard}
+    now = dict(_flatten(settings)) | {"batch_size": rows_per_shard}
+    different = [
+        f"{key}: {before.get(key)!r} in the store, {now.get(key)!r} now"
+        for key in sorted(before.keys() | now.keys())
+        if before.get(key) != now.get(key) and not key.startswith(f"{MACHINE_KEY}.")
+    ]
+    if different:
+        raise SettingsMismatchError(
+            f'the store "{store}" was begun with other settings:\n  '
+            + "\n  ".join(different)
+            + "\nUse the same settings to go on with it, or another --out to begin a new one."
+        )
+
+
+def _flatten(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value

@@ -1,0 +1,47 @@
+"""The command `clew`: one file a command; each parses, calls and prints."""
+
+import sys
+
+import typer
+from rich.console import Console
+
+from clew.errors import ClewError, InputError
+from clew.version import __version__
+
+app = typer.Typer(
+    name="clew",
+    help="Follow the thread through a language model's layers.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"clew {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(  # noqa: ARG001 - typer calls _show_version
+        False, "--version", callback=_show_version, is_eager=True, help="Print the version."
+    ),
+) -> None:
+    """Follow the thread through a language model's layers."""
+
+
+def main() -> None:
+    """Entry point. Errors meant for a person become one message; 2 is wrong use, 1 is failure."""
+    from clew.cli import convert, extract, inspect, verify
+
+    for command in (extract, inspect, verify, convert):
+        command.register(app)
+    try:
+        app()
+    except ClewError as error:
+        console = Console(stderr=True, highlight=False)
+        console.print(f"clew: {error}", markup=False, soft_wrap=True)
+        sys.exit(2 if isinstance(error, InputError) else 1)

@@ -1,0 +1,158 @@
+"""clew extract"""
+
+import logging
+import shlex
+import signal
+import sys
+from enum import StrEnum
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+_EPILOG = "Example: `clew extract --questions facts --num-samples 200 --out traces_data`"
+
+
+class _Keep(StrEnum):
+    compact = "compact"
+    full = "full"
+
+
+class _Cut(StrEnum):
+    sentence = "sentence"
+    line = "line"
+    none = "none"
+
+
+class _Quantize(StrEnum):
+    bits4 = "4bit"
+    bits8 = "8bit"
+
+
+def register(app: typer.Typer) -> None:
+    app.command(epilog=_EPILOG)(extract)
+
+
+def extract(
+    model: Annotated[
+        str,
+        typer.Option(
+            help="A Hugging Face id, a local folder, a .gguf file, or smollm2 (embedded)."
+        ),
+    ] = "smollm2",
+    questions: Annotated[
+        str,
+        typer.Option(
+            help="A Hugging Face data set as name:config:split, a local .jsonl, .csv or "
+            ".parquet file, or facts (embedded)."
+        ),
+    ] = "facts",
+    out: Annotated[Path, typer.Option(help="The store: a folder, made if need be.")] = Path(
+        "traces_data"
+    ),
+    num_samples: Annotated[
+        int | None, typer.Option(help="Only the first so many questions. [default: all]")
+    ] = None,
+    batch_size: Annotated[int, typer.Option(help="Traces a shard.")] = 500,
+    generation_batch: Annotated[
+        int | None,
+        typer.Option(help="Questions answered at a time. [default: what the memory holds]"),
+    ] = None,
+    max_new_tokens: Annotated[int, typer.Option(help="The longest answer, in tokens.")] = 32,
+    num_beams: Annotated[int, typer.Option(help="Beams of the search; 1 is greedy.")] = 1,
+    prompt: Annotated[
+        str | None,
+        typer.Option(help="What the model is given, with {question} in it. [default: by model]"),
+    ] = None,
+    chat: Annotated[
+        bool | None,
+        typer.Option("--chat/--no-chat", help="Use the chat template. [default: if it has one]"),
+    ] = None,
+    cut: Annotated[_Cut, typer.Option(help="Where an answer is cut at the latest.")] = (
+        _Cut.sentence
+    ),
+    keep: Annotated[
+        _Keep,
+        typer.Option(help="compact: what detectors need; full: every state and attention map."),
+    ] = _Keep.compact,
+    node_dim: Annotated[int, typer.Option(help="Numbers kept of every token and layer.")] = 64,
+    edges_per_token: Annotated[
+        int, typer.Option(help="Strongest attention edges kept of every token and layer.")
+    ] = 16,
+    dtype: Annotated[str, typer.Option(help="auto, float32, float16 or bfloat16.")] = "auto",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")] = "auto",
+    quantize: Annotated[
+        _Quantize | None, typer.Option(help='Load in 4 or 8 bits (needs "clew[quantize]").')
+    ] = None,
+    part: Annotated[
+        str, typer.Option(help="I/N: this process makes every N-th shard, beginning with the I-th.")
+    ] = "1/1",
+) -> None:
+    """Run a language model over questions and record its internals, one trace an answer.
+
+    A run that was stopped, killed or out of disk goes on where it was: give the same command.
+    """
+    console = Console(highlight=False, soft_wrap=True)
+    logging.basicConfig(format="%(message)s", level=logging.WARNING)
+    from clew.capture import ExtractConfig
+    from clew.capture import extract as run_extract
+    from clew.cli.progress import ConsoleReporter
+    from clew.shards import Part
+
+    logging.getLogger("clew").setLevel(logging.INFO)
+    config = ExtractConfig(
+        model=model,
+        questions=questions,
+        out=out,
+        num_samples=num_samples,
+        batch_size=batch_size,
+        generation_batch=generation_batch,
+        max_new_tokens=max_new_tokens,
+        num_beams=num_beams,
+        prompt=prompt,
+        chat=chat,
+        cut=cut.value,
+        keep=keep.value,
+        node_dim=node_dim,
+        edges_per_token=edges_per_token,
+        dtype=dtype,
+        device=device,
+        quantize=quantize.value if quantize else None,
+        part=Part.parse(part),
+    )
+    stop = _StopOnSignal(console)
+    result = run_extract(config, ConsoleReporter(console), stop)
+    again = shlex.join(["clew", *sys.argv[1:]])
+    if result.finished:
+        console.print(
+            f"done: {result.traces_stored:,} of {result.traces_planned:,} traces in {out}"
+            f"{_left_out(result.skipped)}\nlook at them with: clew inspect {out}"
+        )
+        return
+    console.print(f"stopped with {result.traces_made:,} new traces on disk. To go on: {again}")
+    raise typer.Exit(128 + stop.number)
+
+
+def _left_out(skipped: int) -> str:
+    return f" ({skipped:,} questions left out, named in its manifest)" if skipped else ""
+
+
+class _StopOnSignal:
+    """The first Ctrl-C (or SIGTERM) asks the run to end in order; the second ends it at once."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self.number = 0
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._receive)
+
+    def __call__(self) -> bool:
+        return self.number != 0
+
+    def _receive(self, number: int, _frame: FrameType | None) -> None:
+        if self.number:
+            raise KeyboardInterrupt
+        self.number = number
+        self._console.print("stopping: finishing the answers in hand (again to stop at once)")

@@ -1,0 +1,29 @@
+"""The one exception tree. Every message says what is wrong, the value, and what to do."""
+
+
+class ClewError(Exception):
+    """Base of all errors that clew raises on purpose; its text is meant for a person."""
+
+
+class InputError(ClewError):
+    """A value, file or model that the user gave cannot be used."""
+
+
+class StoreError(ClewError):
+    """A store on disk is missing, damaged, or not what the command expected."""
+
+
+class StoreLockedError(StoreError):
+    """Another process is writing the same part of the store."""
+
+
+class SettingsMismatchError(StoreError):
+    """A store was begun with other settings than those asked for now."""
+
+
+class DiskFullError(StoreError):
+    """There is no room for what is still to be written."""
+
+
+class UnsafePickleError(InputError):
+    """A pickle refers to something other than plain data."""

@@ -1,0 +1,217 @@
+"""One record of an old trace file: checked, and with what the tools left out recovered."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from clew.errors import InputError
+
+# What an answer's text leaves out at its end: <|im_end|>, </s>, <eos>, [SEP], ...
+_SPECIAL_TOKEN = re.compile(r"<[^<>\s]+>|\[[A-Z]+\]")
+_QUESTION_MARK = re.compile(r"(?<!\w)Q:")
+# Positions of edges are stored in 16 bits.
+MAX_TOKENS = 1 << 16
+
+
+class MalformedRecordError(InputError):
+    """A record cannot be converted; the text says why and follows the record's name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LegacyTrace:
+    """A trace as the older tools kept it, with shapes that fit together."""
+
+    hidden_states: Sequence[Float[np.ndarray, "tokens dim"]]
+    attentions: Sequence[Float[np.ndarray, "heads tokens tokens"]]
+    tokens: Int[np.ndarray, " tokens"]
+    tokens_decoded: list[str] | None
+    question: str | None
+    accepted_answers: list[str]
+    answer: str | None
+    prompt_length: int | None
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """Layers, dim and heads."""
+        first = self.hidden_states[0]
+        return len(self.hidden_states), first.shape[1], self.attentions[0].shape[0]
+
+
+def parse_trace(record: Any) -> LegacyTrace:
+    """Raises MalformedRecordError when a field that a trace needs is missing or misshapen."""
+    if not isinstance(record, Mapping):
+        raise MalformedRecordError(f"it is a {type(record).__name__}, not a dict")
+    tokens = _read_tokens(record)
+    decoded = _read_texts(record, "tokens_decoded")
+    if decoded is not None and len(decoded) != len(tokens):
+        raise MalformedRecordError(
+            f"tokens_decoded has {len(decoded)} strings for {len(tokens)} tokens"
+        )
+    hidden, attentions = read_layers(record, "hidden_states"), read_layers(record, "attentions")
+    _check_layers(hidden, attentions, len(tokens))
+    answer = read_text(record, "generated_answer_clean")
+    prompt_length = _read_prompt_length(record, decoded, answer, len(tokens))
+    return LegacyTrace(
+        hidden_states=hidden,
+        attentions=attentions,
+        tokens=tokens,
+        tokens_decoded=decoded,
+        question=read_text(record, "question") or recover_question(decoded, prompt_length),
+        accepted_answers=_read_accepted(record),
+        answer=answer,
+        prompt_length=prompt_length,
+    )
+
+
+def recover_question(decoded: Sequence[str] | None, prompt_length: int | None) -> str | None:
+    """The text between the last "Q:" of the prompt and the "A:" at its end.
+
+    Where the prompt ends is not always known; then a text with several "Q:" (examples before
+    the question, or an answer that runs on) gives None rather than a wrong question.
+    """
+    if decoded is None:
+        return None
+    text = "".join(decoded[:prompt_length])
+    if prompt_length is None and len(_QUESTION_MARK.findall(text)) != 1:
+        return None
+    last = list(_QUESTION_MARK.finditer(text))[-1:]
+    rest = text[last[0].end() :] if last else ""
+    end = r"\s+A:" if prompt_length is None else r"\s+A:\s*$"
+    match = re.match(rf"\s*(\S.*?){end}", rest, re.DOTALL)
+    return match[1] if match else None
+
+
+def find_prompt_length(decoded: Sequence[str], answer: str) -> int | None:
+    """Where the answer begins: the tail of the tokens, special ones at the end aside, is it.
+
+    Exactly, or else but for blanks around it.
+    """
+    end = len(decoded)
+    ends = [end]
+    while end and _SPECIAL_TOKEN.fullmatch(decoded[end - 1].strip()):
+        end -= 1
+        ends.append(end)
+    for plain in (str, str.strip):
+        for stop in ends:
+            start = _find_tail(decoded[:stop], plain(answer), plain)
+            if start is not None:
+                return start
+    return None
+
+
+def _find_tail(decoded: Sequence[str], answer: str, plain: Any) -> int | None:
+    """The earliest start whose joined tail is `answer`; stops when the tail outgrows it."""
+    tail, found = "", None
+    for start in range(len(decoded), -1, -1):
+        tail = (decoded[start] if start < len(decoded) else "") + tail
+        if plain(tail) == answer:
+            found = start
+        elif len(plain(tail)) > len(answer):
+            break
+    return found
+
+
+def read_text(record: Mapping[str, Any], name: str) -> str | None:
+    value = record.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, str) or not _is_unicode(value):
+        raise MalformedRecordError(f"{name} is {value!r:.60}, not text")
+    return str(value)
+
+
+def read_layers(record: Mapping[str, Any], name: str) -> list[np.ndarray]:
+    """A list over layers of float arrays; a stacked array counts as one."""
+    value = record.get(name)
+    if value is None:
+        raise MalformedRecordError(f"it has no {name}")
+    if not is_list(value) or len(value) == 0:
+        raise MalformedRecordError(f"{name} is not a list over layers ({type(value).__name__})")
+    for layer, array in enumerate(value):
+        if not isinstance(array, np.ndarray) or array.dtype.kind != "f":
+            kind = getattr(array, "dtype", type(array).__name__)
+            raise MalformedRecordError(f"{name} of layer {layer} is {kind}, not an array of floats")
+    return [np.asarray(array) for array in value]
+
+
+def _check_layers(
+    hidden: Sequence[np.ndarray], attentions: Sequence[np.ndarray], tokens: int
+) -> None:
+    if len(hidden) != len(attentions):
+        raise MalformedRecordError(
+            f"hidden_states has {len(hidden)} layers, attentions has {len(attentions)}"
+        )
+    dim = hidden[0].shape[-1] if hidden[0].ndim else 0
+    heads = attentions[0].shape[0] if attentions[0].ndim else 0
+    _check_shapes("hidden_states", hidden, (tokens, dim))
+    _check_shapes("attentions", attentions, (heads, tokens, tokens))
+
+
+def _check_shapes(name: str, arrays: Sequence[np.ndarray], wanted: tuple[int, ...]) -> None:
+    for layer, array in enumerate(arrays):
+        if array.shape != wanted or 0 in wanted:
+            raise MalformedRecordError(
+                f"{name} of layer {layer} has shape {list(array.shape)}, expected {list(wanted)}"
+            )
+
+
+def _read_tokens(record: Mapping[str, Any]) -> Int[np.ndarray, " tokens"]:
+    value = record.get("tokens")
+    if value is None:
+        raise MalformedRecordError("it has no tokens")
+    whole = is_list(value) and all(is_whole(token) for token in value)
+    tokens = np.asarray(value) if whole else np.zeros(())
+    if not whole or tokens.dtype.kind not in "iu":
+        raise MalformedRecordError("tokens is not a list of whole numbers")
+    if not 0 < len(tokens) < MAX_TOKENS:
+        raise MalformedRecordError(f"it has {len(tokens)} tokens, clew takes 1 to {MAX_TOKENS - 1}")
+    limits = np.iinfo(np.int32)
+    if tokens.min() < limits.min or tokens.max() > limits.max:
+        raise MalformedRecordError(f"a token has the number {tokens.max()}, too large for one")
+    return tokens.astype(np.int32)
+
+
+def _read_texts(record: Mapping[str, Any], name: str) -> list[str] | None:
+    value = record.get(name)
+    if value is None:
+        return None
+    texts = isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
+    if not texts or not all(_is_unicode(item) for item in value):
+        raise MalformedRecordError(f"{name} is not a list of strings")
+    return [str(item) for item in value]
+
+
+def _read_accepted(record: Mapping[str, Any]) -> list[str]:
+    """`answer` held the accepted answers in older files; clew's own pickles name them so."""
+    name = "accepted_answers" if "accepted_answers" in record else "answer"
+    if isinstance(record.get(name), str):
+        return [read_text(record, name) or ""]
+    return _read_texts(record, name) or []
+
+
+def _read_prompt_length(
+    record: Mapping[str, Any], decoded: list[str] | None, answer: str | None, tokens: int
+) -> int | None:
+    value = record.get("prompt_length")
+    if value is None:
+        return find_prompt_length(decoded, answer) if decoded and answer is not None else None
+    if not is_whole(value) or not 0 <= value <= tokens:
+        raise MalformedRecordError(f"prompt_length is {value!r:.40}, it has {tokens} tokens")
+    return int(value)
+
+
+def is_list(value: Any) -> bool:
+    return isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim > 0)
+
+
+def is_whole(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def _is_unicode(text: str) -> bool:
+    """Half of a surrogate pair is a Python string, but not text that can be stored."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)

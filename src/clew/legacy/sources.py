@@ -1,0 +1,95 @@
+"""Finds the files of the older tools in a folder and says which store each belongs to."""
+
+import os
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from clew.errors import InputError
+
+FileKind = Literal["pickle", "torch"]
+
+PATTERNS = ("*_NNNN.pkl.gz", "*_NNNN.pkl", "*_NNNN.pt")
+_ENDINGS: dict[str, FileKind] = {".pkl.gz": "pickle", ".pkl": "pickle", ".pt": "torch"}
+_NUMBER_AT_END = re.compile(r"(\d{1,9})$")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """One file of the older tools; it becomes the shard `batch_number`."""
+
+    path: Path
+    batch_number: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceGroup:
+    """The files that go into one store, in the order of their numbers, and those left out."""
+
+    kind: FileKind
+    out: Path
+    files: tuple[Source, ...]
+    unnumbered: tuple[Path, ...] = ()
+
+
+def find_sources(folder: Path, out: Path) -> list[SourceGroup]:
+    """The stores that `folder` turns into: one at `out`, or one at `out/<subfolder>` each.
+
+    Raises InputError when there is nothing to convert, or two files have the same number.
+    """
+    if not folder.is_dir():
+        raise InputError(f'"{folder}" is not a folder: give the folder that holds the files.')
+    found: dict[tuple[Path, FileKind], list[Path]] = defaultdict(list)
+    for parent, _, names in sorted(os.walk(folder)):
+        for name in sorted(names):
+            ending = _find_ending(name)
+            if ending:
+                found[Path(parent), _ENDINGS[ending]].append(Path(parent, name))
+    if not found:
+        raise InputError(
+            f'"{folder}" and its subfolders hold no file of the older tools: clew looked for '
+            f"{', '.join(PATTERNS)} (NNNN is the number of the batch)."
+        )
+    mixed = {parent for parent, kind in found if (parent, _other(kind)) in found}
+    return [
+        _make_group(kind, _place_store(parent, kind, folder, out, parent in mixed), paths)
+        for (parent, kind), paths in found.items()
+    ]
+
+
+def _place_store(parent: Path, kind: FileKind, folder: Path, out: Path, mixed: bool) -> Path:
+    store = out / parent.relative_to(folder)
+    if not mixed:
+        return store
+    return store / ("traces" if kind == "pickle" else "samples")
+
+
+def _make_group(kind: FileKind, out: Path, paths: list[Path]) -> SourceGroup:
+    numbered: dict[int, Path] = {}
+    unnumbered = []
+    for path in paths:
+        match = _NUMBER_AT_END.search(path.name.removesuffix(_find_ending(path.name)))
+        if match is None:
+            unnumbered.append(path)
+            continue
+        other = numbered.setdefault(int(match[1]), path)
+        if other != path:
+            raise InputError(
+                f'"{other.name}" and "{path.name}" in "{path.parent}" are both batch '
+                f"{int(match[1])}: keep one of them in the folder, or put them into two folders."
+            )
+    if not numbered and len(unnumbered) == 1:
+        # A merged file, alone in its folder: there is nothing it could double.
+        numbered, unnumbered = {0: unnumbered[0]}, []
+    files = tuple(Source(path=numbered[n], batch_number=n) for n in sorted(numbered))
+    return SourceGroup(kind=kind, out=out, files=files, unnumbered=tuple(unnumbered))
+
+
+def _find_ending(name: str) -> str:
+    return next((ending for ending in _ENDINGS if name.endswith(ending)), "")
+
+
+def _other(kind: FileKind) -> FileKind:
+    return "torch" if kind == "pickle" else "pickle"

@@ -1,0 +1,26 @@
+"""Bytes on disk: Arrow shards, their manifest, locks and checks. Knows nothing above it."""
+
+from clew.shards.lock import Part, writer_lock
+from clew.shards.manifest import Manifest, ShardEntry, read_manifest, shard_name
+from clew.shards.reader import ShardReader, StoreReader, read_value
+from clew.shards.verify import Problem, add_shard, ensure_manifest, repair_store, verify_store
+from clew.shards.writer import ShardWriter, read_intact_batches
+
+__all__ = [
+    "Manifest",
+    "Part",
+    "Problem",
+    "ShardEntry",
+    "ShardReader",
+    "ShardWriter",
+    "StoreReader",
+    "add_shard",
+    "ensure_manifest",
+    "read_intact_batches",
+    "read_manifest",
+    "read_value",
+    "repair_store",
+    "shard_name",
+    "verify_store",
+    "writer_lock",
+]

@@ -1,0 +1,181 @@
+"""Write one shard: record batch by record batch into `.part`, then sync and rename.
+
+A `.part` left by a dead process is not lost: its complete record batches are copied into the
+new one. While that copy runs they lie safe under `.recovered`.
+"""
+
+import errno
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from clew.errors import DiskFullError
+from clew.shards.hashing import checksum_batch
+from clew.shards.manifest import ShardEntry, shard_name, sync_folder
+
+CHECKSUM_KEY = b"crc32"
+_MAGIC_BYTES = 8
+
+
+class ShardWriter:
+    """Writes `batch_NNNN.arrow`; intact rows of an earlier, broken attempt are taken over.
+
+    `recovered_ids` holds the `id_column` of those rows: they need not be made again.
+    """
+
+    def __init__(
+        self, store: Path, batch_number: int, schema: pa.Schema, *, id_column: str
+    ) -> None:
+        self.path = store / shard_name(batch_number)
+        self.batch_number = batch_number
+        self.schema = schema
+        self.rows = 0
+        self.recovered_ids: set[int] = set()
+        self._id_column = id_column
+        self._aside = self.path.with_suffix(".arrow.recovered")
+        self._part = self.path.with_suffix(".arrow.part")
+        self._set_old_rows_aside()
+        self._sink = _HashingFile(self._part)
+        self._ipc = pa.ipc.new_file(pa.PythonFile(self._sink, mode="w"), schema)
+        self._take_over_old_rows()
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Append one record batch; it is on its way to the disk when this returns."""
+        checksum = str(checksum_batch(batch)).encode()
+        with _disk_errors(self.path.parent):
+            self._ipc.write_batch(batch, custom_metadata={CHECKSUM_KEY: checksum})
+            self._sink.flush()
+        self.rows += batch.num_rows
+
+    @property
+    def bytes_written(self) -> int:
+        return self._sink.size
+
+    def finish(self) -> ShardEntry:
+        """Close, sync and rename. After this the shard exists for readers."""
+        with _disk_errors(self.path.parent):
+            self._ipc.close()
+            self._sink.sync()
+            self._sink.close()
+            self._part.replace(self.path)
+            sync_folder(self.path.parent)
+        return ShardEntry(
+            batch_number=self.batch_number,
+            file=self.path.name,
+            rows=self.rows,
+            bytes=self._sink.size,
+            sha256=self._sink.hexdigest(),
+        )
+
+    def abandon(self) -> None:
+        """Stop without finishing: what was written stays in `.part` for the next attempt."""
+        self._sink.close()
+
+    def _set_old_rows_aside(self) -> None:
+        if self._aside.exists():
+            return
+        for old in (self._part, self.path):
+            if old.exists():
+                old.replace(self._aside)
+                return
+
+    def _take_over_old_rows(self) -> None:
+        if not self._aside.exists():
+            return
+        for batch in read_intact_batches(self._aside, self.schema):
+            self.write(batch)
+            self.recovered_ids.update(batch.column(self._id_column).to_pylist())
+        with _disk_errors(self.path.parent):
+            self._sink.sync()
+        self._aside.unlink()
+
+
+def read_intact_batches(path: Path, schema: pa.Schema | None = None) -> Iterator[pa.RecordBatch]:
+    """The leading record batches of a shard or `.part` that are complete and unharmed.
+
+    Works without the file's footer. Damaged batches are passed over where the file still
+    says where the next one starts; reading ends where it does not.
+    """
+    if path.stat().st_size <= _MAGIC_BYTES:
+        return
+    with pa.memory_map(str(path)) as mapped:
+        content = mapped.read_buffer()
+        try:
+            stream = pa.ipc.open_stream(content.slice(_MAGIC_BYTES))
+        except (pa.ArrowInvalid, OSError):
+            return
+        if schema is not None and stream.schema != schema:
+            return
+        while True:
+            try:
+                batch, metadata = stream.read_next_batch_with_custom_metadata()
+                intact = _is_intact(batch, metadata)
+            except (StopIteration, pa.ArrowException, OSError, ValueError):
+                return
+            if intact:
+                yield batch
+
+
+def _is_intact(batch: pa.RecordBatch, metadata: Any) -> bool:
+    try:
+        batch.validate(full=True)
+        expected = (metadata or {}).get(CHECKSUM_KEY)
+        return expected is not None and int(expected) == checksum_batch(batch)
+    except (pa.ArrowException, ValueError):
+        return False
+
+
+class _HashingFile:
+    """A file that knows the SHA-256 and the length of what went through it."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("wb", buffering=1 << 20)
+        self._digest = hashlib.sha256()
+        self.size = 0
+
+    def write(self, content: bytes | memoryview) -> int:
+        written = self._file.write(content)
+        self._digest.update(content)
+        self.size += written
+        return written
+
+    def tell(self) -> int:
+        return self.size
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def sync(self) -> None:
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def hexdigest(self) -> str:
+        return self._digest.hexdigest()
+
+    @property
+    def closed(self) -> bool:
+        return self._file.closed
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class _disk_errors:  # noqa: N801 - reads as a phrase: with _disk_errors(folder)
+    """Turns the operating system's "no space left" into a sentence with a way on."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise DiskFullError(
+                f'the disk that holds "{self.folder}" is full. Everything up to the last '
+                f"complete record batch is kept: make room, then run the same command again."
+            ) from error

@@ -1,0 +1,106 @@
+"""The columns of a trace: what is kept of one answer, its Arrow type and its shape.
+
+Array columns carry their shape in the field's metadata ("layers,tokens,64" with numbers put
+in), so that a reader needs nothing but the file.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import pyarrow as pa
+
+Keep = Literal["compact", "full"]
+
+SHAPE_KEY = b"shape"
+TOKENS = "tokens"
+ANSWER = "answer"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraceShape:
+    """The sizes that all traces of one store share."""
+
+    layers: int
+    dim: int
+    heads: int
+    node_dim: int
+    edges_per_token: int
+
+
+def id_fields() -> list[pa.Field]:
+    return [
+        pa.field("global_example_id", pa.int64()),
+        pa.field("example_id", pa.int32()),
+        pa.field("batch_number", pa.int32()),
+        pa.field("question_id", pa.string()),
+    ]
+
+
+def text_fields() -> list[pa.Field]:
+    return [
+        pa.field("question", pa.string()),
+        pa.field("category", pa.string()),
+        pa.field("accepted_answers", pa.list_(pa.string())),
+        pa.field("answer", pa.string()),
+        pa.field("stop_reason", pa.string()),
+        pa.field("tokens", pa.list_(pa.int32())),
+        pa.field("prompt_length", pa.int32()),
+    ]
+
+
+def probability_fields() -> list[pa.Field]:
+    return [
+        _ragged("token_logprobs", pa.float32(), ANSWER),
+        _ragged("token_entropies", pa.float32(), ANSWER),
+    ]
+
+
+def reduced_fields(shape: TraceShape) -> list[pa.Field]:
+    """What `--keep compact` stores of the hidden states and the attention."""
+    layers, heads, k = shape.layers, shape.heads, shape.edges_per_token
+    return [
+        _fixed("last_hidden", layers, shape.dim),
+        _ragged("nodes", pa.list_(pa.float16(), shape.node_dim), layers, TOKENS, shape.node_dim),
+        _ragged("edge_source", pa.list_(pa.uint16(), k), layers, TOKENS, k),
+        _ragged("edge_weight", pa.list_(pa.float16(), k), layers, TOKENS, k),
+        _ragged("attention_log_diagonal", pa.float16(), layers, heads, TOKENS),
+        _ragged("laplacian_diagonal", pa.float16(), layers, heads, TOKENS),
+        _fixed("lookback", layers, heads),
+    ]
+
+
+def full_fields(shape: TraceShape) -> list[pa.Field]:
+    """What `--keep full` stores besides: every hidden state and every attention map."""
+    layers, heads, dim = shape.layers, shape.heads, shape.dim
+    return [
+        _ragged("hidden_states", pa.list_(pa.float16(), dim), layers, TOKENS, dim, large=True),
+        _ragged("attentions", pa.float16(), layers, heads, TOKENS, TOKENS, large=True),
+    ]
+
+
+def trace_schema(shape: TraceShape, keep: Keep) -> pa.Schema:
+    """The schema of the shards that `clew extract` writes."""
+    fields = [*id_fields(), *text_fields(), *probability_fields(), *reduced_fields(shape)]
+    if keep == "full":
+        fields += full_fields(shape)
+    return pa.schema(fields)
+
+
+def resolve_shape(field: pa.Field, tokens: int, answer: int) -> tuple[int, ...] | None:
+    """The shape of a column for a trace with that many tokens, None when it has none."""
+    metadata = field.metadata or {}
+    if SHAPE_KEY not in metadata:
+        return None
+    sizes = {TOKENS: tokens, ANSWER: answer}
+    parts = metadata[SHAPE_KEY].decode().split(",")
+    return tuple(sizes[part] if part in sizes else int(part) for part in parts)
+
+
+def _fixed(name: str, rows: int, columns: int) -> pa.Field:
+    kind = pa.list_(pa.list_(pa.float16(), columns), rows)
+    return pa.field(name, kind, metadata={SHAPE_KEY: f"{rows},{columns}".encode()})
+
+
+def _ragged(name: str, value: pa.DataType, *shape: int | str, large: bool = False) -> pa.Field:
+    kind = pa.large_list(value) if large else pa.list_(value)
+    return pa.field(name, kind, metadata={SHAPE_KEY: ",".join(map(str, shape)).encode()})

@@ -1,0 +1,108 @@
+"""Tiny files as the older tools wrote them."""
+
+import gzip
+import pickle
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+LAYERS, DIM, HEADS = 3, 8, 2
+PROMPT = ["Answer", ".", " Q", ":", " who", " sang", " A", ":"]
+ANSWER = [" Abba", "<|im_end|>"]
+
+
+def make_record(seed: int = 0, *, dtype: Any = np.float16, **fields: Any) -> dict[str, Any]:
+    """A record with causal attention; `fields` are set, or left out where None."""
+    random = np.random.default_rng(seed)
+    count = len(PROMPT) + len(ANSWER)
+    raw = np.tril(random.random((LAYERS, HEADS, count, count)))
+    record = {
+        "hidden_states": list(random.normal(size=(LAYERS, count, DIM)).astype(dtype)),
+        "attentions": list((raw / raw.sum(-1, keepdims=True)).astype(dtype)),
+        "tokens": random.integers(0, 1000, count),
+        "tokens_decoded": [*PROMPT, *ANSWER],
+        "generated_answer_clean": " Abba",
+        "question_id": f"q{seed}",
+        **fields,
+    }
+    return {name: value for name, value in record.items() if value is not None}
+
+
+def write_pickle(path: Path, content: Any, protocol: int = 4) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    opened = gzip.open(path, "wb") if path.name.endswith(".gz") else path.open("wb")
+    with opened as file:
+        pickle.dump(content, file, protocol=protocol)
+    return path
+
+
+def write_traces(folder: Path, batch: int, count: int = 2, ending: str = "pkl.gz") -> Path:
+    records = [make_record(100 * batch + i) for i in range(count)]
+    return write_pickle(folder / f"trivia_qa_traces_batch_{batch:04d}.{ending}", records)
+
+
+def write_sequences(path: Path, count: int = 3, dtype: torch.dtype = torch.float16) -> list[Any]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    sequences = [torch.randn(LAYERS, DIM).to(dtype) for _ in range(count)]
+    content = {
+        "sequences": sequences,
+        "labels": [torch.tensor(float(i % 2)) for i in range(count)],
+        "question_ids": [f"q{i}" for i in range(count)],
+    }
+    torch.save(content, path)
+    return sequences
+
+
+class RunsCommand:
+    """Pickles as a call of os.system."""
+
+    def __init__(self, command: str) -> None:
+        self.command = command
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        import os
+
+        return os.system, (self.command,)
+
+
+@pytest.fixture
+def graph_classes(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+    """The two classes that graphs are pickled as: torch_geometric's own, or ones like them."""
+    try:
+        import torch_geometric.data.data as real
+    except ImportError:
+        return _fake_graph_classes(monkeypatch)
+    return real
+
+
+def _fake_graph_classes(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+    data = types.ModuleType("torch_geometric.data.data")
+    storage = types.ModuleType("torch_geometric.data.storage")
+
+    class GlobalStorage:
+        pass
+
+    class Data:
+        def __init__(self, **tensors: Any) -> None:
+            self._edge_attr_cls = DataEdgeAttr
+            self._store = GlobalStorage()
+            self._store._mapping = tensors  # type: ignore[attr-defined]
+            self._store._parent = self  # type: ignore[attr-defined]
+
+    class DataEdgeAttr:
+        pass
+
+    for module, kinds in ((data, (Data, DataEdgeAttr)), (storage, (GlobalStorage,))):
+        for kind in kinds:
+            kind.__module__, kind.__qualname__ = module.__name__, kind.__name__
+            setattr(module, kind.__name__, kind)
+    for name in ("torch_geometric", "torch_geometric.data"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    monkeypatch.setitem(sys.modules, data.__name__, data)
+    monkeypatch.setitem(sys.modules, storage.__name__, storage)
+    return data

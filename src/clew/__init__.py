@@ -4,7 +4,6 @@ from clew.errors import ClewError
 from clew.traces import Trace, TraceBatchLoader, extract_batch_subset, merge_batches
 from clew.version import __version__
 
-
 __all__ = [
     "ClewError",
     "Trace",

@@ -13,11 +13,13 @@ from clew.capture.full import record_fully
 from clew.capture.models import LoadedModel, load_model
 from clew.capture.prompts import choose_prompt, shared_prefix, tokenize_prompts
 from clew.capture.record import Reduced
+from clew.capture.stopping import Cut
 from tests.builders import make_decoder, ragged_prompts, tiny_loaded
 from tests.capture.reference import PlainPass, laplacian_diagonal, lookback, pass_plainly
 
 TOLERANCE = 1e-4
 BATCH_SIZES = (1, 2, 7, 32)
+LARGE = 130  # passed in groups of rows
 
 
 @pytest.fixture(scope="module", params=["llama", "gpt2", "qwen2"])
@@ -25,13 +27,24 @@ def loaded(request: pytest.FixtureRequest) -> LoadedModel:
     return tiny_loaded(request.param)
 
 
-@pytest.mark.parametrize("size", BATCH_SIZES)
+@pytest.mark.parametrize("size", [*BATCH_SIZES, LARGE])
 @pytest.mark.parametrize("prefix_length", [0, 5])
 def test_batches_equal_plain_passes(loaded: LoadedModel, size: int, prefix_length: int) -> None:
     prefix = list(range(40, 40 + prefix_length))
     prompts = ragged_prompts(size, prefix)
     decoder = make_decoder(loaded, prefix=prefix)
     answers, reduced = decoder.answer(prompts)
+    assert worst_error(decoder, prompts, answers, reduced) < TOLERANCE
+
+
+@pytest.mark.parametrize("cut", ["none", "sentence"])
+def test_the_fixed_shape_passes_of_a_gpu_are_as_faithful(loaded: LoadedModel, cut: Cut) -> None:
+    prompts = ragged_prompts(9, [40, 41])
+    decoder = make_decoder(loaded, prefix=[40, 41], cut=cut, max_new_tokens=20)
+    expected = [answer.tokens for answer in decoder.answer(prompts)[0]]
+    decoder.graphs = True
+    answers, reduced = decoder.answer(prompts)
+    assert [answer.tokens for answer in answers] == expected
     assert worst_error(decoder, prompts, answers, reduced) < TOLERANCE
 
 

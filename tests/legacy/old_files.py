@@ -35,9 +35,8 @@ def make_record(seed: int = 0, *, dtype: Any = np.float16, **fields: Any) -> dic
 
 def write_pickle(path: Path, content: Any, protocol: int = 4) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    opened = gzip.open(path, "wb") if path.name.endswith(".gz") else path.open("wb")
-    with opened as file:
-        pickle.dump(content, file, protocol=protocol)
+    pickled = pickle.dumps(content, protocol=protocol)
+    path.write_bytes(gzip.compress(pickled) if path.name.endswith(".gz") else pickled)
     return path
 
 

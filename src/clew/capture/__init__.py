@@ -3,7 +3,7 @@
 from clew.capture.config import ExtractConfig
 from clew.capture.extract import ExtractResult, extract
 from clew.capture.models import LoadedModel, load_model
-from clew.capture.questions import Question, QuestionSet, load_questions
+from clew.questions import Question, QuestionSet, load_questions
 
 __all__ = [
     "ExtractConfig",

@@ -59,16 +59,23 @@ class StateSample:
 
 def fit_basis(states: list[Float[Tensor, "tokens dim"]], node_dim: int) -> Basis:
     """Principal components of each layer's states; when there are fewer, zeros fill up."""
-    means, components = [], []
-    for layer in states:
-        mean = layer.mean(0)
-        _, _, rows = torch.linalg.svd(layer - mean, full_matrices=False)
-        rows = _fix_signs(rows[:node_dim])
-        filled = torch.zeros(node_dim, layer.shape[1], device=layer.device)
-        filled[: len(rows)] = rows
-        means.append(mean)
-        components.append(filled.T)
+    fitted = [_fit_layer(layer, node_dim) for layer in states]
+    means, components = zip(*fitted, strict=True)
     return Basis(mean=torch.stack(means).cpu(), components=torch.stack(components).cpu())
+
+
+def _fit_layer(
+    states: Float[Tensor, "tokens dim"], node_dim: int
+) -> tuple[Float[Tensor, " dim"], Float[Tensor, "dim node_dim"]]:
+    states = states[states.isfinite().all(1)]
+    components = torch.zeros(states.shape[1], node_dim, device=states.device)
+    if not len(states):
+        return components.new_zeros(states.shape[1]), components
+    mean = states.mean(0)
+    _, _, rows = torch.linalg.svd(states - mean, full_matrices=False)
+    rows = _fix_signs(rows[:node_dim])
+    components[:, : len(rows)] = rows.T
+    return mean, components
 
 
 def _fix_signs(rows: Float[Tensor, "k dim"]) -> Float[Tensor, "k dim"]:

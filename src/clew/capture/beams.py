@@ -1,6 +1,7 @@
 """Answers by beam search: transformers searches, then the chosen answers are recorded."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -18,7 +19,8 @@ def answer_with_beams(
     rows = [[0] * (width - len(p)) + list(p) for p in prompts]
     mask = [[0] * (width - len(p)) + [1] * len(p) for p in prompts]
     ends = decoder.answer_end.end_tokens
-    found = decoder.model.generate(
+    generate: Any = decoder.model.generate
+    found = generate(
         input_ids=torch.tensor(rows, device=device),
         attention_mask=torch.tensor(mask, device=device),
         max_new_tokens=decoder.max_new_tokens,

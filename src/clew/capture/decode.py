@@ -7,13 +7,15 @@ with (system message, instruction) are passed once for the whole run.
 
 import inspect
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import chain, pairwise
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
+from transformers import PreTrainedModel
 
 from clew.capture.basis import Basis
 from clew.capture.cache import RoomyCache
@@ -25,6 +27,8 @@ from clew.traces.schema import TraceShape
 # The largest attention block (rows x heads x tokens x columns, in numbers) of one pass; longer
 # prompts are passed in pieces.
 MAX_BLOCK = 1 << 26
+_MAX_GROUPS = 4
+_MIN_GROUP_ROWS = 32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,14 +77,16 @@ class Decoder:
     def __init__(
         self,
         *,
-        model: nn.Module,
+        model: PreTrainedModel,
         observer: ModelObserver,
         shape: TraceShape,
         basis: Basis,
         answer_end: AnswerEnd,
         max_new_tokens: int,
         prefix: Sequence[int] = (),
+        graphs: bool = False,
     ) -> None:
+        self.graphs = graphs
         self.model, self.observer, self.shape = model, observer, shape
         self.device = model.device
         self.dtype = _record_dtype(model)
@@ -93,8 +99,9 @@ class Decoder:
     @torch.inference_mode()
     def answer(self, prompts: Sequence[Sequence[int]]) -> tuple[list[Answer], Reduced]:
         """Answer the prompts (token ids, the shared prefix included) and record every token."""
-        batch = _Batch(self, prompts, room=self.max_new_tokens)
-        drafts = batch.generate()
+        batch = Batch(self, prompts, room=self.max_new_tokens)
+        with self.observer.listen(batch.record):
+            drafts = batch.generate()
         redo = [i for i, draft in enumerate(drafts) if _cut_repetition(draft)]
         answers = [draft.finish() for draft in drafts]
         if redo:
@@ -108,19 +115,24 @@ class Decoder:
         """Record given answers; returns the log-probability and entropy of their tokens too."""
         whole = [[*p, *a] for p, a in zip(prompts, answers, strict=True)]
         lengths = [len(answer) for answer in answers]
-        batch = _Batch(self, whole, room=0, answer_lengths=lengths)
-        logits = batch.pass_prompts(keep=max(lengths) + 1)
+        batch = Batch(self, whole, room=0, answer_lengths=lengths)
+        with self.observer.listen(batch.record):
+            logits = batch.pass_prompts(keep=max(lengths) + 1)
         return _score_answers(logits, answers), batch.finish(lengths)
 
     @torch.inference_mode()
     def time_batch(self, prompts: Sequence[Sequence[int]]) -> tuple[float, float]:
         """Seconds to pass the prompts, and seconds for one more token of every row."""
-        batch = _Batch(self, prompts, room=1)
-        started = self._now()
-        tokens = batch.pass_prompts(keep=1)[:, -1].argmax(-1)
-        passed = self._now()
-        batch.step(tokens, 0)
-        return passed - started, self._now() - passed
+        batch = Batch(self, prompts, room=2)
+        with self.observer.listen(batch.record):
+            started = self._now()
+            chosen = choose_tokens(torch.cat(batch.pass_prompts(keep=1))[:, -1])
+            passed = self._now()
+            step, everyone = batch.stepper(), [True] * len(prompts)
+            step(chosen, everyone, 0)
+            warm = self._now()
+            step(chosen, everyone, 1)
+            return passed - started, self._now() - warm
 
     def _now(self) -> float:
         if self.device.type == "cuda":
@@ -137,8 +149,9 @@ class Decoder:
         """Rows cut back behind tokens that were already passed are recorded anew, in place."""
         whole = [[*prompts[row], *answers[row].tokens] for row in redo]
         lengths = [len(answers[row].tokens) for row in redo]
-        again = _Batch(self, whole, room=0, answer_lengths=lengths)
-        again.pass_prompts(keep=1)
+        again = Batch(self, whole, room=0, answer_lengths=lengths)
+        with self.observer.listen(again.record):
+            again.pass_prompts(keep=1)
         for index, row in enumerate(redo):
             record.replace_row(row, again.record, index)
 
@@ -146,13 +159,13 @@ class Decoder:
         if not tokens:
             return Prefix(tokens=[])
         self.prefix = Prefix(tokens=[])
-        with torch.inference_mode():
-            batch = _Batch(self, [tokens], room=0)
+        batch = Batch(self, [tokens], room=0)
+        with torch.inference_mode(), self.observer.listen(batch.record):
             batch.pass_prompts(keep=1)
         return Prefix(tokens=tokens, cache=batch.cache, record=batch.record)
 
 
-class _Batch:
+class Batch:
     """The state of one batch: slots, cache, record, and the rows that still go on."""
 
     def __init__(
@@ -169,59 +182,82 @@ class _Batch:
         rests = [list(sequence[skip:]) for sequence in sequences]
         width = max(len(rest) for rest in rests)
         self.ids = torch.tensor([[0] * (width - len(r)) + r for r in rests], device=device)
-        padding = torch.tensor([width - len(rest) for rest in rests], device=device)
+        self.paddings = [width - len(rest) for rest in rests]
         given = torch.tensor(answer_lengths or [0] * len(rests), device=device)
         self.slots = Slots(
             prefix=skip,
             width=width,
             room=room,
-            padding=padding,
+            padding=torch.tensor(self.paddings, device=device),
             prompt_end=skip + width - given,
         )
         self.record = CompactRecord(decoder.shape, decoder.basis, self.slots, decoder.dtype)
-        self.cache = RoomyCache(decoder.observer.num_layers, self.slots.count)
+        self.cache = RoomyCache(decoder.observer.num_layers, len(rests), self.slots.count)
         if prefix.cache is not None and prefix.record is not None:
-            self.cache.fill(prefix.cache, len(rests))
+            self.cache.fill(prefix.cache)
             self.record.fill_prefix(prefix.record)
         self.rows = torch.arange(len(rests), device=device)
         self.lengths = torch.tensor([len(sequence) for sequence in sequences], device=device)
         self.used = self.slots.used(self.lengths + room)
 
-    def pass_prompts(self, keep: int) -> Float[Tensor, "rows keep vocabulary"]:
-        """Pass everything but the shared prefix, in pieces when it is long."""
-        width = self.ids.shape[1]
-        block = self.ids.shape[0] * self.decoder.shape.heads * self.slots.count
-        piece = max(keep, 1, MAX_BLOCK // block)
-        logits: Tensor | None = None
-        # The last piece is the full one: its logits are wanted.
-        edges = list(range(width, 0, -piece))[::-1]
-        start = 0
-        for stop in edges:
-            logits = self._pass(self.ids[:, start:stop], self.slots.prefix + start, keep)
+    def pass_prompts(self, keep: int) -> list[Float[Tensor, "rows keep vocabulary"]]:
+        """Pass everything but the shared prefix; logits of the last tokens, a group after another.
+
+        A large batch is passed in groups of rows: where they are sorted by length, as they are
+        in a run, each group is padded only to its own longest prompt.
+        """
+        count = len(self.rows)
+        groups = max(1, min(_MAX_GROUPS, count // _MIN_GROUP_ROWS))
+        edges = [count * i // groups for i in range(groups + 1)]
+        return [self._pass_group(first, last, keep) for first, last in pairwise(edges)]
+
+    def _pass_group(
+        self, first: int, last: int, keep: int
+    ) -> Float[Tensor, "rows keep vocabulary"]:
+        """Pass the prompts of some rows, in pieces when they are long."""
+        rows = self.rows[first:last]
+        block = (last - first) * self.decoder.shape.heads * self.slots.count
+        piece = max(keep, MAX_BLOCK // block)
+        width = self.slots.width
+        start = min(self.paddings[first:last])
+        # The last piece is never cut short: its logits are wanted.
+        stops = list(range(width, start, -piece))[::-1]
+        for stop in stops:
+            self.cache.go_to(self.slots.prefix + start, first, last)
+            ids = self.ids[first:last, start:stop]
+            logits = self._pass(rows, ids, self.slots.prefix + start, keep)
             start = stop
-        assert logits is not None
         return logits
 
     def generate(self) -> list[_Draft]:
         """Choose and pass tokens until every row is done."""
-        decoder = self.decoder
         drafts = [_Draft() for _ in range(len(self.rows))]
-        logits = self.pass_prompts(keep=1)[:, -1]
-        for step in range(decoder.max_new_tokens):
-            tokens, logprobs, entropies = choose_tokens(logits)
-            going = self._extend(drafts, tokens, logprobs, entropies)
+        chosen = choose_tokens(torch.cat(self.pass_prompts(keep=1))[:, -1])
+        step = self.stepper()
+        for number in range(self.decoder.max_new_tokens):
+            going = self._extend(drafts, chosen)
             if not any(going):
                 return drafts
-            if not all(going):
-                tokens = self._repack(going, tokens)
-            logits = self.step(tokens, step)
-        self._explain_ends(drafts, logits)
+            chosen = step(chosen, going, number)
+        self._explain_ends(drafts, chosen)
         return drafts
 
-    def step(self, tokens: Int[Tensor, " rows"], step: int) -> Float[Tensor, "rows vocabulary"]:
-        """Pass one more token of every row that goes on."""
-        start = self.slots.prefix + self.slots.width + step
-        return self._pass(tokens[:, None], start, 1)[:, -1]
+    def stepper(self) -> "Stepper":
+        """How the next tokens are passed: a captured graph on a GPU, plain passes elsewhere."""
+        if self.decoder.graphs:
+            return StepGraph(self)
+        return self._step
+
+    def _step(self, chosen: "Chosen", going: list[bool], number: int) -> "Chosen":
+        """Pass the chosen token of every row that goes on; drop the others from the batch."""
+        tokens = chosen.tokens
+        if not all(going):
+            keep = torch.tensor([i for i, goes in enumerate(going) if goes], device=tokens.device)
+            self.rows, tokens = self.rows[keep], tokens[keep]
+            self.cache.keep_rows(keep)
+        start = self.slots.prefix + self.slots.width + number
+        self.cache.go_to(start)
+        return choose_tokens(self._pass(self.rows, tokens[:, None], start, 1)[:, -1])
 
     def finish(self, answer_lengths: Sequence[int]) -> Reduced:
         answers = torch.tensor(list(answer_lengths), device=self.lengths.device)
@@ -229,34 +265,35 @@ class _Batch:
         return self.record.finish(lengths, answers)
 
     def _pass(
-        self, ids: Int[Tensor, "rows tokens"], start: int, keep: int
+        self,
+        rows: Int[Tensor, " rows"],
+        ids: Int[Tensor, "rows tokens"],
+        start: int,
+        keep: int,
     ) -> Float[Tensor, "rows keep vocabulary"]:
-        stop = start + ids.shape[1]
-        used = self.used[self.rows, :stop]
+        used = self.used[rows, : start + ids.shape[1]]
         positions = (used.cumsum(1) - 1).clamp(min=0)[:, start:]
-        self.record.expect(self.rows, start, used[:, start:])
-        with self.decoder.observer.listen(self.record):
-            output = self.decoder.model(
-                input_ids=ids,
-                attention_mask=used.long(),
-                past_key_values=self.cache,
-                use_cache=True,
-                **self.decoder._extra(positions, keep),
-            )
+        self.record.expect(rows, start, used[:, start:])
+        return self.forward(ids, used.long(), positions, keep)
+
+    def forward(
+        self, ids: Int[Tensor, "rows tokens"], mask: Tensor, positions: Tensor, keep: int
+    ) -> Float[Tensor, "rows keep vocabulary"]:
+        output = self.decoder.model(
+            input_ids=ids,
+            attention_mask=mask,
+            past_key_values=self.cache,
+            use_cache=True,
+            **self.decoder._extra(positions, keep),
+        )
         return output.logits[:, -keep:]
 
-    def _extend(
-        self,
-        drafts: list[_Draft],
-        tokens: Int[Tensor, " rows"],
-        logprobs: Float[Tensor, " rows"],
-        entropies: Float[Tensor, " rows"],
-    ) -> list[bool]:
+    def _extend(self, drafts: list[_Draft], chosen: "Chosen") -> list[bool]:
         """Add each row's token to its draft, or close the draft; says which rows go on."""
-        numbers = torch.stack([logprobs, entropies], dim=1).tolist()
+        tokens, logprobs, entropies = chosen.to_lists()
         going = []
-        for row, token, (logprob, entropy) in zip(
-            self.rows.tolist(), tokens.tolist(), numbers, strict=True
+        for row, token, logprob, entropy in zip(
+            self.rows.tolist(), tokens, logprobs, entropies, strict=True
         ):
             draft = drafts[row]
             if draft.stop_reason is None:
@@ -270,37 +307,105 @@ class _Batch:
             going.append(draft.stop_reason is None)
         return going
 
-    def _repack(self, going: list[bool], tokens: Int[Tensor, " rows"]) -> Tensor:
-        """Drop finished rows from the cache; those that go on keep their place in the record."""
-        keep = torch.tensor([i for i, goes in enumerate(going) if goes], device=tokens.device)
-        self.rows = self.rows[keep]
-        self.cache.keep_rows(keep)
-        return tokens[keep]
-
-    def _explain_ends(self, drafts: list[_Draft], logits: Tensor) -> None:
+    def _explain_ends(self, drafts: list[_Draft], chosen: "Chosen") -> None:
         """A row that used up its tokens may have been just about to stop."""
-        tokens = logits.argmax(-1).tolist()
-        for row, token in zip(self.rows.tolist(), tokens, strict=True):
-            reason = self.decoder.answer_end.before(drafts[row].tokens, token)
-            drafts[row].stop_reason = reason or "length"
+        for row, token in zip(self.rows.tolist(), chosen.tokens.tolist(), strict=True):
+            draft = drafts[row]
+            if draft.stop_reason is None:
+                draft.stop_reason = self.decoder.answer_end.before(draft.tokens, token) or "length"
 
 
-def choose_tokens(
-    logits: Float[Tensor, "rows vocabulary"],
-) -> tuple[Int[Tensor, " rows"], Float[Tensor, " rows"], Float[Tensor, " rows"]]:
-    """The likeliest token of each row, its log-probability, and the entropy in nats."""
+class Chosen(NamedTuple):
+    """The next token of each row, its log-probability, and the entropy in nats."""
+
+    tokens: Int[Tensor, " rows"]
+    logprobs: Float[Tensor, " rows"]
+    entropies: Float[Tensor, " rows"]
+
+    def to_lists(self) -> tuple[list[int], list[float], list[float]]:
+        numbers = torch.stack([self.tokens.double(), self.logprobs, self.entropies]).tolist()
+        return [int(token) for token in numbers[0]], numbers[1], numbers[2]
+
+
+Stepper = Callable[[Chosen, list[bool], int], Chosen]
+
+
+def choose_tokens(logits: Float[Tensor, "rows vocabulary"]) -> Chosen:
+    """The likeliest token of each row."""
     logprobs = logits.float().log_softmax(-1)
     best = logprobs.max(-1)
     entropy = -(logprobs.exp() * logprobs).nan_to_num(0.0).sum(-1)
-    return best.indices, best.values, entropy
+    return Chosen(best.indices, best.values, entropy)
+
+
+class StepGraph:
+    """One pass of one token for every row, captured as a CUDA graph and replayed.
+
+    A pass over one token is bound by the host that launches its thousands of small kernels;
+    replayed, it runs at the speed of the card. (On a CPU the same pass runs uncaptured, which
+    is of use only to tests.)
+    """
+
+    def __init__(self, batch: Batch) -> None:
+        rows, device = len(batch.rows), batch.decoder.device
+        self._batch = batch
+        self._slot = torch.tensor([batch.slots.prefix + batch.slots.width], device=device)
+        self._alive = torch.zeros(rows, dtype=torch.bool, device=device)
+        self._tokens = torch.zeros(rows, 1, dtype=torch.long, device=device)
+        slots = torch.arange(batch.slots.count, device=device)
+        self._is_prompt = batch.used & (slots < self._slot)
+        self._is_room = slots >= self._slot
+        self._slots = slots
+        self._graph: torch.cuda.CUDAGraph | None = None
+
+    def __call__(self, chosen: Chosen, going: list[bool], number: int) -> Chosen:
+        on_gpu = self._tokens.is_cuda
+        if number == 0:
+            self._begin(chosen)
+        if self._graph is None and on_gpu:
+            self._capture()
+        self._alive.copy_(torch.tensor(going, pin_memory=on_gpu), non_blocking=True)
+        self._slot.fill_(self._batch.slots.prefix + self._batch.slots.width + number)
+        if self._graph is None:
+            return self._pass()
+        self._graph.replay()
+        return self._chosen
+
+    def _begin(self, chosen: Chosen) -> None:
+        self._tokens.copy_(chosen.tokens[:, None])
+        self._batch.cache.write_at(self._slot)
+        self._batch.record.expect_steps(self._slot, self._alive)
+
+    def _capture(self) -> None:
+        """Run once to warm up (no row is alive, so nothing of it counts), then capture."""
+        tokens = self._tokens.clone()
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            self._pass()
+        torch.cuda.current_stream().wait_stream(stream)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            self._chosen = self._pass()
+        self._tokens.copy_(tokens)
+
+    def _pass(self) -> Chosen:
+        visible = self._is_prompt | (self._is_room & (self._slots <= self._slot))
+        dtype = self._batch.decoder.dtype
+        mask = torch.where(visible, 0.0, torch.finfo(dtype).min).to(dtype)[:, None, None]
+        positions = visible.sum(1, keepdim=True) - 1
+        logits = self._batch.forward(self._tokens, mask, positions, 1)[:, -1]
+        chosen = choose_tokens(logits)
+        self._tokens.copy_(chosen.tokens[:, None])
+        return chosen
 
 
 def _score_answers(
-    logits: Float[Tensor, "rows keep vocabulary"], answers: Sequence[Sequence[int]]
+    groups: list[Float[Tensor, "rows keep vocabulary"]], answers: Sequence[Sequence[int]]
 ) -> list[tuple[list[float], list[float]]]:
-    """Log-probabilities and entropies of given answers; prompts end at the last slot but n."""
+    """Log-probabilities and entropies of given answers, which end at the last logits but one."""
     scores = []
-    for row, answer in zip(logits, answers, strict=True):
+    for row, answer in zip(chain.from_iterable(groups), answers, strict=True):
         count = len(answer)
         logprobs = row[len(row) - count - 1 : len(row) - 1].float().log_softmax(-1)
         entropy = -(logprobs.exp() * logprobs).nan_to_num(0.0).sum(-1)
@@ -317,12 +422,12 @@ def _cut_repetition(draft: _Draft) -> bool:
     return True
 
 
-def _record_dtype(model: nn.Module) -> torch.dtype:
+def _record_dtype(model: PreTrainedModel) -> torch.dtype:
     dtype = next(p.dtype for p in model.parameters() if p.is_floating_point())
     return dtype if dtype in (torch.float16, torch.bfloat16) else torch.float32
 
 
-def accepted_arguments(model: nn.Module) -> Any:
+def accepted_arguments(model: PreTrainedModel) -> Any:
     """Some families take no `position_ids` or `logits_to_keep`; pass only what is understood."""
     names = inspect.signature(model.forward).parameters
     takes_positions = "position_ids" in names

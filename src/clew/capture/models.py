@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
-from torch import nn
+from transformers import PreTrainedModel
 
-from clew.capture.embedded import EMBEDDED_NAME, embedded_model_folder
+from clew.capture.embedded import EMBEDDED_NAME, embedded_model_folder, quiet_transformers
 from clew.errors import InputError
 
 Quantize = Literal["4bit", "8bit"]
@@ -48,9 +48,9 @@ def load_model(
     options = {"dtype": _choose_dtype(dtype, device), "attn_implementation": "eager"}
     if quantize is not None:
         options |= _quantize_options(quantize, device)
-    with _explained(name), _quiet_transformers():
+    with _explained(name), quiet_transformers():
         tokenizer = AutoTokenizer.from_pretrained(source, **extra)
-        model = AutoModelForCausalLM.from_pretrained(source, **extra, **options)
+        model: Any = AutoModelForCausalLM.from_pretrained(source, **extra, **options)
     if quantize is None:
         model = model.to(device)
     return LoadedModel(model.eval(), tokenizer)
@@ -71,7 +71,7 @@ def choose_device(device: str) -> str:
     return device
 
 
-def describe_model(name: str, model: nn.Module, quantize: str | None) -> dict[str, Any]:
+def describe_model(name: str, model: PreTrainedModel, quantize: str | None) -> dict[str, Any]:
     """What the manifest says of the model; any difference makes it another model."""
     config = model.config.get_text_config()
     return {
@@ -90,7 +90,7 @@ def describe_model(name: str, model: nn.Module, quantize: str | None) -> dict[st
 
 
 @torch.inference_mode()
-def fingerprint(model: nn.Module) -> str:
+def fingerprint(model: PreTrainedModel) -> str:
     """A short hash over names, shapes and some values of all weights: same model, same hash."""
     digest = hashlib.sha256()
     for name, parameter in model.named_parameters():
@@ -101,14 +101,14 @@ def fingerprint(model: nn.Module) -> str:
     return digest.hexdigest()[:16]
 
 
-def end_tokens(model: nn.Module, tokenizer: Any) -> list[int]:
+def end_tokens(model: PreTrainedModel, tokenizer: Any) -> list[int]:
     """All tokens that end an answer, as model and tokenizer declare them."""
     declared = getattr(model.generation_config, "eos_token_id", None)
     declared = declared if isinstance(declared, list) else [declared]
     return sorted({token for token in [*declared, tokenizer.eos_token_id] if token is not None})
 
 
-def sliding_window(model: nn.Module) -> int | None:
+def sliding_window(model: PreTrainedModel) -> int | None:
     """How far back a layer may look, when the model limits that."""
     config = model.config.get_text_config()
     if getattr(config, "use_sliding_window", True) is False:
@@ -145,7 +145,8 @@ def _quantize_options(quantize: str, device: str) -> dict[str, Any]:
         from transformers import BitsAndBytesConfig
     except ImportError:
         raise InputError(
-            f'--quantize {quantize} needs bitsandbytes: install it with pip install "clew[quantize]".'
+            f"--quantize {quantize} needs bitsandbytes: install it with "
+            f'pip install "clew[quantize]".'
         ) from None
     bits = {"load_in_4bit": True} if quantize == "4bit" else {"load_in_8bit": True}
     return {"quantization_config": BitsAndBytesConfig(**bits), "device_map": {"": device}}
@@ -163,17 +164,3 @@ def _explained(name: str) -> Iterator[None]:
             f"config.json and weights, a .gguf file, a Hugging Face id that this machine can "
             f"reach, or {EMBEDDED_NAME}."
         ) from error
-
-
-@contextlib.contextmanager
-def _quiet_transformers() -> Iterator[None]:
-    """Loading bars of the library would tear our own output apart."""
-    from transformers.utils import logging as transformers_logging
-
-    was_enabled = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            transformers_logging.enable_progress_bar()

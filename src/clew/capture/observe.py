@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from clew.errors import InputError
 
@@ -31,7 +32,7 @@ class Listener(Protocol):
 class ModelObserver:
     """Knows where a model's layers and attention modules are, whatever its family."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: PreTrainedModel) -> None:
         config = model.config.get_text_config()
         self.num_layers: int = config.num_hidden_layers
         self.dim: int = config.hidden_size
@@ -105,7 +106,7 @@ def _find_attention(layer: nn.Module) -> nn.Module:
 
 @torch.inference_mode()
 def forward_once(
-    model: nn.Module, observer: ModelObserver, listener: Listener, tokens: list[int]
+    model: PreTrainedModel, observer: ModelObserver, listener: Listener, tokens: list[int]
 ) -> None:
     """A plain, unbatched pass over one sequence: the reference that batches are held against."""
     ids = torch.tensor([tokens], device=model.device)

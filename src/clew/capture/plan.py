@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 import torch
-from torch import nn
+from transformers import PreTrainedModel
 
 from clew.errors import DiskFullError, InputError
 from clew.traces.schema import Keep, TraceShape
@@ -46,7 +46,7 @@ class Estimate:
 
 def plan_batches(
     *,
-    model: nn.Module,
+    model: PreTrainedModel,
     shape: TraceShape,
     prompt_lengths: Sequence[int],
     max_new_tokens: int,
@@ -87,7 +87,7 @@ def make_batches(
     return batches
 
 
-def row_bytes(model: nn.Module, shape: TraceShape, width: int) -> int:
+def row_bytes(model: PreTrainedModel, shape: TraceShape, width: int) -> int:
     """Device memory of one row: keys and values, the record, activations, logits."""
     config = model.config.get_text_config()
     kv_heads = getattr(config, "num_key_value_heads", None) or shape.heads

@@ -54,7 +54,8 @@ def shared_prefix(prompts: Sequence[Sequence[int]]) -> list[int]:
     """The tokens that all prompts begin with; every prompt keeps at least one of its own."""
     if len(prompts) < 2:
         return []
-    first, last = min(prompts), max(prompts)
+    # What the first and the last in dictionary order share, all share.
+    first, last = min(map(tuple, prompts)), max(map(tuple, prompts))
     limit = min(len(prompt) for prompt in prompts) - 1
     length = 0
     while length < limit and first[length] == last[length]:

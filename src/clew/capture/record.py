@@ -7,6 +7,7 @@ A batch lies in `slots`: first the shared beginning of all prompts, then the res
 prompt, padded on the left, then the answers.
 """
 
+import functools
 from dataclasses import dataclass
 
 import torch
@@ -51,16 +52,18 @@ class CompactRecord:
         batch, layers, heads = len(slots.padding), shape.layers, shape.heads
         count, k = slots.count, shape.edges_per_token
         device = slots.padding.device
-        zeros = {"dtype": torch.float32, "device": device}
+        self.edges_kept = min(k, count)
+        zeros = functools.partial(torch.zeros, dtype=torch.float32, device=device)
         self.last_hidden = torch.zeros(batch, layers, shape.dim, dtype=dtype, device=device)
-        self.nodes = torch.zeros(batch, layers, count, shape.node_dim, **zeros)
-        self.edge_weight = torch.zeros(batch, layers, count, k, **zeros)
+        self.nodes = zeros(batch, layers, count, shape.node_dim)
+        self.edge_weight = zeros(batch, layers, count, k)
         self.edge_slot = torch.zeros(batch, layers, count, k, dtype=torch.int32, device=device)
-        self.diagonal = torch.zeros(batch, layers, heads, count, **zeros)
-        self.received = torch.zeros(batch, layers, heads, count, **zeros)
-        self.masses = torch.zeros(batch, layers, heads, count, 2, **zeros)
+        self.diagonal = zeros(batch, layers, heads, count)
+        self.received = zeros(batch, layers, heads, count)
+        self.masses = zeros(batch, layers, heads, count, 2)
         self._rows: Int[Tensor, " rows"] = torch.arange(batch, device=device)
         self._start = 0
+        self._step: tuple[Tensor, Tensor] | None = None
         self._valid: Float[Tensor, "rows 1 1 tokens"]
         self._sides: Float[Tensor, "rows 1 columns 2"]
 
@@ -84,13 +87,26 @@ class CompactRecord:
         sides = torch.stack([in_prompt, ~in_prompt], dim=-1)
         self._sides = sides[:, None].to(self.last_hidden.dtype)
 
+    def expect_steps(self, slot: Int[Tensor, " 1"], alive: Bool[Tensor, " batch"]) -> None:
+        """Announce passes of one token for all rows, at the slot that stands in `slot` when the
+        pass runs; rows that are not alive then leave no trace that counts."""
+        everything = torch.arange(len(alive), device=slot.device)
+        self.expect(everything, 0, alive.new_ones(len(alive), self.slots.count))
+        self._step = slot, alive
+
     def on_hidden(self, layer: int, states: Float[Tensor, "rows tokens dim"]) -> None:
+        if self._step is not None:
+            self._step_hidden(layer, states, *self._step)
+            return
         stop = self._start + states.shape[1]
         projected = self.basis.project(layer, states)
         self.nodes[self._rows, layer, self._start : stop] = projected
         self.last_hidden[self._rows, layer] = states[:, -1].to(self.last_hidden.dtype)
 
     def on_attention(self, layer: int, weights: Float[Tensor, "rows heads tokens columns"]) -> None:
+        if self._step is not None:
+            self._step_attention(layer, weights, *self._step)
+            return
         rows, start = self._rows, self._start
         tokens, columns = weights.shape[-2:]
         stop = start + tokens
@@ -103,6 +119,21 @@ class CompactRecord:
         self.diagonal[rows, layer, :, start:stop] = diagonal.float()
         self.received[rows, layer, :, :columns] += (self._valid @ weights).squeeze(-2).float()
         self.masses[rows, layer, :, start:stop] = (weights @ self._sides).float()
+
+    def _step_hidden(self, layer: int, states: Tensor, slot: Tensor, alive: Tensor) -> None:
+        self.nodes[:, layer].index_copy_(1, slot, self.basis.project(layer, states))
+        last = self.last_hidden[:, layer]
+        last.copy_(torch.where(alive[:, None], states[:, -1], last))
+
+    def _step_attention(self, layer: int, weights: Tensor, slot: Tensor, alive: Tensor) -> None:
+        strongest = weights.mean(1, dtype=torch.float32).topk(self.edges_kept, dim=-1)
+        self.edge_weight[:, layer, :, : self.edges_kept].index_copy_(1, slot, strongest.values)
+        slots = strongest.indices.int()
+        self.edge_slot[:, layer, :, : self.edges_kept].index_copy_(1, slot, slots)
+        row = weights[:, :, 0]
+        self.diagonal[:, layer].index_copy_(2, slot, row.index_select(-1, slot).float())
+        self.received[:, layer] += row * alive[:, None, None]
+        self.masses[:, layer].index_copy_(2, slot, (weights @ self._sides).float())
 
     def replace_row(self, row: int, other: "CompactRecord", other_row: int) -> None:
         """Take over the record of one sequence from another batch with the same prefix."""

@@ -1,23 +1,52 @@
 """clew convert"""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
+_EPILOG = "Example: `clew convert old_traces --out traces_data`"
+
+
+class _Keep(StrEnum):
+    full = "full"
+    compact = "compact"
+
 
 def register(app: typer.Typer) -> None:
-    app.command(epilog="Example: `clew convert old_traces --out traces_data`")(convert)
+    app.command(epilog=_EPILOG)(convert)
 
 
 def convert(
     folder: Annotated[Path, typer.Argument(help="A folder of .pkl, .pkl.gz or .pt files.")],
     out: Annotated[Path, typer.Option(help="The store to write.")],
+    keep: Annotated[
+        _Keep, typer.Option(help="full: everything that is there; compact: what detectors need.")
+    ] = _Keep.full,
 ) -> None:
-    """Turn what the older tools wrote into a store. Files that hold anything but data are refused."""
+    """Turn what the older tools wrote into a store.
+
+    Files are read without running anything in them; one that holds more than plain data is
+    refused. A run that was broken off goes on where it was: give the same command.
+    """
     from clew.legacy import convert_folder
 
     console = Console(highlight=False, soft_wrap=True)
-    result = convert_folder(folder, out, on_file=lambda name: console.print(f"reading {name}"))
-    console.print(str(result), markup=False)
+
+    def show_file(path: Path, number: int, total: int) -> None:
+        console.print(f"{number}/{total}  {path.name}", style="dim", markup=False)
+
+    result = convert_folder(folder, out, keep=keep.value, on_file=show_file)
+    for skip in result.skipped:
+        console.print(f"left out: {skip}", markup=False)
+    stores = ", ".join(str(store) for store in result.stores) or "no store"
+    console.print(
+        f"{result.traces:,} rows of {result.files:,} files in {stores}"
+        + (f" ({result.already:,} files were there already)" if result.already else "")
+    )
+    if result.stores:
+        console.print(f"look at them with: clew inspect {result.stores[0]}")
+    if not result.complete:
+        raise typer.Exit(1)

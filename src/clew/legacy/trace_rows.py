@@ -21,8 +21,9 @@ from clew.shards.hashing import hash_file
 from clew.traces.build import build_record_batch
 from clew.traces.schema import Keep, TraceShape, trace_schema
 
+# The defaults of `clew extract`, so that converted and captured traces look alike.
 NODE_DIM = 64
-EDGES_PER_TOKEN = 8
+EDGES_PER_TOKEN = 16
 # Principal components of so many states are settled; more only cost time.
 _MAX_BASIS_TOKENS = 1024
 

@@ -46,6 +46,9 @@ class ShardReader:
             batch = self._batches[index] = self._file.get_batch(index)
         return batch
 
+    def count_rows(self) -> int:
+        return sum(self.record_batch(i).num_rows for i in range(self.num_record_batches))
+
     def read_column(self, name: str) -> pa.ChunkedArray:
         """One column of the whole shard, without copying; only its own pages are read."""
         if name not in self.schema.names:

@@ -110,10 +110,7 @@ def _check_shard(store: Path, shard: ShardEntry) -> Problem | None:
         )
     found_bytes = path.stat().st_size
     if found_bytes == shard.bytes and hash_file(path) == shard.sha256:
-        rows = sum(
-            ShardReader(path).record_batch(i).num_rows
-            for i in range(ShardReader(path).num_record_batches)
-        )
+        rows = ShardReader(path).count_rows()
         if rows == shard.rows:
             return None
         return Problem(
@@ -230,8 +227,7 @@ def _forget_shard(store: Path, batch_number: int | None) -> None:
 
 def _adopt_shard(store: Path, path: Path) -> str:
     try:
-        reader = ShardReader(path)
-        rows = sum(reader.record_batch(i).num_rows for i in range(reader.num_record_batches))
+        rows = ShardReader(path).count_rows()
     except (StoreError, pa.ArrowException):
         os.replace(path, path.with_suffix(".arrow.part"))
         return f"set {path.name} back to half-written: it is not complete"

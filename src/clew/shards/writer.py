@@ -8,6 +8,7 @@ import errno
 import hashlib
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from clew.shards.manifest import ShardEntry, shard_name, sync_folder
 
 CHECKSUM_KEY = b"crc32"
 _MAGIC_BYTES = 8
+_HASH_ASIDE_BYTES = 1 << 20
 
 
 class ShardWriter:
@@ -135,11 +137,21 @@ class _HashingFile:
     def __init__(self, path: Path) -> None:
         self._file = path.open("wb", buffering=1 << 20)
         self._digest = hashlib.sha256()
+        # Hashing and writing take about as long as each other: large pieces do both at once.
+        self._hasher = ThreadPoolExecutor(max_workers=1, thread_name_prefix="clew-hash")
         self.size = 0
 
-    def write(self, content: bytes | memoryview) -> int:
-        written = self._file.write(content)
-        self._digest.update(content)
+    def write(self, content: bytes) -> int:
+        hashed = None
+        if len(content) > _HASH_ASIDE_BYTES:
+            hashed = self._hasher.submit(self._digest.update, content)
+        else:
+            self._digest.update(content)
+        try:
+            written = self._file.write(content)
+        finally:
+            if hashed is not None:
+                hashed.result()
         self.size += written
         return written
 
@@ -161,6 +173,7 @@ class _HashingFile:
         return self._file.closed
 
     def close(self) -> None:
+        self._hasher.shutdown()
         self._file.close()
 
 

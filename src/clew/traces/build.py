@@ -1,5 +1,6 @@
 """Put traces together: from flat arrays to an Arrow record batch, without a copy."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,10 +28,8 @@ def build_record_batch(
         if values is None:
             arrays.append(pa.nulls(rows, field.type))
         elif isinstance(values, np.ndarray) and _is_array_field(field):
-            sizes = [
-                int(np.prod(resolve_shape(field, t, a), dtype=np.int64))
-                for t, a in zip(token_counts, answer_counts, strict=True)
-            ]
+            counts = zip(token_counts, answer_counts, strict=True)
+            sizes = [math.prod(resolve_shape(field, *count) or ()) for count in counts]
             arrays.append(_build_list(field, values.reshape(-1), sizes))
         else:
             arrays.append(pa.array(values, type=field.type))

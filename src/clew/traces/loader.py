@@ -149,8 +149,7 @@ def _write_arrow(loader: TraceBatchLoader, indices: Sequence[int], path: Path) -
 def _write_pickle(
     loader: TraceBatchLoader, indices: Sequence[int], path: Path, *, compress: bool
 ) -> None:
-    opened = gzip.open(path, "wb", compresslevel=1) if compress else path.open("wb")
-    with opened as file:
+    with gzip.open(path, "wb", compresslevel=1) if compress else path.open("wb") as file:
         pickler = pickle.Pickler(file, protocol=4)
         pickler.fast = True  # no memo: it would keep every trace alive until the end
         pickler.dump(_ListOfTraces(loader, indices))

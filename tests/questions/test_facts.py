@@ -4,8 +4,7 @@ from collections import Counter
 
 import pytest
 
-from clew.capture.facts import facts_questions, facts_version
-from clew.capture.questions import Question, load_questions
+from clew.questions import Question, facts_questions, facts_version, load_questions
 
 
 @pytest.fixture(scope="module")

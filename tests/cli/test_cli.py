@@ -76,9 +76,13 @@ def extract(run: Any, model_folder: Path, questions_file: Path) -> Any:
     return call
 
 
-def test_the_installed_command_is_there() -> None:
-    command = Path(sys.executable).with_name("clew")
-    ended = subprocess.run([command, "--version"], capture_output=True, text=True, check=True)
+@pytest.mark.parametrize(
+    "command",
+    [[str(Path(sys.executable).with_name("clew"))], [sys.executable, "-m", "clew"]],
+    ids=["clew", "python -m clew"],
+)
+def test_the_installed_command_is_there(command: list[str]) -> None:
+    ended = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)
     assert ended.stdout == f"clew {clew.__version__}\n"
 
 

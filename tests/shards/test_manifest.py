@@ -48,6 +48,14 @@ def test_a_writer_that_dies_leaves_the_old_manifest(
     assert read_manifest(store) == before
 
 
+def test_who_reads_the_manifest_while_it_changes_reads_the_old_one_whole(tmp_path: Path) -> None:
+    store = write_store(tmp_path / "store")
+    before = (store / "manifest.json").read_text()
+    with (store / "manifest.json").open() as reading:
+        write_manifest(store, new_manifest())
+        assert reading.read() == before
+
+
 def test_a_full_disk_is_told_in_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

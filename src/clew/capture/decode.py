@@ -9,8 +9,8 @@ import inspect
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, pairwise
-from typing import Any, NamedTuple
+from itertools import pairwise
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -19,6 +19,8 @@ from transformers import PreTrainedModel
 
 from clew.capture.basis import Basis
 from clew.capture.cache import RoomyCache
+from clew.capture.choose import Chosen, choose_tokens, score_answers
+from clew.capture.graph import StepGraph
 from clew.capture.observe import ModelObserver
 from clew.capture.record import CompactRecord, Reduced, Slots
 from clew.capture.stopping import AnswerEnd, StopReason, repetition_start
@@ -29,6 +31,10 @@ from clew.traces.schema import TraceShape
 MAX_BLOCK = 1 << 26
 _MAX_GROUPS = 4
 _MIN_GROUP_ROWS = 32
+
+
+# Passes the chosen token of every row that goes on, and chooses the next.
+Stepper = Callable[[Chosen, list[bool], int], Chosen]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +124,7 @@ class Decoder:
         batch = Batch(self, whole, room=0, answer_lengths=lengths)
         with self.observer.listen(batch.record):
             logits = batch.pass_prompts(keep=max(lengths) + 1)
-        return _score_answers(logits, answers), batch.finish(lengths)
+        return score_answers(logits, answers), batch.finish(lengths)
 
     @torch.inference_mode()
     def time_batch(self, prompts: Sequence[Sequence[int]]) -> tuple[float, float]:
@@ -242,13 +248,13 @@ class Batch:
         self._explain_ends(drafts, chosen)
         return drafts
 
-    def stepper(self) -> "Stepper":
+    def stepper(self) -> Stepper:
         """How the next tokens are passed: a captured graph on a GPU, plain passes elsewhere."""
         if self.decoder.graphs:
             return StepGraph(self)
         return self._step
 
-    def _step(self, chosen: "Chosen", going: list[bool], number: int) -> "Chosen":
+    def _step(self, chosen: Chosen, going: list[bool], number: int) -> Chosen:
         """Pass the chosen token of every row that goes on; drop the others from the batch."""
         tokens = chosen.tokens
         if not all(going):
@@ -288,7 +294,7 @@ class Batch:
         )
         return output.logits[:, -keep:]
 
-    def _extend(self, drafts: list[_Draft], chosen: "Chosen") -> list[bool]:
+    def _extend(self, drafts: list[_Draft], chosen: Chosen) -> list[bool]:
         """Add each row's token to its draft, or close the draft; says which rows go on."""
         tokens, logprobs, entropies = chosen.to_lists()
         going = []
@@ -307,111 +313,12 @@ class Batch:
             going.append(draft.stop_reason is None)
         return going
 
-    def _explain_ends(self, drafts: list[_Draft], chosen: "Chosen") -> None:
+    def _explain_ends(self, drafts: list[_Draft], chosen: Chosen) -> None:
         """A row that used up its tokens may have been just about to stop."""
         for row, token in zip(self.rows.tolist(), chosen.tokens.tolist(), strict=True):
             draft = drafts[row]
             if draft.stop_reason is None:
                 draft.stop_reason = self.decoder.answer_end.before(draft.tokens, token) or "length"
-
-
-class Chosen(NamedTuple):
-    """The next token of each row, its log-probability, and the entropy in nats."""
-
-    tokens: Int[Tensor, " rows"]
-    logprobs: Float[Tensor, " rows"]
-    entropies: Float[Tensor, " rows"]
-
-    def to_lists(self) -> tuple[list[int], list[float], list[float]]:
-        numbers = torch.stack([self.tokens.double(), self.logprobs, self.entropies]).tolist()
-        return [int(token) for token in numbers[0]], numbers[1], numbers[2]
-
-
-Stepper = Callable[[Chosen, list[bool], int], Chosen]
-
-
-def choose_tokens(logits: Float[Tensor, "rows vocabulary"]) -> Chosen:
-    """The likeliest token of each row."""
-    logprobs = logits.float().log_softmax(-1)
-    best = logprobs.max(-1)
-    entropy = -(logprobs.exp() * logprobs).nan_to_num(0.0).sum(-1)
-    return Chosen(best.indices, best.values, entropy)
-
-
-class StepGraph:
-    """One pass of one token for every row, captured as a CUDA graph and replayed.
-
-    A pass over one token is bound by the host that launches its thousands of small kernels;
-    replayed, it runs at the speed of the card. (On a CPU the same pass runs uncaptured, which
-    is of use only to tests.)
-    """
-
-    def __init__(self, batch: Batch) -> None:
-        rows, device = len(batch.rows), batch.decoder.device
-        self._batch = batch
-        self._slot = torch.tensor([batch.slots.prefix + batch.slots.width], device=device)
-        self._alive = torch.zeros(rows, dtype=torch.bool, device=device)
-        self._tokens = torch.zeros(rows, 1, dtype=torch.long, device=device)
-        slots = torch.arange(batch.slots.count, device=device)
-        self._is_prompt = batch.used & (slots < self._slot)
-        self._is_room = slots >= self._slot
-        self._slots = slots
-        self._graph: torch.cuda.CUDAGraph | None = None
-
-    def __call__(self, chosen: Chosen, going: list[bool], number: int) -> Chosen:
-        on_gpu = self._tokens.is_cuda
-        if number == 0:
-            self._begin(chosen)
-        if self._graph is None and on_gpu:
-            self._capture()
-        self._alive.copy_(torch.tensor(going, pin_memory=on_gpu), non_blocking=True)
-        self._slot.fill_(self._batch.slots.prefix + self._batch.slots.width + number)
-        if self._graph is None:
-            return self._pass()
-        self._graph.replay()
-        return self._chosen
-
-    def _begin(self, chosen: Chosen) -> None:
-        self._tokens.copy_(chosen.tokens[:, None])
-        self._batch.cache.write_at(self._slot)
-        self._batch.record.expect_steps(self._slot, self._alive)
-
-    def _capture(self) -> None:
-        """Run once to warm up (no row is alive, so nothing of it counts), then capture."""
-        tokens = self._tokens.clone()
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            self._pass()
-        torch.cuda.current_stream().wait_stream(stream)
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
-            self._chosen = self._pass()
-        self._tokens.copy_(tokens)
-
-    def _pass(self) -> Chosen:
-        visible = self._is_prompt | (self._is_room & (self._slots <= self._slot))
-        dtype = self._batch.decoder.dtype
-        mask = torch.where(visible, 0.0, torch.finfo(dtype).min).to(dtype)[:, None, None]
-        positions = visible.sum(1, keepdim=True) - 1
-        logits = self._batch.forward(self._tokens, mask, positions, 1)[:, -1]
-        chosen = choose_tokens(logits)
-        self._tokens.copy_(chosen.tokens[:, None])
-        return chosen
-
-
-def _score_answers(
-    groups: list[Float[Tensor, "rows keep vocabulary"]], answers: Sequence[Sequence[int]]
-) -> list[tuple[list[float], list[float]]]:
-    """Log-probabilities and entropies of given answers, which end at the last logits but one."""
-    scores = []
-    for row, answer in zip(chain.from_iterable(groups), answers, strict=True):
-        count = len(answer)
-        logprobs = row[len(row) - count - 1 : len(row) - 1].float().log_softmax(-1)
-        entropy = -(logprobs.exp() * logprobs).nan_to_num(0.0).sum(-1)
-        ids = torch.tensor(list(answer), dtype=torch.long, device=row.device)
-        scores.append((logprobs.gather(1, ids[:, None])[:, 0].tolist(), entropy.tolist()))
-    return scores
 
 
 def _cut_repetition(draft: _Draft) -> bool:

@@ -1,10 +1,8 @@
 """Run a model over questions and write one trace an answer, shard by shard."""
 
 import functools
-import gc
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,16 +10,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import torch
-from torch import Tensor
 
+from clew.capture.background import Background
 from clew.capture.beams import answer_with_beams
+from clew.capture.columns import full_columns, reduced_columns
 from clew.capture.config import ExtractConfig
 from clew.capture.decode import Answer
 from clew.capture.full import FullRecord, record_fully
 from clew.capture.job import Job, estimate_job, prepare_job
+from clew.capture.memory import free_memory, is_out_of_memory
 from clew.capture.models import LoadedModel, load_model
 from clew.capture.plan import full_bytes, make_batches
-from clew.capture.record import Reduced, to_float16
+from clew.capture.record import Reduced
 from clew.capture.reporter import LoggingReporter, Progress, Reporter
 from clew.errors import ClewError
 from clew.questions import load_questions
@@ -73,7 +73,7 @@ def extract(
         pending = job.pending_shards()
         if pending:
             reporter.begin(job.manifest.rows, len(job.questions), estimate_job(job))
-        with _Background(reporter) as background:
+        with Background(reporter) as background:
             for number in pending:
                 made += _ShardCapture(job, number, reporter, should_stop, background).run()
                 if should_stop():
@@ -99,7 +99,7 @@ class _ShardCapture:
         number: int,
         reporter: Reporter,
         should_stop: Callable[[], bool],
-        background: "_Background",
+        background: "Background",
     ) -> None:
         self.job, self.number = job, number
         self.reporter, self.should_stop = reporter, should_stop
@@ -179,7 +179,7 @@ class _ShardCapture:
             else:
                 answers, reduced = job.decoder.answer(prompts)
         except (torch.OutOfMemoryError, RuntimeError) as error:
-            if not _is_out_of_memory(error):
+            if not is_out_of_memory(error):
                 raise
             if len(ids) == 1:
                 raise ClewError(
@@ -191,8 +191,7 @@ class _ShardCapture:
         else:
             yield ids, answers, reduced
             return
-        gc.collect()
-        torch.cuda.empty_cache()
+        free_memory()
         half = -(-len(ids) // 2)
         yield from self._answer(ids[:half])
         yield from self._answer(ids[half:])
@@ -244,100 +243,38 @@ class _ShardCapture:
             yield functools.partial(self._full_batch, record, some)
 
     def _full_batch(self, record: FullRecord, compact: pa.RecordBatch) -> pa.RecordBatch:
-        rows = range(len(record.lengths))
-        columns = {
-            "hidden_states": np.concatenate([_flat(record.hidden_states(r)) for r in rows]),
-            "attentions": np.concatenate([_flat(record.attentions(r)) for r in rows]),
-        }
         fields = pa.schema(full_fields(self.job.decoder.shape))
-        full = build_record_batch(fields, columns, record.lengths, [0] * len(rows))
+        no_answers = [0] * len(record.lengths)
+        full = build_record_batch(fields, full_columns(record), record.lengths, no_answers)
         arrays = [*compact.columns, *full.columns]
         return pa.RecordBatch.from_arrays(arrays, schema=self.job.schema)
 
 
-class _Background:
-    """A thread that puts batches into Arrow, writes and syncs them while the next are made.
-
-    Two tasks may wait behind the one under way, so memory stays bounded; what a task raises
-    comes out at the next call.
-    """
-
-    def __init__(self, reporter: Reporter) -> None:
-        self._reporter = reporter
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="clew-writer")
-        self._pending: deque[Future[Progress]] = deque()
-
-    def __enter__(self) -> "_Background":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-        self._reporter.end()
-
-    def do(self, task: Callable[[], Progress]) -> None:
-        self.wait(leaving=2)
-        self._pending.append(self._thread.submit(task))
-
-    def wait(self, leaving: int = 0) -> None:
-        """Until no more than `leaving` tasks are unfinished; tells of all that are done."""
-        while self._pending and (len(self._pending) > leaving or self._pending[0].done()):
-            self._reporter.advance(self._pending.popleft().result())
-
-    def close(self) -> None:
-        self._thread.shutdown(wait=True, cancel_futures=True)
-
-
 def _write(writer: ShardWriter, make: Callable[[], pa.RecordBatch]) -> Progress:
-    batch = make()
     before = writer.bytes_written
-    writer.write(batch)
+    with _abandoned_on_failure(writer):
+        batch = make()
+        writer.write(batch)
     tokens = int(np.sum(batch.column("tokens").value_lengths().to_numpy()))
     return Progress(traces=batch.num_rows, tokens=tokens, bytes=writer.bytes_written - before)
+
+
+@contextmanager
+def _abandoned_on_failure(writer: ShardWriter) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        writer.abandon()
+        raise
 
 
 def _finish(store: Path, writer: ShardWriter) -> Progress:
     """Close a shard: from here on it counts as made."""
     before = writer.bytes_written
-    add_shard(store, writer.finish())
+    with _abandoned_on_failure(writer):
+        add_shard(store, writer.finish())
     _note_oddities(store, writer.path, writer.batch_number)
     return Progress(traces=0, tokens=0, bytes=writer.bytes_written - before)
-
-
-def reduced_columns(reduced: Reduced) -> dict[str, np.ndarray]:
-    """The array fields as flat numpy arrays on the host, in the types they are stored in."""
-    halves = {
-        name: to_float16(getattr(reduced, name))
-        for name in (
-            "last_hidden",
-            "nodes",
-            "edge_weight",
-            "attention_log_diagonal",
-            "laplacian_diagonal",
-            "lookback",
-        )
-    }
-    # torch has few operations for uint16; int16 keeps the same bits.
-    arrays = _to_host({**halves, "edge_source": reduced.edge_source.to(torch.int16)})
-    arrays["edge_source"] = arrays["edge_source"].view(np.uint16)
-    return arrays
-
-
-def _to_host(tensors: dict[str, Tensor]) -> dict[str, np.ndarray]:
-    """Copy to the host, from a GPU through pinned memory and all at once."""
-    host = {}
-    for name, tensor in tensors.items():
-        if tensor.is_cuda:
-            target = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-            host[name] = target.copy_(tensor, non_blocking=True)
-        else:
-            host[name] = tensor
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    return {name: _flat(tensor) for name, tensor in host.items()}
-
-
-def _flat(values: Tensor) -> np.ndarray:
-    return values.reshape(-1).numpy()
 
 
 def _split_by_bytes(
@@ -352,10 +289,6 @@ def _split_by_bytes(
         size += needed
     if sequences:
         yield start, len(sequences)
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
 def _forget_shard(job: Job, number: int) -> None:

@@ -14,6 +14,7 @@ from clew.capture.check import TOLERANCE, batching_error, pick_prompts
 from clew.capture.config import ExtractConfig
 from clew.capture.decode import Decoder
 from clew.capture.full import listen_to_whole
+from clew.capture.memory import free_memory, is_out_of_memory
 from clew.capture.models import (
     LoadedModel,
     describe_model,
@@ -159,7 +160,7 @@ def estimate_job(job: Job) -> Estimate:
     lengths = sorted(len(job.prompts[i]) for i in left)
     middle = lengths[len(lengths) // 2]
     sample = [job.prompts[i] for i in left if len(job.prompts[i]) <= middle][: job.plan.rows]
-    prompt_seconds, step_seconds = decoder.time_batch(sample)
+    prompt_seconds, step_seconds = _time_what_fits(decoder, sample)
     estimate = estimate_run(
         shape=decoder.shape,
         keep=config.keep,
@@ -171,6 +172,19 @@ def estimate_job(job: Job) -> Estimate:
     )
     refuse_if_disk_too_small(job.store, estimate.bytes)
     return estimate
+
+
+def _time_what_fits(decoder: Decoder, prompts: list[list[int]]) -> tuple[float, float]:
+    """Time a batch, or as much of it as the device's memory holds, scaled up."""
+    try:
+        return decoder.time_batch(prompts)
+    except (torch.OutOfMemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error) or len(prompts) == 1:
+            raise
+    free_memory()
+    half = len(prompts) // 2
+    prompt_seconds, step_seconds = _time_what_fits(decoder, prompts[:half])
+    return 2 * prompt_seconds, 2 * step_seconds
 
 
 def _leave_out_too_long(

@@ -48,18 +48,19 @@ def open_trace_store(
             )
         manifest = read_manifest(store)
         _refuse_other_settings(store, manifest, settings, rows_per_shard)
-        if planned_rows > (manifest.planned_rows or 0):
-            manifest = replace(
-                manifest,
-                planned_rows=planned_rows,
-                skipped=tuple(dict(entry) for entry in skipped),
-            )
-            write_manifest(store, manifest)
+        if planned_rows >= (manifest.planned_rows or 0):
+            left_out = tuple(dict(entry) for entry in skipped)
+            now = replace(manifest, planned_rows=planned_rows, skipped=left_out)
+            if now != manifest:
+                write_manifest(store, now)
+            manifest = now
     return manifest
 
 
 def _refuse_foreign_folder(store: Path) -> None:
-    entries = sorted(path.name for path in store.iterdir() if not path.name.startswith("."))
+    # A run killed while it wrote its first manifest leaves a .tmp.
+    names = sorted(path.name for path in store.iterdir())
+    entries = [name for name in names if not name.startswith(".") and not name.endswith(".tmp")]
     if entries:
         raise StoreError(
             f'"{store}" is neither empty nor a clew store (it holds {", ".join(entries[:3])}'

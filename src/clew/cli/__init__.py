@@ -33,14 +33,20 @@ def _options(
     """Follow the thread through a language model's layers."""
 
 
-def main() -> None:
-    """Entry point. Errors meant for a person become one message; 2 is wrong use, 1 is failure."""
+def build_app() -> typer.Typer:
+    """The application with all its commands."""
     from clew.cli import convert, extract, inspect, verify
 
-    for command in (extract, inspect, verify, convert):
-        command.register(app)
+    if not app.registered_commands:
+        for command in (extract, inspect, verify, convert):
+            command.register(app)
+    return app
+
+
+def main() -> None:
+    """Entry point. Errors meant for a person become one message; 2 is wrong use, 1 is failure."""
     try:
-        app()
+        build_app()()
     except ClewError as error:
         console = Console(stderr=True, highlight=False)
         console.print(f"clew: {error}", markup=False, soft_wrap=True)

@@ -128,10 +128,12 @@ def extract(
     if result.finished:
         console.print(
             f"done: {result.traces_stored:,} of {result.traces_planned:,} traces in {out}"
-            f"{_left_out(result.skipped)}\nlook at them with: clew inspect {out}"
+            f"{_left_out(result.skipped)}\nlook at them with: clew inspect {out}",
+            markup=False,
         )
         return
-    console.print(f"stopped with {result.traces_made:,} new traces on disk. To go on: {again}")
+    sentence = f"stopped with {result.traces_made:,} new traces on disk. To go on: {again}"
+    console.print(sentence, markup=False)
     raise typer.Exit(128 + stop.number)
 
 

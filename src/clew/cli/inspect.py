@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from clew.cli.formats import bytes_text
@@ -44,7 +45,7 @@ def _print_totals(console: Console, summary: Any) -> None:
     planned = summary.planned_rows
     of = f" of {planned:,} planned" if planned not in (None, summary.rows) else ""
     console.print(
-        f"[bold]{summary.path}[/bold]: {summary.rows:,} {summary.kind}{of}, "
+        f"[bold]{escape(summary.path)}[/bold]: {summary.rows:,} {summary.kind}{of}, "
         f"{bytes_text(summary.bytes)}, {bytes_text(summary.bytes_per_row)} each, "
         f"{len(summary.batches):,} batches"
     )
@@ -85,9 +86,9 @@ def _print_examples(console: Console, summary: Any) -> None:
         more = f" (+{len(accepted) - 2})" if len(accepted) > 2 else ""
         table.add_row(
             str(example["global_example_id"]),
-            example["question"] or "",
-            example["answer"] or "",
-            "; ".join(accepted[:2]) + more,
+            escape(example["question"] or ""),
+            escape(example["answer"] or ""),
+            escape("; ".join(accepted[:2])) + more,
         )
     console.print()
     console.print(table)

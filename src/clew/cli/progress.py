@@ -25,7 +25,8 @@ class ConsoleReporter:
         self._started = self._last_line = 0.0
 
     def say(self, message: str) -> None:
-        self._console.print(message if self._console.is_terminal else _stamp(message), style="dim")
+        text = message if self._console.is_terminal else _stamp(message)
+        self._console.print(text, style="dim", markup=False)
 
     def begin(self, done: int, planned: int, estimate: Estimate) -> None:
         if done:

@@ -30,7 +30,9 @@ def verify(
     for problem in problems:
         console.print(problem.message, markup=False)
     if not problems:
-        console.print(f"{store} is whole: every shard has the bytes it was written with")
+        console.print(
+            f"{store} is whole: every shard has the bytes it was written with", markup=False
+        )
         return
     if repair:
         for line in repair_store(store, problems):
@@ -41,5 +43,5 @@ def verify(
             console.print("run the same extraction again to make what is missing")
         raise typer.Exit(0 if harmless else 1)
     if any(problem.kind not in ("part", "gap") for problem in problems):
-        console.print(f"to put it right: clew verify {store} --repair")
+        console.print(f"to put it right: clew verify {store} --repair", markup=False)
     raise typer.Exit(1)

@@ -13,6 +13,7 @@ from pathlib import Path
 import filelock
 
 from clew.errors import InputError, StoreLockedError
+from clew.shards.disk import disk_errors
 from clew.shards.manifest import manifest_lock
 
 _LOCK_NAME = re.compile(r"\.writer-(\d+)-of-(\d+)\.lock$")
@@ -62,7 +63,8 @@ def writer_lock(store: Path, part: Part) -> Iterator[None]:
             if match and (int(match[2]) != part.count or other == path):
                 _refuse_if_held(other, part)
         lock.acquire()
-        _owner_file(path).write_text(_describe_owner())
+        with disk_errors(store):
+            _owner_file(path).write_text(_describe_owner())
     try:
         yield
     finally:

@@ -11,7 +11,8 @@ from typing import Any
 import filelock
 import pyarrow as pa
 
-from clew.errors import StoreError
+from clew.errors import OtherVersionError, StoreError
+from clew.shards.disk import disk_errors
 
 MANIFEST_NAME = "manifest.json"
 FORMAT = "clew-store"
@@ -96,15 +97,21 @@ def parse_manifest(raw: Any, path: Path) -> Manifest:
     if not isinstance(raw, dict) or raw.get("format") != FORMAT:
         raise StoreError(f'{path} is not a clew manifest (no "format": "{FORMAT}" in it).')
     if raw.get("schema_version") != SCHEMA_VERSION:
-        raise StoreError(
+        raise OtherVersionError(
             f"{path} has schema version {raw.get('schema_version')}; this clew reads version "
             f"{SCHEMA_VERSION}. Use the clew that wrote it: {raw.get('clew_version', 'unknown')}."
         )
     raw = dict(raw)
-    raw["shards"] = tuple(ShardEntry(**entry) for entry in raw.get("shards", ()))
-    raw["skipped"] = tuple(raw.get("skipped", ()))
-    raw["notes"] = tuple(raw.get("notes", ()))
-    return Manifest(**raw)
+    try:
+        raw["shards"] = tuple(ShardEntry(**entry) for entry in raw.get("shards", ()))
+        raw["skipped"] = tuple(raw.get("skipped", ()))
+        raw["notes"] = tuple(raw.get("notes", ()))
+        return Manifest(**raw)
+    except TypeError as error:
+        raise StoreError(
+            f"{path} is garbled ({error}). Shards beside it are untouched: "
+            f'"clew verify --repair {path.parent}" builds a new manifest from them.'
+        ) from None
 
 
 def write_manifest(store: Path, manifest: Manifest) -> None:
@@ -131,12 +138,13 @@ def manifest_lock(store: Path) -> filelock.BaseFileLock:
 def write_file_atomically(path: Path, content: bytes) -> None:
     """Write beside, sync, rename; the folder is synced too so that the name survives a crash."""
     part = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    with part.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
-    sync_folder(path.parent)
+    with disk_errors(path.parent):
+        with part.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+        sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Literal
 
 import pyarrow as pa
 
-from clew.errors import StoreError
+from clew.errors import OtherVersionError, StoreError
 from clew.shards.hashing import hash_file
 from clew.shards.lock import Part, writer_lock
 from clew.shards.manifest import (
@@ -60,21 +60,24 @@ def ensure_manifest(store: Path) -> str | None:
     try:
         read_manifest(store)
         return None
+    except OtherVersionError:
+        raise
     except StoreError:
         shards = sorted(store.glob("batch_*.arrow")) if store.is_dir() else []
         if not shards:
             raise
-    for path in shards:
-        manifest = _origin_of(path)
-        if manifest is not None:
-            with writer_lock(store, Part()):
-                files = {
-                    side.name: hash_file(side)
-                    for side in sorted(store.glob("*.arrow"))
-                    if not side.name.startswith("batch_")
-                }
-                write_manifest(store, replace(manifest, files=files))
-            return "the manifest was gone or unreadable: built it anew from the shards"
+    origins = [origin for path in shards if (origin := _origin_of(path)) is not None]
+    if origins:
+        # Shards made before the store grew know of fewer rows.
+        manifest = max(origins, key=lambda origin: origin.planned_rows or 0)
+        with writer_lock(store, Part()):
+            files = {
+                side.name: hash_file(side)
+                for side in sorted(store.glob("*.arrow"))
+                if not side.name.startswith("batch_")
+            }
+            write_manifest(store, replace(manifest, files=files))
+        return "the manifest was gone or unreadable: built it anew from the shards"
     raise StoreError(
         f"{store} has no readable manifest, and none of its {len(shards)} shards can be read "
         f"either: restore it from a copy, or capture again into another folder."
@@ -179,19 +182,19 @@ def _check_side_files(store: Path, manifest: Manifest) -> list[Problem]:
 def _check_gaps(manifest: Manifest) -> list[Problem]:
     if manifest.planned_rows is None:
         return []
-    have = {shard.batch_number: shard.rows for shard in manifest.shards}
+    made = {shard.batch_number: shard.rows for shard in manifest.shards}
     size = manifest.rows_per_shard
     problems = []
     for number in range(-(-manifest.planned_rows // size)):
-        planned = min(size, manifest.planned_rows - number * size)
-        if number not in have:
+        missing = min(size, manifest.planned_rows - number * size) - made.get(number, 0)
+        if missing > 0:
             problems.append(
                 Problem(
                     kind="gap",
                     file=shard_name(number),
                     batch_number=number,
-                    lost_rows=planned,
-                    message=f"batch {number} ({planned} rows) has not been made yet: "
+                    lost_rows=missing,
+                    message=f"batch {number} ({missing} rows) has not been made yet: "
                     "run the same extraction again",
                 )
             )
@@ -229,6 +232,9 @@ def _adopt_shard(store: Path, path: Path) -> str:
     try:
         rows = ShardReader(path).count_rows()
     except (StoreError, pa.ArrowException):
+        rows = -1
+    # The manifest knows no hash of it: only the checksums of its record batches can tell.
+    if rows != sum(batch.num_rows for batch in read_intact_batches(path)):
         os.replace(path, path.with_suffix(".arrow.part"))
         return f"set {path.name} back to half-written: it is not complete"
     entry = ShardEntry(

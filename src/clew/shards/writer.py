@@ -4,7 +4,7 @@ A `.part` left by a dead process is not lost: its complete record batches are co
 new one. While that copy runs they lie safe under `.recovered`.
 """
 
-import errno
+import contextlib
 import hashlib
 import os
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from clew.errors import DiskFullError
+from clew.shards.disk import disk_errors
 from clew.shards.hashing import checksum_batch
 from clew.shards.manifest import ShardEntry, shard_name, sync_folder
 
@@ -48,7 +48,7 @@ class ShardWriter:
     def write(self, batch: pa.RecordBatch) -> None:
         """Append one record batch; it is on its way to the disk when this returns."""
         checksum = str(checksum_batch(batch)).encode()
-        with _disk_errors(self.path.parent):
+        with disk_errors(self.path.parent):
             self._ipc.write_batch(batch, custom_metadata={CHECKSUM_KEY: checksum})
             self._sink.flush()
         self.rows += batch.num_rows
@@ -59,7 +59,7 @@ class ShardWriter:
 
     def finish(self) -> ShardEntry:
         """Close, sync and rename. After this the shard exists for readers."""
-        with _disk_errors(self.path.parent):
+        with disk_errors(self.path.parent):
             self._ipc.close()
             self._sink.sync()
             self._sink.close()
@@ -75,7 +75,8 @@ class ShardWriter:
 
     def abandon(self) -> None:
         """Stop without finishing: what was written stays in `.part` for the next attempt."""
-        self._sink.close()
+        with contextlib.suppress(OSError):  # a full disk, which `write` has told already
+            self._sink.close()
 
     def _set_old_rows_aside(self) -> None:
         if self._aside.exists():
@@ -91,7 +92,7 @@ class ShardWriter:
         for batch in read_intact_batches(self._aside, self.schema):
             self.write(batch)
             self.recovered_ids.update(batch.column(self._id_column).to_pylist())
-        with _disk_errors(self.path.parent):
+        with disk_errors(self.path.parent):
             self._sink.sync()
         self._aside.unlink()
 
@@ -108,7 +109,7 @@ def read_intact_batches(path: Path, schema: pa.Schema | None = None) -> Iterator
         content = mapped.read_buffer()
         try:
             stream = pa.ipc.open_stream(content.slice(_MAGIC_BYTES))
-        except (pa.ArrowInvalid, OSError):
+        except (pa.ArrowException, OSError, ValueError):
             return
         if schema is not None and stream.schema != schema:
             return
@@ -175,20 +176,3 @@ class _HashingFile:
     def close(self) -> None:
         self._hasher.shutdown()
         self._file.close()
-
-
-class _disk_errors:  # noqa: N801 - reads as a phrase: with _disk_errors(folder)
-    """Turns the operating system's "no space left" into a sentence with a way on."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise DiskFullError(
-                f'the disk that holds "{self.folder}" is full. Everything up to the last '
-                f"complete record batch is kept: make room, then run the same command again."
-            ) from error

@@ -1,0 +1,83 @@
+"""What `--keep compact` costs in accuracy and saves in bytes, beside `--keep full`.
+
+    python benchmarks/compact.py
+
+Captures the embedded questions fully once; a full trace holds the compact fields too. A linear
+probe is fitted on the last answer token's state of one layer, as each form stores it.
+"""
+
+import argparse
+import re
+import shutil
+import tempfile
+import unicodedata
+from pathlib import Path
+
+import numpy as np
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import roc_auc_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from clew import TraceBatchLoader
+from clew.capture import ExtractConfig, extract
+
+
+def normalize(text):
+    plain = unicodedata.normalize("NFKD", text.lower())
+    plain = "".join(c for c in plain if not unicodedata.combining(c))
+    return " ".join(re.sub(r"[^a-z0-9 ]", " ", plain).split())
+
+
+def is_right(trace):
+    answer = f" {normalize(trace['answer'])} "
+    return any(f" {normalize(accepted)} " in answer for accepted in trace["accepted_answers"])
+
+
+def probe(states, made_up, train):
+    model = make_pipeline(StandardScaler(), LogisticRegression(C=1e-2, max_iter=2000))
+    model.fit(states[train], made_up[train])
+    scores = model.decision_function(states[~train])
+    return roc_auc_score(made_up[~train], scores)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--traces", type=int, default=1000)
+    parser.add_argument("--layers", type=int, nargs="+", default=[12, 18, 24])
+    args = parser.parse_args()
+    folder = Path(tempfile.mkdtemp())
+    try:
+        compare(args, folder / "store")
+    finally:
+        shutil.rmtree(folder)
+
+
+def compare(args, store):
+    extract(ExtractConfig(out=store, num_samples=args.traces, keep="full"))
+    compact, full, made_up, sizes, full_sizes = [], [], [], [], []
+    for trace in TraceBatchLoader(store).iter_traces():
+        made_up.append(not is_right(trace))
+        compact.append(trace["last_hidden"][args.layers].astype(np.float32))
+        full.append(trace["hidden_states"][args.layers, -1].astype(np.float32))
+        arrays = {name: trace[name] for name in trace if isinstance(trace[name], np.ndarray)}
+        whole = sum(array.nbytes for array in arrays.values())
+        everything = arrays["hidden_states"].nbytes + arrays["attentions"].nbytes
+        sizes.append(whole - everything)
+        full_sizes.append(everything)
+    made_up = np.array(made_up)
+    train = np.random.default_rng(0).random(len(made_up)) < 0.7
+    print(f"{len(made_up):,} answers, {made_up.mean():.0%} made up; {train.sum()} to train on")
+    print(f"{'layer':>6}{'compact':>10}{'full':>10}{'difference':>12}   (AUROC of a linear probe)")
+    for index, layer in enumerate(args.layers):
+        one = probe(np.stack([state[index] for state in compact]), made_up, train)
+        other = probe(np.stack([state[index] for state in full]), made_up, train)
+        print(f"{layer:6}{one:10.4f}{other:10.4f}{one - other:12.4f}")
+    print(
+        f"bytes a trace: compact {np.mean(sizes):,.0f}, full {np.mean(full_sizes):,.0f}: "
+        f"{np.mean(full_sizes) / np.mean(sizes):.1f} times as many"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""The direction of imports, as the design draws it, and the public surface."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import clew
+
+SOURCE = Path(clew.__file__).parent
+# What each package may import besides itself; the lower ones know nothing of those above.
+ALLOWED = {
+    "errors": set(),
+    "version": set(),
+    "shards": {"errors"},
+    "questions": {"errors", "shards"},
+    "traces": {"errors", "shards"},
+    "capture": {"errors", "shards", "traces", "questions", "version"},
+    "legacy": {"errors", "shards", "traces", "capture", "version"},
+    "cli": {"errors", "shards", "traces", "capture", "questions", "legacy", "version"},
+    "__init__": {"errors", "traces", "version"},
+    "__main__": {"cli"},
+}
+
+
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda p: p.stem)
+def test_imports_point_downwards(path: Path) -> None:
+    room = path.relative_to(SOURCE).parts[0].removesuffix(".py")
+    extra = imported_rooms(path) - {room} - ALLOWED[room]
+    assert not extra, f"{path.relative_to(SOURCE)} must not import {sorted(extra)}"
+
+
+def imported_rooms(path: Path) -> set[str]:
+    rooms = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        names = []
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module]
+            if node.module == "clew":
+                names = [f"clew.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        rooms |= {name.split(".")[1] for name in names if name.startswith("clew.")}
+    return rooms
+
+
+def test_the_public_surface_is_what_it_says() -> None:
+    assert clew.__all__ == [
+        "ClewError",
+        "Trace",
+        "TraceBatchLoader",
+        "__version__",
+        "extract_batch_subset",
+        "merge_batches",
+    ]
+    assert all(hasattr(clew, name) for name in clew.__all__)

@@ -70,6 +70,9 @@ class Stopwatch:
     def begin(self, *_):
         self.started = time.perf_counter()
 
+    def keep(self, traces):
+        pass
+
     def advance(self, progress):
         self.traces += progress.traces
         self.tokens += progress.tokens

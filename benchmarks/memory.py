@@ -27,6 +27,9 @@ class MemoryWatch:
     def begin(self, _done, _planned, estimate):
         print(f"  clew: foretold {estimate.memory_bytes / 1e6:,.0f} MB of memory")
 
+    def keep(self, traces):
+        pass
+
     def advance(self, progress):
         self.traces += progress.traces
         self.samples.append((self.traces, psutil.Process().memory_info().rss))

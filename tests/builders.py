@@ -12,6 +12,8 @@ from transformers import (
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
+    OPTConfig,
+    OPTForCausalLM,
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen2ForCausalLM,
@@ -62,6 +64,22 @@ def tiny_model(family: str, context: int = 256, seed: int = 0) -> Any:
                 bos_token_id=0,
                 eos_token_id=0,
                 initializer_range=0.2,
+                **common,
+            )
+        )
+    elif family == "opt":
+        model = OPTForCausalLM(
+            OPTConfig(
+                hidden_size=32,
+                ffn_dim=64,
+                num_hidden_layers=3,
+                num_attention_heads=4,
+                word_embed_proj_dim=32,
+                max_position_embeddings=context,
+                bos_token_id=0,
+                eos_token_id=0,
+                pad_token_id=1,
+                init_std=0.2,
                 **common,
             )
         )

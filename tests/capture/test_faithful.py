@@ -22,7 +22,7 @@ BATCH_SIZES = (1, 2, 7, 32)
 LARGE = 130  # passed in groups of rows
 
 
-@pytest.fixture(scope="module", params=["llama", "gpt2", "qwen2"])
+@pytest.fixture(scope="module", params=["llama", "gpt2", "qwen2", "opt"])
 def loaded(request: pytest.FixtureRequest) -> LoadedModel:
     return tiny_loaded(request.param)
 
@@ -88,7 +88,7 @@ def test_the_check_before_a_run_sees_a_model_that_padding_changes(loaded: Loaded
     decoder = make_decoder(loaded)
     prompts = ragged_prompts(3)
     assert batching_error(decoder, prompts) < 1e-4
-    decoder._extra = lambda positions, keep: {  # positions as if nothing were padded
+    decoder.arguments = lambda positions, keep: {  # positions as if nothing were padded
         "position_ids": torch.arange(positions.shape[1]).expand_as(positions),
         "logits_to_keep": keep,
     }

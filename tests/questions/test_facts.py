@@ -23,7 +23,6 @@ def facts() -> dict[str, Question]:
         ("currency-ca", "What is the official currency of Canada?", "Canadian dollar"),
         ("continent-tr", "On which continent is Turkey?", "Europe"),
         ("continent-ge", "On which continent is the country of Georgia?", "Asia"),
-        ("top-level-domain-cz", "Which country has the internet top-level domain .cz?", "Czechia"),
         ("city-country-2988507", "In which country is the city of Paris?", "France"),
         ("city-country-2643743", "In which country is the city of London?", "England"),
         ("us-state-4887398", "In which US state is the city of Chicago?", "Illinois"),
@@ -36,8 +35,8 @@ def test_a_fact_reads_well(facts: dict[str, Question], id: str, question: str, a
 
 def test_countries_are_known_by_their_other_names(facts: dict[str, Question]) -> None:
     assert {"United States", "USA", "US"} <= set(facts["city-country-5128581"].answers)
-    assert {"Ivory Coast", "Côte d'Ivoire"} <= set(facts["top-level-domain-ci"].answers)
-    assert {"Czechia", "Czech Republic"} <= set(facts["top-level-domain-cz"].answers)
+    assert {"Ivory Coast", "Côte d'Ivoire"} <= set(facts["city-country-2290956"].answers)
+    assert {"Czechia", "Czech Republic"} <= set(facts["city-country-3068160"].answers)
 
 
 def test_a_name_shared_by_currencies_is_no_answer(facts: dict[str, Question]) -> None:
@@ -54,7 +53,6 @@ def test_a_name_shared_by_currencies_is_no_answer(facts: dict[str, Question]) ->
         "capital-tn",  # Tunis
         "currency-af",  # the afghani
         "continent-za",  # South Africa
-        "top-level-domain-uk",
         "capital-il",  # disputed
         "city-country-281184",  # Jerusalem
         "city-country-694423",  # Sevastopol
@@ -81,7 +79,7 @@ def test_every_fact_has_clean_text_and_an_answer(facts: dict[str, Question]) -> 
 def test_there_are_enough_and_the_first_are_a_mix(facts: dict[str, Question]) -> None:
     assert len(facts) >= 2500
     first = Counter(fact.category for fact in list(facts.values())[:300])
-    assert len(first) == 6
+    assert len(first) == 5
     assert min(first.values()) >= 8
     assert max(Counter(fact.answers[0] for fact in facts.values()).values()) < 0.03 * len(facts)
 

@@ -18,7 +18,7 @@ class Background:
     def __init__(self, reporter: Reporter) -> None:
         self._reporter = reporter
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="clew-writer")
-        self._pending: deque[Future[Progress]] = deque()
+        self._pending: deque[Future[None]] = deque()
         self._failed = False
 
     def __enter__(self) -> "Background":
@@ -33,18 +33,18 @@ class Background:
         self._pending.append(self._thread.submit(self._run, task))
 
     def wait(self, leaving: int = 0) -> None:
-        """Until no more than `leaving` tasks are unfinished; tells of all that are done."""
+        """Until no more than `leaving` tasks are unfinished; raises what any of them raised."""
         while self._pending and (len(self._pending) > leaving or self._pending[0].done()):
-            self._reporter.advance(self._pending.popleft().result())
+            self._pending.popleft().result()
 
     def close(self) -> None:
         self._thread.shutdown(wait=True)
 
-    def _run(self, task: Callable[[], Progress]) -> Progress:
+    def _run(self, task: Callable[[], Progress]) -> None:
         if self._failed:
             raise CancelledError
         try:
-            return task()
+            self._reporter.advance(task())
         except BaseException:
             self._failed = True
             raise

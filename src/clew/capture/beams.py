@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from transformers import GenerationConfig
 
 from clew.capture.decode import Answer, Decoder
 from clew.capture.record import Reduced
@@ -19,8 +20,8 @@ def answer_with_beams(
     rows = [[0] * (width - len(p)) + list(p) for p in prompts]
     mask = [[0] * (width - len(p)) + [1] * len(p) for p in prompts]
     ends = decoder.answer_end.end_tokens
-    generate: Any = decoder.model.generate
-    found = generate(
+    found = _search(
+        decoder.model,
         input_ids=torch.tensor(rows, device=device),
         attention_mask=torch.tensor(mask, device=device),
         max_new_tokens=decoder.max_new_tokens,
@@ -36,6 +37,16 @@ def answer_with_beams(
         for (tokens, reason), (logprobs, entropies) in zip(cuts, scores, strict=True)
     ]
     return answers, reduced
+
+
+def _search(model: Any, **options: Any) -> torch.Tensor:
+    """Generate without the penalties and limits that a model may bring in its own settings:
+    they would change the answers and stand nowhere in the manifest."""
+    own, model.generation_config = model.generation_config, GenerationConfig()
+    try:
+        return model.generate(**options)
+    finally:
+        model.generation_config = own
 
 
 def cut_answer(answer_end: AnswerEnd, tokens: Sequence[int]) -> tuple[list[int], StopReason]:

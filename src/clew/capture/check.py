@@ -6,15 +6,15 @@ Padding, positions and caches are easy to get silently wrong; this makes it loud
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from clew.capture.decode import Decoder
 from clew.capture.observe import forward_once
-from clew.capture.record import Reduced
 
 # Largest relative difference, by norm and layer, that rounding alone explains.
-TOLERANCE = {torch.float32: 1e-3, torch.float16: 3e-2, torch.bfloat16: 1.5e-1}
+_TOLERANCE = {torch.float32: 1e-3, torch.float16: 3e-2, torch.bfloat16: 1.5e-1}
+# Weights of 4 or 8 bits are multiplied by kernels that round by the batch's own values.
+_QUANTIZED_TOLERANCE = 0.3
 
 
 class _LastStates:
@@ -31,6 +31,13 @@ class _LastStates:
         self.diagonal.append(weights[0].diagonal(dim1=-2, dim2=-1).float())
 
 
+def tolerance(decoder: Decoder) -> float:
+    """What may be put down to rounding for this model."""
+    if getattr(decoder.model, "is_quantized", False):
+        return _QUANTIZED_TOLERANCE
+    return _TOLERANCE[decoder.dtype]
+
+
 def batching_error(decoder: Decoder, prompts: Sequence[Sequence[int]]) -> float:
     """The largest relative difference between the batch's record and plain passes."""
     answers, reduced = decoder.answer(prompts)
@@ -43,7 +50,8 @@ def batching_error(decoder: Decoder, prompts: Sequence[Sequence[int]]) -> float:
         mine = reduced.attention_log_diagonal[start:stop].exp()
         diagonal = mine.reshape(decoder.shape.layers, decoder.shape.heads, len(tokens))
         start = stop
-        worst = max(worst, _difference(torch.stack(plain.last), _last(reduced, row)))
+        last = reduced.last_hidden[row].float()
+        worst = max(worst, _difference(torch.stack(plain.last), last))
         worst = max(worst, _difference(torch.stack(plain.diagonal), diagonal))
     return worst
 
@@ -52,10 +60,6 @@ def pick_prompts(prompts: Sequence[Sequence[int]], count: int = 3) -> list[Seque
     """A few prompts of different lengths, none very long."""
     by_length = sorted((p for p in prompts if len(p) <= 512), key=len) or [min(prompts, key=len)]
     return [by_length[i * (len(by_length) - 1) // max(1, count - 1)] for i in range(count)]
-
-
-def _last(reduced: Reduced, row: int) -> Float[Tensor, "layers dim"]:
-    return reduced.last_hidden[row].float()
 
 
 def _difference(expected: Tensor, found: Tensor) -> float:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from clew.capture.embedded import EMBEDDED_NAME
 from clew.capture.models import Quantize
+from clew.capture.prompts import require_placeholder
 from clew.capture.stopping import Cut
 from clew.errors import InputError
 from clew.shards import Part
@@ -41,6 +42,8 @@ class ExtractConfig:
         for name in ("num_samples", "generation_batch"):
             if getattr(self, name) is not None:
                 self._require_positive(name, getattr(self, name))
+        if self.prompt is not None:
+            require_placeholder(self.prompt)
         self._require_one_of("cut", self.cut, ("sentence", "line", "none"))
         self._require_one_of("keep", self.keep, ("compact", "full"))
 

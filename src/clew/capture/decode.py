@@ -99,7 +99,7 @@ class Decoder:
         self.basis = basis.to(self.device, self.dtype)
         self.answer_end = answer_end
         self.max_new_tokens = max_new_tokens
-        self._extra = accepted_arguments(model)
+        self.arguments = accepted_arguments(model)
         self.prefix = self._pass_prefix(list(prefix))
 
     @torch.inference_mode()
@@ -290,7 +290,7 @@ class Batch:
             attention_mask=mask,
             past_key_values=self.cache,
             use_cache=True,
-            **self.decoder._extra(positions, keep),
+            **self.decoder.arguments(positions, keep),
         )
         return output.logits[:, -keep:]
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import torch
 
 from clew.capture.background import Background
 from clew.capture.beams import answer_with_beams
@@ -23,12 +22,13 @@ from clew.capture.models import LoadedModel, load_model
 from clew.capture.plan import full_bytes, make_batches
 from clew.capture.record import Reduced
 from clew.capture.reporter import LoggingReporter, Progress, Reporter
+from clew.capture.store import refuse_foreign_folder
 from clew.errors import ClewError
 from clew.questions import load_questions
 from clew.shards import ShardReader, ShardWriter, add_shard, read_manifest, writer_lock
 from clew.shards.manifest import Manifest, update_manifest
 from clew.traces.build import build_record_batch
-from clew.traces.schema import full_fields
+from clew.traces.schema import TraceShape, full_fields
 
 # Bytes of full traces that are put into one record batch.
 _FULL_BATCH_BYTES = 1 << 28
@@ -62,6 +62,7 @@ def extract(
     """
     reporter = reporter or LoggingReporter()
     questions = load_questions(config.questions, config.num_samples)
+    refuse_foreign_folder(config.out)
     with writer_lock(config.out, config.part):
         if loaded is None:
             reporter.say(f"loading {config.model}")
@@ -72,7 +73,8 @@ def extract(
         made = 0
         pending = job.pending_shards()
         if pending:
-            reporter.begin(job.manifest.rows, len(job.questions), estimate_job(job))
+            planned = job.planned_rows()
+            reporter.begin(planned - job.rows_in(pending), planned, estimate_job(job))
         with Background(reporter) as background:
             for number in pending:
                 made += _ShardCapture(job, number, reporter, should_stop, background).run()
@@ -104,9 +106,7 @@ class _ShardCapture:
         self.job, self.number = job, number
         self.reporter, self.should_stop = reporter, should_stop
         self.background = background
-        self.first = number * job.config.batch_size
-        if job.manifest.shard(number):
-            _forget_shard(job, number)
+        self.rows = job.shard_rows(number)
 
     def run(self) -> int:
         """Make the missing rows; returns how many. Ends early when asked to stop."""
@@ -114,10 +114,9 @@ class _ShardCapture:
             self.job.store, self.number, self.job.schema, id_column="global_example_id"
         )
         if writer.recovered_ids:
-            self.reporter.say(
-                f"batch {self.number}: {len(writer.recovered_ids)} traces of an earlier run kept"
-            )
+            self.reporter.keep(len(writer.recovered_ids.intersection(self.rows)))
         made = 0
+        planned = len(set(self.rows) - writer.recovered_ids)
         try:
             for batch in self._batches():
                 missing = [i for i in batch if i not in writer.recovered_ids]
@@ -126,7 +125,7 @@ class _ShardCapture:
                 for make in self._capture(batch, set(missing)):
                     self.background.do(functools.partial(_write, writer, make))
                 made += len(missing)
-                if self.should_stop() and made + len(writer.recovered_ids) < self._planned:
+                if self.should_stop() and made < planned:
                     self.background.wait()
                     writer.abandon()
                     return made
@@ -137,21 +136,16 @@ class _ShardCapture:
             raise
         return made
 
-    @property
-    def _planned(self) -> int:
-        return len(self.job.shard_rows(self.number))
-
     def _batches(self) -> Iterator[list[int]]:
         """Generation batches as lists of global ids; the same ones in every run."""
-        rows = self.job.shard_rows(self.number)
-        lengths = [len(self.job.prompts[i]) for i in rows]
+        lengths = [len(self.job.prompts[i]) for i in self.rows]
         batches = make_batches(
             lengths,
             self.job.plan,
             self.job.config.max_new_tokens,
             same_length=self.job.same_length,
         )
-        return ([rows[i] for i in batch] for batch in batches)
+        return ([self.rows[i] for i in batch] for batch in batches)
 
     def _capture(self, ids: list[int], wanted: set[int]) -> Iterator[Callable[[], pa.RecordBatch]]:
         """Answer and record a batch; what puts it into Arrow is left to the writer's thread."""
@@ -178,7 +172,7 @@ class _ShardCapture:
                 answers, reduced = answer_with_beams(job.decoder, prompts, job.config.num_beams)
             else:
                 answers, reduced = job.decoder.answer(prompts)
-        except (torch.OutOfMemoryError, RuntimeError) as error:
+        except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
             if len(ids) == 1:
@@ -213,7 +207,7 @@ class _ShardCapture:
         texts = job.tokenizer.batch_decode([a.tokens for a in answers], skip_special_tokens=True)
         columns: dict[str, Any] = {
             "global_example_id": ids,
-            "example_id": [i - self.first for i in ids],
+            "example_id": [i - self.rows.start for i in ids],
             "batch_number": [self.number] * len(ids),
             "question_id": [q.id for q in questions],
             "question": [q.question for q in questions],
@@ -238,9 +232,26 @@ class _ShardCapture:
         """Pass whole sequences again, a few at a time, and add every state and map."""
         decoder = self.job.decoder
         for start, stop in _split_by_bytes(sequences, decoder.shape, _FULL_BATCH_BYTES):
-            record = record_fully(decoder.model, decoder.observer, sequences[start:stop])
-            some = compact.slice(start, stop - start)
-            yield functools.partial(self._full_batch, record, some)
+            for record in self._record_fully(sequences[start:stop]):
+                some = compact.slice(start, len(record.lengths))
+                start += len(record.lengths)
+                yield functools.partial(self._full_batch, record, some)
+
+    def _record_fully(self, sequences: Sequence[Sequence[int]]) -> Iterator[FullRecord]:
+        """As many at a time as the device's memory holds."""
+        decoder = self.job.decoder
+        try:
+            record = record_fully(decoder.model, decoder.observer, sequences)
+        except RuntimeError as error:
+            if not is_out_of_memory(error) or len(sequences) == 1:
+                raise
+        else:
+            yield record
+            return
+        free_memory()
+        half = -(-len(sequences) // 2)
+        yield from self._record_fully(sequences[:half])
+        yield from self._record_fully(sequences[half:])
 
     def _full_batch(self, record: FullRecord, compact: pa.RecordBatch) -> pa.RecordBatch:
         fields = pa.schema(full_fields(self.job.decoder.shape))
@@ -272,13 +283,15 @@ def _finish(store: Path, writer: ShardWriter) -> Progress:
     """Close a shard: from here on it counts as made."""
     before = writer.bytes_written
     with _abandoned_on_failure(writer):
-        add_shard(store, writer.finish())
+        entry = writer.finish()
+    # Notes first: a run that dies in between finds the shard unlisted and comes here again.
     _note_oddities(store, writer.path, writer.batch_number)
+    add_shard(store, entry)
     return Progress(traces=0, tokens=0, bytes=writer.bytes_written - before)
 
 
 def _split_by_bytes(
-    sequences: Sequence[Sequence[int]], shape: Any, limit: int
+    sequences: Sequence[Sequence[int]], shape: TraceShape, limit: int
 ) -> Iterator[tuple[int, int]]:
     start = size = 0
     for index, sequence in enumerate(sequences):
@@ -289,16 +302,6 @@ def _split_by_bytes(
         size += needed
     if sequences:
         yield start, len(sequences)
-
-
-def _forget_shard(job: Job, number: int) -> None:
-    """A shard that is to grow is open again until it is finished anew."""
-
-    def forget(manifest: Manifest) -> Manifest:
-        kept = tuple(s for s in manifest.shards if s.batch_number != number)
-        return replace(manifest, shards=kept)
-
-    job.manifest = update_manifest(job.store, forget)
 
 
 def _note_oddities(store: Path, shard: Path, number: int) -> None:

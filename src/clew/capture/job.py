@@ -1,6 +1,6 @@
 """Make ready for a capture: model, prompts, store, basis, and a check that batching is right."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedModel
 
 from clew.capture.basis import BASIS_NAME, Basis, StateSample, fit_basis, load_basis, save_basis
-from clew.capture.check import TOLERANCE, batching_error, pick_prompts
+from clew.capture.check import batching_error, pick_prompts, tolerance
 from clew.capture.config import ExtractConfig
 from clew.capture.decode import Decoder
 from clew.capture.full import listen_to_whole
@@ -37,7 +37,7 @@ from clew.capture.stopping import AnswerEnd
 from clew.capture.store import MACHINE_KEY, open_trace_store
 from clew.errors import InputError
 from clew.questions import Question, QuestionSet
-from clew.shards import Manifest
+from clew.shards import Manifest, ShardReader
 from clew.shards.hashing import hash_file
 from clew.shards.manifest import describe_in_schema, update_manifest
 from clew.traces.schema import TraceShape, trace_schema
@@ -45,6 +45,7 @@ from clew.traces.schema import TraceShape, trace_schema
 # Edges are stored as 16-bit token numbers.
 MAX_TOKENS = 65_535
 _BASIS_QUESTIONS = 64
+_MAX_SAID = 10
 _BASIS_TOKENS_A_COMPONENT = 16
 
 
@@ -71,16 +72,29 @@ class Job:
         size = self.config.batch_size
         return range(batch_number * size, min(len(self.questions), (batch_number + 1) * size))
 
-    def pending_shards(self) -> list[int]:
-        """This part's shards that are not finished, or have fewer rows than planned now."""
+    def planned_rows(self) -> int:
+        """How many traces this part of the store is to have."""
         count = -(-len(self.questions) // self.config.batch_size)
-        entries = {number: self.manifest.shard(number) for number in range(count)}
-        return [
-            number
-            for number, entry in entries.items()
-            if self.config.part.owns(number)
-            and (entry is None or entry.rows < len(self.shard_rows(number)))
-        ]
+        return self.rows_in(filter(self.config.part.owns, range(count)))
+
+    def rows_in(self, shards: Iterable[int]) -> int:
+        return sum(len(self.shard_rows(number)) for number in shards)
+
+    def pending_shards(self) -> list[int]:
+        """This part's shards that are not finished, or lack rows that are planned now."""
+        count = -(-len(self.questions) // self.config.batch_size)
+        mine = filter(self.config.part.owns, range(count))
+        return [number for number in mine if not self._is_complete(number)]
+
+    def _is_complete(self, number: int) -> bool:
+        entry, wanted = self.manifest.shard(number), self.shard_rows(number)
+        if entry is None or entry.rows < len(wanted):
+            return False
+        if entry.rows == self.config.batch_size:
+            return True
+        # Begun with more questions than now, it may hold later rows in place of these.
+        ids = ShardReader(self.store / entry.file).read_column("global_example_id")
+        return set(wanted) <= set(ids.to_pylist())
 
 
 def prepare_job(
@@ -136,8 +150,10 @@ def prepare_job(
     )
     if config.generation_batch is None:
         plan = _stored_plan(manifest, plan)
-    for entry in skipped:
+    for entry in skipped[:_MAX_SAID]:
         reporter.say(f"left out: {entry['where']}: {entry['reason']}")
+    if len(skipped) > _MAX_SAID:
+        reporter.say(f"left out: {len(skipped) - _MAX_SAID:,} more, named in the manifest")
     basis, manifest = _open_basis(config.out, manifest, loaded, observer, kept, kept_prompts, shape)
     job = Job(
         config=config,
@@ -170,7 +186,8 @@ def estimate_job(job: Job) -> Estimate:
         seconds_per_prompt_token=prompt_seconds / sum(len(p) for p in sample),
         seconds_per_step=step_seconds,
     )
-    refuse_if_disk_too_small(job.store, estimate.bytes)
+    begun = sum(path.stat().st_size for path in job.store.glob("batch_*.part"))
+    refuse_if_disk_too_small(job.store, estimate.bytes - begun)
     return estimate
 
 
@@ -178,7 +195,7 @@ def _time_what_fits(decoder: Decoder, prompts: list[list[int]]) -> tuple[float, 
     """Time a batch, or as much of it as the device's memory holds, scaled up."""
     try:
         return decoder.time_batch(prompts)
-    except (torch.OutOfMemoryError, RuntimeError) as error:
+    except RuntimeError as error:
         if not is_out_of_memory(error) or len(prompts) == 1:
             raise
     free_memory()
@@ -212,9 +229,10 @@ def _leave_out_too_long(
         else:
             skipped.append({"where": f"question {question.id}", "reason": reason})
     if not usable:
+        first = skipped[len(questions.skipped)]
         raise InputError(
-            f"none of the {len(prompts)} questions of {questions.name} can be captured; the "
-            f"first: {skipped[0]['where']}: {skipped[0]['reason']}."
+            f"none of the {len(prompts)} questions of {questions.name} can be captured. The "
+            f"first, {first['where']}: {first['reason']}."
         )
     return usable, skipped
 
@@ -318,19 +336,26 @@ def _make_decoder(
     )
 
 
+def _error_with_graphs(decoder: Decoder, prompts: Sequence[Sequence[int]]) -> float:
+    """Infinite when the model's steps cannot be captured at all."""
+    try:
+        return batching_error(decoder, prompts)
+    except RuntimeError as error:
+        if not decoder.graphs or is_out_of_memory(error):
+            raise
+        return float("inf")
+
+
 def _check_batching(job: Job, reporter: Reporter) -> None:
     """Refuse to go on with wrong values; where only padding is to blame, do without it."""
     prompts = pick_prompts(job.prompts)
-    tolerance = TOLERANCE[job.decoder.dtype]
-    try:
-        error = batching_error(job.decoder, prompts)
-    except RuntimeError:
-        if not job.decoder.graphs:
-            raise
-        reporter.say("this model cannot be captured as a CUDA graph: going on without, slower")
+    limit = tolerance(job.decoder)
+    error = _error_with_graphs(job.decoder, prompts)
+    if error > limit and job.decoder.graphs:
+        reporter.say("this model's steps cannot be replayed as a CUDA graph: slower without")
         job.decoder.graphs = False
         error = batching_error(job.decoder, prompts)
-    if error <= tolerance:
+    if error <= limit:
         reporter.say(f"checked: batched capture equals single passes (difference {error:.1e})")
         return
     loaded = LoadedModel(job.decoder.model, job.tokenizer)
@@ -345,7 +370,7 @@ def _check_batching(job: Job, reporter: Reporter) -> None:
     )
     job.same_length = True
     alone = max(batching_error(job.decoder, [prompt]) for prompt in prompts)
-    if alone > tolerance:
+    if alone > limit:
         raise InputError(
             f"{job.config.model} cannot be captured faithfully: even one prompt at a time, states "
             f"differ from a plain pass by {alone:.1e} of their size. Try --dtype float32."

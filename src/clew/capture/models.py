@@ -2,11 +2,12 @@
 
 import contextlib
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
+from safetensors import SafetensorError
 from transformers import PreTrainedModel
 
 from clew.capture.embedded import EMBEDDED_NAME, embedded_model_folder, quiet_transformers
@@ -50,10 +51,21 @@ def load_model(
         options |= _quantize_options(quantize, device)
     with _explained(name), quiet_transformers():
         tokenizer = AutoTokenizer.from_pretrained(source, **extra)
-        model: Any = AutoModelForCausalLM.from_pretrained(source, **extra, **options)
+        load: Any = AutoModelForCausalLM.from_pretrained
+        model, info = load(source, output_loading_info=True, **extra, **options)
+    _refuse_missing_weights(name, info["missing_keys"])
     if quantize is None:
         model = model.to(device)
     return LoadedModel(model.eval(), tokenizer)
+
+
+def _refuse_missing_weights(name: str, missing: Collection[str]) -> None:
+    """transformers fills what a file lacks with random numbers, and only logs it."""
+    if missing:
+        raise InputError(
+            f'the model "{name}" lacks {len(missing)} of its weights (the first: '
+            f"{min(missing)}); its answers would be random. Fetch or save it again, whole."
+        )
 
 
 def choose_device(device: str) -> str:
@@ -68,6 +80,13 @@ def choose_device(device: str) -> str:
         ) from None
     if kind == "cuda" and not torch.cuda.is_available():
         raise InputError(f'--device "{device}" was asked for, but PyTorch sees no CUDA GPU here.')
+    try:
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise InputError(
+            f'--device "{device}" cannot be used here ({str(error).splitlines()[0]}): '
+            f"use auto, cpu, cuda or cuda:1."
+        ) from None
     return device
 
 
@@ -113,7 +132,9 @@ def sliding_window(model: PreTrainedModel) -> int | None:
     config = model.config.get_text_config()
     if getattr(config, "use_sliding_window", True) is False:
         return None
-    return getattr(config, "sliding_window", None)
+    # GPT-Neo and Llama 4 have names of their own for it.
+    names = ("sliding_window", "window_size", "attention_chunk_size")
+    return next((size for name in names if (size := getattr(config, name, None))), None)
 
 
 def _find_source(name: str) -> tuple[str, dict[str, str]]:
@@ -124,6 +145,8 @@ def _find_source(name: str) -> tuple[str, dict[str, str]]:
         if not path.is_file():
             raise InputError(f'there is no file "{name}": check the path of the .gguf model.')
         return str(path.parent), {"gguf_file": path.name}
+    if not path.exists() and name.startswith(("/", "./", "../", "~")):
+        raise InputError(f'there is no folder "{name}": check the path of the model.')
     if path.is_dir() and not (path / "config.json").exists():
         raise InputError(f'"{name}" is a folder without config.json, so it is not a model.')
     return (str(path) if path.is_dir() else name), {}
@@ -148,8 +171,12 @@ def _quantize_options(quantize: str, device: str) -> dict[str, Any]:
             f"--quantize {quantize} needs bitsandbytes: install it with "
             f'pip install "clew[quantize]".'
         ) from None
-    bits = {"load_in_4bit": True} if quantize == "4bit" else {"load_in_8bit": True}
-    return {"quantization_config": BitsAndBytesConfig(**bits), "device_map": {"": device}}
+    dtype = torch.float32 if device == "cpu" else torch.bfloat16
+    if quantize == "4bit":
+        bits = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_compute_dtype=dtype)
+    else:
+        bits = BitsAndBytesConfig(load_in_8bit=True)
+    return {"quantization_config": bits, "device_map": {"": device}}
 
 
 @contextlib.contextmanager
@@ -157,7 +184,7 @@ def _explained(name: str) -> Iterator[None]:
     """Turns what the libraries raise for a model that is not there into one sentence."""
     try:
         yield
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise InputError(
             f'the model "{name}" could not be loaded ({reason[0][:300]}). Give a local folder with '

@@ -37,8 +37,8 @@ class ModelObserver:
         self.num_layers: int = config.num_hidden_layers
         self.dim: int = config.hidden_size
         self.heads: int = config.num_attention_heads
-        self._base = model.base_model
-        self._layers = _find_layers(self._base, self.num_layers)
+        # OPT calls its decoder directly, past `base_model`: listen to whoever owns the layers.
+        self._stack, self._layers = _find_layers(model.base_model, self.num_layers)
         self._attention = [_find_attention(layer) for layer in self._layers]
 
     @contextmanager
@@ -47,9 +47,9 @@ class ModelObserver:
         handles = []
         for index, layer in enumerate(self._layers[:-1]):
             handles.append(layer.register_forward_hook(_hidden_hook(listener, index)))
-        # The last entry of `hidden_states` is what the base model returns, after its last norm.
+        # The last entry of `hidden_states` is what the stack returns, after its last norm.
         last = self.num_layers - 1
-        handles.append(self._base.register_forward_hook(_hidden_hook(listener, last)))
+        handles.append(self._stack.register_forward_hook(_hidden_hook(listener, last)))
         for index, module in enumerate(self._attention):
             hook = _attention_hook(listener, index, self.heads)
             handles.append(module.register_forward_hook(hook))
@@ -84,10 +84,12 @@ def _attention_hook(listener: Listener, layer: int, heads: int) -> Any:
     return hook
 
 
-def _find_layers(base: nn.Module, count: int) -> nn.ModuleList:
-    for module in base.modules():
-        if isinstance(module, nn.ModuleList) and len(module) == count:
-            return module
+def _find_layers(base: nn.Module, count: int) -> tuple[nn.Module, nn.ModuleList]:
+    """The module that runs the layers one after the other, and their list."""
+    for owner in base.modules():
+        for child in owner.children():
+            if isinstance(child, nn.ModuleList) and len(child) == count:
+                return owner, child
     raise InputError(
         f"no list of {count} layers was found in {type(base).__name__}: clew can capture "
         f"decoder-only models whose layers stand in one list (Llama, Qwen, Gemma, GPT-2, ...)."

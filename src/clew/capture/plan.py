@@ -10,7 +10,7 @@ import psutil
 import torch
 from transformers import PreTrainedModel
 
-from clew.errors import DiskFullError, InputError
+from clew.errors import DiskFullError
 from clew.traces.schema import Keep, TraceShape
 
 CPU_ROWS = 128
@@ -28,10 +28,6 @@ class BatchPlan:
 
     rows: int
     tokens: int
-
-    def __post_init__(self) -> None:
-        if self.rows < 1:
-            raise InputError(f"--generation-batch {self.rows} makes no sense: use 1 or more.")
 
 
 @dataclass(frozen=True, kw_only=True)

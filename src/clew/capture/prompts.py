@@ -18,15 +18,17 @@ class Prompt:
     template: str
     chat: bool
 
-    def __post_init__(self) -> None:
-        if PLACEHOLDER not in self.template:
-            raise InputError(
-                f'the prompt "{self.template}" has no {PLACEHOLDER} in it: the question would '
-                f"never reach the model. Write for example --prompt 'Q: {PLACEHOLDER} A:'."
-            )
-
     def fill(self, question: str) -> str:
         return self.template.replace(PLACEHOLDER, question)
+
+
+def require_placeholder(template: str) -> None:
+    """Raises InputError when the question would never reach the model."""
+    if PLACEHOLDER not in template:
+        raise InputError(
+            f'the prompt "{template}" has no {PLACEHOLDER} in it: the question would never reach '
+            f"the model. Write for example --prompt 'Q: {PLACEHOLDER} A:'."
+        )
 
 
 def choose_prompt(tokenizer: Any, template: str | None, chat: bool | None) -> Prompt:

@@ -19,11 +19,15 @@ class Progress:
 
 
 class Reporter(Protocol):
-    """Receives the events of a run."""
+    """Receives the events of a run; `advance` is called from the thread that writes."""
 
     def say(self, message: str) -> None: ...
 
-    def begin(self, done: int, planned: int, estimate: Estimate) -> None: ...
+    def begin(self, done: int, planned: int, estimate: Estimate) -> None:
+        """Work begins: `done` of this part's `planned` traces are in finished shards."""
+
+    def keep(self, traces: int) -> None:
+        """So many traces of an unfinished shard were taken over from an earlier run."""
 
     def advance(self, progress: Progress) -> None: ...
 
@@ -38,6 +42,9 @@ class LoggingReporter:
 
     def begin(self, done: int, planned: int, estimate: Estimate) -> None:
         logger.info("%d of %d traces done, %s to come", done, planned, estimate)
+
+    def keep(self, traces: int) -> None:
+        logger.info("%d traces of an earlier run kept", traces)
 
     def advance(self, progress: Progress) -> None:
         logger.debug("%s", progress)

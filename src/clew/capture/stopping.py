@@ -47,7 +47,13 @@ class AnswerEnd:
 
     def repeats(self, answer: list[int]) -> int | None:
         """How many tokens to keep of an answer that repeats itself, None when it does not."""
-        return None if self._cut == "none" else repetition_start(answer)
+        keep = None if self._cut == "none" else repetition_start(answer)
+        return None if keep is None or self._is_number(answer[keep:]) else keep
+
+    def _is_number(self, tokens: list[int]) -> bool:
+        """Digits may well repeat: many tokenizers make twelve tokens of ",000,000,000"."""
+        text = self._tokenizer.decode(tokens)
+        return any(map(str.isdigit, text)) and not any(map(str.isalpha, text))
 
     def _piece(self, token: int) -> str:
         """The text that a token adds in the middle of a sentence, leading space included."""
@@ -71,8 +77,6 @@ def repetition_start(answer: Sequence[int]) -> int | None:
     if answer[-1:] and answer[:-1].count(answer[-1]) < _REPEATS - 1:
         return None
     for size in range(1, len(answer) // _REPEATS + 1):
-        if size * _REPEATS < _MIN_REPEATED_TOKENS and size > 1:
-            continue
         times = max(_REPEATS, -(-_MIN_REPEATED_TOKENS // size))
         if len(answer) < size * times:
             continue

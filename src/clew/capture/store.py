@@ -17,6 +17,8 @@ from clew.version import __version__
 
 # What describes the machine, not the traces: a resumed run may differ in it.
 MACHINE_KEY = "machine"
+# A model's fingerprint tells whether it is the same, under whatever name it was loaded.
+_MAY_DIFFER = (f"{MACHINE_KEY}.", "model.id", "model.revision")
 
 
 def open_trace_store(
@@ -34,7 +36,7 @@ def open_trace_store(
     """
     with manifest_lock(store):
         if not (store / MANIFEST_NAME).exists():
-            _refuse_foreign_folder(store)
+            refuse_foreign_folder(store)
             write_manifest(
                 store,
                 Manifest(
@@ -57,10 +59,18 @@ def open_trace_store(
     return manifest
 
 
-def _refuse_foreign_folder(store: Path) -> None:
+def refuse_foreign_folder(store: Path) -> None:
+    """Raises StoreError when a folder holds something, but no store: nothing is mixed up."""
+    if not store.is_dir() or (store / MANIFEST_NAME).exists():
+        return
     # A run killed while it wrote its first manifest leaves a .tmp.
     names = sorted(path.name for path in store.iterdir())
     entries = [name for name in names if not name.startswith(".") and not name.endswith(".tmp")]
+    if any(name.startswith("batch_") for name in entries):
+        raise StoreError(
+            f'"{store}" has shards but no {MANIFEST_NAME}: build it anew from them with '
+            f'"clew verify --repair {store}", then run this again.'
+        )
     if entries:
         raise StoreError(
             f'"{store}" is neither empty nor a clew store (it holds {", ".join(entries[:3])}'
@@ -78,7 +88,7 @@ def _refuse_other_settings(
     different = [
         f"{key}: {before.get(key)!r} in the store, {now.get(key)!r} now"
         for key in sorted(before.keys() | now.keys())
-        if before.get(key) != now.get(key) and not key.startswith(f"{MACHINE_KEY}.")
+        if before.get(key) != now.get(key) and not key.startswith(_MAY_DIFFER)
     ]
     if different:
         raise SettingsMismatchError(

@@ -48,6 +48,14 @@ def main() -> None:
     try:
         build_app()()
     except ClewError as error:
-        console = Console(stderr=True, highlight=False)
-        console.print(f"clew: {error}", markup=False, soft_wrap=True)
+        _complain(str(error))
         sys.exit(2 if isinstance(error, InputError) else 1)
+    except OSError as error:
+        where = f'"{error.filename}": ' if error.filename else ""
+        _complain(f"{where}{error.strerror or error}. What was written before is kept.")
+        sys.exit(1)
+
+
+def _complain(message: str) -> None:
+    console = Console(stderr=True, highlight=False)
+    console.print(f"clew: {message}", markup=False, soft_wrap=True)

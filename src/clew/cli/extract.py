@@ -45,17 +45,17 @@ def extract(
     questions: Annotated[
         str,
         typer.Option(
-            help="A Hugging Face data set as name:config:split, a local .jsonl, .csv or "
-            ".parquet file, or facts (embedded)."
+            help="A Hugging Face data set as name:config:split, a local folder or file (.jsonl, "
+            ".json, .csv, .tsv, .parquet, .arrow), or facts (embedded)."
         ),
     ] = "facts",
     out: Annotated[Path, typer.Option(help="The store: a folder, made if need be.")] = Path(
         "traces_data"
     ),
     num_samples: Annotated[
-        int | None, typer.Option(help="Only the first so many questions. [default: all]")
+        int | None, typer.Option(help="Use only the first N questions. [default: all]")
     ] = None,
-    batch_size: Annotated[int, typer.Option(help="Traces a shard.")] = 500,
+    batch_size: Annotated[int, typer.Option(help="Traces per shard file.")] = 500,
     generation_batch: Annotated[
         int | None,
         typer.Option(help="Questions answered at a time. [default: what the memory holds]"),
@@ -70,14 +70,19 @@ def extract(
         bool | None,
         typer.Option("--chat/--no-chat", help="Use the chat template. [default: if it has one]"),
     ] = None,
-    cut: Annotated[_Cut, typer.Option(help="Where an answer is cut at the latest.")] = (
-        _Cut.sentence
-    ),
+    cut: Annotated[
+        _Cut,
+        typer.Option(
+            help="End an answer with its first sentence, its first line, or only when it ends."
+        ),
+    ] = (_Cut.sentence),
     keep: Annotated[
         _Keep,
         typer.Option(help="compact: what detectors need; full: every state and attention map."),
     ] = _Keep.compact,
-    node_dim: Annotated[int, typer.Option(help="Numbers kept of every token and layer.")] = 64,
+    node_dim: Annotated[
+        int, typer.Option(help="Numbers that each token's state is reduced to, per layer.")
+    ] = 64,
     edges_per_token: Annotated[
         int, typer.Option(help="Strongest attention edges kept of every token and layer.")
     ] = 16,
@@ -126,8 +131,9 @@ def extract(
     result = run_extract(config, ConsoleReporter(console), stop)
     again = shlex.join(["clew", *sys.argv[1:]])
     if result.finished:
+        whose = "done" if config.part.count == 1 else f"part {config.part} is done"
         console.print(
-            f"done: {result.traces_stored:,} of {result.traces_planned:,} traces in {out}"
+            f"{whose}: {result.traces_stored:,} of {result.traces_planned:,} traces in {out}"
             f"{_left_out(result.skipped)}\nlook at them with: clew inspect {out}",
             markup=False,
         )

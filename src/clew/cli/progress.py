@@ -5,7 +5,7 @@ from datetime import datetime
 
 import psutil
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
 from clew.capture.plan import Estimate
 from clew.capture.reporter import Progress as Step
@@ -36,13 +36,18 @@ class ConsoleReporter:
             f"{bytes_text(estimate.bytes)} on disk, about {bytes_text(estimate.memory_bytes)} "
             f"of memory"
         )
-        self._planned, self._before = planned, planned - estimate.traces
+        self._planned, self._before = planned, done
         self._started = self._last_line = time.monotonic()
         if self._console.is_terminal:
-            columns = (TextColumn("capturing"), BarColumn(), TextColumn("{task.description}"))
-            self._bar = Progress(*columns, console=self._console)
-            self._task = self._bar.add_task("", total=planned, completed=self._before)
+            text = TextColumn("{task.description}", markup=False)
+            self._bar = Progress(SpinnerColumn(), BarColumn(), text, console=self._console)
+            waiting = f"{self._before:,}/{planned:,} traces, answering the first questions"
+            self._task = self._bar.add_task(waiting, total=planned, completed=self._before)
             self._bar.start()
+
+    def keep(self, traces: int) -> None:
+        self._before += traces
+        self.say(f"{traces:,} traces that an earlier run had begun to write are kept")
 
     def advance(self, progress: Step) -> None:
         self._traces += progress.traces

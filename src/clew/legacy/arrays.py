@@ -13,7 +13,7 @@ import numpy as np
 
 from clew.legacy.names import Allowed, RefusedContentError, refuse_unless
 
-_PLAIN_DTYPE = re.compile(r"[<>=|]?(\?|b1|[iu][1248]|f[248]|c8|c16|[SU]\d{1,6})")
+_PLAIN_DTYPE = re.compile(r"[<>=|]?(\?|b1|[iu][1248]|f[248]|c8|c16|[SU][1-9]\d{0,5})")
 
 
 class DtypeStandIn:
@@ -101,6 +101,10 @@ def _check_size(shape: Any, dtype: np.dtype, content: Any) -> None:
         raise RefusedContentError("a numpy array holds objects instead of bytes")
     if not _is_shape(shape) or math.prod(shape) * dtype.itemsize != len(content):
         raise ValueError(f"a numpy array of shape {shape!r:.60} has {len(content):,} bytes")
+    if dtype.kind == "U":
+        # Numpy looks at the characters only when they are used, and then fails unkindly.
+        order = "be" if dtype.byteorder == ">" else "le"
+        bytes(content).decode(f"utf-32-{order}", "surrogatepass")
 
 
 def _is_shape(shape: Any) -> bool:

@@ -69,7 +69,10 @@ class _TorchUnpickler(RestrictedUnpickler):
         big = order in archive.namelist() and archive.read(order).strip() == b"big"
         self._byte_order: Literal["<", ">"] = ">" if big else "<"
         self._storages: dict[str, _Storage] = {}
-        super().__init__(BytesIO(archive.read(f"{self._root}data.pkl")), path, _TORCH_NAMES)
+        pickled = archive.getinfo(f"{self._root}data.pkl")
+        # torch never compresses; whoever does may want to fill the memory.
+        refuse_unless(pickled.compress_type == zipfile.ZIP_STORED, "its pickle is compressed")
+        super().__init__(BytesIO(archive.read(pickled)), path, _TORCH_NAMES)
 
     def persistent_load(self, pid: Any) -> Any:
         """The values of one storage, from its own entry of the zip."""

@@ -92,7 +92,6 @@ def facts_questions() -> list[Question]:
         *_capitals(countries),
         *_currencies(countries),
         *_continents(countries),
-        *_domains(countries),
         *_cities_by_country(countries, cities),
         *_cities_by_state(places.get_us_states(), cities),
     ]
@@ -137,15 +136,6 @@ def _continents(countries: Mapping[str, Place]) -> Iterator[Question]:
             continue
         answers = (first, *MORE_CONTINENTS.get(code, ()))
         yield _question("continent", code.lower(), f"On which continent is {place}?", answers)
-
-
-def _domains(countries: Mapping[str, Place]) -> Iterator[Question]:
-    for code, country in countries.items():
-        domain, answers = country["tld"], _country_answers(country)
-        # ".uk" and ".us" say it themselves.
-        if domain and _plain(domain) not in map(_plain, answers):
-            text = f"Which country has the internet top-level domain {domain}?"
-            yield _question("top-level-domain", code.lower(), text, answers)
 
 
 def _cities_by_country(

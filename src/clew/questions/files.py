@@ -22,6 +22,8 @@ from clew.questions.records import (
 )
 
 _BATCH_ROWS = 1024
+# Columns beside the question may hold whole articles; csv would refuse more than 131,072.
+csv.field_size_limit(1 << 30)
 
 
 def load_file(path: Path, limit: int | None) -> QuestionSet:
@@ -69,7 +71,7 @@ def _read_json_lines(path: Path) -> Iterator[Row]:
             where = f"line {line_number}"
             try:
                 yield Row(number=number, where=where, record=json.loads(line))
-            except (json.JSONDecodeError, RecursionError) as error:
+            except (ValueError, RecursionError) as error:
                 yield Row(number=number, where=where, problem=f"it is not JSON ({error})")
             # A broken line counts, so that mending it changes the id of no other record.
             number += 1
@@ -80,7 +82,7 @@ def _read_json(path: Path) -> Iterator[Row]:
         text = file.read()
     try:
         records = json.loads(text) if text.strip() else []
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         if getattr(error, "msg", "") != "Extra data":
             raise InputError(f"{path} is not JSON ({error}): repair it or save it anew") from error
         # Many .json files hold one record a line.

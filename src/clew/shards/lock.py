@@ -54,7 +54,12 @@ def writer_lock(store: Path, part: Part) -> Iterator[None]:
     Locks of a different division into parts would share batches with this one, so they
     stand in the way too.
     """
-    store.mkdir(parents=True, exist_ok=True)
+    try:
+        store.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f'the folder "{store}" cannot be made ({error.strerror}): choose another --out.'
+        ) from None
     path = store / f".writer-{part.index}-of-{part.count}.lock"
     lock = filelock.FileLock(path, blocking=False)
     with manifest_lock(store):

@@ -83,9 +83,11 @@ def read_manifest(store: Path) -> Manifest:
     path = store / MANIFEST_NAME
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise StoreError(_explain_missing(store)) from None
-    except (json.JSONDecodeError, UnicodeDecodeError, OSError) as error:
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read ({error.strerror}): check its rights.") from None
+    except (ValueError, RecursionError) as error:
         raise StoreError(
             f"{path} cannot be read ({error}). Shards beside it are untouched: "
             f'"clew verify --repair {store}" builds a new manifest from them.'
@@ -106,12 +108,36 @@ def parse_manifest(raw: Any, path: Path) -> Manifest:
         raw["shards"] = tuple(ShardEntry(**entry) for entry in raw.get("shards", ()))
         raw["skipped"] = tuple(raw.get("skipped", ()))
         raw["notes"] = tuple(raw.get("notes", ()))
-        return Manifest(**raw)
-    except TypeError as error:
+        manifest = Manifest(**raw)
+        _check_fields(manifest)
+        return manifest
+    except (TypeError, ValueError, AttributeError) as error:
         raise StoreError(
             f"{path} is garbled ({error}). Shards beside it are untouched: "
             f'"clew verify --repair {path.parent}" builds a new manifest from them.'
         ) from None
+
+
+def _check_fields(manifest: Manifest) -> None:
+    """Raises ValueError. Above all no name may lead out of the store: `verify --repair` renames."""
+    for shard in manifest.shards:
+        if shard.file != shard_name(shard.batch_number):
+            raise ValueError(f"batch {shard.batch_number} is in {shard.file!r:.80}")
+        if not all(_is_count(number) for number in (shard.rows, shard.bytes)):
+            raise ValueError(f"{shard.file}: {shard.rows!r:.20} rows, {shard.bytes!r:.20} bytes")
+    for name in manifest.files:
+        if Path(name).name != name or not isinstance(manifest.files[name], str):
+            raise ValueError(f"it lists the file {name!r:.80}")
+    if not _is_count(manifest.rows_per_shard) or manifest.rows_per_shard == 0:
+        raise ValueError(f"rows_per_shard is {manifest.rows_per_shard!r:.20}")
+    if manifest.planned_rows is not None and not _is_count(manifest.planned_rows):
+        raise ValueError(f"planned_rows is {manifest.planned_rows!r:.20}")
+    if not all(isinstance(value, dict) for value in (manifest.settings, *manifest.skipped)):
+        raise ValueError("settings or skipped are not of the form that clew writes")
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and value >= 0
 
 
 def write_manifest(store: Path, manifest: Manifest) -> None:
@@ -158,7 +184,14 @@ def sync_folder(folder: Path) -> None:
 def _explain_missing(store: Path) -> str:
     if not store.exists():
         return f'there is no store at "{store}": the folder does not exist. Check the path.'
-    if any(store.glob("*.pkl*")) or any(store.glob("**/*.pt")):
+    if not store.is_dir():
+        return f'"{store}" is a file: give the folder of the store.'
+    if any(store.glob("batch_*.arrow*")):
+        return (
+            f'"{store}" has shards but no {MANIFEST_NAME}: '
+            f'"clew verify --repair {store}" builds a new one from them.'
+        )
+    if any(any(store.glob(f"{folder}*{end}")) for folder in ("", "*/") for end in (".pkl*", ".pt")):
         return (
             f'"{store}" holds files of the older tools, not a clew store: '
             f'turn them into one with "clew convert {store} --out NEW_STORE".'

@@ -1,7 +1,8 @@
 """Write one shard: record batch by record batch into `.part`, then sync and rename.
 
 A `.part` left by a dead process is not lost: its complete record batches are copied into the
-new one. While that copy runs they lie safe under `.recovered`.
+new one. While that copy runs they lie safe under `.recovered`. A finished shard that is to grow
+is copied too, and stays readable until the longer one takes its place.
 """
 
 import contextlib
@@ -79,22 +80,24 @@ class ShardWriter:
             self._sink.close()
 
     def _set_old_rows_aside(self) -> None:
-        if self._aside.exists():
-            return
-        for old in (self._part, self.path):
-            if old.exists():
-                old.replace(self._aside)
-                return
+        if self._part.exists() and not self._aside.exists():
+            self._part.replace(self._aside)
 
     def _take_over_old_rows(self) -> None:
-        if not self._aside.exists():
-            return
-        for batch in read_intact_batches(self._aside, self.schema):
-            self.write(batch)
-            self.recovered_ids.update(batch.column(self._id_column).to_pylist())
+        for old in (self.path, self._aside):
+            if old.exists():
+                self._copy_new_rows(old)
         with disk_errors(self.path.parent):
             self._sink.sync()
-        self._aside.unlink()
+        self._aside.unlink(missing_ok=True)
+
+    def _copy_new_rows(self, old: Path) -> None:
+        for batch in read_intact_batches(old, self.schema):
+            ids = batch.column(self._id_column).to_pylist()
+            fresh = [row for row, i in enumerate(ids) if i not in self.recovered_ids]
+            if fresh:
+                self.write(batch if len(fresh) == len(ids) else batch.take(pa.array(fresh)))
+                self.recovered_ids.update(ids)
 
 
 def read_intact_batches(path: Path, schema: pa.Schema | None = None) -> Iterator[pa.RecordBatch]:

@@ -110,7 +110,13 @@ def _examples(store: StoreReader) -> list[dict[str, Any]]:
     from clew.traces.loader import TraceBatchLoader
 
     loader = TraceBatchLoader(store.path)
-    ids = np.linspace(0, store.manifest.rows - 1, min(_EXAMPLES, store.manifest.rows))
-    traces = [loader.get_trace_by_global_id(round(i)) for i in ids]
+    # By place, not by id: batches that another part has yet to make leave gaps in the ids.
+    starts = np.cumsum([0, *(shard.rows for shard in store.shards)])
+    places = np.linspace(0, starts[-1] - 1, min(_EXAMPLES, starts[-1])).round().astype(int)
+    batches = np.searchsorted(starts, places, side="right") - 1
+    traces = [
+        loader.get_batch(batch)[place - starts[batch]]
+        for batch, place in zip(batches, places, strict=True)
+    ]
     names = ("global_example_id", "question_id", "question", "answer", "accepted_answers")
-    return [{name: trace[name] for name in names} for trace in traces if trace is not None]
+    return [{name: trace[name] for name in names} for trace in traces]

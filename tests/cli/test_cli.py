@@ -2,67 +2,26 @@
 
 import json
 import re
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import clew
-from clew.cli import main
 from clew.shards import read_manifest
 from clew.shards.manifest import write_manifest
 from tests.builders import write_questions
-from tests.stores import assert_same_store, flip_byte, offset_of, one_thread
+from tests.cli.running import Ended
+from tests.stores import assert_same_store, flip_byte, offset_of
 
 COMMANDS = ("extract", "inspect", "verify", "convert")
 SETTINGS = (
     *("--batch-size", "20", "--generation-batch", "8", "--max-new-tokens", "6"),
     *("--node-dim", "4", "--edges-per-token", "4", "--device", "cpu"),
 )
-
-
-@dataclass(frozen=True)
-class Ended:
-    """How a command ended: exit code, and what it printed."""
-
-    code: int
-    out: str
-    err: str
-
-
-@pytest.fixture(autouse=True)
-def signals() -> Iterator[None]:
-    """A capture takes over the signals of its process; here that is pytest's."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Any:
-    """Runs `clew ARGUMENTS` in this process, wide enough that no line is broken."""
-    monkeypatch.setenv("COLUMNS", "300")
-
-    def call(*arguments: object) -> Ended:
-        monkeypatch.setattr(sys, "argv", ["clew", *map(str, arguments)])
-        capfd.readouterr()
-        try:
-            with one_thread():
-                main()
-            code: Any = 0
-        except SystemExit as end:
-            code = end.code or 0
-        out, err = capfd.readouterr()
-        assert "Traceback" not in out + err
-        return Ended(code, out, err)
-
-    return call
 
 
 @pytest.fixture
@@ -223,7 +182,7 @@ def test_inspect_prints_text_with_square_brackets_as_it_is(
     assert ended.code == 0, ended.err
     assert f"traces in {out}" in ended.out
     text = run("inspect", out).out
-    assert all(piece in text for piece in ("[INST] who [/INST]", "[bold]", "new[/x]: 1 traces"))
+    assert all(piece in text for piece in ("[INST] who [/INST]", "[bold]", "new[/x]: 1 trace, "))
 
 
 def test_inspect_of_a_store_that_has_no_batch_yet(run: Any, store: Path) -> None:
@@ -250,7 +209,9 @@ def test_verify_names_the_damage_and_the_way_out(run: Any, store: Path) -> None:
     damage(store, "flipped")
     ended = run("verify", store)
     assert ended.code == 1
-    assert re.search(r"shard batch_0001.arrow has other bytes .*; 12 of its 20 rows", ended.out)
+    assert re.search(
+        r"shard batch_0001.arrow has other bytes .* intact: 12 of its 20 rows", ended.out
+    )
     assert f"to put it right: clew verify {store} --repair" in ended.out
 
 

@@ -55,9 +55,9 @@ def finish_shard(store: Path, number: int) -> set[int]:
 
 
 def test_a_whole_store_has_no_problems(store: Path) -> None:
-    seen: list[str] = []
-    assert verify_store(store, seen.append) == []
-    assert seen == ["batch_0000.arrow", "batch_0001.arrow", "batch_0002.arrow"]
+    seen: list[tuple[object, ...]] = []
+    assert verify_store(store, lambda *shard: seen.append(shard)) == []
+    assert seen == [(f"batch_{n:04d}.arrow", n + 1, 3) for n in range(3)]
 
 
 def test_flipped_bytes_name_the_shard_and_the_rows_that_are_intact(store: Path) -> None:
@@ -66,7 +66,7 @@ def test_flipped_bytes_name_the_shard_and_the_rows_that_are_intact(store: Path) 
     assert (problem.kind, problem.batch_number, problem.lost_rows) == ("damaged", 1, 4)
     assert problem.message == (
         "shard batch_0001.arrow has other bytes than when it was written (SHA-256 differs); "
-        "8 of its 12 rows are intact"
+        "still intact: 8 of its 12 rows"
     )
 
 
@@ -75,8 +75,10 @@ def test_repair_keeps_the_intact_rows_and_the_next_run_makes_the_others(
 ) -> None:
     damage_one_batch(store)
     [line] = repair_store(store, verify_store(store))
-    assert "batch_0001.arrow" in line
-    assert "4 to make again" in line
+    assert line == (
+        "set batch_0001.arrow back to half-written with its 8 intact rows; "
+        "4 rows lost, to make again"
+    )
     assert [s.batch_number for s in read_manifest(store).shards] == [0, 2]
     assert finish_shard(store, 1) == {*range(12, 16), *range(20, 24)}
     assert verify_store(store) == []
@@ -111,7 +113,7 @@ def test_a_missing_shard_is_named_and_made_again(store: Path, tmp_path: Path) ->
 def test_a_shard_that_is_not_listed_is_adopted(store: Path, tmp_path: Path) -> None:
     forget_shards(store, [2])
     problems = verify_store(store)
-    assert [p.kind for p in problems] == ["unlisted", "gap"]
+    assert [p.kind for p in problems] == ["unlisted"]
     assert repair_store(store, problems) == ["added batch_0002.arrow with 12 rows to the manifest"]
     assert verify_store(store) == []
     assert_same_store(store, write_store(tmp_path / "unharmed"))
@@ -121,7 +123,7 @@ def test_a_shard_that_is_not_listed_and_damaged_is_not_adopted_as_whole(store: P
     damage_one_batch(store)
     forget_shards(store, [1])
     repair_store(store, verify_store(store))
-    assert {p.kind for p in verify_store(store)} == {"part", "gap"}
+    assert only_problem(store).kind == "part"
     assert finish_shard(store, 1) == {*range(12, 16), *range(20, 24)}
 
 
@@ -130,7 +132,9 @@ def test_an_unlisted_shard_without_its_end_is_set_back(store: Path) -> None:
     path.write_bytes(path.read_bytes()[:-9])
     forget_shards(store, [2])
     [line] = repair_store(store, verify_store(store))
-    assert line == "set batch_0002.arrow back to half-written: it is not complete"
+    assert line == (
+        "set batch_0002.arrow back to half-written with its 12 intact rows: it was not complete"
+    )
     assert finish_shard(store, 2) == set(range(24, 36))
 
 
@@ -142,6 +146,25 @@ def test_a_half_written_shard_is_told_with_its_rows(store: Path) -> None:
         "batch_0003.arrow.part is half-written, with 12 complete rows: "
         "run the same extraction again to finish it"
     )
+
+
+def test_an_unfinished_shard_is_told_once(store: Path) -> None:
+    write_manifest(store, replace(read_manifest(store), planned_rows=60))
+    writer = ShardWriter(store, 3, SCHEMA, id_column="global_example_id")
+    write_groups(writer)
+    writer.abandon()
+    assert [(p.kind, p.batch_number) for p in verify_store(store)] == [("part", 3), ("gap", 4)]
+
+
+@pytest.mark.parametrize("name", ["batch_0001.arrow.bak", "batch_1.arrow", "batch_old.arrow"])
+def test_files_of_other_names_are_left_alone(store: Path, name: str) -> None:
+    (store / name).write_bytes(b"mine")
+    assert verify_store(store) == []
+
+
+def test_one_row_is_not_called_rows(store: Path) -> None:
+    write_manifest(store, replace(read_manifest(store), planned_rows=37))
+    assert only_problem(store).message.startswith("batch 3 (1 row) has not been made yet")
 
 
 def test_rows_that_were_never_made_are_a_gap(store: Path) -> None:
@@ -226,8 +249,17 @@ def test_without_any_readable_shard_there_is_nothing_to_build_from(store: Path) 
     (store / "manifest.json").unlink()
     for shard in store.glob("batch_*.arrow"):
         shard.write_bytes(b"nothing")
-    with pytest.raises(StoreError, match="none of its 3 shards can be read either"):
+    with pytest.raises(StoreError, match=r"none of its shards \(3\) can be read either"):
         ensure_manifest(store)
+
+
+def test_shards_that_do_not_say_how_they_were_made_are_not_called_unreadable(
+    tmp_path: Path,
+) -> None:
+    write_groups(writer := ShardWriter(tmp_path, 0, SCHEMA, id_column="global_example_id"))
+    writer.finish()
+    with pytest.raises(StoreError, match="its shards do not say how they were made: 1 of 1 can"):
+        ensure_manifest(tmp_path)
 
 
 def test_repaired_rows_are_the_rows_that_were_written(store: Path) -> None:

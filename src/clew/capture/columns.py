@@ -36,7 +36,7 @@ def _to_host(tensors: dict[str, Tensor]) -> dict[str, np.ndarray]:
             host[name] = target.copy_(tensor, non_blocking=True)
         else:
             host[name] = tensor
-    if torch.cuda.is_available():
+    if any(tensor.is_cuda for tensor in tensors.values()):
         torch.cuda.synchronize()
     return {name: flat(tensor) for name, tensor in host.items()}
 

@@ -46,6 +46,8 @@ from clew.traces.schema import TraceShape, trace_schema
 MAX_TOKENS = 65_535
 _BASIS_QUESTIONS = 64
 _MAX_SAID = 10
+# On a CPU a step takes about as long as it has rows, so a few are enough to time it.
+_TIMED_ROWS = 24
 _BASIS_TOKENS_A_COMPONENT = 16
 
 
@@ -175,8 +177,13 @@ def estimate_job(job: Job) -> Estimate:
     left = [i for number in job.pending_shards() for i in job.shard_rows(number)]
     lengths = sorted(len(job.prompts[i]) for i in left)
     middle = lengths[len(lengths) // 2]
-    sample = [job.prompts[i] for i in left if len(job.prompts[i]) <= middle][: job.plan.rows]
+    rows = min(job.plan.rows, len(left))
+    on_cpu = decoder.device.type == "cpu"
+    timed = min(rows, _TIMED_ROWS) if on_cpu else rows
+    sample = [job.prompts[i] for i in left if len(job.prompts[i]) <= middle][:timed]
     prompt_seconds, step_seconds = _time_what_fits(decoder, sample)
+    if on_cpu:
+        step_seconds *= rows / len(sample)
     estimate = estimate_run(
         shape=decoder.shape,
         keep=config.keep,

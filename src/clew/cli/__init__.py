@@ -5,6 +5,7 @@ import sys
 import typer
 from rich.console import Console
 
+from clew.cli.formats import plain_text
 from clew.errors import ClewError, InputError
 from clew.version import __version__
 
@@ -58,4 +59,4 @@ def main() -> None:
 
 def _complain(message: str) -> None:
     console = Console(stderr=True, highlight=False)
-    console.print(f"clew: {message}", markup=False, soft_wrap=True)
+    console.print(f"clew: {plain_text(message, lines=True)}", markup=False, soft_wrap=True)

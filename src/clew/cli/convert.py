@@ -7,6 +7,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from clew.cli.formats import count_text, plain_text
+
 _EPILOG = "Example: `clew convert old_traces --out traces_data`"
 
 
@@ -35,18 +37,20 @@ def convert(
 
     console = Console(highlight=False, soft_wrap=True)
 
+    def say(text: str, style: str | None = None) -> None:
+        console.print(plain_text(text), style=style, markup=False)
+
     def show_file(path: Path, number: int, total: int) -> None:
-        console.print(f"{number}/{total}  {path.name}", style="dim", markup=False)
+        say(f"{number}/{total}  {path.name}", style="dim")
 
     result = convert_folder(folder, out, keep=keep.value, on_file=show_file)
     for skip in result.skipped:
-        console.print(f"left out: {skip}", markup=False)
+        say(f"left out: {skip}")
     stores = ", ".join(str(store) for store in result.stores) or "no store"
-    console.print(
-        f"{result.traces:,} rows of {result.files:,} files in {stores}"
-        + (f" ({result.already:,} files were there already)" if result.already else "")
-    )
+    rows, files = count_text(result.traces, "row"), count_text(result.files, "file")
+    already = f" ({result.already:,} of them there already)" if result.already else ""
+    say(f"{rows} of {files}{already} in {stores}")
     if result.stores:
-        console.print(f"look at them with: clew inspect {result.stores[0]}")
+        say(f"look at them with: clew inspect {result.stores[0]}")
     if not result.complete:
         raise typer.Exit(1)

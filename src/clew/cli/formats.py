@@ -1,10 +1,27 @@
-"""Numbers as people read them."""
+"""Numbers and texts as people read them."""
+
+import re
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+def count_text(count: int, noun: str, plural: str = "") -> str:
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+def plain_text(text: object, *, lines: bool = False) -> str:
+    """Text from files, safe for a terminal: control characters as JSON spells them.
+
+    `lines` leaves newlines as they are.
+    """
+    plain = _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", str(text))
+    return plain if lines else plain.replace("\n", "\\n")
 
 
 def bytes_text(count: float) -> str:
     for unit in ("bytes", "kB", "MB", "GB"):
         if count < 1000:
-            return f"{count:,.0f} {unit}" if unit == "bytes" else f"{count:,.1f} {unit}"
+            return f"{count:,.1f} {unit}" if unit != "bytes" else count_text(round(count), "byte")
         count /= 1000
     return f"{count:,.1f} TB"
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from clew.cli.formats import bytes_text
+from clew.cli.formats import bytes_text, count_text, plain_text
 
 _MAX_BATCH_ROWS = 20
 
@@ -27,7 +27,8 @@ def inspect(
 
     summary: StoreSummary = summarize_store(store)
     if as_json:
-        typer.echo(json.dumps(summary.as_dict(), indent=1, ensure_ascii=False))
+        text = json.dumps(summary.as_dict(), indent=1, ensure_ascii=False)
+        typer.echo(plain_text(text, lines=True))
         return
     console = Console(highlight=False)
     _print_totals(console, summary)
@@ -37,17 +38,18 @@ def inspect(
         _print_examples(console, summary)
     _print_settings(console, summary.settings)
     for note in summary.notes:
-        console.print(f"note: {note}", markup=False)
+        console.print(plain_text(f"note: {note}"), markup=False)
     _print_skipped(console, summary)
 
 
 def _print_totals(console: Console, summary: Any) -> None:
     planned = summary.planned_rows
     of = f" of {planned:,} planned" if planned not in (None, summary.rows) else ""
+    rows = count_text(summary.rows, plain_text(summary.kind).removesuffix("s"))
     console.print(
-        f"[bold]{escape(summary.path)}[/bold]: {summary.rows:,} {summary.kind}{of}, "
+        f"[bold]{escape(plain_text(summary.path))}[/bold]: {escape(rows)}{of}, "
         f"{bytes_text(summary.bytes)}, {bytes_text(summary.bytes_per_row)} each, "
-        f"{len(summary.batches):,} batches"
+        f"{count_text(len(summary.batches), 'batch', 'batches')}"
     )
 
 
@@ -74,7 +76,8 @@ def _print_lengths(console: Console, summary: Any) -> None:
     console.print(table)
     ends = ", ".join(f"{name} {count:,}" for name, count in summary.stop_reasons.items())
     if ends:
-        console.print(f"answers ended by: {ends}; empty: {summary.empty_answers:,}")
+        empty = f"{summary.empty_answers:,}"
+        console.print(plain_text(f"answers ended by: {ends}; empty: {empty}"), markup=False)
 
 
 def _print_examples(console: Console, summary: Any) -> None:
@@ -86,12 +89,16 @@ def _print_examples(console: Console, summary: Any) -> None:
         more = f" (+{len(accepted) - 2})" if len(accepted) > 2 else ""
         table.add_row(
             str(example["global_example_id"]),
-            escape(example["question"] or ""),
-            escape(example["answer"] or ""),
-            escape("; ".join(accepted[:2])) + more,
+            _cell(example["question"] or ""),
+            _cell(example["answer"] or ""),
+            _cell("; ".join(accepted[:2])) + more,
         )
     console.print()
     console.print(table)
+
+
+def _cell(text: str) -> str:
+    return escape(plain_text(text, lines=True))
 
 
 def _print_settings(console: Console, settings: dict[str, Any]) -> None:
@@ -99,13 +106,26 @@ def _print_settings(console: Console, settings: dict[str, Any]) -> None:
     for key, value in settings.items():
         if isinstance(value, dict):
             value = ", ".join(f"{k} {v}" for k, v in value.items() if v is not None)
-        console.print(f"  {key}: {value}", markup=False, soft_wrap=True)
+        elif isinstance(value, list):
+            value = f"{len(value):,} (--json has all)"
+        console.print(plain_text(f"  {key}: {value}"), markup=False, soft_wrap=True)
 
 
 def _print_skipped(console: Console, summary: Any) -> None:
     if summary.skipped:
-        console.print(f"\nleft out: {len(summary.skipped):,} questions")
+        captured = "where" in summary.skipped[0]
+        nouns = ("question",) if captured else ("file or record", "files or records")
+        console.print(f"\nleft out: {count_text(len(summary.skipped), *nouns)}")
         for entry in summary.skipped[:10]:
-            console.print(f"  {entry['where']}: {entry['reason']}", markup=False, soft_wrap=True)
+            text = plain_text(f"  {_where(entry)}: {entry['reason']}")
+            console.print(text, markup=False, soft_wrap=True)
         if len(summary.skipped) > 10:
             console.print("  ... (the manifest names all)")
+
+
+def _where(entry: dict[str, Any]) -> str:
+    """A capture names a question by its place, a conversion a file and perhaps a record of it."""
+    if "where" in entry:
+        return entry["where"]
+    record = entry.get("record")
+    return entry["file"] if record is None else f"{entry['file']}, record {record}"

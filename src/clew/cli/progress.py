@@ -21,7 +21,7 @@ class ConsoleReporter:
         self._console = console
         self._bar: Progress | None = None
         self._planned = self._before = 0
-        self._traces = self._tokens = self._bytes = 0
+        self._traces = self._tokens = self._bytes = self._said = 0
         self._started = self._last_line = 0.0
 
     def say(self, message: str) -> None:
@@ -59,12 +59,13 @@ class ConsoleReporter:
             )
         elif time.monotonic() - self._last_line >= _LOG_EVERY_SECONDS:
             self._last_line = time.monotonic()
+            self._said = self._traces
             self.say(self._line())
 
     def end(self) -> None:
         if self._bar is not None:
             self._bar.stop()
-        elif self._traces:
+        elif self._traces > self._said:
             self.say(self._line())
 
     def _line(self) -> str:

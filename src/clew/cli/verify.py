@@ -1,10 +1,21 @@
 """clew verify"""
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
+
+from clew.cli.formats import plain_text
+
+if TYPE_CHECKING:
+    from clew.shards.verify import OnShard
+
+_LOG_EVERY_SECONDS = 30.0
 
 
 def register(app: typer.Typer) -> None:
@@ -19,29 +30,54 @@ def verify(
 ) -> None:
     """Check a store: hashes, row counts, gaps, half-written parts. Exit code 1 if it is not whole.
 
-    After --repair, run the extraction again: it makes the lost traces anew and no others.
+    After --repair, give the same extract or convert again: it makes the lost rows anew.
     """
-    from clew.shards import ensure_manifest, repair_store, verify_store
+    from clew.shards import ensure_manifest, read_manifest, repair_store, verify_store
+    from clew.shards.verify import way_on
 
     console = Console(highlight=False, soft_wrap=True)
     if repair and (rebuilt := ensure_manifest(store)):
-        console.print(rebuilt, markup=False)
-    problems = verify_store(store)
+        _say(console, rebuilt)
+    with _show_shards(console) as on_shard:
+        problems = verify_store(store, on_shard)
     for problem in problems:
-        console.print(problem.message, markup=False)
-    if not problems:
-        console.print(
-            f"{store} is whole: every shard has the bytes it was written with", markup=False
-        )
-        return
-    if repair:
+        _say(console, problem.message)
+    if repair and problems:
         for line in repair_store(store, problems):
-            console.print(f"repaired: {line}", markup=False)
-        left = verify_store(store)
-        harmless = all(problem.kind in ("part", "gap") for problem in left)
-        if harmless:
-            console.print("run the same extraction again to make what is missing")
-        raise typer.Exit(0 if harmless else 1)
-    if any(problem.kind not in ("part", "gap") for problem in problems):
-        console.print(f"to put it right: clew verify {store} --repair", markup=False)
-    raise typer.Exit(1)
+            _say(console, f"repaired: {line}")
+        with _show_shards(console) as on_shard:
+            problems = verify_store(store, on_shard)
+        harmless = all(problem.kind in ("part", "gap") for problem in problems)
+        if problems and harmless:
+            _say(console, f"{way_on(read_manifest(store))} to make what is missing")
+        if problems:
+            raise typer.Exit(0 if harmless else 1)
+    if problems:
+        if any(problem.kind not in ("part", "gap") for problem in problems):
+            _say(console, f"to put it right: clew verify {store} --repair")
+        raise typer.Exit(1)
+    _say(console, f"{store} is whole: every shard has the bytes it was written with")
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(plain_text(text), markup=False)
+
+
+@contextmanager
+def _show_shards(console: Console) -> Iterator["OnShard"]:
+    """Which shard is being read: one line that changes on a terminal, now and then one in a log."""
+    last_line = time.monotonic()
+
+    def log(file: str, number: int, total: int) -> None:
+        nonlocal last_line
+        if time.monotonic() - last_line >= _LOG_EVERY_SECONDS:
+            last_line = time.monotonic()
+            _say(console, f"checking {number:,}/{total:,} {file}")
+
+    if not console.is_terminal:
+        yield log
+        return
+    with console.status("checking") as status:
+        yield lambda file, number, total: status.update(
+            f"checking {number:,}/{total:,} {escape(file)}"
+        )

@@ -46,6 +46,8 @@ def open_format(kind: str, store: Path, settings: Mapping[str, Any]) -> Format:
 
 
 def explain_no_rows(path: Path, count: int, reason: str) -> InputError:
+    if count == 1:
+        return InputError(f'"{path}": its only record cannot be converted: {reason}.')
     return InputError(
         f'"{path}": none of its {count} records can be converted. The first one: {reason}.'
     )

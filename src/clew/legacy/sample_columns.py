@@ -10,7 +10,7 @@ import torch
 
 from clew.capture.record import to_float16
 from clew.legacy.samples import RowIds, read_label
-from clew.traces.schema import SHAPE_KEY, id_fields
+from clew.traces.schema import id_fields
 
 
 def narrow(array: np.ndarray, notes: set[str]) -> np.ndarray:
@@ -29,10 +29,6 @@ def common_columns(sample: Mapping[str, Any], ids: RowIds) -> dict[str, pa.Array
     values = {**asdict(ids), "label": read_label(sample["label"])}
     kinds = {field.name: field.type for field in common_fields()}
     return {name: pa.array([value], type=kinds[name]) for name, value in values.items()}
-
-
-def shaped(name: str, kind: pa.DataType, *shape: int | str) -> pa.Field:
-    return pa.field(name, kind, metadata={SHAPE_KEY: ",".join(map(str, shape)).encode()})
 
 
 def fill_lists(schema: pa.Schema, name: str, values: np.ndarray) -> pa.Array:

@@ -16,9 +16,9 @@ from clew.legacy.sample_columns import (
     common_fields,
     fill_lists,
     narrow,
-    shaped,
 )
 from clew.legacy.samples import RowIds
+from clew.traces.schema import shaped
 
 
 class SequenceFormat:

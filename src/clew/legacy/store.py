@@ -15,7 +15,13 @@ from clew.legacy.sources import FileKind, Source
 from clew.legacy.unpickle import explain_errors
 from clew.shards import Manifest, ShardEntry, ShardWriter, read_manifest, shard_name
 from clew.shards.hashing import hash_file
-from clew.shards.manifest import MANIFEST_NAME, update_manifest, write_manifest
+from clew.shards.manifest import (
+    MANIFEST_NAME,
+    describe_in_schema,
+    update_manifest,
+    write_manifest,
+)
+from clew.shards.verify import expected_rows
 from clew.traces.schema import Keep
 from clew.version import __version__
 
@@ -72,19 +78,26 @@ class ConvertedStore:
         return sorted([*kept, *new], key=lambda skip: (skip.file, skip.record or 0))
 
     def has(self, source: Source) -> bool:
-        """Whether the file is in the store; raises SettingsMismatchError for another content."""
-        entry = self._find_source(source.batch_number)
+        """Whether all of the file is in the store, and not only what a repair could save.
+
+        Raises SettingsMismatchError when the store has another content for it.
+        """
+        number = source.batch_number
+        entry = self._find_source(number)
         if entry is None:
             return False
         with explain_errors(source.path):
             sha256 = hash_file(source.path)
         if entry["sha256"] != sha256:
             raise SettingsMismatchError(
-                f'batch {source.batch_number} of "{self.path}" was converted from '
+                f'batch {number} of "{self.path}" was converted from '
                 f'"{entry["file"]}" (SHA-256 {entry["sha256"][:12]}...), and "{source.path}" has '
                 f"other content: put that file back, or choose another --out."
             )
-        return (self.path / shard_name(source.batch_number)).exists()
+        assert self._manifest is not None
+        shard = self._manifest.shard(number)
+        whole = shard is not None and shard.rows >= expected_rows(self._manifest).get(number, 0)
+        return whole and (self.path / shard_name(number)).exists()
 
     def skip(self, path: Path, reason: str) -> None:
         name = printable(path.name)
@@ -106,9 +119,16 @@ class ConvertedStore:
         ids = assign_ids(samples, source.batch_number, size)
         if any(row.question_id == nameless_id(row.global_example_id) for row in ids):
             form.notes.add("records without a question id are named record_<global_example_id>")
-        entry, skips = self._write_shard(form, samples, ids, source)
-        self._skipped[printable(source.path.name)] = skips
-        self._enter(form, source, sha256, entry)
+        name = printable(source.path.name)
+        origin = {
+            "batch_number": source.batch_number,
+            "file": name,
+            "sha256": sha256,
+            "records": len(samples),
+        }
+        entry, skips = self._write_shard(form, samples, ids, source, origin)
+        self._skipped[name] = skips
+        self._enter(form, origin, entry)
 
     def close(self) -> None:
         """Enter into the manifest what was skipped since the last shard."""
@@ -142,16 +162,21 @@ class ConvertedStore:
         write_manifest(self.path, self._manifest)
 
     def _write_shard(
-        self, form: Format, samples: Sequence[Any], ids: Sequence[RowIds], source: Source
+        self,
+        form: Format,
+        samples: Sequence[Any],
+        ids: Sequence[RowIds],
+        source: Source,
+        origin: Mapping[str, Any],
     ) -> tuple[ShardEntry, list[Skipped]]:
         self._drop_leftovers(source.batch_number)
+        schema = self._describe_shard(form, origin)
         skips: list[Skipped] = []
-        name = printable(source.path.name)
         writer: ShardWriter | None = None
         try:
-            for batch in _join_rows(_make_rows(form, samples, ids, name, skips)):
+            for batch in _join_rows(_make_rows(form, samples, ids, origin["file"], skips)):
                 writer = writer or ShardWriter(
-                    self.path, source.batch_number, form.schema, id_column="global_example_id"
+                    self.path, source.batch_number, schema, id_column="global_example_id"
                 )
                 writer.write(batch)
         except BaseException:
@@ -162,16 +187,21 @@ class ConvertedStore:
             raise explain_no_rows(source.path, len(samples), skips[0].reason)
         return writer.finish(), skips
 
+    def _describe_shard(self, form: Format, origin: Mapping[str, Any]) -> pa.Schema:
+        """A shard names its own source; a lost manifest gets all of them from all shards."""
+        assert self._manifest is not None
+        settings = {**self._manifest.settings, "sources": [origin]}
+        return describe_in_schema(form.schema, replace(self._manifest, settings=settings))
+
     def _drop_leftovers(self, batch_number: int) -> None:
         """What a broken run left could stem from another source; it is quickly made again."""
         for ending in (".arrow", ".arrow.part", ".arrow.recovered"):
             path = (self.path / shard_name(batch_number)).with_suffix(ending)
             path.unlink(missing_ok=True)
 
-    def _enter(self, form: Format, source: Source, sha256: str, entry: ShardEntry) -> None:
+    def _enter(self, form: Format, origin: Mapping[str, Any], entry: ShardEntry) -> None:
         """Shard and source in one step: a shard without its source would be made again."""
-        name, number = printable(source.path.name), source.batch_number
-        origin = {"batch_number": number, "file": name, "sha256": sha256}
+        number = entry.batch_number
 
         def enter(manifest: Manifest) -> Manifest:
             shards = [s for s in manifest.shards if s.batch_number != number] + [entry]

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from clew.capture.basis import BASIS_NAME, Basis, fit_basis, load_basis, save_basis
+from clew.capture.columns import reduced_columns
 from clew.capture.record import CompactRecord, Reduced, Slots, to_float16
 from clew.errors import InputError
 from clew.legacy.records import LegacyTrace, MalformedRecordError, parse_trace
@@ -94,7 +95,7 @@ class TraceFormat:
         )
 
     def _array_columns(self, trace: LegacyTrace) -> dict[str, Any]:
-        columns = _name_reduced(_reduce(trace, self.shape, self.basis))
+        columns = reduced_columns(_reduce(trace, self.shape, self.basis))
         if trace.prompt_length is None:
             # Without the border between prompt and answer there is no looking back.
             del columns["lookback"]
@@ -153,15 +154,6 @@ def _reduce(trace: LegacyTrace, shape: TraceShape, basis: Basis) -> Reduced:
         record.on_hidden(layer, _as_float32(trace.hidden_states[layer])[None])
         record.on_attention(layer, _as_float32(trace.attentions[layer])[None])
     return record.finish(torch.tensor([tokens]), torch.tensor([tokens - prompt]))
-
-
-def _name_reduced(reduced: Reduced) -> dict[str, Any]:
-    columns = {
-        name: to_float16(getattr(reduced, name)).numpy()
-        for name in reduced.__dataclass_fields__
-        if name != "edge_source"
-    }
-    return {**columns, "edge_source": reduced.edge_source.numpy().astype(np.uint16)}
 
 
 def _text_columns(trace: LegacyTrace) -> dict[str, Any]:

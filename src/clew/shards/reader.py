@@ -22,7 +22,7 @@ class ShardReader:
         except FileNotFoundError:
             raise StoreError(
                 f"shard {path.name} is missing from {path.parent}: restore the file, or run "
-                f'"clew verify --repair {path.parent}" and then the extraction again.'
+                f'"clew verify --repair {path.parent}" and then the command that made it.'
             ) from None
         except (pa.ArrowInvalid, OSError) as error:
             raise StoreError(

@@ -1,7 +1,9 @@
 """Hold a store against its manifest, and put right what can be put right."""
 
 import os
-from collections.abc import Callable
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -21,7 +23,12 @@ from clew.shards.manifest import (
     write_manifest,
 )
 from clew.shards.reader import ShardReader
-from clew.shards.writer import read_intact_batches
+from clew.shards.writer import ShardWriter, read_intact_batches
+
+OnShard = Callable[[str, int, int], None]
+_SHARD_NAME = re.compile(r"(batch_(\d+)\.arrow)(\.part|\.recovered)?")
+# Every row of every store bears it.
+_ID_COLUMN = "global_example_id"
 
 ProblemKind = Literal["missing", "damaged", "rows", "unlisted", "part", "gap", "file"]
 
@@ -37,19 +44,43 @@ class Problem:
     lost_rows: int = 0
 
 
-def verify_store(store: Path, on_shard: Callable[[str], None] = lambda _: None) -> list[Problem]:
-    """Check hashes, row counts, gaps and half-written files; reads every byte once."""
+def verify_store(store: Path, on_shard: OnShard | None = None) -> list[Problem]:
+    """Check hashes, row counts, gaps and half-written files; reads every byte once.
+
+    `on_shard(file, number, total)` is called before each shard; `number` counts from 1.
+    """
     manifest = read_manifest(store)
     problems: list[Problem] = []
-    for shard in sorted(manifest.shards, key=lambda s: s.batch_number):
-        on_shard(shard.file)
+    shards = sorted(manifest.shards, key=lambda s: s.batch_number)
+    for number, shard in enumerate(shards, start=1):
+        if on_shard is not None:
+            on_shard(shard.file, number, len(shards))
         problem = _check_shard(store, shard)
         if problem:
             problems.append(problem)
-    problems += _check_extra_files(store, manifest)
+    extra = _check_extra_files(store, manifest)
+    problems += extra
     problems += _check_side_files(store, manifest)
-    problems += _check_gaps(manifest)
+    problems += _check_gaps(manifest, told={problem.batch_number for problem in extra})
     return problems
+
+
+def way_on(manifest: Manifest) -> str:
+    """What makes the missing rows of a store; only a capture plans how many there will be."""
+    return "convert again" if manifest.planned_rows is None else "run the same extraction again"
+
+
+def expected_rows(manifest: Manifest) -> dict[int, int]:
+    """The rows each batch must have: as planned, or as many as its source had fit records."""
+    planned, size = manifest.planned_rows, manifest.rows_per_shard
+    if planned is not None:
+        return {n: min(size, planned - n * size) for n in range(-(-planned // size))}
+    unfit = Counter(skip.get("file") for skip in manifest.skipped if skip.get("record") is not None)
+    return {
+        source["batch_number"]: source["records"] - unfit[source["file"]]
+        for source in manifest.settings.get("sources", ())
+        if "records" in source
+    }
 
 
 def ensure_manifest(store: Path) -> str | None:
@@ -66,36 +97,67 @@ def ensure_manifest(store: Path) -> str | None:
         shards = sorted(store.glob("batch_*.arrow")) if store.is_dir() else []
         if not shards:
             raise
-    origins = [origin for path in shards if (origin := _origin_of(path)) is not None]
+    schemas = [schema for path in shards if (schema := _read_schema(path)) is not None]
+    origins = [origin for schema in schemas if (origin := _read_origin(schema)) is not None]
     if origins:
-        # Shards made before the store grew know of fewer rows.
-        manifest = max(origins, key=lambda origin: origin.planned_rows or 0)
         with writer_lock(store, Part()):
             files = {
                 side.name: hash_file(side)
                 for side in sorted(store.glob("*.arrow"))
                 if not side.name.startswith("batch_")
             }
-            write_manifest(store, replace(manifest, files=files))
+            write_manifest(store, replace(_join_origins(origins), files=files))
         return "the manifest was gone or unreadable: built it anew from the shards"
-    raise StoreError(
-        f"{store} has no readable manifest, and none of its {len(shards)} shards can be read "
-        f"either: restore it from a copy, or capture again into another folder."
-    )
+    raise StoreError(f"{store} has no readable manifest, and {_no_origin(schemas, len(shards))}")
 
 
-def _origin_of(path: Path) -> Manifest | None:
+def _read_schema(path: Path) -> pa.Schema | None:
     try:
-        return manifest_from_schema(ShardReader(path).schema)
+        return ShardReader(path).schema
     except StoreError:
         return None
+
+
+def _read_origin(schema: pa.Schema) -> Manifest | None:
+    try:
+        return manifest_from_schema(schema)
+    except (ValueError, TypeError):  # flipped bytes
+        return None
+
+
+def _join_origins(origins: Sequence[Manifest]) -> Manifest:
+    """Shards made before the store grew know of fewer rows; a converted one knows its source."""
+    manifest = max(origins, key=lambda origin: origin.planned_rows or 0)
+    if "sources" not in manifest.settings:
+        return manifest
+    known = {
+        source["batch_number"]: source
+        for origin in origins
+        for source in origin.settings.get("sources", ())
+    }
+    sources = [known[number] for number in sorted(known)]
+    return replace(manifest, settings={**manifest.settings, "sources": sources})
+
+
+def _no_origin(readable: Sequence[pa.Schema], shards: int) -> str:
+    if not readable:
+        return (
+            f"none of its shards ({shards}) can be read either: restore it from a copy, or "
+            f"capture or convert again into another folder."
+        )
+    return (
+        f"its shards do not say how they were made: {len(readable)} of {shards} can be read, but "
+        f"a manifest cannot be built from them. Restore manifest.json from a copy, or capture or "
+        f"convert again into another folder."
+    )
 
 
 def repair_store(store: Path, problems: list[Problem]) -> list[str]:
     """Keep every intact record batch, forget what is damaged; returns what was done.
 
     Damaged shards become `.part` files: the next run of the same extraction takes over their
-    intact rows and makes the lost ones again.
+    intact rows and makes the lost ones again. A conversion never goes on with a `.part`, so the
+    damaged shards of a converted store are written anew at once, from their intact rows.
     """
     with writer_lock(store, Part()):
         return [line for problem in problems for line in _repair_one(store, problem)]
@@ -109,7 +171,7 @@ def _check_shard(store: Path, shard: ShardEntry) -> Problem | None:
             file=shard.file,
             batch_number=shard.batch_number,
             lost_rows=shard.rows,
-            message=f"shard {shard.file} is missing; the manifest says it has {shard.rows} rows",
+            message=f"shard {shard.file} is missing; the manifest says it has {_rows(shard.rows)}",
         )
     found_bytes = path.stat().st_size
     if found_bytes == shard.bytes and hash_file(path) == shard.sha256:
@@ -120,9 +182,9 @@ def _check_shard(store: Path, shard: ShardEntry) -> Problem | None:
             kind="rows",
             file=shard.file,
             batch_number=shard.batch_number,
-            message=f"shard {shard.file} has {rows} rows, the manifest says {shard.rows}",
+            message=f"shard {shard.file} has {_rows(rows)}, the manifest says {shard.rows}",
         )
-    intact = sum(batch.num_rows for batch in read_intact_batches(path))
+    intact = _count_intact(path)
     what = (
         f"{found_bytes:,} bytes instead of {shard.bytes:,}"
         if found_bytes != shard.bytes
@@ -133,32 +195,25 @@ def _check_shard(store: Path, shard: ShardEntry) -> Problem | None:
         file=shard.file,
         batch_number=shard.batch_number,
         lost_rows=shard.rows - intact,
-        message=f"shard {shard.file} has {what}; {intact} of its {shard.rows} rows are intact",
+        message=f"shard {shard.file} has {what}; still intact: {intact} of its {_rows(shard.rows)}",
     )
 
 
 def _check_extra_files(store: Path, manifest: Manifest) -> list[Problem]:
     listed = {shard.file for shard in manifest.shards}
+    to_do = "to finish it" if manifest.planned_rows is not None else "to make it anew"
     problems = []
     for path in sorted(store.glob("batch_*.arrow*")):
-        if path.suffix in (".part", ".recovered"):
-            rows = sum(batch.num_rows for batch in read_intact_batches(path))
-            problems.append(
-                Problem(
-                    kind="part",
-                    file=path.name,
-                    message=f"{path.name} is half-written, with {rows} complete rows: "
-                    "run the same extraction again to finish it",
-                )
-            )
-        elif path.name not in listed:
-            problems.append(
-                Problem(
-                    kind="unlisted",
-                    file=path.name,
-                    message=f"{path.name} is not in the manifest",
-                )
-            )
+        number = _batch_number(path)
+        if number is None or path.name in listed:
+            continue
+        kind: ProblemKind = "unlisted" if path.suffix == ".arrow" else "part"
+        state = "is not in the manifest"
+        if kind == "part":
+            rows = _rows(_count_intact(path), "complete")
+            state = f"is half-written, with {rows}: {way_on(manifest)} {to_do}"
+        message = f"{path.name} {state}"
+        problems.append(Problem(kind=kind, file=path.name, batch_number=number, message=message))
     return problems
 
 
@@ -179,45 +234,60 @@ def _check_side_files(store: Path, manifest: Manifest) -> list[Problem]:
     return problems
 
 
-def _check_gaps(manifest: Manifest) -> list[Problem]:
-    if manifest.planned_rows is None:
-        return []
+def _check_gaps(manifest: Manifest, told: Collection[int | None]) -> list[Problem]:
+    """Rows that no file has; batches in `told` have one, which was spoken of already."""
     made = {shard.batch_number: shard.rows for shard in manifest.shards}
-    size = manifest.rows_per_shard
     problems = []
-    for number in range(-(-manifest.planned_rows // size)):
-        missing = min(size, manifest.planned_rows - number * size) - made.get(number, 0)
-        if missing > 0:
+    for number, rows in expected_rows(manifest).items():
+        missing = rows - made.get(number, 0)
+        if missing > 0 and number not in told:
             problems.append(
                 Problem(
                     kind="gap",
                     file=shard_name(number),
                     batch_number=number,
                     lost_rows=missing,
-                    message=f"batch {number} ({missing} rows) has not been made yet: "
-                    "run the same extraction again",
+                    message=f"{_describe_gap(manifest, number, missing, rows)}: {way_on(manifest)}",
                 )
             )
     return problems
 
 
+def _describe_gap(manifest: Manifest, number: int, missing: int, rows: int) -> str:
+    if manifest.planned_rows is None:
+        return f"batch {number} lacks {missing} of the {_rows(rows)} that its source file has"
+    return f"batch {number} ({_rows(missing)}) has not been made yet"
+
+
 def _repair_one(store: Path, problem: Problem) -> list[str]:
     path = store / problem.file
+    lost = f"{_rows(problem.lost_rows)} lost, to make again" if problem.lost_rows else "none lost"
     if problem.kind == "missing":
         _forget_shard(store, problem.batch_number)
-        return [f"took {problem.file} off the manifest; {problem.lost_rows} rows to make again"]
+        return [f"took {problem.file} off the manifest; {lost}"]
     if problem.kind in ("damaged", "rows"):
-        # First the manifest, then the rename: a crash in between leaves an unlisted shard,
-        # which the next run recovers just the same.
-        _forget_shard(store, problem.batch_number)
-        os.replace(path, path.with_suffix(".arrow.part"))
-        return [
-            f"set {problem.file} back to half-written; its intact rows are kept, "
-            f"{problem.lost_rows} to make again"
-        ]
+        return [f"{_keep_intact_rows(store, path)}; {lost}"]
     if problem.kind == "unlisted":
         return [_adopt_shard(store, path)]
     return []
+
+
+def _keep_intact_rows(store: Path, path: Path) -> str:
+    """Set a shard back to half-written, or, where no run goes on with those, write it anew."""
+    number = _batch_number(path)
+    assert number is not None  # files of other names are not looked at
+    first = next(read_intact_batches(path), None)
+    kept = _rows(_count_intact(path), "intact")
+    if read_manifest(store).planned_rows is None and first is not None:
+        # The writer takes over the intact rows of the old file, and puts the new one in its place.
+        writer = ShardWriter(store, number, first.schema, id_column=_ID_COLUMN)
+        add_shard(store, writer.finish())
+        return f"wrote {path.name} anew with its {kept}"
+    # First the manifest, then the rename: a crash in between leaves an unlisted shard,
+    # which the next run recovers just the same.
+    _forget_shard(store, number)
+    os.replace(path, path.with_suffix(".arrow.part"))
+    return f"set {path.name} back to half-written with its {kept}"
 
 
 def _forget_shard(store: Path, batch_number: int | None) -> None:
@@ -234,9 +304,8 @@ def _adopt_shard(store: Path, path: Path) -> str:
     except (StoreError, pa.ArrowException):
         rows = -1
     # The manifest knows no hash of it: only the checksums of its record batches can tell.
-    if rows != sum(batch.num_rows for batch in read_intact_batches(path)):
-        os.replace(path, path.with_suffix(".arrow.part"))
-        return f"set {path.name} back to half-written: it is not complete"
+    if rows != _count_intact(path):
+        return f"{_keep_intact_rows(store, path)}: it was not complete"
     entry = ShardEntry(
         batch_number=int(path.stem.split("_")[1]),
         file=path.name,
@@ -245,7 +314,24 @@ def _adopt_shard(store: Path, path: Path) -> str:
         sha256=hash_file(path),
     )
     add_shard(store, entry)
-    return f"added {path.name} with {rows} rows to the manifest"
+    return f"added {path.name} with {_rows(rows)} to the manifest"
+
+
+def _batch_number(path: Path) -> int | None:
+    """The number of a shard or a half-written one; None for a file of another name."""
+    match = _SHARD_NAME.fullmatch(path.name)
+    if match is None or match[1] != shard_name(int(match[2])):
+        return None
+    return int(match[2])
+
+
+def _count_intact(path: Path) -> int:
+    return sum(batch.num_rows for batch in read_intact_batches(path))
+
+
+def _rows(count: int, state: str = "") -> str:
+    noun = "row" if count == 1 else "rows"
+    return " ".join(filter(None, (str(count), state, noun)))
 
 
 def add_shard(store: Path, entry: ShardEntry) -> Manifest:

@@ -96,11 +96,14 @@ def resolve_shape(field: pa.Field, tokens: int, answer: int) -> tuple[int, ...] 
     return tuple(sizes[part] if part in sizes else int(part) for part in parts)
 
 
+def shaped(name: str, kind: pa.DataType, *shape: int | str) -> pa.Field:
+    """An array column: its Arrow type, and its shape in the metadata."""
+    return pa.field(name, kind, metadata={SHAPE_KEY: ",".join(map(str, shape)).encode()})
+
+
 def _fixed(name: str, rows: int, columns: int) -> pa.Field:
-    kind = pa.list_(pa.list_(pa.float16(), columns), rows)
-    return pa.field(name, kind, metadata={SHAPE_KEY: f"{rows},{columns}".encode()})
+    return shaped(name, pa.list_(pa.list_(pa.float16(), columns), rows), rows, columns)
 
 
 def _ragged(name: str, value: pa.DataType, *shape: int | str, large: bool = False) -> pa.Field:
-    kind = pa.large_list(value) if large else pa.list_(value)
-    return pa.field(name, kind, metadata={SHAPE_KEY: ",".join(map(str, shape)).encode()})
+    return shaped(name, pa.large_list(value) if large else pa.list_(value), *shape)

@@ -1,0 +1,3 @@
+from tests.cli.running import run, signals
+
+__all__ = ["run", "signals"]

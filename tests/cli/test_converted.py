@@ -1,0 +1,100 @@
+"""The command line on files of the older tools: counts, names, damage and the way back."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clew.legacy import convert_folder
+from tests.legacy.old_files import make_record, write_pickle, write_traces
+from tests.stores import flip_byte, offset_of
+
+ESCAPE = "\x1b]0;title\x07\x1b[2J"
+
+
+@pytest.fixture
+def converted(tmp_path: Path) -> Path:
+    for batch in (0, 1):
+        write_traces(tmp_path / "old", batch)
+    convert_folder(tmp_path / "old", tmp_path / "new")
+    return tmp_path / "new"
+
+
+def test_repair_of_a_converted_store_says_convert_again(run: Any, converted: Path) -> None:
+    (converted / "batch_0001.arrow").unlink()
+    repaired = run("verify", converted, "--repair")
+    assert repaired.code == 0
+    assert "took batch_0001.arrow off the manifest; 2 rows lost, to make again" in repaired.out
+    assert "convert again to make what is missing" in repaired.out
+    left = run("verify", converted)
+    assert left.code == 1
+    assert "batch 1 lacks 2 of the 2 rows that its source file has: convert again" in left.out
+    assert "extraction" not in repaired.out + left.out
+    assert run("convert", converted.parent / "old", "--out", converted).code == 0
+    assert run("verify", converted).code == 0
+
+
+def test_a_repair_that_leaves_nothing_to_do_says_so(run: Any, converted: Path) -> None:
+    (converted / "manifest.json").unlink()
+    ended = run("verify", converted, "--repair")
+    assert ended.code == 0
+    assert ended.out.endswith("is whole: every shard has the bytes it was written with\n")
+    assert "again" not in ended.out
+
+
+def test_one_of_a_kind(run: Any, tmp_path: Path) -> None:
+    write_traces(tmp_path / "old", 0, count=1)
+    ended = run("convert", tmp_path / "old", "--out", tmp_path / "new")
+    assert f"1 row of 1 file in {tmp_path / 'new'}\n" in ended.out
+    again = run("convert", tmp_path / "old", "--out", tmp_path / "new")
+    assert "1 row of 1 file (1 of them there already) in" in again.out
+    text = run("inspect", tmp_path / "new").out
+    assert "new: 1 trace, " in text and ", 1 batch\n" in text
+    flip_byte(
+        tmp_path / "new/batch_0000.arrow", offset_of(tmp_path / "new/batch_0000.arrow", b"q0")
+    )
+    assert "still intact: 0 of its 1 row\n" in run("verify", tmp_path / "new").out
+
+
+def test_no_control_character_reaches_the_terminal(run: Any, tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / f"new[/x]{ESCAPE}"
+    answered = make_record(question=f"who\nsang{ESCAPE}[b]", generated_answer_clean=ESCAPE)
+    write_pickle(
+        old / f"{ESCAPE}_0000.pkl", [answered, make_record(1, question_id=ESCAPE, tokens=None)]
+    )
+    write_pickle(old / os.fsdecode(b"\xff_0001.pkl"), [])
+    commands = (("convert", old, "--out"), ("inspect",), ("verify",), ("inspect", "--json"))
+    texts = [run(*command, new).out for command in commands]
+    for text in texts:
+        assert {char for char in text if not char.isprintable()} == {"\n"}
+        assert "new[/x]" in text
+    assert r"1/2  \u001b]0;title\u0007\u001b[2J_0000.pkl" in texts[0]
+    assert r"sang\u001b]0;title" in texts[1]
+
+
+def test_inspect_names_what_a_conversion_left_out(run: Any, tmp_path: Path) -> None:
+    write_pickle(tmp_path / "old" / "batch_0000.pkl", [make_record(), "text"])
+    write_pickle(tmp_path / "old" / "batch_0001.pkl", [])
+    run("convert", tmp_path / "old", "--out", tmp_path / "new")
+    text = run("inspect", tmp_path / "new").out
+    assert "left out: 2 files or records" in text
+    assert "  batch_0000.pkl, record 1: it is a str, not a dict" in text
+    assert '  batch_0001.pkl: "' in text
+
+
+def test_verify_tells_a_log_now_and_then_where_it_is(
+    run: Any, converted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "checking" not in run("verify", converted).out
+    monkeypatch.setattr("clew.cli.verify._LOG_EVERY_SECONDS", 0)
+    out = run("verify", converted).out
+    assert "checking 1/2 batch_0000.arrow\nchecking 2/2 batch_0001.arrow\n" in out
+
+
+def test_verify_shows_a_terminal_where_it_is(
+    run: Any, converted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    assert "checking 2/2 batch_0001.arrow" in run("verify", converted).out

@@ -165,38 +165,40 @@ class _ShardCapture:
 
     def _answer(self, ids: list[int]) -> Iterator[tuple[list[int], list[Answer], Reduced]]:
         """Answer a batch; when the device's memory is too small, in halves, and say so."""
-        job = self.job
-        prompts = [job.prompts[i] for i in ids]
-        try:
-            if job.config.num_beams > 1:
-                answers, reduced = answer_with_beams(job.decoder, prompts, job.config.num_beams)
+        if len(ids) <= self.job.plan.rows:
+            try:
+                answers, reduced = self._decode(ids)
+            except RuntimeError as error:
+                if not is_out_of_memory(error):
+                    raise
+                self._shrink(ids, error)
             else:
-                answers, reduced = job.decoder.answer(prompts)
-        except RuntimeError as error:
-            if not is_out_of_memory(error):
-                raise
-            if len(ids) == 1:
-                raise ClewError(
-                    f"question {job.questions[ids[0]].id} with {len(prompts[0])} prompt tokens "
-                    f"does not fit into the memory of {job.decoder.device}, even alone. Use "
-                    f"--quantize 4bit, a smaller --max-new-tokens, or a larger device."
-                ) from error
-            self._shrink(len(ids) // 2)
-        else:
-            yield ids, answers, reduced
-            return
-        free_memory()
+                yield ids, answers, reduced
+                return
+            free_memory()
         half = -(-len(ids) // 2)
         yield from self._answer(ids[:half])
         yield from self._answer(ids[half:])
 
-    def _shrink(self, rows: int) -> None:
-        """Smaller batches from now on."""
-        if rows < self.job.plan.rows:
-            self.job.plan = replace(self.job.plan, rows=max(1, rows))
-            sentence = f"out of device memory: going on with {max(1, rows)} prompts at a time"
-            self.reporter.say(sentence)
-            _add_notes(self.job.store, [f"batch {self.number}: {sentence}"])
+    def _decode(self, ids: list[int]) -> tuple[list[Answer], Reduced]:
+        prompts = [self.job.prompts[i] for i in ids]
+        if self.job.config.num_beams > 1:
+            return answer_with_beams(self.job.decoder, prompts, self.job.config.num_beams)
+        return self.job.decoder.answer(prompts)
+
+    def _shrink(self, ids: list[int], error: RuntimeError) -> None:
+        """Smaller batches from now on; raises ClewError when a prompt does not even fit alone."""
+        job = self.job
+        if len(ids) == 1:
+            raise ClewError(
+                f"question {job.questions[ids[0]].id} with {len(job.prompts[ids[0]])} prompt "
+                f"tokens does not fit into the memory of {job.decoder.device}, even alone. Use "
+                f"--quantize 4bit, a smaller --max-new-tokens, or a larger device."
+            ) from error
+        job.plan = replace(job.plan, rows=-(-len(ids) // 2))
+        sentence = f"out of device memory: going on with {job.plan.rows} prompts at a time"
+        self.reporter.say(sentence)
+        _add_notes(job.store, [f"batch {self.number}: {sentence}"])
 
     def _compact_batch(
         self, ids: list[int], answers: Sequence[Answer], arrays: dict[str, np.ndarray]

@@ -6,7 +6,10 @@ import torch
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """CUDA has an exception of its own for it; the CPU's allocator says it in words."""
+    """CUDA has an exception of its own for it; the CPU's allocator says it in words. While a
+    graph is captured, another error may come on top of it."""
+    if error.__context__ is not None and is_out_of_memory(error.__context__):
+        return True
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 

@@ -45,11 +45,11 @@ def load_model(
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     device = choose_device(device)
-    source, extra = _find_source(name)
     options = {"dtype": _choose_dtype(dtype, device), "attn_implementation": "eager"}
     if quantize is not None:
         options |= _quantize_options(quantize, device)
     with _explained(name), quiet_transformers():
+        source, extra = _find_source(name)
         tokenizer = AutoTokenizer.from_pretrained(source, **extra)
         load: Any = AutoModelForCausalLM.from_pretrained
         model, info = load(source, output_loading_info=True, **extra, **options)

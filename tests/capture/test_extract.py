@@ -263,7 +263,9 @@ def test_a_question_too_long_for_the_model_is_left_out_by_name(
     assert (result.traces_stored, result.skipped) == (3, 1)
     [entry] = read_manifest(tmp_path / "new").skipped
     assert entry["where"] == "question q2"
-    assert entry["reason"].endswith("do not fit into the model's 256")
+    assert entry["reason"].endswith(
+        "do not fit into the model's 256: shorten it, or lower --max-new-tokens"
+    )
 
 
 def test_questions_that_are_all_too_long_are_refused(capture: Any, tmp_path: Path) -> None:
@@ -359,6 +361,25 @@ def test_too_little_device_memory_for_the_first_estimate_halves_the_batch_too(
 
     monkeypatch.setattr(Decoder, "time_batch", limited)
     assert capture().finished
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("clew.capture.job.batching_error", "a batch of three prompts"),
+        ("clew.capture.job.Decoder.time_batch", "a single prompt"),
+        ("clew.capture.full.listen_to_whole", "the full trace of [0-9]+ tokens"),
+    ],
+)
+def test_where_nothing_smaller_can_be_tried_too_little_memory_is_one_sentence(
+    capture: Any, monkeypatch: pytest.MonkeyPatch, name: str, what: str
+) -> None:
+    def too_little(*_: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(name, too_little)
+    with pytest.raises(ClewError, match=f"{what} does not fit into the memory of cpu. Use"):
+        capture(num_samples=3, keep="full")
 
 
 def test_a_disk_that_is_too_small_is_refused_before_the_work(

@@ -17,7 +17,7 @@ from clew.capture.config import ExtractConfig
 from clew.capture.decode import Answer
 from clew.capture.full import FullRecord, record_fully
 from clew.capture.job import Job, estimate_job, prepare_job
-from clew.capture.memory import free_memory, is_out_of_memory
+from clew.capture.memory import explained_out_of_memory, free_memory, is_out_of_memory
 from clew.capture.models import LoadedModel, load_model
 from clew.capture.plan import full_bytes, make_batches
 from clew.capture.record import Reduced
@@ -69,12 +69,15 @@ def extract(
             loaded = load_model(
                 config.model, dtype=config.dtype, device=config.device, quantize=config.quantize
             )
-        job = prepare_job(config, questions, loaded, reporter)
+        with explained_out_of_memory("a batch of three prompts", loaded.model.device):
+            job = prepare_job(config, questions, loaded, reporter)
         made = 0
         pending = job.pending_shards()
         if pending:
-            planned = job.planned_rows()
-            reporter.begin(planned - job.rows_in(pending), planned, estimate_job(job))
+            with explained_out_of_memory("a single prompt", loaded.model.device):
+                estimate = estimate_job(job, pending)
+            planned = job.rows_in(job.own_shards())
+            reporter.begin(planned - job.rows_in(pending), planned, estimate)
         with Background(reporter) as background:
             for number in pending:
                 made += _ShardCapture(job, number, reporter, should_stop, background).run()
@@ -101,7 +104,7 @@ class _ShardCapture:
         number: int,
         reporter: Reporter,
         should_stop: Callable[[], bool],
-        background: "Background",
+        background: Background,
     ) -> None:
         self.job, self.number = job, number
         self.reporter, self.should_stop = reporter, should_stop
@@ -242,10 +245,16 @@ class _ShardCapture:
     def _record_fully(self, sequences: Sequence[Sequence[int]]) -> Iterator[FullRecord]:
         """As many at a time as the device's memory holds."""
         decoder = self.job.decoder
+        if len(sequences) == 1:
+            what = f"the full trace of {len(sequences[0])} tokens"
+            with explained_out_of_memory(what, decoder.device):
+                record = record_fully(decoder.model, decoder.observer, sequences)
+            yield record
+            return
         try:
             record = record_fully(decoder.model, decoder.observer, sequences)
         except RuntimeError as error:
-            if not is_out_of_memory(error) or len(sequences) == 1:
+            if not is_out_of_memory(error):
                 raise
         else:
             yield record

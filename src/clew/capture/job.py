@@ -31,13 +31,13 @@ from clew.capture.plan import (
     plan_batches,
     refuse_if_disk_too_small,
 )
-from clew.capture.prompts import choose_prompt, shared_prefix, tokenize_prompts
+from clew.capture.prompts import Prompt, choose_prompt, shared_prefix, tokenize_prompts
 from clew.capture.reporter import Reporter
 from clew.capture.stopping import AnswerEnd
 from clew.capture.store import MACHINE_KEY, open_trace_store
 from clew.errors import InputError
 from clew.questions import Question, QuestionSet
-from clew.shards import Manifest, ShardReader
+from clew.shards import Manifest, ShardReader, shard_name
 from clew.shards.hashing import hash_file
 from clew.shards.manifest import describe_in_schema, update_manifest
 from clew.traces.schema import TraceShape, trace_schema
@@ -45,10 +45,11 @@ from clew.traces.schema import TraceShape, trace_schema
 # Edges are stored as 16-bit token numbers.
 MAX_TOKENS = 65_535
 _BASIS_QUESTIONS = 64
-_MAX_SAID = 10
+_BASIS_TOKENS_A_COMPONENT = 16
 # On a CPU a step takes about as long as it has rows, so a few are enough to time it.
 _TIMED_ROWS = 24
-_BASIS_TOKENS_A_COMPONENT = 16
+# Left-out questions that are said one by one; the manifest names all.
+_MAX_SAID = 10
 
 
 @dataclass(kw_only=True)
@@ -74,19 +75,17 @@ class Job:
         size = self.config.batch_size
         return range(batch_number * size, min(len(self.questions), (batch_number + 1) * size))
 
-    def planned_rows(self) -> int:
-        """How many traces this part of the store is to have."""
+    def own_shards(self) -> list[int]:
+        """The shards that this part of the store makes."""
         count = -(-len(self.questions) // self.config.batch_size)
-        return self.rows_in(filter(self.config.part.owns, range(count)))
+        return [number for number in range(count) if self.config.part.owns(number)]
 
     def rows_in(self, shards: Iterable[int]) -> int:
         return sum(len(self.shard_rows(number)) for number in shards)
 
     def pending_shards(self) -> list[int]:
         """This part's shards that are not finished, or lack rows that are planned now."""
-        count = -(-len(self.questions) // self.config.batch_size)
-        mine = filter(self.config.part.owns, range(count))
-        return [number for number in mine if not self._is_complete(number)]
+        return [number for number in self.own_shards() if not self._is_complete(number)]
 
     def _is_complete(self, number: int) -> bool:
         entry, wanted = self.manifest.shard(number), self.shard_rows(number)
@@ -125,7 +124,40 @@ def prepare_job(
         batch_size=config.batch_size,
         rows=config.generation_batch,
     )
-    settings = {
+    manifest = open_trace_store(
+        config.out,
+        settings=_describe_settings(config, questions, loaded, prompt, plan),
+        rows_per_shard=config.batch_size,
+        planned_rows=len(kept),
+        skipped=skipped,
+    )
+    if config.generation_batch is None:
+        plan = _stored_plan(manifest, plan)
+    _say_what_is_left_out(skipped, reporter)
+    basis, manifest = _open_basis(config.out, manifest, loaded, observer, kept, kept_prompts, shape)
+    job = Job(
+        config=config,
+        manifest=manifest,
+        questions=kept,
+        prompts=kept_prompts,
+        tokenizer=loaded.tokenizer,
+        decoder=_make_decoder(config, loaded, observer, shape, basis, kept_prompts),
+        plan=plan,
+        schema=describe_in_schema(trace_schema(shape, config.keep), manifest),
+    )
+    _check_batching(job, reporter)
+    return job
+
+
+def _describe_settings(
+    config: ExtractConfig,
+    questions: QuestionSet,
+    loaded: LoadedModel,
+    prompt: Prompt,
+    plan: BatchPlan,
+) -> dict[str, Any]:
+    """What the manifest says of a run, and what a later run is held against."""
+    return {
         "model": describe_model(config.model, loaded.model, config.quantize),
         "prompt": {"template": prompt.template, "chat": prompt.chat},
         "generation": {
@@ -143,38 +175,20 @@ def prepare_job(
             "generation_tokens": plan.tokens,
         },
     }
-    manifest = open_trace_store(
-        config.out,
-        settings=settings,
-        rows_per_shard=config.batch_size,
-        planned_rows=len(kept),
-        skipped=skipped,
-    )
-    if config.generation_batch is None:
-        plan = _stored_plan(manifest, plan)
+
+
+def _say_what_is_left_out(skipped: Sequence[dict[str, str]], reporter: Reporter) -> None:
     for entry in skipped[:_MAX_SAID]:
         reporter.say(f"left out: {entry['where']}: {entry['reason']}")
     if len(skipped) > _MAX_SAID:
         reporter.say(f"left out: {len(skipped) - _MAX_SAID:,} more, named in the manifest")
-    basis, manifest = _open_basis(config.out, manifest, loaded, observer, kept, kept_prompts, shape)
-    job = Job(
-        config=config,
-        manifest=manifest,
-        questions=kept,
-        prompts=kept_prompts,
-        tokenizer=loaded.tokenizer,
-        decoder=_make_decoder(config, loaded, observer, shape, basis, kept_prompts),
-        plan=plan,
-        schema=describe_in_schema(trace_schema(shape, config.keep), manifest),
-    )
-    _check_batching(job, reporter)
-    return job
 
 
-def estimate_job(job: Job) -> Estimate:
-    """Time one batch and say what the rest will take; raises DiskFullError when it cannot fit."""
+def estimate_job(job: Job, pending: Sequence[int]) -> Estimate:
+    """Time one batch and say what these shards will take; raises DiskFullError when they
+    cannot fit."""
     config, decoder = job.config, job.decoder
-    left = [i for number in job.pending_shards() for i in job.shard_rows(number)]
+    left = [i for number in pending for i in job.shard_rows(number)]
     lengths = sorted(len(job.prompts[i]) for i in left)
     middle = lengths[len(lengths) // 2]
     rows = min(job.plan.rows, len(left))
@@ -193,7 +207,9 @@ def estimate_job(job: Job) -> Estimate:
         seconds_per_prompt_token=prompt_seconds / sum(len(p) for p in sample),
         seconds_per_step=step_seconds,
     )
-    begun = sum(path.stat().st_size for path in job.store.glob("batch_*.part"))
+    # Other parts' unfinished shards are no room that this one has.
+    parts = [job.store / f"{shard_name(number)}.part" for number in pending]
+    begun = sum(path.stat().st_size for path in parts if path.exists())
     refuse_if_disk_too_small(job.store, estimate.bytes - begun)
     return estimate
 
@@ -227,7 +243,7 @@ def _leave_out_too_long(
         reason = None
         if tokens > limit:
             reason = f"{len(prompt)} prompt tokens and {config.max_new_tokens} new ones do not "
-            reason += f"fit into the model's {limit}"
+            reason += f"fit into the model's {limit}: shorten it, or lower --max-new-tokens"
         elif config.keep == "full" and full_bytes(shape, tokens) > MAX_FULL_TRACE_BYTES:
             reason = f"its full trace of {tokens} tokens would take "
             reason += f"{full_bytes(shape, tokens) / 1e9:.1f} GB; use --keep compact for it"

@@ -1,8 +1,12 @@
 """When a device's memory is too small."""
 
 import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
+
+from clew.errors import ClewError
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -11,6 +15,20 @@ def is_out_of_memory(error: BaseException) -> bool:
     if error.__context__ is not None and is_out_of_memory(error.__context__):
         return True
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+@contextmanager
+def explained_out_of_memory(what: str, device: torch.device) -> Iterator[None]:
+    """Turns running out of memory, where no smaller batch is left to try, into a sentence."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        raise ClewError(
+            f"{what} does not fit into the memory of {device}. Use --quantize 4bit, a smaller "
+            f"--max-new-tokens, --keep compact, or a device with more memory."
+        ) from error
 
 
 def free_memory() -> None:

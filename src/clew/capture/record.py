@@ -123,9 +123,10 @@ class CompactRecord:
     def _step_hidden(self, layer: int, states: Tensor, slot: Tensor, alive: Tensor) -> None:
         self.nodes[:, layer].index_copy_(1, slot, self.basis.project(layer, states))
         last = self.last_hidden[:, layer]
-        last.copy_(torch.where(alive[:, None], states[:, -1], last))
+        last.copy_(torch.where(alive[:, None], states[:, -1].to(last.dtype), last))
 
     def _step_attention(self, layer: int, weights: Tensor, slot: Tensor, alive: Tensor) -> None:
+        weights = weights.to(self._valid.dtype)
         strongest = weights.mean(1, dtype=torch.float32).topk(self.edges_kept, dim=-1)
         self.edge_weight[:, layer, :, : self.edges_kept].index_copy_(1, slot, strongest.values)
         slots = strongest.indices.int()

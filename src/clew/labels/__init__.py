@@ -1,0 +1,25 @@
+"""Labels: is an answer right. Scores by wording or by a judge, and the files that hold them."""
+
+from clew.labels.chat import ChatConfig, JudgeError
+from clew.labels.label import LabelResult, label_store
+from clew.labels.methods import Method, alias_score, rouge_l, token_f1
+from clew.labels.normalize import normalize_answer
+from clew.labels.rows import LabelledAnswer
+from clew.labels.scores import MatchedScores, Scores, read_scores, require_scores
+
+__all__ = [
+    "ChatConfig",
+    "JudgeError",
+    "LabelResult",
+    "LabelledAnswer",
+    "MatchedScores",
+    "Method",
+    "Scores",
+    "alias_score",
+    "label_store",
+    "normalize_answer",
+    "read_scores",
+    "require_scores",
+    "rouge_l",
+    "token_f1",
+]

@@ -1,0 +1,200 @@
+"""One question to an OpenAI-compatible chat address, asked again when the server is busy."""
+
+import logging
+import random
+import threading
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from types import TracebackType
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx2 as httpx
+
+from clew.errors import ClewError, InputError
+
+logger = logging.getLogger(__name__)
+
+_BUSY = (408, 409, 425, 429)
+_LONGEST_WAIT_SECONDS = 300.0
+
+
+class JudgeError(ClewError):
+    """The judge could not be asked, or gave no usable reply."""
+
+
+class _TryAgainError(Exception):
+    """A failure that may pass; the text says what it was."""
+
+    def __init__(self, reason: str, wait_seconds: float | None = None) -> None:
+        super().__init__(reason)
+        self.wait_seconds = wait_seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChatConfig:
+    """Where the chat completions are, and how patiently to ask. The key is never shown."""
+
+    url: str
+    model: str
+    key: str | None = field(default=None, repr=False)
+    key_name: str = "OPENAI_API_KEY"
+    threads: int = 4
+    attempts: int = 5
+    timeout_seconds: float = 120.0
+    first_wait_seconds: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.model.strip():
+            raise InputError("the judge has no model: name one with --judge-model.")
+        if not _is_address(self.url):
+            shown = self.url.rpartition("@")[2]
+            raise InputError(
+                f'judge address "{shown}" cannot be used: give it as http://host:port/v1, '
+                "and a key with --judge-key-env."
+            )
+
+    @property
+    def address(self) -> str:
+        base = self.url.rstrip("/")
+        return base if base.endswith("/chat/completions") else f"{base}/chat/completions"
+
+
+def _is_address(url: str) -> bool:
+    try:
+        httpx.URL(url)
+        parts = urlsplit(url)
+    except (httpx.InvalidURL, ValueError):
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.username is None
+
+
+class Chat:
+    """An open connection. `ask` may be called from several threads; `stop` ends their waiting."""
+
+    def __init__(self, config: ChatConfig) -> None:
+        self.config = config
+        headers = {"Authorization": f"Bearer {config.key}"} if config.key else {}
+        try:
+            self._client = httpx.Client(headers=headers, timeout=config.timeout_seconds)
+        except (ValueError, UnicodeError):
+            raise InputError(
+                f"the key in {config.key_name} has characters that no HTTP header can carry: "
+                "set it again, without blanks and line ends."
+            ) from None
+        self._stopped = threading.Event()
+        self._options: dict[str, Any] = {"temperature": 0}
+        self._reached = False
+
+    def __enter__(self) -> "Chat":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._client.close()
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def ask(self, messages: list[dict[str, str]]) -> str:
+        """The text of the reply. Raises JudgeError when every attempt failed, InputError when
+        the address, the model or the key cannot be right."""
+        wait = self.config.first_wait_seconds
+        for attempt in range(1, self.config.attempts + 1):
+            try:
+                return self._ask_once(messages)
+            except _TryAgainError as failure:
+                if attempt == self.config.attempts or self._stopped.is_set():
+                    raise JudgeError(self._gave_up(failure, attempt)) from None
+                told = failure.wait_seconds
+                seconds = told if told is not None else wait * random.uniform(0.75, 1.25)
+                logger.info("%s; asked again in %.1f s", failure, seconds)
+                self._stopped.wait(seconds)
+                wait *= 2
+        raise AssertionError("attempts is at least 1")
+
+    def _gave_up(self, failure: object, attempts: int) -> str:
+        times = "once" if attempts == 1 else f"{attempts} times"
+        return f"the judge at {self.config.address} was asked {times}; at last {failure}."
+
+    def _ask_once(self, messages: list[dict[str, str]]) -> str:
+        body = {"model": self.config.model, "messages": messages, **self._options}
+        try:
+            reply = self._client.post(self.config.address, json=body)
+        except httpx.ConnectError as error:
+            reason = f"there was no connection ({error}): check --judge-url, and that it runs"
+            # A server that was there may be starting anew; one that never was is a wrong address.
+            if not self._reached:
+                raise JudgeError(self._gave_up(reason, 1)) from None
+            raise _TryAgainError(reason) from None
+        except httpx.TimeoutException:
+            raise _TryAgainError(
+                f"there was no reply within {self.config.timeout_seconds:g} s"
+            ) from None
+        except httpx.RequestError as error:
+            raise _TryAgainError(
+                f"the connection broke ({error or type(error).__name__})"
+            ) from None
+        self._reached = True
+        self._check_status(reply, body)
+        return _reply_text(reply)
+
+    def _check_status(self, reply: httpx.Response, asked: dict[str, Any]) -> None:
+        status, text = reply.status_code, self._excerpt(reply)
+        if status in _BUSY or status >= 500:
+            raise _TryAgainError(f"it answered {status} ({text})", _told_to_wait(reply))
+        if status == 400 and "temperature" in text and "temperature" in asked:
+            self._options = {}  # some models take no temperature but their own
+            raise _TryAgainError(f"it answered 400 ({text})", 0.0)
+        if status in (401, 403):
+            given = "it does not accept the key in" if self.config.key else "it wants a key: set"
+            raise InputError(
+                f"the judge at {self.config.address} answered {status} ({text}): {given} "
+                f"{self.config.key_name}, or name another variable with --judge-key-env."
+            )
+        if status != 200:
+            raise InputError(
+                f"the judge at {self.config.address} answered {status} ({text}): "
+                f'check --judge-url and --judge-model "{self.config.model}".'
+            )
+
+    def _excerpt(self, reply: httpx.Response) -> str:
+        text = " ".join(reply.text.split())
+        text = text.replace(self.config.key, "***") if self.config.key else text
+        moved = reply.headers.get("location")
+        return f"moved to {moved}" if moved else (text[:200] or "no text")
+
+
+def _reply_text(reply: httpx.Response) -> str:
+    try:
+        text = reply.json()["choices"][0]["message"]["content"]
+    except (ValueError, LookupError, TypeError):
+        text = None
+    if not isinstance(text, str):
+        raise _TryAgainError(f"its reply is no chat completion ({reply.text[:100]!r})")
+    return text
+
+
+def _told_to_wait(reply: httpx.Response) -> float | None:
+    """Seconds of a Retry-After header, which is a number or a date; None where there is none."""
+    told = reply.headers.get("retry-after")
+    if told is None:
+        return None
+    try:
+        seconds = float(told)
+    except ValueError:
+        try:
+            seconds = (parsedate_to_datetime(told) - datetime.now(UTC)).total_seconds()
+        except (ValueError, TypeError):
+            return None
+    if seconds > _LONGEST_WAIT_SECONDS:
+        raise JudgeError(
+            f"the judge answered {reply.status_code} and asks to wait {seconds:,.0f} s: "
+            "run the same command again then."
+        )
+    return max(0.0, seconds)

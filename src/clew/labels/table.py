@@ -1,0 +1,161 @@
+"""A scores file as rows of text with their line numbers; what is wrong with it, by line."""
+
+import csv
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clew.errors import InputError
+
+if TYPE_CHECKING:
+    import _csv
+
+ID_COLUMN = "question_id"
+EXAMPLE_COLUMN = "global_example_id"
+_SCORE_COLUMNS = ("score", "hallucination_score")
+_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
+_LOOK_AT_ROWS = 100
+
+
+class ScoresTable:
+    """The header, understood, and the rows. Nothing but the rows asked for is held in memory."""
+
+    def __init__(self, path: Path, score_column: str | None) -> None:
+        self.path = path
+        if not path.is_file():
+            what = "is a folder" if path.is_dir() else "does not exist"
+            raise InputError(
+                f'scores file "{path}" {what}: make one with "clew label STORE --out {path}".'
+            )
+        self.columns = self._read_header()
+        self.id_place = self._place(ID_COLUMN)
+        has_examples = EXAMPLE_COLUMN in self.columns
+        self.example_place = self._place(EXAMPLE_COLUMN) if has_examples else None
+        self.score_column = self._choose_score(score_column)
+        self.score_place = self._place(self.score_column)
+
+    def rows(self) -> Iterator[tuple[int, list[str]]]:
+        """(line number, values) of every row that is not blank."""
+        with self._reading() as reader:
+            next(reader)
+            while True:
+                line = reader.line_num + 1
+                row = next(reader, None)
+                if row is None:
+                    return
+                if not row:
+                    continue
+                if len(row) != len(self.columns):
+                    raise InputError(
+                        f"{self.path}, line {line}: {len(row)} values for {len(self.columns)} "
+                        "columns: put texts that hold a comma in double quotes."
+                    )
+                yield line, row
+
+    @contextmanager
+    def _reading(self) -> Iterator["_csv.Reader"]:
+        with self.path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.reader(file, strict=True)
+            try:
+                yield reader
+            except csv.Error as error:
+                raise InputError(
+                    f"{self.path}, line {reader.line_num}: {error}: a double quote is not "
+                    'closed, or stands inside a text, where it must be doubled ("").'
+                ) from None
+            except UnicodeDecodeError as error:
+                raise InputError(
+                    f"{self.path} is not UTF-8 ({error.reason}, about line "
+                    f'{reader.line_num + 1}): save it as "CSV UTF-8".'
+                ) from None
+
+    def _read_header(self) -> list[str]:
+        with self._reading() as reader:
+            header = next(reader, None)
+        if not header:
+            raise InputError(f"{self.path} is empty: its first line must name the columns.")
+        marks = [name for mark, name in _SEPARATORS.items() if mark in header[0]]
+        if len(header) == 1 and marks:
+            raise InputError(
+                f"{self.path} is separated by {marks[0]}: save it with commas between values."
+            )
+        return [_plain_name(name) for name in header]
+
+    def _place(self, column: str) -> int:
+        if self.columns.count(column) != 1:
+            problem = "no column" if column not in self.columns else "more than one column"
+            raise InputError(
+                f'{self.path} has {problem} "{column}" (found: {", ".join(self.columns[:20])}): '
+                f"its first line must name {ID_COLUMN} and a score."
+            )
+        return self.columns.index(column)
+
+    def _choose_score(self, wanted: str | None) -> str:
+        if wanted is not None:
+            return _plain_name(wanted)
+        for name in _SCORE_COLUMNS:
+            if name in self.columns:
+                return name
+        numeric = self._numeric_columns()
+        if len(numeric) == 1:
+            return numeric[0]
+        found = ", ".join(numeric or self.columns[:20])
+        many = f"several that could be ({found})" if numeric else f"no other of numbers ({found})"
+        raise InputError(
+            f'{self.path} has no column "score" and {many}: rename the one to use to "score".'
+        )
+
+    def _numeric_columns(self) -> list[str]:
+        sample = [row for _, row in islice(self.rows(), _LOOK_AT_ROWS)]
+        return [
+            name
+            for place, name in enumerate(self.columns)
+            if name not in (ID_COLUMN, EXAMPLE_COLUMN)
+            and sample
+            and all(_is_number(row[place]) for row in sample)
+        ]
+
+    def parse_id(self, line: int, row: Sequence[str]) -> str:
+        name = row[self.id_place].strip()
+        if not name:
+            raise InputError(
+                f"{self.path}, line {line}: {ID_COLUMN} is empty: fill it in or delete the line."
+            )
+        return name
+
+    def parse_example(self, line: int, row: Sequence[str], place: int) -> int:
+        try:
+            return int(row[place])
+        except ValueError:
+            raise InputError(
+                f'{self.path}, line {line}: {EXAMPLE_COLUMN} "{row[place]:.40}" is not a whole '
+                "number: correct it, or take the whole column out."
+            ) from None
+
+    def parse_score(self, line: int, row: Sequence[str]) -> float:
+        text = row[self.score_place].strip()
+        value = float(text) if _is_number(text) else math.nan
+        if 0 <= value <= 1:
+            return value
+        where = f'{self.path}, line {line}: {self.score_column} "{text:.40}"'
+        if not text:
+            raise InputError(f"{where} is empty: fill it in or delete the line.")
+        if math.isnan(value):
+            raise InputError(f"{where} is not a number: write 0 to 1, with a point as in 0.25.")
+        hint = ": if these are percentages, divide them by 100" if 1 < value <= 100 else ""
+        raise InputError(f"{where} is not from 0 to 1{hint or ': correct it'}.")
+
+
+def _plain_name(column: str) -> str:
+    return "_".join(column.split()).lower()
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,103 @@
+"""clew label: what it prints, how it ends, and the judge's settings."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clew.labels import read_scores
+from tests.labels.judge_server import Reply, judge_server
+from tests.labels.text_stores import trace_row, write_text_store
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    rows = [
+        trace_row(0, "[bold]Rome\x1b[2J", ["Rome"], category="capital"),
+        trace_row(1, "It is Oslo", ["Rome"], category="capital"),
+        trace_row(2, "Bonn", ["Rome"], category="city"),
+        trace_row(3, "Bern", None, category="city"),
+    ]
+    return write_text_store(tmp_path / "text", rows, planned_rows=9)
+
+
+def test_a_captured_store_is_labelled(run: Any, compact_store: Path, tmp_path: Path) -> None:
+    ended = run("label", compact_store, "--out", tmp_path / "new" / "scores.csv")
+    assert ended.code == 0, ended.err
+    assert "70 of 70 answers are wrong (100.0%) at score < 0.5" in ended.out
+    assert len(read_scores(tmp_path / "new" / "scores.csv").scores) == 70
+
+
+def test_it_says_what_is_wrong_left_out_and_worth_a_look(
+    run: Any, store: Path, tmp_path: Path
+) -> None:
+    ended = run("label", store, "--out", tmp_path / "s[/x].csv")
+    assert ended.code == 0, ended.err
+    assert "2 of 3 answers are wrong (66.7%) at score < 0.5\n" in ended.out
+    assert "left out: 1 answer has no accepted answers, e.g. q3\n" in ended.out
+    assert "the store is not finished: 4 of 9 planned answers are in it\n" in ended.out
+    assert re.search(r"capital +2 +1 +50.0%", ended.out)
+    assert "[bold]Rome\\u001b[2J" in ended.out and "\x1b" not in ended.out
+    assert f"scores in {tmp_path / 's[/x].csv'}\n" in ended.out
+
+
+def test_the_same_again_is_harmless_and_another_method_needs_overwrite(
+    run: Any, store: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "scores.csv"
+    run("label", store, "--out", out)
+    assert f"scores in {out} (as they were)" in run("label", store, "--out", out).out
+    other = ("label", store, "--out", out, "--method", "rouge-l")
+    refused = run(*other)
+    assert refused.code == 2 and "replace it with --overwrite" in refused.err
+    assert run(*other, "--overwrite").code == 0
+
+
+def test_a_judge_gets_the_key_from_the_environment_and_nobody_else_does(
+    run: Any, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setenv("MY_KEY", "sk-secret\n")
+    with judge_server(lambda *_: Reply(content="NO")) as server:
+        address = ("--judge-url", server.url, "--judge-model", "m", "--judge-key-env", "MY_KEY")
+        ended = run("label", store, "--out", tmp_path / "scores.csv", *address)
+        assert ended.code == 0, ended.err
+        assert set(server.keys) == {"Bearer sk-secret"}
+    assert "3 of 3 answers are wrong" in ended.out
+    assert "judged 3 of 3 answers" in ended.out
+    assert "sk-secret" not in ended.out + ended.err
+
+
+def test_a_judge_that_cannot_be_reached_ends_with_1(
+    run: Any, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with judge_server(lambda *_: Reply()) as server:
+        gone = server.url
+    settings = ("--judge-url", gone, "--judge-model", "m")
+    ended = run("label", store, "--out", tmp_path / "scores.csv", *settings)
+    assert ended.code == 1
+    assert "no connection" in ended.err and "the same command goes on from there" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--judge-url", "http://x/v1"), "give --judge-model too"),
+        (("--judge-model", "m"), "give --judge-url too"),
+        (("--judge-url", "x", "--judge-model", "m"), "give it as http://host:port/v1"),
+        (("--judge-url", "http://x", "--judge-model", "m", "--method", "exact"), "one of the two"),
+        (("--score-threshold", "2"), "score threshold 2 is not above 0"),
+    ],
+)
+def test_settings_that_make_no_sense_end_with_2(
+    run: Any, store: Path, tmp_path: Path, options: tuple[str, ...], message: str
+) -> None:
+    ended = run("label", store, "--out", tmp_path / "scores.csv", *options)
+    assert ended.code == 2
+    assert message in ended.err
+
+
+def test_help_has_a_line_to_paste(run: Any) -> None:
+    assert "Example: clew label " in run("label", "--help").out

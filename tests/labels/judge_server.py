@@ -1,0 +1,80 @@
+"""A chat completions server on this machine that replies as a test tells it to."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reply:
+    """What the server sends back; `hangs` leaves the request without a reply until the end."""
+
+    content: str | None = "YES"
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+    body: str | None = None
+    hangs: bool = False
+
+
+class JudgeServer:
+    """`asked` are the bodies of all requests, `keys` their Authorization headers."""
+
+    def __init__(self, answer: Callable[[dict[str, Any], int], Reply]) -> None:
+        self.answer = answer
+        self.asked: list[dict[str, Any]] = []
+        self.keys: list[str | None] = []
+        self.lock = threading.Lock()
+        self.ended = threading.Event()
+        self.url = ""
+
+    def take(self, body: dict[str, Any], key: str | None) -> Reply:
+        """The reply; `answer` gets what is to be graded with the body, and how often it came."""
+        graded = json.loads(body["messages"][-1]["content"])
+        with self.lock:
+            before = sum(graded == json.loads(b["messages"][-1]["content"]) for b in self.asked)
+            self.asked.append(body)
+            self.keys.append(key)
+        return self.answer({**graded, "body": body}, before)
+
+
+def _handler(server: JudgeServer) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            reply = server.take(body, self.headers["Authorization"])
+            if self.path != "/v1/chat/completions":
+                reply = Reply(status=404, body="no such path")
+            if reply.hangs:
+                server.ended.wait()
+                return
+            content = {"choices": [{"message": {"role": "assistant", "content": reply.content}}]}
+            text = (json.dumps(content) if reply.body is None else reply.body).encode()
+            self.send_response(reply.status)
+            for name, value in {**reply.headers, "Content-Length": str(len(text))}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(text)
+
+        def log_message(self, *_: object) -> None:
+            """Nothing on the terminal."""
+
+    return Handler
+
+
+@contextmanager
+def judge_server(answer: Callable[[dict[str, Any], int], Reply]) -> Iterator[JudgeServer]:
+    judge = JudgeServer(answer)
+    with ThreadingHTTPServer(("127.0.0.1", 0), _handler(judge)) as server:
+        judge.url = f"http://127.0.0.1:{server.server_address[1]}/v1"
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield judge
+        finally:
+            judge.ended.set()
+            server.shutdown()
+            thread.join()

@@ -28,9 +28,10 @@ def assert_graphs_equal(shard: Path, source: Path) -> None:
         for layer, graph in enumerate(layers):
             expected = graph.state["_store"].state["_mapping"]
             nodes = column["nodes"].reshape(node_ends[-1], -1)
-            nodes = nodes[node_ends[layer] - len(expected["x"]) : node_ends[layer]]
+            first = node_ends[layer] - len(expected["x"])
+            nodes = nodes[first : node_ends[layer]]
             at = slice(edge_ends[layer] - column["edge_counts"][layer], edge_ends[layer])
             edges = [column["edge_source"][at], column["edge_target"][at]]
             np.testing.assert_array_equal(nodes, expected["x"], strict=True)
-            np.testing.assert_array_equal(edges, expected["edge_index"])
+            np.testing.assert_array_equal(edges, expected["edge_index"] + first)
             np.testing.assert_array_equal(column["edge_attr"][at, None], expected["edge_attr"])

@@ -23,23 +23,74 @@ def inspect(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
 ) -> None:
     """Show what is in a store: totals, batches, lengths, some answers, the settings."""
-    from clew.traces.summary import StoreSummary, summarize_store
+    from clew.features.summary import holds_samples, summarize_samples
+    from clew.traces.summary import summarize_store
 
-    summary: StoreSummary = summarize_store(store)
+    is_samples = holds_samples(store)
+    summary: Any = summarize_samples(store) if is_samples else summarize_store(store)
+    console = Console(highlight=False)
     if as_json:
         text = json.dumps(summary.as_dict(), indent=1, ensure_ascii=False)
         typer.echo(plain_text(text, lines=True))
-        return
-    console = Console(highlight=False)
+    elif is_samples:
+        _print_samples(console, summary)
+    else:
+        _print_store(console, summary)
+
+
+def _print_store(console: Console, summary: Any) -> None:
     _print_totals(console, summary)
     _print_batches(console, summary)
     if summary.tokens:
         _print_lengths(console, summary)
         _print_examples(console, summary)
+    _print_notes(console, summary)
+
+
+def _print_samples(console: Console, summary: Any) -> None:
+    for store in summary.stores:
+        _print_totals(console, store)
+        _print_batches(console, store)
+        console.print()
+    _print_balance(console, summary.balance)
+    if summary.graphs:
+        _print_graph_sizes(console, summary.graphs)
+    # Both stores of a folder have the same settings, and leave out the same traces.
+    _print_notes(console, summary.stores[0])
+
+
+def _print_notes(console: Console, summary: Any) -> None:
     _print_settings(console, summary.settings)
     for note in summary.notes:
         console.print(plain_text(f"note: {note}"), markup=False)
     _print_skipped(console, summary)
+
+
+def _print_balance(console: Console, balance: Any) -> None:
+    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
+    table.add_column("split")
+    for name in ("samples", "made up", "right", "no label", "share made up"):
+        if name != "no label" or any(split.unlabelled for split in balance):
+            table.add_column(name, justify="right")
+    for split in balance:
+        counts = [split.samples, split.made_up, split.right]
+        counts += [split.unlabelled] if len(table.columns) > 5 else []
+        labelled = split.made_up + split.right
+        share = f"{split.made_up / labelled:.1%}" if labelled else "-"
+        table.add_row(split.split, *(f"{count:,}" for count in counts), share)
+    console.print(table)
+
+
+def _print_graph_sizes(console: Console, sizes: Any) -> None:
+    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
+    for name in ("of a sample", "min", "median", "mean", "max"):
+        table.add_column(name, justify="left" if name == "of a sample" else "right")
+    for label, spread in (("tokens", sizes.tokens), ("edges, all layers", sizes.edges)):
+        numbers = (spread.min, spread.median, spread.mean, spread.max)
+        table.add_row(label, *(f"{number:,.0f}" for number in numbers))
+    console.print()
+    console.print(table)
+    console.print(f"edges into each token of a layer: {sizes.edges_per_token:.1f} on average")
 
 
 def _print_totals(console: Console, summary: Any) -> None:
@@ -113,8 +164,8 @@ def _print_settings(console: Console, settings: dict[str, Any]) -> None:
 
 def _print_skipped(console: Console, summary: Any) -> None:
     if summary.skipped:
-        captured = "where" in summary.skipped[0]
-        nouns = ("question",) if captured else ("file or record", "files or records")
+        by_command = {"convert": ("file or record", "files or records"), "preprocess": ("trace",)}
+        nouns = by_command.get(summary.settings.get("command"), ("question",))
         console.print(f"\nleft out: {count_text(len(summary.skipped), *nouns)}")
         for entry in summary.skipped[:10]:
             text = plain_text(f"  {_where(entry)}: {entry['reason']}")

@@ -41,20 +41,22 @@ def convert_folder(
     out: Path,
     *,
     keep: Keep = "full",
+    names: str | None = None,
     on_file: OnFile | None = None,
 ) -> ConvertResult:
     """Convert every file of the older tools in `folder`, one shard a file.
 
     Files directly in the folder make a store at `out`, those of a subfolder one at
-    `out/<subfolder>`. Run again, it goes on where it stopped. `on_file(path, number, total)` is
-    called before each file. A file or record that cannot be used is left out and named in
+    `out/<subfolder>`; with `names`, a pattern such as "*.pkl.gz", only files directly in it that
+    match. Run again, it goes on where it stopped. `on_file(path, number, total)` is called before
+    each file. A file or record that cannot be used is left out and named in
     `skipped`. Raises InputError when there is nothing to convert, SettingsMismatchError when a
     store at `out` was made from other files or with another `keep`.
     """
     folder, out = Path(folder), Path(out)
     if keep not in ("full", "compact"):
         raise InputError(f'keep is "{keep}": choose "full" or "compact".')
-    groups = find_sources(folder, out)
+    groups = find_sources(folder, out, names)
     total = sum(len(group.files) for group in groups)
     parts: list[ConvertResult] = []
     done = 0

@@ -1,8 +1,8 @@
 """Old attention graphs, one a layer, as rows of a `graphs` store.
 
 A row keeps the layers of a sample one after the other: `nodes` and the edge columns are flat,
-`node_counts` and `edge_counts` say how many belong to each layer. Edges count the nodes of
-their own layer from 0.
+`node_counts` and `edge_counts` say how many belong to each layer. Edges count the nodes of the
+whole sample from 0, so that a batch is built by adding one number a sample.
 """
 
 from collections import Counter
@@ -95,12 +95,15 @@ class GraphFormat:
         return build_row(self.schema, columns)
 
     def _flatten(self, graphs: Sequence[LayerGraph]) -> dict[str, np.ndarray]:
-        edges = np.concatenate([graph.edges for graph in graphs], axis=1)
+        node_counts = np.array([len(graph.nodes) for graph in graphs], np.int32)
+        firsts = np.cumsum(node_counts, dtype=np.int32) - node_counts
+        shifted = [graph.edges + first for graph, first in zip(graphs, firsts, strict=True)]
+        edges = np.concatenate(shifted, axis=1)
         columns = {
             "nodes": narrow(np.concatenate([graph.nodes for graph in graphs]), self.notes),
             "edge_source": edges[0],
             "edge_target": edges[1],
-            "node_counts": np.array([len(graph.nodes) for graph in graphs], np.int32),
+            "node_counts": node_counts,
             "edge_counts": np.array([graph.edges.shape[1] for graph in graphs], np.int32),
         }
         attr = [graph.edge_attr for graph in graphs if graph.edge_attr is not None]

@@ -1,5 +1,6 @@
 """Finds the files of the older tools in a folder and says which store each belongs to."""
 
+import fnmatch
 import os
 import re
 from collections import defaultdict
@@ -34,29 +35,39 @@ class SourceGroup:
     unnumbered: tuple[Path, ...] = ()
 
 
-def find_sources(folder: Path, out: Path) -> list[SourceGroup]:
+def find_sources(folder: Path, out: Path, names: str | None = None) -> list[SourceGroup]:
     """The stores that `folder` turns into: one at `out`, or one at `out/<subfolder>` each.
+
+    With `names`, only files of the folder itself whose names match that pattern.
 
     Raises InputError when there is nothing to convert, or two files have the same number.
     """
     if not folder.is_dir():
         raise InputError(f'"{folder}" is not a folder: give the folder that holds the files.')
     found: dict[tuple[Path, FileKind], list[Path]] = defaultdict(list)
-    for parent, _, names in sorted(os.walk(folder)):
-        for name in sorted(names):
+    for parent, _, found_names in _walk(folder, names):
+        for name in sorted(found_names):
             ending = _find_ending(name)
             if ending:
                 found[Path(parent), _ENDINGS[ending]].append(Path(parent, name))
     if not found:
+        looked_for = names or ", ".join(PATTERNS) + " (NNNN is the number of the batch)"
         raise InputError(
-            f'"{folder}" and its subfolders hold no file of the older tools: clew looked for '
-            f"{', '.join(PATTERNS)} (NNNN is the number of the batch)."
+            f'"{folder}" {"holds" if names else "and its subfolders hold"} no file of the older '
+            f"tools: clew looked for {looked_for}."
         )
     mixed = {parent for parent, kind in found if (parent, _other(kind)) in found}
     return [
         _make_group(kind, _place_store(parent, kind, folder, out, parent in mixed), paths)
         for (parent, kind), paths in found.items()
     ]
+
+
+def _walk(folder: Path, names: str | None) -> list[tuple[str, list[str], list[str]]]:
+    if names is None:
+        return sorted(os.walk(folder))
+    files = [path.name for path in folder.iterdir() if path.is_file()]
+    return [(str(folder), [], fnmatch.filter(files, names))]
 
 
 def _place_store(parent: Path, kind: FileKind, folder: Path, out: Path, mixed: bool) -> Path:

@@ -1,0 +1,206 @@
+"""clew preprocess"""
+
+import shlex
+import time
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import psutil
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+from rich.table import Table
+
+from clew.cli.formats import bytes_text, count_text, duration_text, plain_text
+
+if TYPE_CHECKING:
+    from clew.features import PreprocessResult
+
+_EPILOG = (
+    "Example: `clew preprocess traces_data --scores-file ground_truth_scores.csv "
+    "--out preprocessed_data`"
+)
+_LOG_EVERY_SECONDS = 30.0
+# Left-out traces that are said one by one; the manifest names all.
+_MAX_SAID = 10
+
+
+class _SplitBy(StrEnum):
+    question = "question"
+    file = "file"
+
+
+class _HigherIs(StrEnum):
+    right = "right"
+    made_up = "made-up"
+
+
+def register(app: typer.Typer) -> None:
+    app.command(epilog=_EPILOG)(preprocess)
+
+
+def preprocess(
+    store: Annotated[Path, typer.Argument(help="The folder of a store of traces.")],
+    scores_file: Annotated[
+        Path, typer.Option(help="A CSV with question_id and score, such as clew label writes.")
+    ] = Path("ground_truth_scores.csv"),
+    score_threshold: Annotated[
+        float, typer.Option(help="Answers that score below count as made up.")
+    ] = 0.5,
+    out: Annotated[Path, typer.Option(help="The folder to write to, made if need be.")] = Path(
+        "preprocessed_data"
+    ),
+    attn_threshold: Annotated[
+        float, typer.Option(help="Leave out attention edges that are weaker.")
+    ] = 0.0,
+    top_k: Annotated[
+        int | None,
+        typer.Option(help="Strongest edges to keep of every token and layer. [default: all]"),
+    ] = None,
+    node_dim: Annotated[
+        int | None,
+        typer.Option(help="Numbers to keep of every node, the weightiest first. [default: all]"),
+    ] = None,
+    split: Annotated[
+        str, typer.Option(help="Shares of training, validation and test.")
+    ] = "70/15/15",
+    split_by: Annotated[
+        _SplitBy,
+        typer.Option(help="question: stratified, stays when data is added; file: whole batches."),
+    ] = _SplitBy.question,
+    no_sequences: Annotated[
+        bool, typer.Option("--no-sequences", help="Make only the graphs.")
+    ] = False,
+    no_graphs: Annotated[
+        bool, typer.Option("--no-graphs", help="Make only the sequences.")
+    ] = False,
+    workers: Annotated[
+        int | None, typer.Option(help="Batches made at a time. [default: one a core]")
+    ] = None,
+    skip_unlabelled: Annotated[
+        bool, typer.Option("--skip-unlabelled", help="Leave out answers that have no score.")
+    ] = False,
+    score_column: Annotated[
+        str | None,
+        typer.Option(help="The column with the scores. [default: score, or the only one]"),
+    ] = None,
+    higher_is: Annotated[
+        _HigherIs | None,
+        typer.Option(help="What a high score says of an answer. [default: by the column's name]"),
+    ] = None,
+) -> None:
+    """Turn traces and their scores into training samples: sequences, graphs, and their splits.
+
+    A run that was broken off goes on where it was: give the same command. So does one whose
+    store has grown since; what was split before stays where it is.
+    """
+    from clew.features import PreprocessConfig, preprocess_store
+    from clew.splits import parse_split
+
+    console = Console(highlight=False, soft_wrap=True)
+    wanted = {"sequences": not no_sequences, "graphs": not no_graphs}
+    config = PreprocessConfig(
+        store=store,
+        scores_file=scores_file,
+        out=out,
+        score_threshold=score_threshold,
+        attn_threshold=attn_threshold,
+        top_k=top_k,
+        node_dim=node_dim,
+        shares=parse_split(split),
+        split_by=split_by.value,
+        kinds=tuple(kind for kind, is_wanted in wanted.items() if is_wanted),  # type: ignore[misc]
+        workers=workers,
+        skip_unlabelled=skip_unlabelled,
+        score_column=score_column,
+        higher_is=higher_is.value if higher_is else None,
+    )
+    result = preprocess_store(config, _ConsoleReporter(console))
+    _print_result(console, result)
+    if not result.complete:
+        raise typer.Exit(1)
+
+
+def _print_result(console: Console, result: "PreprocessResult") -> None:
+    def say(text: str, style: str | None = None) -> None:
+        console.print(plain_text(text), style=style, markup=False)
+
+    for skip in result.skipped[:_MAX_SAID]:
+        place = f"{skip['file']}, row {skip['record']} ({skip['question_id']})"
+        say(f"left out: {place}: {skip['reason']}")
+    if len(result.skipped) > _MAX_SAID:
+        say(f"left out: {len(result.skipped) - _MAX_SAID:,} more, named in the manifest")
+    console.print(_balance_table(result))
+    left_out = f", {len(result.skipped):,} left out" if result.skipped else ""
+    already = "" if result.made else " (all of them there already)"
+    say(
+        f"{count_text(result.samples, 'sample')}{already}{left_out}, {bytes_text(result.bytes)} "
+        f"in {result.out}"
+    )
+    for warning in result.warnings:
+        say(f"warning: {warning}", style="bold")
+    say(f"look at it with: clew inspect {shlex.quote(str(result.out))}")
+
+
+def _balance_table(result: "PreprocessResult") -> Table:
+    from clew.splits import SPLIT_NAMES
+
+    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
+    table.add_column("split")
+    for name in ("samples", "right", "made up"):
+        table.add_column(name, justify="right")
+    for name, (right, made_up) in zip(SPLIT_NAMES, result.counts.tolist(), strict=True):
+        table.add_row(name, f"{right + made_up:,}", f"{right:,}", f"{made_up:,}")
+    return table
+
+
+class _ConsoleReporter:
+    """A bar on a terminal, a line now and then in a log."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._bar: Progress | None = None
+        self._before = self._planned = self._samples = self._bytes = 0
+        self._started = self._last_line = 0.0
+
+    def say(self, message: str) -> None:
+        text = message if self._console.is_terminal else f"{datetime.now():%F %T}  {message}"
+        self._console.print(plain_text(text), style="dim", markup=False)
+
+    def begin(self, done: int, planned: int, max_bytes: int) -> None:
+        if done:
+            self.say(f"{done:,} of {planned:,} samples are there already")
+        self.say(f"{planned - done:,} samples to make: at most {bytes_text(max_bytes)} on disk")
+        self._before, self._planned = done, planned
+        self._started = self._last_line = time.monotonic()
+        if self._console.is_terminal:
+            text = TextColumn("{task.description}", markup=False)
+            self._bar = Progress(SpinnerColumn(), BarColumn(), text, console=self._console)
+            self._task = self._bar.add_task(f"{done:,}/{planned:,}", total=planned, completed=done)
+            self._bar.start()
+
+    def advance(self, samples: int, written_bytes: int) -> None:
+        self._samples += samples
+        self._bytes += written_bytes
+        if self._bar is not None:
+            done = self._before + self._samples
+            self._bar.update(self._task, completed=done, description=self._line())
+        elif time.monotonic() - self._last_line >= _LOG_EVERY_SECONDS:
+            self._last_line = time.monotonic()
+            self.say(self._line())
+
+    def end(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def _line(self) -> str:
+        seconds = max(1e-9, time.monotonic() - self._started)
+        done = self._before + self._samples
+        left = (self._planned - done) * seconds / max(1, self._samples)
+        return (
+            f"{done:,}/{self._planned:,} samples, {self._samples / seconds:,.0f} samples/s, "
+            f"{bytes_text(self._bytes)} written, memory "
+            f"{bytes_text(psutil.Process().memory_info().rss)}, {duration_text(left)} left"
+        )

@@ -1,0 +1,16 @@
+"""From traces and labels to training samples: sequences over layers, graphs of attention."""
+
+from clew.features.config import PreprocessConfig
+from clew.features.preprocess import PreprocessResult, preprocess_store
+from clew.features.reporter import LoggingReporter, Reporter
+from clew.features.summary import SamplesSummary, summarize_samples
+
+__all__ = [
+    "LoggingReporter",
+    "PreprocessConfig",
+    "PreprocessResult",
+    "Reporter",
+    "SamplesSummary",
+    "preprocess_store",
+    "summarize_samples",
+]

@@ -1,0 +1,156 @@
+"""clew preprocess, and clew inspect on what it writes."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clew.splits import read_splits
+from tests.features.making import overwrite_value, write_scores
+from tests.legacy.old_files import write_sequences
+
+
+@pytest.fixture
+def scores(tmp_path: Path) -> Path:
+    return write_scores(tmp_path / "scores.csv", 70)
+
+
+@pytest.fixture
+def preprocess(run: Any, compact_store: Path, scores: Path) -> Any:
+    """Runs `clew preprocess` on the shared traces."""
+
+    def call(out: Path, *more: object, store: Path = compact_store) -> Any:
+        return run("preprocess", store, "--scores-file", scores, "--out", out, *more)
+
+    return call
+
+
+def test_it_says_what_it_made(preprocess: Any, tmp_path: Path) -> None:
+    ended = preprocess(tmp_path / "out")
+    assert ended.code == 0, ended.err
+    assert "70 samples to make: at most " in ended.out
+    rows = [line.split() for line in ended.out.splitlines()]
+    assert ["split", "samples", "right", "made", "up"] in rows
+    counts = [row[1:] for row in rows if row and row[0] in ("train", "validation", "test")]
+    assert [sum(map(int, column)) for column in zip(*counts, strict=True)] == [70, 42, 28]
+    assert "70 samples, " in ended.out and f" in {tmp_path / 'out'}\n" in ended.out
+    assert ended.out.endswith(f"look at it with: clew inspect {tmp_path / 'out'}\n")
+    again = preprocess(tmp_path / "out")
+    assert "70 samples (all of them there already), " in again.out
+    assert "to make" not in again.out
+
+
+def test_log_lines_carry_speed_size_and_memory(
+    preprocess: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clew.cli.preprocess._LOG_EVERY_SECONDS", 0)
+    out = preprocess(tmp_path / "out").out
+    assert "70/70 samples, " in out and " written, memory " in out and ", 0 s left" in out
+
+
+def test_a_terminal_gets_a_bar(
+    preprocess: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    assert "70/70 samples, " in preprocess(tmp_path / "out").out
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--split", "70/20"], 'clew: --split "70/20" is not of the form TRAIN/VALIDATION/TEST'),
+        (["--top-k", "5"], "clew: --top-k 5 is more than"),
+        (["--top-k", "0"], "clew: --top-k 0 makes no sense"),
+        (["--score-threshold", "7"], "clew: --score-threshold 7 makes no sense"),
+        (["--no-graphs", "--no-sequences"], "clew: --no-sequences and --no-graphs together"),
+        (["--scores-file", "nowhere.csv"], "nowhere.csv"),
+        (["--score-column", "nothing"], "nothing"),
+        (["--split-by", "moon"], "moon"),
+    ],
+)
+def test_wrong_use_gets_a_sentence(
+    preprocess: Any, tmp_path: Path, options: list[str], sentence: str
+) -> None:
+    ended = preprocess(tmp_path / "out", *options)
+    assert ended.code == 2
+    assert sentence in ended.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_other_settings_end_with_1(preprocess: Any, tmp_path: Path) -> None:
+    preprocess(tmp_path / "out")
+    ended = preprocess(tmp_path / "out", "--node-dim", 2)
+    assert ended.code == 1
+    assert "node_dim: 4 in the store, 2 now" in ended.err
+
+
+def test_what_is_left_out_is_named_and_ends_with_1(
+    preprocess: Any, run: Any, store: Path, tmp_path: Path
+) -> None:
+    overwrite_value(store / "batch_0000.arrow", "nodes", 4, 0, np.nan)
+    ended = preprocess(tmp_path / "out", store=store)
+    assert ended.code == 1
+    assert "left out: batch_0000.arrow, row 4 (q" in ended.out
+    assert "69 samples, 1 left out, " in ended.out
+    shown = run("inspect", tmp_path / "out").out
+    assert "left out: 1 trace\n  batch_0000.arrow, record 4: its nodes holds NaN" in shown
+
+
+def test_one_class_is_said_loudly(preprocess: Any, tmp_path: Path) -> None:
+    ended = preprocess(tmp_path / "out", "--score-threshold", 0)
+    assert ended.code == 0
+    assert "warning: all 70 answers are right (score not below 0)" in ended.out
+
+
+def test_scores_where_higher_is_made_up(preprocess: Any, tmp_path: Path) -> None:
+    assert preprocess(tmp_path / "out", "--higher-is", "made-up").code == 0
+    splits = read_splits(tmp_path / "out" / "splits.csv")
+    labels = dict(zip(splits.question_id.to_pylist(), splits.label.tolist(), strict=True))
+    assert (labels["q0"], labels["q1"]) == (1.0, 0.0)
+
+
+def test_inspect_a_folder_and_a_store_in_it(preprocess: Any, run: Any, tmp_path: Path) -> None:
+    preprocess(tmp_path / "out")
+    for place in ("out", "out/graphs"):
+        text = run("inspect", tmp_path / place).out
+        assert "graphs: 70 graphs, " in text
+        assert ("sequences: 70 sequences, " in text) == (place == "out")
+        assert "share made up" in text and "edges, all layers" in text
+        assert "edges into each token of a layer: " in text
+        assert "  score_threshold: 0.5\n" in text and "  shape: layers 3, dim 32, " in text
+    shown = json.loads(run("inspect", tmp_path / "out", "--json").out)
+    assert [split["split"] for split in shown["balance"]] == ["train", "validation", "test"]
+    assert sum(split["samples"] for split in shown["balance"]) == 70
+    assert [store["kind"] for store in shown["stores"]] == ["sequences", "graphs"]
+    assert 1 < shown["graphs"]["edges_per_token"] <= 4
+
+
+def test_inspect_converted_samples(run: Any, tmp_path: Path) -> None:
+    write_sequences(tmp_path / "old" / "preprocessed_0001.pt")
+    run("convert", tmp_path / "old", "--out", tmp_path / "new")
+    rows = [line.split() for line in run("inspect", tmp_path / "new").out.splitlines()]
+    assert ["all", "3", "1", "2", "33.3%"] in rows
+
+
+def test_inspect_splits_that_do_not_fit(preprocess: Any, run: Any, tmp_path: Path) -> None:
+    preprocess(tmp_path / "out")
+    path = tmp_path / "out" / "splits.csv"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+    ended = run("inspect", tmp_path / "out")
+    assert ended.code == 1
+    assert 'run the same "clew preprocess" again' in ended.err
+    assert preprocess(tmp_path / "out").code == 0
+    assert run("inspect", tmp_path / "out").code == 0
+
+
+def test_names_with_spaces_can_be_pasted(
+    preprocess: Any, run: Any, compact_store: Path, tmp_path: Path
+) -> None:
+    store = Path(shutil.copytree(compact_store, tmp_path / "my traces"))
+    ended = preprocess(tmp_path / "mis datos ñ", store=store)
+    assert ended.out.endswith(f"clew inspect '{tmp_path / 'mis datos ñ'}'\n")
+    assert run("inspect", tmp_path / "mis datos ñ").code == 0

@@ -16,6 +16,9 @@ demo: $(READY)
 	$(BIN)/clew extract --questions facts --num-samples 300 --batch-size 100 --out $(DEMO)/traces_data
 	$(BIN)/clew inspect $(DEMO)/traces_data
 	$(BIN)/clew verify $(DEMO)/traces_data
+	$(BIN)/clew label $(DEMO)/traces_data --out $(DEMO)/ground_truth_scores.csv --overwrite
+	$(BIN)/clew preprocess $(DEMO)/traces_data --scores-file $(DEMO)/ground_truth_scores.csv --out $(DEMO)/preprocessed_data
+	$(BIN)/clew inspect $(DEMO)/preprocessed_data
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -85,6 +85,11 @@ def label(
     _print_examples(console, result)
     _print_categories(console, result)
     _print_totals(console, result)
+    scores = f"--scores-file {result.path}"
+    next_command = f"clew preprocess {store} {scores} --out preprocessed_data"
+    console.print(
+        plain_text(f"make training samples with: {next_command}"), markup=False, soft_wrap=True
+    )
 
 
 def _judge_config(

@@ -30,12 +30,27 @@ def verify(
 ) -> None:
     """Check a store: hashes, row counts, gaps, half-written parts. Exit code 1 if it is not whole.
 
-    After --repair, give the same extract or convert again: it makes the lost rows anew.
+    After --repair, give the command that made it again: it makes the lost rows anew.
     """
+    console = Console(highlight=False, soft_wrap=True)
+    codes = [_verify_one(one, repair, console) for one in _stores_in(store)]
+    if any(codes):
+        raise typer.Exit(1)
+
+
+def _stores_in(folder: Path) -> list[Path]:
+    """The store itself, or the stores that "clew preprocess" and "clew convert" put in a folder."""
+    from clew.shards.manifest import MANIFEST_NAME
+
+    inner = sorted(path.parent for path in folder.glob(f"*/{MANIFEST_NAME}"))
+    return [folder] if (folder / MANIFEST_NAME).exists() or not inner else inner
+
+
+def _verify_one(store: Path, repair: bool, console: Console) -> int:
+    """Check one store; the exit code that it calls for."""
     from clew.shards import ensure_manifest, read_manifest, repair_store, verify_store
     from clew.shards.verify import way_on
 
-    console = Console(highlight=False, soft_wrap=True)
     if repair and (rebuilt := ensure_manifest(store)):
         _say(console, rebuilt)
     with _show_shards(console) as on_shard:
@@ -51,12 +66,13 @@ def verify(
         if problems and harmless:
             _say(console, f"{way_on(read_manifest(store))} to make what is missing")
         if problems:
-            raise typer.Exit(0 if harmless else 1)
+            return 0 if harmless else 1
     if problems:
         if any(problem.kind not in ("part", "gap") for problem in problems):
             _say(console, f"to put it right: clew verify {store} --repair")
-        raise typer.Exit(1)
+        return 1
     _say(console, f"{store} is whole: every shard has the bytes it was written with")
+    return 0
 
 
 def _say(console: Console, text: str) -> None:

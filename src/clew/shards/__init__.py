@@ -1,5 +1,7 @@
 """Bytes on disk: Arrow shards, their manifest, locks and checks. Knows nothing above it."""
 
+from clew.shards.files import CachedFiles, MappedFiles, ReadFiles, ShardFiles
+from clew.shards.layout import ColumnLayout, ShardLayout, read_layout
 from clew.shards.lock import Part, writer_lock
 from clew.shards.manifest import Manifest, ShardEntry, read_manifest, shard_name
 from clew.shards.reader import ShardReader, StoreReader, read_value
@@ -7,16 +9,23 @@ from clew.shards.verify import Problem, add_shard, ensure_manifest, repair_store
 from clew.shards.writer import ShardWriter, read_intact_batches
 
 __all__ = [
+    "CachedFiles",
+    "ColumnLayout",
     "Manifest",
+    "MappedFiles",
     "Part",
     "Problem",
+    "ReadFiles",
     "ShardEntry",
+    "ShardFiles",
+    "ShardLayout",
     "ShardReader",
     "ShardWriter",
     "StoreReader",
     "add_shard",
     "ensure_manifest",
     "read_intact_batches",
+    "read_layout",
     "read_manifest",
     "read_value",
     "repair_store",

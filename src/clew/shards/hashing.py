@@ -48,4 +48,5 @@ def _checksum_array(array: pa.Array, checksum: int) -> int:
     if pa.types.is_string(kind):
         text = "\0".join("" if value is None else value for value in array.to_pylist())
         return zlib.crc32(text.encode("utf-8", "surrogatepass"), checksum)
-    return zlib.crc32(array.fill_null(0).to_numpy(zero_copy_only=False), checksum)
+    known = array.fill_null(0) if array.null_count else array
+    return zlib.crc32(known.to_numpy(zero_copy_only=False), checksum)

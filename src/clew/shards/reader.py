@@ -1,5 +1,6 @@
 """Read shards by mapping them into memory: opening costs a footer, a row costs its own bytes."""
 
+import errno
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
@@ -25,16 +26,22 @@ class ShardReader:
                 f'"clew verify --repair {path.parent}" and then the command that made it.'
             ) from None
         except (pa.ArrowInvalid, OSError) as error:
-            raise StoreError(
-                f"shard {path.name} cannot be read ({str(error).splitlines()[0]}): "
-                f'run "clew verify {path.parent}".'
-            ) from None
+            raise _explain(path, error) from None
         self._batches: list[pa.RecordBatch | None] = [None] * self._file.num_record_batches
         self._row_of_id: np.ndarray | None = None
 
     @property
     def schema(self) -> pa.Schema:
         return self._file.schema
+
+    def whole_file(self) -> pa.Buffer:
+        """The mapped file; it stays mapped as long as the buffer, or a view of it, lives."""
+        self._map.seek(0)
+        return self._map.read_buffer()
+
+    def close(self) -> None:
+        """Give the file back; what was read of it stays mapped."""
+        self._map.close()
 
     @property
     def num_record_batches(self) -> int:
@@ -92,6 +99,23 @@ class StoreReader:
         while len(self._open) > self._max_open:
             self._open.popitem(last=False)
         return reader
+
+
+def _explain(path: Path, error: Exception) -> StoreError:
+    if getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE):
+        return too_many_files(path)
+    reason = str(error).splitlines()[0]
+    return StoreError(
+        f'shard {path.name} cannot be read ({reason}): run "clew verify {path.parent}".'
+    )
+
+
+def too_many_files(path: Path) -> StoreError:
+    """The sentence for a process that has reached its limit of open files."""
+    return StoreError(
+        f"{path.name} cannot be opened: too many open files. Raise the limit of this process "
+        f'("ulimit -n 4096"), or use fewer workers.'
+    )
 
 
 def read_value(array: pa.Array, row: int) -> Any:

@@ -67,7 +67,9 @@ def verify_store(store: Path, on_shard: OnShard | None = None) -> list[Problem]:
 
 def way_on(manifest: Manifest) -> str:
     """What makes the missing rows of a store; only a capture plans how many there will be."""
-    return "convert again" if manifest.planned_rows is None else "run the same extraction again"
+    if manifest.planned_rows is not None:
+        return "run the same extraction again"
+    return f"{manifest.settings.get('command', 'convert')} again"
 
 
 def expected_rows(manifest: Manifest) -> dict[int, int]:

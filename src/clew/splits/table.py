@@ -133,6 +133,8 @@ def _read_table(path: Path) -> pa.Table:
             path,
             parse_options=arrow_csv.ParseOptions(newlines_in_values=True),
             convert_options=options,
+            # Arrow's own pool would hold on to several times the size of the table.
+            memory_pool=pa.system_memory_pool(),
         )
     except FileNotFoundError:
         raise InputError(

@@ -1,0 +1,18 @@
+"""Training samples for PyTorch: streamed, by place, or as whole batches from clew's own loader."""
+
+from clew.datasets.graphs import GraphSample, collate
+from clew.datasets.lazy import PreprocessedGNNMapDataset, PreprocessedLSTMMapDataset
+from clew.datasets.loader import Loader
+from clew.datasets.order import Rank
+from clew.datasets.stream import PreprocessedGNNDataset, PreprocessedLSTMDataset
+
+__all__ = [
+    "GraphSample",
+    "Loader",
+    "PreprocessedGNNDataset",
+    "PreprocessedGNNMapDataset",
+    "PreprocessedLSTMDataset",
+    "PreprocessedLSTMMapDataset",
+    "Rank",
+    "collate",
+]

@@ -1,0 +1,62 @@
+"""Memory for batches that is used again.
+
+Filling fresh memory costs several times a copy, since the system clears every page of it first.
+A buffer comes back by itself when the last tensor over it is gone, so a batch that someone keeps
+is never written over.
+"""
+
+import math
+import weakref
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+import torch
+
+_SMALLEST_BYTES = 4096
+_KEPT_OF_A_SIZE = 16
+
+
+class BufferPool:
+    """Gives out tensors on the CPU. Pinned ones come from PyTorch's own pool, which waits for
+    copies to a GPU that are still under way before it gives the same memory out again."""
+
+    def __init__(self, *, pinned: bool = False) -> None:
+        self._pinned = pinned
+        self._free: dict[int, list[np.ndarray]] = defaultdict(list)
+
+    def take(self, shape: tuple[int, ...], dtype: np.dtype) -> torch.Tensor:
+        """A tensor with whatever was in its memory before."""
+        if self._pinned:
+            kind = torch.from_numpy(np.zeros(0, dtype)).dtype
+            return torch.empty(shape, dtype=kind, pin_memory=True)
+        size = math.prod(shape) * dtype.itemsize
+        whole = _size_class(size)
+        try:
+            buffer = self._free[whole].pop()
+        except IndexError:
+            buffer = np.empty(whole, np.uint8)
+        array = buffer[:size].view(dtype).reshape(shape)
+        # PyTorch holds on to the very array that it is given, for as long as its memory is used.
+        weakref.finalize(array, self._give_back, buffer).atexit = False
+        return torch.from_numpy(array)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _new_pool, (self._pinned,)  # free memory does not travel to other processes
+
+    def _give_back(self, buffer: np.ndarray) -> None:
+        free = self._free[len(buffer)]
+        if len(free) < _KEPT_OF_A_SIZE:
+            free.append(buffer)
+
+
+def _new_pool(pinned: bool) -> BufferPool:
+    return BufferPool(pinned=pinned)
+
+
+def _size_class(size: int) -> int:
+    """At most a quarter more than asked for, so that ragged batches, each of another size, find
+    a buffer that an earlier one has left."""
+    size = max(size, _SMALLEST_BYTES)
+    step = 1 << (size.bit_length() - 3)
+    return -(-size // step) * step

@@ -1,0 +1,116 @@
+"""Which samples a folder holds: their questions, labels and splits, without their values."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from jaxtyping import Float32, Int64, UInt8
+
+from clew.errors import InputError, StoreError
+from clew.shards import StoreReader
+from clew.splits import SPLIT_NAMES, Shares, assign_splits, read_splits
+
+SPLITS_FILE = "splits.csv"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleIndex:
+    """One entry a sample, in the order in which the samples lie in the shards."""
+
+    rows: Int64[np.ndarray, " samples"]
+    example_ids: Int64[np.ndarray, " samples"]
+    question_ids: np.ndarray  # of Python's own texts: nothing is quicker to pick from
+    labels: Float32[np.ndarray, " samples"]
+    splits: UInt8[np.ndarray, " samples"]
+
+    def select(self, split: str | None) -> "SampleIndex":
+        """The samples of one split; None gives all."""
+        if split is None:
+            return self
+        if split not in SPLIT_NAMES:
+            raise InputError(f'split is "{split}": choose one of {", ".join(SPLIT_NAMES)}.')
+        chosen = self.splits == SPLIT_NAMES.index(split)
+        return SampleIndex(**{name: value[chosen] for name, value in vars(self).items()})
+
+
+def find_store(folder: Path, kind: str) -> Path:
+    """The store of `kind` ("sequences" or "graphs") in what `clew preprocess` wrote, or itself."""
+    inner = folder / kind
+    if (inner / "manifest.json").exists():
+        return inner
+    if (folder / SPLITS_FILE).exists():
+        raise StoreError(
+            f"{folder} holds no {kind}: they were left out when it was made. Run the "
+            f'"clew preprocess" command again without --no-{kind}.'
+        )
+    return folder
+
+
+def read_index(store: Path, kind: str) -> SampleIndex:
+    """Read the index of a sample store: splits.csv beside it, else the shards' small columns."""
+    reader = StoreReader(store)
+    if reader.manifest.kind != kind:
+        raise StoreError(_explain_kind(store, reader.manifest.kind, kind))
+    written = store.parent / SPLITS_FILE
+    index = _read_written(written) if written.exists() else _read_columns(reader)
+    if len(index.rows) != reader.manifest.rows:
+        raise StoreError(
+            f"{written} lists {len(index.rows):,} samples, {store} holds "
+            f'{reader.manifest.rows:,}: run the "clew preprocess" command again, it goes on where '
+            f"it stopped."
+        )
+    return index
+
+
+def _read_written(path: Path) -> SampleIndex:
+    splits = read_splits(path)
+    return SampleIndex(
+        rows=np.arange(len(splits.label)),
+        example_ids=splits.global_example_id,
+        question_ids=to_strings(splits.question_id.to_pylist()),
+        labels=np.array(splits.label),
+        splits=splits.split,
+    )
+
+
+def _read_columns(reader: StoreReader) -> SampleIndex:
+    """The index of a store without splits.csv (one that `clew convert` made): the splits are
+    those that `clew preprocess` would choose."""
+    names = {"global_example_id": pa.int64(), "question_id": pa.string(), "label": pa.float32()}
+    shards = [reader.shard(number) for number in range(len(reader.shards))]
+    ids, questions, labels = (
+        pa.chunked_array(
+            [chunk for shard in shards for chunk in shard.read_column(name).chunks], type=kind
+        )
+        for name, kind in names.items()
+    )
+    if labels.null_count:
+        raise StoreError(
+            f"{labels.null_count:,} of {len(labels):,} samples in {reader.path} have no label: "
+            f"they cannot be trained on. Make the samples again from the traces, with "
+            f'"clew preprocess".'
+        )
+    made_up = labels.to_numpy().astype(np.float32)
+    question_ids = questions.to_pylist()
+    return SampleIndex(
+        rows=np.arange(len(ids)),
+        example_ids=ids.to_numpy(),
+        question_ids=to_strings(question_ids),
+        labels=made_up,
+        splits=assign_splits(question_ids, None, made_up, shares=Shares()),
+    )
+
+
+def to_strings(texts: Sequence[str]) -> np.ndarray:
+    return np.array(texts, dtype=object)
+
+
+def _explain_kind(store: Path, found: str, wanted: str) -> str:
+    if found == "traces":
+        return (
+            f"{store} holds traces, not {wanted}: make training samples of them with "
+            f'"clew preprocess {store} --scores-file SCORES.csv --out preprocessed_data".'
+        )
+    return f"{store} holds {found}, not {wanted}: give the folder that holds the {wanted}."

@@ -1,0 +1,186 @@
+"""clew's own loader: threads that copy whole batches into memory that is used again."""
+
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from clew.datasets.buffers import BufferPool
+from clew.datasets.lazy import LazyDataset
+from clew.datasets.order import Order, Rank, check_seed, global_order
+from clew.datasets.reader import Access, Rows
+from clew.datasets.sequences import SequenceSamples
+from clew.datasets.stream import StreamDataset
+from clew.datasets.workers import current_rank
+from clew.errors import InputError
+
+_TASK_BYTES = 4 << 20
+_OPEN_FILES = 64
+
+
+class BatchSource(Protocol):
+    """Anything that reads whole batches by the places of their samples."""
+
+    def __len__(self) -> int: ...
+
+    def read_batch(self, indices: Rows, buffers: BufferPool) -> Any: ...
+
+
+class Loader:
+    """An iterable of ready batches; every iteration is the next epoch.
+
+    `dataset` is one of clew's data sets, or anything with `read_batch`. The order follows from
+    `seed` and the epoch alone; each sample comes exactly once an epoch. With several ranks,
+    `batch_size` is that of one rank, and together they see the batches that one process with
+    the whole batch would. `num_workers` threads read ahead; 0 reads when asked.
+
+    A batch's memory is used again once nothing refers to it any more: keep what you like.
+    `low_memory` reads files piece by piece instead of mapping them; None maps a store that fits
+    easily into free memory. `pin_memory` is for copies to a GPU.
+    """
+
+    def __init__(
+        self,
+        dataset: StreamDataset | LazyDataset | BatchSource,
+        batch_size: int,
+        *,
+        shuffle: bool = False,
+        seed: int = 0,
+        num_workers: int = 2,
+        drop_last: bool = False,
+        pin_memory: bool = False,
+        low_memory: bool | None = None,
+        rank: Rank | None = None,
+    ) -> None:
+        if batch_size < 1:
+            raise InputError(f"batch_size is {batch_size}: give 1 or more.")
+        if num_workers < 0:
+            raise InputError(f"num_workers is {num_workers}: give 0 or more.")
+        check_seed(seed)
+        self.dataset, self.batch_size, self.shuffle, self.seed = dataset, batch_size, shuffle, seed
+        self.num_workers, self.drop_last = num_workers, drop_last
+        self.rank = rank or getattr(dataset, "rank", None) or current_rank()
+        self._samples = _open(dataset, low_memory)
+        if 0 < len(self._samples) < self.rank.count:
+            raise InputError(
+                f"{len(self._samples):,} samples cannot be shared by {self.rank.count} processes: "
+                f"train with fewer, or on more data."
+            )
+        self._buffers = BufferPool(pinned=pin_memory and torch.cuda.is_available())
+        self._epoch, self._done, self._begun = 0, 0, False
+
+    def __len__(self) -> int:
+        """Batches of an epoch."""
+        return self._count_batches(len(self._samples))
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._begun:  # an iteration that was broken off: the next one is another epoch
+            self.set_epoch(self._epoch + 1)
+        self._begun = True
+        return self._run()
+
+    def set_epoch(self, epoch: int) -> None:
+        """The next iteration is this epoch, from its beginning; those after it count on."""
+        self._epoch, self._done, self._begun = epoch, 0, False
+
+    def state_dict(self) -> dict[str, int]:
+        """Where the loader is: batches that were given out count as used."""
+        return {
+            "seed": self.seed,
+            "epoch": self._epoch,
+            "done": self._done,
+            "samples": len(self._samples),
+        }
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """The next iteration goes on from there; raises InputError for other data or seed."""
+        for name, mine in (("seed", self.seed), ("samples", len(self._samples))):
+            if state[name] != mine:
+                raise InputError(
+                    f"the saved position belongs to a loader with {name} {state[name]:,}, this "
+                    f"one has {mine:,}: resume with the same data and seed, or start afresh."
+                )
+        self._epoch, self._done, self._begun = state["epoch"], state["done"], False
+
+    @property
+    def _global_batch(self) -> int:
+        return self.batch_size * self.rank.count
+
+    def _run(self) -> Iterator[Any]:
+        for batch, size in self._read_ahead(self._plan()):
+            self._done += size
+            yield batch
+        self.set_epoch(self._epoch + 1)
+
+    def _plan(self) -> list[list[Order]]:
+        """What is still to be read of the epoch, as tasks of one or more global batches."""
+        order = np.arange(len(self._samples))
+        if self.shuffle:
+            order = global_order(len(order), seed=self.seed, epoch=self._epoch)
+        order = order[self._done :]
+        count = self._count_batches(len(order))
+        if self.drop_last:
+            order = order[: count * self._global_batch]
+        batches = np.split(order, np.arange(1, count) * self._global_batch)[:count]
+        group = self._batches_a_task(len(batches))
+        return [batches[first : first + group] for first in range(0, len(batches), group)]
+
+    def _count_batches(self, samples: int) -> int:
+        """What would not give every rank a sample goes into the batch before it: a rank without
+        a batch, or with an empty one, would be out of step with the others."""
+        whole, rest = divmod(samples, self._global_batch)
+        own = rest >= self.rank.count or (rest and not whole)
+        return whole + int(bool(own) and not self.drop_last)
+
+    def _batches_a_task(self, batches: int) -> int:
+        """Small batches are read several at a time: handing a task to a thread has its price."""
+        size = getattr(self._samples, "sample_bytes", _TASK_BYTES) * self.batch_size
+        few_enough = batches // (4 * max(self.num_workers, 1))
+        return max(1, min(int(_TASK_BYTES / max(size, 1)), few_enough))
+
+    def _read_ahead(self, tasks: list[list[Order]]) -> Iterator[tuple[Any, int]]:
+        if not self.num_workers:
+            for task in tasks:
+                yield from self._read(task)
+            return
+        threads = ThreadPoolExecutor(self.num_workers, thread_name_prefix="clew-load")
+        under_way: deque[Future[list[tuple[Any, int]]]] = deque()
+        try:
+            for task in tasks:
+                under_way.append(threads.submit(self._read, task))
+                if len(under_way) > 2 * self.num_workers:
+                    yield from under_way.popleft().result()
+            while under_way:
+                yield from under_way.popleft().result()
+        finally:
+            threads.shutdown(cancel_futures=True)
+
+    def _read(self, task: list[Order]) -> list[tuple[Any, int]]:
+        """The batches of a task, each with the samples that all ranks together take of it."""
+        mine = [self.rank.share(batch) for batch in task]
+        if len(task) > 1 and isinstance(self._samples, SequenceSamples):
+            batches = self._samples.read_batches(mine, self._buffers)
+        else:
+            batches = [self._samples.read_batch(batch, self._buffers) for batch in mine]
+        return [(batch, len(whole)) for batch, whole in zip(batches, task, strict=True)]
+
+
+def _open(
+    dataset: StreamDataset | LazyDataset | BatchSource, low_memory: bool | None
+) -> BatchSource:
+    if not isinstance(dataset, StreamDataset | LazyDataset):
+        return _check_source(dataset)
+    access: dict[bool | None, Access | None] = {None: None, True: "read", False: "mapped"}
+    return dataset.source.open(access=access[low_memory], max_open=_OPEN_FILES)
+
+
+def _check_source(dataset: BatchSource) -> BatchSource:
+    if not hasattr(dataset, "read_batch"):
+        raise InputError(
+            f"{type(dataset).__name__} cannot be loaded: it has no read_batch(indices, buffers). "
+            f"Give one of clew's data sets, or use PyTorch's own DataLoader."
+        )
+    return dataset

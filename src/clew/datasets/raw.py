@@ -1,0 +1,205 @@
+"""Trace stores, and files of the older tools, trained on as they are: slower, no extra disk."""
+
+import glob
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from clew.datasets.graphs import GraphParts, GraphSamples
+from clew.datasets.index import SampleIndex, to_strings
+from clew.datasets.lazy import LazyDataset
+from clew.datasets.reader import Access, Rows, SampleReader
+from clew.datasets.sequences import SequenceSamples
+from clew.errors import InputError
+from clew.features.graphs import Edges, Nodes, build_graphs
+from clew.features.labelled import label_shards
+from clew.features.source import TraceSource
+from clew.labels import read_scores
+from clew.splits import Shares, assign_splits
+
+_EDGES = ("edge_source", "edge_weight")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RawTraces:
+    """A trace store with its scores. The splits are those that `clew preprocess` chooses."""
+
+    store: Path
+    scores_file: Path
+    score_threshold: float = 0.5
+    split: str | None = None
+    shares: Shares = field(default_factory=Shares)
+
+    def read_index(self) -> SampleIndex:
+        """Join the traces' ids with their scores; raises InputError when one has none."""
+        shards, _ = label_shards(
+            TraceSource(self.store).read_tables(),
+            read_scores(self.scores_file),
+            threshold=self.score_threshold,
+        )
+        tables = [shard.table for shard in shards]
+        ids = np.concatenate([table.global_example_id for table in tables])
+        question_ids = [name for table in tables for name in table.question_id]
+        questions = [text for table in tables for text in table.question]
+        labels = np.concatenate([shard.labels for shard in shards])
+        index = SampleIndex(
+            rows=np.arange(len(ids)),
+            example_ids=ids,
+            question_ids=to_strings(question_ids),
+            labels=labels,
+            splits=assign_splits(question_ids, questions, labels, shares=self.shares, order=ids),
+        )
+        return index.select(self.split)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RawSequences:
+    traces: RawTraces
+
+    def open(self, *, access: Access | None, max_open: int) -> SequenceSamples:
+        reader = SampleReader(self.traces.store, ("last_hidden",), access=access, max_open=max_open)
+        return SequenceSamples(reader, self.traces.read_index(), column="last_hidden")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RawGraphs:
+    traces: RawTraces
+    attn_threshold: float = 0.0
+    with_sequence: bool = False
+
+    def open(self, *, access: Access | None, max_open: int) -> "TraceGraphSamples":
+        sequences = None
+        if self.with_sequence:
+            beside = RawSequences(traces=self.traces)
+            sequences = beside.open(access=access, max_open=max_open)
+        reader = SampleReader(
+            self.traces.store,
+            ("last_hidden", "nodes", *_EDGES),
+            access=access,
+            max_open=max_open,
+        )
+        return TraceGraphSamples(reader, self.traces.read_index(), sequences, self.attn_threshold)
+
+
+class TraceGraphSamples(GraphSamples):
+    """Graphs built from the edges that a trace keeps of every token, when they are read."""
+
+    def __init__(
+        self,
+        reader: SampleReader,
+        index: SampleIndex,
+        sequences: SequenceSamples | None,
+        attn_threshold: float,
+    ) -> None:
+        super().__init__(reader, index, sequences)
+        self._layers = reader.columns["last_hidden"].item_shape[0]
+        self._attn_threshold = attn_threshold
+
+    def read_parts(self, rows: Rows) -> list[GraphParts]:
+        shards = self.reader.locate(rows)
+        places = zip(rows.tolist(), shards.tolist(), strict=True)
+        return [self._build(row, shard) for row, shard in places]
+
+    def _build(self, row: int, shard: int) -> GraphParts:
+        nodes, source, weight = (
+            self.reader.read_row(name, row, shard) for name in ("nodes", *_EDGES)
+        )
+        tokens = np.array([len(nodes) // self._layers])
+        graphs = build_graphs(
+            Edges(source=source, weight=weight),
+            Nodes(tokens=tokens, layers=self._layers),
+            self._attn_threshold,
+        )
+        return GraphParts(
+            nodes=nodes,
+            edges=(graphs.source, graphs.target),
+            edge_attr=graphs.weight[:, None],
+            node_counts=np.full(self._layers, tokens[0], np.int32),
+            edge_counts=graphs.edge_counts[0],
+        )
+
+
+class RawLSTMDataset(LazyDataset):
+    """The sequences of traces that were not preprocessed, by place.
+
+    `traces` is a trace store, or a pattern such as "traces_data/*.pkl*" for files of the older
+    tools; these are first turned into a store at `converted`.
+    """
+
+    def __init__(
+        self,
+        traces: str | Path,
+        scores_file: str | Path,
+        *,
+        score_threshold: float = 0.5,
+        split: str | None = None,
+        converted: str | Path | None = None,
+        max_cache_batches: int = 2,
+    ) -> None:
+        raw = open_traces(traces, scores_file, score_threshold, split, converted)
+        super().__init__(RawSequences(traces=raw), max_cache_batches=max_cache_batches)
+
+
+class RawGNNDataset(LazyDataset):
+    """The graphs of traces that were not preprocessed, by place; built when they are read."""
+
+    def __init__(
+        self,
+        traces: str | Path,
+        scores_file: str | Path,
+        *,
+        score_threshold: float = 0.5,
+        split: str | None = None,
+        converted: str | Path | None = None,
+        max_cache_batches: int = 2,
+        attn_threshold: float = 0.0,
+        with_sequence: bool = False,
+    ) -> None:
+        raw = open_traces(traces, scores_file, score_threshold, split, converted)
+        source = RawGraphs(traces=raw, attn_threshold=attn_threshold, with_sequence=with_sequence)
+        super().__init__(source, max_cache_batches=max_cache_batches)
+
+
+def open_traces(
+    traces: str | Path,
+    scores_file: str | Path,
+    score_threshold: float,
+    split: str | None,
+    converted: str | Path | None,
+) -> RawTraces:
+    """A store as it is; a pattern of old files after converting them."""
+    store = Path(traces)
+    if glob.has_magic(str(traces)):
+        store = convert_pattern(str(traces), converted)
+    return RawTraces(
+        store=store, scores_file=Path(scores_file), score_threshold=score_threshold, split=split
+    )
+
+
+def convert_pattern(pattern: str, converted: str | Path | None) -> Path:
+    """Turn the old trace files that match into a store; files done earlier are kept.
+
+    Raises InputError when a file could not be used: training on a part must be asked for.
+    """
+    from clew.legacy import convert_folder
+
+    folder, names = Path(pattern).parent, Path(pattern).name
+    if glob.has_magic(str(folder)):
+        raise InputError(
+            f'the pattern "{pattern}" has wildcards in its folder: give the files of one folder, '
+            f'for example "traces_data/*.pkl*".'
+        )
+    if converted is None:
+        raise InputError(
+            f'"{pattern}" names files of the older tools: say where the store made of them is to '
+            f'lie (converted="traces_store").'
+        )
+    result = convert_folder(folder, Path(converted), keep="compact", names=names)
+    if not result.complete:
+        left_out = result.skipped[0]
+        raise InputError(
+            f"{len(result.skipped):,} files or records of {pattern} cannot be used, e.g. "
+            f'{left_out}. Take them away, or use what could be read: "{converted}".'
+        )
+    return Path(converted)

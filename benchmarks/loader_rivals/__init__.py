@@ -23,11 +23,13 @@ RANDOM_ACCESS = {
     "plain": ("plain", "PlainLRU", None),
     "mosaicml-streaming": ("mosaicml", "MosaicMLRandom", "mosaicml-streaming"),
     "clew": ("clew_loader", "ClewRandom", "clew"),
+    "clew, two shards": ("clew_loader", "ClewTwoShards", "clew"),
     "clew, views": ("clew_loader", "ClewViews", "clew"),
 }
 GRAPHS = {
     "PyG": ("graphs", "PyG", "torch-geometric"),
     "clew": ("clew_loader", "ClewGraphs", "clew"),
+    "clew, two threads": ("clew_loader", "ClewGraphLoader", "clew"),
 }
 
 

@@ -121,6 +121,7 @@ class ClewRandom:
     """Map-style access, one sample after the other, each a copy; all shards may stay mapped."""
 
     copy = True
+    max_cache_batches = None
 
     def prepare(self, data, folder):
         write_sequences(data, folder)
@@ -140,6 +141,12 @@ class ClewViews(ClewRandom):
     copy = False
 
 
+class ClewTwoShards(ClewRandom):
+    """The same with two shards mapped at a time, which is the default."""
+
+    max_cache_batches = 2
+
+
 class ClewGraphs:
     """Flat ragged arrays with offsets, from mapped shards; one thread, as PyG's collate."""
 
@@ -153,3 +160,19 @@ class ClewGraphs:
 
     def collate(self, rows):
         return self.samples.read_batch(np.array(rows), self.buffers)
+
+
+class ClewGraphLoader:
+    """The loader that training uses: the same batches from two threads, shuffled anew."""
+
+    def prepare(self, data, folder):
+        ClewGraphs().prepare(data, folder)
+
+    def open(self, _data, folder):
+        dataset = PreprocessedGNNMapDataset(folder)
+        self.loader = Loader(
+            dataset, GRAPH_BATCH, shuffle=True, num_workers=WORKERS, low_memory=False
+        )
+
+    def run_epoch(self):
+        return sum(len(batch.label) for batch in self.loader)

@@ -17,6 +17,10 @@ class StoreLockedError(StoreError):
     """Another process is writing the same part of the store."""
 
 
+class TooManyFilesError(StoreError):
+    """The process may not open another file."""
+
+
 class OtherVersionError(StoreError):
     """A store was written by a clew whose format this one does not read."""
 

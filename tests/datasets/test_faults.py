@@ -185,20 +185,34 @@ def read_with_few_files(folder: Path, places: list[int]) -> int:
     return len(places)
 
 
+def test_fewer_open_files_are_enough_for_reading(many_shards: Path) -> None:
+    """Also where looking into a new shard, not reading it, meets the limit."""
+    outcome = run_in_child(read_batches_with_few_files, many_shards)
+    assert outcome.value == 120, outcome.trace
+
+
+def read_batches_with_few_files(folder: Path) -> int:
+    allow_more_files(20)
+    loader = Loader(PreprocessedLSTMDataset(folder), 1, num_workers=0, low_memory=True)
+    return sum(len(batch["index"]) for batch in loader)
+
+
 def test_mapping_needs_no_open_files(many_shards: Path) -> None:
     outcome = run_in_child(map_with_few_files, many_shards)
     assert outcome.value == 120, outcome.trace
 
 
 def map_with_few_files(folder: Path) -> int:
+    dataset = PreprocessedLSTMDataset(folder)
+    next(iter(dataset))  # what is imported at the first use opens files of its own
     allow_more_files(4)
-    loader = Loader(PreprocessedLSTMDataset(folder), 8, shuffle=True, low_memory=False)
+    loader = Loader(dataset, 8, shuffle=True, low_memory=False)
     return sum(len(batch["index"]) for batch in loader)
 
 
 def test_no_open_file_at_all_is_said(many_shards: Path) -> None:
     outcome = run_in_child(read_without_files, many_shards)
-    assert outcome.error.startswith("StoreError: batch_"), outcome.trace
+    assert outcome.error.startswith("TooManyFilesError: batch_"), outcome.trace
     assert 'too many open files. Raise the limit of this process ("ulimit -n' in outcome.error
 
 

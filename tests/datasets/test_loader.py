@@ -162,6 +162,8 @@ def test_a_position_in_other_data_or_with_another_seed_is_refused(samples: Path)
     state = Loader(PreprocessedLSTMDataset(samples), 8, seed=3).state_dict()
     with pytest.raises(InputError, match=r"with seed 3, this one has 4: resume with the same data"):
         Loader(PreprocessedLSTMDataset(samples), 8, seed=4).load_state_dict(state)
+    with pytest.raises(InputError, match=r"with shuffle False, this one has True: resume"):
+        Loader(PreprocessedLSTMDataset(samples), 8, seed=3, shuffle=True).load_state_dict(state)
     train = PreprocessedLSTMDataset(samples, split="train")
     with pytest.raises(InputError, match=rf"with samples 105, this one has {len(train)}: resume"):
         Loader(train, 8, seed=3).load_state_dict(state)

@@ -95,6 +95,13 @@ def test_the_data_set_itself_goes_on(samples: Path) -> None:
     assert [int(sample["index"]) for sample in other] == following
 
 
+def test_the_position_of_pytorch_workers_is_not_known_here(samples: Path) -> None:
+    dataset = PreprocessedLSTMDataset(samples)
+    next(iter(DataLoader(dataset, batch_size=8, num_workers=2)))
+    with pytest.raises(InputError, match="read by worker processes.*StatefulDataLoader"):
+        dataset.state_dict()
+
+
 def test_an_iterator_goes_on_by_itself(samples: Path) -> None:
     stream = iter(PreprocessedLSTMDataset(samples))
     for _ in range(33):

@@ -1,6 +1,7 @@
 """clew label"""
 
 import os
+import shlex
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -85,8 +86,8 @@ def label(
     _print_examples(console, result)
     _print_categories(console, result)
     _print_totals(console, result)
-    scores = f"--scores-file {result.path}"
-    next_command = f"clew preprocess {store} {scores} --out preprocessed_data"
+    scores = f"--scores-file {shlex.quote(str(result.path))}"
+    next_command = f"clew preprocess {shlex.quote(str(store))} {scores} --out preprocessed_data"
     console.print(
         plain_text(f"make training samples with: {next_command}"), markup=False, soft_wrap=True
     )

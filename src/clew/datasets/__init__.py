@@ -4,6 +4,7 @@ from clew.datasets.graphs import GraphSample, collate
 from clew.datasets.lazy import PreprocessedGNNMapDataset, PreprocessedLSTMMapDataset
 from clew.datasets.loader import Loader
 from clew.datasets.order import Rank
+from clew.datasets.raw import RawGNNDataset, RawLSTMDataset
 from clew.datasets.stream import PreprocessedGNNDataset, PreprocessedLSTMDataset
 
 __all__ = [
@@ -14,5 +15,7 @@ __all__ = [
     "PreprocessedLSTMDataset",
     "PreprocessedLSTMMapDataset",
     "Rank",
+    "RawGNNDataset",
+    "RawLSTMDataset",
     "collate",
 ]

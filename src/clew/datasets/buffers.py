@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 _SMALLEST_BYTES = 4096
-_KEPT_OF_A_SIZE = 16
+_KEPT_OF_A_SIZE = 8
 
 
 class BufferPool:

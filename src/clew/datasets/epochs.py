@@ -28,13 +28,17 @@ class EpochCounter:
         """The next iteration is this epoch; those after it count on."""
         self._shared[_NEXT] = epoch
 
+    def are_in_workers(self) -> bool:
+        """Whether the epochs so far began in worker processes."""
+        return not self._begun and int(self._shared[_SIGN]) >= 0
+
     def begin(self, resumed: int | None = None) -> int:
         """`resumed` is the epoch that goes on from a saved position, None for a new one. Of the
         workers, those that had read nothing yet do not know it: the first always does."""
         worker = get_worker_info()
+        self._begun += 1  # workers that persist keep their seed
         if worker is None:
             return self._advance(resumed)
-        self._begun += 1  # workers that persist keep their seed
         if worker.id == 0:
             self._advance(resumed)
             self._shared[_SIGN] = self._sign(worker)

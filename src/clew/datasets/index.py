@@ -1,6 +1,6 @@
 """Which samples a folder holds: their questions, labels and splits, without their values."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,11 +49,18 @@ def find_store(folder: Path, kind: str) -> Path:
 
 
 def read_index(store: Path, kind: str) -> SampleIndex:
-    """Read the index of a sample store: splits.csv beside it, else the shards' small columns."""
+    """Read the index of a sample store: splits.csv beside it, or for one that `clew convert`
+    made, the shards' small columns."""
     reader = StoreReader(store)
     if reader.manifest.kind != kind:
         raise StoreError(_explain_kind(store, reader.manifest.kind, kind))
-    written = store.parent / SPLITS_FILE
+    written = store.absolute().parent / SPLITS_FILE
+    if reader.manifest.settings.get("command") == "preprocess" and not written.exists():
+        raise StoreError(
+            f"there is no {written}, which says what {store} holds and which of it is for "
+            f'training: bring it along with the store, or run the same "clew preprocess" again; '
+            f"it writes the file last."
+        )
     index = _read_written(written) if written.exists() else _read_columns(reader)
     if len(index.rows) != reader.manifest.rows:
         raise StoreError(
@@ -79,12 +86,8 @@ def _read_columns(reader: StoreReader) -> SampleIndex:
     """The index of a store without splits.csv (one that `clew convert` made): the splits are
     those that `clew preprocess` would choose."""
     names = {"global_example_id": pa.int64(), "question_id": pa.string(), "label": pa.float32()}
-    shards = [reader.shard(number) for number in range(len(reader.shards))]
     ids, questions, labels = (
-        pa.chunked_array(
-            [chunk for shard in shards for chunk in shard.read_column(name).chunks], type=kind
-        )
-        for name, kind in names.items()
+        pa.chunked_array(list(_chunks(reader, name)), type=kind) for name, kind in names.items()
     )
     if labels.null_count:
         raise StoreError(
@@ -93,6 +96,13 @@ def _read_columns(reader: StoreReader) -> SampleIndex:
             f'"clew preprocess".'
         )
     made_up = labels.to_numpy().astype(np.float32)
+    strange = np.flatnonzero(~np.isin(made_up, (0, 1)))
+    if len(strange):
+        raise StoreError(
+            f"{len(strange):,} of {len(made_up):,} samples in {reader.path} have a label that is "
+            f"neither 0 (right) nor 1 (made up), e.g. {made_up[strange[0]]:g} of "
+            f'{questions[int(strange[0])]}: make them again with "clew preprocess".'
+        )
     question_ids = questions.to_pylist()
     return SampleIndex(
         rows=np.arange(len(ids)),
@@ -101,6 +111,12 @@ def _read_columns(reader: StoreReader) -> SampleIndex:
         labels=made_up,
         splits=assign_splits(question_ids, None, made_up, shares=Shares()),
     )
+
+
+def _chunks(reader: StoreReader, column: str) -> Iterator[pa.Array]:
+    """Shard by shard: were all of them open at once, a large store would need too many files."""
+    for number in range(len(reader.shards)):
+        yield from reader.shard(number).read_column(column).chunks
 
 
 def to_strings(texts: Sequence[str]) -> np.ndarray:

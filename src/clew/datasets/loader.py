@@ -17,7 +17,7 @@ from clew.datasets.stream import StreamDataset
 from clew.datasets.workers import current_rank
 from clew.errors import InputError
 
-_TASK_BYTES = 4 << 20
+_TASK_BYTES = 16 << 20
 _OPEN_FILES = 64
 
 
@@ -37,7 +37,8 @@ class Loader:
     `batch_size` is that of one rank, and together they see the batches that one process with
     the whole batch would. `num_workers` threads read ahead; 0 reads when asked.
 
-    A batch's memory is used again once nothing refers to it any more: keep what you like.
+    A batch's memory is used again once nothing refers to it any more: keep what you like. (Small
+    batches share theirs with their neighbours: clone what you keep for long.)
     `low_memory` reads files piece by piece instead of mapping them; None maps a store that fits
     easily into free memory. `pin_memory` is for copies to a GPU.
     """
@@ -93,15 +94,17 @@ class Loader:
             "epoch": self._epoch,
             "done": self._done,
             "samples": len(self._samples),
+            "shuffle": self.shuffle,
         }
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """The next iteration goes on from there; raises InputError for other data or seed."""
-        for name, mine in (("seed", self.seed), ("samples", len(self._samples))):
-            if state[name] != mine:
+        """The next iteration goes on from there; raises InputError for another order of samples."""
+        mine = self.state_dict()
+        for name in ("seed", "samples", "shuffle"):
+            if state[name] != mine[name]:
                 raise InputError(
-                    f"the saved position belongs to a loader with {name} {state[name]:,}, this "
-                    f"one has {mine:,}: resume with the same data and seed, or start afresh."
+                    f"the saved position belongs to a loader with {name} {state[name]}, this one "
+                    f"has {mine[name]}: resume with the same data and settings, or start afresh."
                 )
         self._epoch, self._done, self._begun = state["epoch"], state["done"], False
 
@@ -151,7 +154,7 @@ class Loader:
         try:
             for task in tasks:
                 under_way.append(threads.submit(self._read, task))
-                if len(under_way) > 2 * self.num_workers:
+                if len(under_way) > self.num_workers:
                     yield from under_way.popleft().result()
             while under_way:
                 yield from under_way.popleft().result()

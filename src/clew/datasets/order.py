@@ -60,6 +60,10 @@ class Rank:
         first = len(batch) * self.number // self.count
         return batch[first : len(batch) * (self.number + 1) // self.count]
 
+    def count_share(self, samples: int) -> int:
+        """How many of the samples `share_all` gives this rank, whatever the batch size."""
+        return samples * (self.number + 1) // self.count - samples * self.number // self.count
+
     def share_all(self, order: Order, batch_size: int) -> Order:
         """This rank's parts of all global batches, `batch_size` samples a rank."""
         whole = len(order) // (batch_size * self.count) * batch_size * self.count

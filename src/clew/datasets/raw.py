@@ -1,22 +1,30 @@
-"""Trace stores, and files of the older tools, trained on as they are: slower, no extra disk."""
+"""Trace stores trained on as they are: slower, no extra disk; files of the older tools are turned
+into one first. A trace that `clew preprocess` would leave out stops the run when it is read."""
 
 import glob
+import logging
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
 
+from clew.datasets.buffers import BufferPool
 from clew.datasets.graphs import GraphParts, GraphSamples
 from clew.datasets.index import SampleIndex, to_strings
 from clew.datasets.lazy import LazyDataset
 from clew.datasets.reader import Access, Rows, SampleReader
 from clew.datasets.sequences import SequenceSamples
-from clew.errors import InputError
-from clew.features.graphs import Edges, Nodes, build_graphs
+from clew.datasets.sources import Samples
+from clew.errors import InputError, StoreError
+from clew.features.graphs import Edges, Nodes, build_graphs, leads_forward
 from clew.features.labelled import label_shards
 from clew.features.source import TraceSource
 from clew.labels import read_scores
 from clew.splits import Shares, assign_splits
+
+logger = logging.getLogger(__name__)
 
 _EDGES = ("edge_source", "edge_weight")
 
@@ -33,11 +41,12 @@ class RawTraces:
 
     def read_index(self) -> SampleIndex:
         """Join the traces' ids with their scores; raises InputError when one has none."""
-        shards, _ = label_shards(
-            TraceSource(self.store).read_tables(),
-            read_scores(self.scores_file),
-            threshold=self.score_threshold,
+        scores = read_scores(self.scores_file)
+        shards, notes = label_shards(
+            TraceSource(self.store).read_tables(), scores, threshold=self.score_threshold
         )
+        for note in (*scores.notes, *notes):
+            logger.info(note)
         tables = [shard.table for shard in shards]
         ids = np.concatenate([table.global_example_id for table in tables])
         question_ids = [name for table in tables for name in table.question_id]
@@ -59,7 +68,7 @@ class RawSequences:
 
     def open(self, *, access: Access | None, max_open: int) -> SequenceSamples:
         reader = SampleReader(self.traces.store, ("last_hidden",), access=access, max_open=max_open)
-        return SequenceSamples(reader, self.traces.read_index(), column="last_hidden")
+        return TraceSequenceSamples(reader, self.traces.read_index(), column="last_hidden")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +89,25 @@ class RawGraphs:
             max_open=max_open,
         )
         return TraceGraphSamples(reader, self.traces.read_index(), sequences, self.attn_threshold)
+
+
+class TraceSequenceSamples(SequenceSamples):
+    """The last token's states of traces, whose numbers nobody has looked at before."""
+
+    def read_sequences(self, rows: Rows, buffers: BufferPool) -> torch.Tensor:
+        sequences = super().read_sequences(rows, buffers)
+        finite = torch.isfinite(sequences).flatten(1).all(1).numpy()
+        if not finite.all():
+            row = int(rows[np.argmin(finite)])
+            raise broken_trace(self, row, "its last_hidden holds NaN or infinity")
+        return sequences
+
+    def read_sample(self, index: int, buffers: BufferPool | None) -> dict[str, Any]:
+        sample = super().read_sample(index, buffers)
+        if not torch.isfinite(sample["sequence"]).all():
+            row = int(self.index.rows[index])
+            raise broken_trace(self, row, "its last_hidden holds NaN or infinity")
+        return sample
 
 
 class TraceGraphSamples(GraphSamples):
@@ -106,11 +134,10 @@ class TraceGraphSamples(GraphSamples):
             self.reader.read_row(name, row, shard) for name in ("nodes", *_EDGES)
         )
         tokens = np.array([len(nodes) // self._layers])
-        graphs = build_graphs(
-            Edges(source=source, weight=weight),
-            Nodes(tokens=tokens, layers=self._layers),
-            self._attn_threshold,
-        )
+        edges = Edges(source=source, weight=weight)
+        places = Nodes(tokens=tokens, layers=self._layers)
+        self._refuse_broken(row, nodes, edges, places)
+        graphs = build_graphs(edges, places, self._attn_threshold)
         return GraphParts(
             nodes=nodes,
             edges=(graphs.source, graphs.target),
@@ -118,6 +145,24 @@ class TraceGraphSamples(GraphSamples):
             node_counts=np.full(self._layers, tokens[0], np.int32),
             edge_counts=graphs.edge_counts[0],
         )
+
+    def _refuse_broken(self, row: int, nodes: np.ndarray, edges: Edges, places: Nodes) -> None:
+        reason = ""
+        if not (np.isfinite(nodes).all() and np.isfinite(edges.weight).all()):
+            reason = "its nodes or edges hold NaN or infinity"
+        elif leads_forward(edges, places).any():
+            reason = "an edge leads from a token to an earlier one"
+        if reason:
+            raise broken_trace(self, row, reason)
+
+
+def broken_trace(samples: Samples, row: int, reason: str) -> StoreError:
+    place = np.searchsorted(samples.index.rows, row)
+    question_id, store = samples.index.question_ids[place], samples.reader.path
+    return StoreError(
+        f'the trace of {question_id} in {store} cannot be trained on: {reason}. Use "clew '
+        f'preprocess", which leaves such traces out and names them.'
+    )
 
 
 class RawLSTMDataset(LazyDataset):

@@ -3,6 +3,7 @@
 import threading
 from bisect import bisect_right
 from collections.abc import Collection, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Literal
 
@@ -11,12 +12,13 @@ import psutil
 import torch
 from jaxtyping import Int64, UInt8
 
-from clew.errors import StoreError
+from clew.errors import StoreError, TooManyFilesError
 from clew.shards import (
     CachedFiles,
     ColumnLayout,
     MappedFiles,
     ReadFiles,
+    ShardEntry,
     ShardFiles,
     ShardLayout,
     StoreReader,
@@ -24,7 +26,9 @@ from clew.shards import (
 )
 
 _MAPPED_SHARE = 0.25
-_SMALL_ROW_BYTES = 128 << 10
+_WORD = 8
+_SMALLEST_VIEW, _LARGEST_VIEW = 8 << 10, 256 << 10
+_FEW_PIECES = 4
 
 Access = Literal["mapped", "cached", "read"]
 Rows = Int64[np.ndarray, " rows"]
@@ -38,6 +42,10 @@ class _Column:
         self.item_bytes = first.item_bytes
         self.starts = np.zeros(rows, np.int64)
         self.counts = np.zeros(rows, np.int64)
+        self.views: dict[int, torch.Tensor] = {}
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "views": {}}  # places in the memory of this process
 
 
 class SampleReader:
@@ -98,16 +106,32 @@ class SampleReader:
         starts = self.columns[column].starts[rows]
         size, flat = out.shape[1], out.reshape(-1)
         apart = (starts[1:] - starts[:-1] != size) | (shards[1:] != shards[:-1])
-        lengths = np.full(len(rows), size)
-        if not apart.all():
-            firsts = np.concatenate([np.zeros(1, np.int64), np.flatnonzero(apart) + 1])
-            shards, starts = shards[firsts], starts[firsts]
-            lengths = np.diff(firsts, append=len(rows)) * size
-        if isinstance(self.files, MappedFiles) and size <= _SMALL_ROW_BYTES and size % 8 == 0:
-            _copy_small(self.files, shards, starts, lengths, flat)
-        else:
-            pieces = zip(shards.tolist(), starts.tolist(), lengths.tolist(), strict=True)
-            self.files.copy(pieces, flat)
+        firsts = np.concatenate([np.zeros(1, np.int64), np.flatnonzero(apart) + 1])
+        if len(firsts) > _FEW_PIECES and self._is_small(size):
+            views = self._view_rows(column, rows, shards, starts, size)
+            torch.cat(views, out=torch.from_numpy(flat.view(np.int64)))
+            return
+        lengths = np.diff(firsts, append=len(rows)) * size
+        pieces = (shards[firsts].tolist(), starts[firsts].tolist(), lengths.tolist())
+        self.files.copy(zip(*pieces, strict=True), flat)
+
+    def _is_small(self, size: int) -> bool:
+        """Whether rows are better copied in one call. Copied one by one, small ones make the
+        threads wait for each other to take up Python again; larger ones PyTorch would cut up for
+        threads of its own, and of tiny ones the views would take more memory than the rows."""
+        fits = _SMALLEST_VIEW <= size <= _LARGEST_VIEW and size % _WORD == 0
+        return isinstance(self.files, MappedFiles) and fits
+
+    def _view_rows(
+        self, column: str, rows: Rows, shards: Rows, starts: Rows, size: int
+    ) -> tuple[torch.Tensor, ...]:
+        """Mapped rows as tensors, each made once: making one costs as much as copying 10 kB."""
+        known, numbers = self.columns[column].views, rows.tolist()
+        for number, shard, start in zip(numbers, shards.tolist(), starts.tolist(), strict=True):
+            if number not in known:
+                mapped = self.files.view(shard, start, size)
+                known[number] = torch.from_numpy(mapped.view(np.int64))
+        return itemgetter(*numbers)(known)
 
     def read_one(self, column: str, row: int) -> np.ndarray:
         """One row by itself, the quick way for who reads one by one."""
@@ -135,7 +159,7 @@ class SampleReader:
                 return
             first, end = self.first_rows[shard : shard + 2].tolist()
             entry = self.shards[shard]
-            layout = read_layout(self.path, entry, list(self.columns))
+            layout = self._read_layout(entry)
             if not self._is_as_listed(layout, first, end):
                 raise StoreError(
                     f"splits.csv lists other samples than {entry.file} in {self.path} holds: "
@@ -144,6 +168,13 @@ class SampleReader:
             for name, column in layout.columns.items():
                 self._fill(name, first, end, column)
             self._known[shard] = True
+
+    def _read_layout(self, entry: ShardEntry) -> ShardLayout:
+        try:
+            return read_layout(self.path, entry, list(self.columns))
+        except TooManyFilesError:
+            self.files.let_go()
+        return read_layout(self.path, entry, list(self.columns))
 
     def _is_as_listed(self, layout: ShardLayout, first: int, end: int) -> bool:
         # The ids of every store run from 0: only the questions tell two of them apart.
@@ -169,17 +200,6 @@ class SampleReader:
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
         self._lock = threading.Lock()
-
-
-def _copy_small(
-    files: MappedFiles, shards: Rows, starts: Rows, lengths: Rows, out: UInt8[np.ndarray, " bytes"]
-) -> None:
-    """All pieces in one call. Copied one by one, small pieces make the threads spend their time
-    waiting for each other to take up Python again."""
-    words, first = files.words, starts // 8
-    places = zip(shards.tolist(), first.tolist(), (first + lengths // 8).tolist(), strict=True)
-    views = [torch.from_numpy(words[shard][start:end]) for shard, start, end in places]
-    torch.cat(views, out=torch.from_numpy(out.view(np.int64)))
 
 
 def _is_large(size: int) -> bool:

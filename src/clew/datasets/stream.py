@@ -70,7 +70,7 @@ class StreamDataset(IterableDataset[Any]):
 
     def __len__(self) -> int:
         """The samples that this rank sees in an epoch."""
-        return -(-len(self.samples) // self.rank.count)
+        return self.rank.count_share(len(self.samples))
 
     def __getitem__(self, index: int) -> Any:
         return self.samples.read_sample(check_index(index, len(self.samples)), self.buffers)
@@ -106,7 +106,13 @@ class StreamDataset(IterableDataset[Any]):
 
     def state_dict(self) -> dict[str, Any]:
         """How far the last iteration in this process has come; torchdata's StatefulDataLoader
-        asks its workers for it."""
+        asks its workers for it. Raises InputError where PyTorch's own workers do the reading:
+        each has a position of its own."""
+        if get_worker_info() is None and not self._resumed and self.epochs.are_in_workers():
+            raise InputError(
+                "the samples are read by worker processes, whose positions this process does not "
+                "know: use torchdata's StatefulDataLoader, clew's Loader, or num_workers=0."
+            )
         return dict(self._resumed or self._progress or self.new_progress())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float32
 from clew.errors import SettingsMismatchError
 from clew.features.source import ShardTable
 from clew.features.store import SampleStore
-from clew.labels import Scores, require_scores
+from clew.labels import Scores, refuse_other_answers, require_scores
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +36,8 @@ def label_shards(
     """Every shard with its scores, and notes for a person; raises InputError for missing ones."""
     question_ids = [name for table in tables for name in table.question_id]
     example_ids = np.concatenate([table.global_example_id for table in tables]).tolist()
+    answers = [text for table in tables for text in table.answer]
+    refuse_other_answers(scores, question_ids, example_ids, answers)
     matched = require_scores(scores, question_ids, example_ids, allow_missing=skip_unlabelled)
     # Both in float32: 0.7 is not below 0.7.
     labels = (matched.values < np.float32(threshold)).astype(np.float32)

@@ -132,12 +132,16 @@ class ShardJob:
 
     def _usable(self, piece: Piece, first: int) -> Iterator[Piece]:
         unusable = find_unusable(piece.batch, self.shape)
+        if not unusable:
+            yield piece
+            return
         keep = np.ones(piece.batch.num_rows, bool)
         for row, reason in unusable.items():
             keep[row] = False
             self._skip(first + row, reason, unlabelled=False)
         for start, stop in _runs(keep):
-            yield piece.cut(start, stop)
+            # Looked at again: beside arrays that do not fit, the numbers were not looked at.
+            yield from self._usable(piece.cut(start, stop), first + start)
 
     def _read_batches(self) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Record batches of the columns that matter, with the number of their first row."""

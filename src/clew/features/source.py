@@ -39,6 +39,7 @@ class ShardTable:
     global_example_id: Int[np.ndarray, " rows"]
     question_id: list[str]
     question: list[str | None]
+    answer: list[str | None]
     tokens: Int[np.ndarray, " rows"]
 
 
@@ -112,6 +113,7 @@ class TraceSource:
             global_example_id=_to_numpy(reader.read_column("global_example_id")),
             question_id=reader.read_column("question_id").to_pylist(),
             question=reader.read_column("question").to_pylist(),
+            answer=reader.read_column("answer").to_pylist(),
             tokens=np.concatenate(tokens).astype(np.int64),
         )
 

@@ -5,7 +5,13 @@ from clew.labels.label import LabelResult, label_store
 from clew.labels.methods import Method, alias_score, rouge_l, token_f1
 from clew.labels.normalize import normalize_answer
 from clew.labels.rows import LabelledAnswer
-from clew.labels.scores import MatchedScores, Scores, read_scores, require_scores
+from clew.labels.scores import (
+    MatchedScores,
+    Scores,
+    read_scores,
+    refuse_other_answers,
+    require_scores,
+)
 
 __all__ = [
     "ChatConfig",
@@ -19,6 +25,7 @@ __all__ = [
     "label_store",
     "normalize_answer",
     "read_scores",
+    "refuse_other_answers",
     "require_scores",
     "rouge_l",
     "token_f1",

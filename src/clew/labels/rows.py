@@ -9,9 +9,8 @@ from pathlib import Path
 
 from clew.errors import InputError
 from clew.labels.answers import Answer
+from clew.labels.table import OWN_COLUMNS
 from clew.shards.manifest import write_file_atomically
-
-COLUMNS = ("question_id", "global_example_id", "score", "method", "answer", "accepted_answer")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,9 +62,9 @@ def _render(rows: Sequence[LabelledAnswer]) -> bytes:
     plain = csv.writer(text, lineterminator="\n")
     # The csv module leaves a lone carriage return unquoted, and then cannot read it back.
     quoted = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL)
-    plain.writerow(COLUMNS)
+    plain.writerow(OWN_COLUMNS)
     for row in rows:
-        values = [getattr(row, name) for name in COLUMNS]
+        values = [getattr(row, name) for name in OWN_COLUMNS]
         has_return = any("\r" in value for value in values if isinstance(value, str))
         (quoted if has_return else plain).writerow(values)
     return text.getvalue().encode()

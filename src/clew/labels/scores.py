@@ -21,11 +21,13 @@ class Scores:
 
     `by_example` has one for each (question_id, global_example_id) where the file tells answers
     to the same question apart; questions with different ones are then not in `scores`.
+    `answers` has what was scored, where `clew label` wrote the file.
     """
 
     path: Path
     scores: dict[str, float]
     by_example: dict[tuple[str, int], float]
+    answers: dict[tuple[str, int], str]
     notes: tuple[str, ...]
     sha256: str
 
@@ -72,6 +74,7 @@ def read_scores(
         path=table.path,
         scores=_by_question(found.values) if table.example_place is not None else found.values,
         by_example=found.values if table.example_place is not None else {},
+        answers=found.answers,
         notes=(*_turned_notes(table, turned), *found.notes()),
         sha256=hash_file(table.path),
     )
@@ -83,6 +86,7 @@ class _Found:
     def __init__(self, table: ScoresTable) -> None:
         self.table = table
         self.values: dict[Any, float] = {}
+        self.answers: dict[Any, str] = {}
         self._lines: dict[Any, int] = {}
         self._doubles = 0
         self._clashes: list[str] = []
@@ -93,6 +97,8 @@ class _Found:
         if table.example_place is not None:
             key = key, table.parse_example(line, row, table.example_place)
         score = table.parse_score(line, row)
+        if table.answer_place is not None:
+            self.answers[key] = row[table.answer_place]
         before = self.values.setdefault(key, score)
         first = self._lines.setdefault(key, line)
         if first == line:
@@ -169,6 +175,24 @@ def require_scores(
             "or leave them out with --skip-unlabelled."
         )
     return MatchedScores(values=values, missing=missing, notes=_shared_notes(scores, question_ids))
+
+
+def refuse_other_answers(
+    scores: Scores,
+    question_ids: Sequence[str],
+    example_ids: Sequence[int],
+    answers: Sequence[str | None],
+) -> None:
+    """Raises InputError when the file scores other answers: the ids of two stores that were
+    made of the same questions are the same."""
+    for name, number, answer in zip(question_ids, example_ids, answers, strict=True):
+        scored = scores.answers.get((name.strip(), number), answer or "")
+        if scored != (answer or ""):
+            raise InputError(
+                f"{scores.path} belongs to other answers than those of the store: {name} (example "
+                f'{number}) is "{scored:.60}" in the file and "{answer or "":.60}" in the store. '
+                f'Label this store with "clew label STORE --out ANOTHER.csv".'
+            )
 
 
 def _explain_none(scores: Scores, question_ids: Sequence[str], example_ids: Sequence[int]) -> str:

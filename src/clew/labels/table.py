@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 ID_COLUMN = "question_id"
 EXAMPLE_COLUMN = "global_example_id"
+# What `clew label` writes. In a file of this very form, "answer" is what was scored.
+OWN_COLUMNS = (ID_COLUMN, EXAMPLE_COLUMN, "score", "method", "answer", "accepted_answer")
 _SCORE_COLUMNS = ("score", "hallucination_score")
 _SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 _LOOK_AT_ROWS = 100
@@ -34,6 +36,8 @@ class ScoresTable:
         self.id_place = self._place(ID_COLUMN)
         has_examples = EXAMPLE_COLUMN in self.columns
         self.example_place = self._place(EXAMPLE_COLUMN) if has_examples else None
+        own = tuple(self.columns) == OWN_COLUMNS
+        self.answer_place = self._place("answer") if own else None
         self.score_column = self._choose_score(score_column)
         self.score_place = self._place(self.score_column)
 

@@ -16,7 +16,7 @@ from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
-from jaxtyping import Int64, UInt8
+from jaxtyping import UInt8
 
 from clew.errors import StoreError
 from clew.shards.layout import check_size
@@ -41,6 +41,9 @@ class ShardFiles(Protocol):
     def view(self, shard: int, start: int, length: int) -> Bytes:
         """Those bytes, without copying where that is possible. Not to be written to."""
 
+    def let_go(self) -> None:
+        """Close what is open, and keep fewer open from now on: no other file can be opened."""
+
 
 class MappedFiles:
     """Every shard that was touched stays mapped; no file stays open."""
@@ -49,7 +52,6 @@ class MappedFiles:
         self._paths = [str(store / shard.file) for shard in shards]
         self._sizes = [shard.bytes for shard in shards]
         self._maps: dict[int, Bytes] = {}
-        self.words: dict[int, Int64[np.ndarray, " words"]] = {}  # the same, eight bytes a number
 
     def check(self, shards: Iterable[int]) -> None:
         for shard in shards:
@@ -68,13 +70,14 @@ class MappedFiles:
 
     def _map(self, shard: int) -> None:
         reader = ShardReader(Path(self._paths[shard]))
-        mapped = _as_writable(reader.whole_file())
+        self._maps[shard] = _as_writable(reader.whole_file())
         reader.close()
-        self.words[shard] = mapped[: len(mapped) // 8 * 8].view(np.int64)
-        self._maps[shard] = mapped
+
+    def let_go(self) -> None:
+        """Nothing to do: no file stays open."""
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_maps": {}, "words": {}}
+        return {**self.__dict__, "_maps": {}}
 
 
 class CachedFiles:
@@ -99,6 +102,9 @@ class CachedFiles:
     def view(self, shard: int, start: int, length: int) -> Bytes:
         return self._files[shard][start : start + length]
 
+    def let_go(self) -> None:
+        self._files.let_go()
+
 
 class ReadFiles:
     """At most `max_open` files are open; the least recently used is closed first."""
@@ -108,6 +114,9 @@ class ReadFiles:
 
     def check(self, shards: Iterable[int]) -> None:
         """Nothing to do: a read that comes back short is noticed."""
+
+    def let_go(self) -> None:
+        self._files.let_go()
 
     def copy(self, pieces: Iterable[Piece], out: Bytes) -> None:
         done = 0
@@ -121,13 +130,15 @@ class ReadFiles:
         return out
 
     def _read(self, shard: int, start: int, out: Bytes) -> None:
-        descriptor = self._files[shard]
-        done = os.preadv(descriptor.number, [out.data], start)
+        descriptor, done = self._files[shard], 0
         while done < len(out):
-            more = os.preadv(descriptor.number, [out[done:].data], start + done)
+            try:
+                more = os.preadv(descriptor.number, [out[done:].data], start + done)
+            except OSError as error:
+                raise self._files.unreadable(shard, str(error)) from None
             if not more:
                 self._files.check(shard)
-                raise StoreError(f"shard {shard} ended early: it was cut while being read.")
+                raise self._files.unreadable(shard, "it was cut while being read")
             done += more
 
 
@@ -151,6 +162,13 @@ class _Recent(Generic[Opened]):
     def check(self, shard: int) -> None:
         check_size(self._paths[shard], self._sizes[shard])
 
+    def unreadable(self, shard: int, reason: str) -> StoreError:
+        path = Path(self._paths[shard])
+        return StoreError(
+            f"shard {path.name} in {path.parent} cannot be read ({reason}): check the disk, then "
+            f'run "clew verify {path.parent}".'
+        )
+
     def __getitem__(self, shard: int) -> Opened:
         with self._lock:
             found = self._open.get(shard)
@@ -162,6 +180,15 @@ class _Recent(Generic[Opened]):
                 self._open.popitem(last=False)
             opened = self._open[shard] = self._try_to_open(self._paths[shard])
         return opened
+
+    def let_go(self) -> None:
+        with self._lock:
+            self._halve()
+
+    def _halve(self) -> None:
+        """The system's limit is lower than ours: go on with fewer."""
+        self._max_open = max(1, len(self._open) // 2)
+        self._open.clear()
 
     def _check_same(self, shard: int) -> None:
         """A shard that is opened again is still the file whose layout was read."""
@@ -181,8 +208,7 @@ class _Recent(Generic[Opened]):
         except OSError as error:
             if error.errno not in (errno.EMFILE, errno.ENFILE):
                 raise
-            self._max_open = max(1, len(self._open) // 2)
-            self._open.clear()  # the system's limit is lower than ours: go on with fewer
+            self._halve()
         try:
             return self._open_file(path)
         except OSError:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from clew.errors import StoreError
+from clew.errors import StoreError, TooManyFilesError
 from clew.shards.manifest import Manifest, read_manifest
 
 
@@ -110,9 +110,9 @@ def _explain(path: Path, error: Exception) -> StoreError:
     )
 
 
-def too_many_files(path: Path) -> StoreError:
+def too_many_files(path: Path) -> TooManyFilesError:
     """The sentence for a process that has reached its limit of open files."""
-    return StoreError(
+    return TooManyFilesError(
         f"{path.name} cannot be opened: too many open files. Raise the limit of this process "
         f'("ulimit -n 4096"), or use fewer workers.'
     )

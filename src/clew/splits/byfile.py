@@ -40,8 +40,11 @@ def assign_splits_by_file(
     groups = group_questions(ids, [questions[row] for row in rows] if questions else None)
     known = known_splits(ids, previous)
     of_shard = _deal_shards(_shards_before(shard, known, len(numbers)), shares)
-    first = np.unique(groups, return_index=True)[1]
-    chosen = np.where(known >= 0, known, of_shard[shard][first][groups])
+    of_group = of_shard[shard][np.unique(groups, return_index=True)[1]]
+    # Where a question was put, by hand too, its duplicates go; the earliest row has the last word.
+    old = np.flatnonzero(known >= 0)[::-1]
+    of_group[groups[old]] = known[old]
+    chosen = np.where(known >= 0, known, of_group[groups])
     splits = np.zeros(len(rows), np.uint8)
     splits[rows] = chosen
     return FileSplits(split=splits, moved=int((chosen != of_shard[shard]).sum()))

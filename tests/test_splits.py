@@ -157,6 +157,14 @@ def test_by_file_a_question_goes_with_its_first_file() -> None:
     assert result.moved == 1
 
 
+def test_by_file_a_new_duplicate_follows_what_was_decided_by_hand() -> None:
+    ids, texts = ["a", "b", "c", "again"], ["who?", "where?", "when?", "Who"]
+    result = assign_splits_by_file(
+        [0, 1, 2, 3], ids, texts, shares=SHARES, previous={"a": "test", "b": "validation"}
+    )
+    assert result.split[3] == result.split[0] == 2
+
+
 def test_by_file_new_files_move_no_old_one() -> None:
     ids = make_ids(500)
     first = assign_splits_by_file(np.repeat(np.arange(44), 10), ids[:440], None, shares=SHARES)

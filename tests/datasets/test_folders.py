@@ -81,6 +81,17 @@ def test_without_splits_the_same_are_chosen_again(folder: Path) -> None:
             np.testing.assert_array_equal(getattr(chosen, name), getattr(written, name))
 
 
+def test_a_converted_label_is_0_or_1(tmp_path: Path) -> None:
+    path = tmp_path / "old" / "preprocessed_0000.pt"
+    write_sequences(path)
+    content = torch.load(path, weights_only=False)
+    content["labels"][1] = torch.tensor(2.0)
+    torch.save(content, path)
+    convert_folder(tmp_path / "old", tmp_path / "store")
+    with pytest.raises(StoreError, match="neither 0 .right. nor 1 .made up., e.g. 2 of q1"):
+        PreprocessedLSTMDataset(tmp_path / "store")
+
+
 def test_a_store_that_was_left_out(folder: Path) -> None:
     shutil.rmtree(folder / "graphs")
     with pytest.raises(StoreError, match="holds no graphs: .* again without --no-graphs"):

@@ -1,6 +1,8 @@
 """Traces trained on as they are: the same samples as after preprocessing."""
 
+import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,12 +16,22 @@ from clew.datasets import (
     RawLSTMDataset,
     collate,
 )
-from clew.errors import InputError
+from clew.errors import InputError, StoreError
 from clew.features import preprocess_store
-from tests.features.making import tiny_preprocess, write_scores
+from tests.features.making import overwrite_value, tiny_preprocess, write_scores
 from tests.legacy.old_files import make_record, write_pickle, write_traces
 
 SPLITS = ("train", "validation", "test", None)
+
+
+def test_samples_without_their_splits_are_not_guessed_at(
+    preprocessed: Path, tmp_path: Path
+) -> None:
+    """The file is written last: a run that was broken off has none yet."""
+    folder = Path(shutil.copytree(preprocessed, tmp_path / "copy"))
+    (folder / "splits.csv").unlink()
+    with pytest.raises(StoreError, match=r"there is no .*splits\.csv.* run the same"):
+        PreprocessedLSTMMapDataset(folder)
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +85,28 @@ def test_in_the_loader(
     loader = Loader(kind(compact_store, scores_file), 16, shuffle=True)
     places = np.concatenate([batch["index"].numpy() for batch in loader])
     assert sorted(places) == list(range(70))
+
+
+@pytest.mark.parametrize(
+    ("kind", "column", "value", "reason"),
+    [
+        (RawLSTMDataset, "last_hidden", np.nan, "its last_hidden holds NaN or infinity"),
+        (RawGNNDataset, "nodes", np.inf, "its nodes or edges hold NaN or infinity"),
+        (RawGNNDataset, "edge_source", 60_000, "an edge leads from a token to an earlier one"),
+    ],
+)
+def test_a_broken_trace_stops_the_run(
+    store: Path, scores_file: Path, kind: Any, column: str, value: float, reason: str
+) -> None:
+    """What `clew preprocess` leaves out and names must not be trained on either."""
+    overwrite_value(store / "batch_0001.arrow", column, 13, 0, value)
+    data = kind(store, scores_file)
+    broken = int(np.flatnonzero(data.index.rows == 33)[0])
+    named = rf"the trace of {data.index.question_ids[broken]} in .* cannot be trained on: {reason}"
+    with pytest.raises(StoreError, match=named):
+        data[broken]
+    with pytest.raises(StoreError, match=named):
+        list(Loader(data, 16))
 
 
 def test_a_trace_without_a_score_is_named(compact_store: Path, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from clew.errors import DiskFullError, InputError
 from clew.features import preprocess_store
+from clew.labels import label_store
 from clew.shards import read_manifest, verify_store
 from clew.shards.manifest import write_manifest
 from clew.splits import read_splits
@@ -56,6 +57,32 @@ def test_a_broken_trace_is_left_out_of_everything(
     assert read_splits(out / "splits.csv").global_example_id.tolist() == left
     again = preprocess_store(tiny_preprocess(store, scores_file, out))
     assert (again.made, again.skipped) == (0, result.skipped)
+
+
+def test_beside_a_trace_that_does_not_fit_the_others_are_looked_at_all_the_same(
+    compact_store: Path, scores_file: Path, tmp_path: Path
+) -> None:
+    tokens = [trace["tokens"].tolist() for trace in read_traces(compact_store)]
+    tokens[3] = tokens[3][:-1]
+    store = rewrite_rows(compact_store, tmp_path / "traces", 35, tokens=tokens)
+    overwrite_value(store / "batch_0000.arrow", "last_hidden", 8, 0, np.nan)
+    result = preprocess_store(tiny_preprocess(store, scores_file, tmp_path / "out"))
+    assert [(skip["record"], skip["reason"]) for skip in result.skipped] == [
+        (3, "its nodes is missing or does not fit its tokens"),
+        (8, "its last_hidden holds NaN or infinity"),
+    ]
+
+
+def test_the_scores_of_other_answers_are_refused(compact_store: Path, tmp_path: Path) -> None:
+    """Two models that answer the same questions have the same ids."""
+    label_store(compact_store, tmp_path / "scores.csv")
+    answers = [trace["answer"] for trace in read_traces(compact_store)]
+    other = rewrite_rows(
+        compact_store, tmp_path / "other", 20, answer=[f"{answer} indeed" for answer in answers]
+    )
+    with pytest.raises(InputError, match="belongs to other answers than those of the store: q"):
+        preprocess_store(tiny_preprocess(other, tmp_path / "scores.csv", tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_shard_of_broken_traces_alone(

@@ -23,7 +23,13 @@ from rich.console import Console
 from rich.table import Table
 
 RESULTS = Path(__file__).resolve().parent / "results"
-PROCESS_LOADERS = ("mosaicml-streaming", "litdata", "webdataset", "HF datasets")
+PROCESS_LOADERS = (
+    "mosaicml-streaming",
+    "litdata",
+    "webdataset",
+    "HF datasets",
+    "HF datasets, arrow",
+)
 
 
 def say(message):

@@ -13,6 +13,7 @@ CONTESTANTS = {
     "litdata": ("lightning", "LitData", "litdata"),
     "webdataset": ("tars", "WebDataset", "webdataset"),
     "HF datasets": ("huggingface", "HuggingFace", "datasets"),
+    "HF datasets, arrow": ("huggingface", "HuggingFaceArrow", "datasets"),
     "spdl": ("threads", "Spdl", "spdl"),
     "grain": ("threads", "Grain", "grain"),
     "clew": ("clew_loader", "Clew", "clew"),

@@ -158,6 +158,19 @@ def test_going_on_with_another_batch_size(samples: Path, drop_last: bool) -> Non
     assert len(set(flat(seen + rest))) == (92 if drop_last else COUNT)
 
 
+def test_naming_the_epoch_of_a_loaded_position_keeps_it(samples: Path) -> None:
+    """As scripts do that name the epoch at the head of their loop."""
+    loader = Loader(PreprocessedLSTMDataset(samples), 8, shuffle=True)
+    loader.set_epoch(3)
+    batches = iter(loader)
+    first = [next(batches)["index"].tolist() for _ in range(2)]
+    other = Loader(PreprocessedLSTMDataset(samples), 8, shuffle=True)
+    other.load_state_dict(loader.state_dict())
+    other.set_epoch(3)
+    rest = [batch["index"].tolist() for batch in other]
+    assert sorted(sum(first + rest, [])) == list(range(105))
+
+
 def test_a_position_in_other_data_or_with_another_seed_is_refused(samples: Path) -> None:
     state = Loader(PreprocessedLSTMDataset(samples), 8, seed=3).state_dict()
     with pytest.raises(InputError, match=r"with seed 3, this one has 4: resume with the same data"):

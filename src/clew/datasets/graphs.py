@@ -137,20 +137,22 @@ class GraphSamples:
     def read_parts(self, rows: Rows) -> "list[GraphParts]":
         """The ragged arrays of some samples, as they lie in the files."""
         shards = self.reader.locate(rows)
-        read = self.reader.read_row
+        columns = {name: self.reader.read_rows(name, rows, shards) for name in GRAPH_COLUMNS}
         return [
             GraphParts(
-                nodes=read("nodes", row, shard),
-                edges=(read("edge_source", row, shard), read("edge_target", row, shard)),
-                edge_attr=read("edge_attr", row, shard),
-                node_counts=read("node_counts", row, shard)[0],
-                edge_counts=read("edge_counts", row, shard)[0],
+                nodes=nodes,
+                edges=(source, target),
+                edge_attr=edge_attr,
+                node_counts=node_counts[0],
+                edge_counts=edge_counts[0],
             )
-            for row, shard in zip(rows.tolist(), shards.tolist(), strict=True)
+            for nodes, source, target, edge_attr, node_counts, edge_counts in zip(
+                *columns.values(), strict=True
+            )
         ]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True, slots=True)
 class GraphParts:
     """The arrays of one sample; edges count the nodes of the whole sample."""
 

@@ -10,9 +10,7 @@ from jaxtyping import Float32, Int64, UInt8
 
 from clew.errors import InputError, StoreError
 from clew.shards import StoreReader
-from clew.splits import SPLIT_NAMES, Shares, assign_splits, read_splits
-
-SPLITS_FILE = "splits.csv"
+from clew.splits import SPLIT_NAMES, SPLITS_FILE, Shares, assign_splits, read_splits
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from clew.datasets.stream import StreamDataset
 from clew.datasets.workers import current_rank
 from clew.errors import InputError
 
-_TASK_BYTES = 16 << 20
+_TASK_BYTES, _LOW_MEMORY_TASK_BYTES = 16 << 20, 2 << 20
 _OPEN_FILES = 64
 
 
@@ -70,6 +70,7 @@ class Loader:
                 f"{len(self._samples):,} samples cannot be shared by {self.rank.count} processes: "
                 f"train with fewer, or on more data."
             )
+        self._task_bytes = _LOW_MEMORY_TASK_BYTES if low_memory else _TASK_BYTES
         self._buffers = BufferPool(pinned=pin_memory and torch.cuda.is_available())
         self._epoch, self._done, self._begun = 0, 0, False
 
@@ -84,8 +85,10 @@ class Loader:
         return self._run()
 
     def set_epoch(self, epoch: int) -> None:
-        """The next iteration is this epoch, from its beginning; those after it count on."""
-        self._epoch, self._done, self._begun = epoch, 0, False
+        """The next iteration is this epoch; those after it count on. A position that was loaded
+        in the middle of it stays."""
+        if self._begun or epoch != self._epoch:
+            self._epoch, self._done, self._begun = epoch, 0, False
 
     def state_dict(self) -> dict[str, int]:
         """Where the loader is: batches that were given out count as used."""
@@ -142,7 +145,7 @@ class Loader:
         """Small batches are read several at a time: handing a task to a thread has its price."""
         size = getattr(self._samples, "sample_bytes", _TASK_BYTES) * self.batch_size
         few_enough = batches // (4 * max(self.num_workers, 1))
-        return max(1, min(int(_TASK_BYTES / max(size, 1)), few_enough))
+        return max(1, min(self._task_bytes // max(size, 1), few_enough))
 
     def _read_ahead(self, tasks: list[list[Order]]) -> Iterator[tuple[Any, int]]:
         if not self.num_workers:

@@ -126,13 +126,12 @@ class TraceGraphSamples(GraphSamples):
 
     def read_parts(self, rows: Rows) -> list[GraphParts]:
         shards = self.reader.locate(rows)
-        places = zip(rows.tolist(), shards.tolist(), strict=True)
-        return [self._build(row, shard) for row, shard in places]
+        columns = [self.reader.read_rows(name, rows, shards) for name in ("nodes", *_EDGES)]
+        return [self._build(*parts) for parts in zip(rows.tolist(), *columns, strict=True)]
 
-    def _build(self, row: int, shard: int) -> GraphParts:
-        nodes, source, weight = (
-            self.reader.read_row(name, row, shard) for name in ("nodes", *_EDGES)
-        )
+    def _build(
+        self, row: int, nodes: np.ndarray, source: np.ndarray, weight: np.ndarray
+    ) -> GraphParts:
         tokens = np.array([len(nodes) // self._layers])
         edges = Edges(source=source, weight=weight)
         places = Nodes(tokens=tokens, layers=self._layers)

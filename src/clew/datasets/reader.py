@@ -101,7 +101,7 @@ class SampleReader:
         return shards
 
     def copy_rows(self, column: str, rows: Rows, out: UInt8[np.ndarray, "rows row_bytes"]) -> None:
-        """Copy rows of equal size one after the other; neighbours in the file go in one piece."""
+        """Copy rows of equal size into place, shard by shard; neighbours go in one piece."""
         shards = self.locate(rows)
         starts = self.columns[column].starts[rows]
         size, flat = out.shape[1], out.reshape(-1)
@@ -112,8 +112,9 @@ class SampleReader:
             torch.cat(views, out=torch.from_numpy(flat.view(np.int64)))
             return
         lengths = np.diff(firsts, append=len(rows)) * size
-        pieces = (shards[firsts].tolist(), starts[firsts].tolist(), lengths.tolist())
-        self.files.copy(zip(*pieces, strict=True), flat)
+        pieces = np.stack([shards[firsts], starts[firsts], firsts * size, lengths], axis=1)
+        in_order = np.lexsort((pieces[:, 1], pieces[:, 0]))
+        self.files.copy(pieces[in_order].tolist(), flat)
 
     def _is_small(self, size: int) -> bool:
         """Whether rows are better copied in one call. Copied one by one, small ones make the
@@ -134,18 +135,22 @@ class SampleReader:
         return itemgetter(*numbers)(known)
 
     def read_one(self, column: str, row: int) -> np.ndarray:
-        """One row by itself, the quick way for who reads one by one."""
+        """One row as `read_rows` gives it, the quick way for who reads one by one."""
         shard = bisect_right(self._first_rows, row) - 1
         self._make_ready((shard,))
-        return self.read_row(column, row, shard)
-
-    def read_row(self, column: str, row: int, shard: int) -> np.ndarray:
-        """One located row as an array `[items, *item_shape]`. A copy when files are read; a view
-        when they are mapped, not to be written to unless they are cached."""
         kind = self.columns[column]
         size = int(kind.counts[row]) * kind.item_bytes
         content = self.files.view(shard, int(kind.starts[row]), size)
         return content.view(kind.dtype).reshape(-1, *kind.item_shape)
+
+    def read_rows(self, column: str, rows: Rows, shards: Rows) -> list[np.ndarray]:
+        """Located rows as arrays `[items, *item_shape]`. Copies when files are read; views when
+        they are mapped, not to be written to unless they are cached."""
+        kind, view = self.columns[column], self.files.view
+        dtype, shape = kind.dtype, (-1, *kind.item_shape)
+        sizes = (kind.counts[rows] * kind.item_bytes).tolist()
+        places = zip(shards.tolist(), kind.starts[rows].tolist(), sizes, strict=True)
+        return [view(*place).view(dtype).reshape(shape) for place in places]
 
     def _make_ready(self, shards: Collection[int]) -> None:
         for shard in shards:

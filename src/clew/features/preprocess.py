@@ -22,12 +22,12 @@ from clew.features.rows import SampleShape
 from clew.features.run import plan_jobs, refuse_if_disk_too_small, run_jobs
 from clew.features.shard import ShardJob
 from clew.features.source import TraceSource
-from clew.features.splitting import SPLITS_NAME, previous_splits, split_samples
+from clew.features.splitting import previous_splits, split_samples
 from clew.features.store import SampleStore
 from clew.labels import Scores, read_scores
 from clew.shards import Part, read_manifest, writer_lock
 from clew.shards.manifest import MANIFEST_NAME
-from clew.splits import count_files, count_labels, find_thin_splits, write_splits
+from clew.splits import SPLITS_FILE, count_files, count_labels, find_thin_splits, write_splits
 
 KINDS: tuple[Kind, ...] = ("sequences", "graphs")
 
@@ -77,12 +77,12 @@ def preprocess_store(
     if config.split_by == "file":
         count_files(len(shards), config.shares)
     with _locked(config):
-        previous = previous_splits(config.out / SPLITS_NAME)
+        previous = previous_splits(config.out / SPLITS_FILE)
         stores = _open_stores(config, source, shape, scores)
         jobs = _plan_checked(config, source, shards, shape, stores)
         made = run_jobs(jobs, shards, config, reporter)
         splits, more = split_samples(config, shards, stores[0], previous)
-        write_splits(config.out / SPLITS_NAME, splits)
+        write_splits(config.out / SPLITS_FILE, splits)
     counts = count_labels(splits.split, splits.label)
     thin = find_thin_splits(counts, tuple(config.shares))
     return PreprocessResult(

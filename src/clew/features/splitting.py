@@ -14,8 +14,6 @@ from clew.features.labelled import LabelledShard
 from clew.features.store import SampleStore
 from clew.splits import Splits, assign_splits, assign_splits_by_file, read_splits
 
-SPLITS_NAME = "splits.csv"
-
 
 def split_samples(
     config: PreprocessConfig,

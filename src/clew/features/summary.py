@@ -10,10 +10,9 @@ import pyarrow as pa
 from jaxtyping import Int
 
 from clew.errors import StoreError
-from clew.features.splitting import SPLITS_NAME
 from clew.shards import StoreReader
 from clew.shards.manifest import MANIFEST_NAME
-from clew.splits import SPLIT_NAMES, Splits, read_splits
+from clew.splits import SPLIT_NAMES, SPLITS_FILE, Splits, read_splits
 from clew.traces.summary import Spread, StoreSummary, summarize_store
 
 SAMPLE_KINDS = ("sequences", "graphs")
@@ -69,7 +68,7 @@ def summarize_samples(path: Path) -> SamplesSummary:
     stores = [StoreReader(folder) for folder in folders if (folder / MANIFEST_NAME).exists()]
     graphs = next((s for s in stores if s.manifest.kind == "graphs" and s.shards), None)
     # A store that stands alone may lie beside the splits of its folder.
-    splits_path = (path.absolute().parent if alone else path) / SPLITS_NAME
+    splits_path = (path.absolute().parent if alone else path) / SPLITS_FILE
     splits = read_splits(splits_path) if splits_path.exists() else None
     return SamplesSummary(
         path=str(path),

@@ -25,7 +25,7 @@ from clew.shards.reader import ShardReader, too_many_files
 
 Bytes = UInt8[np.ndarray, " bytes"]
 Opened = TypeVar("Opened")
-Piece = tuple[int, int, int]  # the shard, its first byte to take, and how many
+Piece = tuple[int, int, int, int]  # the shard, its first byte to take, the place, how many bytes
 
 
 class ShardFiles(Protocol):
@@ -36,7 +36,7 @@ class ShardFiles(Protocol):
         mapped page behind the end of a file that was cut would kill the process."""
 
     def copy(self, pieces: Iterable[Piece], out: Bytes) -> None:
-        """Fill `out` with pieces of shards, one after the other."""
+        """Put pieces of shards into their places in `out`."""
 
     def view(self, shard: int, start: int, length: int) -> Bytes:
         """Those bytes, without copying where that is possible. Not to be written to."""
@@ -60,10 +60,9 @@ class MappedFiles:
                 self._map(shard)
 
     def copy(self, pieces: Iterable[Piece], out: Bytes) -> None:
-        maps, done = self._maps, 0
-        for shard, start, length in pieces:
-            out[done : done + length] = maps[shard][start : start + length]
-            done += length
+        maps = self._maps
+        for shard, start, place, length in pieces:
+            out[place : place + length] = maps[shard][start : start + length]
 
     def view(self, shard: int, start: int, length: int) -> Bytes:
         return self._maps[shard][start : start + length]
@@ -94,10 +93,8 @@ class CachedFiles:
             self._files.check(shard)
 
     def copy(self, pieces: Iterable[Piece], out: Bytes) -> None:
-        done = 0
-        for shard, start, length in pieces:
-            out[done : done + length] = self.view(shard, start, length)
-            done += length
+        for shard, start, place, length in pieces:
+            out[place : place + length] = self.view(shard, start, length)
 
     def view(self, shard: int, start: int, length: int) -> Bytes:
         return self._files[shard][start : start + length]
@@ -119,10 +116,8 @@ class ReadFiles:
         self._files.let_go()
 
     def copy(self, pieces: Iterable[Piece], out: Bytes) -> None:
-        done = 0
-        for shard, start, length in pieces:
-            self._read(shard, start, out[done : done + length])
-            done += length
+        for shard, start, place, length in pieces:
+            self._read(shard, start, out[place : place + length])
 
     def view(self, shard: int, start: int, length: int) -> Bytes:
         out = np.empty(length, np.uint8)

@@ -16,6 +16,7 @@ from clew.errors import InputError
 from clew.shards.manifest import write_file_atomically
 from clew.splits.shares import SPLIT_NAMES
 
+SPLITS_FILE = "splits.csv"
 _TYPES = {
     "global_example_id": pa.int64(),
     "question_id": pa.string(),

@@ -70,14 +70,15 @@ def collate(samples: Sequence[GraphSample]) -> "Batch":
         )
         for sample in samples
     ]
-    batch = _lay_end_to_end(parts, BufferPool())
-    batch.label = torch.stack([sample.label for sample in samples])
-    batch.index = torch.tensor([sample.index for sample in samples])
-    batch.question_id = [sample.question_id for sample in samples]
+    about: dict[str, Any] = {
+        "label": torch.stack([sample.label for sample in samples]),
+        "index": torch.tensor([sample.index for sample in samples]),
+        "question_id": [sample.question_id for sample in samples],
+    }
     sequences = [sample.sequence for sample in samples if sample.sequence is not None]
     if sequences:
-        batch.sequence = torch.stack(sequences)
-    return batch
+        about["sequence"] = torch.stack(sequences)
+    return _lay_end_to_end(parts, about, BufferPool())
 
 
 def _collate_in_torch(samples: Sequence[GraphSample], *, collate_fn_map: Any = None) -> "Batch":  # noqa: ARG001
@@ -103,12 +104,10 @@ class GraphSamples:
 
     def read_batch(self, indices: Rows, buffers: BufferPool) -> "Batch":
         rows = self.index.rows[indices]
-        batch = _lay_end_to_end(self.read_parts(rows), buffers)
-        for name, values in describe(self.index, indices).items():
-            batch[name] = values
+        about = describe(self.index, indices)
         if self.sequences is not None:
-            batch.sequence = self.sequences.read_sequences(rows, buffers)
-        return batch
+            about["sequence"] = self.sequences.read_sequences(rows, buffers)
+        return _lay_end_to_end(self.read_parts(rows), about, buffers)
 
     def read_sample(self, index: int, buffers: BufferPool | None) -> GraphSample:
         return self.read_samples(np.array([index]), buffers or BufferPool())[0]
@@ -163,8 +162,10 @@ class GraphParts:
     edge_counts: Int[np.ndarray, " layers"]
 
 
-def _lay_end_to_end(parts: Sequence[GraphParts], buffers: BufferPool) -> "Batch":
-    """One PyG batch of all layers of all samples."""
+def _lay_end_to_end(
+    parts: Sequence[GraphParts], about: dict[str, Any], buffers: BufferPool
+) -> "Batch":
+    """One PyG batch of all layers of all samples, with what there is to say `about` these."""
     layers = len(parts[0].node_counts)
     ptr = _offsets([part.node_counts for part in parts])
     edge_ptr = _offsets([part.edge_counts for part in parts])
@@ -179,26 +180,26 @@ def _lay_end_to_end(parts: Sequence[GraphParts], buffers: BufferPool) -> "Batch"
         attr_out[edges] = part.edge_attr
         for side in (0, 1):
             np.add(part.edges[side], first_node[i], out=index_out[side, edges])
-    return _as_pyg(x, edge_index, edge_attr, ptr, edge_ptr, buffers)
+    graphs = {"x": x, "edge_index": edge_index, "edge_attr": edge_attr}
+    return _as_pyg(graphs, about, ptr, edge_ptr, buffers)
 
 
 def _as_pyg(
-    x: torch.Tensor,
-    edge_index: torch.Tensor,
-    edge_attr: torch.Tensor,
+    graphs: dict[str, torch.Tensor],
+    about: dict[str, Any],
     ptr: np.ndarray,
     edge_ptr: np.ndarray,
     buffers: BufferPool,
 ) -> "Batch":
     """What `Batch.from_data_list` makes of the same graphs, its way back to them included."""
-    graphs = len(ptr) - 1
-    graph_of = buffers.take((len(x),), _INT64)
-    graph_of.numpy()[:] = np.repeat(np.arange(graphs), np.diff(ptr))
+    count = len(ptr) - 1
+    graph_of = buffers.take((int(ptr[-1]),), _INT64)
+    graph_of.numpy()[:] = np.repeat(np.arange(count), np.diff(ptr))
     nodes, edges = torch.from_numpy(ptr), torch.from_numpy(edge_ptr)
-    batch = type.__call__(_batch_class(), x=x, edge_index=edge_index, edge_attr=edge_attr)
-    batch.batch, batch.ptr = graph_of, nodes
-    none = torch.zeros(graphs, dtype=torch.int64)
-    batch._num_graphs = graphs
+    none = torch.zeros(count, dtype=torch.int64)
+    batch = type.__call__(_batch_class())
+    batch.update({**graphs, "batch": graph_of, "ptr": nodes, **about})
+    batch._num_graphs = count
     batch._slice_dict = {"x": nodes, "edge_index": edges, "edge_attr": edges}
     batch._inc_dict = {"x": none, "edge_index": nodes[:-1], "edge_attr": none}
     return batch

@@ -1,11 +1,11 @@
 """Open the store that a capture writes to: a new one, or the same one again."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from clew.errors import SettingsMismatchError, StoreError
+from clew.errors import StoreError
 from clew.shards.manifest import (
     MANIFEST_NAME,
     Manifest,
@@ -13,6 +13,7 @@ from clew.shards.manifest import (
     read_manifest,
     write_manifest,
 )
+from clew.shards.settings import refuse_other_settings
 from clew.version import __version__
 
 # What describes the machine, not the traces: a resumed run may differ in it.
@@ -83,24 +84,9 @@ def _refuse_other_settings(
 ) -> None:
     if manifest.kind != "traces":
         raise StoreError(f'"{store}" holds {manifest.kind}, not traces: choose another --out.')
-    before = dict(_flatten(manifest.settings)) | {"batch_size": manifest.rows_per_shard}
-    now = dict(_flatten(settings)) | {"batch_size": rows_per_shard}
-    different = [
-        f"{key}: {before.get(key)!r} in the store, {now.get(key)!r} now"
-        for key in sorted(before.keys() | now.keys())
-        if before.get(key) != now.get(key) and not key.startswith(_MAY_DIFFER)
-    ]
-    if different:
-        raise SettingsMismatchError(
-            f'the store "{store}" was begun with other settings:\n  '
-            + "\n  ".join(different)
-            + "\nUse the same settings to go on with it, or another --out to begin a new one."
-        )
-
-
-def _flatten(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in settings.items():
-        if isinstance(value, Mapping):
-            yield from _flatten(value, f"{above}{key}.")
-        else:
-            yield f"{above}{key}", value
+    refuse_other_settings(
+        store,
+        {**manifest.settings, "batch_size": manifest.rows_per_shard},
+        {**settings, "batch_size": rows_per_shard},
+        _MAY_DIFFER,
+    )

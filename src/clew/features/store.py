@@ -1,7 +1,7 @@
 """One sample store in the making: begun or gone on with, shard by shard."""
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from clew.shards.manifest import (
     update_manifest,
     write_manifest,
 )
+from clew.shards.settings import refuse_other_settings
 from clew.version import __version__
 
 COMMAND = "preprocess"
@@ -182,18 +183,7 @@ def _refuse_other_settings(
             f"another --out."
         )
     _refuse_other_source(path, manifest.settings.get("source", {}), settings["source"])
-    before, now = dict(_flatten(manifest.settings)), dict(_flatten(settings))
-    different = [
-        f"{key}: {before.get(key)!r} in the store, {now.get(key)!r} now"
-        for key in sorted(before.keys() | now.keys())
-        if before.get(key) != now.get(key) and not key.startswith(_MAY_DIFFER)
-    ]
-    if different:
-        raise SettingsMismatchError(
-            f'the store "{path}" was begun with other settings:\n  '
-            + "\n  ".join(different)
-            + "\nUse the same settings to go on with it, or another --out to begin a new one."
-        )
+    refuse_other_settings(path, manifest.settings, settings, _MAY_DIFFER)
 
 
 def _refuse_other_source(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
@@ -203,11 +193,3 @@ def _refuse_other_source(path: Path, before: Mapping[str, Any], now: Mapping[str
             f'"{path}" was made from the traces of {old}, now those of {new} are given, which '
             f"were made in another way: choose another --out."
         )
-
-
-def _flatten(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in settings.items():
-        if isinstance(value, Mapping):
-            yield from _flatten(value, f"{above}{key}.")
-        else:
-            yield f"{above}{key}", value

@@ -113,48 +113,39 @@ def run_random(args):
     folder = make_source(args, "sequences")
     data, formats = folder / "source", folder / "formats"
     rows = prepare(chosen(RANDOM_ACCESS, args), ("random",), "prepare_random", data, formats, say)
-
-    def make_job(row):
-        return {
-            "do": "measure_random",
-            "name": row.name,
-            "data": data,
-            "folder": formats / row.name,
-            "least_seconds": args.seconds,
-        }
-
-    run_rounds(rows, args.repeats, make_job, say)
+    job = {"do": "measure_random", "data": data, "least_seconds": args.seconds}
+    run_rounds(rows, args.repeats, named_job(job, formats), say)
     print_rows("random access, one by one", rows, "plain")
-    bars = []
-    for name in ("clew", "clew, views"):
-        value = ratio(rows, name, "mosaicml-streaming", "random")
-        promise = f"random access, {name} beside mosaicml-streaming"
-        bars.append(Bar(promise=promise, value=value, least=5))
-    return rows, bars
+    return rows, compare(rows, ("clew", "clew, views"), "mosaicml-streaming", "random access", 5)
 
 
 def run_graphs(args):
     folder = args.data / "graphs"
     rows = prepare(chosen(GRAPHS, args), ("random",), "prepare_graphs", folder, folder, say)
-
-    def make_job(row):
-        return {
-            "do": "measure_graphs",
-            "name": row.name,
-            "data": folder,
-            "folder": folder / row.name,
-            "epochs": args.epochs,
-            "least_seconds": args.seconds,
-        }
-
-    run_rounds(rows, args.repeats, make_job, say)
+    times = {"epochs": args.epochs, "least_seconds": args.seconds}
+    run_rounds(
+        rows,
+        args.repeats,
+        named_job({"do": "measure_graphs", "data": folder, **times}, folder),
+        say,
+    )
     print_rows("graph batches, 16 samples x 32 graphs", rows, "PyG")
-    bars = []
-    for name in ("clew", "clew, two threads"):
-        value = ratio(rows, name, "PyG", "random")
-        promise = f"graph batches, {name} beside PyG, all fields equal"
-        bars.append(Bar(promise=promise, value=value, least=12))
-    return rows, bars
+    return rows, compare(rows, ("clew", "clew, two threads"), "PyG", "graph batches", 12)
+
+
+def named_job(job, formats):
+    return lambda row: {**job, "name": row.name, "folder": formats / row.name}
+
+
+def compare(rows, names, rival, what, least):
+    return [
+        Bar(
+            promise=f"{what}, {name} beside {rival}",
+            value=ratio(rows, name, rival, "random"),
+            least=least,
+        )
+        for name in names
+    ]
 
 
 def write_once(folder, **job):

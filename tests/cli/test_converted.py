@@ -87,7 +87,7 @@ def test_verify_tells_a_log_now_and_then_where_it_is(
     run: Any, converted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert "checking" not in run("verify", converted).out
-    monkeypatch.setattr("clew.cli.verify._LOG_EVERY_SECONDS", 0)
+    monkeypatch.setattr("clew.cli.progress._LOG_EVERY_SECONDS", 0)
     out = run("verify", converted).out
     assert "checking 1/2 batch_0000.arrow\nchecking 2/2 batch_0001.arrow\n" in out
 

@@ -46,7 +46,7 @@ def test_it_says_what_it_made(preprocess: Any, tmp_path: Path) -> None:
 def test_log_lines_carry_speed_size_and_memory(
     preprocess: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clew.cli.preprocess._LOG_EVERY_SECONDS", 0)
+    monkeypatch.setattr("clew.cli.progress._LOG_EVERY_SECONDS", 0)
     out = preprocess(tmp_path / "out").out
     assert "70/70 samples, " in out and " written, memory " in out and ", 0 s left" in out
 

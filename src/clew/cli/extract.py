@@ -103,7 +103,7 @@ def extract(
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     from clew.capture import ExtractConfig
     from clew.capture import extract as run_extract
-    from clew.cli.progress import ConsoleReporter
+    from clew.cli.progress import CaptureReporter
     from clew.shards import Part
 
     logging.getLogger("clew").setLevel(logging.INFO)
@@ -128,7 +128,7 @@ def extract(
         part=Part.parse(part),
     )
     stop = _StopOnSignal(console)
-    result = run_extract(config, ConsoleReporter(console), stop)
+    result = run_extract(config, CaptureReporter(console), stop)
     again = shlex.join(["clew", *sys.argv[1:]])
     if result.finished:
         whose = "done" if config.part.count == 1 else f"part {config.part} is done"

@@ -2,9 +2,7 @@
 
 import os
 import shlex
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,15 +13,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from clew.cli.formats import count_text, plain_text
+from clew.cli.progress import show_line
 from clew.errors import InputError
 
 if TYPE_CHECKING:
     from clew.labels import LabelledAnswer, LabelResult
     from clew.labels.chat import ChatConfig
-    from clew.labels.judge import OnJudged
 
 _EPILOG = "Example: `clew label traces_data --out ground_truth_scores.csv`"
-_LOG_EVERY_SECONDS = 30.0
 _CELL_CHARACTERS = 160
 
 
@@ -73,7 +70,7 @@ def label(
 
     console = Console(highlight=False)
     judge = _judge_config(method, judge_url, judge_model, judge_key_env)
-    with _show_progress(console) as on_judged:
+    with show_line(console, "reading answers") as show:
         result = label_store(
             store,
             out,
@@ -81,7 +78,9 @@ def label(
             judge=judge,
             score_threshold=score_threshold,
             overwrite=overwrite,
-            on_judged=on_judged,
+            on_judged=lambda done, total: show(
+                f"judged {done:,} of {total:,} answers", done == total
+            ),
         )
     _print_examples(console, result)
     _print_categories(console, result)
@@ -107,24 +106,6 @@ def _judge_config(
         raise InputError(f'the judge scores in place of "--method {method}": give one of the two.')
     key = os.environ.get(key_env, "").strip() or None
     return ChatConfig(url=url, model=model, key=key, key_name=key_env)
-
-
-@contextmanager
-def _show_progress(console: Console) -> Iterator["OnJudged"]:
-    """How far a judge is: one line that changes on a terminal, now and then one in a log."""
-    last_line = time.monotonic()
-
-    def log(done: int, total: int) -> None:
-        nonlocal last_line
-        if time.monotonic() - last_line >= _LOG_EVERY_SECONDS or done == total:
-            last_line = time.monotonic()
-            console.print(f"judged {done:,} of {total:,} answers", style="dim")
-
-    if not console.is_terminal:
-        yield log
-        return
-    with console.status("reading answers") as status:
-        yield lambda done, total: status.update(f"judged {done:,} of {total:,} answers")
 
 
 def _print_examples(console: Console, result: "LabelResult") -> None:

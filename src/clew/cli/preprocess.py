@@ -1,19 +1,16 @@
 """clew preprocess"""
 
 import shlex
-import time
-from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import psutil
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 
-from clew.cli.formats import bytes_text, count_text, duration_text, plain_text
+from clew.cli.formats import bytes_text, count_text, plain_text
+from clew.cli.progress import PreprocessReporter
 
 if TYPE_CHECKING:
     from clew.features import PreprocessResult
@@ -22,7 +19,6 @@ _EPILOG = (
     "Example: `clew preprocess traces_data --scores-file ground_truth_scores.csv "
     "--out preprocessed_data`"
 )
-_LOG_EVERY_SECONDS = 30.0
 # Left-out traces that are said one by one; the manifest names all.
 _MAX_SAID = 10
 
@@ -117,7 +113,7 @@ def preprocess(
         score_column=score_column,
         higher_is=higher_is.value if higher_is else None,
     )
-    result = preprocess_store(config, _ConsoleReporter(console))
+    result = preprocess_store(config, PreprocessReporter(console))
     _print_result(console, result)
     if not result.complete:
         raise typer.Exit(1)
@@ -154,53 +150,3 @@ def _balance_table(result: "PreprocessResult") -> Table:
     for name, (right, made_up) in zip(SPLIT_NAMES, result.counts.tolist(), strict=True):
         table.add_row(name, f"{right + made_up:,}", f"{right:,}", f"{made_up:,}")
     return table
-
-
-class _ConsoleReporter:
-    """A bar on a terminal, a line now and then in a log."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._bar: Progress | None = None
-        self._before = self._planned = self._samples = self._bytes = 0
-        self._started = self._last_line = 0.0
-
-    def say(self, message: str) -> None:
-        text = message if self._console.is_terminal else f"{datetime.now():%F %T}  {message}"
-        self._console.print(plain_text(text), style="dim", markup=False)
-
-    def begin(self, done: int, planned: int, max_bytes: int) -> None:
-        if done:
-            self.say(f"{done:,} of {planned:,} samples are there already")
-        self.say(f"{planned - done:,} samples to make: at most {bytes_text(max_bytes)} on disk")
-        self._before, self._planned = done, planned
-        self._started = self._last_line = time.monotonic()
-        if self._console.is_terminal:
-            text = TextColumn("{task.description}", markup=False)
-            self._bar = Progress(SpinnerColumn(), BarColumn(), text, console=self._console)
-            self._task = self._bar.add_task(f"{done:,}/{planned:,}", total=planned, completed=done)
-            self._bar.start()
-
-    def advance(self, samples: int, written_bytes: int) -> None:
-        self._samples += samples
-        self._bytes += written_bytes
-        if self._bar is not None:
-            done = self._before + self._samples
-            self._bar.update(self._task, completed=done, description=self._line())
-        elif time.monotonic() - self._last_line >= _LOG_EVERY_SECONDS:
-            self._last_line = time.monotonic()
-            self.say(self._line())
-
-    def end(self) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-    def _line(self) -> str:
-        seconds = max(1e-9, time.monotonic() - self._started)
-        done = self._before + self._samples
-        left = (self._planned - done) * seconds / max(1, self._samples)
-        return (
-            f"{done:,}/{self._planned:,} samples, {self._samples / seconds:,.0f} samples/s, "
-            f"{bytes_text(self._bytes)} written, memory "
-            f"{bytes_text(psutil.Process().memory_info().rss)}, {duration_text(left)} left"
-        )

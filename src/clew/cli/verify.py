@@ -1,6 +1,5 @@
 """clew verify"""
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,14 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 
 from clew.cli.formats import plain_text
+from clew.cli.progress import show_line
 
 if TYPE_CHECKING:
     from clew.shards.verify import OnShard
-
-_LOG_EVERY_SECONDS = 30.0
 
 
 def register(app: typer.Typer) -> None:
@@ -81,19 +78,6 @@ def _say(console: Console, text: str) -> None:
 
 @contextmanager
 def _show_shards(console: Console) -> Iterator["OnShard"]:
-    """Which shard is being read: one line that changes on a terminal, now and then one in a log."""
-    last_line = time.monotonic()
-
-    def log(file: str, number: int, total: int) -> None:
-        nonlocal last_line
-        if time.monotonic() - last_line >= _LOG_EVERY_SECONDS:
-            last_line = time.monotonic()
-            _say(console, f"checking {number:,}/{total:,} {file}")
-
-    if not console.is_terminal:
-        yield log
-        return
-    with console.status("checking") as status:
-        yield lambda file, number, total: status.update(
-            f"checking {number:,}/{total:,} {escape(file)}"
-        )
+    """Which shard is being read."""
+    with show_line(console, "checking") as show:
+        yield lambda file, number, total: show(f"checking {number:,}/{total:,} {file}", False)

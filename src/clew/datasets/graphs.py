@@ -97,7 +97,6 @@ class GraphSamples:
     ) -> None:
         _batch_class()  # imports PyG now, before workers are forked: it takes seconds
         self.reader, self.index, self.sequences = reader, index, sequences
-        self.sample_bytes = reader.manifest.bytes // reader.rows
 
     def __len__(self) -> int:
         return len(self.index.rows)

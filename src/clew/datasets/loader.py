@@ -70,7 +70,6 @@ class Loader:
                 f"{len(self._samples):,} samples cannot be shared by {self.rank.count} processes: "
                 f"train with fewer, or on more data."
             )
-        self._task_bytes = _LOW_MEMORY_TASK_BYTES if low_memory else _TASK_BYTES
         self._buffers = BufferPool(pinned=pin_memory and torch.cuda.is_available())
         self._epoch, self._done, self._begun = 0, 0, False
 
@@ -143,9 +142,13 @@ class Loader:
 
     def _batches_a_task(self, batches: int) -> int:
         """Small batches are read several at a time: handing a task to a thread has its price."""
-        size = getattr(self._samples, "sample_bytes", _TASK_BYTES) * self.batch_size
+        if not isinstance(self._samples, SequenceSamples):
+            return 1
+        mapped = self._samples.reader.access == "mapped"
+        task_bytes = _TASK_BYTES if mapped else _LOW_MEMORY_TASK_BYTES
         few_enough = batches // (4 * max(self.num_workers, 1))
-        return max(1, min(self._task_bytes // max(size, 1), few_enough))
+        size = self._samples.sample_bytes * self.batch_size
+        return max(1, min(task_bytes // size, few_enough))
 
     def _read_ahead(self, tasks: list[list[Order]]) -> Iterator[tuple[Any, int]]:
         if not self.num_workers:
@@ -167,7 +170,7 @@ class Loader:
     def _read(self, task: list[Order]) -> list[tuple[Any, int]]:
         """The batches of a task, each with the samples that all ranks together take of it."""
         mine = [self.rank.share(batch) for batch in task]
-        if len(task) > 1 and isinstance(self._samples, SequenceSamples):
+        if isinstance(self._samples, SequenceSamples):
             batches = self._samples.read_batches(mine, self._buffers)
         else:
             batches = [self._samples.read_batch(batch, self._buffers) for batch in mine]

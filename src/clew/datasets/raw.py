@@ -3,7 +3,7 @@ into one first. A trace that `clew preprocess` would leave out stops the run whe
 
 import glob
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +31,12 @@ _EDGES = ("edge_source", "edge_weight")
 
 @dataclass(frozen=True, kw_only=True)
 class RawTraces:
-    """A trace store with its scores. The splits are those that `clew preprocess` chooses."""
+    """A trace store with its scores. The splits are those of `clew preprocess` by default."""
 
     store: Path
     scores_file: Path
     score_threshold: float = 0.5
     split: str | None = None
-    shares: Shares = field(default_factory=Shares)
 
     def read_index(self) -> SampleIndex:
         """Join the traces' ids with their scores; raises InputError when one has none."""
@@ -57,7 +56,7 @@ class RawTraces:
             example_ids=ids,
             question_ids=to_strings(question_ids),
             labels=labels,
-            splits=assign_splits(question_ids, questions, labels, shares=self.shares, order=ids),
+            splits=assign_splits(question_ids, questions, labels, shares=Shares(), order=ids),
         )
         return index.select(self.split)
 

@@ -5,6 +5,7 @@ from clew.datasets.lazy import PreprocessedGNNMapDataset, PreprocessedLSTMMapDat
 from clew.datasets.loader import Loader
 from clew.datasets.order import Rank
 from clew.datasets.raw import RawGNNDataset, RawLSTMDataset
+from clew.datasets.resident import ResidentSamples
 from clew.datasets.stream import PreprocessedGNNDataset, PreprocessedLSTMDataset
 
 __all__ = [
@@ -17,5 +18,6 @@ __all__ = [
     "Rank",
     "RawGNNDataset",
     "RawLSTMDataset",
+    "ResidentSamples",
     "collate",
 ]

@@ -5,7 +5,7 @@ samples end to end and adding one number to the edges of each.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +18,12 @@ from clew.datasets.buffers import BufferPool
 from clew.datasets.index import SampleIndex
 from clew.datasets.reader import Rows, SampleReader
 from clew.datasets.sequences import SequenceSamples, describe
+from clew.errors import StoreError
 
 if TYPE_CHECKING:
     from torch_geometric.data import Batch, Data
 
-_INT64 = np.dtype(np.int64)
+_INT32, _INT64 = np.dtype(np.int32), np.dtype(np.int64)
 GRAPH_COLUMNS = ("nodes", "edge_source", "edge_target", "edge_attr", "node_counts", "edge_counts")
 
 
@@ -78,7 +79,8 @@ def collate(samples: Sequence[GraphSample]) -> "Batch":
     sequences = [sample.sequence for sample in samples if sample.sequence is not None]
     if sequences:
         about["sequence"] = torch.stack(sequences)
-    return _lay_end_to_end(parts, about, BufferPool())
+    buffers = BufferPool()
+    return _as_pyg(_lay_end_to_end(parts, buffers, _INT64), about, buffers)
 
 
 def _collate_in_torch(samples: Sequence[GraphSample], *, collate_fn_map: Any = None) -> "Batch":  # noqa: ARG001
@@ -90,23 +92,67 @@ default_collate_fn_map[GraphSample] = _collate_in_torch
 
 
 class GraphSamples:
-    """Reads graphs as whole batches or one by one; with `sequences`, their sequences beside."""
+    """Reads graphs as whole batches or one by one; with `sequences`, their sequences beside.
+
+    A batch is a PyG batch. A `flat` one is a dict of plain arrays, half the bytes, as clew's own
+    networks read it: `nodes`, `edge_source`, `edge_target` (int32, counted in the batch, sorted by
+    target), `edge_attr`, `last_node` `[batch, layers]`, and `max_degree`, which no node exceeds.
+    """
 
     def __init__(
-        self, reader: SampleReader, index: SampleIndex, sequences: SequenceSamples | None = None
+        self,
+        reader: SampleReader,
+        index: SampleIndex,
+        sequences: SequenceSamples | None = None,
+        *,
+        flat: bool = False,
     ) -> None:
-        _batch_class()  # imports PyG now, before workers are forked: it takes seconds
-        self.reader, self.index, self.sequences = reader, index, sequences
+        if not flat:
+            _batch_class()  # imports PyG now, before workers are forked: it takes seconds
+        self.reader, self.index, self.sequences, self.flat = reader, index, sequences, flat
 
     def __len__(self) -> int:
         return len(self.index.rows)
 
-    def read_batch(self, indices: Rows, buffers: BufferPool) -> "Batch":
+    @property
+    def max_degree(self) -> int | None:
+        """The most edges that lead to one node, where the store was made so; else None."""
+        settings = self.reader.manifest.settings
+        return settings["top_k"] if settings.get("command") == "preprocess" else None
+
+    def read_batch(self, indices: Rows, buffers: BufferPool) -> "Batch | dict[str, Any]":
         rows = self.index.rows[indices]
         about = describe(self.index, indices)
         if self.sequences is not None:
             about["sequence"] = self.sequences.read_sequences(rows, buffers)
-        return _lay_end_to_end(self.read_parts(rows), about, buffers)
+        parts = self.read_parts(rows)
+        if self.flat:
+            return self._read_flat(parts, about, buffers)
+        return _as_pyg(_lay_end_to_end(parts, buffers, _INT64), about, buffers)
+
+    def _read_flat(
+        self, parts: "list[GraphParts]", about: dict[str, Any], buffers: BufferPool
+    ) -> dict[str, Any]:
+        for part, name in zip(parts, about["question_id"], strict=True):
+            if not part.node_counts.all():
+                raise StoreError(
+                    f"the sample of {name} in {self.reader.path} has a layer without a token: "
+                    f'make the samples again with "clew preprocess", which leaves such ones out.'
+                )
+        max_degree = self.max_degree
+        if max_degree is None:
+            parts = [part.sort_edges() for part in parts]
+            max_degree = max(part.count_degree() for part in parts)
+        laid = _lay_end_to_end(parts, buffers, _INT32)
+        return {
+            "nodes": laid.x,
+            "edge_source": laid.edge_index[0],
+            "edge_target": laid.edge_index[1],
+            "edge_attr": laid.edge_attr,
+            "last_node": torch.from_numpy(laid.ptr[1:].reshape(len(parts), -1) - 1),
+            "max_degree": max_degree,
+            **about,
+        }
 
     def read_sample(self, index: int, buffers: BufferPool | None) -> GraphSample:
         return self.read_samples(np.array([index]), buffers or BufferPool())[0]
@@ -160,18 +206,40 @@ class GraphParts:
     node_counts: Int[np.ndarray, " layers"]
     edge_counts: Int[np.ndarray, " layers"]
 
+    def sort_edges(self) -> "GraphParts":
+        """The same graphs with the edges of each node side by side."""
+        target = self.edges[1]
+        if (target[1:] >= target[:-1]).all():
+            return self
+        order = np.argsort(target, kind="stable")
+        edges = (self.edges[0][order], target[order])
+        return replace(self, edges=edges, edge_attr=self.edge_attr[order])
+
+    def count_degree(self) -> int:
+        return int(np.bincount(self.edges[1], minlength=1).max())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LaidGraphs:
+    """All layers of all samples as one graph; where each graph's nodes and edges begin and end."""
+
+    x: torch.Tensor
+    edge_index: torch.Tensor
+    edge_attr: torch.Tensor
+    ptr: Int64[np.ndarray, " graphs_and_one"]
+    edge_ptr: Int64[np.ndarray, " graphs_and_one"]
+
 
 def _lay_end_to_end(
-    parts: Sequence[GraphParts], about: dict[str, Any], buffers: BufferPool
-) -> "Batch":
-    """One PyG batch of all layers of all samples, with what there is to say `about` these."""
+    parts: Sequence[GraphParts], buffers: BufferPool, index_type: np.dtype
+) -> LaidGraphs:
     layers = len(parts[0].node_counts)
     ptr = _offsets([part.node_counts for part in parts])
     edge_ptr = _offsets([part.edge_counts for part in parts])
     first_node, first_edge = ptr[::layers].tolist(), edge_ptr[::layers].tolist()
     x = _empty_like(buffers, parts[0].nodes, int(ptr[-1]))
     edge_attr = _empty_like(buffers, parts[0].edge_attr, int(edge_ptr[-1]))
-    edge_index = buffers.take((2, int(edge_ptr[-1])), _INT64)
+    edge_index = buffers.take((2, int(edge_ptr[-1])), index_type)
     x_out, attr_out, index_out = x.numpy(), edge_attr.numpy(), edge_index.numpy()
     for i, part in enumerate(parts):
         nodes, edges = slice(*first_node[i : i + 2]), slice(*first_edge[i : i + 2])
@@ -179,18 +247,14 @@ def _lay_end_to_end(
         attr_out[edges] = part.edge_attr
         for side in (0, 1):
             np.add(part.edges[side], first_node[i], out=index_out[side, edges])
-    graphs = {"x": x, "edge_index": edge_index, "edge_attr": edge_attr}
-    return _as_pyg(graphs, about, ptr, edge_ptr, buffers)
+    return LaidGraphs(x=x, edge_index=edge_index, edge_attr=edge_attr, ptr=ptr, edge_ptr=edge_ptr)
 
 
-def _as_pyg(
-    graphs: dict[str, torch.Tensor],
-    about: dict[str, Any],
-    ptr: np.ndarray,
-    edge_ptr: np.ndarray,
-    buffers: BufferPool,
-) -> "Batch":
-    """What `Batch.from_data_list` makes of the same graphs, its way back to them included."""
+def _as_pyg(laid: LaidGraphs, about: dict[str, Any], buffers: BufferPool) -> "Batch":
+    """What `Batch.from_data_list` makes of the same graphs, its way back to them included, with
+    what there is to say `about` the samples."""
+    ptr, edge_ptr = laid.ptr, laid.edge_ptr
+    graphs = {"x": laid.x, "edge_index": laid.edge_index, "edge_attr": laid.edge_attr}
     count = len(ptr) - 1
     graph_of = buffers.take((int(ptr[-1]),), _INT64)
     graph_of.numpy()[:] = np.repeat(np.arange(count), np.diff(ptr))

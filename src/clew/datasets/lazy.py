@@ -63,7 +63,8 @@ class PreprocessedLSTMMapDataset(LazyDataset):
 
 
 class PreprocessedGNNMapDataset(LazyDataset):
-    """The graphs of all layers with their labels, by place."""
+    """The graphs of all layers with their labels, by place. `flat` is for clew's own loader: its
+    batches are then plain arrays instead of PyG batches."""
 
     def __init__(
         self,
@@ -72,9 +73,10 @@ class PreprocessedGNNMapDataset(LazyDataset):
         split: str | None = None,
         max_cache_batches: int = 2,
         with_sequence: bool = False,
+        flat: bool = False,
     ) -> None:
         source = PreprocessedGraphs(
-            folder=Path(preprocessed_dir), split=split, with_sequence=with_sequence
+            folder=Path(preprocessed_dir), split=split, with_sequence=with_sequence, flat=flat
         )
         super().__init__(source, max_cache_batches=max_cache_batches)
 

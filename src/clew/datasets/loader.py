@@ -1,15 +1,18 @@
 """clew's own loader: threads that copy whole batches into memory that is used again."""
 
+import weakref
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 
 from clew.datasets.buffers import BufferPool
-from clew.datasets.lazy import LazyDataset
+from clew.datasets.lazy import LazyDataset, check_cache
 from clew.datasets.order import Order, Rank, check_seed, global_order
 from clew.datasets.reader import Access, Rows
 from clew.datasets.sequences import SequenceSamples
@@ -40,7 +43,9 @@ class Loader:
     A batch's memory is used again once nothing refers to it any more: keep what you like. (Small
     batches share theirs with their neighbours: clone what you keep for long.)
     `low_memory` reads files piece by piece instead of mapping them; None maps a store that fits
-    easily into free memory. `pin_memory` is for copies to a GPU.
+    easily into free memory. `max_cache_batches` keeps at most so many shards mapped at a time.
+    Each thread is `prefetch_factor` tasks ahead (a task is a batch, or several small ones), and
+    lives on from epoch to epoch with `persistent_workers`. `pin_memory` is for copies to a GPU.
     """
 
     def __init__(
@@ -54,17 +59,24 @@ class Loader:
         drop_last: bool = False,
         pin_memory: bool = False,
         low_memory: bool | None = None,
+        max_cache_batches: int | None = None,
+        prefetch_factor: int = 1,
+        persistent_workers: bool = False,
         rank: Rank | None = None,
     ) -> None:
         if batch_size < 1:
             raise InputError(f"batch_size is {batch_size}: give 1 or more.")
+        if prefetch_factor < 1:
+            raise InputError(f"prefetch_factor is {prefetch_factor}: give 1 or more.")
         if num_workers < 0:
             raise InputError(f"num_workers is {num_workers}: give 0 or more.")
         check_seed(seed)
         self.dataset, self.batch_size, self.shuffle, self.seed = dataset, batch_size, shuffle, seed
         self.num_workers, self.drop_last = num_workers, drop_last
         self.rank = rank or getattr(dataset, "rank", None) or current_rank()
-        self._samples = _open(dataset, low_memory)
+        self._ahead = num_workers * prefetch_factor
+        self._threads = _Threads(num_workers, persistent=persistent_workers)
+        self._samples = _open(dataset, low_memory, max_cache_batches)
         if 0 < len(self._samples) < self.rank.count:
             raise InputError(
                 f"{len(self._samples):,} samples cannot be shared by {self.rank.count} processes: "
@@ -155,17 +167,18 @@ class Loader:
             for task in tasks:
                 yield from self._read(task)
             return
-        threads = ThreadPoolExecutor(self.num_workers, thread_name_prefix="clew-load")
         under_way: deque[Future[list[tuple[Any, int]]]] = deque()
-        try:
-            for task in tasks:
-                under_way.append(threads.submit(self._read, task))
-                if len(under_way) > self.num_workers:
+        with self._threads.borrow() as threads:
+            try:
+                for task in tasks:
+                    under_way.append(threads.submit(self._read, task))
+                    if len(under_way) > self._ahead:
+                        yield from under_way.popleft().result()
+                while under_way:
                     yield from under_way.popleft().result()
-            while under_way:
-                yield from under_way.popleft().result()
-        finally:
-            threads.shutdown(cancel_futures=True)
+            finally:
+                for left in under_way:
+                    left.cancel()
 
     def _read(self, task: list[Order]) -> list[tuple[Any, int]]:
         """The batches of a task, each with the samples that all ranks together take of it."""
@@ -177,11 +190,43 @@ class Loader:
         return [(batch, len(whole)) for batch, whole in zip(batches, task, strict=True)]
 
 
+class _Threads:
+    """The threads that read, for one epoch or for all."""
+
+    def __init__(self, count: int, *, persistent: bool) -> None:
+        self._count, self._persistent = count, persistent
+        self._kept: ThreadPoolExecutor | None = None
+
+    @contextmanager
+    def borrow(self) -> Iterator[ThreadPoolExecutor]:
+        threads = self._kept or ThreadPoolExecutor(self._count, thread_name_prefix="clew-load")
+        if self._persistent and self._kept is None:
+            self._kept = threads
+            weakref.finalize(self, threads.shutdown, wait=False, cancel_futures=True)
+        try:
+            yield threads
+        finally:
+            if not self._persistent:
+                threads.shutdown(cancel_futures=True)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(_Threads, persistent=self._persistent), (self._count,)
+
+
 def _open(
-    dataset: StreamDataset | LazyDataset | BatchSource, low_memory: bool | None
+    dataset: StreamDataset | LazyDataset | BatchSource,
+    low_memory: bool | None,
+    max_cache_batches: int | None,
 ) -> BatchSource:
     if not isinstance(dataset, StreamDataset | LazyDataset):
         return _check_source(dataset)
+    if max_cache_batches is not None:
+        check_cache(max_cache_batches)
+        if low_memory:
+            raise InputError(
+                "low_memory maps no file at all, max_cache_batches says how many: give one of them."
+            )
+        return dataset.source.open(access="cached", max_open=max_cache_batches)
     access: dict[bool | None, Access | None] = {None: None, True: "read", False: "mapped"}
     return dataset.source.open(access=access[low_memory], max_open=_OPEN_FILES)
 

@@ -75,6 +75,7 @@ class RawGraphs:
     traces: RawTraces
     attn_threshold: float = 0.0
     with_sequence: bool = False
+    flat: bool = False
 
     def open(self, *, access: Access | None, max_open: int) -> "TraceGraphSamples":
         sequences = None
@@ -87,7 +88,13 @@ class RawGraphs:
             access=access,
             max_open=max_open,
         )
-        return TraceGraphSamples(reader, self.traces.read_index(), sequences, self.attn_threshold)
+        return TraceGraphSamples(
+            reader,
+            self.traces.read_index(),
+            sequences,
+            flat=self.flat,
+            attn_threshold=self.attn_threshold,
+        )
 
 
 class TraceSequenceSamples(SequenceSamples):
@@ -117,11 +124,17 @@ class TraceGraphSamples(GraphSamples):
         reader: SampleReader,
         index: SampleIndex,
         sequences: SequenceSamples | None,
+        *,
+        flat: bool,
         attn_threshold: float,
     ) -> None:
-        super().__init__(reader, index, sequences)
+        super().__init__(reader, index, sequences, flat=flat)
         self._layers = reader.columns["last_hidden"].item_shape[0]
         self._attn_threshold = attn_threshold
+
+    @property
+    def max_degree(self) -> int:
+        return self.reader.columns["edge_source"].item_shape[0]
 
     def read_parts(self, rows: Rows) -> list[GraphParts]:
         shards = self.reader.locate(rows)
@@ -198,9 +211,12 @@ class RawGNNDataset(LazyDataset):
         max_cache_batches: int = 2,
         attn_threshold: float = 0.0,
         with_sequence: bool = False,
+        flat: bool = False,
     ) -> None:
         raw = open_traces(traces, scores_file, score_threshold, split, converted)
-        source = RawGraphs(traces=raw, attn_threshold=attn_threshold, with_sequence=with_sequence)
+        source = RawGraphs(
+            traces=raw, attn_threshold=attn_threshold, with_sequence=with_sequence, flat=flat
+        )
         super().__init__(source, max_cache_batches=max_cache_batches)
 
 

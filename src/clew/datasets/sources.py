@@ -66,6 +66,7 @@ class PreprocessedGraphs:
     folder: Path
     split: str | None = None
     with_sequence: bool = False
+    flat: bool = False
 
     def open(self, *, access: Access | None, max_open: int) -> GraphSamples:
         path = find_store(self.folder, "graphs")
@@ -87,4 +88,4 @@ class PreprocessedGraphs:
                     f"the sequences in {self.folder} are of other samples than the graphs: make "
                     f"both again from the same traces, or leave with_sequence out."
                 )
-        return GraphSamples(reader, index, sequences)
+        return GraphSamples(reader, index, sequences, flat=self.flat)

@@ -16,7 +16,7 @@ from .source import BATCH, WORKERS, Source
 ROWS_A_RECORD_BATCH = 64
 
 
-def write_store(folder, kind, shards):
+def write_store(folder, kind, shards, settings=None):
     """A sample store as `clew preprocess` writes it: an iterable of columns, one dict a shard."""
     folder.mkdir(parents=True)
     first = 0
@@ -35,7 +35,9 @@ def write_store(folder, kind, shards):
         )
         if number == 0:
             assert table.schema.names[:4] == [field.name for field in id_fields()]
-            manifest = Manifest(kind=kind, settings={}, rows_per_shard=rows, planned_rows=None)
+            manifest = Manifest(
+                kind=kind, settings=settings or {}, rows_per_shard=rows, planned_rows=None
+            )
             write_manifest(folder, manifest)
             schema = describe_in_schema(table.schema, manifest)
         writer = ShardWriter(folder, number, schema, id_column="global_example_id")

@@ -1,20 +1,24 @@
 """GINE messages: every node sums relu(neighbour + edge) over whom it looks at.
 
-On the first round the neighbours are data: only the edges' weights have a gradient, so no message
-is kept. They are made anew in the backward pass, in pieces that stay in the cache.
+On the first round the neighbours are data: only the edges' weights have a gradient. What that needs
+of all messages is two sums a row, so no message is kept, and the backward pass makes none.
 """
 
+import importlib.util
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from clew.models.graphs import Neighbours
 
-_CPU_PIECE_BYTES, _GPU_PIECE_BYTES = 1 << 20, 1 << 30
+# Large enough that threads meet seldom, small enough for the caches; a GPU has no such limit.
+_CPU_PIECE_BYTES, _GPU_PIECE_BYTES = 4 << 20, 1 << 30
 
 
 class EdgeMessages(nn.Module):
@@ -44,48 +48,62 @@ class _SumOverData(torch.autograd.Function):
     def forward(
         ctx: Any, values: Tensor, neighbours: Neighbours, weight: Tensor, bias: Tensor
     ) -> Tensor:
-        ctx.neighbours = neighbours
-        ctx.save_for_backward(values, weight, bias)
-        sums = values.new_empty((len(neighbours.nodes), values.shape[1]))
-        for piece in _pieces(neighbours, values):
-            torch.sum(_messages(values, neighbours, weight, bias, piece), 1, out=sums[piece])
+        if _can_fuse(values, neighbours):
+            from clew.models.fused import sum_messages
+
+            sums, slopes = sum_messages(values, neighbours, weight, bias)
+        else:
+            sums, slopes = _sum_in_pieces(values, neighbours, weight, bias)
+        ctx.save_for_backward(slopes)
         return sums
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        values, weight, bias = ctx.saved_tensors
-        neighbours: Neighbours = ctx.neighbours
-        grad_weight, grad_bias = torch.zeros_like(weight), torch.zeros_like(bias)
-        for piece in _pieces(neighbours, values):
-            messages = _messages(values, neighbours, weight, bias, piece)
-            passed = ((messages > 0) * grad[piece, None]).flatten(0, 1)
-            grad_bias += passed.sum(0, dtype=grad_bias.dtype)
-            grad_weight += passed.T @ neighbours.attr[piece].flatten(0, 1).to(passed.dtype)
-        return None, None, grad_weight, grad_bias
+        (slopes,) = ctx.saved_tensors
+        found = (slopes * grad[:, None]).sum(0, dtype=torch.float32)
+        return None, None, found[:-1].T, found[-1]
 
 
-def _messages(
-    values: Tensor, neighbours: Neighbours, weight: Tensor, bias: Tensor, piece: slice
-) -> Tensor:
-    """The messages `[rows, width, features]` of some rows, 0 where there is no neighbour."""
-    nodes, attr = neighbours.nodes[piece], neighbours.attr[piece].to(values.dtype)
-    messages = values.index_select(0, nodes.flatten()).view(*nodes.shape, values.shape[1])
-    weight, bias = weight.to(values.dtype), bias.to(values.dtype)
-    if attr.shape[-1] == 1:
-        messages.addcmul_(attr, weight[:, 0])
-    else:
-        messages += attr @ weight.T
-    messages += bias
-    return messages.clamp_(min=0).mul_(neighbours.mask[piece, :, None])
+def _sum_in_pieces(
+    values: Tensor, neighbours: Neighbours, weight: Tensor, bias: Tensor
+) -> tuple[Float[Tensor, "rows features"], Float[Tensor, "rows edge_features_and_one features"]]:
+    """The sums, and how they change with each column of `weight` and with `bias`."""
+    # Whom a row does not have, it finds behind the last node: too low to pass the relu.
+    values = F.pad(values + bias.to(values.dtype), (0, 0, 0, 1), value=-torch.inf)
+    nodes = torch.where(neighbours.mask, neighbours.nodes, len(values) - 1)
+    attr, weight = neighbours.attr.to(values.dtype), weight.to(values.dtype)
+    given = F.pad(attr, (0, 1), value=1.0).transpose(1, 2)
+    sums = values.new_empty((len(nodes), values.shape[1]))
+    slopes = values.new_empty((len(nodes), given.shape[1], values.shape[1]))
+    for piece in _pieces(nodes, values):
+        messages = values.index_select(0, nodes[piece].flatten())
+        messages = messages.view(*nodes[piece].shape, values.shape[1])
+        if attr.shape[-1] == 1:
+            messages.addcmul_(attr[piece], weight[:, 0])
+        else:
+            messages += attr[piece] @ weight.T
+        torch.bmm(given[piece], (messages > 0).to(values.dtype), out=slopes[piece])
+        torch.sum(messages.clamp_(min=0), 1, out=sums[piece])
+    return sums, slopes
 
 
-def _pieces(neighbours: Neighbours, values: Tensor) -> Iterator[slice]:
-    rows, width = neighbours.nodes.shape
+def _pieces(nodes: Tensor, values: Tensor) -> Iterator[slice]:
+    rows, width = nodes.shape
     most = _CPU_PIECE_BYTES if values.device.type == "cpu" else _GPU_PIECE_BYTES
     step = max(1, most // max(1, width * values.shape[1] * values.itemsize))
     for start in range(0, rows, step):
         yield slice(start, start + step)
+
+
+def _can_fuse(values: Tensor, neighbours: Neighbours) -> bool:
+    """One kernel does it all on a GPU, for edges that bear one number."""
+    return values.is_cuda and neighbours.attr.shape[-1] == 1 and _has_triton()
+
+
+@cache
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
 
 
 def _working_type(values: Tensor, weight: Tensor) -> torch.dtype:

@@ -1,0 +1,1 @@
+"""The plain way to train the same networks on the same data."""

@@ -1,0 +1,62 @@
+"""What gradient checkpointing saves, and the process's own memory over epochs and shards."""
+
+import tempfile
+from pathlib import Path
+
+from clew.engine import LoggingReporter, PlanRequest, TrainConfig, fit
+
+from .data import write_folder
+from .speed import build, open_dataset, open_loader
+
+EPOCHS = 12
+
+
+def run(args, report):
+    report.title(f"memory, on {args.device}")
+    small, large = args.data / "memory_1x", args.data / "memory_4x"
+    write_folder(small, (1000, 100, 100))
+    write_folder(large, (4000, 100, 100))
+    for name in args.network:
+        plan = train(args, name, small, epochs=1, checkpointing=True)[0].plan
+        report.add("memory", f"{name}: {plan.reasons['gradient_checkpointing']}")
+        for text, folder in (("1,000", small), ("4,000", large)):
+            _, memory = train(args, name, folder, epochs=EPOCHS)
+            told = {
+                f"epoch_{number}_MiB": memory[number - 1] for number in (2, EPOCHS // 2, EPOCHS)
+            }
+            report.add("memory", f"{name}: {text} samples, own memory after", **told)
+
+
+def train(args, name, folder, epochs, checkpointing=False):
+    watch = Watch()
+
+    def opened(split):
+        return lambda settings: open_loader(open_dataset(folder, name, split), settings)
+
+    with tempfile.TemporaryDirectory() as out:
+        result = fit(
+            build(name),
+            opened("train"),
+            opened("validation"),
+            config=TrainConfig(epochs=epochs, patience=None),
+            request=PlanRequest(
+                device=args.device, batch_size=32, gradient_checkpointing=checkpointing
+            ),
+            output_dir=Path(out),
+            reporter=watch,
+        )
+    return result, watch.memory
+
+
+class Watch(LoggingReporter):
+    """Notes after every epoch what memory is the process's own: mapped files are the system's."""
+
+    def __init__(self):
+        super().__init__()
+        self.memory = []
+
+    def epoch(self, row):
+        super().epoch(row)
+        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+        own = next(line for line in lines if line.startswith("RssAnon"))
+        self.memory.append(int(own.split()[1]) // 1024)

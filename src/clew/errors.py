@@ -35,3 +35,11 @@ class DiskFullError(StoreError):
 
 class UnsafePickleError(InputError):
     """A pickle refers to something other than plain data."""
+
+
+class TrainingError(ClewError):
+    """Training cannot go on: values that are no numbers, or a step that does not fit in memory."""
+
+
+class TrainingStoppedError(ClewError):
+    """Training was asked to stop, and did so with everything on disk; the same call goes on."""

@@ -1,0 +1,31 @@
+"""One training loop for every model: it plans for the machine, trains, and can always go on."""
+
+from clew.engine.classifier import Classifier
+from clew.engine.config import PlanRequest, TrainConfig
+from clew.engine.losses import BinaryLoss, CategoricalLoss
+from clew.engine.planning.plan import HardwarePlan
+from clew.engine.planning.planner import plan_hardware
+from clew.engine.protocols import Batches, LoadSettings, OpenBatches, StepOutput, Trainable
+from clew.engine.reporter import LoggingReporter, Progress, Reporter
+from clew.engine.result import FitResult
+from clew.engine.trainer import fit
+
+__all__ = [
+    "Batches",
+    "BinaryLoss",
+    "CategoricalLoss",
+    "Classifier",
+    "FitResult",
+    "HardwarePlan",
+    "LoadSettings",
+    "LoggingReporter",
+    "OpenBatches",
+    "PlanRequest",
+    "Progress",
+    "Reporter",
+    "StepOutput",
+    "TrainConfig",
+    "Trainable",
+    "fit",
+    "plan_hardware",
+]

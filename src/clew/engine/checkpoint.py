@@ -1,0 +1,150 @@
+"""`last.safetensors`, from which a run goes on, and `best.safetensors`, the weights to use."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from clew.engine.feed import Position
+from clew.engine.figures import EpochSums
+from clew.engine.files import read_about, read_tensors, write_tensors
+from clew.engine.optimizer import load_optimizer, optimizer_tensors
+from clew.engine.planning.plan import HardwarePlan
+from clew.engine.precision import Precision
+from clew.engine.processes import gather
+from clew.engine.seeding import random_state, restore_random_state
+from clew.engine.state import RunState
+from clew.errors import SettingsMismatchError, StoreError
+
+LAST, BEST, NEXT_BEST = "last.safetensors", "best.safetensors", "best.next.safetensors"
+
+
+@dataclass(kw_only=True)
+class Parts:
+    """What of a run changes while it trains. The step's precision has a state in fp16 alone."""
+
+    model: nn.Module
+    optimizer: Optimizer
+    precision: Precision
+
+
+class Checkpoints:
+    """The two files of a run's folder. Only the first process writes; all must call.
+
+    The best weights wait in memory until `last` is written: then the two always belong together,
+    also after a kill between them.
+    """
+
+    def __init__(self, folder: Path, fabric: Fabric, identity: dict[str, Any]) -> None:
+        self._folder, self._fabric, self._identity = folder, fabric, identity
+        self._next_best: dict[str, Tensor] | None = None
+        self._random: dict[str, Tensor] = {}
+
+    @property
+    def last(self) -> Path:
+        return self._folder / LAST
+
+    def keep_best(self, model: nn.Module) -> None:
+        """These weights are the best so far; they reach the disk with the next `save`."""
+        if self._fabric.is_global_zero:
+            self._next_best = {
+                name: value.detach().to("cpu", copy=True)
+                for name, value in model.state_dict().items()
+            }
+
+    def save(self, parts: Parts, state: RunState, plan: HardwarePlan) -> None:
+        mine = {"position": asdict(state.position), "sums": asdict(state.sums)}
+        each = gather(self._fabric, (mine, random_state(self._fabric.device)))
+        if self._fabric.is_global_zero:
+            about = {
+                **self._identity,
+                "plan": plan.to_dict(),
+                "state": state.to_dict(),
+                "processes": [process for process, _ in each],
+                "scaler": parts.precision.state_dict(),
+            }
+            tensors = _prefixed("model", parts.model.state_dict())
+            tensors |= _prefixed("optimizer", optimizer_tensors(parts.optimizer, parts.model))
+            for rank, (_, random) in enumerate(each):
+                tensors |= _prefixed(f"random/{rank}", random)
+            self._write(tensors, about, state)
+        self._fabric.barrier()
+
+    def _write(self, tensors: dict[str, Tensor], about: dict[str, Any], state: RunState) -> None:
+        if self._next_best is not None and state.best is not None:
+            best = asdict(state.best)
+            write_tensors(
+                self._folder / NEXT_BEST, self._next_best, {**self._identity, "best": best}
+            )
+        write_tensors(self.last, tensors, about)
+        self._next_best = None
+        settle_best(self._folder, state)
+
+    def restore(self, parts: Parts) -> RunState:
+        """Weights, optimiser, random numbers as they were; gives the state that goes with them."""
+        tensors, about = read_tensors(self.last)
+        rank = self._fabric.global_rank
+        state = RunState.from_dict(about["state"])
+        mine = about["processes"][rank]
+        state.position, state.sums = Position(**mine["position"]), EpochSums(**mine["sums"])
+        load_weights(parts.model, _under("model", tensors), self.last)
+        load_optimizer(parts.optimizer, parts.model, _under("optimizer", tensors))
+        if about["scaler"]:
+            parts.precision.load_state_dict(about["scaler"])
+        self._random = _under(f"random/{rank}", tensors)
+        if self._fabric.is_global_zero:
+            settle_best(self._folder, state)
+        self._fabric.barrier()
+        return state
+
+    def restore_random(self) -> None:
+        """To be called when the epoch is open again: opening it draws random numbers."""
+        restore_random_state(self._random, self._fabric.device)
+
+    def load_best(self, model: nn.Module) -> None:
+        load_weights(model, read_tensors(self._folder / BEST)[0], self._folder / BEST)
+
+
+def settle_best(folder: Path, state: RunState) -> None:
+    """The next best takes its place once a `last` speaks of it; one from steps that were lost in
+    a kill goes."""
+    new = folder / NEXT_BEST
+    if not new.exists():
+        return
+    if state.best is not None and read_about(new)["best"]["epoch"] == state.best.epoch:
+        new.replace(folder / BEST)
+    else:
+        new.unlink()
+
+
+def load_weights(model: nn.Module, tensors: dict[str, Tensor], source: Path) -> None:
+    """Raises SettingsMismatchError when they are another model's."""
+    try:
+        model.load_state_dict(tensors)
+    except RuntimeError as error:
+        raise SettingsMismatchError(
+            f'the weights in "{source}" are those of another network than the one given: use the '
+            f"same settings, or another output folder.\n{error}"
+        ) from error
+
+
+def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The weights of a `best.safetensors`, and what was saved about them."""
+    if not path.exists():
+        raise StoreError(f'there is no "{path}": train first.')
+    return read_tensors(path)
+
+
+def _prefixed(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{prefix}/{name}": value for name, value in tensors.items()}
+
+
+def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {
+        name.removeprefix(f"{prefix}/"): value
+        for name, value in tensors.items()
+        if name.startswith(f"{prefix}/")
+    }

@@ -1,0 +1,67 @@
+"""Gradient checkpointing: activations are made a second time in the backward pass instead of
+kept, so a step needs less memory and more time. The results are the same."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.utils.checkpoint import checkpoint
+
+
+def checkpoint_activations(model: nn.Module) -> None:
+    """Make the model keep only what passes between its parts.
+
+    A model (or its `network`) with `enable_gradient_checkpointing()` is asked to do it its own
+    way. Otherwise the parts are the direct children of the network, those in lists one by one.
+    """
+    network = getattr(model, "network", model)
+    for module in (model, network):
+        enable = getattr(module, "enable_gradient_checkpointing", None)
+        if callable(enable):
+            enable()
+            return
+    for part in _parts(network):
+        if getattr(part.forward, "func", None) is not _run_part:  # not yet
+            part.forward = partial(_run_part, part, part.forward)
+
+
+def _parts(network: nn.Module) -> Iterator[nn.Module]:
+    """Lists and dicts of modules are never called themselves."""
+    for child in network.children():
+        if isinstance(child, nn.ModuleList | nn.ModuleDict):
+            yield from _parts(child)
+        else:
+            yield child
+
+
+def _run_part(part: nn.Module, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    if not (part.training and torch.is_grad_enabled()):
+        return forward(*args, **kwargs)
+    norms = [m for m in part.modules() if isinstance(m, _NormBase) and m.track_running_stats]
+    # A compiler keeps what is written to buffers out of the second run by itself.
+    if not norms or torch.compiler.is_compiling():
+        return checkpoint(forward, *args, use_reentrant=False, **kwargs)
+    contexts = partial(_contexts, norms)
+    return checkpoint(forward, *args, use_reentrant=False, context_fn=contexts, **kwargs)
+
+
+def _contexts(norms: list[_NormBase]) -> tuple[AbstractContextManager, AbstractContextManager]:
+    """Around the first run of a part, and around the second."""
+    return nullcontext(), _without_statistics(norms)
+
+
+@contextmanager
+def _without_statistics(norms: list[_NormBase]) -> Iterator[None]:
+    """The second run over the same samples must not enter batch norm's running means again."""
+    before = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
+    for norm in norms:
+        norm.momentum, norm.num_batches_tracked = 0.0, None
+    try:
+        yield
+    finally:
+        for norm, (momentum, count) in zip(norms, before, strict=True):
+            norm.momentum, norm.num_batches_tracked = momentum, count

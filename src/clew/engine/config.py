@@ -1,0 +1,98 @@
+"""What the user decides: how to train, and what of the hardware plan is fixed beforehand."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from clew.errors import InputError
+
+Monitor = Literal["auroc", "loss", "accuracy"]
+Precision = Literal["fp32", "tf32", "bf16", "fp16"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """How to train. Two runs that differ in one of these give different networks (all but
+    `checkpoint_every_seconds`).
+
+    `lr` None is 1e-3 for an effective batch of 32, and grows with the root of the batch; it is
+    the peak of a One-Cycle schedule whose warm-up takes `warmup_fraction` of all steps.
+    `patience` is how many epochs without a better `monitor` (on validation) end the run; None
+    never ends it early.
+    """
+
+    epochs: int = 50
+    lr: float | None = None
+    weight_decay: float = 1e-4
+    betas: tuple[float, float] = (0.9, 0.999)
+    warmup_fraction: float = 0.1
+    max_norm: float = 1.0
+    patience: int | None = 10
+    seed: int = 0
+    monitor: Monitor = "auroc"
+    checkpoint_every_seconds: float = 60.0
+
+    def __post_init__(self) -> None:
+        _check("epochs", self.epochs, self.epochs >= 1, "1 or more")
+        if self.lr is not None:
+            _check("lr", self.lr, 0 < self.lr < math.inf, "more than 0 (1e-3 is usual)")
+        _check("weight_decay", self.weight_decay, self.weight_decay >= 0, "0 or more")
+        _check("betas", self.betas, all(0 <= b < 1 for b in self.betas), "two from 0 to below 1")
+        fraction = self.warmup_fraction
+        _check("warmup_fraction", fraction, 0 <= fraction < 1, "0 or more, less than 1")
+        _check("max_norm", self.max_norm, self.max_norm > 0, "more than 0")
+        if self.patience is not None:
+            _check("patience", self.patience, self.patience >= 1, "1 or more, or none")
+        _check("seed", self.seed, 0 <= self.seed < 1 << 63, "0 or more")
+        known = get_args(Monitor)
+        _check("monitor", self.monitor, self.monitor in known, f"one of {', '.join(known)}")
+        seconds = self.checkpoint_every_seconds
+        _check("checkpoint_every_seconds", seconds, seconds >= 0, "0 or more")
+
+    def peak_lr(self, effective_batch: int) -> float:
+        return self.lr if self.lr is not None else 1e-3 * math.sqrt(effective_batch / 32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanRequest:
+    """What the user fixed of the hardware plan; None leaves the choice to the plan.
+
+    `batch_size` is that of all processes together; `amp` False keeps to fp32 or tf32, True asks
+    for the machine's 16-bit format.
+    """
+
+    device: str | None = None
+    precision: Precision | None = None
+    amp: bool | None = None
+    compile: bool | None = None
+    cuda_graph: bool | None = None
+    channels_last: bool | None = None
+    num_workers: int | None = None
+    batch_size: int | None = None
+    grad_accum: int | None = None
+    gradient_checkpointing: bool = False
+    max_cache_batches: int | None = None
+    calibrate: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "grad_accum", "max_cache_batches"):
+            value = getattr(self, name)
+            if value is not None:
+                _check(name, value, value >= 1, "1 or more")
+        if self.num_workers is not None:
+            _check("num_workers", self.num_workers, self.num_workers >= 0, "0 or more")
+        known = get_args(Precision)
+        if self.precision is not None:
+            _check("precision", self.precision, self.precision in known, f"one of {known}")
+        if self.amp is not None and self.precision is not None:
+            mixed = self.precision in ("bf16", "fp16")
+            if mixed != self.amp:
+                raise InputError(
+                    f"precision {self.precision} and amp={self.amp} contradict each other: "
+                    f"give one of the two."
+                )
+
+
+def _check(name: str, value: object, is_right: bool, wanted: str) -> None:
+    if not is_right:
+        raise InputError(f"{name} is {value}: give {wanted}.")

@@ -1,0 +1,132 @@
+"""What a model scores on batches it does not learn from, shared by all processes."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Shaped
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+
+from clew.engine.batches import count_samples, sample_names
+from clew.engine.courier import build_courier
+from clew.engine.metrics import Metrics, best_threshold, score_metrics
+from clew.engine.precision import Precision
+from clew.engine.processes import gather
+from clew.engine.protocols import Batches, StepOutput
+from clew.errors import InputError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """Scores of all samples on the CPU, in the order of the batches, and the mean losses.
+
+    `names` are the samples' question ids (or places), empty when the batches do not tell them.
+    """
+
+    samples: int
+    means: dict[str, float]
+    scores: Float[Tensor, " samples"] | Float[Tensor, "samples classes"] | None
+    labels: Shaped[Tensor, " samples"] | None
+    names: list[str]
+
+    @property
+    def unusable(self) -> list[str]:
+        """Names of the samples whose score is no number."""
+        if self.scores is None:
+            return []
+        wrong = self.scores.isfinite().logical_not().reshape(len(self.scores), -1).any(dim=1)
+        return [self.names[i] if self.names else str(i) for i in wrong.nonzero()[:, 0].tolist()]
+
+    def threshold(self) -> float | None:
+        """Where F1 is best on these samples; None for several classes, or without positives."""
+        if self.scores is None or self.labels is None or self.scores.dim() != 1:
+            return None
+        return best_threshold(self.scores, self.labels)
+
+    def metrics(self, threshold: float | None = None) -> Metrics:
+        """Losses, and the metrics of the scores at `threshold` (a probability)."""
+        if self.scores is None or self.labels is None:
+            return {**self.means}
+        return {**self.means, **score_metrics(self.scores, self.labels, threshold)}
+
+
+@torch.no_grad()
+def evaluate(
+    model: nn.Module,
+    batches: Batches,
+    fabric: Fabric,
+    precision: Precision,
+    *,
+    channels_last: bool = False,
+) -> Evaluation:
+    """Run the model over the batches, in eval mode; it is left in the mode it was in.
+
+    Raises InputError when there is nothing to evaluate on.
+    """
+    was_training = model.training
+    model.eval()
+    part, courier = _Part(), build_courier(fabric.device, channels_last=channels_last)
+    try:
+        for batch in batches:
+            on_device = courier.bring(batch)
+            with precision.forward_context():
+                output = model.training_step(on_device)  # type: ignore[operator]
+            courier.keep(batch)
+            part.add(batch, output)
+    finally:
+        model.train(was_training)
+    return _join(gather(fabric, part.read()))
+
+
+class _Part:
+    """What one process has evaluated; nothing is read back before the end."""
+
+    def __init__(self) -> None:
+        self._counts: list[int] = []
+        self._means: list[Tensor] = []
+        self._metric_names: tuple[str, ...] = ()
+        self._scores: list[Tensor] = []
+        self._labels: list[Tensor] = []
+        self._names: list[str] = []
+
+    def add(self, batch: Any, output: StepOutput) -> None:
+        self._counts.append(count_samples(batch))
+        self._names.extend(sample_names(batch))
+        self._metric_names = ("loss", *output.metrics)
+        self._means.append(
+            torch.stack([value.float() for value in (output.loss, *output.metrics.values())])
+        )
+        if output.scores is not None and output.labels is not None:
+            self._scores.append(output.scores.float())
+            self._labels.append(output.labels)
+
+    def read(self) -> dict[str, Any]:
+        """On the CPU, as it can be sent to the other processes."""
+        if not self._counts:
+            return {"samples": 0}
+        counts = torch.tensor(self._counts, dtype=torch.float64)
+        sums = (torch.stack(self._means).cpu().double() * counts[:, None]).sum(0)
+        return {
+            "samples": sum(self._counts),
+            "sums": dict(zip(self._metric_names, sums.tolist(), strict=True)),
+            "scores": torch.cat(self._scores).cpu() if self._scores else None,
+            "labels": torch.cat(self._labels).cpu() if self._labels else None,
+            "names": self._names,
+        }
+
+
+def _join(parts: list[dict[str, Any]]) -> Evaluation:
+    parts = [part for part in parts if part["samples"]]
+    if not parts:
+        raise InputError("there are no samples to evaluate on: check the split.")
+    samples = sum(part["samples"] for part in parts)
+    sums = {name: sum(part["sums"][name] for part in parts) for name in parts[0]["sums"]}
+    scored = parts[0]["scores"] is not None
+    return Evaluation(
+        samples=samples,
+        means={name: value / samples for name, value in sums.items()},
+        scores=torch.cat([part["scores"] for part in parts]) if scored else None,
+        labels=torch.cat([part["labels"] for part in parts]) if scored else None,
+        names=[name for part in parts for name in part["names"]],
+    )

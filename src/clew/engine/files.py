@@ -1,0 +1,79 @@
+"""Files that are whole or not there: written beside their place, flushed to the disk, renamed."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from clew.errors import StoreError
+
+_HEADER = "clew"
+
+
+def write_text(path: Path, text: str) -> None:
+    part = path.with_name(path.name + ".part")
+    part.write_text(text, encoding="utf-8")
+    _put_in_place(part, path)
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_text(path, json.dumps(value, indent=1) + "\n")
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
+    """A safetensors file whose header bears `about` as JSON."""
+    part = path.with_name(path.name + ".part")
+    save_file(_apart(tensors), part, metadata={_HEADER: json.dumps(about)})
+    _put_in_place(part, path)
+
+
+def read_about(path: Path) -> dict[str, Any]:
+    """What the header tells, without reading the tensors."""
+    return _read(path, with_tensors=False)[1]
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Raises StoreError when the file is damaged or not one of clew's."""
+    return _read(path, with_tensors=True)
+
+
+def _read(path: Path, *, with_tensors: bool) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = json.loads(file.metadata()[_HEADER])
+            names = file.keys() if with_tensors else []
+            return {name: file.get_tensor(name) for name in names}, about
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise StoreError(
+            f'"{path}" cannot be read ({error}): it is damaged or was not written by clew. Delete '
+            f"it to train anew, or give another output folder."
+        ) from error
+
+
+def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Each tensor in memory of its own, as the format wants it; tied weights are stored twice."""
+    seen: set[int] = set()
+    apart = {}
+    for name, tensor in tensors.items():
+        value = tensor.detach().cpu().contiguous()
+        place = value.untyped_storage().data_ptr()
+        whole = value.untyped_storage().nbytes() == value.nbytes
+        apart[name] = value if whole and place not in seen else value.clone()
+        seen.add(place)
+    return apart
+
+
+def _put_in_place(part: Path, path: Path) -> None:
+    with part.open("rb") as file:
+        os.fsync(file.fileno())
+    part.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -1,0 +1,84 @@
+"""A run is gone on with only under the settings it was begun with."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from clew.engine.config import PlanRequest, TrainConfig
+from clew.engine.planning.plan import HardwarePlan
+from clew.errors import SettingsMismatchError
+from clew.version import __version__
+
+# They change how long a run takes, not what comes out.
+_MAY_DIFFER = ("config.checkpoint_every_seconds", "request.calibrate")
+_HARMLESS = ("num_workers", "max_cache_batches")
+
+
+def describe_run(
+    model: nn.Module, config: TrainConfig, request: PlanRequest, settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """All that tells one run from another."""
+    shapes = {name: list(p.shape) for name, p in model.named_parameters()}
+    return {
+        "clew": __version__,
+        "model": {"class": type(model).__name__, "parameters": shapes},
+        "config": asdict(config),
+        "request": asdict(request),
+        "settings": dict(settings),
+    }
+
+
+def refuse_other_run(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Raises SettingsMismatchError with both values of all that differ."""
+    old, new = dict(_flatten(_comparable(before))), dict(_flatten(_comparable(now)))
+    different = [
+        f"{key}: {old.get(key)!r} there, {new.get(key)!r} now"
+        for key in sorted(old.keys() | new.keys())
+        if old.get(key) != new.get(key) and not key.startswith(_MAY_DIFFER)
+    ]
+    if different:
+        raise SettingsMismatchError(
+            f'the run in "{folder}" was begun with other settings:\n  '
+            + "\n  ".join(different)
+            + "\nUse the same settings to go on with it, or another output folder to begin anew."
+        )
+
+
+def adapt_plan(plan: HardwarePlan, before: PlanRequest, now: PlanRequest) -> HardwarePlan:
+    """The saved plan with what the user asks for anew and may: it changes no results."""
+    changes = {name: getattr(now, name) for name in _HARMLESS}
+    if _parts(now) != _parts(before):
+        changes["batch_size"], changes["grad_accum"] = _parts(now)
+    for name, value in changes.items():
+        if value is not None and value != getattr(before, name):
+            plan = plan.change(name, value, "asked for when the run was resumed")
+    return plan
+
+
+def _parts(request: PlanRequest) -> tuple[int | None, int]:
+    return request.batch_size, request.grad_accum or 1
+
+
+def saved_request(about: Mapping[str, Any]) -> PlanRequest:
+    return replace(PlanRequest(), **about["request"])
+
+
+def _comparable(run: Mapping[str, Any]) -> dict[str, Any]:
+    """The same effective batch may be cut into micro-batches in another way."""
+    request = {name: value for name, value in run["request"].items() if name not in _HARMLESS}
+    if request["batch_size"] is not None:
+        request["batch_size * grad_accum"] = request["batch_size"] * (request["grad_accum"] or 1)
+        del request["batch_size"], request["grad_accum"]
+    wanted = ("model", "config", "settings")
+    return {name: run[name] for name in wanted} | {"request": request}
+
+
+def _flatten(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value

@@ -1,0 +1,71 @@
+"""AdamW for a model, and its state by the names of the parameters."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.optim import AdamW, Optimizer
+
+from clew.engine.config import TrainConfig
+from clew.errors import InputError
+
+
+def build_optimizer(
+    model: nn.Module, config: TrainConfig, *, lr: float, capturable: bool = False
+) -> AdamW:
+    """Fused: one pass over the weights, which also clips, and skips a step on the device.
+
+    Biases, norms and other vectors are not decayed. `capturable` keeps the learning rate on the
+    device, for a step that is a CUDA graph.
+    """
+    trained = [p for p in model.parameters() if p.requires_grad]
+    if not trained:
+        raise InputError("the model has no parameters to train: check requires_grad.")
+    groups = [
+        {"params": [p for p in trained if p.dim() >= 2], "weight_decay": config.weight_decay},
+        {"params": [p for p in trained if p.dim() < 2], "weight_decay": 0.0},
+    ]
+    rate = torch.tensor(lr, device=trained[0].device) if capturable else lr
+    return AdamW(
+        [group for group in groups if group["params"]],
+        lr=rate,
+        betas=config.betas,
+        fused=True,
+        capturable=capturable,
+    )
+
+
+def set_lr(optimizer: Optimizer, lr: float) -> None:
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(lr)
+        else:
+            group["lr"] = lr
+
+
+def optimizer_tensors(optimizer: Optimizer, model: nn.Module) -> dict[str, Tensor]:
+    """The state as "<parameter>/<what>"."""
+    return {
+        f"{name}/{what}": value
+        for name, parameter in model.named_parameters()
+        for what, value in optimizer.state.get(parameter, {}).items()
+    }
+
+
+def load_optimizer(optimizer: Optimizer, model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Puts the state back; counters go where the device's kind of optimiser keeps them."""
+    states: dict[str, dict[str, Tensor]] = {}
+    for key, value in tensors.items():
+        name, what = key.rsplit("/", 1)
+        states.setdefault(name, {})[what] = value
+    for name, parameter in model.named_parameters():
+        if name in states:
+            optimizer.state[parameter] = {
+                what: _like_parameter(value, parameter) for what, value in states[name].items()
+            }
+
+
+def _like_parameter(value: Tensor, parameter: Tensor) -> Tensor:
+    if value.shape != parameter.shape:  # the step counter
+        return value.to(parameter.device)
+    return torch.empty_like(parameter).copy_(value)

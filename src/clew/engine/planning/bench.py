@@ -1,0 +1,204 @@
+"""Times ways to make a step against each other, and remembers every figure."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+from lightning_fabric.plugins.environments import LightningEnvironment
+from torch import nn
+
+from clew.engine.batches import move
+from clew.engine.config import TrainConfig
+from clew.engine.memory import free_memory, is_out_of_memory, measure_peak_bytes
+from clew.engine.planning.plan import HardwarePlan, Timing
+from clew.engine.planning.real_batches import RealBatches
+from clew.engine.planning.trials import Footprint, Trial
+from clew.engine.planning.ways import Way
+
+# Until it is known how long the run takes.
+_FIRST_SECONDS = 2.0
+_ROUNDS = 5
+_FEWEST_ROUNDS = 2
+_STEPS_A_TRIAL = _ROUNDS + 3
+# Shorter than this, starting and stopping the clock would count.
+_BLOCK_SECONDS = 0.02
+_MAX_BLOCK_STEPS = 50
+
+
+class Bench:
+    """Everything that was measured is in `timings`, the last figure of each way and size.
+
+    When the `plain` way fails for anything but memory, so would the run: that error is raised.
+    Any other way is then dropped, and its timing says why.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        plan: HardwarePlan,
+        batches: RealBatches,
+        *,
+        plain: Way,
+        device: torch.device,
+        config: TrainConfig,
+    ) -> None:
+        self._model, self._plan, self._batches = model, plan, batches
+        self._plain, self._config, self.device = plain, config, device
+        self._fabric = _one_process(device)
+        self._results: dict[tuple[Way, int], Timing] = {}
+        self._begun = time.perf_counter()
+        self.allow(_FIRST_SECONDS)
+
+    @property
+    def timings(self) -> tuple[Timing, ...]:
+        return tuple(self._results.values())
+
+    @property
+    def spent_seconds(self) -> float:
+        return time.perf_counter() - self._begun
+
+    def allow(self, seconds: float) -> None:
+        """From now on."""
+        self.budget_seconds = seconds
+        self._deadline = time.perf_counter() + seconds
+
+    @property
+    def left_seconds(self) -> float:
+        return self._deadline - time.perf_counter()
+
+    def cost_of(self, way: Way, size: int, larger: int) -> float:
+        """What timing a larger batch is likely to take, by the known figures of a smaller one."""
+        reading = self._batches.read(size)
+        steps = _STEPS_A_TRIAL * self.seconds([way], size)[way]
+        return (steps + len(reading.batches) * reading.seconds) * larger / size
+
+    def timing(self, way: Way, size: int) -> Timing | None:
+        return self._results.get((way, size))
+
+    def seconds(self, ways: Sequence[Way], size: int) -> dict[Way, float]:
+        """What is known of these ways, in their order."""
+        known = {way: self.timing(way, size) for way in ways}
+        return {way: t.seconds for way, t in known.items() if t is not None and t.seconds}
+
+    def time(self, ways: Sequence[Way], size: int) -> dict[Way, float]:
+        """Seconds of a step in each way that works."""
+        waiting = list(ways)
+        while waiting:
+            trials = self._build(waiting, size)
+            self._race(trials, size)
+            trials.clear()
+            self._free_memory()
+        if any(way.compile for way in ways):
+            torch.compiler.reset()
+        return self.seconds(ways, size)
+
+    def _race(self, trials: dict[Way, Trial], size: int) -> None:
+        """Turn by turn, so that whatever else the machine does slows all of them alike."""
+        blocks = {way: _block_steps(trial.guess) for way, trial in trials.items()}
+        round_seconds = sum(trials[way].guess * steps for way, steps in blocks.items())
+        times: dict[Way, list[float]] = {way: [] for way in trials}
+        for number in range(self._count_rounds(round_seconds)):
+            if number and self.left_seconds < 0:
+                break
+            for way, trial in trials.items():
+                times[way].append(trial.run_block(blocks[way]))
+        for way, values in times.items():
+            self._note(way, size, seconds=median(values), compiling=trials[way].first_seconds)
+
+    def measure_peak(self, way: Way, size: int, *, gradient_checkpointing: bool) -> int | None:
+        """Bytes that a step has at once beyond weights and optimiser; None if they do not fit."""
+        plan = replace(self._plan, gradient_checkpointing=gradient_checkpointing)
+        try:
+            trial = self._make_trial(replace(way, cuda_graph=False, compile=False), size, plan)
+            trial.run()
+            return measure_peak_bytes(trial.run, self.device)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            return None
+        finally:
+            self._free_memory()
+
+    def _build(self, waiting: list[Way], size: int) -> dict[Way, Trial]:
+        """Trials of the first ways that wait, as many as a GPU holds beside each other. When time
+        is up, the others are not tried."""
+        trials: dict[Way, Trial] = {}
+        with Footprint(self.device) as footprint:
+            while waiting and (not trials or footprint.fits_again()):
+                if trials and self.left_seconds < 0:
+                    waiting.clear()
+                    break
+                way = waiting.pop(0)
+                try:
+                    trial = self._make_trial(way, size, self._plan)
+                    trial.warm_up()
+                    trials[way] = trial
+                except Exception as error:  # whatever a way cannot do, the plain one may
+                    if way == self._plain and not is_out_of_memory(error):
+                        raise
+                    self._note(way, size, dropped=_why(error))
+                if way not in trials:
+                    self._free_memory()  # the error is gone now, and with it what it held
+        return trials
+
+    def _make_trial(self, way: Way, size: int, plan: HardwarePlan) -> Trial:
+        batches = [
+            move(batch, self.device, channels_last=way.channels_last)
+            for batch in self._batches.read(size).batches
+        ]
+        plan = replace(
+            plan,
+            precision=way.precision,
+            channels_last=way.channels_last,
+            cuda_graph=way.cuda_graph,
+            compile=way.compile,
+        )
+        return Trial(self._model, plan, batches, self._fabric, self._config)
+
+    def _free_memory(self) -> None:
+        if self.device.type == "cuda":  # the CPU's is free by itself, and looking for it is slow
+            free_memory()
+
+    def _count_rounds(self, round_seconds: float) -> int:
+        affordable = self.left_seconds / 2 / max(round_seconds, 1e-9)
+        return int(max(_FEWEST_ROUNDS, min(_ROUNDS, affordable)))
+
+    def _note(
+        self,
+        way: Way,
+        size: int,
+        *,
+        seconds: float | None = None,
+        compiling: float = 0.0,
+        dropped: str = "",
+    ) -> None:
+        self._results.pop((way, size), None)
+        self._results[way, size] = Timing(
+            way=str(way),
+            batch_size=size,
+            seconds=seconds,
+            compile_seconds=compiling if way.compile and seconds else None,
+            dropped=dropped,
+        )
+
+
+def _block_steps(guess: float) -> int:
+    return max(1, min(_MAX_BLOCK_STEPS, round(_BLOCK_SECONDS / max(guess, 1e-9))))
+
+
+def _why(error: BaseException) -> str:
+    """Why a way was dropped, in a line."""
+    if is_out_of_memory(error):
+        return "out of memory"
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {' '.join(lines[:2])}"[:200]
+
+
+def _one_process(device: torch.device) -> Fabric:
+    """Processes that train together are timed each on its own: they would wait for each other."""
+    devices: Any = 1 if device.type == "cpu" else [device.index or 0]
+    return Fabric(accelerator=device.type, devices=devices, plugins=[LightningEnvironment()])

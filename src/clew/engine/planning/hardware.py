@@ -1,0 +1,171 @@
+"""What the machine offers: the cores and the memory that this process may really use, the GPUs,
+and whether anything here can compile."""
+
+import importlib.util
+import os
+import shutil
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+_COMPILERS = ("g++", "clang++", "c++")
+# As Linux names the instructions, the fastest first, and as people do.
+_BF16_INSTRUCTIONS = {"amx_bf16": "AMX", "avx512_bf16": "AVX512_BF16", "bf16": "BF16"}
+_BF16_CAPABILITY = (8, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpu:
+    """One GPU. `free_bytes` is what nobody uses now."""
+
+    name: str
+    memory_bytes: int
+    free_bytes: int
+    capability: tuple[int, int]
+
+    @property
+    def has_bf16(self) -> bool:
+        return tuple(self.capability) >= _BF16_CAPABILITY
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """`cores` and `free_memory_bytes` respect the process's affinity and its control group.
+
+    `bf16_instructions` names the CPU's, "" when it has none; `cannot_compile` says why
+    torch.compile has no chance here, "" when it has.
+    """
+
+    cores: int
+    free_memory_bytes: int
+    bf16_instructions: str
+    gpus: tuple[Gpu, ...]
+    cannot_compile: str
+
+    def gpu(self, device: str) -> Gpu:
+        """The GPU behind "cuda" or "cuda:1"."""
+        return self.gpus[int(device.partition(":")[2] or 0)]
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def look_at_machine() -> Machine:
+    """What is here now."""
+    limits = read_limits()
+    memory = psutil.virtual_memory().available
+    return Machine(
+        cores=_count_cores(limits.cores),
+        free_memory_bytes=memory if limits.free_bytes is None else min(memory, limits.free_bytes),
+        bf16_instructions=_find_bf16(Path("/proc/cpuinfo")),
+        gpus=tuple(_look_at_gpu(number) for number in range(torch.cuda.device_count())),
+        cannot_compile=_why_not_compile(),
+    )
+
+
+def limit_threads(cores: int) -> None:
+    """PyTorch counts the cores of the whole machine. Where a container may use fewer, threads
+    beyond them only wait for each other."""
+    if torch.get_num_threads() > cores:
+        torch.set_num_threads(cores)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What the control groups of a container leave; None where they set no limit."""
+
+    cores: float | None
+    free_bytes: int | None
+
+
+def read_limits(root: Path = Path("/")) -> Limits:
+    """The tightest limits of this process's control groups and of those around them, in either
+    version of the kernel's files."""
+    groups = list(_control_groups(root))
+    cores = [quota for group in groups if (quota := _quota(group)) is not None]
+    free = [left for group in groups if (left := _memory_left(group)) is not None]
+    return Limits(cores=min(cores, default=None), free_bytes=min(free, default=None))
+
+
+def _control_groups(root: Path) -> Iterator[Path]:
+    """Folders of the groups, innermost first. A container often sees its own group as the top."""
+    for line in _read_text(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        names = [controllers, *controllers.split(",")] if controllers else ["", "unified"]
+        for top in (root / "sys/fs/cgroup" / name for name in names):
+            inner = top / path.strip("/")
+            yield from (inner, *(folder for folder in inner.parents if folder.is_relative_to(top)))
+
+
+def _quota(group: Path) -> float | None:
+    """Cores' worth of time that the group may use."""
+    quota, _, period = _read_text(group / "cpu.max").partition(" ")
+    if not period:
+        quota = _read_text(group / "cpu.cfs_quota_us")
+        period = _read_text(group / "cpu.cfs_period_us")
+    limited = quota.strip().isdigit() and period.strip().isdigit()
+    return int(quota) / int(period) if limited else None
+
+
+def _memory_left(group: Path) -> int | None:
+    """Bytes until the group's limit; cached files that can be dropped at once count as free."""
+    files = (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes"))
+    for limit_name, used_name in files:
+        limit, used = (_read_text(group / name).strip() for name in (limit_name, used_name))
+        if limit.isdigit() and used.isdigit():
+            return max(0, int(limit) - int(used) + _droppable(group))
+    return None
+
+
+def _droppable(group: Path) -> int:
+    words = dict(line.split() for line in _read_text(group / "memory.stat").splitlines())
+    return int(words.get("total_inactive_file", words.get("inactive_file", 0)))
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def _count_cores(quota: float | None) -> int:
+    has_affinity = hasattr(os, "sched_getaffinity")
+    cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+    return cores if quota is None else max(1, min(cores, round(quota)))
+
+
+def _find_bf16(cpuinfo: Path) -> str:
+    for line in _read_text(cpuinfo).splitlines():
+        name, _, values = line.partition(":")
+        if name.strip().lower() in ("flags", "features"):
+            flags = values.split()
+            return next((word for flag, word in _BF16_INSTRUCTIONS.items() if flag in flags), "")
+    return ""
+
+
+def _look_at_gpu(number: int) -> Gpu:
+    properties = torch.cuda.get_device_properties(number)
+    return Gpu(
+        name=properties.name,
+        memory_bytes=properties.total_memory,
+        free_bytes=torch.cuda.mem_get_info(number)[0],
+        capability=(properties.major, properties.minor),
+    )
+
+
+def _why_not_compile() -> str:
+    """What torch.compile builds is C++ on the CPU; on a GPU Triton builds its launchers in C."""
+    if not any(map(shutil.which, _COMPILERS)):
+        return f"no C++ compiler was found ({', '.join(_COMPILERS)})"
+    include = Path(sysconfig.get_path("include"))
+    if not (include / "Python.h").exists():
+        return f"Python's headers are missing ({include / 'Python.h'})"
+    if torch.cuda.is_available() and importlib.util.find_spec("triton") is None:
+        return "Triton is not installed"
+    return ""

@@ -1,0 +1,93 @@
+"""The hardware plan: how a run uses its machine, and why. `plan_hardware` in planner.py makes it;
+every run prints and saves it."""
+
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, Self
+
+from clew.engine.config import Precision
+from clew.errors import InputError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """What calibration measured of one way to make a step, or why that way was dropped.
+
+    `seconds` is the median of a whole step (forward, backward, optimiser) of `batch_size` samples
+    in one process; `compile_seconds` is what the first step took on top.
+    """
+
+    way: str
+    batch_size: int
+    seconds: float | None = None
+    compile_seconds: float | None = None
+    dropped: str = ""
+
+    @property
+    def samples_per_second(self) -> float:
+        return self.batch_size / self.seconds if self.seconds else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class HardwarePlan:
+    """Every choice of a run, and in `reasons` one sentence for each, by the choice's name.
+
+    `device` is "cpu", "cuda" (with several processes each takes the GPU of its local rank) or
+    "cuda:1"; `batch_size` counts the samples of a micro-step over all `processes`; an optimiser
+    step takes `grad_accum` of them.
+    `max_cache_batches` None keeps every shard mapped.
+    """
+
+    device: str = "cpu"
+    processes: int = 1
+    precision: Precision = "fp32"
+    compile: bool = False
+    cuda_graph: bool = False
+    channels_last: bool = False
+    num_workers: int = 0
+    persistent_workers: bool = False
+    prefetch_factor: int = 2
+    pin_memory: bool = False
+    non_blocking: bool = False
+    batch_size: int = 32
+    grad_accum: int = 1
+    gradient_checkpointing: bool = False
+    max_cache_batches: int | None = None
+    reasons: dict[str, str] = field(default_factory=dict)
+    timings: tuple[Timing, ...] = ()
+    calibration_seconds: float = 0.0
+
+    @property
+    def choices(self) -> dict[str, Any]:
+        """The choices alone, by name, in the order in which they are shown."""
+        told = ("reasons", "timings", "calibration_seconds")
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in told}
+
+    @property
+    def effective_batch(self) -> int:
+        """Samples of one optimiser step."""
+        return self.batch_size * self.grad_accum
+
+    @property
+    def process_batch(self) -> int:
+        """Samples of a micro-step that one process takes, the last batch of an epoch aside."""
+        return max(1, self.batch_size // self.processes)
+
+    def change(self, name: str, value: Any, reason: str) -> Self:
+        """The plan with one choice made otherwise, such as a smaller batch when memory ran out."""
+        return replace(self, **{name: value}, reasons=self.reasons | {name: reason})
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self) | {"timings": [asdict(timing) for timing in self.timings]}
+
+    @classmethod
+    def from_dict(cls, saved: dict[str, Any]) -> Self:
+        """A plan that `to_dict` gave; raises InputError when it is not one."""
+        try:
+            timings = tuple(Timing(**timing) for timing in saved["timings"])
+            return cls(**saved | {"timings": timings})
+        except (TypeError, KeyError) as error:
+            raise InputError(
+                f"the saved hardware plan is not one of this clew's ({error}): train into a new "
+                f"--output-dir, or with the clew that wrote it."
+            ) from error

@@ -1,0 +1,59 @@
+"""Makes the hardware plan of a run: what was asked for, what can be had, what is fastest."""
+
+from dataclasses import replace
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from clew.engine.config import PlanRequest, TrainConfig
+from clew.engine.planning.calibrate import Run, calibrate
+from clew.engine.planning.choices import choose_plainly
+from clew.engine.planning.hardware import Machine, look_at_machine
+from clew.engine.planning.plan import HardwarePlan
+from clew.engine.protocols import Batches, OpenBatches
+
+
+def plan_hardware(
+    request: PlanRequest | None = None,
+    *,
+    model: nn.Module | None = None,
+    open_batches: OpenBatches | Batches | None = None,
+    samples: int | None = None,
+    epochs: int | None = None,
+    config: TrainConfig | None = None,
+    processes: int = 1,
+    device: torch.device | None = None,
+    machine: Machine | None = None,
+) -> HardwarePlan:
+    """With a `model` (that has a `training_step`) and its training batches, what the request leaves
+    open is measured; without, the plan is the plain one and says what would be measured.
+
+    `open_batches` may also be a ready-made loader: then its batch size stays. `samples` are those
+    of an epoch, `epochs` overrides the config's. `processes` all get the first one's plan; `device`
+    is this one's. Raises InputError for what the machine cannot do.
+    """
+    request, config = request or PlanRequest(), config or TrainConfig()
+    machine = machine or look_at_machine()
+    plan = choose_plainly(request, machine, processes)
+    if model is None or open_batches is None or not request.calibrate:
+        return plan
+    run = Run(
+        request=request,
+        machine=machine,
+        model=model,
+        batches=open_batches,
+        config=config if epochs is None else replace(config, epochs=epochs),
+        device=device or torch.device(plan.device),
+        samples=samples,
+    )
+    return _agree(calibrate(plan, run), processes)
+
+
+def _agree(plan: HardwarePlan, processes: int) -> HardwarePlan:
+    """Each process has measured for itself; they must do the same."""
+    if processes == 1 or not dist.is_initialized():
+        return plan
+    plans = [plan]
+    dist.broadcast_object_list(plans, src=0)
+    return plans[0]

@@ -1,0 +1,110 @@
+"""Several processes that train one model: start, add up gradients, agree, share what each has."""
+
+import logging
+import os
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from lightning_fabric import Fabric
+from lightning_fabric.plugins.environments import TorchElasticEnvironment
+from torch import Tensor, nn
+
+Value = TypeVar("Value")
+
+
+def count_processes() -> int:
+    """As many as torchrun started; 1 without it."""
+    if not TorchElasticEnvironment.detect():
+        return 1
+    return TorchElasticEnvironment().world_size()
+
+
+def is_first_process() -> bool:
+    """Whether this is the one that writes; known before the processes are connected."""
+    return count_processes() == 1 or TorchElasticEnvironment().global_rank() == 0
+
+
+def start_fabric(device: str) -> Fabric:
+    """Lightning Fabric on this process's device, with the others at hand under torchrun.
+
+    Precision is the step's own affair: calibration tries several on one Fabric.
+    """
+    # What it advises at INFO about precision and processes, the plan tells in its own words.
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
+    kind, _, number = device.partition(":")
+    devices: int | list[int] = [int(number)] if number else 1
+    if count_processes() == 1:
+        fabric = Fabric(accelerator=kind, devices=devices, strategy="auto")
+    else:
+        # torchrun tells a process its place through the environment and in no other way.
+        here = int(os.environ["LOCAL_WORLD_SIZE"])
+        nodes = count_processes() // here
+        fabric = Fabric(accelerator=kind, devices=here, num_nodes=nodes, strategy="ddp")
+    fabric.launch()
+    return fabric
+
+
+class Wishes:
+    """To stop, or to save: what one process wants, all must do after the same step.
+
+    With several processes a wish travels with the gradients, so it costs no message of its own.
+    """
+
+    def __init__(self) -> None:
+        self.stop = self.save = False
+        self.together: Tensor | None = None
+
+    def granted(self) -> tuple[bool, bool]:
+        """(stop, save) as all processes know it after the last step; waits for the device."""
+        if self.together is None:
+            return self.stop, self.save
+        stop, save = self.together.tolist()
+        return stop > 0, save > 0
+
+
+class GradientSum:
+    """Makes the gradients those of the whole batch, however unevenly it was shared out.
+
+    Buffers such as running means are averaged alike, so that all processes stay one model.
+    """
+
+    def __init__(self, model: nn.Module, wishes: Wishes) -> None:
+        self._parameters = [p for p in model.parameters() if p.requires_grad]
+        self._buffers = [b for b in model.buffers() if b.is_floating_point()]
+        self._wishes = wishes
+
+    def run(self, samples: int) -> None:
+        """One message: gradients and buffers times the samples behind them, and the wishes."""
+        device = self._parameters[0].device
+        about = torch.tensor([samples, self._wishes.stop, self._wishes.save], dtype=torch.float32)
+        values = [_gradient(p) for p in self._parameters] + self._buffers
+        flat = torch.cat([value.detach().float().flatten() for value in values])
+        message = torch.cat([flat * samples, about.to(device, non_blocking=True)])
+        dist.all_reduce(message)
+        self._wishes.together = message[-2:]
+        means = (message[:-3] / message[-3]).split([value.numel() for value in values])
+        for parameter, mean in zip(self._parameters, means, strict=False):
+            parameter.grad = mean.view_as(parameter).to(parameter.dtype)
+        for buffer, mean in zip(self._buffers, means[len(self._parameters) :], strict=True):
+            buffer.copy_(mean.view_as(buffer))
+
+
+def _gradient(parameter: Tensor) -> Tensor:
+    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+
+
+def gather(fabric: Fabric, value: Value) -> list[Value]:
+    """The value of every process, in their order, on every process."""
+    if fabric.world_size == 1:
+        return [value]
+    values: list[Any] = [None] * fabric.world_size
+    dist.all_gather_object(values, value)
+    return values
+
+
+def broadcast_weights(fabric: Fabric, model: nn.Module) -> None:
+    """Every process begins with the first one's weights."""
+    if fabric.world_size > 1:
+        for value in model.state_dict().values():
+            dist.broadcast(value, src=0)

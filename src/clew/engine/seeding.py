@@ -1,0 +1,73 @@
+"""Random numbers: fixed at the start of every epoch, and saved in the middle of one."""
+
+import math
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def seed_epoch(seed: int, epoch: int, rank: int = 0) -> int:
+    """Fix all random numbers of an epoch; processes draw different ones. Gives the seed used."""
+    words = np.random.SeedSequence([seed, epoch, rank]).generate_state(2, np.uint32)
+    derived = int(words[0]) << 31 | int(words[1]) >> 1
+    random.seed(derived)
+    np.random.seed(int(words[0]))
+    torch.manual_seed(derived)
+    return derived
+
+
+def random_state(device: torch.device) -> dict[str, Tensor]:
+    """Where Python, NumPy and PyTorch are in their sequences of random numbers."""
+    _, keys, place, has_gauss, cached = np.random.get_state(legacy=True)
+    _, words, gauss = random.getstate()
+    state = {
+        "torch": torch.get_rng_state(),
+        "python": torch.tensor(words, dtype=torch.int64),
+        "numpy": torch.tensor([*np.asarray(keys).tolist(), place, has_gauss], dtype=torch.int64),
+        # Both draw normal numbers in pairs and keep the second for later.
+        "gauss": torch.tensor([cached, math.nan if gauss is None else gauss], dtype=torch.float64),
+    }
+    if device.type == "cuda":
+        state["cuda"] = torch.cuda.get_rng_state(device)
+    return state
+
+
+def restore_random_state(state: Mapping[str, Tensor], device: torch.device) -> None:
+    torch.set_rng_state(state["torch"])
+    cached, gauss = state["gauss"].tolist()
+    version, words = random.getstate()[0], tuple(state["python"].tolist())
+    random.setstate((version, words, None if math.isnan(gauss) else gauss))
+    *keys, place, has_gauss = state["numpy"].tolist()
+    np.random.set_state(("MT19937", np.array(keys, np.uint32), place, has_gauss, cached))
+    if device.type == "cuda" and "cuda" in state:
+        torch.cuda.set_rng_state(state["cuda"], device)
+
+
+@contextmanager
+def same_random_numbers(device: torch.device) -> Iterator[None]:
+    """What is drawn inside is drawn again afterwards."""
+    before = random_state(device)
+    try:
+        yield
+    finally:
+        restore_random_state(before, device)
+
+
+def seed_generators(batches: Any, seed: int) -> None:
+    """PyTorch's loaders and samplers may have random numbers of their own."""
+    batch_sampler = getattr(batches, "batch_sampler", None)
+    owners = (
+        batches,
+        getattr(batches, "sampler", None),
+        batch_sampler,
+        getattr(batch_sampler, "sampler", None),
+    )
+    for owner in owners:
+        generator = getattr(owner, "generator", None)
+        if isinstance(generator, torch.Generator):
+            generator.manual_seed(seed)

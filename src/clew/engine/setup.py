@@ -1,0 +1,117 @@
+"""Model, optimiser, step and batches as the plan wants them; made anew when the plan changes."""
+
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+from torch import nn
+
+from clew.engine.batches import count_samples, move
+from clew.engine.checkpointing import checkpoint_activations
+from clew.engine.config import TrainConfig
+from clew.engine.fallback import shrink_micro_batch
+from clew.engine.feed import Feed, Group, Position
+from clew.engine.memory import free_memory
+from clew.engine.optimizer import build_optimizer
+from clew.engine.planning.plan import HardwarePlan
+from clew.engine.processes import Wishes, broadcast_weights
+from clew.engine.seeding import same_random_numbers
+from clew.engine.sources import Source
+from clew.engine.step import Step, build_step
+
+
+class Setup:
+    """What the loop works with. `plan` may change on the way; model and optimiser stay."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        source: Source,
+        *,
+        config: TrainConfig,
+        plan: HardwarePlan,
+        fabric: Fabric,
+    ) -> None:
+        self.config, self.fabric, self.wishes = config, fabric, Wishes()
+        self.model = _prepare(model, plan, fabric)
+        self._source = source
+        self.peak_lr = config.peak_lr(plan.effective_batch)
+        self.optimizer = build_optimizer(
+            self.model, config, lr=self.peak_lr, capturable=plan.cuda_graph
+        )
+        self.plan = plan
+        self.feed = self._open_feed()
+        self.step = self._build_step()
+
+    def shrink(self, group: Group, step: int) -> None:
+        """After a step that did not fit: smaller micro-batches, from this step's first sample on.
+        Raises TrainingError when there are none."""
+        samples = sum(map(count_samples, group.read))
+        position = self.feed.position()
+        begin = Position(epoch=position.epoch, samples=position.samples - samples)
+        self.plan = shrink_micro_batch(
+            self.plan, is_ready_made=self._source.is_ready_made, step=step
+        )
+        self._let_go(group)
+        with same_random_numbers(self.fabric.device):
+            self.feed = self._open_feed()
+            self.feed.open(begin)
+        self.step = self._build_step()
+
+    def leave_fp16(self, reason: str) -> None:
+        """From now on bf16 where the device has it, else fp32."""
+        cuda = self.fabric.device.type == "cuda"
+        has_bf16 = not cuda or torch.cuda.is_bf16_supported(including_emulation=False)
+        self.plan = self.plan.change("precision", "bf16" if has_bf16 else "fp32", reason)
+        self.step = self._build_step()
+
+    def read_again(self, position: Position) -> list[Any]:
+        """The batches of the step that began there; the feed is afterwards where it was."""
+        now = self.feed.position()
+        with same_random_numbers(self.fabric.device):
+            self.feed.open(position)
+            group = self.feed.next_group()
+            self.feed.open(now)
+        return [] if group is None else group.read
+
+    def on_device(self, batches: list[Any]) -> list[Any]:
+        last = self.plan.channels_last
+        return [move(batch, self.fabric.device, channels_last=last) for batch in batches]
+
+    def _open_feed(self) -> Feed:
+        return Feed(
+            self._source.open(self.plan),
+            device=self.fabric.device,
+            grad_accum=self.plan.grad_accum,
+            seed=self.config.seed,
+            rank=self.fabric.global_rank,
+            channels_last=self.plan.channels_last,
+        )
+
+    def _build_step(self) -> Step:
+        return build_step(
+            self.model,
+            self.plan,
+            self.optimizer,
+            self.fabric,
+            max_norm=self.config.max_norm,
+            wishes=self.wishes,
+        )
+
+    def _let_go(self, group: Group) -> None:
+        """Of all that the failed step may still hold."""
+        group.read, group.batches = [], []
+        self.feed.close()
+        del self.step
+        self.optimizer.zero_grad(set_to_none=True)
+        free_memory()
+
+
+def _prepare(model: nn.Module, plan: HardwarePlan, fabric: Fabric) -> nn.Module:
+    model = model.to(fabric.device)
+    if plan.channels_last:
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if plan.gradient_checkpointing:
+        checkpoint_activations(model)
+    broadcast_weights(fabric, model)
+    return model

@@ -1,0 +1,137 @@
+"""One optimiser step: forward, backward, clip, update, all without waiting for the device."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from jaxtyping import Float
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from clew.engine.batches import count_samples
+from clew.engine.optimizer import set_lr
+from clew.engine.precision import Precision, build_precision
+from clew.engine.processes import GradientSum, Wishes
+from clew.engine.protocols import StepOutput
+
+if TYPE_CHECKING:
+    from clew.engine.planning.plan import HardwarePlan
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepResult:
+    """What one step gave. Tensors lie on the device and may be overwritten by the next step.
+
+    `loss` and `metrics` are means over this process's `samples`; `gradient_norm` is that of the
+    whole batch before clipping. Where it is not finite, nothing was updated.
+    """
+
+    samples: int
+    loss: Float[Tensor, ""]
+    gradient_norm: Float[Tensor, ""]
+    metrics: dict[str, Float[Tensor, ""]]
+
+
+class Step(Protocol):
+    """Eager, compiled, or a CUDA graph: the loop does not know which."""
+
+    precision: Precision
+
+    def run(self, micro_batches: Sequence[Any], lr: float) -> StepResult:
+        """One update from batches that lie on the device already, each weighted by its samples."""
+
+
+def build_step(
+    model: nn.Module,
+    plan: "HardwarePlan",
+    optimizer: Optimizer,
+    fabric: Fabric,
+    *,
+    max_norm: float = 1.0,
+    wishes: Wishes | None = None,
+) -> Step:
+    """The step as planned. `model` has a `training_step`; `optimizer` is `build_optimizer`'s."""
+    forward: Callable[[Any], StepOutput] = model.training_step  # type: ignore[assignment]
+    eager = EagerStep(
+        model,
+        optimizer,
+        precision=build_precision(plan.precision, fabric.device),
+        max_norm=max_norm,
+        gradients=GradientSum(model, wishes or Wishes()) if fabric.world_size > 1 else None,
+        forward=torch.compile(forward) if plan.compile else forward,
+    )
+    if plan.cuda_graph:
+        from clew.engine.graphed import GraphedStep
+
+        return GraphedStep(eager)
+    return eager
+
+
+class EagerStep:
+    """Launches the kernels one by one; `forward` may be a compiled `training_step`.
+
+    A CUDA graph records `compute`.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        *,
+        precision: Precision,
+        max_norm: float,
+        forward: Callable[[Any], StepOutput],
+        gradients: GradientSum | None = None,
+    ) -> None:
+        self.model, self.optimizer, self.precision = model, optimizer, precision
+        self._forward = forward
+        self._max_norm, self._gradients = max_norm, gradients
+        self._parameters = [p for p in model.parameters() if p.requires_grad]
+        self._scaler = getattr(precision, "scaler", None)
+
+    def run(self, micro_batches: Sequence[Any], lr: float) -> StepResult:
+        set_lr(self.optimizer, lr)
+        self.optimizer.zero_grad(set_to_none=True)
+        return self.compute(micro_batches, [count_samples(batch) for batch in micro_batches])
+
+    def compute(self, micro_batches: Sequence[Any], counts: Sequence[int]) -> StepResult:
+        """The step itself, from gradients that are None and a learning rate that is set."""
+        loss, metrics = self._accumulate(micro_batches, counts)
+        norm = self._update(sum(counts))
+        return StepResult(samples=sum(counts), loss=loss, gradient_norm=norm, metrics=metrics)
+
+    def _accumulate(
+        self, micro_batches: Sequence[Any], counts: Sequence[int]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Add the gradients of the mean over all samples; gives that mean loss and metrics."""
+        total = sum(counts)
+        sums: dict[str, Tensor] = {}
+        for batch, count in zip(micro_batches, counts, strict=True):
+            with self.precision.forward_context():
+                output = self._forward(batch)
+            share = count / total
+            self.precision.backward(output.loss if share == 1 else output.loss * share, None)
+            for name, value in (("loss", output.loss), *output.metrics.items()):
+                part = value.detach().float() if share == 1 else value.detach().float() * share
+                sums[name] = sums[name] + part if name in sums else part
+        return sums.pop("loss"), sums
+
+    def _update(self, samples: int) -> Float[Tensor, ""]:
+        """Clip and step; gives the norm of the gradient. Without a finite norm nothing changes."""
+        if self._gradients is not None:
+            self._gradients.run(samples)
+        gradients = [p.grad for p in self._parameters if p.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients)
+        if self._scaler is not None:
+            norm = norm / self._scaler.scale(torch.ones_like(norm))
+        # The fused optimiser divides by this while it reads the gradients: clipping is free.
+        self.optimizer.grad_scale = (norm / self._max_norm).clamp_min(1.0)  # type: ignore[attr-defined]
+        if self._scaler is None:
+            self.optimizer.found_inf = norm.isfinite().logical_not().float()  # type: ignore[attr-defined]
+            self.optimizer.step()
+        else:
+            self._scaler.step(self.optimizer)
+            self._scaler.update()
+        return norm

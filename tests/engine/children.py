@@ -1,0 +1,61 @@
+"""Training in processes of their own, which are killed."""
+
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+
+from clew.engine import files
+
+_DEADLINE_SECONDS = 60.0
+_context = multiprocessing.get_context("fork")
+
+
+def start(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Forked: nothing has to be imported again."""
+    child = _context.Process(target=function, args=arguments)
+    child.start()
+    return child
+
+
+def wait(child: Any) -> int:
+    """The exit code; negative when a signal ended it."""
+    child.join(_DEADLINE_SECONDS)
+    if child.exitcode is None:
+        child.kill()
+        raise AssertionError("the process did not come to an end")
+    return child.exitcode
+
+
+def wait_until(condition: Callable[[], bool], child: Any) -> None:
+    """Until the condition holds or the process has ended."""
+    deadline = time.monotonic() + _DEADLINE_SECONDS
+    while not condition() and child.is_alive():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.001)
+
+
+def kill_at_rename(number: int, *, before: bool, run: Callable[[], Any]) -> None:
+    """In the child: dies right before or after it puts its `number`-th file in place."""
+    put_in_place, count = files._put_in_place, iter(range(1, 1_000_000))
+
+    def put_or_die(part: Path, path: Path) -> None:
+        last = next(count) == number
+        if not (last and before):
+            put_in_place(part, path)
+        if last:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    files._put_in_place = put_or_die
+    run()
+
+
+def tensors(path: Path) -> dict[str, bytes]:
+    """All that a checkpoint holds, bit for bit; not its header, where times are."""
+    with safe_open(path, framework="pt") as file:
+        return {name: file.get_tensor(name).numpy().tobytes() for name in file.keys()}  # noqa: SIM118

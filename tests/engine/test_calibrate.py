@@ -1,0 +1,255 @@
+"""Calibration: the fastest is kept, what fails is dropped, and nothing is left changed."""
+
+import copy
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from clew.engine import HardwarePlan, PlanRequest, plan_hardware
+from clew.engine.config import TrainConfig
+from clew.engine.planning.real_batches import RealBatches
+from clew.engine.seeding import random_state
+from clew.errors import InputError
+from tests.engine.planning import (
+    LONG_RUN,
+    Network,
+    Opener,
+    Pictures,
+    SomeBatches,
+    classifier,
+    machine,
+)
+
+ROOT = Path(__file__).parents[2]
+
+
+def calibrated(
+    network: nn.Module | None = None, batches: Any = None, epochs: int = LONG_RUN, **asked: Any
+) -> HardwarePlan:
+    """The plan of a run so long that everything but compiling is measured."""
+    return plan_hardware(
+        PlanRequest(**{"compile": False} | asked),
+        model=classifier(network),
+        open_batches=Opener() if batches is None else batches,
+        epochs=epochs,
+        machine=machine(),
+    )
+
+
+def ways(made: HardwarePlan) -> set[str]:
+    return {timing.way for timing in made.timings}
+
+
+def test_it_tries_what_is_open_and_says_what_it_measured() -> None:
+    made = calibrated()
+    assert ways(made) == {"fp32", "bf16"}
+    assert made.batch_size in {timing.batch_size for timing in made.timings} <= {16, 32}
+    assert " ms a step against " in made.reasons["precision"]
+    assert f"measured on {made.batch_size} samples" in made.reasons["precision"]
+    assert " samples/s; " in made.reasons["batch_size"]
+    assert made.reasons["channels_last"] == "the network has no 2-D convolutions"
+    assert "to read, " in made.reasons["num_workers"]
+    assert made.calibration_seconds > 0
+
+
+def test_layouts_are_tried_on_convolutions_alone() -> None:
+    pictures = Opener(shape=(3, 8, 8))
+    made = calibrated(Pictures(), pictures, batch_size=16)
+    assert ways(made) == {"fp32", "fp32, channels_last", "bf16", "bf16, channels_last"}
+    assert " ms a step against " in made.reasons["channels_last"]
+    assert ways(
+        calibrated(Pictures(), pictures, batch_size=16, channels_last=False, amp=False)
+    ) == {"fp32"}
+
+
+def test_what_is_asked_for_is_not_measured_away() -> None:
+    made = calibrated(batch_size=24, amp=True, grad_accum=3, num_workers=0)
+    assert (made.batch_size, made.precision, made.grad_accum) == (24, "bf16", 3)
+    assert (made.num_workers, made.persistent_workers) == (0, False)
+    assert made.reasons["batch_size"] == "as asked for with --batch-size 24"
+    assert made.reasons["precision"] == "as asked for with --use-amp"
+    assert {(timing.way, timing.batch_size) for timing in made.timings} == {("bf16", 24)}
+
+
+def test_model_and_random_numbers_are_left_as_they_were() -> None:
+    model = classifier()
+    model.network.norm.running_mean.fill_(0.5)
+    model.eval()
+    torch.manual_seed(11)
+    random.seed(12)
+    np.random.seed(13)
+    before = copy.deepcopy((model.state_dict(), random_state(torch.device("cpu"))))
+    matmul = torch.get_float32_matmul_precision()
+    plan_hardware(
+        PlanRequest(compile=False, gradient_checkpointing=True),
+        model=model,
+        open_batches=Opener(),
+        epochs=LONG_RUN,
+        machine=machine(),
+    )
+    after = (model.state_dict(), random_state(torch.device("cpu")))
+    for old, new in zip(before, after, strict=True):
+        torch.testing.assert_close(old, new, rtol=0, atol=0, equal_nan=True)
+    assert not model.training
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert torch.get_float32_matmul_precision() == matmul
+
+
+def test_a_short_run_is_timed_once_and_kept_plain() -> None:
+    made = calibrated(epochs=1, compile=None)
+    assert len(made.timings) == 1
+    assert (made.precision, made.batch_size) == ("fp32", 32)
+    assert made.reasons["precision"] == "not measured: the run takes about 1 s"
+    assert made.reasons["batch_size"] == "not measured: the run takes about 1 s"
+    assert made.reasons["compile"] == (
+        "the run takes about 1 s, too short to earn back about 60 s of compiling"
+    )
+
+
+def test_a_way_without_enough_memory_is_dropped() -> None:
+    full = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3 GiB")
+    made = calibrated(Network(fails_mixed=full), batch_size=16)
+    assert made.precision == "fp32"
+    assert made.reasons["precision"] == "a step in bf16 was dropped: out of memory"
+    assert any(timing.dropped == "out of memory" for timing in made.timings)
+
+
+def test_so_is_one_that_fails_otherwise() -> None:
+    broken = RuntimeError('"histogram" not implemented\nfor BFloat16\nmore lines')
+    made = calibrated(Network(fails_mixed=broken), batch_size=16)
+    assert made.precision == "fp32"
+    assert made.reasons["precision"].endswith('"histogram" not implemented for BFloat16')
+
+
+def test_a_batch_that_does_not_fit_ends_the_growth() -> None:
+    made = calibrated(Network(max_batch=16), amp=False)
+    assert made.batch_size == 16
+    if any(timing.batch_size == 32 for timing in made.timings):
+        assert made.reasons["batch_size"].endswith("; 32 was dropped (out of memory)")
+
+
+def test_nothing_fits() -> None:
+    made = calibrated(Network(max_batch=8), batch_size=16)
+    assert (made.precision, made.batch_size) == ("fp32", 16)
+    assert made.reasons["precision"] == "16 samples do not fit into the memory of cpu"
+
+
+def test_a_model_that_fails_by_itself_is_not_hidden() -> None:
+    with pytest.raises(KeyError, match="x"):
+        calibrated(batches=lambda _: [{"label": torch.zeros(4)}])
+
+
+def test_data_without_batches_get_a_sentence() -> None:
+    with pytest.raises(InputError, match="the training data holds no batches"):
+        calibrated(batches=Opener(samples=0))
+
+
+def test_ready_made_batches_keep_their_size_and_place() -> None:
+    batches = SomeBatches(batch_size=20, place=60)
+    made = calibrated(batches=batches)
+    assert (made.batch_size, batches.place) == (20, 60)
+    assert made.reasons["batch_size"] == "the batches come ready-made"
+    with pytest.raises(InputError, match="--batch-size 64 was given, but the training batches"):
+        calibrated(batches=batches, batch_size=64)
+
+
+def test_without_calibration_nothing_is_run() -> None:
+    opener = Opener()
+    made = calibrated(batches=opener, calibrate=False)
+    assert made.timings == () and not opener.asked
+
+
+def test_compiling_is_tried_when_the_run_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", lambda function: function)
+    made = calibrated(batch_size=16, amp=False, compile=None)
+    assert ways(made) == {"fp32", "fp32, compiled"}
+    assert " ms a step against " in made.reasons["compile"]
+
+
+def test_compiling_that_fails_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: Any) -> Any:
+        raise RuntimeError("no such backend")
+
+    monkeypatch.setattr(torch, "compile", fail)
+    made = calibrated(batch_size=16, amp=False, compile=None)
+    assert made.compile is False
+    assert made.reasons["compile"] == "compiling was dropped: RuntimeError: no such backend"
+
+
+def test_checkpointing_prints_both_peaks() -> None:
+    made = calibrated(batch_size=32, gradient_checkpointing=True, epochs=1)
+    assert made.reasons["gradient_checkpointing"].startswith(
+        "as asked for with --use-gradient-checkpointing: a step's peak is "
+    )
+    assert " kB with it, " in made.reasons["gradient_checkpointing"]
+    assert " kB without, measured on 32 samples" in made.reasons["gradient_checkpointing"]
+
+
+class Ragged:
+    """Batches whose width is never the same."""
+
+    def __len__(self) -> int:
+        return 10
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for width in range(5, 15):
+            yield {"x": torch.zeros(4, width), "label": torch.zeros(4)}
+
+
+def test_shapes_that_never_come_again_are_found() -> None:
+    def pad(batch: dict[str, Any]) -> dict[str, Any]:
+        return {**batch, "x": nn.functional.pad(batch["x"], (0, 16 - batch["x"].shape[1]))}
+
+    assert RealBatches(Ragged(), HardwarePlan()).shapes_differ(4, None)
+    assert not RealBatches(Ragged(), HardwarePlan()).shapes_differ(4, pad)
+    assert not RealBatches(SomeBatches(), HardwarePlan()).shapes_differ(20, None)
+
+
+TOGETHER = """
+import json, sys, torch
+from lightning_fabric import Fabric
+from clew.engine import PlanRequest, plan_hardware
+from tests.engine.planning import LONG_RUN, Opener, classifier, machine
+torch.set_num_threads(1)
+fabric = Fabric(accelerator="cpu", devices=2, strategy="ddp")
+fabric.launch()
+opener = Opener()
+made = plan_hardware(PlanRequest(compile=False), model=classifier(), open_batches=opener,
+    samples=400, epochs=LONG_RUN, machine=machine(), processes=2, device=fabric.device)
+assert {settings.batch_size for settings in opener.asked} <= {8, 16}, opener.asked
+open(f"{sys.argv[1]}/{fabric.global_rank}", "w").write(json.dumps(made.to_dict()))
+"""
+
+
+@pytest.mark.slow
+def test_processes_agree_on_one_plan(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(TOGETHER)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    subprocess.run(
+        [*torchrun, "--nproc-per-node", "2", tmp_path / "script.py", tmp_path],
+        env={"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"},
+        check=True,
+        capture_output=True,
+    )
+    first, second = (tmp_path / "0").read_text(), (tmp_path / "1").read_text()
+    assert first == second
+    assert '"processes": 2' in first
+
+
+def test_the_config_gives_the_epochs() -> None:
+    made = plan_hardware(
+        PlanRequest(compile=False),
+        model=classifier(),
+        open_batches=Opener(),
+        config=TrainConfig(epochs=1),
+        machine=machine(),
+    )
+    assert len(made.timings) == 1

@@ -1,0 +1,229 @@
+"""Which figures lead to which choice."""
+
+from typing import Any
+
+import pytest
+
+from clew.engine import PlanRequest
+from clew.engine.planning.choices import choose_plainly
+from clew.engine.planning.growth import Room, batch_sizes, find_way_and_size, memory_limit
+from clew.engine.planning.loading import choose_loading
+from clew.engine.planning.plan import Timing
+from clew.engine.planning.reasons import (
+    batch_reason,
+    checkpointing_reason,
+    compile_reason,
+    take_found,
+)
+from clew.engine.planning.ways import Way, fastest_way, list_ways
+from clew.engine.planning.wording import bytes_text, duration_text, rate_text, step_text
+from tests.engine.planning import NEW_GPU, OLD_GPU, Network, Pictures, machine
+
+FP32, BF16 = Way(), Way(precision="bf16")
+TF32, GRAPH = Way(precision="tf32"), Way(precision="bf16", cuda_graph=True)
+ROOMY = Room(limit_bytes=10**12, fixed_bytes=0, peak_bytes=1, size=16)
+
+
+class Table:
+    """A bench that looks its figures up; a way and size that is not there is out of memory."""
+
+    budget_seconds = left_seconds = 10.0
+
+    def __init__(self, seconds: dict[Way, dict[int, float]]) -> None:
+        self._seconds = seconds
+        self._known: dict[tuple[Way, int], Timing] = {}
+
+    def timing(self, way: Way, size: int) -> Timing | None:
+        return self._known.get((way, size))
+
+    def seconds(self, ways: Any, size: int) -> dict[Way, float]:
+        known = {way: self.timing(way, size) for way in ways}
+        return {way: t.seconds for way, t in known.items() if t and t.seconds}
+
+    def cost_of(self, way: Way, size: int, larger: int) -> float:
+        return self._seconds[way][size] * larger / size
+
+    def time(self, ways: Any, size: int) -> dict[Way, float]:
+        for way in ways:
+            seconds = self._seconds[way].get(size)
+            dropped = "" if seconds else "out of memory"
+            self._known[way, size] = Timing(
+                way=str(way), batch_size=size, seconds=seconds, dropped=dropped
+            )
+        return self.seconds(ways, size)
+
+
+def find(table: dict[Way, dict[int, float]], room: Room = ROOMY) -> tuple[int, Way, str]:
+    bench: Any = Table(table)
+    sizes = sorted({size for times in table.values() for size in times} | {16, 32, 64})
+    found = find_way_and_size(bench, list(table), sizes, room)
+    assert found is not None
+    return found.size, found.way, batch_reason(found, bench)
+
+
+def test_it_grows_while_that_pays() -> None:
+    size, _, why = find({FP32: {16: 0.010, 32: 0.011, 64: 0.021}})
+    assert (size, why) == (32, "2,910 samples/s; 64 gave only 5% more")
+
+
+def test_it_stops_where_an_epoch_would_have_too_few_steps() -> None:
+    size, _, why = find({FP32: {16: 0.010, 32: 0.011, 64: 0.012}})
+    assert size == 64
+    assert why == "5,330 samples/s; a larger one would leave fewer than 8 steps an epoch"
+
+
+def test_it_stops_at_the_memory() -> None:
+    room = Room(limit_bytes=5000, fixed_bytes=1000, peak_bytes=2600, size=16)
+    size, _, why = find({FP32: {16: 0.010, 32: 0.011, 64: 0.012}}, room)
+    assert (size, why) == (
+        32,
+        "2,910 samples/s; 64 would take about 7.4 kB of memory, more than 5 kB",
+    )
+    assert (
+        find({FP32: {16: 0.010, 64: 0.012}})[2] == "1,600 samples/s; 32 was dropped (out of memory)"
+    )
+
+
+def test_it_stops_when_time_is_up() -> None:
+    size, _, why = find({FP32: {16: 6.0, 32: 6.1}})
+    assert (size, why) == (16, "2.67 samples/s; 32 was not tried: calibration may take 10 s")
+
+
+def test_the_winner_of_few_samples_need_not_be_that_of_many() -> None:
+    few_fp32 = {16: 0.010, 32: 0.012, 64: 0.024}
+    size, way, _ = find({FP32: few_fp32, BF16: {16: 0.012, 32: 0.011, 64: 0.013}})
+    assert (size, way) == (64, BF16)
+
+
+def test_nothing_that_fits_is_nothing_found() -> None:
+    bench: Any = Table({FP32: {}})
+    assert find_way_and_size(bench, [FP32], [16], ROOMY) is None
+
+
+@pytest.mark.parametrize(
+    ("samples", "processes", "sizes"),
+    [
+        (11_000, 1, [16, 32, 64, 128, 256, 512, 1024]),
+        (400, 1, [16, 32]),
+        (100, 1, [16]),
+        (9, 1, [9]),
+        (1000, 3, [18, 33, 66]),
+        (2, 1, [2]),
+    ],
+)
+def test_sizes_leave_an_epoch_its_steps(samples: int, processes: int, sizes: list[int]) -> None:
+    assert batch_sizes(samples, processes) == sizes
+
+
+def test_memory_is_shared_with_others() -> None:
+    cpu = choose_plainly(PlanRequest(), machine(), 2)
+    assert memory_limit(cpu, machine()) == 2 * 10**9
+    gpu = machine(gpus=(NEW_GPU,))
+    assert memory_limit(choose_plainly(PlanRequest(), gpu, 1), gpu) == 48 * 10**9
+
+
+@pytest.mark.parametrize(
+    ("seconds", "best"),
+    [
+        ({FP32: 1.0, BF16: 0.97}, FP32),
+        ({FP32: 1.0, BF16: 0.94}, BF16),
+        ({FP32: 1.0, BF16: 1.3}, FP32),
+        ({BF16: 1.0}, BF16),
+        ({TF32: 1.0, Way(precision="tf32", cuda_graph=True): 0.3, BF16: 0.8, GRAPH: 0.2}, GRAPH),
+        ({TF32: 0.30, Way(precision="tf32", cuda_graph=True): 0.29, BF16: 0.6, GRAPH: 0.28}, TF32),
+    ],
+)
+def test_a_plainer_way_is_kept_unless_beaten_clearly(seconds: dict[Way, float], best: Way) -> None:
+    assert fastest_way(seconds) == best
+
+
+def test_the_reason_gives_the_figures() -> None:
+    on = machine(gpus=(NEW_GPU,))
+    plan = choose_plainly(PlanRequest(), on, 1)
+    ways = list_ways(PlanRequest(), plan, on, Network())
+    assert [str(way) for way in ways] == [
+        *("tf32", "tf32, one CUDA graph"),
+        *("bf16", "bf16, one CUDA graph"),
+    ]
+    bench: Any = Table(dict(zip(ways, ({32: ms / 1e3} for ms in (5, 3.4, 4.2, 2.1)), strict=True)))
+    found = find_way_and_size(bench, ways, [32], ROOMY)
+    assert found is not None
+    made = take_found(plan, found, ways, bench)
+    measured = "measured on 32 samples"
+    assert made.reasons["precision"] == f"2.1 ms a step against 3.4 ms in tf32, {measured}"
+    assert made.reasons["cuda_graph"] == f"2.1 ms a step against 4.2 ms without a graph, {measured}"
+    assert (made.precision, made.cuda_graph, made.channels_last) == ("bf16", True, False)
+
+
+def test_too_little_to_gain_is_said() -> None:
+    plan = choose_plainly(PlanRequest(), machine(), 1)
+    bench: Any = Table({FP32: {16: 0.0034}, BF16: {16: 0.0033}})
+    found = find_way_and_size(bench, [FP32, BF16], [16], ROOMY)
+    assert found is not None
+    assert take_found(plan, found, [FP32, BF16], bench).reasons["precision"] == (
+        "3.4 ms a step against 3.3 ms in bf16, measured on 16 samples; too little to gain"
+    )
+
+
+def test_old_gpus_try_fp16_and_pictures_their_layout() -> None:
+    on = machine(gpus=(OLD_GPU,))
+    plan = choose_plainly(PlanRequest(), on, 2)
+    ways = list_ways(PlanRequest(), plan, on, Pictures())
+    assert {way.precision for way in ways} == {"fp32", "fp16"}
+    assert {way.channels_last for way in ways} == {False, True}
+    assert {way.cuda_graph for way in ways} == {False}
+
+
+@pytest.mark.parametrize(
+    ("compiled", "cost", "is_worth", "why"),
+    [
+        (0.001, 40, True, "1 ms a step against 2 ms without; compiling takes 40 s and saves about"),
+        (0.0019, 90, False, "compiled 1.9 ms a step against 2 ms without, which would save 30 s"),
+        (0.003, 40, False, "compiled 3 ms a step against 2 ms without, which would save nothing"),
+    ],
+)
+def test_compiling_must_earn_its_cost(
+    compiled: float, cost: float, is_worth: bool, why: str
+) -> None:
+    timing = Timing(way="x", batch_size=32, seconds=compiled, compile_seconds=cost)
+    taken, reason = compile_reason(0.002, timing, run_seconds=600)
+    assert taken is is_worth
+    assert reason.startswith(why)
+
+
+@pytest.mark.parametrize(
+    ("read", "step", "gpu_workers", "cpu_workers"),
+    [(0.001, 0.010, 2, 1), (0.010, 0.010, 3, 1), (0.1, 0.010, 8, 2)],
+)
+def test_as_many_threads_as_keep_up(
+    read: float, step: float, gpu_workers: int, cpu_workers: int
+) -> None:
+    for on, workers in (
+        (machine(gpus=(NEW_GPU,), cores=16), gpu_workers),
+        (machine(), cpu_workers),
+    ):
+        plan = choose_plainly(PlanRequest(), on, 1)
+        times = {"read_seconds": read, "step_seconds": step}
+        assert choose_loading(PlanRequest(), plan, on, **times).num_workers == workers
+
+
+def test_checkpointing_that_saves_nothing_is_said() -> None:
+    assert checkpointing_reason(2000, 2000, 8).endswith("; it saves nothing on this network")
+    assert "too much to fit without" in checkpointing_reason(2000, None, 8)
+    assert checkpointing_reason(None, None, 8).endswith("even so 8 samples do not fit into memory")
+
+
+def test_figures_are_read_easily() -> None:
+    assert [step_text(s) for s in (0.00001, 0.0021, 0.1234, 3.21)] == [
+        *("0.01 ms", "2.1 ms"),
+        *("123 ms", "3.21 s"),
+    ]
+    assert [duration_text(s) for s in (0.1, 45, 600, 9000)] == ["1 s", "45 s", "10 min", "2.5 h"]
+    assert [bytes_text(b) for b in (12, 1500, 2.5e6, 139e9)] == [
+        *("12 bytes", "1.5 kB"),
+        *("2.5 MB", "139 GB"),
+    ]
+    assert [rate_text(r) for r in (7.25, 143.4, 90_412)] == [
+        *("7.25 samples/s", "143 samples/s"),
+        "90,400 samples/s",
+    ]

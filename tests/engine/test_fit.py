@@ -1,0 +1,239 @@
+"""What a user gets from `fit`: a network that learned, its figures, and files to look at."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from torch import nn
+
+from clew.engine import (
+    CategoricalLoss,
+    Classifier,
+    LoggingReporter,
+    PlanRequest,
+    Progress,
+    StepOutput,
+    TrainConfig,
+    fit,
+)
+from clew.engine.checkpoint import read_weights
+from clew.errors import InputError
+from tests.engine.learning import (
+    PLAIN,
+    Points,
+    Samples,
+    new_model,
+    open_loader,
+    torch_loader,
+    train,
+)
+
+
+class Listening(LoggingReporter):
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.rows: list[dict[str, Any]] = []
+        self.begun: list[int] = []
+
+    def say(self, message: str) -> None:
+        self.said.append(message)
+
+    def begin(self, _plan: Any, *, epochs: int, steps: int, done_steps: int) -> None:
+        self.begun += [epochs, steps, done_steps]
+
+    def epoch(self, row: dict[str, Any]) -> None:
+        self.rows.append(row)
+
+
+def test_it_learns_and_tells(tmp_path: Path) -> None:
+    reporter, model = Listening(), new_model()
+    config = TrainConfig(epochs=8, lr=2e-2)
+    result = train(tmp_path, model=model, config=config, reporter=reporter)
+    assert reporter.begun == [8, 104, 0]
+    assert [row["epoch"] for row in reporter.rows] == list(range(1, 9))
+    assert result.history[-1]["train_loss"] < 0.7 * result.history[0]["train_loss"]
+    assert result.test is not None and result.test["auroc"] > 0.9
+    assert result.best_val["auroc"] == max(row["val_auroc"] for row in result.history)
+    assert 0 < result.threshold < 1
+    assert result.parameters == 6 * 16 + 16 + 16 + 1
+    assert result.samples_per_second > 0 and 0 <= result.data_wait_share <= 1
+    assert result.peak_memory_bytes > 1 << 20
+    assert json.loads((tmp_path / "plan.json").read_text())["batch_size"] == 16
+
+
+def test_the_model_and_the_file_bear_the_best_epoch(tmp_path: Path) -> None:
+    model = new_model()
+    result = train(tmp_path, model=model, config=TrainConfig(epochs=6, lr=0.5))
+    weights, about = read_weights(tmp_path / "best.safetensors")
+    assert about["best"]["epoch"] + 1 == result.best_epoch
+    assert about["best"]["metrics"] == result.best_val
+    assert about["best"]["threshold"] == result.threshold
+    assert all(torch.equal(weights[k], v) for k, v in model.state_dict().items())
+
+
+def test_early_stopping(tmp_path: Path) -> None:
+    reporter = Listening()
+    config = TrainConfig(epochs=200, lr=2e-2, patience=4)
+    result = train(tmp_path, config=config, reporter=reporter)
+    assert len(result.history) == result.best_epoch + 4 < 200
+    assert reporter.said[-1].startswith("stopped early: 4 epochs without a better auroc than epoch")
+
+
+def test_validation_of_one_class_goes_by_the_loss(tmp_path: Path) -> None:
+    samples, reporter = Samples(40, seed=1), Listening()
+    samples.label[:] = 1
+    result = train(tmp_path, validation=open_loader(samples), reporter=reporter)
+    losses = [row["val_loss"] for row in result.history]
+    assert result.best_epoch == 1 + losses.index(min(losses))
+    assert result.best_val["auroc"] is None
+    assert any("auroc is not defined on the validation samples" in s for s in reporter.said)
+    assert ",," in (tmp_path / "log.csv").read_text().splitlines()[1]
+
+
+def test_without_validation_and_test(tmp_path: Path) -> None:
+    result = train(tmp_path, validation=None, test=None)
+    assert (result.test, result.threshold, set(result.best_val)) == (None, None, {"loss"})
+    assert result.best_epoch == 3
+
+
+def test_several_classes(tmp_path: Path) -> None:
+    def data(seed: int) -> Any:
+        return open_loader(Samples(200, seed, classes=3))
+
+    model = Classifier(Points(outputs=3), CategoricalLoss(class_weights=(1, 2, 1)))
+    config = TrainConfig(epochs=8, lr=2e-2, monitor="accuracy")
+    result = train(
+        tmp_path, model=model, config=config, train=data(0), validation=data(1), test=data(2)
+    )
+    assert result.test is not None
+    assert result.test["accuracy"] > 0.6 and result.test["auroc"] > 0.8
+    assert result.threshold is None
+
+
+def test_a_module_of_ones_own_on_batches_of_ones_own(tmp_path: Path) -> None:
+    """A regression, on PyTorch's plain tuples: no labels, no scores."""
+
+    class Line(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.line = nn.Linear(1, 1)
+
+        def training_step(self, batch: Any) -> StepOutput:
+            x, y = batch
+            return StepOutput(loss=(self.line(x) - y).square().mean())
+
+    x = torch.linspace(-1, 1, 64)[:, None]
+    data = torch.utils.data.TensorDataset(x, 3 * x + 1)
+    loader = torch.utils.data.DataLoader(data, batch_size=16, shuffle=True)
+    model = Line()
+    config = TrainConfig(epochs=40, lr=0.2)
+    result = fit(model, loader, loader, config=config, request=PLAIN, output_dir=tmp_path)
+    assert model.line.weight.item() == pytest.approx(3, abs=0.1)
+    assert result.plan.batch_size == 16
+
+
+def test_the_same_seed_gives_the_same_network(tmp_path: Path) -> None:
+    weights = []
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        model = new_model()
+        train(tmp_path / name, model=model, config=TrainConfig(epochs=2, lr=1e-2, seed=seed))
+        weights.append([p.detach().clone() for p in model.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(weights[0], weights[1], strict=True))
+    assert not torch.equal(weights[0][0], weights[2][0])
+
+
+def test_the_default_learning_rate_grows_with_the_root_of_the_batch(tmp_path: Path) -> None:
+    request = PlanRequest(**{**vars(PLAIN), "batch_size": 16, "grad_accum": 8})
+    result = train(tmp_path, config=TrainConfig(epochs=5, warmup_fraction=0.0), request=request)
+    assert TrainConfig().peak_lr(128) == pytest.approx(2e-3)
+    assert result.history[0]["lr"] < 2e-3
+
+
+def test_progress_is_told(tmp_path: Path) -> None:
+    seen: list[Progress] = []
+
+    class Slow(Points):
+        def forward(self, batch: dict[str, Any]) -> torch.Tensor:
+            torch.randn(600, 600) @ torch.randn(600, 600)
+            return super().forward(batch)
+
+    reporter = Listening()
+    reporter.advance = seen.append  # type: ignore[method-assign]
+    train(tmp_path, model=Classifier(Slow()), config=TrainConfig(epochs=4), reporter=reporter)
+    assert seen, "a run of a second says how far it is"
+    assert all(p.samples_per_second > 0 and p.loss and p.memory_bytes > 0 for p in seen)
+
+
+def test_memory_does_not_grow_with_the_epochs(tmp_path: Path) -> None:
+    used: list[int] = []
+
+    class Watching(Listening):
+        def epoch(self, _row: dict[str, Any]) -> None:
+            used.append(psutil.Process().memory_info().rss)
+
+    config = TrainConfig(epochs=60, patience=None, checkpoint_every_seconds=0.1)
+    train(tmp_path, config=config, reporter=Watching())
+    assert max(used[30:]) - max(used[:30]) < 4 << 20
+
+
+class Mean(Points):
+    def forward(self, batch: dict[str, Any]) -> torch.Tensor:
+        return super().forward(batch).mean(0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"model": nn.Linear(2, 1)}, "Linear cannot be trained: it must be .* training_step"),
+        ({"train": open_loader(Samples(0))}, "there are no batches"),
+        ({"validation": open_loader(Samples(0))}, "there are no batches"),
+        ({"model": Classifier(Mean())}, r"gives logits of shape \(1,\) for 16 labels"),
+    ],
+)
+def test_what_cannot_be_used(tmp_path: Path, changes: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        train(tmp_path, **changes)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"epochs": 0}, "epochs is 0: give 1 or more"),
+        ({"lr": -1.0}, "lr is -1.0"),
+        ({"patience": 0}, "patience is 0"),
+        ({"monitor": "luck"}, "monitor is luck: give one of auroc, loss, accuracy"),
+        ({"warmup_fraction": 1.0}, "warmup_fraction is 1.0"),
+    ],
+)
+def test_settings_that_make_no_sense(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        TrainConfig(**options)
+
+
+def test_requests_that_contradict_themselves() -> None:
+    with pytest.raises(InputError, match="precision bf16 and amp=False contradict"):
+        PlanRequest(precision="bf16", amp=False)
+    with pytest.raises(InputError, match="batch_size is 0"):
+        PlanRequest(batch_size=0)
+
+
+def test_tied_and_channels_last_weights_are_saved(tmp_path: Path) -> None:
+    class Tied(Points):
+        def __init__(self) -> None:
+            super().__init__()
+            self.again = self.layers[0]
+            self.image = nn.Conv2d(2, 2, 3).to(memory_format=torch.channels_last)
+
+        def forward(self, batch: dict[str, Any]) -> torch.Tensor:
+            image = batch["x"][:, None, :, None].expand(-1, 2, -1, 6)
+            return super().forward(batch) + self.image(image).mean((1, 2, 3))[:, None]
+
+    model = Classifier(Tied())
+    train(tmp_path, model=model, train=torch_loader(Samples(64)), request=PLAIN)
+    weights, _ = read_weights(tmp_path / "best.safetensors")
+    assert all(torch.equal(weights[k], v) for k, v in model.state_dict().items())
+    assert np.isfinite(weights["network.again.weight"]).all()

@@ -1,0 +1,111 @@
+"""Scores, thresholds and losses against plain ways to compute them."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from clew.engine import BinaryLoss, CategoricalLoss
+from clew.engine.metrics import best_threshold, score_metrics
+from clew.errors import InputError
+
+
+def scored(count: int = 300, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    random = np.random.default_rng(seed)
+    labels = random.integers(0, 2, count)
+    scores = np.round(random.standard_normal(count) + labels, 1)  # with ties
+    return torch.from_numpy(scores).float(), torch.from_numpy(labels).float()
+
+
+def test_the_figures_are_what_their_names_say() -> None:
+    scores, labels = scored()
+    threshold = best_threshold(scores, labels)
+    found = score_metrics(scores, labels, threshold)
+    called, true = scores.double().sigmoid() > threshold, labels.bool()
+    above = scores[true][:, None] - scores[~true][None, :]  # of every pair
+    auroc = ((above > 0).double() + 0.5 * (above == 0).double()).mean()
+    hits, misses = (called & true).sum(), (called != true).sum()
+    assert found["auroc"] == pytest.approx(auroc.item(), abs=1e-6)
+    assert found["accuracy"] == pytest.approx(1 - misses.item() / len(labels), abs=1e-6)
+    assert found["f1"] == pytest.approx((2 * hits / (2 * hits + misses)).item(), abs=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_other_threshold_has_a_better_f1(seed: int) -> None:
+    scores, labels = scored(60, seed)
+    best = score_metrics(scores, labels, best_threshold(scores, labels))["f1"]
+    others = [score_metrics(scores, labels, t)["f1"] for t in np.linspace(0, 1, 300).tolist()]
+    assert best >= max(others) - 1e-6
+
+
+def test_far_scores_are_still_told_apart() -> None:
+    """As float32 probabilities they would all be 1."""
+    scores, labels = torch.tensor([200.0, 201, 202, 203]), torch.tensor([0.0, 0, 1, 1])
+    assert score_metrics(scores, labels)["auroc"] == 1.0
+
+
+@pytest.mark.parametrize("label", [0.0, 1.0])
+def test_one_class_has_no_auroc(label: float) -> None:
+    scores, labels = torch.randn(10), torch.full((10,), label)
+    found = score_metrics(scores, labels, best_threshold(scores, labels))
+    assert found["auroc"] is None
+    assert (found["f1"] is None) == (label == 0)
+
+
+def test_several_classes() -> None:
+    scores, labels = torch.eye(3).repeat(4, 1), torch.arange(3).repeat(4)
+    assert score_metrics(scores, labels) == {"auroc": 1.0, "accuracy": 1.0, "f1": 1.0}
+    assert score_metrics(scores[:2], labels[:2])["auroc"] is None
+
+
+def test_binary_loss_is_cross_entropy() -> None:
+    scores, labels = scored(20)
+    expected = F.binary_cross_entropy_with_logits(scores, labels)
+    assert BinaryLoss()(scores, labels).item() == pytest.approx(expected.item())
+    weight = torch.tensor(3.0)
+    expected = F.binary_cross_entropy_with_logits(scores, labels, pos_weight=weight)
+    assert BinaryLoss(positive_weight=3)(scores, labels).item() == pytest.approx(expected.item())
+    smooth = F.binary_cross_entropy_with_logits(scores, labels * 0.9 + 0.05)
+    assert BinaryLoss(label_smoothing=0.1)(scores, labels).item() == pytest.approx(smooth.item())
+
+
+def test_focal_loss_by_hand() -> None:
+    p = torch.tensor([0.9, 0.2])
+    loss = BinaryLoss(focal_gamma=2)(p.logit(), torch.tensor([1.0, 0.0]))
+    by_hand = (0.1**2 * -math.log(0.9) + 0.2**2 * -math.log(0.8)) / 2
+    assert loss.item() == pytest.approx(by_hand, rel=1e-4)
+    two = torch.stack([torch.zeros(2), p.logit()], dim=1)
+    classes = CategoricalLoss(focal_gamma=2)(two, torch.tensor([1, 0]))
+    assert classes.item() == pytest.approx(by_hand, rel=1e-4)
+
+
+@pytest.mark.parametrize("gamma", [0.5, 2.0])
+def test_focal_loss_of_very_sure_scores_has_finite_gradients(gamma: float) -> None:
+    scores = torch.tensor([80.0, -80, 80, -80, 0], requires_grad=True)
+    labels = torch.tensor([1.0, 0, 0, 1, 1])
+    BinaryLoss(focal_gamma=gamma)(scores, labels).backward()
+    assert scores.grad is not None and scores.grad.isfinite().all()
+    logits = torch.stack([-scores.detach(), scores.detach()], dim=1).requires_grad_()
+    CategoricalLoss(focal_gamma=gamma)(logits, labels).backward()
+    assert logits.grad is not None and logits.grad.isfinite().all()
+
+
+def test_class_weights_are_a_plain_mean() -> None:
+    """Parts of a batch then add up to the whole, whatever classes they hold."""
+    scores, labels = torch.randn(12, 3), torch.tensor([0] * 6 + [1, 2] * 3)
+    loss = CategoricalLoss(class_weights=(1.0, 2.0, 5.0))
+    halves = (loss(scores[:6], labels[:6]) + loss(scores[6:], labels[6:])) / 2
+    assert halves.item() == pytest.approx(loss(scores, labels).item())
+    with pytest.raises(InputError, match="tells 3 classes apart: give one weight a class"):
+        CategoricalLoss(class_weights=(1.0, 2.0))(scores, labels)
+
+
+def test_settings_that_make_no_sense() -> None:
+    with pytest.raises(InputError, match="focal_gamma is -1"):
+        BinaryLoss(focal_gamma=-1)
+    with pytest.raises(InputError, match="label_smoothing is 1"):
+        CategoricalLoss(label_smoothing=1)
+    with pytest.raises(InputError, match="positive_weight is 0"):
+        BinaryLoss(positive_weight=0)

@@ -7,7 +7,16 @@ from typer.testing import CliRunner
 from clew.cli import build_app
 
 PAGE = Path(__file__).with_name("commands.md")
-COMMANDS = ("extract", "inspect", "label", "preprocess", "verify", "convert")
+COMMANDS = (
+    "extract",
+    "inspect",
+    "label",
+    "preprocess",
+    "plan",
+    "train",
+    "verify",
+    "convert",
+)
 
 
 def render() -> str:

@@ -31,7 +31,7 @@ class Samples:
 class HardSamples:
     """Small ones, all different, that no network tells apart without mistakes."""
 
-    def __init__(self, count, *, layers=8, tokens=12, dim=64, signal=0.25):
+    def __init__(self, count, *, layers=8, tokens=12, dim=64, signal=0.08):
         random = np.random.default_rng(0)
         made_up = (np.arange(count) % 2)[:, None, None]
         direction = signal * random.standard_normal(dim)

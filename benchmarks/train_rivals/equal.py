@@ -17,7 +17,7 @@ from clew.models import (
 )
 
 from .data import HardSamples, write_folder
-from .speed import open_dataset, open_loader
+from .speed import open_files
 
 COUNTS = (2000, 500, 1000)
 SIZES = {"input_dim": 64, "lstm_hidden": 32}
@@ -59,9 +59,7 @@ def run(args, report):
 def train(args, name, folder, way, seed):
     torch.manual_seed(seed)
     model = Classifier(SMALL[name]())
-
-    def opened(split):
-        return lambda settings: open_loader(open_dataset(folder, name, split), settings)
+    opened = open_files(folder, name)
 
     with tempfile.TemporaryDirectory() as out:
         result = fit(

@@ -6,7 +6,7 @@ from pathlib import Path
 from clew.engine import LoggingReporter, PlanRequest, TrainConfig, fit
 
 from .data import write_folder
-from .speed import build, open_dataset, open_loader
+from .speed import build, open_files
 
 EPOCHS = 12
 
@@ -29,9 +29,7 @@ def run(args, report):
 
 def train(args, name, folder, epochs, checkpointing=False):
     watch = Watch()
-
-    def opened(split):
-        return lambda settings: open_loader(open_dataset(folder, name, split), settings)
+    opened = open_files(folder, name)
 
     with tempfile.TemporaryDirectory() as out:
         result = fit(

@@ -7,7 +7,14 @@ from pathlib import Path
 
 import torch
 
-from clew.datasets import Loader, PreprocessedGNNMapDataset, PreprocessedLSTMMapDataset
+from clew.datasets import (
+    Loader,
+    PreprocessedGNNMapDataset,
+    PreprocessedLSTMMapDataset,
+    ResidentSamples,
+)
+from clew.detect.samples import DetectorSamples
+from clew.detect.sources import PreprocessedData
 from clew.engine import Classifier, HardwarePlan, PlanRequest, TrainConfig, fit
 from clew.engine.batches import move
 from clew.engine.optimizer import build_optimizer
@@ -33,6 +40,7 @@ NETWORKS = {
     "gvae": lambda: GVAELSTMDetector(GVAELSTMConfig(**GRAPH_SIZES)),
 }
 WARM_UP, STEPS, SECONDS = 5, 200, 2.0
+EPOCHS = {"cpu": 6, "cuda": 12}
 
 
 def open_dataset(folder, name, split):
@@ -119,41 +127,61 @@ def synchronize(device):
 def run_epochs(args, report):
     report.title(f"whole epochs of {args.samples:,}, from the page cache, on {args.device}")
     folder, files = prepare(args)
+    cuda = args.device == "cuda"
     for name in args.network:
-        requests = {f"batch {args.batch_size}": args.batch_size}
-        if args.device == "cuda":
-            requests["the plan's own batch"] = None
+        ways = {"from the files": (open_files, args.batch_size)}
+        if cuda:
+            ways["on the GPU"] = (open_resident, args.batch_size)
+            ways["on the GPU, the plan's batch"] = (open_resident, None)
+            tell_reading_in(report, name, folder)
         plain = PlainRun(name, files, args.plain_samples, args.batch_size, args.device)
-        plain_rates, rows = [], {text: [] for text in requests}
+        plain_rates, rows = [], {text: [] for text in ways}
         for _ in range(args.repeats):
             seconds, _ = plain.time_epoch()
             plain_rates.append(args.plain_samples / seconds)
-            for text, size in requests.items():
-                rows[text].append(train(args, name, folder, size))
+            for text, (opener, size) in ways.items():
+                rows[text].append(train(args, name, opener(folder, name), size))
         usual = statistics.median(plain_rates)
         spread = f"{min(plain_rates):,.0f} to {max(plain_rates):,.0f}"
-        report.add(
-            "epoch", f"{name}: plain", batch=args.batch_size, per_second=usual, from_to=spread
-        )
+        figures = {"batch": args.batch_size, "per_second": usual, "from_to": spread}
+        report.add("epoch", f"{name}: plain", **figures)
         for text, runs in rows.items():
             tell_runs(report, f"{name}: clew, {text}", runs, usual)
 
 
-def train(args, name, folder, batch_size, epochs=4):
+def train(args, name, opened, batch_size):
     """A whole run; gives the result, whose history has a row an epoch."""
-
-    def opened(split):
-        return lambda settings: open_loader(open_dataset(folder, name, split), settings)
-
     with tempfile.TemporaryDirectory() as out:
         return fit(
             build(name),
             opened("train"),
             opened("validation"),
-            config=TrainConfig(epochs=epochs, patience=None),
+            config=TrainConfig(epochs=EPOCHS[args.device], patience=None),
             request=PlanRequest(device=args.device, batch_size=batch_size),
             output_dir=Path(out),
         )
+
+
+def open_files(folder, name):
+    """Every batch from the page cache."""
+    return lambda split: lambda settings: open_loader(open_dataset(folder, name, split), settings)
+
+
+def open_resident(folder, name):
+    """As `clew train` does it: samples that fit are read to the GPU once."""
+    kind = "sequences" if name == "lstm" else "graphs"
+    return DetectorSamples(PreprocessedData(folder=folder), kind).open_later
+
+
+def tell_reading_in(report, name, folder):
+    dataset = open_dataset(folder, name, "train")
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    samples = ResidentSamples(dataset, torch.device("cuda"), num_workers=8)
+    torch.cuda.synchronize()
+    seconds = time.perf_counter() - start
+    rate = len(samples) / seconds
+    report.add("epoch", f"{name}: reading to the GPU", seconds=seconds, per_second=rate)
 
 
 def open_loader(dataset, settings):

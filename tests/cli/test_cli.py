@@ -17,7 +17,7 @@ from tests.builders import write_questions
 from tests.cli.running import Ended
 from tests.stores import assert_same_store, flip_byte, offset_of
 
-COMMANDS = ("extract", "inspect", "label", "preprocess", "verify", "convert")
+COMMANDS = (*("extract", "inspect", "label", "preprocess", "plan", "train", "verify", "convert"),)
 SETTINGS = (
     *("--batch-size", "20", "--generation-batch", "8", "--max-new-tokens", "6"),
     *("--node-dim", "4", "--edges-per-token", "4", "--device", "cpu"),

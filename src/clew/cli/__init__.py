@@ -36,10 +36,10 @@ def _options(
 
 def build_app() -> typer.Typer:
     """The application with all its commands."""
-    from clew.cli import convert, extract, inspect, label, preprocess, verify
+    from clew.cli import convert, extract, inspect, label, plan, preprocess, train, verify
 
     if not app.registered_commands:
-        for command in (extract, inspect, label, preprocess, verify, convert):
+        for command in (extract, inspect, label, preprocess, plan, train, verify, convert):
             command.register(app)
     return app
 

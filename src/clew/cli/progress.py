@@ -4,20 +4,25 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+from rich.status import Status
 
 from clew.cli.formats import bytes_text, duration_text, plain_text
 
 if TYPE_CHECKING:
     from clew.capture.plan import Estimate
     from clew.capture.reporter import Progress as Step
+    from clew.engine import HardwarePlan
+    from clew.engine import Progress as TrainingStep
 
 _LOG_EVERY_SECONDS = 30.0
+# What a line about training takes of a terminal; the bar has the rest.
+_TRAINING_WIDTH = 82
 
 
 @contextmanager
@@ -39,6 +44,12 @@ def show_line(console: Console, waiting: str) -> Iterator[Callable[[str, bool], 
         yield lambda text, _: status.update(escape(plain_text(text)))
 
 
+def say(console: Console, message: str) -> None:
+    """A line beside the bar; in a log with its time."""
+    text = message if console.is_terminal else f"{datetime.now():%F %T}  {message}"
+    console.print(plain_text(text), style="dim", markup=False)
+
+
 class RunReporter:
     """A run that makes many things of one kind: how many, how fast, how long still."""
 
@@ -49,8 +60,7 @@ class RunReporter:
         self._started = self._last_line = 0.0
 
     def say(self, message: str) -> None:
-        text = message if self._console.is_terminal else f"{datetime.now():%F %T}  {message}"
-        self._console.print(plain_text(text), style="dim", markup=False)
+        say(self._console, message)
 
     def end(self) -> None:
         if self._bar is not None:
@@ -134,3 +144,88 @@ class PreprocessReporter(RunReporter):
 
     def advance(self, samples: int, written_bytes: int) -> None:
         self._advance(samples, written_bytes)
+
+
+class TrainingReporter:
+    """Shows what training tells of each network: the plan, then a bar or a line an epoch."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._bar: Progress | None = None
+        self._planning: Status | None = None
+        self._validation: dict[str, float | None] = {}
+        self._last_line = 0.0
+
+    def say(self, message: str) -> None:
+        say(self._console, message)
+
+    def begin_network(self, title: str, *, number: int, count: int) -> None:
+        above = "\n" if number > 1 else ""
+        self._console.print(f"{above}{title} ({number} of {count})", style="bold", markup=False)
+        if self._console.is_terminal:
+            self._planning = self._console.status("measuring what is fastest here")
+            self._planning.start()
+
+    def begin(self, plan: "HardwarePlan", *, epochs: int, steps: int, done_steps: int) -> None:
+        from clew.cli.plan import plan_table
+
+        self._stop_planning()
+        self._console.print(plan_table(plan))
+        if done_steps:
+            self.say(f"going on after step {done_steps:,} of {steps:,}")
+        self._epochs, self._steps, self._before = epochs, steps, done_steps
+        self._started = self._last_line = time.monotonic()
+        self._validation = {}
+        if self._console.is_terminal:
+            text = TextColumn("{task.description}", markup=False)
+            bar = BarColumn(bar_width=max(6, min(30, self._console.width - _TRAINING_WIDTH)))
+            self._bar = Progress(bar, text, console=self._console)
+            self._task = self._bar.add_task(f"{epochs} epochs", total=steps, completed=done_steps)
+            self._bar.start()
+
+    def advance(self, progress: "TrainingStep") -> None:
+        if self._bar is not None:
+            line = self._line(vars(progress), self._validation)
+            self._bar.update(self._task, completed=progress.step, description=line)
+        elif time.monotonic() - self._last_line >= _LOG_EVERY_SECONDS:
+            self._log(vars(progress), {"loss": progress.loss})
+
+    def epoch(self, row: dict[str, Any]) -> None:
+        self._validation = {"AUROC": row.get("val_auroc")}
+        if self._bar is None:
+            losses = {"loss": row["train_loss"], "validation loss": row.get("val_loss")}
+            self._log(row, losses | self._validation)
+
+    def end(self) -> None:
+        self._stop_planning()
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def end_network(self, run: dict[str, Any], *, is_new: bool) -> None:
+        self._stop_planning()
+        auroc = "" if run["test_auroc"] is None else f", test AUROC {run['test_auroc']:.3f}"
+        already = "" if is_new else "trained already: "
+        self.say(f"{already}best epoch {run['best_epoch']} of {run['epochs_run']}{auroc}")
+
+    def _log(self, told: dict[str, Any], figures: dict[str, float | None]) -> None:
+        self._last_line = time.monotonic()
+        self.say(self._line(told, figures))
+
+    def _line(self, told: dict[str, Any], figures: dict[str, float | None]) -> str:
+        """`told` are the engine's names, of a step or of an epoch."""
+        shown = [f"{name} {value:.3f}" for name, value in figures.items() if value is not None]
+        seconds = time.monotonic() - self._started
+        left = (self._steps - told["step"]) * seconds / max(1, told["step"] - self._before)
+        usage = (
+            f"{told['samples_per_second']:,.0f} samples/s",
+            f"{told['data_wait_share']:.0%} waiting for data",
+            bytes_text(told["memory_bytes"]),
+            f"{duration_text(left)} left",
+        )
+        return ", ".join([f"epoch {told['epoch']}/{self._epochs}", *shown, *usage])
+
+    def _stop_planning(self) -> None:
+        if self._planning is not None:
+            self._planning.stop()
+            self._planning = None

@@ -75,7 +75,8 @@ class GraphedStep:
         counts = [count_samples(batch) for batch in held]
         graph = torch.cuda.CUDAGraph()
         self._eager.optimizer.zero_grad(set_to_none=True)
-        with torch.cuda.graph(graph, pool=self._memory):
+        # Other threads go on reading batches into pinned memory, which must not disturb it.
+        with torch.cuda.graph(graph, pool=self._memory, capture_error_mode="thread_local"):
             result = self._eager.compute(held, counts)
         return _Recording(graph=graph, inputs=inputs, result=result)
 

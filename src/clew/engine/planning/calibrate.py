@@ -29,8 +29,8 @@ from clew.engine.protocols import Batches, OpenBatches
 from clew.errors import InputError
 
 # A run shorter than this is over before a better plan would have been found.
-_SHORT_RUN_SECONDS = 15
-_GPU_BUDGET_SECONDS, _CPU_BUDGET_SECONDS = 5.0, 10.0
+_GPU_SHORT_RUN_SECONDS, _CPU_SHORT_RUN_SECONDS = 3, 15
+_GPU_BUDGET_SECONDS, _CPU_BUDGET_SECONDS = 10.0, 10.0
 _BUDGET_SHARE = 0.1
 # What compiling costs until it is known, and how many times that a run must take to try it. On a
 # CPU it gains little: two cores took 24 to 120 s to compile networks that then ran 0.5 to 1.4 times
@@ -110,7 +110,7 @@ def _measure(
     plain = bench.time(ways[:1], sizes[0])
     seconds_a_sample = plain[ways[0]] / sizes[0] if plain else float("inf")
     run_seconds = seconds_a_sample * real.samples * run.config.epochs
-    if run_seconds < _SHORT_RUN_SECONDS:
+    if run_seconds < _short_run_seconds(run.device):
         plan = _keep_plain(plan, ways, sizes, too_short(run_seconds))
         return _skip_compiling(plan, run, run_seconds)
     bench.allow(_budget(run.device, run_seconds))
@@ -122,6 +122,10 @@ def _measure(
     if len(sizes) > 1:
         plan = plan.change("batch_size", found.size, batch_reason(found, bench))
     return _try_compiling(plan, run, real, bench, found)
+
+
+def _short_run_seconds(device: torch.device) -> float:
+    return _GPU_SHORT_RUN_SECONDS if device.type == "cuda" else _CPU_SHORT_RUN_SECONDS
 
 
 def _budget(device: torch.device, run_seconds: float) -> float:

@@ -1,0 +1,28 @@
+"""Trains a network of your own on clew's engine: all it needs is a forward that gives logits.
+
+Run it as: python examples/own_model.py preprocessed_data results_own
+"""
+
+import sys
+
+from torch import nn
+
+from clew.datasets import Loader
+from clew.datasets import PreprocessedLSTMMapDataset as Samples
+from clew.engine import Classifier, fit
+from clew.splits import SPLIT_NAMES
+
+
+class LastLayer(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.head = nn.Sequential(nn.LayerNorm(dim), nn.Linear(dim, 1))
+
+    def forward(self, batch):
+        return self.head(batch["sequence"][:, -1].float())
+
+
+folder, out = sys.argv[1:]
+train, val, test = (Loader(Samples(folder, split=s), 32, shuffle=True) for s in SPLIT_NAMES)
+dim = train.dataset[0]["sequence"].shape[-1]
+print(fit(Classifier(LastLayer(dim)), train, val, test=test, output_dir=out).test)

@@ -1,0 +1,283 @@
+"""clew train"""
+
+import logging
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from clew.cli import plan_flags
+from clew.cli.formats import duration_text, plain_text
+from clew.cli.progress import TrainingReporter, say
+from clew.cli.stopping import StopOnSignal
+from clew.errors import InputError, SettingsMismatchError, TrainingStoppedError
+
+if TYPE_CHECKING:
+    from clew.detect import TrainRunConfig
+
+_EPILOG = "Example: `clew train --preprocessed-dir preprocessed_data --output-dir results`"
+_DATA, _NETWORKS, _TRAINING = "Samples", "Networks", "Training"
+
+
+def register(app: typer.Typer) -> None:
+    app.command(epilog=_EPILOG)(train)
+
+
+def train(
+    preprocessed_dir: Annotated[
+        Path | None,
+        typer.Option(
+            help="Samples, as clew preprocess writes them. [default: preprocessed_data]",
+            rich_help_panel=_DATA,
+        ),
+    ] = None,
+    data_pattern: Annotated[
+        str | None,
+        typer.Option(
+            help="Traces instead of samples: a store, or old files as `traces_data/*.pkl*`.",
+            rich_help_panel=_DATA,
+        ),
+    ] = None,
+    scores_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="The scores of these traces, as clew label writes them.", rich_help_panel=_DATA
+        ),
+    ] = None,
+    score_threshold: Annotated[
+        float | None,
+        typer.Option(
+            help="Answers that score below count as made up (traces only). [default: 0.5]",
+            rich_help_panel=_DATA,
+        ),
+    ] = None,
+    output_dir: Annotated[
+        Path, typer.Option(help="The folder for networks, logs, curves and results.json.")
+    ] = Path("results"),
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Start afresh where an earlier run was.")
+    ] = False,
+    run_lstm: Annotated[
+        bool, typer.Option(help="LSTM over the layers.", rich_help_panel=_NETWORKS)
+    ] = True,
+    run_gnn_det: Annotated[
+        bool,
+        typer.Option(help="GNN over the attention, then LSTM.", rich_help_panel=_NETWORKS),
+    ] = True,
+    run_gvae: Annotated[
+        bool, typer.Option(help="Graph VAE, then LSTM.", rich_help_panel=_NETWORKS)
+    ] = True,
+    lstm_hidden: Annotated[
+        int | None,
+        typer.Option(help="Width of the LSTM. [default: 128]", rich_help_panel=_NETWORKS),
+    ] = None,
+    num_lstm_layers: Annotated[
+        int | None, typer.Option(help="Depth of the LSTM. [default: 2]", rich_help_panel=_NETWORKS)
+    ] = None,
+    dropout: Annotated[
+        float | None,
+        typer.Option(help="Share that is dropped. [default: 0.2]", rich_help_panel=_NETWORKS),
+    ] = None,
+    gnn_hidden: Annotated[
+        int | None,
+        typer.Option(help="Width of the graph layers. [default: 64]", rich_help_panel=_NETWORKS),
+    ] = None,
+    latent_dim: Annotated[
+        int | None,
+        typer.Option(help="Width of the GVAE's latent. [default: 32]", rich_help_panel=_NETWORKS),
+    ] = None,
+    kl_weight: Annotated[
+        float | None,
+        typer.Option(
+            help="Weight of the GVAE's KL loss. [default: 0.001]", rich_help_panel=_NETWORKS
+        ),
+    ] = None,
+    reconstruction_weight: Annotated[
+        float | None,
+        typer.Option(
+            help="Weight of the GVAE's reconstruction loss. [default: 0.1]",
+            rich_help_panel=_NETWORKS,
+        ),
+    ] = None,
+    epochs: Annotated[
+        int, typer.Option(help="Times that all samples are seen.", rich_help_panel=_TRAINING)
+    ] = 50,
+    lr: Annotated[
+        float | None,
+        typer.Option(
+            help="Peak learning rate. [default: 0.001 for 32 samples, by their root]",
+            rich_help_panel=_TRAINING,
+        ),
+    ] = None,
+    patience: Annotated[
+        int,
+        typer.Option(
+            help="Epochs without a better validation AUROC that end the run; 0 never ends it.",
+            rich_help_panel=_TRAINING,
+        ),
+    ] = 10,
+    focal_loss: Annotated[
+        bool,
+        typer.Option(
+            "--focal-loss", help="Look more at what is still wrong.", rich_help_panel=_TRAINING
+        ),
+    ] = False,
+    label_smoothing: Annotated[
+        float, typer.Option(help="0.1 aims at 0.05 and 0.95.", rich_help_panel=_TRAINING)
+    ] = 0.0,
+    class_weights: Annotated[
+        bool,
+        typer.Option(
+            "--class-weights", help="Let both classes weigh the same.", rich_help_panel=_TRAINING
+        ),
+    ] = False,
+    seed: Annotated[
+        int, typer.Option(help="Of weights, order and dropout.", rich_help_panel=_TRAINING)
+    ] = 0,
+    device: plan_flags.Device = None,
+    amp: plan_flags.Amp = None,
+    compile_: plan_flags.Compile = None,
+    cuda_graph: plan_flags.CudaGraph = None,
+    no_channels_last: plan_flags.NoChannelsLast = False,
+    num_workers: plan_flags.NumWorkers = None,
+    batch_size: plan_flags.BatchSize = None,
+    grad_accum: plan_flags.GradAccum = None,
+    gradient_checkpointing: plan_flags.GradientCheckpointing = False,
+    max_cache_batches: plan_flags.MaxCacheBatches = None,
+) -> None:
+    """Train detectors of made-up answers, one after another, and measure them on the test split.
+
+    A run that was stopped or killed goes on where it was: give the same command. Under torchrun
+    several processes train each network together, with the same results.
+    """
+    from clew.detect import LossSettings, NetworkSettings, TrainRunConfig
+    from clew.engine import TrainConfig
+
+    wanted = {"lstm": run_lstm, "gnn_det": run_gnn_det, "gvae": run_gvae}
+    config = TrainRunConfig(
+        preprocessed_dir=preprocessed_dir,
+        data_pattern=data_pattern,
+        scores_file=scores_file,
+        score_threshold=score_threshold,
+        output_dir=output_dir,
+        networks=tuple(name for name, is_wanted in wanted.items() if is_wanted),
+        network=NetworkSettings(
+            lstm_hidden=lstm_hidden,
+            num_lstm_layers=num_lstm_layers,
+            dropout=dropout,
+            gnn_hidden=gnn_hidden,
+            latent_dim=latent_dim,
+            kl_weight=kl_weight,
+            reconstruction_weight=reconstruction_weight,
+        ),
+        loss=LossSettings(
+            focal=focal_loss, label_smoothing=label_smoothing, class_weights=class_weights
+        ),
+        train=TrainConfig(epochs=epochs, lr=lr, patience=patience or None, seed=seed),
+        request=plan_flags.read_request(
+            device=device,
+            amp=amp,
+            compile_=compile_,
+            cuda_graph=cuda_graph,
+            no_channels_last=no_channels_last,
+            num_workers=num_workers,
+            batch_size=batch_size,
+            grad_accum=grad_accum,
+            gradient_checkpointing=gradient_checkpointing,
+            max_cache_batches=max_cache_batches,
+        ),
+        overwrite=overwrite,
+    )
+    _run(config)
+
+
+def _run(config: "TrainRunConfig") -> None:
+    from clew.detect import train_detectors
+    from clew.engine.processes import count_processes, is_first_process
+
+    console = Console(highlight=False, soft_wrap=True, quiet=not is_first_process())
+    stop = StopOnSignal(console, "everything is saved after this step")
+    try:
+        with _shown_log(console):
+            runs = train_detectors(config, TrainingReporter(console), stop)
+    except TrainingStoppedError as error:
+        again = (
+            f" To go on: {shlex.join(['clew', *sys.argv[1:]])}" if count_processes() == 1 else ""
+        )
+        console.print(plain_text(f"{error}{again}"), markup=False)
+        raise typer.Exit(128 + stop.number) from None
+    except SettingsMismatchError as error:
+        hint = "" if "--overwrite" in str(error) else " --overwrite begins anew in this one."
+        raise SettingsMismatchError(f"{error}{hint}") from None
+    except InputError:
+        if is_first_process():
+            raise
+        raise typer.Exit(2) from None  # all processes say the same: one voice is enough
+    _print_runs(console, config.output_dir, runs)
+
+
+@contextmanager
+def _shown_log(console: Console) -> Iterator[None]:
+    """What the library tells while it opens samples."""
+    logger, handler = logging.getLogger("clew"), _Sentences(console)
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+
+
+class _Sentences(logging.Handler):
+    """Each once: all splits are opened alike."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self._console = console
+        self._said: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        message = record.getMessage()
+        if message not in self._said:
+            self._said.add(message)
+            say(self._console, message)
+
+
+def _print_runs(console: Console, folder: Path, runs: Sequence[dict[str, Any]]) -> None:
+    console.print()
+    console.print(_results_table(runs))
+    lines = (
+        f"all figures: {folder / 'results.json'}",
+        f"weights, log.csv, curves.png, tensorboard: {folder}/NETWORK "
+        f"({', '.join(run['folder'] for run in runs)})",
+    )
+    for line in lines:
+        console.print(plain_text(line), markup=False)
+
+
+def _results_table(runs: Sequence[dict[str, Any]]) -> Table:
+    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
+    table.add_column("network", no_wrap=True)
+    for name in ("test AUROC", "F1", "accuracy", "best epoch", "samples/s", "time"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for run in runs:
+        table.add_row(
+            run["title"],
+            *(_figure(run[name]) for name in ("test_auroc", "test_f1", "test_accuracy")),
+            f"{run['best_epoch']} of {run['epochs_run']}",
+            f"{run['samples_per_second']:,.0f}",
+            duration_text(run["seconds"]),
+        )
+    return table
+
+
+def _figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"

@@ -1,0 +1,28 @@
+"""The output folder of a run: made at its beginning, emptied when it is to start afresh."""
+
+import shutil
+from pathlib import Path
+
+from clew.errors import InputError
+
+CURVES = "curves.png"
+# What a network's training leaves; anything else in its folder is somebody else's.
+_LEFT_BEHIND = ("*.safetensors", "*.part", "log.csv", "plan.json", "result.json", CURVES)
+
+
+def make_folder(folder: Path) -> None:
+    """Raises InputError when it cannot be made."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f'the folder "{folder}" cannot be made ({error.strerror}): choose another --output-dir.'
+        ) from None
+
+
+def clear_run(folder: Path) -> None:
+    """Take away what an earlier run wrote into a network's folder."""
+    for pattern in _LEFT_BEHIND:
+        for path in folder.glob(pattern):
+            path.unlink()
+    shutil.rmtree(folder / "tensorboard", ignore_errors=True)

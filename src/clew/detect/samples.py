@@ -1,0 +1,170 @@
+"""The splits that networks are trained, validated and tested on, and what is known of them."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from clew.datasets import Loader, ResidentSamples
+from clew.datasets.buffers import BufferPool
+from clew.datasets.index import SampleIndex
+from clew.datasets.lazy import LazyDataset
+from clew.datasets.reader import SampleReader
+from clew.detect.networks import SampleKind
+from clew.detect.sources import DataSource
+from clew.engine import LoadSettings, OpenBatches
+from clew.errors import InputError
+from clew.shards.hashing import hash_text
+from clew.splits import SPLIT_NAMES
+
+logger = logging.getLogger(__name__)
+
+# Samples go to the GPU for good when they leave most of its memory to the networks.
+_RESIDENT_SHARE = 0.3
+_HASH_LETTERS = 16
+_PURPOSE = {"train": "learn from", "validation": "choose the best epoch on", "test": "measure on"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Balance:
+    """The samples of one split."""
+
+    right: int
+    made_up: int
+
+    @classmethod
+    def of(cls, index: SampleIndex) -> "Balance":
+        made_up = int((index.labels > 0.5).sum())
+        return cls(right=len(index.labels) - made_up, made_up=made_up)
+
+    @property
+    def samples(self) -> int:
+        return self.right + self.made_up
+
+
+class DetectorSamples:
+    """The splits of one kind of samples, opened. Raises InputError when a split is empty or has
+    one class alone: nothing could be learnt from it, or measured on it."""
+
+    def __init__(self, source: DataSource, kind: SampleKind) -> None:
+        self._kind = kind
+        self.splits = {name: source.open(kind, name) for name in SPLIT_NAMES}
+        self.balance = {name: Balance.of(split.index) for name, split in self.splits.items()}
+        _refuse_thin(source.name, self.balance)
+        self._on_gpu: dict[str, ResidentSamples] = {}
+
+    @property
+    def positive_weight(self) -> float:
+        """What a made-up training sample must weigh for both classes to weigh the same."""
+        return self.balance["train"].right / self.balance["train"].made_up
+
+    def sizes(self) -> dict[str, int]:
+        """Widths of the arrays, as the networks' configs name them."""
+        batch = self.splits["train"].samples.read_batch(np.zeros(1, np.int64), BufferPool())
+        sizes = {"input_dim": batch["sequence"].shape[-1]}
+        if self._kind == "graphs":
+            sizes["node_dim"] = batch["nodes"].shape[-1]
+            sizes["edge_dim"] = batch["edge_attr"].shape[-1]
+        return sizes
+
+    def describe(self) -> dict[str, Any]:
+        """Which questions these are, with which labels and in which splits: not where they lie."""
+        counts = {name: asdict(balance) for name, balance in self.balance.items()}
+        return {"questions": _hash_questions(self.splits), **counts}
+
+    def hash_values(self) -> str:
+        """Changes with any value of the samples."""
+        shards = [shard.sha256 for reader in self._readers() for shard in reader.shards]
+        return hash_text(*shards)[:_HASH_LETTERS]
+
+    def open_later(self, split: str) -> OpenBatches:
+        """What the engine is given to open the batches of a split, in a size of its choice."""
+
+        def open_batches(settings: LoadSettings) -> Loader:
+            resident = self._bring_to_gpu(split, settings)
+            is_read = resident is None
+            return Loader(
+                self.splits[split] if resident is None else resident,
+                settings.batch_size,
+                shuffle=settings.shuffle,
+                seed=settings.seed,
+                num_workers=settings.num_workers if is_read else 0,
+                prefetch_factor=settings.prefetch_factor,
+                persistent_workers=settings.persistent_workers and is_read,
+                pin_memory=settings.pin_memory and is_read,
+                max_cache_batches=settings.max_cache_batches,
+            )
+
+        return open_batches
+
+    def let_go(self) -> None:
+        """Give the GPU's memory back."""
+        self._on_gpu.clear()
+
+    def _bring_to_gpu(self, split: str, settings: LoadSettings) -> ResidentSamples | None:
+        """The samples on the GPU that is trained on, where they fit: they are read once for all
+        epochs. Who limits the open shards gets every batch from the files. Only batches for a GPU
+        are wanted in pinned memory."""
+        if not settings.pin_memory or settings.max_cache_batches is not None:
+            return None
+        if split not in self._on_gpu:
+            place = _own_gpu()
+            if not self._fit_on(place):
+                return None
+            self._on_gpu[split] = ResidentSamples(
+                self.splits[split], place, num_workers=max(1, settings.num_workers)
+            )
+        return self._on_gpu[split]
+
+    def _fit_on(self, place: torch.device) -> bool:
+        """Decided once for all splits."""
+        if self._on_gpu:
+            return True
+        size = sum(reader.manifest.bytes for reader in self._readers())
+        fits = size <= _RESIDENT_SHARE * torch.cuda.mem_get_info(place)[0]
+        where = f"are read to {place} once" if fits else "stay in their files: the GPU is too small"
+        logger.info(f"the samples ({size / 1e9:,.1f} GB of {self._kind}) {where}")
+        return fits
+
+    def _readers(self) -> list[SampleReader]:
+        """Those of the stores behind the samples; graphs have their sequences beside them."""
+        samples = self.splits["train"].samples
+        beside = getattr(samples, "sequences", None)
+        return [samples.reader] if beside is None else [samples.reader, beside.reader]
+
+
+def _own_gpu() -> torch.device:
+    """That of this process: the engine has chosen it before batches are opened."""
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def _hash_questions(splits: Mapping[str, LazyDataset]) -> str:
+    parts: list[str] = []
+    for name, dataset in splits.items():
+        made_up = np.packbits(dataset.index.labels > 0.5).tobytes().hex()
+        parts += [name, made_up, *dataset.index.question_ids.tolist()]
+    return hash_text(*parts)[:_HASH_LETTERS]
+
+
+def _refuse_thin(name: str, balance: Mapping[str, Balance]) -> None:
+    thin = [split for split, counts in balance.items() if not (counts.right and counts.made_up)]
+    if not thin:
+        return
+    counts = ", ".join(
+        f"{split} {of.samples:,} ({of.right:,} right, {of.made_up:,} made up)"
+        for split, of in balance.items()
+    )
+    raise InputError(
+        f'the {thin[0]} split of "{name}" {_lacking(balance[thin[0]])}: without '
+        f"both kinds there is nothing to {_PURPOSE[thin[0]]}. Its samples: {counts}. Use more "
+        f'questions, or run "clew preprocess" with another --score-threshold or --split.'
+    )
+
+
+def _lacking(counts: Balance) -> str:
+    if not counts.samples:
+        return "is empty"
+    return f"has none that are {'made up' if counts.right else 'right'}"

@@ -1,0 +1,118 @@
+"""clew plan."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clew.engine import HardwarePlan
+from tests.samples import write_samples
+
+
+def rows(text: str) -> dict[str, list[str]]:
+    """The table's lines by their choice."""
+    return {line.split()[0]: line.split()[1:] for line in text.splitlines() if line.strip()}
+
+
+def test_it_says_what_the_machine_offers_and_what_would_be_done(run: Any) -> None:
+    ended = run("plan", "--device", "cpu")
+    assert ended.code == 0, ended.err
+    assert ended.out.startswith("CPU: ")
+    assert "\ntorch.compile: " in ended.out
+    assert "\nany network: nothing measured\n" in ended.out
+    table = rows(ended.out)
+    assert table["device"][0] == "cpu" and table["batch_size"][0] == "32"
+    assert set(HardwarePlan().choices) < table.keys()
+
+
+@pytest.mark.parametrize(
+    ("flags", "choice", "value", "reason"),
+    [
+        (["--no-amp"], "precision", "fp32", "as asked for with --no-amp"),
+        (["--use-amp"], "precision", "bf16", "as asked for with --use-amp"),
+        (["--no-compile"], "compile", "no", "as asked for with --no-compile"),
+        (["--no-cuda-graph"], "cuda_graph", "no", "as asked for with --no-cuda-graph"),
+        (["--no-channels-last"], "channels_last", "no", "as asked for with --no-channels-last"),
+        (["--num-workers", 3], "num_workers", "3", "as asked for with --num-workers 3"),
+        (["--batch-size", 2048], "batch_size", "2,048", "as asked for with --batch-size 2048"),
+        (["--grad-accum", 4], "grad_accum", "4", "as asked for with --grad-accum 4"),
+        (
+            ["--max-cache-batches", 2],
+            "max_cache_batches",
+            "2",
+            "as asked for with --max-cache-batches 2",
+        ),
+        (
+            ["--use-gradient-checkpointing"],
+            "gradient_checkpointing",
+            "yes",
+            "as asked for with --use-gradient-checkpointing",
+        ),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_every_flag_is_followed(
+    run: Any, flags: list[object], choice: str, value: str, reason: str
+) -> None:
+    ended = run("plan", "--device", "cpu", *flags)
+    assert ended.code == 0, ended.err
+    shown, *why = rows(ended.out)[choice]
+    assert shown == value
+    assert " ".join(why).startswith(reason)
+
+
+def test_compile_is_followed_or_refused(run: Any) -> None:
+    ended = run("plan", "--device", "cpu", "--use-compile")
+    if "torch.compile: yes" in run("plan").out:
+        assert rows(ended.out)["compile"][0] == "yes"
+    else:
+        assert ended.code == 2
+        assert "clew: --use-compile was given, but " in ended.err
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (["--device", "tpu"], 'clew: device is "tpu": give cpu, cuda, or cuda:0'),
+        (["--device", "cuda:99"], 'clew: device is "cuda:99", but PyTorch sees '),
+        (["--device", "cpu", "--use-cuda-graph"], "clew: --use-cuda-graph was given, but the run"),
+        (["--batch-size", "0"], "clew: batch_size is 0: give 1 or more."),
+        (["--num-workers", "-1"], "clew: num_workers is -1: give 0 or more."),
+        (["--epochs", "0"], "clew: epochs is 0: give 1 or more."),
+        (["--grad-accum", "x"], "Invalid value for '--grad-accum'"),
+    ],
+)
+def test_wrong_use_gets_a_sentence(run: Any, flags: list[str], sentence: str) -> None:
+    ended = run("plan", *flags)
+    assert ended.code == 2
+    assert sentence in ended.err
+
+
+def test_json(run: Any) -> None:
+    shown = json.loads(run("plan", "--device", "cpu", "--batch-size", 16, "--json").out)
+    assert shown["machine"]["cores"] >= 1
+    [(name, saved)] = shown["plans"].items()
+    assert name == "any network"
+    assert HardwarePlan.from_dict(saved).batch_size == 16
+
+
+def test_the_networks_are_measured_on_samples(run: Any, tmp_path: Path) -> None:
+    samples = write_samples(tmp_path / "samples")
+    flags = ("--preprocessed-dir", samples, "--epochs", 1, "--device", "cpu")
+    shown = run("plan", *flags, "--use-gradient-checkpointing")
+    assert shown.code == 0, shown.err
+    assert [line.split(":")[0] for line in shown.out.splitlines() if ": measured in " in line] == [
+        *("lstm", "gnn_det", "gvae")
+    ]
+    assert shown.out.count(" with it, ") == 3
+    saved = json.loads(run("plan", *flags, "--no-amp", "--json").out)["plans"]
+    for name in ("lstm", "gnn_det", "gvae"):
+        [timing] = HardwarePlan.from_dict(saved[name]).timings
+        assert (timing.way, timing.dropped) == ("fp32", "")
+
+
+def test_a_folder_that_is_not_there(run: Any, tmp_path: Path) -> None:
+    ended = run("plan", "--preprocessed-dir", tmp_path / "nothing")
+    assert ended.code in (1, 2)
+    assert "nothing" in ended.err

@@ -1,0 +1,314 @@
+"""clew train: the command lines that users have, what it prints, how it ends."""
+
+import json
+import os
+import re
+import shlex
+import signal
+import socket
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from clew.cli import build_app, main
+from clew.detect import NETWORKS, TrainRunConfig
+from tests.detect.making import write_learnable
+from tests.engine.children import start, wait, wait_until
+from tests.features.making import write_scores
+
+QUICK = ("--lstm-hidden", 4, "--num-lstm-layers", 1, "--device", "cpu", "--num-workers", 0)
+
+
+@pytest.fixture(scope="module")
+def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_learnable(tmp_path_factory.mktemp("samples") / "preprocessed_data", rows=40)
+
+
+@pytest.fixture
+def folder(samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder of a user, with samples where `clew preprocess` puts them."""
+    (tmp_path / "preprocessed_data").symlink_to(samples)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+# The lines that users of the older scripts have, with `clew train` in place of the script.
+LINES = {
+    "--preprocessed-dir preprocessed_data --epochs 1 --batch-size 32": {"epochs": 1, "batch": 32},
+    "--preprocessed-dir preprocessed_data --epochs 50 --batch-size 16": {"epochs": 50, "batch": 16},
+    "--preprocessed-dir preprocessed_data --max-cache-batches 1 --epochs 50": {"cache": 1},
+    "--preprocessed-dir preprocessed_data --max-cache-batches 4 --epochs 50": {"cache": 4},
+    "--preprocessed-dir preprocessed_data --max-cache-batches 2": {"cache": 2},
+    "--preprocessed-dir preprocessed_data --max-cache-batches 1 --batch-size 8": {
+        "cache": 1,
+        "batch": 8,
+    },
+    "--preprocessed-dir preprocessed_data --max-cache-batches 2 --run-lstm --no-run-gnn-det "
+    "--no-run-gvae --epochs 50": {"networks": ("lstm",)},
+    "--preprocessed-dir preprocessed_data --max-cache-batches 2 --no-run-lstm --run-gnn-det "
+    "--run-gvae --epochs 50": {"networks": ("gnn_det", "gvae")},
+    "--preprocessed-dir preprocessed_data --max-cache-batches 2 --no-run-lstm --no-run-gnn-det "
+    "--run-gvae --epochs 50 --output-dir results_gvae": {"networks": ("gvae",)},
+    '--data-pattern "traces_data/*.pkl*" --scores-file ground_truth_scores.csv --epochs 50': {
+        "pattern": "traces_data/*.pkl*"
+    },
+    "--epochs 30 --no-amp": {"amp": False},
+    "--epochs 30 --no-compile": {"compile": False},
+    "--num-workers 4": {"workers": 4},
+    "--no-channels-last": {"channels_last": False},
+    "--epochs 30 --batch-size 8 --use-gradient-checkpointing": {"checkpointing": True},
+    "--epochs 30 --batch-size 32 --use-amp --use-compile --num-workers 2": {
+        "amp": True,
+        "compile": True,
+        "workers": 2,
+    },
+    "--epochs 50 --batch-size 8 --use-gradient-checkpointing --grad-accum 2": {"accum": 2},
+    "--epochs 50 --batch-size 32 --use-amp --use-compile --num-workers 4 --focal-loss "
+    "--label-smoothing 0.1": {"focal": True, "smoothing": 0.1},
+    "--epochs 30 --num-workers 0": {"workers": 0},
+}
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_the_lines_that_users_have_are_understood(
+    run: Any, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caught: list[TrainRunConfig] = []
+    monkeypatch.setattr("clew.cli.train._run", caught.append)
+    ended = run("train", *shlex.split(line))
+    assert ended.code == 0, ended.err
+    [config] = caught
+    understood = {
+        "epochs": config.train.epochs,
+        "networks": config.networks,
+        "pattern": config.data_pattern,
+        "batch": config.request.batch_size,
+        "cache": config.request.max_cache_batches,
+        "amp": config.request.amp,
+        "compile": config.request.compile,
+        "channels_last": config.request.channels_last,
+        "workers": config.request.num_workers,
+        "accum": config.request.grad_accum,
+        "checkpointing": config.request.gradient_checkpointing,
+        "focal": config.loss.focal,
+        "smoothing": config.loss.label_smoothing,
+    }
+    assert understood | LINES[line] == understood
+
+
+def test_a_run_says_what_it_does(run: Any, folder: Path) -> None:
+    line = (
+        "train --preprocessed-dir preprocessed_data --epochs 2 --batch-size 16 "
+        "--max-cache-batches 2 --run-lstm --no-run-gnn-det --no-run-gvae --output-dir results_lstm"
+    )
+    ended = run(*line.split(), *QUICK)
+    assert ended.code == 0, ended.err
+    assert ended.out.startswith("LSTM (1 of 1)\nchoice ")
+    assert re.search(
+        r"^max_cache_batches +2 +as asked for with --max-cache-batches 2 *$", ended.out, re.M
+    )
+    stamp, figure, count = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  ", r"\d\.\d{3}", r"[\d.,]+"
+    epoch = (
+        rf"^{stamp}epoch [12]/2, loss {figure}, validation loss {figure}, AUROC {figure}, "
+        rf"{count} samples/s, \d+% waiting for data, {count} [MG]B, \d+ s left$"
+    )
+    assert len(re.findall(epoch, ended.out, re.M)) == 2, ended.out
+    assert re.search(rf"^LSTM +{figure} +{figure} +{figure} +[12] of 2 ", ended.out, re.M)
+    assert ended.out.endswith(
+        "all figures: results_lstm/results.json\n"
+        "weights, log.csv, curves.png, tensorboard: results_lstm/NETWORK (lstm)\n"
+    )
+    results = json.loads((folder / "results_lstm" / "results.json").read_text())
+    assert [entry["model"] for entry in results["runs"]] == ["lstm"]
+    again = run(*line.split(), *QUICK)
+    assert again.code == 0
+    assert "trained already: best epoch " in again.out and "epoch 1/2" not in again.out
+
+
+def test_all_three_by_default_with_every_setting(run: Any, folder: Path) -> None:
+    flags = (
+        "--epochs 1 --batch-size 16 --grad-accum 2 --no-amp --no-compile --no-channels-last "
+        "--use-gradient-checkpointing --focal-loss --label-smoothing 0.1 --class-weights "
+        "--gnn-hidden 6 --latent-dim 3 --dropout 0.1 --kl-weight 0.01 "
+        "--reconstruction-weight 0.2 --lr 0.002 --patience 0 --seed 7"
+    )
+    ended = run("train", *flags.split(), *QUICK)
+    assert ended.code == 0, ended.err
+    runs = json.loads((folder / "results" / "results.json").read_text())["runs"]
+    assert [entry["model"] for entry in runs] == list(NETWORKS)
+    for entry in runs:
+        assert entry["plan"]["grad_accum"] == 2 and entry["plan"]["gradient_checkpointing"]
+        assert entry["loss"]["focal_gamma"] == 2 and entry["loss"]["label_smoothing"] == 0.1
+        assert entry["loss"]["positive_weight"] == pytest.approx(2, abs=0.2)
+        assert entry["config"]["dropout"] == 0.1 and entry["config"]["lstm_hidden"] == 4
+        assert (entry["seed"], entry["train"]["lr"], entry["train"]["patience"]) == (7, 0.002, None)
+    gvae = runs[2]["config"]
+    assert (gvae["gnn_hidden"], gvae["latent_dim"], gvae["kl_weight"]) == (6, 3, 0.01)
+
+
+def test_traces_and_scores_in_place_of_samples(
+    run: Any, compact_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    scores = write_scores(tmp_path / "ground_truth_scores.csv", 70)
+    scores.write_text(scores.read_text().replace("score", "hallucination", 1))
+    ended = run(
+        *("train", "--data-pattern", compact_store, "--scores-file", scores),
+        *("--score-threshold", 0.6, "--epochs", 1, "--no-run-lstm", "--no-run-gvae", *QUICK),
+    )
+    assert ended.code == 0, ended.err
+    data = json.loads((tmp_path / "results" / "results.json").read_text())["data"]
+    assert sum(split["made_up"] for split in data.values() if isinstance(split, dict)) == 42
+    assert ended.out.count("is taken as higher = more made up") == 1  # not once a split
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_terminal_gets_a_bar(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("clew.engine.loop._REPORT_EVERY_SECONDS", 0)
+    text = run("train", "--epochs", 2, "--no-run-gnn-det", "--no-run-gvae", *QUICK).out
+    assert re.search(r"epoch 2/2, AUROC \d\.\d+, [\d,]+ samples/s, \d+% waiting for data, ", text)
+    assert "measuring what is fastest here" in text and "best epoch " in text
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--preprocessed-dir", "nowhere"], 'there is no folder "nowhere"'),
+        (["--no-run-lstm", "--no-run-gnn-det", "--no-run-gvae"], "no network is left to train"),
+        (["--latent-dim", "4", "--no-run-gvae"], "--latent-dim 4 is a setting of gvae"),
+        (["--scores-file", "s.csv"], "--scores-file s.csv goes with --data-pattern"),
+        (["--data-pattern", "traces"], "give their scores too, with --scores-file"),
+        (["--label-smoothing", "2"], "label_smoothing is 2.0"),
+        (["--dropout", "1"], "dropout is 1.0"),
+        (["--lr", "0"], "lr is 0.0"),
+        (["--epochs", "0"], "epochs is 0"),
+        (["--patience", "-1"], "patience is -1"),
+        (["--seed", "-1"], "seed is -1"),
+        (["--batch-size", "0"], "batch_size is 0"),
+        (["--lstm-hidden", "0"], "lstm_hidden is 0"),
+        (["--device", "abacus"], "abacus"),
+        (["--output-dir", "/dev/null/results"], "cannot be made"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_wrong_use_gets_a_sentence(
+    run: Any, folder: Path, options: list[str], sentence: str
+) -> None:
+    ended = run("train", *options)
+    assert ended.code == 2, ended.err
+    assert ended.err.startswith("clew: ") and sentence in ended.err
+    assert not (folder / "results").exists()
+
+
+def test_other_settings_are_refused_until_asked_to_overwrite(run: Any, folder: Path) -> None:
+    line = ("train", "--epochs", 1, "--no-run-gnn-det", "--no-run-gvae", *QUICK)
+    assert run(*line).code == 0
+    ended = run(*line, "--seed", 3)
+    assert ended.code == 1
+    assert "config.seed: 0 there, 3 now" in ended.err
+    assert "--overwrite begins anew" in ended.err
+    assert run(*line, "--seed", 3, "--overwrite").code == 0
+    assert json.loads((folder / "results/results.json").read_text())["runs"][0]["seed"] == 3
+
+
+LONG = ("train", "--epochs", 2000, "--patience", 0, "--no-run-gnn-det", "--no-run-gvae", *QUICK)
+
+
+def call(
+    words: tuple[object, ...], output: Path, environment: dict[str, str] | None = None
+) -> None:
+    """In a child: the command as the shell starts it, what it prints in a file."""
+    os.environ.update(environment or {}, COLUMNS="300")
+    descriptor = os.open(output, os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    sys.stdout = sys.stderr = os.fdopen(descriptor, "w", buffering=1)
+    sys.argv = ["clew", *map(str, words)]
+    main()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_run_in_order(folder: Path, number: signal.Signals) -> None:
+    child = start(call, LONG, folder / "said.txt")
+    log = folder / "results" / "lstm" / "log.csv"
+    wait_until(lambda: log.exists() and len(log.read_text().splitlines()) > 2, child)
+    os.kill(child.pid, number)
+    assert wait(child) == 128 + number
+    said = (folder / "said.txt").read_text()
+    assert "stopping: everything is saved after this step" in said
+    assert re.search(
+        r"^stopped in epoch \d+, after step .* To go on: clew train --epochs 2000 ", said, re.M
+    )
+    assert "Traceback" not in said
+    again = start(call, LONG, folder / "again.txt")
+    wait_until(lambda: "going on after step " in read(folder / "again.txt"), again)
+    os.kill(again.pid, signal.SIGKILL)
+    assert wait(again) == -signal.SIGKILL
+
+
+def read(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
+
+
+def test_processes_together_reach_what_one_does_and_only_the_first_prints(
+    run: Any, folder: Path
+) -> None:
+    line = ("train", "--epochs", 2, "--batch-size", 16, "--dropout", 0, "--no-run-gvae", *QUICK)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    children = [
+        start(call, (*line, "--output-dir", "two"), folder / f"{rank}.txt", torchrun(rank, port))
+        for rank in (0, 1)
+    ]
+    assert [wait(child) for child in children] == [0, 0], read(folder / "0.txt")
+    assert "epoch 2/2, " in read(folder / "0.txt") and read(folder / "1.txt") == ""
+    assert run(*line, "--output-dir", "one").code == 0
+    two, one = (
+        json.loads((folder / name / "results.json").read_text())["runs"] for name in ("two", "one")
+    )
+    for ours, single in zip(two, one, strict=True):
+        assert ours["plan"]["processes"] == 2
+        for figure in ("test_auroc", "test_loss", "test_f1", "best_val_auroc"):
+            assert ours[figure] == pytest.approx(single[figure], abs=1e-4), ours["model"]
+
+
+def test_processes_complain_once(folder: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    line = ("train", "--preprocessed-dir", "nowhere")
+    children = [start(call, line, folder / f"{rank}.txt", torchrun(rank, port)) for rank in (0, 1)]
+    assert [wait(child) for child in children] == [2, 2]
+    assert 'there is no folder "nowhere"' in read(folder / "0.txt")
+    assert read(folder / "1.txt") == ""
+
+
+def torchrun(rank: int, port: int) -> dict[str, str]:
+    """What torchrun tells a process of two."""
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "GROUP_RANK": "0",
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_RUN_ID": "test",
+    }
+
+
+def test_the_help_tells_the_networks_own_defaults() -> None:
+    environment = {"COLUMNS": "300", "TERM": "dumb"}
+    text = CliRunner().invoke(build_app(), ["train", "--help"], env=environment).output
+    own = {field.name: field.default for field in fields(NETWORKS["gvae"].config)}
+    for name in ("lstm_hidden", "num_lstm_layers", "dropout", "gnn_hidden", "latent_dim"):
+        assert re.search(rf"--{name.replace('_', '-')} .*\[default: {own[name]}\]", text), name
+    for name in ("kl_weight", "reconstruction_weight"):
+        assert re.search(rf"--{name.replace('_', '-')} .*\[default: {own[name]}\]", text), name

@@ -1,0 +1,30 @@
+"""The picture of a run."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from matplotlib.image import imread
+
+from clew.detect.curves import draw_curves
+
+
+def history(epochs: int, **more: Any) -> list[dict[str, Any]]:
+    rows = [{"epoch": i + 1, "train_loss": 1 / (i + 1), "val_loss": 0.5} for i in range(epochs)]
+    return [{**row, "val_auroc": 0.6, **more} for row in rows]
+
+
+@pytest.mark.parametrize("epochs", [1, 2, 50, 400])
+def test_a_run_of_any_length_is_drawn(tmp_path: Path, epochs: int) -> None:
+    path = tmp_path / "curves.png"
+    draw_curves(path, history(epochs), title="LSTM", best_epoch=1)
+    image = imread(path)
+    height, width, _ = image.shape
+    assert width > 2 * height > 800
+    assert len({tuple(pixel) for pixel in image.reshape(-1, image.shape[2])[::7]}) > 10
+
+
+def test_figures_that_are_missing_leave_a_gap(tmp_path: Path) -> None:
+    rows = [*history(2), *history(1, epoch=3, val_auroc=None, val_loss=None)]
+    draw_curves(tmp_path / "curves.png", rows, title="no AUROC", best_epoch=3)
+    assert (tmp_path / "curves.png").stat().st_size > 10_000

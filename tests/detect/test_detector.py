@@ -1,0 +1,45 @@
+"""A detector loaded from its file is the one that was trained."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from clew.datasets import Loader, PreprocessedGNNMapDataset
+from clew.detect import load_detector
+from clew.engine.metrics import score_metrics
+from clew.errors import StoreError
+from tests.detect.test_train import read_results
+
+
+@pytest.mark.parametrize("name", ["lstm", "gnn_det", "gvae"])
+def test_it_gives_the_figures_of_its_training(trained: Path, learnable: Path, name: str) -> None:
+    [run] = [run for run in read_results(trained)["runs"] if run["model"] == name]
+    detector = load_detector(trained / name / "best.safetensors")
+    assert (detector.name, detector.threshold) == (name, run["threshold"])
+    dataset = PreprocessedGNNMapDataset(learnable, split="test", with_sequence=True, flat=True)
+    batch = next(iter(Loader(dataset, len(dataset))))
+    metrics = score_metrics(detector.score(batch).logit(), batch["label"], detector.threshold)
+    assert metrics["auroc"] == pytest.approx(run["test_auroc"])
+    assert metrics["f1"] == pytest.approx(run["test_f1"])
+
+
+def test_its_file_is_all_it_needs(trained: Path, tmp_path: Path) -> None:
+    shutil.copy(trained / "gvae" / "best.safetensors", tmp_path)
+    detector = load_detector(tmp_path)
+    assert detector.config.input_dim == 8
+    assert detector.metrics["auroc"] > 0.9
+    assert not detector.network.training
+
+
+def test_files_that_are_no_detector(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="there is no .*: train first"):
+        load_detector(tmp_path)
+    save_file({"a": torch.zeros(1)}, tmp_path / "a.safetensors", metadata={"clew": "{}"})
+    with pytest.raises(StoreError, match='holds no detector .* that "clew train" wrote'):
+        load_detector(tmp_path / "a.safetensors")
+    (tmp_path / "best.safetensors").write_bytes(b"no tensors")
+    with pytest.raises(StoreError, match="cannot be read"):
+        load_detector(tmp_path)

@@ -1,0 +1,31 @@
+"""The examples run as they stand."""
+
+import ast
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.detect.making import write_learnable
+from tests.stores import one_thread
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def test_a_network_of_ones_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    samples, out = write_learnable(tmp_path / "preprocessed_data"), tmp_path / "results_own"
+    monkeypatch.setattr(sys, "argv", ["own_model.py", str(samples), str(out)])
+    with one_thread():
+        runpy.run_path(str(EXAMPLES / "own_model.py"), run_name="__main__")
+    metrics = ast.literal_eval(capsys.readouterr().out)
+    assert metrics["auroc"] > 0.75
+    assert (out / "best.safetensors").exists() and (out / "log.csv").exists()
+
+
+def test_it_takes_ten_lines() -> None:
+    text = (EXAMPLES / "own_model.py").read_text()
+    code = text[text.index("class LastLayer") :].splitlines()
+    assert len([line for line in code if line.strip()]) <= 10

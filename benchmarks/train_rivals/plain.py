@@ -129,7 +129,15 @@ def make_mlp(features, hidden):
     )
 
 
-NETWORKS = {"lstm": PlainLSTM, "gnn_det": PlainGNN, "gvae": PlainGVAE}
+class OlderLSTM(PlainLSTM):
+    """As the older system had it: the states go into the LSTM as wide as they are."""
+
+    def __init__(self, dim=4096):
+        super().__init__(dim, width=dim)
+        self.project = nn.Identity()
+
+
+NETWORKS = {"lstm": PlainLSTM, "gnn_det": PlainGNN, "gvae": PlainGVAE, "older lstm": OlderLSTM}
 
 
 class PlainRun:
@@ -141,7 +149,7 @@ class PlainRun:
         self.device = device
         self.network = NETWORKS[name]().to(device)
         self.optimizer = torch.optim.Adam(self.network.parameters(), lr=1e-3)
-        files = Files(folder, count, with_graphs=name != "lstm")
+        files = Files(folder, count, with_graphs="lstm" not in name)
         self.loader = DataLoader(files, batch_size, shuffle=True, collate_fn=collate)
 
     def time_epoch(self):

@@ -89,7 +89,7 @@ def ways(device):
 
 
 def time_plain_step(args, name, files):
-    run = PlainRun(name, files, args.plain_samples, args.batch_size, args.device)
+    run = open_plain(args, name, files)
     batch = next(iter(run.loader))
     return args.batch_size / time_calls(lambda: run.step(batch), args.device)
 
@@ -134,19 +134,27 @@ def run_epochs(args, report):
             ways["on the GPU"] = (open_resident, args.batch_size)
             ways["on the GPU, the plan's batch"] = (open_resident, None)
             tell_reading_in(report, name, folder)
-        plain = PlainRun(name, files, args.plain_samples, args.batch_size, args.device)
-        plain_rates, rows = [], {text: [] for text in ways}
+        plain = {f"{name}: plain": open_plain(args, name, files)}
+        if name == "lstm":
+            plain["lstm: plain, without projection"] = open_plain(args, "older lstm", files)
+        plain_rates = {text: [] for text in plain}
+        rows = {text: [] for text in ways}
         for _ in range(args.repeats):
-            seconds, _ = plain.time_epoch()
-            plain_rates.append(args.plain_samples / seconds)
+            for text, run in plain.items():
+                plain_rates[text].append(args.plain_samples / run.time_epoch()[0])
             for text, (opener, size) in ways.items():
                 rows[text].append(train(args, name, opener(folder, name), size))
-        usual = statistics.median(plain_rates)
-        spread = f"{min(plain_rates):,.0f} to {max(plain_rates):,.0f}"
-        figures = {"batch": args.batch_size, "per_second": usual, "from_to": spread}
-        report.add("epoch", f"{name}: plain", **figures)
+        for text, rates in plain_rates.items():
+            spread = f"{min(rates):,.0f} to {max(rates):,.0f}"
+            figures = {"batch": args.batch_size, "per_second": statistics.median(rates)}
+            report.add("epoch", text, **figures, from_to=spread)
+        usual = statistics.median(plain_rates[f"{name}: plain"])
         for text, runs in rows.items():
             tell_runs(report, f"{name}: clew, {text}", runs, usual)
+
+
+def open_plain(args, name, files):
+    return PlainRun(name, files, args.plain_samples, args.batch_size, args.device)
 
 
 def train(args, name, opened, batch_size):

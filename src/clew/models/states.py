@@ -7,6 +7,8 @@ from torch import Tensor, nn
 
 from clew.models.recurrent import SequenceDropout
 
+_ROWS_IN_CACHE = 128
+
 
 class StateProjection(nn.Module):
     """States `[batch, layers, dim]` -> `[batch, layers, width]`.
@@ -18,16 +20,28 @@ class StateProjection(nn.Module):
 
     def __init__(self, dim: int, width: int, dropout: float) -> None:
         super().__init__()
-        self.dim = dim
         self.project = nn.Linear(dim, width)
         self.dropout = SequenceDropout(dropout)
 
     def forward(self, states: Float[Tensor, "batch layers dim"]) -> Float[Tensor, "batch layers w"]:
-        return self.dropout(self.project(scale(states).to(self.project.weight.dtype)))
+        kind = states.device.type
+        mixed = torch.is_autocast_enabled(kind)
+        dtype = torch.get_autocast_dtype(kind) if mixed else self.project.weight.dtype
+        return self.dropout(self.project(scale(states, dtype)))
 
 
 @torch.no_grad()
-def scale(values: Float[Tensor, "*rows features"]) -> Float[Tensor, "*rows features"]:
-    """Each row with mean 0 and deviation 1, in the precision of the input."""
+def scale(
+    values: Float[Tensor, "*rows features"], dtype: torch.dtype | None = None
+) -> Float[Tensor, "*rows features"]:
+    """Each row with mean 0 and deviation 1; in the precision of the input unless told otherwise."""
+    dtype, shape = dtype or values.dtype, values.shape[-1:]
     with torch.autocast(values.device.type, enabled=False):
-        return F.layer_norm(values, values.shape[-1:])
+        if values.device.type == "cpu" and {values.dtype, dtype} == {torch.half, torch.bfloat16}:
+            # A CPU has no quick way from one 16-bit format to the other but through a third.
+            scaled = torch.empty_like(values, dtype=dtype)
+            rows = values.flatten(0, -2).split(_ROWS_IN_CACHE)
+            for row, out in zip(rows, scaled.flatten(0, -2).split(_ROWS_IN_CACHE), strict=True):
+                out.copy_(F.layer_norm(row.float(), shape))
+            return scaled
+        return F.layer_norm(values, shape).to(dtype)

@@ -19,6 +19,7 @@ demo: $(READY)
 	$(BIN)/clew label $(DEMO)/traces_data --out $(DEMO)/ground_truth_scores.csv --overwrite
 	$(BIN)/clew preprocess $(DEMO)/traces_data --scores-file $(DEMO)/ground_truth_scores.csv --out $(DEMO)/preprocessed_data
 	$(BIN)/clew inspect $(DEMO)/preprocessed_data
+	$(BIN)/clew train --preprocessed-dir $(DEMO)/preprocessed_data --epochs 20 --output-dir $(DEMO)/results
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -253,3 +253,11 @@ def test_the_config_gives_the_epochs() -> None:
         machine=machine(),
     )
     assert len(made.timings) == 1
+
+
+def test_few_samples_leave_one_batch_size() -> None:
+    made = plan_hardware(
+        PlanRequest(), model=classifier(), open_batches=Opener(samples=100), epochs=LONG_RUN
+    )
+    assert made.batch_size == 16
+    assert made.reasons["batch_size"] == "there are too few samples for a larger one"

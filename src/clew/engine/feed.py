@@ -54,6 +54,7 @@ class Feed:
         self._seed, self._rank = seed, rank
         self._iterator: Iterator[Any] = iter(())
         self._epoch = self._samples = 0
+        self._is_over = False
         self._courier = build_courier(device, channels_last=channels_last)
         self.wait_seconds = 0.0
 
@@ -69,7 +70,7 @@ class Feed:
             self._batches.load_state_dict(state)  # type: ignore[attr-defined]
         _set_epoch(self._batches, position.epoch)
         seed_generators(self._batches, seed_epoch(self._seed, position.epoch, self._rank))
-        self._iterator = iter(self._batches)
+        self._iterator, self._is_over = iter(self._batches), False
         self._epoch, self._samples = position.epoch, position.samples if state is not None else 0
         while self._samples < position.samples:
             if self._read() is None:
@@ -98,8 +99,10 @@ class Feed:
         self._courier.keep(group.read)
 
     def position(self) -> Position:
-        """After the last group that was given out."""
-        return Position(epoch=self._epoch, samples=self._samples, loader=_state(self._batches))
+        """After the last group that was given out. At the end of an epoch, which a last group with
+        too few batches has seen, a loader speaks of the next one."""
+        state = None if self._is_over else _state(self._batches)
+        return Position(epoch=self._epoch, samples=self._samples, loader=state)
 
     def close(self) -> None:
         """End the iteration; a loader's threads end with it."""
@@ -116,6 +119,7 @@ class Feed:
 
     def _read(self) -> Any:
         batch = next(self._iterator, None)
+        self._is_over = batch is None
         if batch is not None:
             self._samples += count_samples(batch)
         return batch

@@ -72,8 +72,12 @@ def calibrate(plan: HardwarePlan, run: Run) -> HardwarePlan:
 def _open_sizes(plan: HardwarePlan, run: Run, real: RealBatches) -> tuple[HardwarePlan, list[int]]:
     """The batch sizes to choose from, smallest first."""
     asked = run.request.batch_size
+    if real.own_size is None and asked is not None:
+        return plan, [asked]
     if real.own_size is None:
-        sizes = [asked] if asked is not None else batch_sizes(real.samples, plan.processes)
+        sizes = batch_sizes(real.samples, plan.processes)
+        if len(sizes) == 1:
+            plan = plan.change("batch_size", sizes[0], "there are too few samples for a larger one")
         return plan, sizes
     if asked not in (None, real.own_size):
         raise InputError(

@@ -22,7 +22,7 @@ class LastLayer(nn.Module):
         return self.head(batch["sequence"][:, -1].float())
 
 
-folder, out = sys.argv[1:]
+folder, out = sys.argv[1:] or ("preprocessed_data", "results_own")
 train, val, test = (Loader(Samples(folder, split=s), 32, shuffle=True) for s in SPLIT_NAMES)
 dim = train.dataset[0]["sequence"].shape[-1]
 print(fit(Classifier(LastLayer(dim)), train, val, test=test, output_dir=out).test)

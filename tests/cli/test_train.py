@@ -235,16 +235,17 @@ def call(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_run_in_order(folder: Path, number: signal.Signals) -> None:
-    child = start(call, LONG, folder / "said.txt")
+    child = start(call, (*LONG, "--overwrite"), folder / "said.txt")
     log = folder / "results" / "lstm" / "log.csv"
     wait_until(lambda: log.exists() and len(log.read_text().splitlines()) > 2, child)
     os.kill(child.pid, number)
     assert wait(child) == 128 + number
     said = (folder / "said.txt").read_text()
     assert "stopping: everything is saved after this step" in said
-    assert re.search(
-        r"^stopped in epoch \d+, after step .* To go on: clew train --epochs 2000 ", said, re.M
+    told = re.search(
+        r"^stopped in epoch \d+, after step .* --overwrite out .* To go on: (.*)$", said, re.M
     )
+    assert told and shlex.split(told[1]) == ["clew", *map(str, LONG)]
     assert "Traceback" not in said
     again = start(call, LONG, folder / "again.txt")
     wait_until(lambda: "going on after step " in read(folder / "again.txt"), again)

@@ -10,12 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 
 from clew.detect import NETWORKS, LossSettings, NetworkSettings, plan_models, train_detectors
 from clew.detect.reporter import LoggingTrainReporter
 from clew.detect.task import Task
 from clew.engine import HardwarePlan, TrainConfig
-from clew.errors import InputError, SettingsMismatchError, StoreError, TrainingStoppedError
+from clew.errors import (
+    InputError,
+    SettingsMismatchError,
+    StoreError,
+    StoreLockedError,
+    TrainingStoppedError,
+)
 from tests.detect.making import PLAIN, SMALL, small_run, write_learnable
 from tests.engine.children import start, tensors, wait, wait_until
 
@@ -191,6 +198,31 @@ def test_overwrite_starts_afresh_and_spares_what_is_not_its_own(
     assert events.ended == [("lstm", True)]
     assert read_results(tmp_path)["runs"][0]["config"]["lstm_hidden"] == 16
     assert (tmp_path / "lstm" / "notes.txt").read_text() == "mine"
+
+
+def test_overwrite_spares_a_run_that_is_under_way(learnable: Path, tmp_path: Path) -> None:
+    train_detectors(small_run(learnable, tmp_path, **ONLY_LSTM))
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "lstm").glob("[!.]*")}
+    with (
+        FileLock(tmp_path / "lstm" / ".lock"),
+        pytest.raises(StoreLockedError, match="another run is training into"),
+    ):
+        train_detectors(small_run(learnable, tmp_path, **ONLY_LSTM, overwrite=True))
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "lstm").glob("[!.]*")} == before
+    assert [run["model"] for run in read_results(tmp_path)["runs"]] == ["lstm"]
+
+
+def test_without_its_checkpoint_a_network_is_trained_anew(learnable: Path, tmp_path: Path) -> None:
+    """As a sentence about a damaged one advises; the old result must not stand for the new run."""
+    train_detectors(small_run(learnable, tmp_path, **ONLY_LSTM))
+    (tmp_path / "lstm" / "last.safetensors").unlink()
+    longer = small_run(learnable, tmp_path, **ONLY_LSTM, train=TrainConfig(epochs=5, lr=0.01))
+    with pytest.raises(TrainingStoppedError):
+        train_detectors(longer, should_stop=Later(3))
+    events = Events()
+    train_detectors(longer, events)
+    assert events.ended == [("lstm", True)]
+    assert read_results(tmp_path)["runs"][0]["epochs_run"] == 5
 
 
 def test_a_garbled_results_file_is_named(learnable: Path, tmp_path: Path) -> None:

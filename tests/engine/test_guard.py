@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 
+from clew.cli.progress import TrainingReporter
 from clew.engine import Classifier, HardwarePlan, StepOutput, TrainConfig, trainer
 from clew.engine.guard import find_wrong_inputs
 from clew.engine.optimizer import build_optimizer
@@ -116,20 +118,40 @@ def test_wrong_data_is_not_put_down_to_fp16(
         train(tmp_path, train=open_loader(spoiled()))
 
 
+class Steep(Points):
+    """The scaler begins with a scale under which these gradients overflow."""
+
+    def forward(self, batch: dict[str, Any]) -> torch.Tensor:
+        return super().forward(batch) * 60
+
+
 def test_fp16_trains_and_its_skipped_steps_are_no_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The scaler begins with a scale under which these gradients overflow."""
     planned(monkeypatch, precision="fp16")
-
-    class Steep(Points):
-        def forward(self, batch: dict[str, Any]) -> torch.Tensor:
-            return super().forward(batch) * 60
 
     torch.manual_seed(0)
     result = train(tmp_path, model=Classifier(Steep()), config=TrainConfig(epochs=3, lr=1e-2))
     assert result.plan.precision == "fp16"
     assert result.best_val["auroc"] > 0.6
+
+
+def test_an_epoch_of_skipped_steps_has_no_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned(monkeypatch, precision="fp16")
+
+    torch.manual_seed(0)
+    reporter = TrainingReporter(Console(quiet=True))
+    result = train(
+        tmp_path,
+        model=Classifier(Steep()),
+        train=open_loader(Samples(16)),
+        config=TrainConfig(epochs=12, lr=1e-2, patience=None),
+        reporter=reporter,
+    )
+    assert result.history[0]["train_loss"] is None
+    assert result.history[-1]["train_loss"] > 0
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])

@@ -8,7 +8,8 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from clew.engine import Classifier, LoggingReporter, PlanRequest, TrainConfig
+from clew.engine import Classifier, HardwarePlan, LoggingReporter, PlanRequest, TrainConfig
+from clew.engine.fallback import shrink_micro_batch
 from clew.errors import TrainingError
 from tests.engine.learning import PLAIN, Points, Samples, open_loader, torch_loader, train
 
@@ -94,6 +95,15 @@ def test_a_resumed_run_keeps_to_the_smaller_parts(tmp_path: Path) -> None:
 def test_when_one_sample_is_too_much(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match=r"step 1 ran out of memory with 1 samples .* a single"):
         run(tmp_path, batch_size=4, fits=0)
+
+
+def test_processes_are_told_a_batch_that_they_can_share() -> None:
+    plan = HardwarePlan(processes=2, batch_size=12, grad_accum=1)
+    with pytest.raises(TrainingError, match="--batch-size 6 --grad-accum 2; it goes on"):
+        shrink_micro_batch(plan, is_ready_made=False, step=0)
+    plan = HardwarePlan(processes=2, batch_size=6, grad_accum=1)
+    with pytest.raises(TrainingError, match="--batch-size 2 --grad-accum 3; it goes on"):
+        shrink_micro_batch(plan, is_ready_made=False, step=0)
 
 
 def test_a_ready_made_loader_cannot_be_made_smaller(tmp_path: Path) -> None:

@@ -125,3 +125,10 @@ def test_two_processes_train_what_one_does(tmp_path: Path) -> None:
 def test_a_run_of_two_processes_is_not_gone_on_with_by_one() -> None:
     with pytest.raises(InputError, match="begun with 2 processes, there are 1 now"):
         _refuse_other_machine(HardwarePlan(processes=2), PLAIN, 1)
+
+
+def test_a_resumed_batch_must_be_shared_evenly_too() -> None:
+    """Else each process would take fewer samples, and the results would be others."""
+    request = PlanRequest(**{**vars(PLAIN), "batch_size": 3, "grad_accum": 4})
+    with pytest.raises(InputError, match="--batch-size 3 cannot be shared evenly by 2 processes"):
+        _refuse_other_machine(HardwarePlan(processes=2), request, 2)

@@ -1,9 +1,10 @@
 """A run that was stopped, at any moment and in any way, ends as an unbroken one."""
 
 import csv
+import json
 import random
+import resource
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from tensorboardX.proto.event_pb2 import Event
 
 from clew.engine import PlanRequest, TrainConfig
+from clew.engine.files import write_tensors
 from clew.errors import SettingsMismatchError, StoreError, StoreLockedError, TrainingStoppedError
 from tests.engine.children import kill_at_rename, start, tensors, wait, wait_until
 from tests.engine.learning import PLAIN, Samples, new_model, open_loader, torch_loader, train
@@ -22,7 +24,8 @@ FEW = PlanRequest(**{**vars(PLAIN), "batch_size": 16, "grad_accum": 2})
 
 
 def short(folder: Path) -> Any:
-    return train(folder, config=SHORT, train=open_loader(Samples(90)), request=FEW)
+    """The last step of an epoch has one batch instead of two: there the loader is at its end."""
+    return train(folder, config=SHORT, train=open_loader(Samples(70)), request=FEW)
 
 
 def assert_same_run(folder: Path, unbroken: Path) -> None:
@@ -41,21 +44,27 @@ def read_log(folder: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+def saved_steps(folder: Path) -> int:
+    """Read in one go: the file may be replaced at any moment."""
+    last = folder / "last.safetensors"
+    content = last.read_bytes() if last.exists() else b""
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")] or "{}")
+    return json.loads(header["__metadata__"]["clew"])["state"]["step"] if header else 0
+
+
 def test_killed_at_random_moments(tmp_path: Path) -> None:
     train(tmp_path / "unbroken", config=EVERY_STEP)
-    folder, chance = tmp_path / "killed", random.Random(5)
+    folder = tmp_path / "killed"
     kills = 0
-    for _ in range(25):
+    for step in sorted(random.Random(5).sample(range(1, 45), 6)):
         child = start(lambda: train(folder, config=EVERY_STEP))
-        time.sleep(chance.uniform(0.02, 0.15))
+        wait_until(lambda: saved_steps(folder) >= step, child)  # noqa: B023
         child.kill()
-        if wait(child) == 0:
-            break
-        kills += 1
-    assert kills > 2, "nothing was tested"
+        kills += wait(child) == -signal.SIGKILL
+    assert kills, "nothing was tested"
     result = train(folder, config=EVERY_STEP)
     assert_same_run(folder, tmp_path / "unbroken")
-    assert result.plan == train(tmp_path / "unbroken", config=EVERY_STEP).plan
+    assert result.plan.choices == train(tmp_path / "unbroken", config=EVERY_STEP).plan.choices
 
 
 @pytest.mark.parametrize("before", [True, False])
@@ -188,6 +197,29 @@ def test_the_same_batch_may_be_cut_otherwise(tmp_path: Path) -> None:
     assert (result.plan.batch_size, result.plan.grad_accum, result.plan.num_workers) == (4, 4, 1)
     assert "resumed" in result.plan.reasons["batch_size"]
     assert result.history[-1]["step"] == 39
+
+
+def test_the_batch_that_the_plan_chose_may_be_asked_for_in_parts(tmp_path: Path) -> None:
+    steps = iter(range(1000))
+    with pytest.raises(TrainingStoppedError):
+        train(tmp_path, request=PLAIN, should_stop=lambda: next(steps) > 4)
+    result = train(tmp_path, request=FEW)
+    assert (result.plan.batch_size, result.plan.grad_accum) == (16, 2)
+    assert result.history[-1]["step"] == 21
+
+
+def test_a_full_disk_is_told_and_the_last_checkpoint_stays(tmp_path: Path) -> None:
+    path = tmp_path / "last.safetensors"
+    write_tensors(path, {"a": torch.zeros(10)}, {})
+    before = path.read_bytes()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
+    try:
+        with pytest.raises(StoreError, match="cannot be written .* make room on the disk"):
+            write_tensors(path, {"a": torch.zeros(10_000)}, {})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
 
 
 def test_a_damaged_checkpoint_is_told(tmp_path: Path) -> None:

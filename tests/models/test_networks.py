@@ -1,5 +1,6 @@
 """What holds for all networks: shapes, learning, saving, and settings that cannot be."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,7 @@ def test_the_path_through_the_latent_space_has_a_point_a_layer() -> None:
         (LSTMConfig, {"lstm_hidden": 0}, "lstm_hidden is 0: give 1 or more"),
         (LSTMConfig, {"dropout": 1.0}, "dropout is 1.0: give a number from 0 to below 1"),
         (GVAELSTMConfig, {"node_dim": 6, "kl_weight": -1.0}, "kl_weight is -1.0: give 0 or more"),
+        (GVAELSTMConfig, {"node_dim": 6, "kl_weight": math.nan}, "kl_weight is nan: give 0"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(config, settings, said) -> None:  # type: ignore[no-untyped-def]

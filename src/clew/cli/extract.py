@@ -2,15 +2,15 @@
 
 import logging
 import shlex
-import signal
 import sys
 from enum import StrEnum
 from pathlib import Path
-from types import FrameType
 from typing import Annotated
 
 import typer
 from rich.console import Console
+
+from clew.cli.stopping import StopOnSignal
 
 _EPILOG = "Example: `clew extract --questions facts --num-samples 200 --out traces_data`"
 
@@ -127,7 +127,7 @@ def extract(
         quantize=quantize.value if quantize else None,
         part=Part.parse(part),
     )
-    stop = _StopOnSignal(console)
+    stop = StopOnSignal(console, "finishing the answers in hand")
     result = run_extract(config, CaptureReporter(console), stop)
     again = shlex.join(["clew", *sys.argv[1:]])
     if result.finished:
@@ -145,22 +145,3 @@ def extract(
 
 def _left_out(skipped: int) -> str:
     return f" ({skipped:,} questions left out, named in its manifest)" if skipped else ""
-
-
-class _StopOnSignal:
-    """The first Ctrl-C (or SIGTERM) asks the run to end in order; the second ends it at once."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self.number = 0
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._receive)
-
-    def __call__(self) -> bool:
-        return self.number != 0
-
-    def _receive(self, number: int, _frame: FrameType | None) -> None:
-        if self.number:
-            raise KeyboardInterrupt
-        self.number = number
-        self._console.print("stopping: finishing the answers in hand (again to stop at once)")

@@ -117,14 +117,20 @@ def _describe(machine: "Machine") -> list[str]:
     return [*lines, f"torch.compile: {can}"]
 
 
-def plan_table(made: "HardwarePlan") -> Table:
-    """Every choice with its value and its reason; `clew train` prints it too."""
+def plan_table(made: "HardwarePlan", before: "HardwarePlan | None" = None) -> Table:
+    """Every choice with its value and its reason, or what of it is other than `before`."""
     table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
     for name in ("choice", "value", "why"):
         table.add_column(name, overflow="fold")
     for name, value in made.choices.items():
+        if before is not None and before.choices[name] == value and not _is_measured(made, name):
+            continue
         table.add_row(name, _value_text(name, value), Text(plain_text(made.reasons.get(name, ""))))
     return table
+
+
+def _is_measured(made: "HardwarePlan", name: str) -> bool:
+    return "measured on" in made.reasons.get(name, "")
 
 
 def _value_text(name: str, value: Any) -> str:

@@ -153,6 +153,7 @@ class TrainingReporter:
         self._console = console
         self._bar: Progress | None = None
         self._planning: Status | None = None
+        self._plan: HardwarePlan | None = None
         self._validation: dict[str, float | None] = {}
         self._last_line = 0.0
 
@@ -170,7 +171,10 @@ class TrainingReporter:
         from clew.cli.plan import plan_table
 
         self._stop_planning()
-        self._console.print(plan_table(plan))
+        if self._plan is not None:
+            self.say("the plan is that of the network before, but for this:")
+        self._console.print(plan_table(plan, self._plan))
+        self._plan = plan
         if done_steps:
             self.say(f"going on after step {done_steps:,} of {steps:,}")
         self._epochs, self._steps, self._before = epochs, steps, done_steps

@@ -6,18 +6,20 @@ from types import FrameType
 
 from rich.console import Console
 
-# torchrun passes on a Ctrl-C that the terminal has sent to its processes already.
+# Within this time a signal is the one before, passed on.
 _SAME_SECONDS = 1.0
 
 
 class StopOnSignal:
     """The first signal asks the run to end in order; the second ends it at once.
 
-    The run asks by calling it. `number` is that of the signal, 0 while there was none.
+    The run asks by calling it. `number` is that of the signal, 0 while there was none. torchrun
+    passes on a Ctrl-C that the terminal has sent to its processes already: `is_passed_on`.
     """
 
-    def __init__(self, console: Console, message: str) -> None:
+    def __init__(self, console: Console, message: str, *, is_passed_on: bool = False) -> None:
         self._console, self._message = console, message
+        self._same_seconds = _SAME_SECONDS if is_passed_on else 0.0
         self.number = 0
         self._received = 0.0
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -28,7 +30,7 @@ class StopOnSignal:
 
     def _receive(self, number: int, _frame: FrameType | None) -> None:
         if self.number:
-            if time.monotonic() - self._received > _SAME_SECONDS:
+            if time.monotonic() - self._received >= self._same_seconds:
                 raise KeyboardInterrupt
             return
         self.number, self._received = number, time.monotonic()

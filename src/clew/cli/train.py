@@ -111,7 +111,7 @@ def train(
     lr: Annotated[
         float | None,
         typer.Option(
-            help="Peak learning rate. [default: 0.001 for 32 samples, by their root]",
+            help="Peak learning rate. [default: 0.001 * sqrt(batch / 32)]",
             rich_help_panel=_TRAINING,
         ),
     ] = None,
@@ -202,14 +202,14 @@ def _run(config: "TrainRunConfig") -> None:
     from clew.engine.processes import count_processes, is_first_process
 
     console = Console(highlight=False, soft_wrap=True, quiet=not is_first_process())
-    stop = StopOnSignal(console, "everything is saved after this step")
+    is_alone = count_processes() == 1
+    message = "everything is saved after this step"
+    stop = StopOnSignal(console, message, is_passed_on=not is_alone)
     try:
         with _shown_log(console):
             runs = train_detectors(config, TrainingReporter(console), stop)
     except TrainingStoppedError as error:
-        again = (
-            f" To go on: {shlex.join(['clew', *sys.argv[1:]])}" if count_processes() == 1 else ""
-        )
+        again = _how_to_go_on(is_alone=is_alone, overwrite=config.overwrite)
         console.print(plain_text(f"{error}{again}"), markup=False)
         raise typer.Exit(128 + stop.number) from None
     except SettingsMismatchError as error:
@@ -220,6 +220,15 @@ def _run(config: "TrainRunConfig") -> None:
             raise
         raise typer.Exit(2) from None  # all processes say the same: one voice is enough
     _print_runs(console, config.output_dir, runs)
+
+
+def _how_to_go_on(*, is_alone: bool, overwrite: bool) -> str:
+    """The same command, but for the flag that would throw away what was just saved."""
+    without = " Leave --overwrite out then: it begins anew." if overwrite else ""
+    if not is_alone:  # torchrun's part of the command is not known
+        return without
+    words = [word for word in sys.argv[1:] if word != "--overwrite"]
+    return f"{without} To go on: {shlex.join(['clew', *words])}"
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from clew.detect.networks import NETWORKS
 from clew.engine.checkpoint import read_weights
-from clew.errors import StoreError
+from clew.errors import InputError, StoreError
 
 # The network's place inside the engine's Classifier.
 _PREFIX = "network."
@@ -29,10 +29,29 @@ class Detector:
 
     @torch.no_grad()
     def score(self, batch: Any) -> Float[Tensor, " batch"]:
-        """The probability that each answer is made up; the batch lies on the network's device."""
+        """The probability that each answer is made up; the batch lies on the network's device.
+        Raises InputError for a batch of other samples than the network reads."""
+        if "sequence" not in batch or not (self._reads_states or _has_graphs(batch)):
+            raise InputError(
+                f"the batch is not of the samples that {self.name} reads: {self._opens}"
+            )
         answer = self.network(batch)
         logits = answer[0] if isinstance(answer, tuple) else answer
         return logits.float().sigmoid()
+
+    @property
+    def _reads_states(self) -> bool:
+        return NETWORKS[self.name].samples == "sequences"
+
+    @property
+    def _opens(self) -> str:
+        if self._reads_states:
+            return "open them with PreprocessedLSTMMapDataset(...)."
+        return "open them with PreprocessedGNNMapDataset(..., with_sequence=True)."
+
+
+def _has_graphs(batch: Any) -> bool:
+    return "nodes" in batch or "edge_index" in batch
 
 
 def load_detector(path: str | Path, device: str | torch.device = "cpu") -> Detector:
@@ -43,10 +62,10 @@ def load_detector(path: str | Path, device: str | torch.device = "cpu") -> Detec
     tensors, about = read_weights(path)
     settings = about.get("settings", {})
     kind = NETWORKS.get(settings.get("network"))
-    if kind is None:
+    if kind is None or "best" not in about:
         raise StoreError(
             f'"{path}" holds no detector of this clew (its network is '
-            f'{settings.get("network")!r}): give one that "clew train" wrote.'
+            f'{settings.get("network")!r}): give a best.safetensors that "clew train" wrote.'
         )
     config = kind.config(**settings["network_config"])
     network = kind.build(config)

@@ -12,6 +12,7 @@ from clew.detect.networks import NetworkKind
 from clew.detect.results import Run, read_versions
 from clew.detect.samples import DetectorSamples
 from clew.engine import BinaryLoss, Classifier, FitResult, Reporter, fit
+from clew.engine.checkpoint import LAST
 from clew.engine.result import RESULT
 
 
@@ -30,7 +31,7 @@ class Task:
 
     @property
     def is_finished(self) -> bool:
-        return (self.folder / RESULT).exists()
+        return (self.folder / LAST).exists() and (self.folder / RESULT).exists()
 
     @property
     def loss(self) -> BinaryLoss:

@@ -15,6 +15,7 @@ from clew.detect.sources import open_source
 from clew.detect.task import Task
 from clew.engine import FitResult, HardwarePlan, plan_hardware
 from clew.engine.memory import free_memory
+from clew.engine.trainer import only_one
 from clew.errors import TrainingStoppedError
 
 
@@ -118,6 +119,8 @@ def _open_tasks(config: TrainRunConfig) -> list[Task]:
 
 
 def _clear(tasks: list[Task], results: ResultsFile) -> None:
-    results.remove(task.kind.name for task in tasks)
+    """Raises StoreLockedError rather than take away what another run is writing."""
     for task in tasks:
-        clear_run(task.folder)
+        with only_one(task.folder):
+            results.remove([task.kind.name])
+            clear_run(task.folder)

@@ -2,9 +2,8 @@
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -13,11 +12,16 @@ from clew.engine.figures import EpochSums
 from clew.engine.files import read_about, read_tensors, write_tensors
 from clew.engine.optimizer import load_optimizer, optimizer_tensors
 from clew.engine.planning.plan import HardwarePlan
-from clew.engine.precision import Precision
 from clew.engine.processes import gather
 from clew.engine.seeding import random_state, restore_random_state
 from clew.engine.state import RunState
 from clew.errors import SettingsMismatchError, StoreError
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+    from clew.engine.precision import Precision
+
 
 LAST, BEST, NEXT_BEST = "last.safetensors", "best.safetensors", "best.next.safetensors"
 
@@ -28,7 +32,7 @@ class Parts:
 
     model: nn.Module
     optimizer: Optimizer
-    precision: Precision
+    precision: "Precision"
 
 
 class Checkpoints:
@@ -38,7 +42,7 @@ class Checkpoints:
     also after a kill between them.
     """
 
-    def __init__(self, folder: Path, fabric: Fabric, identity: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, fabric: "Fabric", identity: dict[str, Any]) -> None:
         self._folder, self._fabric, self._identity = folder, fabric, identity
         self._next_best: dict[str, Tensor] | None = None
         self._random: dict[str, Tensor] = {}

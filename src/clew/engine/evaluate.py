@@ -1,20 +1,23 @@
 """What a model scores on batches it does not learn from, shared by all processes."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float, Shaped
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from clew.engine.batches import count_samples, sample_names
 from clew.engine.courier import build_courier
 from clew.engine.metrics import Metrics, best_threshold, score_metrics
-from clew.engine.precision import Precision
 from clew.engine.processes import gather
 from clew.engine.protocols import Batches, StepOutput
 from clew.errors import InputError
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+    from clew.engine.precision import Precision
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +58,8 @@ class Evaluation:
 def evaluate(
     model: nn.Module,
     batches: Batches,
-    fabric: Fabric,
-    precision: Precision,
+    fabric: "Fabric",
+    precision: "Precision",
     *,
     channels_last: bool = False,
 ) -> Evaluation:

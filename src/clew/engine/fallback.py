@@ -13,23 +13,23 @@ def shrink_micro_batch(plan: HardwarePlan, *, is_ready_made: bool, step: int) ->
             f"{where}, and the loader that was given has a batch size of its own: give a smaller "
             f"batch_size and a larger grad_accum, or a function that opens it."
         )
-    if plan.processes > 1:
-        raise TrainingError(
-            f"{where}, on one of {plan.processes} processes: give the same command with "
-            f"--batch-size {plan.batch_size // 2} --grad-accum {plan.grad_accum * 2}; it goes on "
-            f"from the last checkpoint."
-        )
-    smaller = _next_divisor(plan.effective_batch, plan.batch_size)
+    smaller = _next_divisor(plan.effective_batch, plan.batch_size, plan.processes)
     if smaller is None:
         raise TrainingError(
             f"{where}: a single sample does not fit. Try --use-gradient-checkpointing or a smaller "
             f"network, or free memory that other programs use."
         )
     accum = plan.effective_batch // smaller
+    if plan.processes > 1:
+        raise TrainingError(
+            f"{where}, on one of {plan.processes} processes: give the same command with "
+            f"--batch-size {smaller} --grad-accum {accum}; it goes on from the last checkpoint."
+        )
     reason = f"{where}; {accum} x {smaller} samples make the same step of {plan.effective_batch}"
     return plan.change("batch_size", smaller, reason).change("grad_accum", accum, reason)
 
 
-def _next_divisor(whole: int, part: int) -> int | None:
-    """The largest divisor of `whole` that is at most half of `part`."""
-    return next((size for size in range(part // 2, 0, -1) if whole % size == 0), None)
+def _next_divisor(whole: int, part: int, shares: int) -> int | None:
+    """The largest divisor of `whole` that is at most half of `part` and can be shared evenly."""
+    sizes = range(part // 2 // shares * shares, 0, -shares)
+    return next((size for size in sizes if whole % size == 0), None)

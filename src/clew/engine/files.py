@@ -15,6 +15,13 @@ from clew.errors import StoreError
 _HEADER = "clew"
 
 
+def _usual_mode() -> int:
+    """What other files get: safetensors would keep its own from everybody else."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask
+
+
 def write_text(path: Path, text: str) -> None:
     part = path.with_name(path.name + ".part")
     part.write_text(text, encoding="utf-8")
@@ -26,9 +33,17 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
-    """A safetensors file whose header bears `about` as JSON."""
+    """A safetensors file whose header bears `about` as JSON; raises StoreError when the disk is
+    full."""
     part = path.with_name(path.name + ".part")
-    save_file(_apart(tensors), part, metadata={_HEADER: json.dumps(about)})
+    try:
+        save_file(_apart(tensors), part, metadata={_HEADER: json.dumps(about)})
+    except SafetensorError as error:  # it hides what the system says of a full disk
+        part.unlink(missing_ok=True)
+        raise StoreError(
+            f'"{path}" cannot be written ({error}): make room on the disk, then give the same '
+            f"command again. What was written before is kept."
+        ) from error
     _put_in_place(part, path)
 
 
@@ -69,6 +84,7 @@ def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _put_in_place(part: Path, path: Path) -> None:
+    part.chmod(_usual_mode())
     with part.open("rb") as file:
         os.fsync(file.fileno())
     part.replace(path)

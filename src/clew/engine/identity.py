@@ -33,12 +33,19 @@ def describe_run(
 
 def refuse_other_run(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Raises SettingsMismatchError with both values of all that differ."""
+    if before["request"]["batch_size"] is None and now["request"]["batch_size"] is not None:
+        # What the plan chose may be asked for from now on, cut otherwise.
+        chosen = {name: before["plan"][name] for name in ("batch_size", "grad_accum")}
+        before = {**before, "request": before["request"] | chosen}
     old, new = dict(_flatten(_comparable(before))), dict(_flatten(_comparable(now)))
     different = [
         f"{key}: {old.get(key)!r} there, {new.get(key)!r} now"
         for key in sorted(old.keys() | new.keys())
         if old.get(key) != new.get(key) and not key.startswith(_MAY_DIFFER)
     ]
+    # A network of another size has other weights: the setting tells it better than their shapes.
+    by_choice = [line for line in different if not line.startswith("model.parameters.")]
+    different = by_choice or different
     if different:
         raise SettingsMismatchError(
             f'the run in "{folder}" was begun with other settings:\n  '

@@ -23,6 +23,7 @@ from clew.engine.watch import Watch
 from clew.errors import TrainingStoppedError
 
 _REPORT_EVERY_SECONDS = 0.2
+_SAVE_TIMES_APART = 50
 
 
 class Loop:
@@ -51,6 +52,7 @@ class Loop:
             warmup_fraction=setup.config.warmup_fraction,
         )
         self._group = Group(read=[])
+        self._save_seconds = 0.0  # the first epoch is saved: then it is known what saving takes
         self._since = self._saved = self._reported = time.perf_counter()
 
     def run(self, *, resumed: bool) -> None:
@@ -151,8 +153,10 @@ class Loop:
         self.state.peak_memory_bytes = self._memory.peak_bytes
         setup = self._setup
         parts = Parts(model=setup.model, optimizer=setup.optimizer, precision=setup.step.precision)
+        begun = time.perf_counter()
         self._checkpoints.save(parts, self.state, setup.plan)
         self._saved = time.perf_counter()
+        self._save_seconds = self._saved - begun
 
     def _lap(self) -> None:
         """Put the time since the last lap, and the waiting in it, down to this epoch."""
@@ -180,8 +184,10 @@ class Loop:
             self._write_checkpoint()
 
     def _is_save_due(self) -> bool:
-        """The first process's clock decides for all."""
+        """After an epoch already when saving takes next to no time. The first process's clock
+        decides for all."""
         due = self._setup.config.checkpoint_every_seconds
+        due = min(due, _SAVE_TIMES_APART * self._save_seconds)
         return gather(self._setup.fabric, time.perf_counter() - self._saved >= due)[0]
 
     def _validate(self, sums: EpochSums) -> tuple[Metrics, float | None]:
@@ -197,11 +203,12 @@ class Loop:
         state = self.state
         seconds = max(1e-9, state.epoch_seconds)
         validated = metrics if self._validation is not None else {}
+        trained = {"loss": None} | sums.means()  # fp16 may have skipped every step
         return {
             "epoch": state.epoch + 1,
             "step": state.step,
             "lr": self._schedule.lr(state.step - 1),
-            **{f"train_{name}": value for name, value in sums.means().items()},
+            **{f"train_{name}": value for name, value in trained.items()},
             **{f"val_{name}": value for name, value in validated.items()},
             "samples_per_second": sums.samples / seconds,
             "data_wait_share": state.epoch_wait_seconds / seconds,

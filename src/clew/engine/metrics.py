@@ -3,14 +3,6 @@
 import torch
 from jaxtyping import Float, Int64, Shaped
 from torch import Tensor
-from torchmetrics.functional.classification import (
-    binary_accuracy,
-    binary_auroc,
-    binary_f1_score,
-    multiclass_accuracy,
-    multiclass_auroc,
-    multiclass_f1_score,
-)
 
 Metrics = dict[str, float | None]
 
@@ -50,6 +42,12 @@ def score_metrics(
 def _binary(
     scores: Float[Tensor, " samples"], labels: Int64[Tensor, " samples"], threshold: float
 ) -> Metrics:
+    from torchmetrics.functional.classification import (  # takes seconds
+        binary_accuracy,
+        binary_auroc,
+        binary_f1_score,
+    )
+
     probabilities = scores.double().sigmoid()
     positives = int(labels.sum())
     both = 0 < positives < len(labels)
@@ -70,6 +68,12 @@ def _ranks(scores: Float[Tensor, " samples"]) -> Float[Tensor, " samples"]:
 def _multiclass(
     scores: Float[Tensor, "samples classes"], labels: Int64[Tensor, " samples"]
 ) -> Metrics:
+    from torchmetrics.functional.classification import (
+        multiclass_accuracy,
+        multiclass_auroc,
+        multiclass_f1_score,
+    )
+
     classes = scores.shape[1]
     probabilities = scores.double().softmax(dim=1)
     every = len(labels.unique()) == classes

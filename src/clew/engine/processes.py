@@ -2,34 +2,36 @@
 
 import logging
 import os
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from lightning_fabric import Fabric
-from lightning_fabric.plugins.environments import TorchElasticEnvironment
 from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
 
 Value = TypeVar("Value")
 
 
 def count_processes() -> int:
     """As many as torchrun started; 1 without it."""
-    if not TorchElasticEnvironment.detect():
-        return 1
-    return TorchElasticEnvironment().world_size()
+    return int(os.environ["WORLD_SIZE"]) if "TORCHELASTIC_RUN_ID" in os.environ else 1
 
 
 def is_first_process() -> bool:
     """Whether this is the one that writes; known before the processes are connected."""
-    return count_processes() == 1 or TorchElasticEnvironment().global_rank() == 0
+    return count_processes() == 1 or os.environ["RANK"] == "0"
 
 
-def start_fabric(device: str) -> Fabric:
+def start_fabric(device: str) -> "Fabric":
     """Lightning Fabric on this process's device, with the others at hand under torchrun.
 
     Precision is the step's own affair: calibration tries several on one Fabric.
     """
+    from lightning_fabric import Fabric  # takes seconds, and who is refused should not wait
+
     # What it advises at INFO about precision and processes, the plan tells in its own words.
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
     kind, _, number = device.partition(":")
@@ -94,7 +96,7 @@ def _gradient(parameter: Tensor) -> Tensor:
     return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
 
 
-def gather(fabric: Fabric, value: Value) -> list[Value]:
+def gather(fabric: "Fabric", value: Value) -> list[Value]:
     """The value of every process, in their order, on every process."""
     if fabric.world_size == 1:
         return [value]
@@ -103,7 +105,7 @@ def gather(fabric: Fabric, value: Value) -> list[Value]:
     return values
 
 
-def broadcast_weights(fabric: Fabric, model: nn.Module) -> None:
+def broadcast_weights(fabric: "Fabric", model: nn.Module) -> None:
     """Every process begins with the first one's weights."""
     if fabric.world_size > 1:
         for value in model.state_dict().values():

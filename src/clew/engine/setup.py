@@ -1,9 +1,8 @@
 """Model, optimiser, step and batches as the plan wants them; made anew when the plan changes."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from lightning_fabric import Fabric
 from torch import nn
 
 from clew.engine.batches import count_samples, move
@@ -19,6 +18,9 @@ from clew.engine.seeding import same_random_numbers
 from clew.engine.sources import Source
 from clew.engine.step import Step, build_step
 
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
 
 class Setup:
     """What the loop works with. `plan` may change on the way; model and optimiser stay."""
@@ -30,7 +32,7 @@ class Setup:
         *,
         config: TrainConfig,
         plan: HardwarePlan,
-        fabric: Fabric,
+        fabric: "Fabric",
     ) -> None:
         self.config, self.fabric, self.wishes = config, fabric, Wishes()
         self.model = _prepare(model, plan, fabric)
@@ -107,7 +109,7 @@ class Setup:
         free_memory()
 
 
-def _prepare(model: nn.Module, plan: HardwarePlan, fabric: Fabric) -> nn.Module:
+def _prepare(model: nn.Module, plan: HardwarePlan, fabric: "Fabric") -> nn.Module:
     model = model.to(fabric.device)
     if plan.channels_last:
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

@@ -6,18 +6,20 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from jaxtyping import Float
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from clew.engine.batches import count_samples
 from clew.engine.optimizer import set_lr
-from clew.engine.precision import Precision, build_precision
+from clew.engine.precision import build_precision
 from clew.engine.processes import GradientSum, Wishes
 from clew.engine.protocols import StepOutput
 
 if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
     from clew.engine.planning.plan import HardwarePlan
+    from clew.engine.precision import Precision
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,7 +39,7 @@ class StepResult:
 class Step(Protocol):
     """Eager, compiled, or a CUDA graph: the loop does not know which."""
 
-    precision: Precision
+    precision: "Precision"
 
     def run(self, micro_batches: Sequence[Any], lr: float) -> StepResult:
         """One update from batches that lie on the device already, each weighted by its samples."""
@@ -47,7 +49,7 @@ def build_step(
     model: nn.Module,
     plan: "HardwarePlan",
     optimizer: Optimizer,
-    fabric: Fabric,
+    fabric: "Fabric",
     *,
     max_norm: float = 1.0,
     wishes: Wishes | None = None,
@@ -69,6 +71,13 @@ def build_step(
     return eager
 
 
+def _compile(model: nn.Module) -> Callable[[Any], StepOutput]:
+    """Compiled anew for every shape: batches that differ are brought to few of them."""
+    compiled = torch.compile(model.training_step)  # type: ignore[arg-type]
+    pad = getattr(model, "pad_batch", None)
+    return compiled if pad is None else lambda batch: compiled(pad(batch))
+
+
 class EagerStep:
     """Launches the kernels one by one; `forward` may be a compiled `training_step`.
 
@@ -80,7 +89,7 @@ class EagerStep:
         model: nn.Module,
         optimizer: Optimizer,
         *,
-        precision: Precision,
+        precision: "Precision",
         max_norm: float,
         forward: Callable[[Any], StepOutput],
         gradients: GradientSum | None = None,

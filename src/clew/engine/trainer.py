@@ -3,12 +3,11 @@
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
-from lightning_fabric import Fabric
 from torch import nn
 
 from clew.engine.checkpoint import LAST, Checkpoints, Parts
@@ -30,6 +29,9 @@ from clew.engine.sources import Source
 from clew.engine.state import RunState
 from clew.engine.validation import score
 from clew.errors import InputError, StoreLockedError
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 
 def fit(
@@ -67,8 +69,10 @@ def fit(
         settings=settings or {},
     )
     limit_threads(max(1, look_at_machine().cores // count_processes()))
-    with _only_one(task.folder):
+    with only_one(task.folder):
         about = task.find_saved()
+        if about is None and is_first_process():
+            (task.folder / RESULT).unlink(missing_ok=True)  # its run is gone
         fabric, plan = task.plan(about)
         if about is not None and (task.folder / RESULT).exists():
             return task.load_result(fabric)
@@ -103,7 +107,7 @@ class _Task:
         refuse_other_run(self.folder, about, self.identity)
         return about
 
-    def plan(self, about: dict[str, Any] | None) -> tuple[Fabric, HardwarePlan]:
+    def plan(self, about: dict[str, Any] | None) -> "tuple[Fabric, HardwarePlan]":
         processes = count_processes()
         if about is not None:
             plan = HardwarePlan.from_dict(about["plan"])
@@ -128,7 +132,7 @@ class _Task:
             return None
         return Source(given, seed=self.config.seed, shuffle=False).open(plan)
 
-    def load_result(self, fabric: Fabric) -> FitResult:
+    def load_result(self, fabric: "Fabric") -> FitResult:
         Checkpoints(self.folder, fabric, self.identity).load_best(self.model)
         saved = json.loads((self.folder / RESULT).read_text(encoding="utf-8"))
         return FitResult.from_dict(saved)
@@ -137,7 +141,7 @@ class _Task:
 def _train(
     task: _Task,
     plan: HardwarePlan,
-    fabric: Fabric,
+    fabric: "Fabric",
     reporter: Reporter,
     should_stop: Callable[[], bool],
     *,
@@ -224,12 +228,11 @@ def _refuse_other_machine(plan: HardwarePlan, request: PlanRequest, processes: i
             f"this run was begun with {plan.processes} processes, there are {processes} now: start "
             f"it with torchrun --nproc-per-node {plan.processes}, or anew in another folder."
         )
-    if plan.device != "cpu":
-        plan_hardware(PlanRequest(device=plan.device, calibrate=request.calibrate))
+    plan_hardware(replace(request, device=plan.device), processes=processes)
 
 
 @contextmanager
-def _only_one(folder: Path) -> Iterator[None]:
+def only_one(folder: Path) -> Iterator[None]:
     """Raises StoreLockedError when another run is writing into the folder."""
     if not is_first_process():
         yield

@@ -1,6 +1,7 @@
 """Scores on validation and test samples, in the run's own precision."""
 
-from lightning_fabric import Fabric
+from typing import TYPE_CHECKING
+
 from torch import nn
 
 from clew.engine.evaluate import Evaluation, evaluate
@@ -10,8 +11,11 @@ from clew.engine.precision import build_precision
 from clew.engine.protocols import Batches
 from clew.errors import TrainingError
 
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
-def score(model: nn.Module, batches: Batches, plan: HardwarePlan, fabric: Fabric) -> Evaluation:
+
+def score(model: nn.Module, batches: Batches, plan: HardwarePlan, fabric: "Fabric") -> Evaluation:
     """Raises TrainingError for scores that are no numbers; where only fp16 gives such, the
     scores are those of fp32."""
     result = _evaluate(model, batches, plan, fabric)
@@ -26,6 +30,8 @@ def score(model: nn.Module, batches: Batches, plan: HardwarePlan, fabric: Fabric
     return result
 
 
-def _evaluate(model: nn.Module, batches: Batches, plan: HardwarePlan, fabric: Fabric) -> Evaluation:
+def _evaluate(
+    model: nn.Module, batches: Batches, plan: HardwarePlan, fabric: "Fabric"
+) -> Evaluation:
     precision = build_precision(plan.precision, fabric.device)
     return evaluate(model, batches, fabric, precision, channels_last=plan.channels_last)

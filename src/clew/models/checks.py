@@ -1,5 +1,6 @@
 """Checks of the networks' settings."""
 
+import math
 from typing import Any
 
 from clew.errors import InputError
@@ -21,5 +22,5 @@ def check_fraction(config: Any, name: str) -> None:
 def check_weight(config: Any, *names: str) -> None:
     for name in names:
         value = getattr(config, name)
-        if value < 0:
+        if not 0 <= value < math.inf:
             raise InputError(f"{name} is {value}: give 0 or more.")

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from clew.models.checks import check_fraction, check_positive, check_weight
-from clew.models.gnn_lstm import GraphReadout, Readout
+from clew.models.checks import check_positive, check_weight
+from clew.models.gnn_lstm import GNNLSTMConfig, GraphReadout, Readout
 from clew.models.graphs import AttentionGraphs, pad_graphs
 from clew.models.recurrent import LayerLSTM
 from clew.models.states import StateProjection
@@ -20,24 +20,16 @@ _LOG_VARIANCE_LIMIT = 8.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class GVAELSTMConfig:
+class GVAELSTMConfig(GNNLSTMConfig):
     """Sizes of a GVAE + LSTM detector, and how much its two extra losses weigh."""
 
-    input_dim: int
-    node_dim: int
-    edge_dim: int = 1
-    gnn_hidden: int = 64
     latent_dim: int = 32
-    lstm_hidden: int = 128
-    num_lstm_layers: int = 2
-    dropout: float = 0.2
     kl_weight: float = 0.001
     reconstruction_weight: float = 0.1
 
     def __post_init__(self) -> None:
-        sizes = ("input_dim", "node_dim", "edge_dim", "gnn_hidden", "latent_dim", "lstm_hidden")
-        check_positive(self, *sizes, "num_lstm_layers")
-        check_fraction(self, "dropout")
+        super().__post_init__()
+        check_positive(self, "latent_dim")
         check_weight(self, "kl_weight", "reconstruction_weight")
 
 

@@ -4,11 +4,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from lightning_fabric import Fabric
-from lightning_fabric.plugins.environments import LightningEnvironment
 from torch import nn
 
 from clew.engine.batches import move
@@ -18,6 +16,10 @@ from clew.engine.planning.plan import HardwarePlan, Timing
 from clew.engine.planning.real_batches import RealBatches
 from clew.engine.planning.trials import Footprint, Trial
 from clew.engine.planning.ways import Way
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
 
 # Until it is known how long the run takes.
 _FIRST_SECONDS = 2.0
@@ -198,7 +200,10 @@ def _why(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(lines[:2])}"[:200]
 
 
-def _one_process(device: torch.device) -> Fabric:
+def _one_process(device: torch.device) -> "Fabric":
     """Processes that train together are timed each on its own: they would wait for each other."""
+    from lightning_fabric import Fabric
+    from lightning_fabric.plugins.environments import LightningEnvironment
+
     devices: Any = 1 if device.type == "cpu" else [device.index or 0]
     return Fabric(accelerator=device.type, devices=devices, plugins=[LightningEnvironment()])

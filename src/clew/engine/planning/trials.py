@@ -5,10 +5,9 @@ import itertools
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from lightning_fabric import Fabric
 from torch import nn
 
 from clew.engine.checkpointing import checkpoint_activations
@@ -18,6 +17,10 @@ from clew.engine.optimizer import build_optimizer
 from clew.engine.planning.plan import HardwarePlan
 from clew.engine.seeding import same_random_numbers
 from clew.engine.step import build_step
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
 
 # A CUDA graph is recorded when a shape comes for the third time.
 _RECORDED_AFTER = 3
@@ -31,7 +34,7 @@ class Trial:
         model: nn.Module,
         plan: HardwarePlan,
         batches: list[Any],
-        fabric: Fabric,
+        fabric: "Fabric",
         config: TrainConfig,
     ) -> None:
         model = copy.deepcopy(model).to(fabric.device).train()

@@ -1,6 +1,7 @@
 """What a user gets from `fit`: a network that learned, its figures, and files to look at."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from clew.engine import (
     fit,
 )
 from clew.engine.checkpoint import read_weights
-from clew.errors import InputError
+from clew.errors import InputError, StoreError
 from tests.engine.learning import (
     PLAIN,
     Points,
@@ -237,3 +238,23 @@ def test_tied_and_channels_last_weights_are_saved(tmp_path: Path) -> None:
     weights, _ = read_weights(tmp_path / "best.safetensors")
     assert all(torch.equal(weights[k], v) for k, v in model.state_dict().items())
     assert np.isfinite(weights["network.again.weight"]).all()
+
+
+def test_a_result_that_was_cut_is_named_and_can_be_made_again(tmp_path: Path) -> None:
+    before = train(tmp_path)
+    path = tmp_path / "result.json"
+    path.write_text(path.read_text()[:100])
+    with pytest.raises(StoreError, match=r"result\.json.* cannot be read .* delete it"):
+        train(tmp_path)
+    path.unlink()
+    assert train(tmp_path).test == before.test
+
+
+def test_others_may_read_the_weights(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        train(tmp_path)
+    finally:
+        os.umask(before)
+    files = ("best.safetensors", "last.safetensors", "result.json")
+    assert {(tmp_path / name).stat().st_mode & 0o777 for name in files} == {0o644}

@@ -28,7 +28,7 @@ from clew.engine.setup import Setup
 from clew.engine.sources import Source
 from clew.engine.state import RunState
 from clew.engine.validation import score
-from clew.errors import InputError, StoreLockedError
+from clew.errors import InputError, StoreError, StoreLockedError
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -134,8 +134,13 @@ class _Task:
 
     def load_result(self, fabric: "Fabric") -> FitResult:
         Checkpoints(self.folder, fabric, self.identity).load_best(self.model)
-        saved = json.loads((self.folder / RESULT).read_text(encoding="utf-8"))
-        return FitResult.from_dict(saved)
+        path = self.folder / RESULT
+        try:
+            return FitResult.from_dict(json.loads(path.read_text(encoding="utf-8")))
+        except (ValueError, TypeError, KeyError) as error:
+            raise StoreError(
+                f'"{path}" cannot be read ({error}): delete it; the same command writes it anew.'
+            ) from error
 
 
 def _train(

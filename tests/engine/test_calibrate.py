@@ -215,12 +215,11 @@ def test_shapes_that_never_come_again_are_found() -> None:
 
 TOGETHER = """
 import json, sys, torch
-from lightning_fabric import Fabric
 from clew.engine import PlanRequest, plan_hardware
+from clew.engine.processes import start_fabric
 from tests.engine.planning import LONG_RUN, Opener, classifier, machine
 torch.set_num_threads(1)
-fabric = Fabric(accelerator="cpu", devices=2, strategy="ddp")
-fabric.launch()
+fabric = start_fabric("cpu")
 opener = Opener()
 made = plan_hardware(PlanRequest(compile=False), model=classifier(), open_batches=opener,
     samples=400, epochs=LONG_RUN, machine=machine(), processes=2, device=fabric.device)
@@ -233,12 +232,14 @@ open(f"{sys.argv[1]}/{fabric.global_rank}", "w").write(json.dumps(made.to_dict()
 def test_processes_agree_on_one_plan(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(TOGETHER)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    subprocess.run(
+    ended = subprocess.run(
         [*torchrun, "--nproc-per-node", "2", tmp_path / "script.py", tmp_path],
         env={"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"},
-        check=True,
         capture_output=True,
+        text=True,
+        check=False,
     )
+    assert ended.returncode == 0, ended.stderr
     first, second = (tmp_path / "0").read_text(), (tmp_path / "1").read_text()
     assert first == second
     assert '"processes": 2' in first

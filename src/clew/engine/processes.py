@@ -1,5 +1,6 @@
 """Several processes that train one model: start, add up gradients, agree, share what each has."""
 
+import atexit
 import logging
 import os
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -43,8 +44,15 @@ def start_fabric(device: str) -> "Fabric":
         here = int(os.environ["LOCAL_WORLD_SIZE"])
         nodes = count_processes() // here
         fabric = Fabric(accelerator=kind, devices=here, num_nodes=nodes, strategy="ddp")
+        # One that ends while the others still listen to it makes them abort.
+        atexit.register(_part)
     fabric.launch()
     return fabric
+
+
+def _part() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 class Wishes:

@@ -1,12 +1,15 @@
 """clew plan."""
 
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
-from clew.engine import HardwarePlan
+from clew.cli.progress import TrainingReporter
+from clew.engine import HardwarePlan, PlanRequest, plan_hardware
 from tests.samples import write_samples
 
 
@@ -116,3 +119,21 @@ def test_a_folder_that_is_not_there(run: Any, tmp_path: Path) -> None:
     ended = run("plan", "--preprocessed-dir", tmp_path / "nothing")
     assert ended.code in (1, 2)
     assert "nothing" in ended.err
+
+
+def test_a_second_network_is_told_only_what_is_other() -> None:
+    plan = plan_hardware(PlanRequest(device="cpu"))
+    other = plan.change("precision", "bf16", "faster")
+    reporter = TrainingReporter(Console(width=100))
+
+    def begin(made: HardwarePlan) -> list[str]:
+        reporter._console = Console(file=io.StringIO(), width=100)
+        reporter.begin(made, epochs=1, steps=1, done_steps=0)
+        return reporter._console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+
+    assert len(begin(plan)) > len(plan.choices)
+    [same] = begin(plan)
+    assert same.endswith("the plan is that of the network before")
+    first, *table = begin(other)
+    assert first.endswith("the plan is that of the network before, but for this:")
+    assert [line.split()[0] for line in table] == ["choice", "precision"]

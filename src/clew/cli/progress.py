@@ -171,9 +171,12 @@ class TrainingReporter:
         from clew.cli.plan import plan_table
 
         self._stop_planning()
+        table = plan_table(plan, self._plan)
         if self._plan is not None:
-            self.say("the plan is that of the network before, but for this:")
-        self._console.print(plan_table(plan, self._plan))
+            but = ", but for this:" if table.rows else ""
+            self.say(f"the plan is that of the network before{but}")
+        if table.rows:
+            self._console.print(table)
         self._plan = plan
         if done_steps:
             self.say(f"going on after step {done_steps:,} of {steps:,}")

@@ -22,7 +22,7 @@ Shapes = tuple[Any, ...]
 
 # A shape is run this often before it is recorded: libraries set themselves up on first use, and
 # the odd batch at an epoch's end is not worth a recording.
-_RUNS_BEFORE = 2
+RUNS_BEFORE = 2
 _MAX_GRAPHS = 8
 
 
@@ -50,11 +50,11 @@ class GraphedStep:
 
     def run(self, micro_batches: Sequence[Any], lr: float) -> "StepResult":
         batches = [self._pad(batch) for batch in micro_batches] if self._pad else micro_batches
-        shapes = tuple(_shapes_of(batch) for batch in batches)
+        shapes = tuple(shapes_of(batch) for batch in batches)
         recording = self._recordings.get(shapes)
         if recording is None:
             self._seen[shapes] += 1
-            if self._seen[shapes] <= _RUNS_BEFORE or len(self._recordings) >= _MAX_GRAPHS:
+            if self._seen[shapes] <= RUNS_BEFORE or len(self._recordings) >= _MAX_GRAPHS:
                 return self._eager.run(batches, lr)
             recording = self._recordings[shapes] = self._record(batches)
         set_lr(self._eager.optimizer, lr)
@@ -81,7 +81,7 @@ class GraphedStep:
         return _Recording(graph=graph, inputs=inputs, result=result)
 
 
-def _shapes_of(batch: Any) -> Shapes:
+def shapes_of(batch: Any) -> Shapes:
     """What a recording depends on: the tensors' shapes, and numbers such as the largest degree."""
     tensors = ((name, value.shape, value.dtype) for name, value in named_tensors(batch))
     named = batch.items() if isinstance(batch, dict) else ()

@@ -9,6 +9,7 @@ from statistics import mean
 from typing import Any
 
 from clew.engine.batches import count_samples, named_tensors
+from clew.engine.graphed import shapes_of
 from clew.engine.planning.plan import HardwarePlan
 from clew.engine.protocols import Batches, LoadSettings, OpenBatches
 from clew.errors import InputError
@@ -55,7 +56,7 @@ class RealBatches:
         """Whether no two of the first batches have the same shape, padded as the model pads them:
         then a recorded step would hardly ever be used again."""
         batches = self._read(size, _SHAPE_BATCHES).batches
-        shapes = {_shapes(pad(batch) if pad else batch) for batch in batches}
+        shapes = {shapes_of(pad(batch) if pad else batch) for batch in batches}
         return len(batches) == _SHAPE_BATCHES and len(shapes) == _SHAPE_BATCHES
 
     def _read(self, size: int, count: int) -> Reading:
@@ -115,7 +116,3 @@ def _same_place(batches: Any) -> Iterator[None]:
     finally:
         if keeps:
             batches.load_state_dict(state)
-
-
-def _shapes(batch: Any) -> tuple[Any, ...]:
-    return tuple((name, tensor.shape) for name, tensor in named_tensors(batch))

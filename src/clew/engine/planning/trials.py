@@ -12,6 +12,7 @@ from torch import nn
 
 from clew.engine.checkpointing import checkpoint_activations
 from clew.engine.config import TrainConfig
+from clew.engine.graphed import RUNS_BEFORE
 from clew.engine.memory import free_memory
 from clew.engine.optimizer import build_optimizer
 from clew.engine.planning.plan import HardwarePlan
@@ -20,10 +21,6 @@ from clew.engine.step import build_step
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
-
-
-# A CUDA graph is recorded when a shape comes for the third time.
-_RECORDED_AFTER = 3
 
 
 class Trial:
@@ -48,7 +45,7 @@ class Trial:
         self._endless = itertools.cycle(batches)
         self._warm_up_steps = 1
         if plan.compile or plan.cuda_graph:  # every shape is compiled or recorded by itself
-            self._warm_up_steps = _RECORDED_AFTER * len(batches)
+            self._warm_up_steps = (RUNS_BEFORE + 1) * len(batches)
         self.guess = self.first_seconds = 0.0
 
     def warm_up(self) -> None:

@@ -14,6 +14,8 @@ COMMANDS = (
     "preprocess",
     "plan",
     "train",
+    "compare",
+    "show",
     "verify",
     "convert",
 )

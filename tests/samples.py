@@ -1,16 +1,33 @@
 """Sample stores for tests, with values that tell which sample they belong to."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from clew.shards import Manifest, ShardWriter, add_shard
+from clew.shards import Manifest, ShardWriter, add_shard, read_manifest
 from clew.shards.manifest import describe_in_schema, write_manifest
+from clew.shards.reader import is_list
 from clew.splits import Shares, Splits, assign_splits, write_splits
 from clew.traces.schema import id_fields, shaped
 
 LABELLED = [*id_fields(), pa.field("label", pa.float32()), pa.field("score", pa.float32())]
+TOP = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleSizes:
+    """The sizes of answers and heads; `signal` tells the made-up ones."""
+
+    layers: int
+    heads: int
+    dim: int
+    features: int
+    max_tokens: int
+    signal: float = 0.0
 
 
 def write_samples(
@@ -24,11 +41,31 @@ def write_samples(
     graphs: bool = True,
     features: int = 5,
     max_tokens: int = 7,
+    answers: bool = False,
+    heads: bool = False,
+    attention_heads: int = 2,
+    signal: float = 0.0,
+    settings: Mapping[str, Any] | None = None,
 ) -> Path:
-    """A folder as `clew preprocess` writes it: sequences, graphs, splits.csv."""
+    """A folder as `clew preprocess` writes it: sequences, graphs, splits.csv; answers and heads
+    on request. `signal` is added to the values of answers and heads that are made up."""
     write_sequences(folder / "sequences", shards, rows, layers, dim, batch_rows)
     if graphs:
         write_graphs(folder / "graphs", shards, rows, layers, features, max_tokens, batch_rows)
+    sizes = SampleSizes(
+        layers=layers,
+        heads=attention_heads,
+        dim=dim,
+        features=features,
+        max_tokens=max_tokens,
+        signal=signal,
+    )
+    if answers:
+        write_answers(folder / "answers", shards, rows, batch_rows, sizes)
+    if heads:
+        write_heads(folder / "heads", shards, rows, batch_rows, sizes)
+    for store in folder.iterdir() if settings else ():
+        write_manifest(store, replace(read_manifest(store), settings=dict(settings or {})))
     ids = np.arange(shards * rows)
     question_ids = [question_id(i) for i in ids]
     splits = assign_splits(question_ids, None, label(ids), shares=Shares())
@@ -73,6 +110,118 @@ def graph_of(number: int, layers: int, features: int, max_tokens: int) -> dict[s
         "node_counts": np.full(layers, tokens, np.int32),
         "edge_counts": np.array([len(some) for some in kept], np.int32),
     }
+
+
+def answer_of(number: int, sizes: SampleSizes) -> dict[str, Any]:
+    """All that answers/ holds of one sample; every twelfth answer is empty."""
+    random = np.random.default_rng(number)
+    tokens = 0 if number % 12 == 11 else int(random.integers(1, sizes.max_tokens + 1))
+    by_head, by_node = (sizes.layers, sizes.heads), (sizes.layers, sizes.features)
+
+    def draw(*shape: int) -> np.ndarray:
+        return random.standard_normal(shape) + sizes.signal * label(number)
+
+    return {
+        "question": f"What is {number}?",
+        "category": ("capital", "currency", "river", None)[number % 4],
+        "accepted_answers": [f"answer {number}", str(number)],
+        "answer": f"It is {number}." if tokens else "",
+        "stop_reason": "sentence",
+        "prompt_length": 3 + number % 5,
+        "token_logprobs": -np.abs(draw(tokens)),
+        "token_entropies": np.abs(draw(tokens)),
+        "lookback": draw(*by_head),
+        "log_diagonal_all": draw(*by_head),
+        "log_diagonal_answer": draw(*by_head),
+        "laplacian_top": -np.sort(-draw(*by_head, TOP), axis=-1),
+        "laplacian_answer": draw(*by_head),
+        "node_mean": draw(*by_node),
+        "node_max": draw(*by_node),
+        "node_prompt": draw(*by_node),
+        "state_mean": draw(sizes.layers, sizes.dim),
+        "samples": [f"It is {number + i}." for i in range(3)],
+    }
+
+
+def heads_of(number: int, sizes: SampleSizes) -> dict[str, Any]:
+    """The graph over all heads of one sample, with a prompt of one token."""
+    random = np.random.default_rng(number)
+    tokens, width = int(random.integers(1, sizes.max_tokens + 1)), sizes.layers * sizes.heads
+    pairs = [(s, t) for t in range(1, tokens) for s in range(t) if random.random() < 0.6]
+    edges = np.array(pairs, np.int32).reshape(-1, 2)
+    marks = np.stack([edges[:, 0] < 1, edges[:, 0] >= 1], axis=1)
+    attention = random.random((len(edges), width)) + sizes.signal * label(number)
+    return {
+        "nodes": random.random((tokens, width)) + sizes.signal * label(number),
+        "answer_start": 1,
+        "edge_source": edges[:, 0],
+        "edge_target": edges[:, 1],
+        "edge_attr": np.concatenate([attention, marks], axis=1),
+    }
+
+
+def write_answers(store: Path, shards: int, rows: int, batch_rows: int, sizes: SampleSizes) -> Path:
+    def fixed(name: str, *shape: int) -> pa.Field:
+        kind = pa.float16()
+        for size in reversed(shape):
+            kind = pa.list_(kind, size)
+        return shaped(name, kind, *shape)
+
+    by_head, by_node = (sizes.layers, sizes.heads), (sizes.layers, sizes.features)
+    fields = [
+        *(pa.field(name, pa.string()) for name in ("question", "category")),
+        pa.field("accepted_answers", pa.list_(pa.string())),
+        *(pa.field(name, pa.string()) for name in ("answer", "stop_reason")),
+        pa.field("prompt_length", pa.int32()),
+        *(
+            shaped(f"token_{name}", pa.list_(pa.float32()), "answer")
+            for name in ("logprobs", "entropies")
+        ),
+        *(
+            fixed(name, *by_head)
+            for name in ("lookback", "log_diagonal_all", "log_diagonal_answer")
+        ),
+        fixed("laplacian_top", *by_head, TOP),
+        fixed("laplacian_answer", *by_head),
+        *(fixed(name, *by_node) for name in ("node_mean", "node_max", "node_prompt")),
+        fixed("state_mean", sizes.layers, sizes.dim),
+        pa.field("samples", pa.list_(pa.string())),
+    ]
+    return _write_each(store, "answers", fields, answer_of, shards, rows, batch_rows, sizes)
+
+
+def write_heads(store: Path, shards: int, rows: int, batch_rows: int, sizes: SampleSizes) -> Path:
+    width = sizes.layers * sizes.heads
+    fields = [
+        shaped("nodes", pa.list_(pa.list_(pa.float16(), width)), "tokens", width),
+        pa.field("answer_start", pa.int32()),
+        shaped("edge_source", pa.list_(pa.int32()), "edges"),
+        shaped("edge_target", pa.list_(pa.int32()), "edges"),
+        shaped("edge_attr", pa.list_(pa.list_(pa.float16(), width + 2)), "edges", width + 2),
+    ]
+    return _write_each(store, "heads", fields, heads_of, shards, rows, batch_rows, sizes)
+
+
+def _write_each(store, kind, fields, make, shards, rows, batch_rows, sizes) -> Path:  # type: ignore[no-untyped-def]
+    """Rows that are made one by one."""
+
+    def columns(ids: np.ndarray) -> dict[str, pa.Array]:
+        made = [make(int(i), sizes) for i in ids]
+        return {
+            field.name: _of_values([m[field.name] for m in made], field.type) for field in fields
+        }
+
+    return _write(store, kind, pa.schema([*LABELLED, *fields]), columns, shards, rows, batch_rows)
+
+
+def _of_values(values: list[Any], kind: pa.DataType) -> pa.Array:
+    inner = kind
+    while is_list(inner):
+        inner = inner.value_type
+    if pa.types.is_floating(inner):
+        dtype = inner.to_pandas_dtype()
+        values = [np.asarray(value, dtype).tolist() for value in values]
+    return pa.array(values, kind)
 
 
 def write_sequences(

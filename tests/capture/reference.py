@@ -41,6 +41,12 @@ def laplacian_diagonal(attention: np.ndarray) -> np.ndarray:
     return result
 
 
+def answer_mean(hidden: np.ndarray, prompt_length: int) -> np.ndarray:
+    """Mean over answer tokens of every layer's state; zeros when the answer is empty."""
+    answer = hidden[:, prompt_length:]
+    return answer.mean(1) if answer.shape[1] else np.zeros_like(hidden[:, 0])
+
+
 def lookback(attention: np.ndarray, prompt_length: int) -> np.ndarray:
     """Mean over answer tokens of a / (a + b): mean attention on the context and on the answer."""
     tokens = attention.shape[-1]

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from clew import TraceBatchLoader
-from clew.capture import ExtractConfig, ExtractResult, LoadedModel, extract
+from clew.capture import ExtractConfig, ExtractResult, LoadedModel, extract, job
 from clew.capture.decode import Decoder
 from clew.errors import ClewError, DiskFullError, InputError, SettingsMismatchError, StoreError
 from clew.shards import (
@@ -44,6 +44,8 @@ class Sayings:
         self.lines.append(message)
 
     def begin(self, *_: Any) -> None: ...
+
+    def keep(self, *_: Any) -> None: ...
 
     def advance(self, *_: Any) -> None: ...
 
@@ -190,6 +192,27 @@ def test_other_questions_are_refused(capture: Any, store: Path, questions_file: 
         capture(store.name, questions=changed)
 
 
+def test_a_store_begun_by_an_older_clew_goes_on_with_the_columns_it_has(
+    capture: Any, compact_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    describe = job._describe_settings
+
+    def describe_as_before(*given: Any) -> dict[str, Any]:
+        return {k: v for k, v in describe(*given).items() if k != "answer_hidden"}
+
+    with monkeypatch.context() as older:
+        older.setattr(job, "_describe_settings", describe_as_before)
+        assert capture(should_stop=lambda: True).traces_made == 8
+    said = Sayings()
+    assert capture(reporter=said).traces_made == 62
+    assert any("older clew, without answer_hidden: it goes on" in line for line in said.lines)
+    found, now = read_columns(tmp_path / "new"), read_columns(compact_store)
+    assert found == {name: now[name] for name in now if name != "answer_hidden"}
+    trace = TraceBatchLoader(tmp_path / "new").get_batch(0)[0]
+    with pytest.raises(KeyError, match='this trace has no field "answer_hidden"'):
+        trace["answer_hidden"]
+
+
 def test_a_folder_with_other_things_in_it_is_refused(capture: Any, tmp_path: Path) -> None:
     (tmp_path / "new").mkdir()
     (tmp_path / "new" / "thesis.docx").touch()
@@ -231,6 +254,7 @@ def test_empty_answers_are_kept_and_named(capture: Any, tmp_path: Path) -> None:
     assert [(t["answer"], t["stop_reason"]) for t in traces] == [("", "end")] * 5
     assert all(len(t["tokens"]) == t["prompt_length"] for t in traces)
     assert all(np.isfinite(t["last_hidden"]).all() for t in traces)
+    assert not any(t["answer_hidden"].any() for t in traces)
     [note] = read_manifest(tmp_path / "new").notes
     assert note.startswith("batch 0: 5 empty answers: ")
     assert set(note.split(": ")[2].split(", ")) == {"q0", "q1", "q2", "q3", "q4"}
@@ -514,5 +538,5 @@ def assert_nearly_same_store(found: Path, expected: Path) -> None:
     for ours, theirs in zip(
         TraceBatchLoader(found).iter_traces(), TraceBatchLoader(expected).iter_traces(), strict=True
     ):
-        for name in ("last_hidden", "nodes", "edge_weight", "laplacian_diagonal", "lookback"):
+        for name in ("last_hidden", "answer_hidden", "nodes", "edge_weight", "lookback"):
             assert np.allclose(ours[name], theirs[name], rtol=5e-3, atol=5e-3), name

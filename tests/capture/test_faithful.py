@@ -14,8 +14,14 @@ from clew.capture.models import LoadedModel, load_model
 from clew.capture.prompts import choose_prompt, shared_prefix, tokenize_prompts
 from clew.capture.record import Reduced
 from clew.capture.stopping import Cut
-from tests.builders import make_decoder, ragged_prompts, tiny_loaded
-from tests.capture.reference import PlainPass, laplacian_diagonal, lookback, pass_plainly
+from tests.builders import VOCABULARY, make_decoder, ragged_prompts, tiny_loaded
+from tests.capture.reference import (
+    PlainPass,
+    answer_mean,
+    laplacian_diagonal,
+    lookback,
+    pass_plainly,
+)
 
 TOLERANCE = 1e-4
 BATCH_SIZES = (1, 2, 7, 32)
@@ -48,10 +54,23 @@ def test_the_fixed_shape_passes_of_a_gpu_are_as_faithful(loaded: LoadedModel, cu
     assert worst_error(decoder, prompts, answers, reduced) < TOLERANCE
 
 
+@pytest.mark.parametrize("graphs", [False, True])
+def test_answers_that_end_at_different_times_are_as_faithful(
+    loaded: LoadedModel, graphs: bool
+) -> None:
+    prompts = ragged_prompts(9, [40, 41])
+    decoder = make_decoder(loaded, prefix=[40, 41], max_new_tokens=20)
+    decoder.answer_end.end_tokens = list(range(0, VOCABULARY, 5))
+    decoder.graphs = graphs
+    answers, reduced = decoder.answer(prompts)
+    assert len({len(answer.tokens) for answer in answers}) > 2
+    assert worst_error(decoder, prompts, answers, reduced) < TOLERANCE
+
+
 def test_long_prompts_are_passed_in_pieces(
     loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clew.capture.decode.MAX_BLOCK", 3000)
+    monkeypatch.setattr("clew.capture.batch.MAX_BLOCK", 3000)
     prompts = ragged_prompts(7)
     decoder = make_decoder(loaded)
     answers, reduced = decoder.answer(prompts)
@@ -127,6 +146,10 @@ def test_the_embedded_model_is_recorded_faithfully(embedded: LoadedModel, size: 
         mine = np.abs(trace["last_hidden"] - truth.hidden[:, -1]).max()
         plain_error = np.abs(plain.hidden[:, -1] - truth.hidden[:, -1]).max()
         assert mine < max(TOLERANCE, 3 * plain_error)
+        exact_mean = answer_mean(truth.hidden, len(prompts[row]))
+        mine = np.abs(trace["answer_hidden"] - exact_mean).max()
+        plain_error = np.abs(answer_mean(plain.hidden, len(prompts[row])) - exact_mean).max()
+        assert mine < max(TOLERANCE, 3 * plain_error)
 
 
 def worst_error(
@@ -156,6 +179,7 @@ def differences(decoder: Decoder, trace: dict, plain: PlainPass) -> Iterator[tup
     at_source = np.take_along_axis(mean, trace["edge_source"].astype(int), axis=-1)
     expected = {
         "last_hidden": plain.hidden[:, -1],
+        "answer_hidden": answer_mean(plain.hidden, trace["prompt_length"]),
         "nodes": nodes,
         "edge_weight": strongest,
         "laplacian_diagonal": laplacian_diagonal(plain.attention),
@@ -183,6 +207,7 @@ def split(
         yield {
             "prompt_length": len(prompt),
             "last_hidden": reduced.last_hidden[row].numpy(),
+            "answer_hidden": reduced.answer_hidden[row].numpy(),
             "lookback": reduced.lookback[row].numpy(),
             "nodes": reduced.nodes[flat].reshape(layers, tokens, -1).numpy(),
             "edge_weight": reduced.edge_weight[flat].reshape(layers, tokens, -1).numpy(),

@@ -17,7 +17,10 @@ from tests.builders import write_questions
 from tests.cli.running import Ended
 from tests.stores import assert_same_store, flip_byte, offset_of
 
-COMMANDS = (*("extract", "inspect", "label", "preprocess", "plan", "train", "verify", "convert"),)
+COMMANDS = (
+    *("extract", "inspect", "label", "preprocess", "plan", "train", "compare", "show"),
+    *("verify", "convert"),
+)
 SETTINGS = (
     *("--batch-size", "20", "--generation-batch", "8", "--max-new-tokens", "6"),
     *("--node-dim", "4", "--edges-per-token", "4", "--device", "cpu"),

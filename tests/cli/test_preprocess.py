@@ -66,7 +66,14 @@ def test_a_terminal_gets_a_bar(
         (["--top-k", "5"], "clew: --top-k 5 is more than"),
         (["--top-k", "0"], "clew: --top-k 0 makes no sense"),
         (["--score-threshold", "7"], "clew: --score-threshold 7 makes no sense"),
-        (["--no-graphs", "--no-sequences"], "clew: --no-sequences and --no-graphs together"),
+        (
+            ["--no-graphs", "--no-sequences", "--no-answers", "--no-heads"],
+            "clew: --no-sequences, --no-graphs, --no-answers, --no-heads together leave nothing",
+        ),
+        (
+            ["--no-graphs", "--no-sequences", "--no-answers"],
+            "keeps no attention maps, so only sequences, graphs and answers can be made of it",
+        ),
         (["--scores-file", "nowhere.csv"], "nowhere.csv"),
         (["--score-column", "nothing"], "nothing"),
         (["--split-by", "moon"], "moon"),
@@ -125,8 +132,30 @@ def test_inspect_a_folder_and_a_store_in_it(preprocess: Any, run: Any, tmp_path:
     shown = json.loads(run("inspect", tmp_path / "out", "--json").out)
     assert [split["split"] for split in shown["balance"]] == ["train", "validation", "test"]
     assert sum(split["samples"] for split in shown["balance"]) == 70
-    assert [store["kind"] for store in shown["stores"]] == ["sequences", "graphs"]
+    assert [store["kind"] for store in shown["stores"]] == ["sequences", "graphs", "answers"]
+    assert "laplacian_top" in shown["answer_fields"] and "score" not in shown["answer_fields"]
     assert 1 < shown["graphs"]["edges_per_token"] <= 4
+
+
+def test_all_kinds_of_traces_kept_in_full_can_be_shown_and_checked(
+    preprocess: Any, run: Any, full_store: Path, tmp_path: Path
+) -> None:
+    assert preprocess(tmp_path / "out", store=full_store).code == 0
+    text = run("inspect", tmp_path / "out").out
+    assert "answers: 12 answers, " in text and "heads: 12 graphs over all heads, " in text
+    assert "edges, over all heads" in text and "of each answer: question, category, " in text
+    assert "  source.capture.model: id " in text
+    for kind in ("answers", "heads"):
+        assert run("verify", tmp_path / "out" / kind).code == 0
+        assert "share made up" in run("inspect", tmp_path / "out" / kind).out
+
+
+def test_what_is_not_wanted_is_not_made(preprocess: Any, full_store: Path, tmp_path: Path) -> None:
+    assert preprocess(tmp_path / "out", "--no-heads", "--no-answers", store=full_store).code == 0
+    assert {path.name for path in (tmp_path / "out").iterdir() if path.is_dir()} == {
+        "sequences",
+        "graphs",
+    }
 
 
 def test_inspect_converted_samples(run: Any, tmp_path: Path) -> None:

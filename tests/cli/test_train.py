@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from clew.cli import build_app, main
-from clew.detect import NETWORKS, TrainRunConfig
+from clew.detect import NETWORKS, USUAL_NETWORKS, TrainRunConfig
 from tests.detect.making import write_learnable
 from tests.engine.children import start, wait, wait_until
 from tests.features.making import write_scores
@@ -139,7 +139,7 @@ def test_all_three_by_default_with_every_setting(run: Any, folder: Path) -> None
     ended = run("train", *flags.split(), *QUICK)
     assert ended.code == 0, ended.err
     runs = json.loads((folder / "results" / "results.json").read_text())["runs"]
-    assert [entry["model"] for entry in runs] == list(NETWORKS)
+    assert [entry["model"] for entry in runs] == list(USUAL_NETWORKS)
     for entry in runs:
         assert entry["plan"]["grad_accum"] == 2 and entry["plan"]["gradient_checkpointing"]
         assert entry["loss"]["focal_gamma"] == 2 and entry["loss"]["label_smoothing"] == 0.1

@@ -15,17 +15,24 @@ PLAIN = PlanRequest(device="cpu", calibrate=False, batch_size=16, num_workers=0)
 
 
 def write_learnable(folder: Path, **sizes: Any) -> Path:
-    """Samples whose sequences tell, almost always, whether the answer is made up."""
-    plain = samples.sequence_of
+    """Samples that tell, almost always, whether the answer is made up."""
+    plain, plain_graph = samples.sequence_of, samples.graph_of
 
     def telling(number: int, layers: int, dim: int) -> np.ndarray:
         values = plain(number, layers, dim)
         values[:, : dim // 2] += 1.5 * samples.label(number)
         return values
 
+    def telling_graph(number: int, *of: int) -> dict[str, np.ndarray]:
+        graph = plain_graph(number, *of)
+        graph["nodes"][:, 0] += 4 * samples.label(number)
+        return graph
+
+    options = {"shards": 3, "rows": 80, "heads": True, "signal": 0.5, **sizes}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(samples, "sequence_of", telling)
-        return samples.write_samples(folder, **{"shards": 3, "rows": 80, **sizes})
+        patch.setattr(samples, "graph_of", telling_graph)
+        return samples.write_samples(folder, **options)
 
 
 def small_run(data: Path, out: Path, **changes: Any) -> TrainRunConfig:

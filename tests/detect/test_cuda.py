@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from clew.detect import load_detector, train_detectors
-from clew.engine import PlanRequest
+from clew.detect import NETWORKS, load_detector, train_detectors
+from clew.engine import PlanRequest, TrainConfig
 from tests.detect.making import small_run
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
@@ -15,7 +15,9 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is 
 @pytest.mark.parametrize("cache", [None, 2], ids=["on the GPU", "from the files"])
 def test_all_networks_learn(learnable: Path, tmp_path: Path, cache: int | None) -> None:
     request = PlanRequest(device="cuda", batch_size=16, max_cache_batches=cache)
-    for run in train_detectors(small_run(learnable, tmp_path, request=request)):
+    options = {"networks": tuple(NETWORKS), "train": TrainConfig(epochs=12, lr=0.003)}
+    for run in train_detectors(small_run(learnable, tmp_path, request=request, **options)):
         assert run["plan"]["device"] == "cuda"
-        assert run["test_auroc"] > 0.9, run["model"]
+        # One in seven of the samples has no answer, and CHARM then nothing to read.
+        assert run["test_auroc"] > (0.75 if run["model"] == "charm" else 0.9), run["model"]
         assert load_detector(tmp_path / run["model"], "cuda").threshold == run["threshold"]

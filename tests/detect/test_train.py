@@ -253,7 +253,7 @@ def test_the_loss_is_as_wished(
 
 
 def test_plans_without_training(learnable: Path, tmp_path: Path) -> None:
-    plans = plan_models(small_run(learnable, tmp_path / "out"))
+    plans = plan_models(small_run(learnable, tmp_path / "out", networks=tuple(NETWORKS)))
     assert plans.keys() == NETWORKS.keys()
     assert all(plan.batch_size == 16 for plan in plans.values())
     assert not (tmp_path / "out").exists()

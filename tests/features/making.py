@@ -13,7 +13,7 @@ from clew.shards import ShardReader, ShardWriter, StoreReader, add_shard, read_m
 from clew.shards.manifest import write_manifest
 from clew.traces import Trace
 
-KINDS = ("sequences", "graphs")
+KINDS = ("sequences", "graphs", "answers")
 
 
 def score_of(number: int) -> float:
@@ -93,13 +93,17 @@ def overwrite_value(shard: Path, column: str, row: int, place: int, value: Any) 
 
 
 def rewrite_rows(store: Path, out: Path, rows_per_shard: int, **columns: list[Any]) -> Path:
-    """The traces of a store in shards of another size; `columns` replace whole columns."""
+    """The traces of a store in shards of another size; `columns` replace whole columns, or come
+    to them."""
     old = StoreReader(store)
     batches = [ShardReader(store / shard.file) for shard in old.shards]
     table = pa.Table.from_batches(
         [r.record_batch(i) for r in batches for i in range(r.num_record_batches)]
     ).combine_chunks()
     for name, values in columns.items():
+        if name not in table.schema.names:
+            table = table.append_column(name, [pa.array(values)])
+            continue
         index, field = table.schema.get_field_index(name), table.schema.field(name)
         table = table.set_column(index, field, pa.array(values, field.type))
     out.mkdir(parents=True)

@@ -15,6 +15,10 @@ def assert_same_arrays(trace: Trace, record: dict[str, Any]) -> None:
         np.testing.assert_array_equal(trace[name], np.stack(record[name]), strict=True)
     last = np.stack([layer[-1] for layer in record["hidden_states"]])
     np.testing.assert_array_equal(trace["last_hidden"], last, strict=True)
+    if trace["prompt_length"] is not None:
+        answer = np.stack(record["hidden_states"])[:, trace["prompt_length"] :]
+        mean = answer.astype(np.float32).mean(1)
+        np.testing.assert_allclose(trace["answer_hidden"], mean, rtol=1e-3, atol=1e-3)
     np.testing.assert_array_equal(trace["tokens"], record["tokens"])
 
 

@@ -110,7 +110,9 @@ def test_missing_fields_become_null(tmp_path: Path) -> None:
     write_pickle(tmp_path / "old" / "batch_0000.pkl", [record])
     assert convert_folder(tmp_path / "old", tmp_path / "new").complete
     trace = TraceBatchLoader(tmp_path / "new").get_batch(0)[0]
-    for name in ("question", "answer", "prompt_length", "tokens_decoded", "lookback"):
+    for name in ("question", "answer", "prompt_length", "tokens_decoded"):
+        assert trace[name] is None
+    for name in ("lookback", "answer_hidden"):  # the answer's beginning is not known
         assert trace[name] is None
     assert trace["question_id"] == "record_0"
     assert "without a question id" in read_manifest(tmp_path / "new").notes[0]

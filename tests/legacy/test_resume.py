@@ -5,14 +5,17 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from clew.errors import SettingsMismatchError
 from clew.legacy import convert_folder
 from clew.legacy.store import ConvertedStore
-from clew.shards import read_manifest, verify_store
+from clew.legacy.trace_rows import TraceFormat
+from clew.shards import ShardReader, read_manifest, verify_store
 from clew.traces import TraceBatchLoader
+from clew.traces.schema import Keep
 from tests.legacy.old_files import write_traces
 from tests.stores import read_rows
 
@@ -40,6 +43,27 @@ def test_a_mended_file_is_taken_in_and_a_removed_one_forgotten(tmp_path: Path) -
     result = convert_folder(old, new)
     assert (result.complete, result.files, result.already) == (True, 2, 1)
     assert read_manifest(new).skipped == ()
+
+
+def test_a_store_begun_by_an_older_clew_goes_on_with_the_columns_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    fit = TraceFormat.fit
+
+    def fit_as_before(samples: list[Any], keep: Keep) -> TraceFormat:
+        form = fit(samples, keep)
+        return TraceFormat(form.shape, keep, form.basis, answer_hidden=False)
+
+    write_traces(old, 0)
+    with monkeypatch.context() as older:
+        older.setattr(TraceFormat, "fit", fit_as_before)
+        convert_folder(old, new)
+    write_traces(old, 1)
+    assert convert_folder(old, new).traces == 4
+    first, second = (ShardReader(path).schema for path in sorted(new.glob("batch_*.arrow")))
+    assert first.equals(second)
+    assert "answer_hidden" not in first.names
 
 
 _KILLED_AT_SECOND_FILE = """

@@ -5,7 +5,7 @@ import torch
 
 from clew.models.graphs import Neighbours
 from clew.models.messages import _sum_in_pieces
-from tests.models.making import logits_of, make_batch, make_network
+from tests.models.making import NETWORKS, logits_of, make_batch_for, make_network
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -28,9 +28,9 @@ def test_one_kernel_sums_what_the_pieces_sum(width: int, features: int) -> None:
         assert torch.allclose(mine, theirs, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["lstm", "gnn_det", "gvae"])
+@pytest.mark.parametrize("name", NETWORKS)
 def test_a_gpu_gives_what_the_cpu_gives(name: str) -> None:
-    batch, network = make_batch(), make_network(name, dropout=0.0)
+    batch, network = make_batch_for(name), make_network(name, dropout=0.0)
     results = []
     for device in ("cpu", "cuda"):
         network = network.to(device).eval()

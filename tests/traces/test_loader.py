@@ -99,6 +99,7 @@ def test_a_compact_trace_has_these_fields_and_shapes(loader: TraceBatchLoader) -
         "token_logprobs": (answer,),
         "token_entropies": (answer,),
         "last_hidden": (LAYERS, DIM),
+        "answer_hidden": (LAYERS, DIM),
         "nodes": (LAYERS, tokens, NODE_DIM),
         "edge_source": (LAYERS, tokens, EDGES),
         "edge_weight": (LAYERS, tokens, EDGES),
@@ -120,6 +121,8 @@ def test_a_full_trace_has_states_and_maps_as_the_older_tools_kept_them(full_stor
         assert np.allclose(trace["attentions"].astype(np.float32).sum(-1), 1, atol=1e-2)
         last = trace["hidden_states"][:, -1]
         assert np.allclose(last, trace["last_hidden"], rtol=2e-3, atol=2e-3)
+        answer = trace["hidden_states"][:, trace["prompt_length"] :].astype(np.float32)
+        assert np.allclose(answer.mean(1), trace["answer_hidden"], rtol=4e-3, atol=4e-3)
 
 
 def test_arrays_are_views_that_cannot_be_written(loader: TraceBatchLoader) -> None:

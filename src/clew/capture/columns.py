@@ -14,6 +14,7 @@ def reduced_columns(reduced: Reduced) -> dict[str, np.ndarray]:
         name: to_float16(getattr(reduced, name))
         for name in (
             "last_hidden",
+            "answer_hidden",
             "nodes",
             "edge_weight",
             "attention_log_diagonal",

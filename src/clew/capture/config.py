@@ -1,5 +1,6 @@
 """What the user asks of a capture, checked once."""
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -34,6 +35,8 @@ class ExtractConfig:
     dtype: str = "auto"
     device: str = "auto"
     quantize: Quantize | None = None
+    samples: int = 0
+    sample_temperature: float = 1.0
     part: Part = field(default_factory=Part)
 
     def __post_init__(self) -> None:
@@ -42,6 +45,13 @@ class ExtractConfig:
         for name in ("num_samples", "generation_batch"):
             if getattr(self, name) is not None:
                 self._require_positive(name, getattr(self, name))
+        if self.samples < 0:
+            raise InputError(f"--samples {self.samples} makes no sense: use 0 or more.")
+        if not 0 < self.sample_temperature < math.inf:
+            raise InputError(
+                f"--sample-temperature {self.sample_temperature:g} makes no sense: use a number "
+                f"above 0; 1 draws answers as likely as the model finds them."
+            )
         if self.prompt is not None:
             require_placeholder(self.prompt)
         self._require_one_of("cut", self.cut, ("sentence", "line", "none"))

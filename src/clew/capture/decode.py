@@ -7,34 +7,23 @@ with (system message, instruction) are passed once for the whole run.
 
 import inspect
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from clew.capture.basis import Basis
+from clew.capture.batch import PaddedBatch
 from clew.capture.cache import RoomyCache
 from clew.capture.choose import Chosen, choose_tokens, score_answers
-from clew.capture.graph import StepGraph
 from clew.capture.observe import ModelObserver
-from clew.capture.record import CompactRecord, Reduced, Slots
+from clew.capture.record import CompactRecord, Reduced
 from clew.capture.stopping import AnswerEnd, StopReason, repetition_start
 from clew.traces.schema import TraceShape
-
-# The largest attention block (rows x heads x tokens x columns, in numbers) of one pass; longer
-# prompts are passed in pieces.
-MAX_BLOCK = 1 << 26
-_MAX_GROUPS = 4
-_MIN_GROUP_ROWS = 32
-
-
-# Passes the chosen token of every row that goes on, and chooses the next.
-Stepper = Callable[[Chosen, list[bool], int], Chosen]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +123,7 @@ class Decoder:
             started = self._now()
             chosen = choose_tokens(torch.cat(batch.pass_prompts(keep=1))[:, -1])
             passed = self._now()
-            step, everyone = batch.stepper(), [True] * len(prompts)
+            step, everyone = batch.stepper(choose_tokens), [True] * len(prompts)
             step(chosen, everyone, 0)
             warm = self._now()
             step(chosen, everyone, 1)
@@ -171,8 +160,8 @@ class Decoder:
         return Prefix(tokens=tokens, cache=batch.cache, record=batch.record)
 
 
-class Batch:
-    """The state of one batch: slots, cache, record, and the rows that still go on."""
+class Batch(PaddedBatch):
+    """A batch of answers with the record of all its passes."""
 
     def __init__(
         self,
@@ -182,64 +171,24 @@ class Batch:
         room: int,
         answer_lengths: Sequence[int] | None = None,
     ) -> None:
-        self.decoder = decoder
-        prefix = decoder.prefix
-        skip, device = len(prefix.tokens), decoder.device
-        rests = [list(sequence[skip:]) for sequence in sequences]
-        width = max(len(rest) for rest in rests)
-        self.ids = torch.tensor([[0] * (width - len(r)) + r for r in rests], device=device)
-        self.paddings = [width - len(rest) for rest in rests]
-        given = torch.tensor(answer_lengths or [0] * len(rests), device=device)
-        self.slots = Slots(
-            prefix=skip,
-            width=width,
-            room=room,
-            padding=torch.tensor(self.paddings, device=device),
-            prompt_end=skip + width - given,
-        )
+        super().__init__(decoder, sequences, room=room, answer_lengths=answer_lengths)
         self.record = CompactRecord(decoder.shape, decoder.basis, self.slots, decoder.dtype)
-        self.cache = RoomyCache(decoder.observer.num_layers, len(rests), self.slots.count)
-        if prefix.cache is not None and prefix.record is not None:
-            self.cache.fill(prefix.cache)
-            self.record.fill_prefix(prefix.record)
-        self.rows = torch.arange(len(rests), device=device)
-        self.lengths = torch.tensor([len(sequence) for sequence in sequences], device=device)
-        self.used = self.slots.used(self.lengths + room)
+        if decoder.prefix.record is not None:
+            self.record.fill_prefix(decoder.prefix.record)
 
-    def pass_prompts(self, keep: int) -> list[Float[Tensor, "rows keep vocabulary"]]:
-        """Pass everything but the shared prefix; logits of the last tokens, a group after another.
+    def expect(
+        self, rows: Int[Tensor, " rows"], start: int, valid: Bool[Tensor, "rows tokens"]
+    ) -> None:
+        self.record.expect(rows, start, valid)
 
-        A large batch is passed in groups of rows: where they are sorted by length, as they are
-        in a run, each group is padded only to its own longest prompt.
-        """
-        count = len(self.rows)
-        groups = max(1, min(_MAX_GROUPS, count // _MIN_GROUP_ROWS))
-        edges = [count * i // groups for i in range(groups + 1)]
-        return [self._pass_group(first, last, keep) for first, last in pairwise(edges)]
-
-    def _pass_group(
-        self, first: int, last: int, keep: int
-    ) -> Float[Tensor, "rows keep vocabulary"]:
-        """Pass the prompts of some rows, in pieces when they are long."""
-        rows = self.rows[first:last]
-        block = (last - first) * self.decoder.shape.heads * self.slots.count
-        piece = max(keep, MAX_BLOCK // block)
-        width = self.slots.width
-        start = min(self.paddings[first:last])
-        # The last piece is never cut short: its logits are wanted.
-        stops = list(range(width, start, -piece))[::-1]
-        for stop in stops:
-            self.cache.go_to(self.slots.prefix + start, first, last)
-            ids = self.ids[first:last, start:stop]
-            logits = self._pass(rows, ids, self.slots.prefix + start, keep)
-            start = stop
-        return logits
+    def expect_steps(self, slot: Int[Tensor, " 1"], alive: Bool[Tensor, " rows"]) -> None:
+        self.record.expect_steps(slot, alive)
 
     def generate(self) -> list[_Draft]:
         """Choose and pass tokens until every row is done."""
         drafts = [_Draft() for _ in range(len(self.rows))]
         chosen = choose_tokens(torch.cat(self.pass_prompts(keep=1))[:, -1])
-        step = self.stepper()
+        step = self.stepper(choose_tokens)
         for number in range(self.decoder.max_new_tokens):
             going = self._extend(drafts, chosen)
             if not any(going):
@@ -248,51 +197,10 @@ class Batch:
         self._explain_ends(drafts, chosen)
         return drafts
 
-    def stepper(self) -> Stepper:
-        """How the next tokens are passed: a captured graph on a GPU, plain passes elsewhere."""
-        if self.decoder.graphs:
-            return StepGraph(self)
-        return self._step
-
-    def _step(self, chosen: Chosen, going: list[bool], number: int) -> Chosen:
-        """Pass the chosen token of every row that goes on; drop the others from the batch."""
-        tokens = chosen.tokens
-        if not all(going):
-            keep = torch.tensor([i for i, goes in enumerate(going) if goes], device=tokens.device)
-            self.rows, tokens = self.rows[keep], tokens[keep]
-            self.cache.keep_rows(keep)
-        start = self.slots.prefix + self.slots.width + number
-        self.cache.go_to(start)
-        return choose_tokens(self._pass(self.rows, tokens[:, None], start, 1)[:, -1])
-
     def finish(self, answer_lengths: Sequence[int]) -> Reduced:
         answers = torch.tensor(list(answer_lengths), device=self.lengths.device)
         lengths = self.lengths if self.slots.room == 0 else self.lengths + answers
         return self.record.finish(lengths, answers)
-
-    def _pass(
-        self,
-        rows: Int[Tensor, " rows"],
-        ids: Int[Tensor, "rows tokens"],
-        start: int,
-        keep: int,
-    ) -> Float[Tensor, "rows keep vocabulary"]:
-        used = self.used[rows, : start + ids.shape[1]]
-        positions = (used.cumsum(1) - 1).clamp(min=0)[:, start:]
-        self.record.expect(rows, start, used[:, start:])
-        return self.forward(ids, used.long(), positions, keep)
-
-    def forward(
-        self, ids: Int[Tensor, "rows tokens"], mask: Tensor, positions: Tensor, keep: int
-    ) -> Float[Tensor, "rows keep vocabulary"]:
-        output = self.decoder.model(
-            input_ids=ids,
-            attention_mask=mask,
-            past_key_values=self.cache,
-            use_cache=True,
-            **self.decoder.arguments(positions, keep),
-        )
-        return output.logits[:, -keep:]
 
     def _extend(self, drafts: list[_Draft], chosen: Chosen) -> list[bool]:
         """Add each row's token to its draft, or close the draft; says which rows go on."""

@@ -22,6 +22,7 @@ from clew.capture.models import LoadedModel, load_model
 from clew.capture.plan import full_bytes, make_batches
 from clew.capture.record import Reduced
 from clew.capture.reporter import LoggingReporter, Progress, Reporter
+from clew.capture.sample import Sampler
 from clew.capture.store import refuse_foreign_folder
 from clew.errors import ClewError
 from clew.questions import load_questions
@@ -77,6 +78,11 @@ def extract(
             with explained_out_of_memory("a single prompt", loaded.model.device):
                 estimate = estimate_job(job, pending)
             planned = job.rows_in(job.own_shards())
+            if config.samples:
+                reporter.say(
+                    f"besides each answer, {config.samples} more are drawn at temperature "
+                    f"{config.sample_temperature:g}, as text"
+                )
             reporter.begin(planned - job.rows_in(pending), planned, estimate)
         with Background(reporter) as background:
             for number in pending:
@@ -152,9 +158,9 @@ class _ShardCapture:
 
     def _capture(self, ids: list[int], wanted: set[int]) -> Iterator[Callable[[], pa.RecordBatch]]:
         """Answer and record a batch; what puts it into Arrow is left to the writer's thread."""
-        for part, answers, reduced in self._answer(ids):
+        for part, answers, samples, reduced in self._answer(ids):
             columns = reduced_columns(reduced)
-            compact = functools.partial(self._compact_batch, part, answers, columns)
+            compact = functools.partial(self._compact_batch, part, answers, samples, columns)
             if self.job.config.keep == "compact" and wanted.issuperset(part):
                 yield compact
                 continue
@@ -166,17 +172,21 @@ class _ShardCapture:
             else:
                 yield lambda batch=some: batch  # type: ignore[misc]
 
-    def _answer(self, ids: list[int]) -> Iterator[tuple[list[int], list[Answer], Reduced]]:
+    def _answer(
+        self, ids: list[int]
+    ) -> Iterator[tuple[list[int], list[Answer], list[list[list[int]]], Reduced]]:
         """Answer a batch; when the device's memory is too small, in halves, and say so."""
         if len(ids) <= self.job.plan.rows:
             try:
+                # Samples first: the record of the answers need not wait in the device's memory.
+                samples = self._sample(ids)
                 answers, reduced = self._decode(ids)
             except RuntimeError as error:
                 if not is_out_of_memory(error):
                     raise
                 self._shrink(ids, error)
             else:
-                yield ids, answers, reduced
+                yield ids, answers, samples, reduced
                 return
             free_memory()
         half = -(-len(ids) // 2)
@@ -188,6 +198,15 @@ class _ShardCapture:
         if self.job.config.num_beams > 1:
             return answer_with_beams(self.job.decoder, prompts, self.job.config.num_beams)
         return self.job.decoder.answer(prompts)
+
+    def _sample(self, ids: list[int]) -> list[list[list[int]]]:
+        """The tokens of each question's samples, none when none are asked for."""
+        job, count = self.job, self.job.config.samples
+        if not count:
+            return []
+        sampler = Sampler(job.decoder, count=count, temperature=job.config.sample_temperature)
+        question_ids = [job.questions[i].id for i in ids]
+        return sampler.sample([job.prompts[i] for i in ids], question_ids, job.plan)
 
     def _shrink(self, ids: list[int], error: RuntimeError) -> None:
         """Smaller batches from now on; raises ClewError when a prompt does not even fit alone."""
@@ -204,12 +223,15 @@ class _ShardCapture:
         _add_notes(job.store, [f"batch {self.number}: {sentence}"])
 
     def _compact_batch(
-        self, ids: list[int], answers: Sequence[Answer], arrays: dict[str, np.ndarray]
+        self,
+        ids: list[int],
+        answers: Sequence[Answer],
+        samples: Sequence[Sequence[list[int]]],
+        arrays: dict[str, np.ndarray],
     ) -> pa.RecordBatch:
         job = self.job
         questions = [job.questions[i] for i in ids]
         prompts = [job.prompts[i] for i in ids]
-        texts = job.tokenizer.batch_decode([a.tokens for a in answers], skip_special_tokens=True)
         columns: dict[str, Any] = {
             "global_example_id": ids,
             "example_id": [i - self.rows.start for i in ids],
@@ -218,7 +240,7 @@ class _ShardCapture:
             "question": [q.question for q in questions],
             "category": [q.category for q in questions],
             "accepted_answers": [list(q.answers) for q in questions],
-            "answer": [text.strip() for text in texts],
+            "answer": self._texts([a.tokens for a in answers]),
             "stop_reason": [a.stop_reason for a in answers],
             "tokens": [[*p, *a.tokens] for p, a in zip(prompts, answers, strict=True)],
             "prompt_length": [len(p) for p in prompts],
@@ -226,10 +248,16 @@ class _ShardCapture:
             "token_entropies": [a.entropies for a in answers],
             **arrays,
         }
+        if samples:
+            columns["samples"] = [self._texts(tokens) for tokens in samples]
         answer_counts = [len(a.tokens) for a in answers]
         token_counts = [len(tokens) for tokens in columns["tokens"]]
         schema = pa.schema([field for field in job.schema if field.name in columns])
         return build_record_batch(schema, columns, token_counts, answer_counts)
+
+    def _texts(self, tokens: Sequence[list[int]]) -> list[str]:
+        texts = self.job.tokenizer.batch_decode(tokens, skip_special_tokens=True)
+        return [text.strip() for text in texts]
 
     def _add_full(
         self, sequences: Sequence[Sequence[int]], compact: pa.RecordBatch

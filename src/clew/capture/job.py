@@ -40,7 +40,7 @@ from clew.questions import Question, QuestionSet
 from clew.shards import Manifest, ShardReader, shard_name
 from clew.shards.hashing import hash_file
 from clew.shards.manifest import describe_in_schema, update_manifest
-from clew.traces.schema import TraceShape, trace_schema
+from clew.traces.schema import ANSWER_HIDDEN, TraceShape, trace_schema
 
 # Edges are stored as 16-bit token numbers.
 MAX_TOKENS = 65_535
@@ -110,7 +110,7 @@ def prepare_job(
         node_dim=config.node_dim,
         edges_per_token=config.edges_per_token,
     )
-    prompt = choose_prompt(loaded.tokenizer, config.prompt, config.chat)
+    prompt = choose_prompt(loaded.tokenizer, config.prompt, config.chat, questions.instruction)
     texts = [question.question for question in questions.questions]
     prompts = tokenize_prompts(loaded.tokenizer, prompt, texts)
     usable, skipped = _leave_out_too_long(config, loaded.model, shape, questions, prompts)
@@ -143,10 +143,26 @@ def prepare_job(
         tokenizer=loaded.tokenizer,
         decoder=_make_decoder(config, loaded, observer, shape, basis, kept_prompts),
         plan=plan,
-        schema=describe_in_schema(trace_schema(shape, config.keep), manifest),
+        schema=_shard_schema(config, shape, manifest, reporter),
     )
     _check_batching(job, reporter)
     return job
+
+
+def _shard_schema(
+    config: ExtractConfig, shape: TraceShape, manifest: Manifest, reporter: Reporter
+) -> pa.Schema:
+    """All shards of a store have the same columns, whichever clew began it."""
+    answer_hidden = manifest.settings.get(ANSWER_HIDDEN, False)
+    if not answer_hidden:
+        reporter.say(
+            f"this store was begun by an older clew, without {ANSWER_HIDDEN}: it goes on without "
+            f"(another --out begins one that has it)"
+        )
+    schema = trace_schema(
+        shape, config.keep, answer_hidden=answer_hidden, samples=config.samples > 0
+    )
+    return describe_in_schema(schema, manifest)
 
 
 def _describe_settings(
@@ -157,6 +173,7 @@ def _describe_settings(
     plan: BatchPlan,
 ) -> dict[str, Any]:
     """What the manifest says of a run, and what a later run is held against."""
+    samples = {"samples": config.samples, "sample_temperature": config.sample_temperature}
     return {
         "model": describe_model(config.model, loaded.model, config.quantize),
         "prompt": {"template": prompt.template, "chat": prompt.chat},
@@ -164,9 +181,11 @@ def _describe_settings(
             "max_new_tokens": config.max_new_tokens,
             "num_beams": config.num_beams,
             "cut": config.cut,
+            **(samples if config.samples else {}),
         },
         "questions": {"name": questions.name, "sha256": questions.sha256},
         "keep": config.keep,
+        ANSWER_HIDDEN: True,
         "node_dim": config.node_dim,
         "edges_per_token": config.edges_per_token,
         MACHINE_KEY: {
@@ -206,6 +225,7 @@ def estimate_job(job: Job, pending: Sequence[int]) -> Estimate:
         plan=job.plan,
         seconds_per_prompt_token=prompt_seconds / sum(len(p) for p in sample),
         seconds_per_step=step_seconds,
+        samples=config.samples,
     )
     # Other parts' unfinished shards are no room that this one has.
     parts = [job.store / f"{shard_name(number)}.part" for number in pending]

@@ -18,6 +18,7 @@ MAX_ROWS = 1024
 # Share of the free device memory that a generation batch may take.
 _MEMORY_SHARE = 0.6
 _TEXT_BYTES = 600
+_TOKEN_TEXT_BYTES = 8
 # A `--keep full` trace must fit in memory as a whole; this is the most one may take.
 MAX_FULL_TRACE_BYTES = 1 << 30
 
@@ -102,16 +103,16 @@ def row_bytes(model: PreTrainedModel, shape: TraceShape, width: int) -> int:
 def record_bytes(shape: TraceShape, width: int) -> int:
     """Memory that the compact record of one row takes while it is made."""
     a_token = 4 * shape.node_dim + 8 * shape.edges_per_token + 16 * shape.heads
-    return shape.layers * (4 * shape.dim + width * a_token)
+    return shape.layers * (8 * shape.dim + width * a_token)
 
 
-def trace_bytes(shape: TraceShape, keep: Keep, tokens: int) -> int:
-    """Bytes on disk of one trace with that many tokens."""
+def trace_bytes(shape: TraceShape, keep: Keep, tokens: int, sampled_tokens: int = 0) -> int:
+    """Bytes on disk of one trace with that many tokens, and text of so many sampled ones."""
     a_token = 2 * shape.node_dim + 4 * shape.edges_per_token + 4 * shape.heads
-    size = shape.layers * (2 * shape.dim + 2 * shape.heads + tokens * a_token)
+    size = shape.layers * (4 * shape.dim + 2 * shape.heads + tokens * a_token)
     if keep == "full":
         size += full_bytes(shape, tokens)
-    return size + _TEXT_BYTES + 8 * tokens
+    return size + _TEXT_BYTES + 8 * tokens + _TOKEN_TEXT_BYTES * sampled_tokens
 
 
 def full_bytes(shape: TraceShape, tokens: int) -> int:
@@ -127,16 +128,19 @@ def estimate_run(
     plan: BatchPlan,
     seconds_per_prompt_token: float,
     seconds_per_step: float,
+    samples: int = 0,
 ) -> Estimate:
     """From the measured speed of one batch to the whole run, taking answers at their longest."""
     tokens = [length + max_new_tokens for length in prompt_lengths]
     batches = -(-len(tokens) // plan.rows)
-    size = sum(trace_bytes(shape, keep, count) for count in tokens)
+    sampled = samples * max_new_tokens
+    size = sum(trace_bytes(shape, keep, count, sampled) for count in tokens)
     widest = max(tokens, default=0)
     memory = psutil.Process().memory_info().rss
     memory += 3 * min(plan.rows * record_bytes(shape, widest), plan.tokens * record_bytes(shape, 1))
-    seconds = sum(prompt_lengths) * seconds_per_prompt_token
-    seconds += batches * max_new_tokens * seconds_per_step
+    # Samples need their prompts once more, and batches of the same size as the answers.
+    seconds = sum(prompt_lengths) * seconds_per_prompt_token * (2 if samples else 1)
+    seconds += batches * max_new_tokens * seconds_per_step * (1 + samples)
     return Estimate(traces=len(tokens), bytes=size, memory_bytes=memory, seconds=seconds)
 
 

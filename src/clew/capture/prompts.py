@@ -31,8 +31,11 @@ def require_placeholder(template: str) -> None:
         )
 
 
-def choose_prompt(tokenizer: Any, template: str | None, chat: bool | None) -> Prompt:
-    """The user's template and format, or those that suit the model."""
+def choose_prompt(
+    tokenizer: Any, template: str | None, chat: bool | None, instruction: str = ""
+) -> Prompt:
+    """The user's template and format, or those that suit the model and the questions, which may
+    come with an `instruction` of their own."""
     has_chat = bool(getattr(tokenizer, "chat_template", None))
     if chat and not has_chat:
         raise InputError(
@@ -40,7 +43,8 @@ def choose_prompt(tokenizer: Any, template: str | None, chat: bool | None) -> Pr
             "use --no-chat, or a model that was tuned for chat."
         )
     chat = has_chat if chat is None else chat
-    return Prompt(template=template or (CHAT_PROMPT if chat else PLAIN_PROMPT), chat=chat)
+    own = f"{CHAT_PROMPT} {instruction}".strip() if chat else PLAIN_PROMPT
+    return Prompt(template=template or own, chat=chat)
 
 
 def tokenize_prompts(tokenizer: Any, prompt: Prompt, questions: Sequence[str]) -> list[list[int]]:

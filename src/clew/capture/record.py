@@ -44,8 +44,9 @@ class Slots:
 
 
 class CompactRecord:
-    """A listener that keeps, of every layer: the last token's state, the projected state of
-    every token, the strongest attention edges, the two diagonals and the lookback masses."""
+    """A listener that keeps, of every layer: the last token's state, the sum of the answer's
+    states, the projected state of every token, the strongest attention edges, the two diagonals
+    and the lookback masses."""
 
     def __init__(self, shape: TraceShape, basis: Basis, slots: Slots, dtype: torch.dtype) -> None:
         self.shape, self.basis, self.slots = shape, basis, slots
@@ -55,6 +56,7 @@ class CompactRecord:
         self.edges_kept = min(k, count)
         zeros = functools.partial(torch.zeros, dtype=torch.float32, device=device)
         self.last_hidden = torch.zeros(batch, layers, shape.dim, dtype=dtype, device=device)
+        self.answer_sum = zeros(batch, layers, shape.dim)
         self.nodes = zeros(batch, layers, count, shape.node_dim)
         self.edge_weight = zeros(batch, layers, count, k)
         self.edge_slot = torch.zeros(batch, layers, count, k, dtype=torch.int32, device=device)
@@ -63,7 +65,10 @@ class CompactRecord:
         self.masses = zeros(batch, layers, heads, count, 2)
         self._rows: Int[Tensor, " rows"] = torch.arange(batch, device=device)
         self._start = 0
+        # Known to the host, so that passes over prompts alone need not look for answers.
+        self._first_answer = int(slots.prompt_end.min())
         self._step: tuple[Tensor, Tensor] | None = None
+        self._is_answer: Bool[Tensor, "rows tokens"]
         self._valid: Float[Tensor, "rows 1 1 tokens"]
         self._sides: Float[Tensor, "rows 1 columns 2"]
 
@@ -86,6 +91,7 @@ class CompactRecord:
         in_prompt = slot < self.slots.prompt_end[rows, None]
         sides = torch.stack([in_prompt, ~in_prompt], dim=-1)
         self._sides = sides[:, None].to(self.last_hidden.dtype)
+        self._is_answer = ~in_prompt[:, start:]  # padding lies before the prompts
 
     def expect_steps(self, slot: Int[Tensor, " 1"], alive: Bool[Tensor, " batch"]) -> None:
         """Announce passes of one token for all rows, at the slot that stands in `slot` when the
@@ -102,6 +108,11 @@ class CompactRecord:
         projected = self.basis.project(layer, states)
         self.nodes[self._rows, layer, self._start : stop] = projected
         self.last_hidden[self._rows, layer] = states[:, -1].to(self.last_hidden.dtype)
+        skip = max(0, self._first_answer - self._start)
+        if skip < states.shape[1]:
+            # Chosen, not multiplied by 0: a prompt's infinities must not reach the sum.
+            kept = torch.where(self._is_answer[:, skip:, None], states[:, skip:], 0)
+            self.answer_sum[self._rows, layer] += kept.sum(1, dtype=torch.float32)
 
     def on_attention(self, layer: int, weights: Float[Tensor, "rows heads tokens columns"]) -> None:
         if self._step is not None:
@@ -124,6 +135,7 @@ class CompactRecord:
         self.nodes[:, layer].index_copy_(1, slot, self.basis.project(layer, states))
         last = self.last_hidden[:, layer]
         last.copy_(torch.where(alive[:, None], states[:, -1].to(last.dtype), last))
+        self.answer_sum[:, layer] += torch.where(alive[:, None], states[:, -1], 0).float()
 
     def _step_attention(self, layer: int, weights: Tensor, slot: Tensor, alive: Tensor) -> None:
         weights = weights.to(self._valid.dtype)
@@ -143,6 +155,7 @@ class CompactRecord:
         here = prefix + int(self.slots.padding[row])
         there = prefix + int(other.slots.padding[other_row])
         self.last_hidden[row] = other.last_hidden[other_row]
+        self.answer_sum[row] = other.answer_sum[other_row]
         for name, along in (("nodes", 1), ("edge_weight", 1), ("diagonal", 2), ("masses", 2)):
             source = getattr(other, name)[other_row].narrow(along, there, count)
             getattr(self, name)[row].narrow(along, here, count).copy_(source)
@@ -163,6 +176,7 @@ class CompactRecord:
         index = (used.cumsum(1) - 1).clamp(min=0)
         return Reduced(
             last_hidden=self.last_hidden,
+            answer_hidden=self.answer_sum / answers.clamp(min=1)[:, None, None],
             nodes=_select(self.nodes, used[:, None]),
             edge_source=_select(self._edge_source(), used[:, None]),
             edge_weight=_select(self.edge_weight, used[:, None]),
@@ -206,6 +220,7 @@ class Reduced:
     """The array fields of a batch of traces; ragged ones flat, trace after trace."""
 
     last_hidden: Float[Tensor, "batch layers dim"]
+    answer_hidden: Float[Tensor, "batch layers dim"]
     nodes: Float[Tensor, "layers_tokens node_dim"]
     edge_source: Int[Tensor, "layers_tokens k"]
     edge_weight: Float[Tensor, "layers_tokens k"]

@@ -14,12 +14,14 @@ from clew.shards.manifest import (
     write_manifest,
 )
 from clew.shards.settings import refuse_other_settings
+from clew.traces.schema import ANSWER_HIDDEN
 from clew.version import __version__
 
 # What describes the machine, not the traces: a resumed run may differ in it.
 MACHINE_KEY = "machine"
 # A model's fingerprint tells whether it is the same, under whatever name it was loaded.
-_MAY_DIFFER = (f"{MACHINE_KEY}.", "model.id", "model.revision")
+# A store begun before the answers' mean states were recorded goes on without them.
+_MAY_DIFFER = (f"{MACHINE_KEY}.", "model.id", "model.revision", ANSWER_HIDDEN)
 
 
 def open_trace_store(

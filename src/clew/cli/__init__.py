@@ -36,10 +36,22 @@ def _options(
 
 def build_app() -> typer.Typer:
     """The application with all its commands."""
-    from clew.cli import convert, extract, inspect, label, plan, preprocess, train, verify
+    from clew.cli import (
+        compare,
+        convert,
+        extract,
+        inspect,
+        label,
+        plan,
+        preprocess,
+        show,
+        train,
+        verify,
+    )
 
     if not app.registered_commands:
-        for command in (extract, inspect, label, preprocess, plan, train, verify, convert):
+        flow = (extract, inspect, label, preprocess, plan, train, compare, show)
+        for command in (*flow, verify, convert):
             command.register(app)
     return app
 

@@ -91,6 +91,12 @@ def extract(
     quantize: Annotated[
         _Quantize | None, typer.Option(help='Load in 4 or 8 bits (needs "clew[quantize]").')
     ] = None,
+    samples: Annotated[
+        int, typer.Option(help="Draw so many more answers a question; their text is stored.")
+    ] = 0,
+    sample_temperature: Annotated[
+        float, typer.Option(help="How freely those are drawn; 1 is the model's own distribution.")
+    ] = 1.0,
     part: Annotated[
         str, typer.Option(help="I/N: this process makes every N-th shard, beginning with the I-th.")
     ] = "1/1",
@@ -125,6 +131,8 @@ def extract(
         dtype=dtype,
         device=device,
         quantize=quantize.value if quantize else None,
+        samples=samples,
+        sample_temperature=sample_temperature,
         part=Part.parse(part),
     )
     stop = StopOnSignal(console, "finishing the answers in hand")

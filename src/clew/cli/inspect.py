@@ -1,6 +1,7 @@
 """clew inspect"""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +13,7 @@ from rich.table import Table
 from clew.cli.formats import bytes_text, count_text, plain_text
 
 _MAX_BATCH_ROWS = 20
+_NOUNS = {"heads": ("graph over all heads", "graphs over all heads")}
 
 
 def register(app: typer.Typer) -> None:
@@ -54,8 +56,16 @@ def _print_samples(console: Console, summary: Any) -> None:
         console.print()
     _print_balance(console, summary.balance)
     if summary.graphs:
-        _print_graph_sizes(console, summary.graphs)
-    # Both stores of a folder have the same settings, and leave out the same traces.
+        _print_graph_sizes(console, summary.graphs, "edges, all layers")
+        per_token = f"{summary.graphs.edges_per_token:.1f}"
+        console.print(f"edges into each token of a layer: {per_token} on average")
+    if summary.heads:
+        _print_graph_sizes(console, summary.heads, "edges, over all heads")
+    if summary.answer_fields:
+        fields = plain_text(f"of each answer: {', '.join(summary.answer_fields)}")
+        console.print()
+        console.print(fields, markup=False, soft_wrap=True)
+    # All stores of a folder have the same settings, and leave out the same traces.
     _print_notes(console, summary.stores[0])
 
 
@@ -81,22 +91,22 @@ def _print_balance(console: Console, balance: Any) -> None:
     console.print(table)
 
 
-def _print_graph_sizes(console: Console, sizes: Any) -> None:
+def _print_graph_sizes(console: Console, sizes: Any, edges: str) -> None:
     table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
     for name in ("of a sample", "min", "median", "mean", "max"):
         table.add_column(name, justify="left" if name == "of a sample" else "right")
-    for label, spread in (("tokens", sizes.tokens), ("edges, all layers", sizes.edges)):
+    for label, spread in (("tokens", sizes.tokens), (edges, sizes.edges)):
         numbers = (spread.min, spread.median, spread.mean, spread.max)
         table.add_row(label, *(f"{number:,.0f}" for number in numbers))
     console.print()
     console.print(table)
-    console.print(f"edges into each token of a layer: {sizes.edges_per_token:.1f} on average")
 
 
 def _print_totals(console: Console, summary: Any) -> None:
     planned = summary.planned_rows
     of = f" of {planned:,} planned" if planned not in (None, summary.rows) else ""
-    rows = count_text(summary.rows, plain_text(summary.kind).removesuffix("s"))
+    nouns = _NOUNS.get(summary.kind, (plain_text(summary.kind).removesuffix("s"),))
+    rows = count_text(summary.rows, *nouns)
     console.print(
         f"[bold]{escape(plain_text(summary.path))}[/bold]: {escape(rows)}{of}, "
         f"{bytes_text(summary.bytes)}, {bytes_text(summary.bytes_per_row)} each, "
@@ -154,12 +164,23 @@ def _cell(text: str) -> str:
 
 def _print_settings(console: Console, settings: dict[str, Any]) -> None:
     console.print("\n[bold]settings[/bold]")
-    for key, value in settings.items():
-        if isinstance(value, dict):
-            value = ", ".join(f"{k} {v}" for k, v in value.items() if v is not None)
-        elif isinstance(value, list):
-            value = f"{len(value):,} (--json has all)"
+    for key, value in _each_setting(settings):
         console.print(plain_text(f"  {key}: {value}"), markup=False, soft_wrap=True)
+
+
+def _each_setting(settings: dict[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
+    """A line for each, and one for each group of them."""
+    for key, value in settings.items():
+        if isinstance(value, list):
+            yield f"{above}{key}", f"{len(value):,} (--json has all)"
+        elif not isinstance(value, dict):
+            yield f"{above}{key}", value
+        else:
+            groups = {k: v for k, v in value.items() if isinstance(v, dict)}
+            plain = {k: v for k, v in value.items() if k not in groups and v is not None}
+            if plain or not groups:
+                yield f"{above}{key}", ", ".join(f"{k} {v}" for k, v in plain.items())
+            yield from _each_setting(groups, f"{above}{key}.")
 
 
 def _print_skipped(console: Console, summary: Any) -> None:

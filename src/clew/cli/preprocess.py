@@ -67,10 +67,19 @@ def preprocess(
         typer.Option(help="question: stratified, stays when data is added; file: whole batches."),
     ] = _SplitBy.question,
     no_sequences: Annotated[
-        bool, typer.Option("--no-sequences", help="Make only the graphs.")
+        bool, typer.Option("--no-sequences", help="Leave out the states by layer.")
     ] = False,
     no_graphs: Annotated[
-        bool, typer.Option("--no-graphs", help="Make only the sequences.")
+        bool, typer.Option("--no-graphs", help="Leave out the graphs of attention.")
+    ] = False,
+    no_answers: Annotated[
+        bool, typer.Option("--no-answers", help="Leave out what probes read of the answers.")
+    ] = False,
+    no_heads: Annotated[
+        bool,
+        typer.Option(
+            "--no-heads", help="Leave out the graphs over all heads (of traces kept in full)."
+        ),
     ] = False,
     workers: Annotated[
         int | None, typer.Option(help="Batches made at a time. [default: one a core]")
@@ -87,7 +96,7 @@ def preprocess(
         typer.Option(help="What a high score says of an answer. [default: by the column's name]"),
     ] = None,
 ) -> None:
-    """Turn traces and their scores into training samples: sequences, graphs, and their splits.
+    """Turn traces and their scores into samples for detectors: sequences, graphs, answers, splits.
 
     A run that was broken off goes on where it was: give the same command. So does one whose
     store has grown since; what was split before stays where it is.
@@ -96,7 +105,12 @@ def preprocess(
     from clew.splits import parse_split
 
     console = Console(highlight=False, soft_wrap=True)
-    wanted = {"sequences": not no_sequences, "graphs": not no_graphs}
+    wanted = {
+        "sequences": not no_sequences,
+        "graphs": not no_graphs,
+        "answers": not no_answers,
+        "heads": not no_heads,
+    }
     config = PreprocessConfig(
         store=store,
         scores_file=scores_file,

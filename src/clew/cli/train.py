@@ -63,6 +63,14 @@ def train(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Start afresh where an earlier run was.")
     ] = False,
+    compare: Annotated[
+        bool,
+        typer.Option(
+            "--compare",
+            help="Afterwards compare all methods, these networks with five seeds of their own, "
+            "in OUTPUT_DIR/compare.",
+        ),
+    ] = False,
     run_lstm: Annotated[
         bool, typer.Option(help="LSTM over the layers.", rich_help_panel=_NETWORKS)
     ] = True,
@@ -73,6 +81,17 @@ def train(
     run_gvae: Annotated[
         bool, typer.Option(help="Graph VAE, then LSTM.", rich_help_panel=_NETWORKS)
     ] = True,
+    run_charm: Annotated[
+        bool,
+        typer.Option(
+            help="CHARM: graph over all heads (of traces with --keep full).",
+            rich_help_panel=_NETWORKS,
+        ),
+    ] = False,
+    run_act_vit: Annotated[
+        bool,
+        typer.Option(help="ACT-ViT: layers and tokens as an image.", rich_help_panel=_NETWORKS),
+    ] = False,
     lstm_hidden: Annotated[
         int | None,
         typer.Option(help="Width of the LSTM. [default: 128]", rich_help_panel=_NETWORKS),
@@ -159,7 +178,13 @@ def train(
     from clew.detect import LossSettings, NetworkSettings, TrainRunConfig
     from clew.engine import TrainConfig
 
-    wanted = {"lstm": run_lstm, "gnn_det": run_gnn_det, "gvae": run_gvae}
+    wanted = {
+        "lstm": run_lstm,
+        "gnn_det": run_gnn_det,
+        "gvae": run_gvae,
+        "charm": run_charm,
+        "act_vit": run_act_vit,
+    }
     config = TrainRunConfig(
         preprocessed_dir=preprocessed_dir,
         data_pattern=data_pattern,
@@ -194,7 +219,50 @@ def train(
         ),
         overwrite=overwrite,
     )
+    if compare:
+        _refuse_compare(config)
     _run(config)
+    if compare:
+        _compare(config)
+
+
+def _refuse_compare(config: "TrainRunConfig") -> None:
+    """Before hours of training: raises InputError where the comparison could not follow."""
+    from clew.engine.processes import count_processes
+
+    if config.data_pattern is not None:
+        raise InputError(
+            f'--compare reads what "clew preprocess" writes, --data-pattern '
+            f'"{config.data_pattern}" names traces: preprocess them, and give --preprocessed-dir.'
+        )
+    if count_processes() > 1:
+        raise InputError(
+            f"--compare runs in one process, torchrun started {count_processes()}: leave it out, "
+            f'and run "clew compare" by itself afterwards.'
+        )
+
+
+def _compare(config: "TrainRunConfig") -> None:
+    """The same settings, but seeds of its own: what stands in one table was made in one way."""
+    from clew.cli.compare import run_comparison
+    from clew.compare import CompareConfig, choose_names
+
+    folder = config.preprocessed_dir or Path("preprocessed_data")
+    console = Console(highlight=False, soft_wrap=True)
+    run_comparison(
+        console,
+        CompareConfig(
+            train_on=(folder,),
+            test_on=(folder,),
+            output_dir=config.output_dir / "compare",
+            methods=choose_names(config.networks),
+            network=config.network,
+            loss=config.loss,
+            train=config.train,
+            request=config.request,
+            overwrite=config.overwrite,
+        ),
+    )
 
 
 def _run(config: "TrainRunConfig") -> None:
@@ -206,10 +274,10 @@ def _run(config: "TrainRunConfig") -> None:
     message = "everything is saved after this step"
     stop = StopOnSignal(console, message, is_passed_on=not is_alone)
     try:
-        with _shown_log(console):
+        with shown_log(console):
             runs = train_detectors(config, TrainingReporter(console), stop)
     except TrainingStoppedError as error:
-        again = _how_to_go_on(is_alone=is_alone, overwrite=config.overwrite)
+        again = how_to_go_on(is_alone=is_alone, overwrite=config.overwrite)
         console.print(plain_text(f"{error}{again}"), markup=False)
         raise typer.Exit(128 + stop.number) from None
     except SettingsMismatchError as error:
@@ -222,7 +290,7 @@ def _run(config: "TrainRunConfig") -> None:
     _print_runs(console, config.output_dir, runs)
 
 
-def _how_to_go_on(*, is_alone: bool, overwrite: bool) -> str:
+def how_to_go_on(*, is_alone: bool, overwrite: bool) -> str:
     """The same command, but for the flag that would throw away what was just saved."""
     without = " Leave --overwrite out then: it begins anew." if overwrite else ""
     if not is_alone:  # torchrun's part of the command is not known
@@ -232,7 +300,7 @@ def _how_to_go_on(*, is_alone: bool, overwrite: bool) -> str:
 
 
 @contextmanager
-def _shown_log(console: Console) -> Iterator[None]:
+def shown_log(console: Console) -> Iterator[None]:
     """What the library tells while it opens samples."""
     logger, handler = logging.getLogger("clew"), _Sentences(console)
     level = logger.level

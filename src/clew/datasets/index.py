@@ -34,14 +34,15 @@ class SampleIndex:
 
 
 def find_store(folder: Path, kind: str) -> Path:
-    """The store of `kind` ("sequences" or "graphs") in what `clew preprocess` wrote, or itself."""
+    """The store of `kind` (such as "sequences") in what `clew preprocess` wrote, or itself."""
     inner = folder / kind
     if (inner / "manifest.json").exists():
         return inner
     if (folder / SPLITS_FILE).exists():
+        full = ", on traces that were captured with --keep full" if kind == "heads" else ""
         raise StoreError(
             f"{folder} holds no {kind}: they were left out when it was made. Run the "
-            f'"clew preprocess" command again without --no-{kind}.'
+            f'"clew preprocess" command again without --no-{kind}{full}.'
         )
     return folder
 

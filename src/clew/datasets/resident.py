@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from clew.datasets.buffers import BufferPool
+from clew.datasets.gathered import gather_from
 from clew.datasets.graphs import GraphSamples
 from clew.datasets.index import SampleIndex
 from clew.datasets.lazy import LazyDataset
@@ -21,7 +22,7 @@ from clew.errors import InputError
 
 _ROWS_A_READ = 256
 _COUNTING = ("edge_source", "edge_target", "last_node")
-_ARRAYS = ("sequence", "nodes", "edge_attr", *_COUNTING)
+_ARRAYS = ("sequence", "nodes", "is_answer", "node_counts", "edge_counts", "edge_attr", *_COUNTING)
 _MOST_NODES = 2**31 - 1
 
 
@@ -42,7 +43,7 @@ class ResidentSamples:
         loader = Loader(dataset, _ROWS_A_READ, num_workers=num_workers, pin_memory=True)
         arrays, max_degree = _read_in(loader, device)
         self._sequences = arrays.pop("sequence", None)
-        self._graphs = _Graphs(arrays, max_degree) if arrays else None
+        self._ragged = gather_from(arrays, max_degree)
 
     def __len__(self) -> int:
         return len(self.index.rows)
@@ -53,62 +54,9 @@ class ResidentSamples:
         batch: dict[str, Any] = {"label": self._labels[chosen], "index": places}
         if self._sequences is not None:
             batch["sequence"] = self._sequences.index_select(0, chosen)
-        if self._graphs is not None:
-            batch |= self._graphs.gather(indices, chosen)
+        if self._ragged is not None:
+            batch |= self._ragged.gather(indices, chosen)
         return {**batch, "question_id": self.index.question_ids[indices].tolist()}
-
-
-class _Stretches:
-    """Where the nodes, or the edges, of each sample begin. The counts are known on the host too: it
-    must know how large a batch is, and asking the device would make it wait."""
-
-    def __init__(self, counts: Tensor) -> None:
-        self.counts, self.starts = counts, counts.cumsum(0) - counts
-        self._on_host = counts.cpu().numpy()
-
-    def lay(self, indices: Rows, chosen: Tensor) -> tuple[Tensor, Tensor]:
-        """How far each chosen sample moves when they are laid end to end, for every one of its
-        values, and the places of these."""
-        counts = self.counts[chosen]
-        moves = counts.cumsum(0) - counts - self.starts[chosen]
-        total = int(self._on_host[indices].sum())
-        shift = moves.repeat_interleave(counts, output_size=total)
-        return moves, torch.arange(total, device=counts.device) - shift
-
-
-class _Graphs:
-    """The graphs of all samples as one, whose nodes and edges are counted through."""
-
-    def __init__(self, arrays: dict[str, Tensor], max_degree: int) -> None:
-        self._last_node, self._max_degree = arrays.pop("last_node"), max_degree
-        ends = self._last_node[:, -1]
-        edge_ends = torch.searchsorted(arrays["edge_target"], ends.int(), right=True)
-        self._nodes = _Stretches(_differences(ends + 1))
-        self._edges = _Stretches(_differences(edge_ends))
-        self._arrays = arrays
-
-    def gather(self, indices: Rows, chosen: Tensor) -> dict[str, Any]:
-        moves, node_places = self._nodes.lay(indices, chosen)
-        _, edge_places = self._edges.lay(indices, chosen)
-        edges = {
-            name: self._arrays[name].index_select(0, edge_places)
-            for name in ("edge_source", "edge_target", "edge_attr")
-        }
-        shift = moves.int().repeat_interleave(
-            self._edges.counts[chosen], output_size=len(edge_places)
-        )
-        edges["edge_source"] += shift
-        edges["edge_target"] += shift
-        return {
-            "nodes": self._arrays["nodes"].index_select(0, node_places),
-            **edges,
-            "last_node": self._last_node[chosen] + moves[:, None],
-            "max_degree": self._max_degree,
-        }
-
-
-def _differences(ends: Tensor) -> Tensor:
-    return torch.diff(ends, prepend=ends.new_zeros(1))
 
 
 def _read_in(loader: Loader, device: torch.device) -> tuple[dict[str, Tensor], int]:
@@ -120,10 +68,10 @@ def _read_in(loader: Loader, device: torch.device) -> tuple[dict[str, Tensor], i
             name: batch[name].to(device, non_blocking=True) for name in _ARRAYS if name in batch
         }
         if "nodes" in moved:
-            for name in _COUNTING:
+            for name in moved.keys() & set(_COUNTING):
                 moved[name] += first_node
             first_node += len(moved["nodes"])
-            max_degree = max(max_degree, batch["max_degree"])
+            max_degree = max(max_degree, batch.get("max_degree", 0))
         for name, tensor in moved.items():
             pieces[name].append(tensor)
     if first_node > _MOST_NODES:

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from clew.detect.networks import NETWORKS, NetworkSettings, find_networks, refuse_unused
+from clew.detect.networks import USUAL_NETWORKS, NetworkSettings, find_networks, refuse_unused
 from clew.engine import BinaryLoss, PlanRequest, TrainConfig
 from clew.errors import InputError
 
@@ -43,7 +43,7 @@ class TrainRunConfig:
     scores_file: Path | None = None
     score_threshold: float | None = None
     output_dir: Path = Path("results")
-    networks: tuple[str, ...] = tuple(NETWORKS)
+    networks: tuple[str, ...] = USUAL_NETWORKS
     network: NetworkSettings = field(default_factory=NetworkSettings)
     loss: LossSettings = field(default_factory=LossSettings)
     train: TrainConfig = field(default_factory=TrainConfig)

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from clew.detect.kinds import FORMS
 from clew.detect.networks import NETWORKS
 from clew.engine.checkpoint import read_weights
 from clew.errors import InputError, StoreError
@@ -31,27 +32,15 @@ class Detector:
     def score(self, batch: Any) -> Float[Tensor, " batch"]:
         """The probability that each answer is made up; the batch lies on the network's device.
         Raises InputError for a batch of other samples than the network reads."""
-        if "sequence" not in batch or not (self._reads_states or _has_graphs(batch)):
+        form = FORMS[NETWORKS[self.name].samples]
+        if not form.is_batch(batch):
             raise InputError(
-                f"the batch is not of the samples that {self.name} reads: {self._opens}"
+                f"the batch is not of the samples that {self.name} reads: open them with "
+                f"{form.opened_with}."
             )
         answer = self.network(batch)
         logits = answer[0] if isinstance(answer, tuple) else answer
         return logits.float().sigmoid()
-
-    @property
-    def _reads_states(self) -> bool:
-        return NETWORKS[self.name].samples == "sequences"
-
-    @property
-    def _opens(self) -> str:
-        if self._reads_states:
-            return "open them with PreprocessedLSTMMapDataset(...)."
-        return "open them with PreprocessedGNNMapDataset(..., with_sequence=True)."
-
-
-def _has_graphs(batch: Any) -> bool:
-    return "nodes" in batch or "edge_index" in batch
 
 
 def load_detector(path: str | Path, device: str | torch.device = "cpu") -> Detector:

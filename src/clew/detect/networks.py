@@ -2,12 +2,17 @@
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal
+from typing import Any
 
 from torch import nn
 
+from clew.detect.kinds import SampleKind
 from clew.errors import InputError
 from clew.models import (
+    ActViTConfig,
+    ActViTDetector,
+    CharmConfig,
+    CharmDetector,
     GNNLSTMConfig,
     GNNLSTMDetector,
     GVAELSTMConfig,
@@ -16,14 +21,12 @@ from clew.models import (
     LSTMDetector,
 )
 
-SampleKind = Literal["sequences", "graphs"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkKind:
     """A network over the samples that `clew preprocess` makes; `name` is its folder and its flag.
 
-    `graphs` are read together with the sequences of the same answers.
+    `is_usual` is one that a run trains unless told otherwise.
     """
 
     name: str
@@ -31,6 +34,7 @@ class NetworkKind:
     samples: SampleKind
     config: type[Any]
     network: type[nn.Module]
+    is_usual: bool = True
 
     def build(self, config: Any) -> nn.Module:
         return self.network(config)
@@ -64,8 +68,25 @@ NETWORKS = {
             config=GVAELSTMConfig,
             network=GVAELSTMDetector,
         ),
+        NetworkKind(
+            name="charm",
+            title="CHARM",
+            samples="heads",
+            config=CharmConfig,
+            network=CharmDetector,
+            is_usual=False,
+        ),
+        NetworkKind(
+            name="act_vit",
+            title="ACT-ViT",
+            samples="grids",
+            config=ActViTConfig,
+            network=ActViTDetector,
+            is_usual=False,
+        ),
     )
 }
+USUAL_NETWORKS = tuple(kind.name for kind in NETWORKS.values() if kind.is_usual)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,17 +3,18 @@
 import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
-from clew.datasets import Loader, ResidentSamples
+from clew.datasets import Loader, Rank, ResidentSamples
 from clew.datasets.buffers import BufferPool
 from clew.datasets.index import SampleIndex
 from clew.datasets.lazy import LazyDataset
 from clew.datasets.reader import SampleReader
-from clew.detect.networks import SampleKind
+from clew.detect.kinds import SampleKind
 from clew.detect.sources import DataSource
 from clew.engine import LoadSettings, OpenBatches
 from clew.errors import InputError
@@ -62,13 +63,8 @@ class DetectorSamples:
         return self.balance["train"].right / self.balance["train"].made_up
 
     def sizes(self) -> dict[str, int]:
-        """Widths of the arrays, as the networks' configs name them."""
-        batch = self.splits["train"].samples.read_batch(np.zeros(1, np.int64), BufferPool())
-        sizes = {"input_dim": batch["sequence"].shape[-1]}
-        if self._kind == "graphs":
-            sizes["node_dim"] = batch["nodes"].shape[-1]
-            sizes["edge_dim"] = batch["edge_attr"].shape[-1]
-        return sizes
+        """Those of the arrays, as the networks' configs name them."""
+        return read_sizes(self.splits["train"])
 
     def describe(self) -> dict[str, Any]:
         """Which questions these are, with which labels and in which splits: not where they lie."""
@@ -83,22 +79,27 @@ class DetectorSamples:
     def open_later(self, split: str) -> OpenBatches:
         """What the engine is given to open the batches of a split, in a size of its choice."""
 
-        def open_batches(settings: LoadSettings) -> Loader:
-            resident = self._bring_to_gpu(split, settings)
-            is_read = resident is None
-            return Loader(
-                self.splits[split] if resident is None else resident,
-                settings.batch_size,
-                shuffle=settings.shuffle,
-                seed=settings.seed,
-                num_workers=settings.num_workers if is_read else 0,
-                prefetch_factor=settings.prefetch_factor,
-                persistent_workers=settings.persistent_workers and is_read,
-                pin_memory=settings.pin_memory and is_read,
-                max_cache_batches=settings.max_cache_batches,
-            )
+        return partial(self._open, split)
 
-        return open_batches
+    def open_whole(self, split: str, settings: LoadSettings) -> Loader:
+        """The batches of a split for this process alone, however many there are."""
+        return self._open(split, settings, Rank())
+
+    def _open(self, split: str, settings: LoadSettings, rank: Rank | None = None) -> Loader:
+        resident = self._bring_to_gpu(split, settings)
+        is_read = resident is None
+        return Loader(
+            self.splits[split] if resident is None else resident,
+            settings.batch_size,
+            shuffle=settings.shuffle,
+            seed=settings.seed,
+            num_workers=settings.num_workers if is_read else 0,
+            prefetch_factor=settings.prefetch_factor,
+            persistent_workers=settings.persistent_workers and is_read,
+            pin_memory=settings.pin_memory and is_read,
+            max_cache_batches=settings.max_cache_batches,
+            rank=rank,
+        )
 
     def let_go(self) -> None:
         """Give the GPU's memory back."""
@@ -134,6 +135,17 @@ class DetectorSamples:
         samples = self.splits["train"].samples
         beside = getattr(samples, "sequences", None)
         return [samples.reader] if beside is None else [samples.reader, beside.reader]
+
+
+def read_sizes(dataset: LazyDataset) -> dict[str, int]:
+    """Sizes of the arrays of a sample (there is one at least), as the networks' configs name
+    them."""
+    batch = dataset.samples.read_batch(np.zeros(1, np.int64), BufferPool())
+    named = {"input_dim": "sequence", "node_dim": "nodes", "edge_dim": "edge_attr"}
+    sizes = {size: batch[name].shape[-1] for size, name in named.items() if name in batch}
+    if "max_tokens" in batch:
+        sizes["layers"] = len(batch["nodes"]) // int(batch["node_counts"][0])
+    return sizes
 
 
 def _own_gpu() -> torch.device:

@@ -5,11 +5,14 @@ Traces are labelled and split when they are opened, as `clew preprocess` does by
 
 import glob
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from clew.datasets.grids import PreprocessedGrids
+from clew.datasets.heads import PreprocessedHeads
 from clew.datasets.lazy import LazyDataset
 from clew.datasets.raw import RawGraphs, RawSequences, RawTraces, convert_pattern
 from clew.datasets.reader import Access
@@ -20,7 +23,8 @@ from clew.datasets.sources import (
     SampleSource,
 )
 from clew.detect.config import TrainRunConfig
-from clew.detect.networks import NetworkKind, SampleKind, run_flag
+from clew.detect.kinds import FORMS, STORES, SampleKind
+from clew.detect.networks import NetworkKind, run_flag
 from clew.detect.processes import first_does
 from clew.errors import InputError, StoreError
 from clew.shards import read_manifest
@@ -30,6 +34,12 @@ logger = logging.getLogger(__name__)
 
 _DEFAULT_FOLDER = Path("preprocessed_data")
 _CONVERTED = "traces_store"
+_SOURCES: dict[SampleKind, Callable[..., SampleSource]] = {
+    "sequences": PreprocessedSequences,
+    "graphs": partial(PreprocessedGraphs, with_sequence=True, flat=True),
+    "heads": PreprocessedHeads,
+    "grids": PreprocessedGrids,
+}
 
 
 class DataSource(Protocol):
@@ -56,11 +66,7 @@ class PreprocessedData:
         return str(self.folder)
 
     def open(self, kind: SampleKind, split: str) -> LazyDataset:
-        if kind == "sequences":
-            return _lazy(PreprocessedSequences(folder=self.folder, split=split))
-        return _lazy(
-            PreprocessedGraphs(folder=self.folder, split=split, with_sequence=True, flat=True)
-        )
+        return _lazy(_SOURCES[kind](folder=self.folder, split=split))
 
     def refuse_missing(self, networks: list[NetworkKind]) -> None:
         if not self.folder.exists():
@@ -68,15 +74,14 @@ class PreprocessedData:
                 f'there is no folder "{self.folder}": make it with "clew preprocess", or say where '
                 f"the samples are with --preprocessed-dir (or the traces with --data-pattern)."
             )
-        held = [kind for kind in ("sequences", "graphs") if _holds(self.folder, kind)]
+        held = {store for store in STORES if _holds(self.folder, store)}
         if not held:
             self._explain_strange()
-        if held == ["graphs"]:
-            raise InputError(_explain_missing(self.folder, "sequences", networks, networks))
-        if held == ["sequences"]:
-            without = [network for network in networks if network.samples == "graphs"]
-            if without:
-                raise InputError(_explain_missing(self.folder, "graphs", without, networks))
+            return
+        for store in STORES:
+            without = [n for n in networks if store in FORMS[n.samples].stores]
+            if without and store not in held:
+                raise InputError(_explain_missing(self.folder, store, without, networks))
 
     def _explain_strange(self) -> None:
         """Raises InputError for a folder that is no store; what a store holds, opening it tells."""
@@ -119,7 +124,13 @@ class RawData:
         return _lazy(RawGraphs(traces=traces, with_sequence=True, flat=True))
 
     def refuse_missing(self, networks: list[NetworkKind]) -> None:
-        """Nothing to do: a trace holds what all networks need."""
+        """What is made of a trace at once is what the usual networks need."""
+        for network in networks:
+            if network.samples not in ("sequences", "graphs"):
+                raise InputError(
+                    f"{network.name} is not trained on traces directly: make samples of "
+                    f'"{self.store}" with "clew preprocess", and give --preprocessed-dir.'
+                )
 
 
 def open_source(config: TrainRunConfig) -> DataSource:
@@ -160,13 +171,10 @@ def _holds(folder: Path, kind: str) -> bool:
 
 
 def _explain_missing(
-    folder: Path, kind: str, without: list[NetworkKind], wanted: list[NetworkKind]
+    folder: Path, store: str, without: list[NetworkKind], wanted: list[NetworkKind]
 ) -> str:
     *some, last = [network.name for network in without]
     names = f"{', '.join(some)} and {last} need" if some else f"{last} needs"
     leave_out = " ".join(run_flag(network.name, off=True) for network in without)
     other_way = "" if without == wanted else f", or train without: {leave_out}"
-    return (
-        f'"{folder}" holds no {kind}, which {names}: run the "clew preprocess" command that '
-        f"made it again without --no-{kind}{other_way}."
-    )
+    return f'"{folder}" holds no {store}, which {names}: {STORES[store]}{other_way}.'

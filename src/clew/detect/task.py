@@ -1,19 +1,21 @@
 """One network to train: its samples, its loss, its folder, and what is written about it."""
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 
 from clew.detect.config import TrainRunConfig
-from clew.detect.networks import NetworkKind
+from clew.detect.folders import clear_run
+from clew.detect.networks import NetworkKind, configure
 from clew.detect.results import Run, read_versions
 from clew.detect.samples import DetectorSamples
-from clew.engine import BinaryLoss, Classifier, FitResult, Reporter, fit
+from clew.engine import BinaryLoss, Classifier, FitResult, HardwarePlan, Reporter, fit
 from clew.engine.checkpoint import LAST
 from clew.engine.result import RESULT
+from clew.engine.trainer import only_one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,10 +26,17 @@ class Task:
     kind: NetworkKind
     network_config: Any
     samples: DetectorSamples
+    folder: Path
 
-    @property
-    def folder(self) -> Path:
-        return self.config.output_dir / self.kind.name
+    @classmethod
+    def open(
+        cls, config: TrainRunConfig, kind: NetworkKind, samples: DetectorSamples, folder: Path
+    ) -> Self:
+        """Raises InputError for settings that cannot be."""
+        network_config = configure(kind, samples.sizes(), config.network)
+        return cls(
+            config=config, kind=kind, network_config=network_config, samples=samples, folder=folder
+        )
 
     @property
     def is_finished(self) -> bool:
@@ -57,6 +66,29 @@ class Task:
             should_stop=should_stop,
         )
 
+    def follow(self, plan: HardwarePlan) -> Self:
+        """The same task with nothing left to measure: it is trained as that plan says."""
+        request = replace(
+            self.config.request,
+            device=plan.device,
+            precision=plan.precision,
+            amp=None,
+            compile=plan.compile,
+            cuda_graph=plan.cuda_graph,
+            channels_last=plan.channels_last,
+            num_workers=plan.num_workers,
+            batch_size=plan.batch_size,
+            grad_accum=plan.grad_accum,
+            calibrate=False,
+        )
+        return replace(self, config=replace(self.config, request=request))
+
+    def clear(self) -> None:
+        """Take away what was trained before; raises StoreLockedError rather than take away what
+        another run is writing."""
+        with only_one(self.folder):
+            clear_run(self.folder)
+
     def _identity(self) -> dict[str, Any]:
         """What tells this run from others; `load_detector` builds the network from it."""
         return {
@@ -83,7 +115,7 @@ class Task:
             "data_wait_share": fitted.data_wait_share,
             "peak_memory_bytes": fitted.peak_memory_bytes,
             "seed": self.config.train.seed,
-            "folder": self.kind.name,
+            "folder": self.folder.relative_to(self.config.output_dir).as_posix(),
             "config": asdict(self.network_config),
             "loss": asdict(self.loss),
             "train": asdict(self.config.train),

@@ -6,7 +6,7 @@ from functools import partial
 from clew.detect.config import TrainRunConfig
 from clew.detect.curves import draw_curves
 from clew.detect.folders import CURVES, clear_run, make_folder
-from clew.detect.networks import configure, find_networks
+from clew.detect.networks import find_networks
 from clew.detect.processes import connect, first_does
 from clew.detect.reporter import LoggingTrainReporter, TrainReporter
 from clew.detect.results import ResultsFile, Run
@@ -108,12 +108,7 @@ def _open_tasks(config: TrainRunConfig) -> list[Task]:
     source.refuse_missing(kinds)
     opened = {needed: DetectorSamples(source, needed) for needed in {k.samples for k in kinds}}
     return [
-        Task(
-            config=config,
-            kind=kind,
-            network_config=configure(kind, opened[kind.samples].sizes(), config.network),
-            samples=opened[kind.samples],
-        )
+        Task.open(config, kind, opened[kind.samples], config.output_dir / kind.name)
         for kind in kinds
     ]
 

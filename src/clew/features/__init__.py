@@ -1,4 +1,4 @@
-"""From traces and labels to training samples: sequences over layers, graphs of attention."""
+"""From traces and labels to samples: sequences over layers, graphs of attention, answers."""
 
 from clew.features.config import PreprocessConfig
 from clew.features.preprocess import PreprocessResult, preprocess_store

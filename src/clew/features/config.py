@@ -8,13 +8,15 @@ from typing import Literal
 from clew.errors import InputError
 from clew.splits import Shares
 
-Kind = Literal["sequences", "graphs"]
+Kind = Literal["sequences", "graphs", "answers", "heads"]
+KINDS: tuple[Kind, ...] = ("sequences", "graphs", "answers", "heads")
 SplitBy = Literal["question", "file"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class PreprocessConfig:
-    """Settings of `preprocess_store`; None for `top_k` and `node_dim` means all that is stored."""
+    """Settings of `preprocess_store`; None for `top_k` and `node_dim` means all that is stored.
+    "heads" are made only of traces that hold the full attention maps."""
 
     store: Path
     scores_file: Path
@@ -25,7 +27,7 @@ class PreprocessConfig:
     node_dim: int | None = None
     shares: Shares = field(default_factory=Shares)
     split_by: SplitBy = "question"
-    kinds: tuple[Kind, ...] = ("sequences", "graphs")
+    kinds: tuple[Kind, ...] = KINDS
     workers: int | None = None
     skip_unlabelled: bool = False
     score_column: str | None = None
@@ -33,9 +35,8 @@ class PreprocessConfig:
 
     def __post_init__(self) -> None:
         if not self.kinds:
-            raise InputError(
-                "--no-sequences and --no-graphs together leave nothing to make: give at most one."
-            )
+            flags = ", ".join(f"--no-{kind}" for kind in KINDS)
+            raise InputError(f"{flags} together leave nothing to make: leave one of them out.")
         for name in ("score_threshold", "attn_threshold"):
             if not 0 <= getattr(self, name) <= 1:
                 raise InputError(

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,9 @@ import numpy as np
 from jaxtyping import Int
 
 from clew.errors import InputError
-from clew.features.config import Kind, PreprocessConfig
+from clew.features.answers import answer_fields
+from clew.features.config import KINDS, Kind, PreprocessConfig
+from clew.features.heads import HEAD_THRESHOLD
 from clew.features.labelled import (
     LabelledShard,
     describe_balance,
@@ -18,18 +20,16 @@ from clew.features.labelled import (
     refuse_changed_scores,
 )
 from clew.features.reporter import LoggingReporter, Reporter
-from clew.features.rows import SampleShape
 from clew.features.run import plan_jobs, refuse_if_disk_too_small, run_jobs
+from clew.features.shape import SampleShape
 from clew.features.shard import ShardJob
-from clew.features.source import TraceSource
+from clew.features.source import NUMBERS, TraceSource
 from clew.features.splitting import previous_splits, split_samples
 from clew.features.store import SampleStore
 from clew.labels import Scores, read_scores
 from clew.shards import Part, read_manifest, writer_lock
 from clew.shards.manifest import MANIFEST_NAME
 from clew.splits import SPLITS_FILE, count_files, count_labels, find_thin_splits, write_splits
-
-KINDS: tuple[Kind, ...] = ("sequences", "graphs")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ class PreprocessResult:
 def preprocess_store(
     config: PreprocessConfig, reporter: Reporter | None = None
 ) -> PreprocessResult:
-    """Write sequences, graphs and splits.csv; what an earlier run finished is kept.
+    """Write sequences, graphs, answers, heads and splits.csv; what an earlier run finished is kept.
 
     Raises InputError, StoreError, SettingsMismatchError or DiskFullError before anything is
     written, as far as the small columns can tell.
@@ -61,6 +61,7 @@ def preprocess_store(
     reporter = reporter or LoggingReporter()
     source = TraceSource(config.store)
     shape = choose_shape(config, source)
+    config = choose_kinds(config, shape)
     _refuse_store_as_out(config.out)
     scores = read_scores(
         config.scores_file, score_column=config.score_column, higher_is=config.higher_is
@@ -72,7 +73,8 @@ def preprocess_store(
         skip_unlabelled=config.skip_unlabelled,
     )
     warnings = describe_balance(shards, config.score_threshold)
-    for note in (*scores.notes, *notes, *_describe_unfinished(source), *warnings):
+    lacking = (*_describe_unfinished(source), *_describe_lacking(config, source))
+    for note in (*scores.notes, *notes, *lacking, *warnings):
         reporter.say(note)
     if config.split_by == "file":
         count_files(len(shards), config.shares)
@@ -106,7 +108,7 @@ def choose_shape(config: PreprocessConfig, source: TraceSource) -> SampleShape:
             f"with a larger --node-dim."
         )
     top_k = config.top_k or stored.edges_per_token
-    if top_k > stored.edges_per_token and stored.heads is None:
+    if top_k > stored.edges_per_token and not stored.has_maps:
         raise InputError(
             f'--top-k {top_k} is more than "{source.path}" has: it keeps '
             f"{stored.edges_per_token} edges a token. Ask for at most {stored.edges_per_token}, "
@@ -118,6 +120,28 @@ def choose_shape(config: PreprocessConfig, source: TraceSource) -> SampleShape:
         top_k=top_k,
         attn_threshold=config.attn_threshold,
     )
+
+
+def choose_kinds(config: PreprocessConfig, shape: SampleShape) -> PreprocessConfig:
+    """The same, less the kinds that the traces hold too little for; raises InputError when that
+    leaves none."""
+    kinds = tuple(filter(shape.can_make, config.kinds))
+    if not kinds:
+        raise InputError(
+            f'"{config.store}" keeps no attention maps, so only sequences, graphs and answers can '
+            f"be made of it: leave one of --no-sequences, --no-graphs and --no-answers out, or "
+            f"capture with --keep full."
+        )
+    return replace(config, kinds=kinds)
+
+
+def _describe_lacking(config: PreprocessConfig, source: TraceSource) -> Iterator[str]:
+    lacking = [name for name in NUMBERS if name not in source.shape.extras]
+    if "answers" in config.kinds and lacking:
+        yield (
+            f"not all traces of {source.path} have {' and '.join(lacking)}: the answers are made "
+            f"without what follows from it"
+        )
 
 
 def _describe_unfinished(source: TraceSource) -> Iterator[str]:
@@ -166,8 +190,15 @@ def _open_stores(
             "edge_features": 1,
         },
     }
+    own: dict[Kind, dict[str, Any]] = {
+        "answers": {"columns": [field.name for field in answer_fields(shape)]},
+        "heads": {"head_threshold": HEAD_THRESHOLD},
+    }
     size = source.manifest.rows_per_shard
-    return [SampleStore(config.out / kind, kind, settings, size) for kind in config.kinds]
+    return [
+        SampleStore(config.out / kind, kind, {**settings, **own.get(kind, {})}, size)
+        for kind in config.kinds
+    ]
 
 
 def _plan_checked(

@@ -1,13 +1,15 @@
 """Rows of a sample store: its columns, and record batches cut from record batches of traces."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from jaxtyping import Bool, Float32
+from jaxtyping import Bool, Float32, Int
 
+from clew.features.answers import answer_bytes, answer_columns, answer_fields
 from clew.features.config import Kind
+from clew.features.flat import flat, lengths
 from clew.features.graphs import (
     Edges,
     Nodes,
@@ -16,43 +18,38 @@ from clew.features.graphs import (
     leads_forward,
     strongest_edges,
 )
-from clew.features.source import SourceShape
+from clew.features.heads import head_bytes, head_columns, head_fields
+from clew.features.shape import ARRAY_COLUMNS, MAPS, Lengths, SampleShape
+from clew.features.source import count_answer
 from clew.shards.reader import is_list
 from clew.traces.schema import id_fields, shaped
 
-# The exponent of a float16 that is infinite or not a number.
-_EXPONENT = np.uint16(0x7C00)
-_ARRAY_COLUMNS = ("last_hidden", "nodes", "edge_source", "edge_weight")
+# The exponent of a number that is infinite or not a number.
+_EXPONENTS: dict[int, Any] = {2: np.uint16(0x7C00), 4: np.uint32(0x7F800000)}
 
 
-@dataclass(frozen=True, kw_only=True)
-class SampleShape:
-    """What of the stored traces goes into the samples."""
+def row_bytes(kind: Kind, shape: SampleShape, sizes: Lengths) -> Int[np.ndarray, " rows"]:
+    """The most bytes that samples with so many tokens take; the text of answers not counted."""
+    layers, tokens = shape.source.layers, sizes.tokens
+    if kind == "sequences":
+        return np.full(len(tokens), 2 * layers * shape.source.dim + 64)
+    if kind == "answers":
+        return answer_bytes(shape, sizes)
+    if kind == "heads":
+        return head_bytes(shape, sizes)
+    # Token t has at most t + 1 edges.
+    few = np.minimum(tokens, shape.top_k)
+    edges = few * (few + 1) // 2 + (tokens - few) * shape.top_k
+    return layers * (2 * shape.features * tokens + 10 * edges + 8) + 80
 
-    source: SourceShape
-    features: int
-    top_k: int
-    attn_threshold: float
 
-    @property
-    def from_maps(self) -> bool:
-        """Whether more edges are asked for than were stored, so that the maps must give them."""
-        return self.top_k > self.source.edges_per_token
-
-    def columns(self) -> list[str]:
-        """The trace columns to read."""
-        ids = [field.name for field in id_fields()]
-        return [*ids, "tokens", *_ARRAY_COLUMNS, *(["attentions"] if self.from_maps else [])]
-
-    def row_bytes(self, kind: Kind, tokens: np.ndarray) -> np.ndarray:
-        """The most bytes that samples with so many tokens take."""
-        layers = self.source.layers
-        if kind == "sequences":
-            return np.full(len(tokens), 2 * layers * self.source.dim + 64)
-        # Token t has at most t + 1 edges.
-        few = np.minimum(tokens, self.top_k)
-        edges = few * (few + 1) // 2 + (tokens - few) * self.top_k
-        return layers * (2 * self.features * tokens + 10 * edges + 8) + 80
+def measure_lengths(batch: pa.RecordBatch) -> Lengths:
+    """The lengths of some traces; all tokens are the answer's where no prompt is known."""
+    tokens = lengths(batch.column("tokens"))
+    prompts = np.zeros(len(tokens), np.int64)
+    if "prompt_length" in batch.schema.names:
+        prompts = batch.column("prompt_length").to_numpy().astype(np.int64)
+    return Lengths(tokens=tokens, answer=count_answer(tokens, prompts))
 
 
 def sample_schema(kind: Kind, shape: SampleShape) -> pa.Schema:
@@ -62,6 +59,10 @@ def sample_schema(kind: Kind, shape: SampleShape) -> pa.Schema:
     if kind == "sequences":
         sequence = pa.list_(pa.list_(pa.float16(), dim), layers)
         return pa.schema([*common, shaped("sequence", sequence, layers, dim)])
+    if kind == "answers":
+        return pa.schema([*common, *answer_fields(shape)])
+    if kind == "heads":
+        return pa.schema([*common, *head_fields(shape)])
     counts = pa.list_(pa.int32(), layers)
     return pa.schema(
         [
@@ -78,27 +79,40 @@ def sample_schema(kind: Kind, shape: SampleShape) -> pa.Schema:
 
 def find_unusable(batch: pa.RecordBatch, shape: SampleShape) -> dict[int, str]:
     """The rows that no sample can be made of, with the reason."""
-    layers = shape.source.layers
     reasons: dict[int, str] = {}
-    tokens = _lengths(batch.column("tokens"))
-    for name in _ARRAY_COLUMNS:
+    tokens = lengths(batch.column("tokens"))
+    for name, wanted in _expected_lengths(batch, shape, tokens).items():
         column = batch.column(name)
-        fits = column.is_valid().to_numpy(zero_copy_only=False)
-        if name != "last_hidden":
-            fits = fits & (_lengths(column) == layers * tokens)
+        fits = column.is_valid().to_numpy(zero_copy_only=False) & (lengths(column) == wanted)
         for row in np.flatnonzero(~fits).tolist():
             reasons.setdefault(row, f"its {name} is missing or does not fit its tokens")
     if reasons:
         return reasons
-    nodes = Nodes(tokens=tokens, layers=layers)
-    maps = ("attentions",) if shape.from_maps else ()
-    for name in ("last_hidden", "nodes", "edge_weight", *maps):
+    nodes = Nodes(tokens=tokens, layers=shape.source.layers)
+    maps = (MAPS,) if shape.from_maps else ()
+    extras = [name for name in sorted(shape.source.extras) if _is_float(batch.column(name).type)]
+    for name in ("last_hidden", "nodes", "edge_weight", *extras, *maps):
         for row in _rows_where(_not_finite, batch.column(name)):
             reasons.setdefault(row, f"its {name} holds NaN or infinity")
     late = leads_forward(_stored_edges(batch), nodes)
     for row in np.flatnonzero(_any_of_row(late, nodes)).tolist() if late.any() else ():
         reasons.setdefault(row, "an edge leads from a token to an earlier one")
     return reasons
+
+
+def _expected_lengths(
+    batch: pa.RecordBatch, shape: SampleShape, tokens: Int[np.ndarray, " rows"]
+) -> dict[str, Int[np.ndarray, " rows"]]:
+    """How many items each row of the columns must have, by the number of its tokens."""
+    layers, heads = shape.source.layers, shape.source.heads or 0
+    wanted = {name: layers * tokens for name in ARRAY_COLUMNS}
+    wanted["last_hidden"] = np.full(len(tokens), layers)
+    for name in ("attention_log_diagonal", "laplacian_diagonal"):
+        if name in shape.source.extras:
+            wanted[name] = layers * heads * tokens
+    if MAPS in batch.schema.names:
+        wanted[MAPS] = layers * heads * tokens**2
+    return wanted
 
 
 def build_rows(
@@ -114,6 +128,10 @@ def build_rows(
     columns |= {"label": pa.array(labels), "score": pa.array(scores)}
     if kind == "sequences":
         columns["sequence"] = batch.column("last_hidden")
+    elif kind == "answers":
+        columns |= answer_columns(batch, shape, measure_lengths(batch))
+    elif kind == "heads":
+        columns |= head_columns(batch, shape, measure_lengths(batch))
     else:
         columns |= _graph_columns(batch, shape)
     return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
@@ -121,7 +139,7 @@ def build_rows(
 
 def _graph_columns(batch: pa.RecordBatch, shape: SampleShape) -> dict[str, pa.Array]:
     layers = shape.source.layers
-    nodes = Nodes(tokens=_lengths(batch.column("tokens")), layers=layers)
+    nodes = Nodes(tokens=lengths(batch.column("tokens")), layers=layers)
     if shape.from_maps:
         assert shape.source.heads is not None  # asked before anything was written
         edges = edges_from_attention(batch, nodes, shape.source.heads, shape.top_k)
@@ -149,7 +167,7 @@ def _cut_nodes(column: pa.Array, nodes: Nodes, shape: SampleShape) -> pa.Array:
     stored = shape.source.node_dim
     if shape.features == stored:
         return column
-    cut = np.ascontiguousarray(_flat(column).reshape(-1, stored)[:, : shape.features])
+    cut = np.ascontiguousarray(flat(column).reshape(-1, stored)[:, : shape.features])
     values = pa.FixedSizeListArray.from_arrays(pa.array(cut.reshape(-1)), shape.features)
     return pa.ListArray.from_arrays(pa.array(nodes.offsets, pa.int32()), values)
 
@@ -157,25 +175,21 @@ def _cut_nodes(column: pa.Array, nodes: Nodes, shape: SampleShape) -> pa.Array:
 def _stored_edges(batch: pa.RecordBatch) -> Edges:
     k = batch.column("edge_source").type.value_type.list_size
     return Edges(
-        source=_flat(batch.column("edge_source")).reshape(-1, k),
-        weight=_flat(batch.column("edge_weight")).reshape(-1, k),
+        source=flat(batch.column("edge_source")).reshape(-1, k),
+        weight=flat(batch.column("edge_weight")).reshape(-1, k),
     )
 
 
-def _flat(column: pa.Array) -> np.ndarray:
-    while is_list(column.type):
-        column = column.flatten()
-    return column.to_numpy(zero_copy_only=True)
-
-
-def _lengths(column: pa.Array) -> np.ndarray:
-    lengths = column.value_lengths().fill_null(0)
-    return lengths.to_numpy(zero_copy_only=False).astype(np.int64)
-
-
 def _not_finite(column: pa.Array) -> bool:
-    values = _flat(column).view(np.uint16)
-    return bool(((values & _EXPONENT) == _EXPONENT).any())
+    values = flat(column)
+    exponent = _EXPONENTS[values.itemsize]
+    return bool(((values.view(exponent.dtype) & exponent) == exponent).any())
+
+
+def _is_float(kind: pa.DataType) -> bool:
+    while is_list(kind):
+        kind = kind.value_type
+    return pa.types.is_floating(kind)
 
 
 def _rows_where(test: Callable[[pa.Array], bool], column: pa.Array) -> list[int]:

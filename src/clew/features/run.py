@@ -12,7 +12,7 @@ from clew.errors import DiskFullError
 from clew.features.config import PreprocessConfig
 from clew.features.labelled import LabelledShard
 from clew.features.reporter import Reporter
-from clew.features.rows import SampleShape
+from clew.features.shape import SampleShape
 from clew.features.shard import ShardJob
 from clew.features.source import TraceSource
 from clew.features.store import SampleStore
@@ -82,5 +82,5 @@ def refuse_if_disk_too_small(out: Path, jobs: Sequence[ShardJob]) -> None:
         raise DiskFullError(
             f'the run may write up to {needed / 1e9:,.2f} GB, but the disk that holds "{out}" has '
             f"{free / 1e9:,.2f} GB free. Make room, choose another --out, or make less "
-            f"(--node-dim, --top-k, --no-graphs)."
+            f"(--node-dim, --top-k, --no-graphs, --no-heads)."
         )

@@ -1,4 +1,4 @@
-"""Make the sample shards of one trace shard, sequences and graphs in one pass over it.
+"""Make the sample shards of one trace shard, those of all kinds in one pass over it.
 
 Rows keep their order. Memory stays flat: traces are cut into pieces of a few megabytes, and
 pieces are put together until a record batch is large enough for reading at full speed.
@@ -12,8 +12,16 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Bool, Float32
 
+from clew.features.config import KINDS
 from clew.features.labelled import LabelledShard
-from clew.features.rows import SampleShape, build_rows, find_unusable, sample_schema
+from clew.features.rows import (
+    build_rows,
+    find_unusable,
+    measure_lengths,
+    row_bytes,
+    sample_schema,
+)
+from clew.features.shape import Lengths, SampleShape
 from clew.features.source import TraceSource
 from clew.features.store import SampleStore
 from clew.shards import ShardEntry, ShardWriter
@@ -59,8 +67,11 @@ class ShardJob:
         return self.shard.table.entry
 
     def max_bytes(self) -> int:
-        tokens = self.shard.table.tokens[self.shard.labelled]
-        return sum(int(self.shape.row_bytes(store.kind, tokens).sum()) for store in self.stores)
+        table, chosen = self.shard.table, self.shard.labelled
+        sizes = Lengths(tokens=table.tokens[chosen], answer=table.answer_tokens[chosen])
+        kinds = [store.kind for store in self.stores]
+        arrays = sum(int(row_bytes(kind, self.shape, sizes).sum()) for kind in kinds)
+        return arrays + ("answers" in kinds) * table.text_bytes
 
     def run(self, stopped: Callable[[], bool], on_written: Callable[[int, int], None]) -> None:
         """Write the shards and enter them; raises StoppedError as soon as `stopped()` says so.
@@ -145,7 +156,7 @@ class ShardJob:
 
     def _read_batches(self) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Record batches of the columns that matter, with the number of their first row."""
-        names, first, mapped = self.shape.columns(), 0, 0
+        names, first, mapped = self.shape.columns([s.kind for s in self.stores]), 0, 0
         reader = self.source.open(self.entry)
         for index in range(reader.num_record_batches):
             if mapped > _REMAP_BYTES:
@@ -153,14 +164,12 @@ class ShardJob:
             batch = reader.record_batch(index).select(names)
             yield first, batch
             first += batch.num_rows
-            mapped += int(self._row_bytes(batch).sum())
+            mapped += batch.nbytes
 
     def _row_bytes(self, batch: pa.RecordBatch) -> np.ndarray:
-        tokens = batch.column("tokens").value_lengths().fill_null(0)
-        counts = tokens.to_numpy(zero_copy_only=False).astype(np.int64)
-        # The same for both kinds, whichever are made: their record batches hold the same rows.
-        kinds = [self.shape.row_bytes(kind, counts) for kind in ("sequences", "graphs")]
-        return np.maximum(*kinds)
+        # The same for all kinds, whichever are made: their record batches hold the same rows.
+        kinds, sizes = filter(self.shape.can_make, KINDS), measure_lengths(batch)
+        return np.max([row_bytes(kind, self.shape, sizes) for kind in kinds], axis=0)
 
     def _note_unlabelled(self) -> None:
         for row in np.flatnonzero(~self.shard.labelled).tolist():

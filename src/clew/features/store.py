@@ -40,7 +40,7 @@ class StoredRows:
 
 
 class SampleStore:
-    """A store of sequences or graphs; every shard is made from the trace shard of its number."""
+    """A store of one kind of samples; every shard is made from the trace shard of its number."""
 
     def __init__(
         self, path: Path, kind: Kind, settings: Mapping[str, Any], rows_per_shard: int

@@ -10,12 +10,12 @@ import pyarrow as pa
 from jaxtyping import Int
 
 from clew.errors import StoreError
+from clew.features.config import KINDS
 from clew.shards import StoreReader
 from clew.shards.manifest import MANIFEST_NAME
 from clew.splits import SPLIT_NAMES, SPLITS_FILE, Splits, read_splits
+from clew.traces.schema import id_fields
 from clew.traces.summary import Spread, StoreSummary, summarize_store
-
-SAMPLE_KINDS = ("sequences", "graphs")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class GraphSizes:
 
     tokens: Spread
     edges: Spread
-    edges_per_token: float  # of a layer
+    edges_per_token: float  # of a layer, where there is a graph a layer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +46,8 @@ class SamplesSummary:
     balance: list[SplitBalance]
     stores: list[StoreSummary]
     graphs: GraphSizes | None
+    heads: GraphSizes | None
+    answer_fields: list[str]
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -54,8 +56,8 @@ class SamplesSummary:
 def holds_samples(path: Path) -> bool:
     """Whether `summarize_samples` can tell about the folder, rather than `summarize_store`."""
     if (path / MANIFEST_NAME).exists():
-        return StoreReader(path).manifest.kind in SAMPLE_KINDS
-    return any((path / name / MANIFEST_NAME).exists() for name in SAMPLE_KINDS)
+        return StoreReader(path).manifest.kind in KINDS
+    return any((path / name / MANIFEST_NAME).exists() for name in KINDS)
 
 
 def summarize_samples(path: Path) -> SamplesSummary:
@@ -64,9 +66,9 @@ def summarize_samples(path: Path) -> SamplesSummary:
     Raises StoreError when there is no store, or splits.csv does not go with it.
     """
     alone = (path / MANIFEST_NAME).exists()
-    folders = [path] if alone else [path / name for name in SAMPLE_KINDS]
+    folders = [path] if alone else [path / name for name in KINDS]
     stores = [StoreReader(folder) for folder in folders if (folder / MANIFEST_NAME).exists()]
-    graphs = next((s for s in stores if s.manifest.kind == "graphs" and s.shards), None)
+    filled = {store.manifest.kind: store for store in stores if store.shards}
     # A store that stands alone may lie beside the splits of its folder.
     splits_path = (path.absolute().parent if alone else path) / SPLITS_FILE
     splits = read_splits(splits_path) if splits_path.exists() else None
@@ -74,7 +76,9 @@ def summarize_samples(path: Path) -> SamplesSummary:
         path=str(path),
         balance=_balance(stores, splits, splits_path),
         stores=[summarize_store(store.path) for store in stores],
-        graphs=_graph_sizes(graphs) if graphs else None,
+        graphs=_graph_sizes(filled["graphs"]) if "graphs" in filled else None,
+        heads=_graph_sizes(filled["heads"]) if "heads" in filled else None,
+        answer_fields=_list_fields(filled["answers"]) if "answers" in filled else [],
     )
 
 
@@ -110,12 +114,19 @@ def _count(name: str, labels: np.ndarray) -> SplitBalance:
 def _graph_sizes(store: StoreReader) -> GraphSizes:
     nodes = _read(store, "nodes", _lengths)
     edges = _read(store, "edge_source", _lengths)
-    layers = store.manifest.settings["shape"]["layers"]
+    of_layers = store.manifest.kind == "graphs"
+    layers = store.manifest.settings["shape"]["layers"] if of_layers else 1
     return GraphSizes(
         tokens=Spread.of(nodes // layers),
         edges=Spread.of(edges),
         edges_per_token=float(edges.sum() / max(1, nodes.sum())),
     )
+
+
+def _list_fields(store: StoreReader) -> list[str]:
+    """What is stored of every answer, besides what every kind has."""
+    common = {*(field.name for field in id_fields()), "label", "score"}
+    return [name for name in store.shard(0).schema.names if name not in common]
 
 
 def _read(store: StoreReader, column: str, convert: Callable[[pa.Array], np.ndarray]) -> np.ndarray:

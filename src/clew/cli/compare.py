@@ -1,0 +1,189 @@
+"""clew compare"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from clew.cli import plan_flags
+from clew.cli.compare_progress import ComparisonReporter
+from clew.cli.comparison import print_comparison
+from clew.cli.formats import plain_text
+from clew.cli.stopping import StopOnSignal
+from clew.cli.train import how_to_go_on, shown_log
+from clew.errors import InputError, TrainingStoppedError
+
+if TYPE_CHECKING:
+    from clew.compare import CompareConfig, Comparison
+
+_EPILOG = "Example: `clew compare --preprocessed-dir preprocessed_data --output-dir comparison`"
+_TRANSFER, _NETWORKS = "Transfer", "Networks"
+_DEFAULT_FOLDER = Path("preprocessed_data")
+
+
+def register(app: typer.Typer) -> None:
+    app.command(epilog=_EPILOG)(compare)
+
+
+def compare(
+    preprocessed_dir: Annotated[
+        Path | None,
+        typer.Option(help="Samples, as clew preprocess writes them. [default: preprocessed_data]"),
+    ] = None,
+    output_dir: Annotated[
+        Path, typer.Option(help="The folder for the table, the scores, the networks, the report.")
+    ] = Path("comparison"),
+    methods: Annotated[
+        str | None,
+        typer.Option(help="Which ones, as `perplexity,linear_probe,lstm`. [default: all]"),
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="Times that what depends on chance is trained.")] = 5,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Begin anew where an earlier comparison was.")
+    ] = False,
+    train_on: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Fit and choose on these samples; repeatable.", rich_help_panel=_TRANSFER
+        ),
+    ] = None,
+    test_on: Annotated[
+        list[Path] | None,
+        typer.Option(help="Measure on these; repeatable.", rich_help_panel=_TRANSFER),
+    ] = None,
+    stores: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Every pair of these samples, as `--stores A B C`.", rich_help_panel=_TRANSFER
+        ),
+    ] = None,
+    more_stores: Annotated[list[Path] | None, typer.Argument(hidden=True, metavar="STORE")] = None,
+    epochs: Annotated[
+        int, typer.Option(help="Times that all samples are seen.", rich_help_panel=_NETWORKS)
+    ] = 50,
+    patience: Annotated[
+        int,
+        typer.Option(
+            help="Epochs without a better validation AUROC that end a training; 0 never ends it.",
+            rich_help_panel=_NETWORKS,
+        ),
+    ] = 10,
+    device: plan_flags.Device = None,
+    amp: plan_flags.Amp = None,
+    compile_: plan_flags.Compile = None,
+    cuda_graph: plan_flags.CudaGraph = None,
+    num_workers: plan_flags.NumWorkers = None,
+    batch_size: plan_flags.BatchSize = None,
+    max_cache_batches: plan_flags.MaxCacheBatches = None,
+) -> None:
+    """Run every method on the same split: a table with intervals, and a report.
+
+    Layer, threshold and the best method are chosen on validation; the test split only measures.
+    A comparison that was stopped or killed goes on where it was: give the same command.
+    """
+    from clew.compare import CompareConfig
+    from clew.engine import TrainConfig
+
+    fit_on, measure_on = _choose_folders(
+        preprocessed_dir, train_on or [], test_on or [], stores or [], more_stores or []
+    )
+    config = CompareConfig(
+        train_on=fit_on,
+        test_on=measure_on,
+        output_dir=output_dir,
+        methods=None if methods is None else split_names(methods),
+        seeds=seeds,
+        train=TrainConfig(epochs=epochs, patience=patience or None),
+        request=plan_flags.read_request(
+            device=device,
+            amp=amp,
+            compile_=compile_,
+            cuda_graph=cuda_graph,
+            no_channels_last=False,
+            num_workers=num_workers,
+            batch_size=batch_size,
+            grad_accum=None,
+            gradient_checkpointing=False,
+            max_cache_batches=max_cache_batches,
+        ),
+        overwrite=overwrite,
+    )
+    console = Console(highlight=False, soft_wrap=True)
+    run_comparison(console, config)
+
+
+def run_comparison(console: Console, config: "CompareConfig") -> None:
+    """Run it, show the table and say where the report is; exits 1 when a method broke by a fault
+    of clew."""
+    from clew.compare import compare_methods
+    from clew.report import write_report
+
+    stop = StopOnSignal(console, "what is finished is kept, a network stops after this step")
+    reporter = ComparisonReporter(console)
+    try:
+        with shown_log(console):
+            comparison = compare_methods(config, reporter, stop)
+    except TrainingStoppedError as error:
+        reporter.stop()
+        again = how_to_go_on(is_alone=True, overwrite=config.overwrite)
+        console.print(plain_text(f"{error}{again}"), markup=False)
+        raise typer.Exit(128 + stop.number) from None
+    finally:
+        reporter.stop()
+    print_comparison(console, config.output_dir, comparison.results)
+    report = write_report(config.output_dir)
+    _say_where(console, config.output_dir, report)
+    if comparison.faults:
+        _complain_faults(comparison)
+
+
+def split_names(text: str) -> tuple[str, ...]:
+    """ "a, b" as ("a", "b"); dashes do for underscores."""
+    parts = (part.strip().replace("-", "_") for part in text.split(","))
+    return tuple(part for part in parts if part)
+
+
+def _choose_folders(
+    one: Path | None, train: list[Path], test: list[Path], stores: list[Path], more: list[Path]
+) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
+    """What to fit on and what to measure on; raises InputError where that is not clear."""
+    if more and not stores:
+        raise InputError(
+            f'"{more[0]}" stands by itself: give folders with --preprocessed-dir, or several with '
+            f"--stores."
+        )
+    ways = {"--preprocessed-dir": one, "--train-on / --test-on": train + test, "--stores": stores}
+    given = [name for name, value in ways.items() if value]
+    if len(given) > 1:
+        raise InputError(f"{given[0]} and {given[1]} both say what to compare on: give one.")
+    if bool(train) != bool(test):
+        lacking = "--test-on" if train else "--train-on"
+        raise InputError(f"{lacking} is missing: transfer needs both --train-on and --test-on.")
+    if stores:
+        every = (*stores, *more)
+        if len({folder.resolve() for folder in every}) < 2:
+            raise InputError(f'--stores names only "{stores[0]}": give two or more.')
+        return every, every
+    if train:
+        return tuple(train), tuple(test)
+    folder = one or _DEFAULT_FOLDER
+    return (folder,), (folder,)
+
+
+def _say_where(console: Console, folder: Path, report: Path) -> None:
+    lines = (
+        f"all figures: {folder / 'results.json'} (also table.csv, table.tex, scores.arrow)",
+        f"report: {report}",
+    )
+    console.print()
+    for line in lines:
+        console.print(plain_text(line), markup=False)
+
+
+def _complain_faults(comparison: "Comparison") -> None:
+    names = ", ".join(dict.fromkeys(one.title for one in comparison.faults))
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    text = f"clew: {names}: {comparison.faults[0].reason}. Please report it."
+    console.print(plain_text(text), markup=False)
+    raise typer.Exit(1)

@@ -1,0 +1,166 @@
+"""How a comparison looks on a terminal: the table as wide as there is room, the matrix of
+transfer, and what they say."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from clew.cli.formats import bytes_text, plain_text
+
+_PADDING = 2
+_SPLITS = ("train", "validation", "test")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Column:
+    """`rank` says which are shown first where not all fit."""
+
+    name: str
+    rank: int
+    show: Callable[[dict[str, Any]], str]
+    justify: Literal["left", "right"] = "right"
+
+
+def _figure(name: str) -> Callable[[dict[str, Any]], str]:
+    return lambda row: "-" if row[name] is None else f"{row[name]:.3f}"
+
+
+def _auroc(row: dict[str, Any]) -> str:
+    low, high = row["test_auroc_ci"]
+    return f"{row['test_auroc']:.3f} [{low:.3f}, {high:.3f}]"
+
+
+def _seeds(row: dict[str, Any]) -> str:
+    if row["test_auroc_std"] is None:
+        return "-"
+    return f"{row['test_auroc_mean']:.3f} ± {row['test_auroc_std']:.3f}"
+
+
+def _versus(row: dict[str, Any]) -> str:
+    versus = row["versus_perplexity"]
+    if versus is None:
+        return "-"
+    sure = "*" if versus["p_value"] < 0.05 else ""
+    return f"{versus['difference']:+.3f}{sure}"
+
+
+def _count(row: dict[str, Any]) -> str:
+    value = row["parameters"]
+    for size, unit in ((1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:.1f}{unit}"
+    return str(value)
+
+
+def _small(value: float) -> str:
+    return f"{value:,.1f}" if value >= 1 else f"{value:.2g}"
+
+
+_COLUMNS = (
+    _Column(name="val.", rank=1, show=_figure("val_auroc")),
+    _Column(name="AUROC [95%]", rank=0, show=_auroc),
+    _Column(name="seeds", rank=8, show=_seeds),
+    _Column(name="vs ppl", rank=2, show=_versus, justify="left"),
+    _Column(name="AUPRC", rank=3, show=_figure("test_auprc")),
+    _Column(name="F1", rank=4, show=_figure("test_f1")),
+    _Column(name="acc.", rank=6, show=_figure("test_accuracy")),
+    _Column(name="ECE", rank=5, show=_figure("test_ece")),
+    _Column(name="AURC", rank=7, show=_figure("test_aurc")),
+    _Column(name="params", rank=11, show=_count),
+    _Column(name="train s", rank=10, show=lambda row: _small(row["train_seconds"])),
+    _Column(name="ms/answer", rank=9, show=lambda row: _small(row["ms_per_answer"])),
+    _Column(name="bytes/answer", rank=12, show=lambda row: bytes_text(row["bytes_per_answer"])),
+)
+
+
+def print_comparison(console: Console, folder: Path, results: dict[str, Any]) -> None:
+    """All that a reader wants to know first; `folder` has the rest."""
+
+    def say(text: str, style: str | None = None) -> None:
+        console.print(plain_text(text), style=style, markup=False, soft_wrap=False)
+
+    rows, best = results["methods"], results["best"]["method"]
+    table, hidden = make_table(rows, best=best, width=console.width)
+    console.print()
+    say(_describe_data(results["data"]))
+    console.print(table)
+    notes = ["> the best on validation", "vs ppl: AUROC minus that of perplexity, * p < 0.05"]
+    if hidden:
+        notes.append(f"in {folder / 'table.csv'} also {', '.join(hidden)}")
+    say("; ".join(notes), "dim")
+    if results["transfer"] is not None:
+        _print_transfer(console, results["transfer"])
+    _print_left_out(console, results["left_out"])
+    console.print()
+    for sentence in results["findings"]:
+        say(sentence)
+
+
+def make_table(rows: Sequence[dict[str, Any]], *, best: str, width: int) -> tuple[Table, list[str]]:
+    """The table in at most `width` columns, and the names of the columns that found no room."""
+    names = [f"{'>' if row['method'] == best else ' '} {row['title']}" for row in rows]
+    cells = {column.name: [column.show(row) for row in rows] for column in _COLUMNS}
+    shown = _choose_columns(cells, width - max(map(len, ["method", *names])) - _PADDING)
+    table = Table(box=None, header_style="bold", padding=(0, _PADDING, 0, 0))
+    table.add_column("  method", no_wrap=True, overflow="ellipsis")
+    for column in shown:
+        table.add_column(column.name, justify=column.justify, no_wrap=True)
+    for number, (row, name) in enumerate(zip(rows, names, strict=True)):
+        style = "bold" if row["method"] == best else None
+        values = [cells[column.name][number] for column in shown]
+        table.add_row(Text(plain_text(name)), *map(Text, values), style=style)
+    return table, [column.name for column in _COLUMNS if column not in shown]
+
+
+def _choose_columns(cells: dict[str, list[str]], room: int) -> list[_Column]:
+    """As many as fit, the important ones first; at least the first."""
+    chosen: list[_Column] = []
+    for column in sorted(_COLUMNS, key=lambda one: one.rank):
+        needed = max(map(len, [column.name, *cells[column.name]])) + _PADDING
+        if chosen and needed > room:
+            break
+        chosen.append(column)
+        room -= needed
+    return [column for column in _COLUMNS if column in chosen]
+
+
+def _describe_data(data: dict[str, Any]) -> str:
+    counts = [f"{sum(data[split].values()):,} {split}" for split in _SPLITS]
+    where = data["name"]
+    if data["train_on"] != data["test_on"]:
+        where = f"trained on {data['train_on']}, tested on {data['test_on']}"
+    return f"{where}: {', '.join(counts)} answers ({data['test']['made_up']:,} of these made up)"
+
+
+def _print_transfer(console: Console, transfer: dict[str, Any]) -> None:
+    """A matrix a method; a single pair stands in the table already."""
+    if len(transfer["train_on"]) * len(transfer["test_on"]) == 1:
+        return
+    table = Table(box=None, header_style="bold", padding=(0, _PADDING, 0, 0))
+    table.add_column("test AUROC", no_wrap=True)
+    table.add_column("trained on", no_wrap=True)
+    for name in transfer["test_on"]:
+        table.add_column(Text(f"on {plain_text(name)}"), justify="right", overflow="fold")
+    for title, matrix in zip(transfer["titles"], transfer["auroc"], strict=True):
+        for number, values in enumerate(matrix):
+            told = ["-" if value is None else f"{value:.3f}" for value in values]
+            name = plain_text(transfer["train_on"][number])
+            table.add_row(Text(title if number == 0 else ""), Text(name), *told)
+    console.print()
+    console.print(table)
+
+
+def _print_left_out(console: Console, left_out: Sequence[dict[str, Any]]) -> None:
+    """Those with the same reason together."""
+    titles: dict[str, list[str]] = {}
+    for one in left_out:
+        titles.setdefault(one["reason"], []).append(one["title"])
+    for reason, some in titles.items():
+        names = ", ".join(dict.fromkeys(some))
+        text = plain_text(f"left out: {names}: {reason}")
+        console.print(text, markup=False, soft_wrap=False)

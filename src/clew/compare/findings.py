@@ -1,0 +1,112 @@
+"""What the table says, in sentences that a reader can check against it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from clew.compare.rows import Measured, differ, pick_best
+
+_SURE = 0.05
+
+
+def find_sentences(
+    measured: Sequence[Measured], labels: np.ndarray, *, graph_methods: Sequence[str]
+) -> list[str]:
+    """Of a finished comparison, whose rows have their differences; `graph_methods` are those that
+    read the graphs of attention."""
+    best = pick_best(measured)
+    with_graphs = [one for one in measured if one.row["method"] in graph_methods]
+    without = [one for one in measured if one.row["method"] not in graph_methods]
+    return [
+        _tell_best(best),
+        *_tell_rivals(best, measured),
+        *_tell_baselines(best, measured),
+        *_tell_graphs(with_graphs, without, labels),
+    ]
+
+
+def _tell_best(best: Measured) -> str:
+    row = best.row
+    reached = f"{row['test_auroc']:.3f} {_interval(row)}"
+    found = f"The best on validation, {row['title']}, reaches test AUROC {reached}"
+    versus = row["versus_perplexity"]
+    if row["method"] == "perplexity":
+        return f"{found}: no method beats perplexity."
+    if versus is None:
+        return f"{found}; perplexity was not measured."
+    if versus["p_value"] >= _SURE:
+        return (
+            f"{found}, which does not differ from perplexity beyond chance "
+            f"({versus['difference']:+.3f}, {_p(versus)})."
+        )
+    verb = "beats" if versus["difference"] > 0 else "falls behind"
+    return f"{found} and {verb} perplexity by {abs(versus['difference']):.3f} ({_p(versus)})."
+
+
+def _tell_rivals(best: Measured, measured: Sequence[Measured]) -> list[str]:
+    """Who may be as good."""
+    near = [
+        one.row["title"]
+        for one in measured
+        if one is not best and one.row["versus_best"]["p_value"] >= _SURE
+    ]
+    if not near:
+        return []
+    verb = "does" if len(near) == 1 else "do"
+    return [f"{_listed(near)} {verb} not differ from it beyond chance."]
+
+
+def _tell_baselines(best: Measured, measured: Sequence[Measured]) -> list[str]:
+    """What is reached without looking at the model."""
+    if best.row["family"] == "baseline":
+        return ["The best does not look at the model at all: this is not detection."]
+    rows = [one.row for one in measured if one.row["family"] == "baseline"]
+    if not rows:
+        return []
+    reached = _listed([f"{row['title']} reaches {row['test_auroc']:.3f}" for row in rows])
+    low = best.row["test_auroc_ci"][0]
+    near = [row["title"] for row in rows if row["test_auroc_ci"][1] >= low]
+    if near:
+        return [
+            f"Without looking at the model, {reached}: the interval of {_listed(near)} overlaps "
+            f"that of the best, so that most of what was found may be no detection."
+        ]
+    return [f"Without looking at the model, {reached}: below the interval of the best."]
+
+
+def _tell_graphs(
+    with_graphs: Sequence[Measured], without: Sequence[Measured], labels: np.ndarray
+) -> list[str]:
+    """The best of each side, by validation, against each other on test."""
+    if not with_graphs or not without:
+        return []
+    ours, other = pick_best(with_graphs), pick_best(without)
+    versus = differ(labels, ours, other)
+    assert versus is not None
+    told = (
+        f"the best of them, {ours.row['title']}, reaches {ours.row['test_auroc']:.3f}, the best "
+        f"without, {other.row['title']}, {other.row['test_auroc']:.3f} "
+        f"(difference {versus['difference']:+.3f}, {_p(versus)})."
+    )
+    if versus["p_value"] >= _SURE:
+        return [f"Networks over the attention graphs make no difference beyond chance: {told}"]
+    verb = "help" if versus["difference"] > 0 else "do not help"
+    return [f"Networks over the attention graphs {verb}: {told}"]
+
+
+def _interval(row: dict[str, Any]) -> str:
+    low, high = row["test_auroc_ci"]
+    return f"[{low:.3f}, {high:.3f}]"
+
+
+def _listed(words: Sequence[str]) -> str:
+    """Titles may have commas of their own."""
+    *some, last = words
+    comma = "; " if any("," in word for word in words) else ", "
+    return f"{comma.join(some)} and {last}" if some else last
+
+
+def _p(versus: dict[str, float]) -> str:
+    value = versus["p_value"]
+    return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"

@@ -1,0 +1,154 @@
+"""The folders that are compared on: opened, named, and refused where nothing could be learnt."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from clew.datasets.answers import AnswerFeatures
+from clew.errors import InputError
+from clew.shards import read_manifest
+from clew.shards.hashing import hash_text
+from clew.splits import SPLIT_NAMES
+
+_HASH_LETTERS = 16
+_PURPOSE = {"train": "learn from", "validation": "choose on", "test": "measure on"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Store:
+    """One folder of `clew preprocess`; `name` is unique among those of a comparison."""
+
+    name: str
+    folder: Path
+    data: AnswerFeatures
+
+    def describe(self) -> dict[str, Any]:
+        """Which answers these are, with which labels, in which splits: not where they lie."""
+        counts = {name: _count(self.data.labels[name]) for name in SPLIT_NAMES}
+        return {"questions": self._hash_questions(), **counts}
+
+    def hash_values(self, kinds: Sequence[str]) -> str:
+        """Changes with any value of these kinds of samples."""
+        held = [kind for kind in sorted(set(kinds)) if kind in self.data.samples]
+        shards = [shard for kind in held for shard in read_manifest(self.folder / kind).shards]
+        return hash_text(*held, *(shard.sha256 for shard in shards))[:_HASH_LETTERS]
+
+    def _hash_questions(self) -> str:
+        parts: list[str] = []
+        for name in SPLIT_NAMES:
+            made_up = np.packbits(self.data.labels[name] > 0).tobytes().hex()
+            parts += [name, made_up, *map(str, self.data.question_ids[name])]
+        return hash_text(*parts)[:_HASH_LETTERS]
+
+
+def open_stores(folders: Sequence[Path]) -> dict[Path, Store]:
+    """Each folder once, however it is spelt; raises InputError for one that cannot be compared
+    on, or of another model than the first."""
+    unique = {folder.resolve(): folder for folder in reversed(folders)}
+    paths = [folder for folder in dict.fromkeys(folders) if folder in unique.values()]
+    stores = {
+        folder.resolve(): Store(name=name, folder=folder, data=_open(folder))
+        for folder, name in zip(paths, distinct_names(paths), strict=True)
+    }
+    first, *others = stores.values()
+    for store in others:
+        _refuse_other_model(first, store)
+    return {folder: stores[folder.resolve()] for folder in folders}
+
+
+def refuse_thin(store: Store, splits: Sequence[str]) -> None:
+    """Raises InputError when one of the splits does not have both kinds of answers."""
+    counts = {name: _count(store.data.labels[name]) for name in SPLIT_NAMES}
+    thin = [name for name in splits if not all(counts[name].values())]
+    if thin:
+        told = ", ".join(
+            f"{name} {sum(of.values()):,} ({of['right']:,} right, {of['made_up']:,} made up)"
+            for name, of in counts.items()
+        )
+        raise InputError(
+            f'the {thin[0]} split of "{store.folder}" {_lacking(counts[thin[0]])}: without both '
+            f"kinds there is nothing to {_PURPOSE[thin[0]]}. Its samples: {told}. Use more "
+            f'questions, or run "clew preprocess" with another --score-threshold or --split.'
+        )
+
+
+def distinct_names(folders: Sequence[Path]) -> list[str]:
+    """As many of the last parts of every path as tell them apart."""
+    parts = [folder.absolute().parts for folder in folders]
+    for length in range(1, max(map(len, parts)) + 1):
+        names = ["/".join(path[-length:]) for path in parts]
+        if len(set(names)) == len(names):
+            break
+    return names
+
+
+def find_shared(train: Store, test: Store) -> np.ndarray:
+    """Which answers of the test split have a question that `train` is fitted or chosen on.
+
+    By the question's text where both have it (two sets may number theirs alike), else by its id.
+    """
+    if train is test:
+        return np.zeros(len(test.data.labels["test"]), bool)
+    field = "question" if all("question" in s.data.fields for s in (train, test)) else None
+    known = {
+        text for split in ("train", "validation") for text in _questions(train.data, split, field)
+    }
+    return np.array([text in known for text in _questions(test.data, "test", field)], bool)
+
+
+def _questions(data: AnswerFeatures, split: str, field: str | None) -> list[str]:
+    ids = [str(one) for one in data.question_ids[split]]
+    if field is None:
+        return ids
+    texts = data.read(field, split)
+    return [
+        one if text is None else " ".join(text.casefold().split())
+        for one, text in zip(ids, texts, strict=True)
+    ]
+
+
+def _open(folder: Path) -> AnswerFeatures:
+    if not folder.exists():
+        raise InputError(
+            f'there is no folder "{folder}": make it with "clew preprocess", or say where the '
+            f"samples are with --preprocessed-dir."
+        )
+    return AnswerFeatures(folder)
+
+
+def _refuse_other_model(first: Store, other: Store) -> None:
+    ours, theirs = _describe_model(first.data), _describe_model(other.data)
+    # The same weights under another path are the same model.
+    name = "fingerprint" if ours["fingerprint"] and theirs["fingerprint"] else "id"
+    different = [key for key in (name, "layers", "dim") if ours[key] != theirs[key]]
+    if different:
+        shown = list(dict.fromkeys(["id", *different]))
+        raise InputError(
+            f'"{first.folder}" and "{other.folder}" are of different models: '
+            f"{_tell(ours, shown)} there, {_tell(theirs, shown)} here. What is learnt on one "
+            f"model's states means nothing on another's: give stores of the same model."
+        )
+
+
+def _describe_model(data: AnswerFeatures) -> dict[str, Any]:
+    model = data.identity.get("model") or {}
+    known = {name: model.get(name) for name in ("id", "fingerprint")}
+    return {**known, "layers": data.layers, "dim": data.dim}
+
+
+def _tell(model: Mapping[str, Any], names: Sequence[str]) -> str:
+    return ", ".join(f"{name} {model[name]}" for name in names)
+
+
+def _count(labels: np.ndarray) -> dict[str, int]:
+    made_up = int((labels > 0).sum())
+    return {"right": len(labels) - made_up, "made_up": made_up}
+
+
+def _lacking(counts: Mapping[str, int]) -> str:
+    if not sum(counts.values()):
+        return "is empty"
+    return f"has none that are {'made up' if counts['right'] else 'right'}"

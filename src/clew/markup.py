@@ -1,0 +1,61 @@
+"""Builds HTML and SVG from nested calls. Every string that is not `Html` is escaped, so that
+questions and answers, which anybody may have written, never become markup."""
+
+import html
+import re
+from collections.abc import Iterable
+from typing import TypeAlias
+
+_VOID = frozenset({"br", "hr", "input", "meta"})
+# HTML has no place for them, escaped or not.
+_UNWRITABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
+
+
+class Html(str):
+    """Text that is markup already."""
+
+    __slots__ = ()
+
+
+Child: TypeAlias = "str | int | float | None | Iterable[Child]"
+Attribute: TypeAlias = str | int | float | bool | None
+
+
+def tag(name: str, /, *children: Child, **attributes: Attribute) -> Html:
+    """`tag("td", text, class_="name", data_method="lstm")`; attributes of None or False are left
+    out."""
+    opening = f"<{name}{''.join(map(_attribute, attributes, attributes.values()))}>"
+    if name in _VOID:
+        return Html(opening)
+    return Html(f"{opening}{join(*children)}</{name}>")
+
+
+def join(*children: Child) -> Html:
+    """The children one after the other; None is nothing."""
+    return Html("".join(map(_markup, children)))
+
+
+def _markup(child: Child) -> str:
+    if isinstance(child, Html):
+        return child
+    if child is None:
+        return ""
+    if isinstance(child, str):
+        return html.escape(_UNWRITABLE.sub("\N{REPLACEMENT CHARACTER}", child))
+    if isinstance(child, int | float):
+        return str(child)
+    return "".join(map(_markup, child))
+
+
+def _attribute(name: str, value: Attribute) -> str:
+    name = name.removesuffix("_").replace("_", "-")
+    if value is None or value is False:
+        return ""
+    if value is True:
+        return f" {name}"
+    return f' {name}="{_markup(value if isinstance(value, str) else _short(value))}"'
+
+
+def _short(value: float) -> str:
+    """Coordinates to a tenth of a pixel: a page of curves stays small."""
+    return f"{value:.1f}".removesuffix(".0")

@@ -1,0 +1,33 @@
+"""The statistics of a table that a reviewer accepts: made up is the positive class (label 1), and
+a higher score means more likely made up."""
+
+from clew.measure.calibration import calibration_points, expected_calibration_error
+from clew.measure.curves import area_under_risk_coverage, risk_coverage_points, roc_points
+from clew.measure.measures import Measures, best_threshold, measure_scores
+from clew.measure.platt import PlattScale
+from clew.measure.ranking import (
+    Difference,
+    auroc,
+    bootstrap_auroc,
+    bootstrap_aurocs,
+    compare_paired,
+    draw_resamples,
+)
+
+__all__ = [
+    "Difference",
+    "Measures",
+    "PlattScale",
+    "area_under_risk_coverage",
+    "auroc",
+    "best_threshold",
+    "bootstrap_auroc",
+    "bootstrap_aurocs",
+    "calibration_points",
+    "compare_paired",
+    "draw_resamples",
+    "expected_calibration_error",
+    "measure_scores",
+    "risk_coverage_points",
+    "roc_points",
+]

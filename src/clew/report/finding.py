@@ -1,0 +1,125 @@
+"""What the comparison found, in plain sentences that follow from the figures."""
+
+from collections.abc import Iterable
+
+from clew.measure import Difference, compare_paired
+from clew.report.comparison import Comparison, MethodResult
+from clew.report.wording import counted, decimals, interval_text, p_text, signed
+
+# Told apart by what they look at, for the two questions that clew was built to ask. A method of
+# neither group takes no part in that question.
+GRAPHS = frozenset({"gnn_det", "gvae", "charm"})
+ONE_LAYER = frozenset({"linear_probe", "linear_probe_middle", "saplma"})
+ALL_LAYERS = frozenset({"linear_probe_pca", "lstm", "act_vit"})
+RIVALS = (
+    ("perplexity", "perplexity"),
+    ("length", "answer length alone"),
+    ("category", "category alone"),
+)
+_SURE = 0.05
+# The comparison's own sentences of which the headline and the figures below it say the same.
+_SAID_ABOVE = ("The best on validation", "Without looking at the model")
+
+
+def tell_headline(comparison: Comparison) -> str:
+    """One sentence: the best on validation, against what it must beat."""
+    best = comparison.best
+    if best.test_auroc is None:
+        return f"{best.title} was best on validation; its test AUROC is not known."
+    reached = f"{best.title} tells made-up answers from right ones with {_reached(best)}"
+    apart, near, ahead = _sort_rivals(comparison)
+    if ahead:
+        return f"{reached}, and does not beat {_listed(ahead)}."
+    above = f"{reached}, clearly above {_listed(apart)}" if apart else reached
+    verb = "is" if len(near) == 1 else "are"
+    return f"{above}; {_listed(near)} {verb} too near to call." if near else f"{above}."
+
+
+def tell_details(comparison: Comparison) -> list[str]:
+    """The sentences below the headline: on what, how sure, and whether structure helped."""
+    told = comparison.raw.get("findings")
+    told = [str(sentence) for sentence in told] if isinstance(told, list) else []
+    new = [sentence for sentence in told if not sentence.startswith(_SAID_ABOVE)]
+    if not any("graph" in sentence for sentence in new):
+        new += tell_graphs(comparison)
+    return [_tell_basis(comparison), *new, *tell_layers(comparison)]
+
+
+def tell_graphs(comparison: Comparison) -> list[str]:
+    """Whether the attention graphs helped: best with against best without, both by validation."""
+    names = {method.name for method in comparison.scored}
+    return _tell_contest(comparison, GRAPHS, names - GRAPHS, subject="Attention graphs")
+
+
+def tell_layers(comparison: Comparison) -> list[str]:
+    """Whether reading all layers' states beat reading one layer's."""
+    subject = "Following the states across layers"
+    return _tell_contest(comparison, ALL_LAYERS, ONE_LAYER, subject=subject)
+
+
+def _reached(best: MethodResult) -> str:
+    return f"AUROC {decimals(best.test_auroc)} {interval_text(best.interval)}".rstrip()
+
+
+def _tell_basis(comparison: Comparison) -> str:
+    test = comparison.test
+    return (
+        f"It was chosen on the validation split, of {counted(len(comparison.methods), 'method')}, "
+        f"and measured on {counted(len(test), 'test answer')}, of which {int(test.labels.sum()):,} "
+        f"are made up."
+    )
+
+
+def _sort_rivals(comparison: Comparison) -> tuple[list[str], list[str], list[str]]:
+    """Those whose interval lies below the best one's, those that overlap, those ahead of it."""
+    apart, near, ahead = [], [], []
+    best = comparison.best
+    for name, words in RIVALS:
+        rival = comparison.find(name)
+        if rival is None or rival is best or rival.test_auroc is None:
+            continue
+        told = f"{words} ({decimals(rival.test_auroc)})"
+        if rival.test_auroc >= (best.test_auroc or 0.0):
+            ahead.append(told)
+        elif rival.interval and best.interval and rival.interval[1] < best.interval[0]:
+            apart.append(told)
+        else:
+            near.append(told)
+    return apart, near, ahead
+
+
+def _tell_contest(
+    comparison: Comparison, ours: Iterable[str], others: Iterable[str], *, subject: str
+) -> list[str]:
+    """Nothing when one side took no part, or the answers are all of one kind."""
+    first, second = (_best_of(comparison, names) for names in (set(ours), set(others)))
+    if first is None or second is None or not comparison.test.has_both_classes:
+        return []
+    scores = comparison.test.scores
+    found = compare_paired(comparison.test.labels, scores[first.name], scores[second.name])
+    return [f"{subject} {_verdict(found)}: {_tell_difference(first, second, found)}."]
+
+
+def _best_of(comparison: Comparison, names: set[str]) -> MethodResult | None:
+    """By validation: the test split chooses nothing."""
+    kin = [method for method in comparison.scored if method.name in names]
+    return max(kin, key=lambda method: method.val_auroc or 0.0, default=None)
+
+
+def _verdict(found: Difference) -> str:
+    if found.p_value >= _SURE:
+        return "made no difference beyond chance"
+    return "helped" if found.difference > 0 else "did not help"
+
+
+def _tell_difference(first: MethodResult, second: MethodResult, found: Difference) -> str:
+    interval = f"[{signed(found.low)}, {signed(found.high)}]"
+    return (
+        f"{first.title} reaches {decimals(first.test_auroc)}, {second.title} "
+        f"{decimals(second.test_auroc)} (difference {signed(found.difference)} {interval}, "
+        f"{p_text(found.p_value)})"
+    )
+
+
+def _listed(words: list[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

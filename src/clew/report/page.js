@@ -1,0 +1,70 @@
+"use strict";
+(() => {
+  const all = (selector) => [...document.querySelectorAll(selector)];
+  const ofMethod = (name) => all("[data-method]").filter((element) => element.dataset.method === name);
+
+  // Pointing at a method anywhere lights it up everywhere.
+  const raise = (curve) => curve.parentNode.append(curve);
+  const light = (name, isOn) => ofMethod(name).forEach((element) => element.classList.toggle("hot", isOn));
+
+  const tip = document.getElementById("tip");
+  const place = (event) => {
+    const box = tip.getBoundingClientRect();
+    const x = Math.min(event.clientX + 14, window.innerWidth - box.width - 8);
+    const below = event.clientY + 18;
+    const y = below + box.height < window.innerHeight ? below : event.clientY - box.height - 12;
+    tip.style.left = `${Math.max(8, x)}px`;
+    tip.style.top = `${y}px`;
+  };
+
+  let lit = null;
+  document.addEventListener("pointermove", (event) => {
+    const target = event.target instanceof Element ? event.target : null;
+    const named = target?.closest("[data-method]")?.dataset.method ?? null;
+    if (named !== lit) {
+      if (lit !== null) light(lit, false);
+      if (named !== null) light(named, true);
+      lit = named;
+    }
+    const told = target?.closest("[data-tip]");
+    tip.hidden = !told;
+    if (told) {
+      tip.textContent = told.dataset.tip;
+      place(event);
+    }
+  });
+  document.addEventListener("pointerleave", () => { tip.hidden = true; });
+
+  // The chips put a method's curves in colour.
+  for (const chip of all(".chip")) {
+    chip.addEventListener("click", () => {
+      const isOn = chip.getAttribute("aria-pressed") !== "true";
+      chip.setAttribute("aria-pressed", String(isOn));
+      for (const curve of ofMethod(chip.dataset.method).filter((one) => one.matches(".curve"))) {
+        curve.classList.toggle("shown", isOn);
+        if (isOn) raise(curve);
+      }
+    });
+  }
+
+  // Names go up at first, figures down; what is missing stays below.
+  const compare = (one, other, sign) => {
+    const [a, b] = [one, other].map((row) => row.value);
+    if (a === "" || b === "") return (a === "") - (b === "");
+    const [x, y] = [Number(a), Number(b)];
+    return sign * (Number.isNaN(x) || Number.isNaN(y) ? a.localeCompare(b) : x - y);
+  };
+  for (const table of all("table.sortable")) {
+    const heads = [...table.tHead.rows[table.tHead.rows.length - 1].cells];
+    heads.forEach((head, column) => head.querySelector("button").addEventListener("click", () => {
+      const before = head.getAttribute("aria-sort");
+      const first = head.classList.contains("name") ? "ascending" : "descending";
+      const order = before === first ? (first === "ascending" ? "descending" : "ascending") : first;
+      heads.forEach((other) => other.removeAttribute("aria-sort"));
+      head.setAttribute("aria-sort", order);
+      const rows = [...table.tBodies[0].rows].map((row) => ({ row, value: row.cells[column].dataset.value ?? "" }));
+      rows.sort((one, other) => compare(one, other, order === "ascending" ? 1 : -1));
+      table.tBodies[0].append(...rows.map(({ row }) => row));
+    }));
+  }
+})();

@@ -1,0 +1,122 @@
+"""The attention graph of an answer: which token looked at which, layer by layer.
+
+The picture has a row a token. Very long prompts are folded in their middle, so that the rows
+stay readable; edges of folded tokens meet in the row that stands for them.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float32, Int
+
+# Weaker edges cannot be seen; the captions say what share of the attention is not drawn.
+_FAINTEST = 0.005
+_MAX_EDGES = 1500
+
+
+@dataclass(frozen=True, kw_only=True)
+class Edges:
+    """Edges of one layer between rows of the picture; `target` looked at `source`."""
+
+    source: Int[np.ndarray, " edges"]
+    target: Int[np.ndarray, " edges"]
+    weight: Float32[np.ndarray, " edges"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shares:
+    """Where the attention of the answer's tokens goes in one layer; adds up to 1."""
+
+    first: float  # the first token, where heads rest that have nothing to look at
+    prompt: float
+    answer: float
+    itself: float
+    unstored: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionGraph:
+    """The strongest attention, averaged over the heads, of every token in every layer."""
+
+    sources: Int[np.ndarray, "layers tokens k"]
+    weights: Float32[np.ndarray, "layers tokens k"]
+    prompt_length: int
+
+    @property
+    def tokens(self) -> int:
+        return self.weights.shape[1]
+
+    def edges(self, layer: int, rows: "Rows") -> Edges:
+        """The edges of a layer between rows, strongest first; none from a token to itself."""
+        target = np.broadcast_to(np.arange(self.tokens)[:, None], self.sources[layer].shape)
+        source, weight = self.sources[layer].astype(np.int64), self.weights[layer]
+        kept = (weight > 0) & (source < target)
+        # What tokens of one row attend to is their mean, so that no row has more than one of it.
+        weight = weight / np.bincount(rows.of_token)[rows.of_token][:, None]
+        return _merge(rows.of_token[source[kept]], rows.of_token[target[kept]], weight[kept])
+
+    def shares(self, layer: int) -> Shares:
+        """Means over the answer's tokens, or over all where there is no answer."""
+        start = self.prompt_length if self.prompt_length < self.tokens else 0
+        source, weight = self.sources[layer, start:].astype(np.int64), self.weights[layer, start:]
+        target = np.arange(start, self.tokens)[:, None]
+        itself, first = source == target, (source == 0) & (target > 0)
+        prompt = ~itself & ~first & (source < self.prompt_length)
+        answer = ~itself & ~first & (source >= self.prompt_length)
+        count = max(1, len(weight))
+        parts = [float((weight * part).sum()) / count for part in (first, prompt, answer, itself)]
+        unstored = max(0.0, 1.0 - sum(parts))
+        return Shares(
+            first=parts[0], prompt=parts[1], answer=parts[2], itself=parts[3], unstored=unstored
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """The rows of the picture. `token[r]` is the row's token, -1 where tokens are folded."""
+
+    token: Int[np.ndarray, " rows"]
+    of_token: Int[np.ndarray, " tokens"]
+    folded: dict[int, int]  # row -> how many tokens it stands for
+
+    def __len__(self) -> int:
+        return len(self.token)
+
+
+def build_graph(sources: np.ndarray, weights: np.ndarray, prompt_length: int) -> AttentionGraph:
+    return AttentionGraph(sources=sources, weights=weights, prompt_length=prompt_length)
+
+
+def fold_rows(tokens: int, prompt_length: int, limit: int) -> Rows:
+    """A row a token; with more than `limit`, the middle of the prompt (kept: its first tokens
+    and its end), then that of the answer, becomes one row."""
+    hidden = np.zeros(tokens, bool)
+    answer = tokens - prompt_length
+    prompt_room = max(limit - answer, limit // 3)
+    answer_room = max(limit - prompt_length, limit - limit // 3)
+    _hide_middle(hidden[:prompt_length], prompt_room)
+    _hide_middle(hidden[prompt_length:], answer_room)
+    # A run of folded tokens is one row: a new row begins where a token is kept or a run begins.
+    begins = ~hidden | np.concatenate([[True], ~hidden[:-1]])
+    begins[prompt_length : prompt_length + 1] = True
+    of_token = np.cumsum(begins) - 1
+    starts = np.flatnonzero(begins)
+    token = np.where(hidden[starts], -1, starts)
+    counts = np.bincount(of_token, minlength=len(starts))
+    folded = {int(row): int(counts[row]) for row in np.flatnonzero(token < 0)}
+    return Rows(token=token, of_token=of_token, folded=folded)
+
+
+def _hide_middle(hidden: np.ndarray, room: int) -> None:
+    if len(hidden) > room:
+        head = max(1, room // 4)
+        hidden[head : len(hidden) - max(1, room - head - 1)] = True
+
+
+def _merge(source: np.ndarray, target: np.ndarray, weight: np.ndarray) -> Edges:
+    """Edges between the same rows become one; the faintest are dropped."""
+    pairs, place = np.unique(np.stack([source, target]), axis=1, return_inverse=True)
+    total = np.bincount(place.reshape(-1), weight, minlength=pairs.shape[1]).astype(np.float32)
+    kept = (pairs[0] != pairs[1]) & (total >= _FAINTEST)
+    order = np.flatnonzero(kept)[np.argsort(-total[kept], kind="stable")][:_MAX_EDGES]
+    return Edges(source=pairs[0, order], target=pairs[1, order], weight=total[order])

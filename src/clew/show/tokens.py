@@ -1,0 +1,136 @@
+"""The texts of tokens: from the tokenizer of the model that answered, never from the network."""
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from clew.errors import InputError
+
+_EMBEDDED_NAME = "smollm2"
+_FILE = "tokenizer.json"
+# Tokens decoded together: some tokenizers drop the space of a token that stands alone.
+_WINDOW = 8
+_MARKS = {"\n": "↵", "\r": "↵", "\t": "⇥"}
+_UNSEEN = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
+)
+
+Decode = Callable[[list[int]], str]
+
+
+def read_token_texts(
+    tokens: Sequence[int], decoded: Sequence[str] | None, model: str | None, tokenizer: str | None
+) -> tuple[list[str], str | None]:
+    """The text of every token, and a sentence when there are only numbers to show.
+
+    `decoded` is what a converted store holds; `model` is what the manifest names; `tokenizer`
+    is what the user named in its place: raises InputError when that one cannot be loaded.
+    """
+    if tokenizer is None and decoded is not None and len(decoded) == len(tokens):
+        return list(decoded), None
+    name = tokenizer or model
+    decode = _load_decode(name) if name else None
+    if decode is not None:
+        return split_texts(decode, [int(token) for token in tokens]), None
+    if tokenizer is not None:
+        raise InputError(
+            f'--tokenizer "{tokenizer}" cannot be loaded: give a folder with {_FILE}, or a '
+            f"Hugging Face id that is in the cache of this machine; the network is not asked."
+        )
+    whose = f'the tokenizer of "{name}" is not on this machine' if name else "no model is named"
+    note = f"{whose}: tokens are shown as numbers. Give its folder with --tokenizer."
+    return [f"#{token}" for token in tokens], note
+
+
+def split_texts(decode: Decode, tokens: list[int]) -> list[str]:
+    """What each token adds to the text before it."""
+    texts = []
+    for end in range(1, len(tokens) + 1):
+        start = max(0, end - 1 - _WINDOW)
+        before = decode(tokens[start : end - 1]) if end - 1 > start else ""
+        whole = decode(tokens[start:end])
+        if not whole.startswith(before):
+            # The bytes of one character may lie in several tokens: until the last, it is "�".
+            before = before.rstrip("\ufffd")
+        added = whole[len(before) :] if whole.startswith(before) else decode([tokens[end - 1]])
+        unfinished = "\ufffd" if whole.endswith("\ufffd") else ""
+        texts.append(added or unfinished or f"#{tokens[end - 1]}")
+    return texts
+
+
+def visible_text(text: str) -> str:
+    """A token as it is drawn: one line, nothing invisible, no space around it."""
+    marked = "".join(_MARKS.get(letter, letter) for letter in text)
+    plain = _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", marked)
+    return plain.strip() or "␣"
+
+
+def shorten(text: str, longest: int) -> str:
+    return text if len(text) <= longest else text[: longest - 1] + "…"
+
+
+def _load_decode(name: str) -> Decode | None:
+    """None when the tokenizer cannot be had without the network."""
+    file = _find_file(name)
+    if file is not None:
+        return _decode_with_file(file)
+    return _decode_with_transformers(name)
+
+
+def _find_file(name: str) -> Path | None:
+    if name == _EMBEDDED_NAME:
+        return _existing(embedded_tokenizer_file())
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return _existing(folder / _FILE)
+    if name.count("/") > 1 or name.startswith((".", "/", "~")) or name.endswith(".gguf"):
+        return None
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        cached = try_to_load_from_cache(name, _FILE)
+    except HFValidationError:
+        return None
+    return Path(cached) if isinstance(cached, str) else None
+
+
+def embedded_tokenizer_file() -> Path:
+    """Where capture keeps the tokenizer of the embedded model. Known here as well, because
+    asking capture would load torch, and fetch the model where it is missing."""
+    models = Path(platformdirs.user_cache_dir("clew")) / "models"
+    return models / "SmolLM2-135M-Instruct" / _FILE
+
+
+def _existing(path: Path) -> Path | None:
+    return path if path.is_file() else None
+
+
+def _decode_with_file(file: Path) -> Decode | None:
+    from tokenizers import Tokenizer
+
+    try:
+        tokenizer = Tokenizer.from_file(str(file))
+    except Exception:  # the library raises bare Exception for any fault of the file
+        return None
+    return lambda tokens: tokenizer.decode(tokens, skip_special_tokens=False)
+
+
+def _decode_with_transformers(name: str) -> Decode | None:
+    """For models without tokenizer.json: sentencepiece files, .gguf."""
+    path = Path(name).expanduser()
+    source, extra = name, {}
+    if name.endswith(".gguf") and path.is_file():
+        source, extra = str(path.parent), {"gguf_file": path.name}
+    elif not path.is_dir():
+        return None
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer: Any = AutoTokenizer.from_pretrained(source, local_files_only=True, **extra)
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError, TypeError):
+        return None
+    return lambda tokens: tokenizer.decode(tokens, skip_special_tokens=False)

@@ -1,0 +1,209 @@
+"""clew compare: the command lines, the table on the terminal, how it ends."""
+
+import io
+import json
+import os
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from clew.cli.comparison import make_table, print_comparison
+from clew.compare import CompareConfig, compare_methods
+from tests.cli.test_train import call, read
+from tests.compare.making import compare_config, describe_capture, write_data
+from tests.engine.children import start, wait, wait_until
+
+QUICK = ("--methods", "length,perplexity,lookback,linear-probe")
+FIGURE = r"\d\.\d{3}"
+
+
+@pytest.fixture(scope="module")
+def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_data(tmp_path_factory.mktemp("samples") / "preprocessed_data", rows=120)
+
+
+@pytest.fixture
+def folder(samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder of a user, with samples where `clew preprocess` puts them."""
+    (tmp_path / "preprocessed_data").symlink_to(samples)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_comparison_ends_in_a_table_a_sentence_and_a_report(run: Any, folder: Path) -> None:
+    ended = run("compare", "--preprocessed-dir", "preprocessed_data", *QUICK)
+    assert ended.code == 0, ended.err
+    results = json.loads((folder / "comparison" / "results.json").read_text())
+    assert {row["method"] for row in results["methods"]} == {
+        *("length", "perplexity", "lookback", "linear_probe")
+    }
+    progress = rf"1/4 Answer length: validation AUROC {FIGURE}, test {FIGURE} \[{FIGURE}, .*\], in "
+    assert re.search(progress, ended.out)
+    best = results["methods"][0]
+    assert re.search(rf"^> {re.escape(best['title'])} +{FIGURE} +{FIGURE} \[", ended.out, re.M)
+    assert f"The best on validation, {best['title']}, reaches test AUROC" in ended.out
+    assert ended.out.endswith("report: comparison/report.html\n")
+    assert (folder / "comparison" / "report.html").exists()
+    again = run("compare", "--preprocessed-dir", "preprocessed_data", *QUICK)
+    assert again.out.count(", there already") == 4
+
+
+def test_a_terminal_shows_what_goes_on(
+    run: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    ended = run("compare", "--methods", "perplexity", "--output-dir", folder / "seen")
+    assert ended.code == 0 and "1/1 Perplexity" in ended.out
+
+
+@pytest.fixture(scope="module")
+def results(samples: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    methods = ("length", "perplexity", "lookback", "linear_probe")
+    out = tmp_path_factory.mktemp("results")
+    return compare_methods(compare_config(samples, out, methods=methods)).results
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 200])
+def test_the_table_fits_the_terminal(results: dict[str, Any], width: int) -> None:
+    table, hidden = make_table(results["methods"], best=results["best"]["method"], width=width)
+    shown = [column.header for column in table.columns]
+    assert "AUROC [95%]" in shown and len(shown) + len(hidden) == 14
+    assert bool(hidden) == (width < 150)
+    page = io.StringIO()
+    console = Console(file=page, width=width, highlight=False, soft_wrap=True)
+    print_comparison(console, Path("comparison"), results)
+    text = page.getvalue()
+    assert max(map(len, text.splitlines())) <= width
+    assert all(name in text for name in hidden)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--methods", "magic"], 'there is no method "magic": choose of length, '),
+        (["--methods", ","], "no method is given"),
+        (["--preprocessed-dir", "nowhere"], 'there is no folder "nowhere"'),
+        (["--seeds", "0"], "--seeds is 0"),
+        (["--epochs", "0"], "epochs is 0"),
+        (["--device", "abacus"], "abacus"),
+        (["--output-dir", "/dev/null/results"], "cannot be made"),
+        (["--train-on", "preprocessed_data"], "--test-on is missing"),
+        (["--stores", "preprocessed_data"], "give two or more"),
+        (["preprocessed_data"], '"preprocessed_data" stands by itself'),
+        (["--preprocessed-dir", "a", "--stores", "b", "c"], "both say what to compare on"),
+        (["--methods", "charm"], "--keep full"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_wrong_use_gets_a_sentence(
+    run: Any, folder: Path, options: list[str], sentence: str
+) -> None:
+    ended = run("compare", *options)
+    assert ended.code == 2, ended.err
+    assert ended.err.startswith("clew: ") and sentence in ended.err
+    assert not (folder / "comparison" / "results.json").exists()
+
+
+def test_a_fault_of_clew_ends_with_failure_but_leaves_the_rest(
+    run: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> None:
+        raise TypeError("oops")
+
+    from clew.probes import PROBES
+
+    monkeypatch.setattr(type(PROBES["lookback"]), "fit", _only("lookback", broken))
+    ended = run("compare", "--methods", "perplexity,lookback")
+    assert ended.code == 1
+    assert "Lookback Lens: it broke by a fault of clew (TypeError: oops)" in ended.err
+    assert (folder / "comparison" / "report.html").exists()
+
+
+def _only(name: str, broken: Any) -> Any:
+    """The `fit` of all methods, broken for one of them."""
+    from clew.probes import Probe
+
+    whole = Probe.fit
+    return lambda self, data, *, seed: (
+        broken() if self.name == name else whole(self, data, seed=seed)
+    )
+
+
+def test_transfer_prints_a_matrix(run: Any, tmp_path: Path) -> None:
+    folders = [write_data(tmp_path / name, rows=rows) for name, rows in (("a", 100), ("b", 120))]
+    for one in folders:
+        describe_capture(one, model={"id": "tiny", "fingerprint": "abc"})
+    out = tmp_path / "out"
+    ended = run(
+        *("compare", "--stores", *folders, "--output-dir", out),
+        *("--methods", "perplexity,lookback"),
+    )
+    assert ended.code == 0, ended.err
+    assert re.search(rf"^Lookback Lens +a +{FIGURE} +{FIGURE} *$", ended.out, re.M), ended.out
+    assert re.search(rf"^ +b +{FIGURE} +{FIGURE} *$", ended.out, re.M)
+    pair = run(
+        *("compare", "--train-on", folders[0], "--test-on", folders[1], "--output-dir", out / "p"),
+        *("--methods", "perplexity"),
+    )
+    assert pair.code == 0 and "trained on a, tested on b" in pair.out
+
+
+LONG = (
+    *("compare", "--methods", "lstm", "--epochs", 5000, "--patience", 0, "--device", "cpu"),
+    *("--no-amp", "--no-compile", "--batch-size", 16, "--num-workers", 0),
+)
+
+
+def test_a_signal_ends_it_in_order_and_it_goes_on(folder: Path) -> None:
+    child = start(call, LONG, folder / "said.txt")
+    log = folder / "comparison" / "networks" / "lstm" / "seed-0" / "log.csv"
+    wait_until(lambda: log.exists() and len(log.read_text().splitlines()) > 2, child)
+    os.kill(child.pid, signal.SIGTERM)
+    assert wait(child) == 128 + signal.SIGTERM
+    said = read(folder / "said.txt")
+    assert "stopping: what is finished is kept" in said and "Traceback" not in said
+    assert "To go on: clew compare --methods lstm --epochs 5000" in said
+
+
+def test_one_that_was_killed_goes_on(run: Any, folder: Path) -> None:
+    child = start(call, ("compare", *QUICK), folder / "said.txt")
+    wait_until((folder / "comparison" / "methods" / "perplexity.json").exists, child)
+    os.kill(child.pid, signal.SIGKILL)
+    wait(child)
+    ended = run("compare", *QUICK)
+    assert ended.code == 0 and ended.out.count(", there already") >= 2
+    assert run("compare", *QUICK, "--output-dir", "whole").code == 0
+    broken, whole = (
+        [
+            {name: row[name] for name in ("method", "val_auroc", "test_auroc", "threshold")}
+            for row in json.loads(Path(place, "results.json").read_text())["methods"]
+        ]
+        for place in ("comparison", "whole")
+    )
+    assert broken == whole
+
+
+@pytest.mark.usefixtures("folder")
+def test_train_compares_afterwards(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    caught: list[CompareConfig] = []
+    monkeypatch.setattr("clew.cli.compare.run_comparison", lambda _, config: caught.append(config))
+    flags = "--epochs 1 --lstm-hidden 4 --num-lstm-layers 1 --device cpu --num-workers 0"
+    only = "--run-lstm --no-run-gnn-det --no-run-gvae --compare"
+    ended = run("train", *flags.split(), *only.split())
+    assert ended.code == 0, ended.err
+    [config] = caught
+    assert config.output_dir == Path("results/compare") and config.train.epochs == 1
+    assert config.methods is not None
+    assert "lstm" in config.methods and "perplexity" in config.methods
+    assert "gvae" not in config.methods and config.network.lstm_hidden == 4
+
+
+def test_train_refuses_a_comparison_that_could_not_follow(run: Any, folder: Path) -> None:
+    ended = run("train", "--data-pattern", "traces", "--scores-file", "s.csv", "--compare")
+    assert ended.code == 2 and "--compare reads what" in ended.err
+    assert not (folder / "results").exists()

@@ -1,0 +1,119 @@
+"""clew show: what it prints, where the picture is, and bad input."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.labels.text_stores import trace_row, write_text_store
+from tests.show.making import write_scores
+
+
+def test_the_answer_is_told_and_its_page_lies_in_the_current_folder(
+    run: Any, compact_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ended = run("show", compact_store, "--id", 3)
+    assert ended.code == 0, ended.err
+    assert "answer 3 · q3" in ended.out and "right:    Paris\n" in ended.out
+    assert "label:    not known" in ended.out and "probability" in ended.out
+    assert "picture in answer-3.html\n" in ended.out
+    assert (tmp_path / "answer-3.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def test_with_scores_two_answers_are_told_and_both_pictures_are_drawn(
+    run: Any, compact_store: Path, tmp_path: Path
+) -> None:
+    write_scores(compact_store, tmp_path / "scores.csv")
+    page, png = tmp_path / "new" / "a.html", tmp_path / "new" / "a.PNG"
+    options = ("--scores-file", tmp_path / "scores.csv", "--layer", 2)
+    ended = run("show", compact_store, "--id", "q7", "--out", page, "--out", png, *options)
+    assert ended.code == 0, ended.err
+    assert "label:    right, score 1.00" in ended.out
+    assert "label:    made up, score 0.00" in ended.out
+    assert page.exists() and png.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_picture_is_drawn_anew_but_other_files_are_left_alone(
+    run: Any, compact_store: Path, tmp_path: Path
+) -> None:
+    for name in ("a.html", "a.png"):
+        out = tmp_path / name
+        command = ("show", compact_store, "--id", 3, "--out", out)
+        assert run(*command).code == 0 and run(*command).code == 0
+        out.write_text("mine", encoding="utf-8")
+        refused = run(*command)
+        assert refused.code == 2 and 'was not drawn by "clew show"' in refused.err
+        assert out.read_text(encoding="utf-8") == "mine"
+
+
+def test_without_the_model_tokens_are_numbers_unless_its_tokenizer_is_named(
+    run: Any, store: Path, model_folder: Path, tmp_path: Path
+) -> None:
+    manifest = json.loads((store / "manifest.json").read_text(encoding="utf-8"))
+    manifest["settings"]["model"]["id"] = "/moved/away"
+    (store / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    command = ("show", store, "--id", 3, "--out", tmp_path / "a.html")
+    ended = run(*command)
+    assert ended.code == 0, ended.err
+    assert 'note: the tokenizer of "/moved/away" is not on this machine' in ended.out
+    assert "note:" not in run(*command, "--tokenizer", model_folder).out
+    assert run(*command, "--tokenizer", tmp_path / "no").code == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--id", "70"), "its numbers go from 0 to 69, its question ids are like 'q0'"),
+        (("--id", "nobody"), 'there is no answer --id "nobody"'),
+        (("--id", "-1"), 'there is no answer --id "-1"'),
+        (("--id", "3", "--beside", "99"), 'there is no answer --beside "99"'),
+        (("--id", "3", "--beside", "q3"), "is the answer itself"),
+        (("--id", "3", "--layer", "3"), "--layer 3 is out of range: the traces have layers 0 to 2"),
+        (("--id", "3", "--layer", "-1"), "--layer -1 is out of range"),
+        (("--id", "3", "--out", "a.pdf"), "must end in .html or .png"),
+        (("--id", "3", "--scores-file", "gone.csv"), "gone.csv"),
+    ],
+)
+def test_wrong_use_ends_with_2(
+    run: Any,
+    compact_store: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: tuple[str, ...],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ended = run("show", compact_store, *options)
+    assert ended.code == 2 and message in ended.err
+    assert not list(tmp_path.iterdir())
+
+
+def test_samples_are_refused_with_the_folder_that_has_the_traces(
+    run: Any, store: Path, tmp_path: Path
+) -> None:
+    write_scores(store, tmp_path / "scores.csv")
+    made = run(
+        "preprocess", store, "--scores-file", tmp_path / "scores.csv", "--out", tmp_path / "p"
+    )
+    assert made.code == 0, made.err
+    for folder in (tmp_path / "p", tmp_path / "p" / "sequences", tmp_path):
+        ended = run("show", folder, "--id", 3)
+        assert ended.code == 2 and str(store) in ended.err
+
+
+def test_traces_of_texts_alone_have_nothing_to_draw(run: Any, tmp_path: Path) -> None:
+    rows = [trace_row(number, "Rome", ["Rome"]) for number in range(2)]
+    ended = run("show", write_text_store(tmp_path / "text", rows), "--id", 1)
+    assert ended.code == 2 and "has nothing to draw" in ended.err
+
+
+def test_a_question_with_several_answers_asks_for_a_number(run: Any, tmp_path: Path) -> None:
+    rows = [trace_row(number, "Rome", ["Rome"], question_id="q") for number in range(3)]
+    ended = run("show", write_text_store(tmp_path / "text", rows), "--id", "q")
+    assert ended.code == 2 and "the question has 3 answers: give the number of one" in ended.err
+
+
+def test_help_has_a_line_to_paste(run: Any) -> None:
+    assert "Example: clew show " in run("show", "--help").out

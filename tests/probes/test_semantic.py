@@ -1,0 +1,36 @@
+"""Samples that say the same fall into one cluster, whatever their wording."""
+
+import math
+
+import pytest
+
+from clew.probes.semantic import cluster_entropy, cluster_samples
+
+
+@pytest.mark.parametrize(
+    ("question", "samples", "sizes"),
+    [
+        (
+            "What is the capital of France?",
+            ["Paris", "paris.", "The capital of France is Paris.", "It's Paris!", "Lyon"],
+            [1, 4],
+        ),
+        ("Who wrote it?", ["Jane Austen", "Austen", "Emily Brontë", "Emily Bronte"], [2, 2]),
+        ("Is it a cat or a dog?", ["a cat", "It is a dog.", "A dog"], [1, 2]),
+        ("How many?", ["12,500", "12500", "125"], [1, 2]),
+        ("What?", ["", "", "yes"], [2, 1]),
+        ("Which river?", ["Art", "Artois"], [1, 1]),
+        ("What is 2?", ["It is 2.", "It is 3.", "It is 4."], [1, 1, 1]),
+    ],
+)
+def test_answers_are_clustered_by_what_they_say(
+    question: str, samples: list[str], sizes: list[int]
+) -> None:
+    assert sorted(cluster_samples(question, samples)) == sorted(sizes)
+    assert sorted(cluster_samples(question, samples[::-1])) == sorted(sizes)
+
+
+def test_the_entropy_is_that_of_the_shares() -> None:
+    assert cluster_entropy([10]) == 0
+    assert cluster_entropy([5, 5]) == pytest.approx(math.log(2))
+    assert cluster_entropy([1] * 10) == pytest.approx(math.log(10))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float32
 from sklearn.neural_network import MLPClassifier
+from threadpoolctl import threadpool_limits
 
 from clew.errors import InputError
 from clew.measure import auroc
@@ -55,7 +56,8 @@ def learn_saplma(data: Features, *, seed: int) -> Fitted:
     states = data.read(STATES, "train", layer=layer)
     scale = standardize(states, f"{STATES}, layer {layer},")
     validation = scale.apply(data.read(STATES, "validation", layer=layer))
-    network, epoch = _train(data, states, validation, layer, scale, seed)
+    with threadpool_limits(1):  # batches are so small that several threads mostly wait
+        network, epoch = _train(data, states, validation, layer, scale, seed)
     return Fitted(
         scorer=network,
         chosen={"layer": layer, "epochs": epoch},

@@ -56,6 +56,7 @@ class Told:
     family: str = "probe"
     needs: tuple[str, ...] = ("token_logprobs",)
     is_seeded: bool = False
+    also_reads: tuple[str, ...] = ()
     noises: tuple[float, ...] = ()
     breaks: Exception | None = None
     change: Callable[[np.ndarray], np.ndarray] = field(default=lambda scores: scores)

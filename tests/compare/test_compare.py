@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from clew.compare import compare_methods
+from clew.datasets.answers import AnswerFeatures
 from clew.errors import (
     InputError,
     SettingsMismatchError,
@@ -234,8 +235,28 @@ def test_the_best_is_not_said_to_win_when_it_does_not(
     )
     compare_methods(compare_config(data, tmp_path))
     findings = read(tmp_path)["findings"]
-    assert findings[0].endswith("no method beats perplexity.")
-    assert "overlaps that of the best" in findings[-1]
+    assert findings[0].endswith("on validation no method beats perplexity.")
+    assert any("overlaps that of the best" in sentence for sentence in findings)
+
+
+def test_a_small_test_split_is_named(data: Path, tell: Any, tmp_path: Path) -> None:
+    tell(Told(name="perplexity"))
+    compare_methods(compare_config(data, tmp_path))
+    results = read(tmp_path)
+    made_up = results["data"]["test"]["made_up"]
+    assert made_up < 30 and results["findings"][-1].startswith(
+        f"The test split has only {made_up} made-up answers: the intervals are narrower"
+    )
+
+
+def test_what_is_read_only_where_it_is_there_counts_as_stored(
+    data: Path, tell: Any, tmp_path: Path
+) -> None:
+    more = ("lookback", "token_logprobs", "nowhere")
+    tell(Told(name="perplexity"), Told(name="takes_all", also_reads=more))
+    compare_methods(compare_config(data, tmp_path))
+    size = {row["method"]: row["bytes_per_answer"] for row in read(tmp_path)["methods"]}
+    assert size["takes_all"] - size["perplexity"] == AnswerFeatures(data).bytes_of("lookback")
 
 
 def test_a_damaged_file_of_scores_gets_a_sentence(data: Path, tell: Any, tmp_path: Path) -> None:

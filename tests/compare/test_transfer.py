@@ -18,7 +18,8 @@ MODEL = {"id": "tiny", "fingerprint": "abc"}
 
 @pytest.fixture
 def stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
-    """Two sets of the same model; a third of the second one's questions are in the first."""
+    """Two sets of the same model; a third of the second one's questions are in the first, spelt
+    in another way."""
     monkeypatch.setattr("clew.compare.methods.NETWORK_METHODS", [])
     first = write_data(tmp_path / "a" / "pre")
     from tests import samples
@@ -26,7 +27,7 @@ def stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]
     plain = samples.answer_of
 
     def others(number: int, sizes: Any) -> dict[str, Any]:
-        question = f"What is {number + 1}?" if number % 3 == 0 else f"Who was {number}?"
+        question = f"what is the {number + 1}" if number % 3 == 0 else f"Who was {number}?"
         return {**plain(number, sizes), "question": question}
 
     monkeypatch.setattr(samples, "answer_of", others)
@@ -81,6 +82,24 @@ def test_the_matrix_over_several_stores(
     assert len(lines) == 6
     again = compare_methods(config).results
     assert json.dumps(again["transfer"]) == json.dumps(transfer) and graphs.fitted == 2
+
+
+def test_a_method_is_fitted_on_what_means_the_same_in_all_stores(
+    stores: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nodes do not, though a method may do without them."""
+    seen: list[frozenset[str]] = []
+
+    class Taker(Told):
+        def fit(self, data: Any, *, seed: int) -> Told:
+            seen.append(data.fields)
+            return super().fit(data, seed=seed)
+
+    tell(monkeypatch, Taker(name="taker"))
+    compare_methods(compare_config(stores[0], tmp_path / "pair", test_on=(stores[1],)))
+    compare_methods(compare_config(stores[0], tmp_path / "alone"))
+    pair, alone = seen
+    assert alone - pair == {"node_mean", "node_max", "node_prompt"} and "lookback" in pair
 
 
 def test_stores_of_different_models_are_refused(

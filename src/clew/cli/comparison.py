@@ -90,6 +90,8 @@ def print_comparison(console: Console, folder: Path, results: dict[str, Any]) ->
     say(_describe_data(results["data"]))
     console.print(table)
     notes = ["> the best on validation", "vs ppl: AUROC minus that of perplexity, * p < 0.05"]
+    if "ms/answer" not in hidden:
+        notes.append("ms/answer: to score it, without the capture")
     if hidden:
         notes.append(f"in {folder / 'table.csv'} also {', '.join(hidden)}")
     say("; ".join(notes), "dim")

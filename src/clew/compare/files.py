@@ -68,7 +68,7 @@ def _part(
     data = store.data
     texts = {name: _pick(_read_texts(store, name, split), rows) for name in _TEXTS}
     accepted = _read_texts(store, "accepted_answers", split)
-    right = [None if some is None else " / ".join(some[:_SHOWN_ANSWERS]) for some in accepted]
+    right = [None if some is None else _join(some) for some in accepted]
     columns = {
         "split": pa.array([split] * len(rows)),
         "global_example_id": pa.array(data.ids[split][rows].astype(np.int64)),
@@ -86,6 +86,10 @@ def _read_texts(store: Store, name: str, split: str) -> list[Any]:
     if name not in store.data.fields:
         return [None] * len(store.data.labels[split])
     return list(store.data.read(name, split))
+
+
+def _join(answers: Sequence[str | None]) -> str:
+    return " / ".join([text for text in answers if text][:_SHOWN_ANSWERS])
 
 
 def _pick(values: Sequence[Any], rows: np.ndarray) -> list[Any]:

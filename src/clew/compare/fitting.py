@@ -67,7 +67,7 @@ def _fit_once(method: Method, trial: Trial, tests: Sequence[Store], *, seed: int
             ms_per_answer=1000 * outcome.score_seconds / max(1, len(outcome.test)),
         )
     started = time.perf_counter()
-    fitted = method.fit(data, seed=seed)
+    fitted = method.fit(trial.features, seed=seed)
     train_seconds = time.perf_counter() - started + fitted.shared_seconds
     validation = fitted.score(data, "validation")
     started = time.perf_counter()

@@ -82,11 +82,17 @@ def find_kind(need: str) -> str:
 
 def count_bytes(method: AnyMethod, data: AnswerFeatures) -> float:
     """What the method reads of an answer, as it is stored."""
-    return sum(data.bytes_of(need) for need in method.needs)
+    also = (field for field in method.also_reads if field in data.fields)
+    return sum(data.bytes_of(name) for name in dict.fromkeys((*method.needs, *also)))
 
 
 def reads_nodes(method: AnyMethod) -> bool:
-    return any(need == "graphs" or need.startswith("node_") for need in method.needs)
+    """Whether it cannot do without; what it reads where it is there does not count."""
+    return any(map(is_of_nodes, method.needs))
+
+
+def is_of_nodes(need: str) -> bool:
+    return need == "graphs" or need.startswith("node_")
 
 
 def names_of_graph_methods(methods: Sequence[AnyMethod]) -> list[str]:

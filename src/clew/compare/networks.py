@@ -4,6 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+from scipy.special import logit
+
 from clew.compare.reporter import CompareReporter
 from clew.compare.saved import SeedScores
 from clew.compare.stores import Store
@@ -17,6 +20,9 @@ from clew.engine import HardwarePlan, Progress
 if TYPE_CHECKING:
     from clew.compare.trial import Trial
 
+# As near to 0 and 1 as a float32 tells probabilities apart.
+_SURE = 1e-7
+
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkMethod:
@@ -25,6 +31,7 @@ class NetworkMethod:
     kind: NetworkKind
     family: Literal["network"] = "network"
     is_seeded: bool = True
+    also_reads: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -83,13 +90,15 @@ def _collect(
     folder = trial.networks_folder / method.name / f"seed-{one.seed}"
     device = one.fitted.plan.device
     scores = {
-        store.name: one.test
-        if store is trial.train
-        else score_samples(folder, PreprocessedData(folder=store.folder), "test", device=device)
+        store.name: _unfold(
+            one.test
+            if store is trial.train
+            else score_samples(folder, PreprocessedData(folder=store.folder), "test", device=device)
+        )
         for store in tests
     }
     return SeedScores(
-        validation=one.validation,
+        validation=_unfold(one.validation),
         tests=scores,
         parameters=one.fitted.parameters,
         chosen={"epoch": one.fitted.best_epoch},
@@ -98,6 +107,11 @@ def _collect(
         ms_per_answer=1000 * one.score_seconds / max(1, len(one.test)),
         plan=one.fitted.plan.to_dict(),
     )
+
+
+def _unfold(probabilities: np.ndarray) -> np.ndarray:
+    """The logits: calibration fits a straight line, as it does to the scores of probes."""
+    return logit(np.clip(probabilities.astype(np.float64), _SURE, 1 - _SURE)).astype(np.float32)
 
 
 class _Seeds:

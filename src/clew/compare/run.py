@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Sequence
 
-from clew.compare.clearing import clear_methods
 from clew.compare.config import CompareConfig
 from clew.compare.failures import LeftOut, explain_failure
 from clew.compare.fitting import score_seeds
@@ -92,7 +91,7 @@ def _go_on_or_clear(trials: Sequence[Trial], methods: Sequence[AnyMethod]) -> No
     for trial in trials:
         for method in methods:
             if trial.config.overwrite:
-                clear_methods(trial, method)
+                trial.clear(method)
             elif trial.refuse_reason(method) is None:
                 trial.saved.find(method.name, trial.identify(method))  # raises, if at all, now
 

@@ -64,7 +64,7 @@ class SavedScores:
         write_file_atomically(self._path(method, "json"), f"{text}\n".encode())
 
     def remove(self, method: str) -> None:
-        for ending in ("json", "arrow"):
+        for ending in ("json", "arrow", "fault.txt"):
             self._path(method, ending).unlink(missing_ok=True)
 
     def _path(self, method: str, ending: str) -> Path:

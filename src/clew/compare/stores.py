@@ -11,7 +11,7 @@ from clew.datasets.answers import AnswerFeatures
 from clew.errors import InputError
 from clew.shards import read_manifest
 from clew.shards.hashing import hash_text
-from clew.splits import SPLIT_NAMES
+from clew.splits import SPLIT_NAMES, group_questions
 
 _HASH_LETTERS = 16
 _PURPOSE = {"train": "learn from", "validation": "choose on", "test": "measure on"}
@@ -33,7 +33,9 @@ class Store:
     def hash_values(self, kinds: Sequence[str]) -> str:
         """Changes with any value of these kinds of samples."""
         held = [kind for kind in sorted(set(kinds)) if kind in self.data.samples]
-        shards = [shard for kind in held for shard in read_manifest(self.folder / kind).shards]
+        # A store of sequences may be given by itself: then it is the folder.
+        paths = [self.folder / kind for kind in held] or [self.folder]
+        shards = [shard for path in paths for shard in read_manifest(path).shards]
         return hash_text(*held, *(shard.sha256 for shard in shards))[:_HASH_LETTERS]
 
     def _hash_questions(self) -> str:
@@ -42,6 +44,26 @@ class Store:
             made_up = np.packbits(self.data.labels[name] > 0).tobytes().hex()
             parts += [name, made_up, *map(str, self.data.question_ids[name])]
         return hash_text(*parts)[:_HASH_LETTERS]
+
+
+@dataclass(frozen=True, eq=False)
+class CommonFields:
+    """The answers of a store with only some of their fields: a method that takes what is there
+    takes no others."""
+
+    data: AnswerFeatures
+    fields: frozenset[str]
+
+    @property
+    def labels(self) -> dict[str, np.ndarray]:
+        return self.data.labels
+
+    @property
+    def layers(self) -> int:
+        return self.data.layers
+
+    def read(self, field: str, split: str, *, layer: int | None = None) -> Any:
+        return self.data.read(field, split, layer=layer)
 
 
 def open_stores(folders: Sequence[Path]) -> dict[Path, Store]:
@@ -88,15 +110,18 @@ def distinct_names(folders: Sequence[Path]) -> list[str]:
 def find_shared(train: Store, test: Store) -> np.ndarray:
     """Which answers of the test split have a question that `train` is fitted or chosen on.
 
-    By the question's text where both have it (two sets may number theirs alike), else by its id.
+    By the question's text where both have it (two sets may number theirs alike), spelt as splits
+    spell it; else by its id.
     """
     if train is test:
         return np.zeros(len(test.data.labels["test"]), bool)
     field = "question" if all("question" in s.data.fields for s in (train, test)) else None
-    known = {
+    known = [
         text for split in ("train", "validation") for text in _questions(train.data, split, field)
-    }
-    return np.array([text in known for text in _questions(test.data, "test", field)], bool)
+    ]
+    every = [*known, *_questions(test.data, "test", field)]
+    groups = group_questions(every, every if field else None)
+    return np.isin(groups[len(known) :], groups[: len(known)])
 
 
 def _questions(data: AnswerFeatures, split: str, field: str | None) -> list[str]:
@@ -104,10 +129,7 @@ def _questions(data: AnswerFeatures, split: str, field: str | None) -> list[str]
     if field is None:
         return ids
     texts = data.read(field, split)
-    return [
-        one if text is None else " ".join(text.casefold().split())
-        for one, text in zip(ids, texts, strict=True)
-    ]
+    return [text or one for one, text in zip(ids, texts, strict=True)]
 
 
 def _open(folder: Path) -> AnswerFeatures:

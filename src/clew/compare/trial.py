@@ -9,10 +9,13 @@ from typing import Any
 import numpy as np
 
 from clew.compare.config import CompareConfig
-from clew.compare.methods import AnyMethod, explain_missing, find_kinds, reads_nodes
+from clew.compare.methods import AnyMethod, explain_missing, find_kinds, is_of_nodes, reads_nodes
 from clew.compare.rows import Labels
 from clew.compare.saved import SavedScores
-from clew.compare.stores import Store, find_shared
+from clew.compare.stores import CommonFields, Store, find_shared
+from clew.detect.folders import clear_run
+from clew.engine.trainer import only_one
+from clew.probes.method import Features
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,14 @@ class Trial:
         of = self.train.data.labels
         return Labels(validation=of["validation"], test=store.data.labels["test"][kept], kept=kept)
 
+    @cached_property
+    def features(self) -> Features:
+        """What a method is fitted on that is tested on other stores too: the fields that all of
+        them have and that mean the same in each, which those made of nodes do not."""
+        common = frozenset.intersection(*(s.data.fields for s in (self.train, *self.tests)))
+        fields = frozenset(name for name in common if not is_of_nodes(name))
+        return CommonFields(self.train.data, fields)
+
     def identify(self, method: AnyMethod) -> dict[str, Any]:
         """All that decides a method's scores."""
         kinds = find_kinds(method)
@@ -61,6 +72,14 @@ class Trial:
             identity["training"] = self.config.describe_training()
         return identity
 
+    def clear(self, method: AnyMethod) -> None:
+        """Take away what an earlier comparison left of the method; raises StoreLockedError rather
+        than take away what another run is writing."""
+        self.saved.remove(method.name)
+        for folder in sorted((self.networks_folder / method.name).glob("seed-*")):
+            with only_one(folder):
+                clear_run(folder)
+
     def refuse_reason(self, method: AnyMethod) -> str | None:
         """Why the method cannot run here, and what to do about it; None when it can."""
         stores = dict.fromkeys([self.train, *self.tests])
@@ -73,10 +92,7 @@ class Trial:
     def can_be_tested(self, method: AnyMethod, store: Store) -> bool:
         """Nodes are states in a basis that each capture fits on its own questions: those of two
         captures do not lie in the same space."""
-        if store is self.train or not reads_nodes(method):
-            return True
-        ours, theirs = (one.data.identity.get("basis") for one in (self.train, store))
-        return ours is not None and ours == theirs
+        return store is self.train or not reads_nodes(method)
 
 
 def plan_trials(config: CompareConfig, stores: Mapping[Path, Store]) -> list[Trial]:

@@ -36,6 +36,7 @@ class AnswerFeatures:
         held = [kind for kind in _KINDS if (self.folder / kind / MANIFEST_NAME).exists()]
         self.samples = frozenset(held)
         paths = {k: find_store(self.folder, k) for k in self._choose_stores()}
+        self.samples |= {*paths}
         indices = {kind: read_index(path, kind) for kind, path in paths.items()}
         self._stores = {kind: StoredFields(path, indices[kind]) for kind, path in paths.items()}
         self._settings = next(iter(self._stores.values())).store.manifest.settings

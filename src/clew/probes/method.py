@@ -83,7 +83,8 @@ class Outcome:
 
 
 class Method(Protocol):
-    """`needs` are the fields it reads; `is_seeded` says that another seed gives other scores."""
+    """`needs` are the fields it reads, `also_reads` those that it takes where they are there;
+    `is_seeded` says that another seed gives other scores."""
 
     @property
     def name(self) -> str: ...
@@ -96,6 +97,9 @@ class Method(Protocol):
 
     @property
     def needs(self) -> tuple[str, ...]: ...
+
+    @property
+    def also_reads(self) -> tuple[str, ...]: ...
 
     @property
     def is_seeded(self) -> bool: ...
@@ -116,6 +120,7 @@ class Probe:
     needs: tuple[str, ...]
     learn: Callable[..., Fitted]
     is_seeded: bool = False
+    also_reads: tuple[str, ...] = ()
 
     def fit(self, data: Features, *, seed: int) -> Fitted:
         """Raises InputError for a missing field, or a split in which all answers are alike."""

@@ -1,6 +1,6 @@
 """The methods that are fitted without the engine, by name. A new one: its function, and a line."""
 
-from clew.probes.fusion import learn_fusion
+from clew.probes.fusion import SIGNALS, learn_fusion
 from clew.probes.heads import (
     DIAGONAL,
     LOOKBACK,
@@ -127,6 +127,7 @@ _METHODS = (
         family="probe",
         needs=("sequence", "token_logprobs", "token_entropies"),
         learn=learn_fusion,
+        also_reads=SIGNALS,
     ),
 )
 PROBES: dict[str, Method] = {method.name: method for method in _METHODS}

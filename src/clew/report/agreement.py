@@ -65,7 +65,7 @@ def _tip(comparison: Comparison, one: MethodResult, other: MethodResult) -> str:
     if one is other:
         return one.title
     scores = comparison.test.scores
-    differ = (scores[one.name] >= one.threshold) != (scores[other.name] >= other.threshold)
+    differ = (scores[one.name] > one.threshold) != (scores[other.name] > other.threshold)
     return (
         f"{one.title} and {other.title} decide differently on {percent(float(differ.mean()))} "
         f"of the test answers"

@@ -44,7 +44,7 @@ class MethodResult:
 
     @property
     def threshold(self) -> float:
-        """The probability from which an answer counts as made up."""
+        """The probability above which an answer counts as made up."""
         threshold = self.figure("threshold")
         return 0.5 if threshold is None else threshold
 

@@ -17,14 +17,14 @@ _SHOWN_LETTERS, _KEPT_LETTERS = 280, 4000
 def trusted_rows(comparison: Comparison) -> np.ndarray:
     """Made-up answers that the best method let pass, the most trusted first."""
     scores = comparison.test.scores[comparison.best.name]
-    wrong = (comparison.test.labels == 1) & (scores < comparison.best.threshold)
+    wrong = (comparison.test.labels == 1) & (scores <= comparison.best.threshold)
     return _first(np.flatnonzero(wrong), scores)
 
 
 def distrusted_rows(comparison: Comparison) -> np.ndarray:
     """Right answers that the best method flagged, the most suspected first."""
     scores = comparison.test.scores[comparison.best.name]
-    wrong = (comparison.test.labels == 0) & (scores >= comparison.best.threshold)
+    wrong = (comparison.test.labels == 0) & (scores > comparison.best.threshold)
     return _first(np.flatnonzero(wrong), -scores)
 
 
@@ -112,7 +112,9 @@ def _gauge(comparison: Comparison, row: int, method: MethodResult) -> Html:
     value = float(comparison.test.scores[method.name][row])
     marks = [_dot(value, method, f"{method.title}: {decimals(value)}")]
     threshold = _upright(method.threshold, "threshold")
-    tip = f"{method.title} gave {decimals(value, 2)}; it flags from {decimals(method.threshold, 2)}"
+    tip = (
+        f"{method.title} gave {decimals(value, 2)}; it flags above {decimals(method.threshold, 2)}"
+    )
     return _scale([threshold, *marks], f"score {decimals(value, 2)}", tip)
 
 

@@ -65,9 +65,17 @@ _GROUPS: tuple[tuple[str, tuple[Column, ...]], ...] = (
         (
             Column(name="parameters", title="parameters", text=whole),
             Column(name="train_seconds", title="training, s", text=short),
-            Column(name="ms_per_answer", title="ms", text=short, hint="milliseconds an answer"),
             Column(
-                name="bytes_per_answer", title="stored", text=bytes_text, hint="bytes an answer"
+                name="ms_per_answer",
+                title="ms",
+                text=short,
+                hint="milliseconds to score an answer; capturing and sampling it not counted",
+            ),
+            Column(
+                name="bytes_per_answer",
+                title="stored",
+                text=bytes_text,
+                hint="bytes of an answer that the method reads",
             ),
         ),
     ),

@@ -36,7 +36,7 @@ def test_it_finds_what_no_signal_knows_alone() -> None:
     alone = PROBES["linear_probe"].run(data, seed=0)
     assert auroc(data.labels["test"], outcome.test) > 0.95
     assert auroc(data.labels["test"], alone.test) < 0.65
-    assert outcome.chosen["signals"] == ["sequence", "lookback", "confidence"]
+    assert outcome.chosen["signals"] == 3  # states, lookback, confidence
 
 
 def test_answers_of_another_width_are_refused() -> None:

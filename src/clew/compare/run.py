@@ -10,10 +10,11 @@ from clew.compare.methods import AnyMethod, count_bytes, find_methods
 from clew.compare.reporter import CompareReporter, LoggingCompareReporter
 from clew.compare.result import Comparison, TrialResult
 from clew.compare.rows import measure_method
-from clew.compare.stores import Store, open_stores, refuse_thin
+from clew.compare.stores import Store, open_stores
 from clew.compare.trial import Trial, plan_trials, tell_shared
 from clew.compare.writing import write_comparison
 from clew.detect.folders import make_folder
+from clew.detect.samples import refuse_thin
 from clew.engine import plan_hardware
 from clew.engine.processes import count_processes
 from clew.engine.trainer import only_one
@@ -68,9 +69,9 @@ def _prepare(config: CompareConfig, methods: Sequence[AnyMethod]) -> list[Trial]
     stores = open_stores([*config.train_on, *config.test_on])
     trials = plan_trials(config, stores)
     for trial in trials:
-        refuse_thin(trial.train, ("train", "validation"))
+        refuse_thin(str(trial.train.folder), trial.train.balance, ("train", "validation"))
         for store in trial.tests:
-            refuse_thin(store, ("test",))
+            refuse_thin(str(store.folder), store.balance, ("test",))
             _refuse_nothing_left(trial, store)
     make_folder(config.output_dir)
     return trials

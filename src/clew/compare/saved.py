@@ -1,7 +1,7 @@
 """The scores of a finished method on disk: what a comparison that was killed goes on from."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from clew.engine.identity import tell_differences
 from clew.errors import SettingsMismatchError, StoreError
 from clew.shards.manifest import write_file_atomically
 
@@ -92,12 +93,7 @@ def refuse_other(
     folder: Path, method: str, before: Mapping[str, Any], now: Mapping[str, Any]
 ) -> None:
     """Raises SettingsMismatchError with both values of all that differ."""
-    old, new = dict(_flatten(before)), dict(_flatten(json.loads(json.dumps(now))))
-    different = [
-        f"{key}: {old.get(key)!r} there, {new.get(key)!r} now"
-        for key in sorted(old.keys() | new.keys())
-        if old.get(key) != new.get(key)
-    ]
+    different = tell_differences(before, json.loads(json.dumps(now)))
     if different:
         raise SettingsMismatchError(
             f'"{folder}" has scores of {method} that were made in another way:\n  '
@@ -137,11 +133,3 @@ def _from_table(table: pa.Table, number: int, told: Mapping[str, Any]) -> SeedSc
     names = [name for name in dict.fromkeys(sets) if name != _VALIDATION]
     tests = {name.removeprefix("test of "): values[sets == name] for name in names}
     return SeedScores(validation=values[sets == _VALIDATION], tests=tests, **told)
-
-
-def _flatten(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in settings.items():
-        if isinstance(value, Mapping):
-            yield from _flatten(value, f"{above}{key}.")
-        else:
-            yield f"{above}{key}", value

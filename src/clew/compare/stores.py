@@ -1,20 +1,20 @@
 """The folders that are compared on: opened, named, and refused where nothing could be learnt."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from clew.datasets.answers import AnswerFeatures
+from clew.detect.samples import Balance, hash_questions
 from clew.errors import InputError
 from clew.shards import read_manifest
 from clew.shards.hashing import hash_text
 from clew.splits import SPLIT_NAMES, group_questions
 
 _HASH_LETTERS = 16
-_PURPOSE = {"train": "learn from", "validation": "choose on", "test": "measure on"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +27,14 @@ class Store:
 
     def describe(self) -> dict[str, Any]:
         """Which answers these are, with which labels, in which splits: not where they lie."""
-        counts = {name: _count(self.data.labels[name]) for name in SPLIT_NAMES}
-        return {"questions": self._hash_questions(), **counts}
+        counts = {name: asdict(balance) for name, balance in self.balance.items()}
+        labels, ids = self.data.labels, self.data.question_ids
+        questions = {name: (labels[name], ids[name]) for name in SPLIT_NAMES}
+        return {"questions": hash_questions(questions), **counts}
+
+    @property
+    def balance(self) -> dict[str, Balance]:
+        return {name: Balance.of(self.data.labels[name]) for name in SPLIT_NAMES}
 
     def hash_values(self, kinds: Sequence[str]) -> str:
         """Changes with any value of these kinds of samples."""
@@ -37,13 +43,6 @@ class Store:
         paths = [self.folder / kind for kind in held] or [self.folder]
         shards = [shard for path in paths for shard in read_manifest(path).shards]
         return hash_text(*held, *(shard.sha256 for shard in shards))[:_HASH_LETTERS]
-
-    def _hash_questions(self) -> str:
-        parts: list[str] = []
-        for name in SPLIT_NAMES:
-            made_up = np.packbits(self.data.labels[name] > 0).tobytes().hex()
-            parts += [name, made_up, *map(str, self.data.question_ids[name])]
-        return hash_text(*parts)[:_HASH_LETTERS]
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,22 +78,6 @@ def open_stores(folders: Sequence[Path]) -> dict[Path, Store]:
     for store in others:
         _refuse_other_model(first, store)
     return {folder: stores[folder.resolve()] for folder in folders}
-
-
-def refuse_thin(store: Store, splits: Sequence[str]) -> None:
-    """Raises InputError when one of the splits does not have both kinds of answers."""
-    counts = {name: _count(store.data.labels[name]) for name in SPLIT_NAMES}
-    thin = [name for name in splits if not all(counts[name].values())]
-    if thin:
-        told = ", ".join(
-            f"{name} {sum(of.values()):,} ({of['right']:,} right, {of['made_up']:,} made up)"
-            for name, of in counts.items()
-        )
-        raise InputError(
-            f'the {thin[0]} split of "{store.folder}" {_lacking(counts[thin[0]])}: without both '
-            f"kinds there is nothing to {_PURPOSE[thin[0]]}. Its samples: {told}. Use more "
-            f'questions, or run "clew preprocess" with another --score-threshold or --split.'
-        )
 
 
 def distinct_names(folders: Sequence[Path]) -> list[str]:
@@ -163,14 +146,3 @@ def _describe_model(data: AnswerFeatures) -> dict[str, Any]:
 
 def _tell(model: Mapping[str, Any], names: Sequence[str]) -> str:
     return ", ".join(f"{name} {model[name]}" for name in names)
-
-
-def _count(labels: np.ndarray) -> dict[str, int]:
-    made_up = int((labels > 0).sum())
-    return {"right": len(labels) - made_up, "made_up": made_up}
-
-
-def _lacking(counts: Mapping[str, int]) -> str:
-    if not sum(counts.values()):
-        return "is empty"
-    return f"has none that are {'made up' if counts['right'] else 'right'}"

@@ -1,7 +1,7 @@
 """The splits that networks are trained, validated and tested on, and what is known of them."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -11,7 +11,6 @@ import torch
 
 from clew.datasets import Loader, Rank, ResidentSamples
 from clew.datasets.buffers import BufferPool
-from clew.datasets.index import SampleIndex
 from clew.datasets.lazy import LazyDataset
 from clew.datasets.reader import SampleReader
 from clew.detect.kinds import SampleKind
@@ -37,9 +36,9 @@ class Balance:
     made_up: int
 
     @classmethod
-    def of(cls, index: SampleIndex) -> "Balance":
-        made_up = int((index.labels > 0.5).sum())
-        return cls(right=len(index.labels) - made_up, made_up=made_up)
+    def of(cls, labels: np.ndarray) -> "Balance":
+        made_up = int((labels > 0.5).sum())
+        return cls(right=len(labels) - made_up, made_up=made_up)
 
     @property
     def samples(self) -> int:
@@ -53,8 +52,8 @@ class DetectorSamples:
     def __init__(self, source: DataSource, kind: SampleKind) -> None:
         self._kind = kind
         self.splits = {name: source.open(kind, name) for name in SPLIT_NAMES}
-        self.balance = {name: Balance.of(split.index) for name, split in self.splits.items()}
-        _refuse_thin(source.name, self.balance)
+        self.balance = {name: Balance.of(split.index.labels) for name, split in self.splits.items()}
+        refuse_thin(source.name, self.balance)
         self._on_gpu: dict[str, ResidentSamples] = {}
 
     @property
@@ -69,7 +68,9 @@ class DetectorSamples:
     def describe(self) -> dict[str, Any]:
         """Which questions these are, with which labels and in which splits: not where they lie."""
         counts = {name: asdict(balance) for name, balance in self.balance.items()}
-        return {"questions": _hash_questions(self.splits), **counts}
+        indices = {name: split.index for name, split in self.splits.items()}
+        questions = {name: (index.labels, index.question_ids) for name, index in indices.items()}
+        return {"questions": hash_questions(questions), **counts}
 
     def hash_values(self) -> str:
         """Changes with any value of the samples."""
@@ -153,16 +154,19 @@ def _own_gpu() -> torch.device:
     return torch.device("cuda", torch.cuda.current_device())
 
 
-def _hash_questions(splits: Mapping[str, LazyDataset]) -> str:
+def hash_questions(splits: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> str:
+    """Of the labels and the question ids of every split."""
     parts: list[str] = []
-    for name, dataset in splits.items():
-        made_up = np.packbits(dataset.index.labels > 0.5).tobytes().hex()
-        parts += [name, made_up, *dataset.index.question_ids.tolist()]
+    for name, (labels, question_ids) in splits.items():
+        parts += [name, np.packbits(labels > 0.5).tobytes().hex(), *map(str, question_ids)]
     return hash_text(*parts)[:_HASH_LETTERS]
 
 
-def _refuse_thin(name: str, balance: Mapping[str, Balance]) -> None:
-    thin = [split for split, counts in balance.items() if not (counts.right and counts.made_up)]
+def refuse_thin(
+    name: str, balance: Mapping[str, Balance], splits: Iterable[str] = SPLIT_NAMES
+) -> None:
+    """Raises InputError when one of the splits does not have both kinds of answers."""
+    thin = [split for split in splits if not (balance[split].right and balance[split].made_up)]
     if not thin:
         return
     counts = ", ".join(

@@ -37,12 +37,7 @@ def refuse_other_run(folder: Path, before: Mapping[str, Any], now: Mapping[str, 
         # What the plan chose may be asked for from now on, cut otherwise.
         chosen = {name: before["plan"][name] for name in ("batch_size", "grad_accum")}
         before = {**before, "request": before["request"] | chosen}
-    old, new = dict(_flatten(_comparable(before))), dict(_flatten(_comparable(now)))
-    different = [
-        f"{key}: {old.get(key)!r} there, {new.get(key)!r} now"
-        for key in sorted(old.keys() | new.keys())
-        if old.get(key) != new.get(key) and not key.startswith(_MAY_DIFFER)
-    ]
+    different = tell_differences(_comparable(before), _comparable(now), may_differ=_MAY_DIFFER)
     # A network of another size has other weights: the setting tells it better than their shapes.
     by_choice = [line for line in different if not line.startswith("model.parameters.")]
     different = by_choice or different
@@ -52,6 +47,18 @@ def refuse_other_run(folder: Path, before: Mapping[str, Any], now: Mapping[str, 
             + "\n  ".join(different)
             + "\nUse the same settings to go on with it, or another output folder to begin anew."
         )
+
+
+def tell_differences(
+    before: Mapping[str, Any], now: Mapping[str, Any], *, may_differ: tuple[str, ...] = ()
+) -> list[str]:
+    """A line with both values for every setting that differs, those inside of others too."""
+    old, new = dict(_flatten(before)), dict(_flatten(now))
+    return [
+        f"{key}: {old.get(key)!r} there, {new.get(key)!r} now"
+        for key in sorted(old.keys() | new.keys())
+        if old.get(key) != new.get(key) and not key.startswith(may_differ)
+    ]
 
 
 def adapt_plan(plan: HardwarePlan, before: PlanRequest, now: PlanRequest) -> HardwarePlan:

@@ -104,7 +104,7 @@ def learn_fusion(data: Features) -> Fitted:
     cost = max(costs, key=lambda one: measure(costs[one]))
     return Fitted(
         scorer=FusionProbe(projections=projections, machine=costs[cost]),
-        chosen={"signals": [*signals, _CONFIDENCE], "width": width, "cost": cost},
+        chosen={"signals": len(signals) + 1, "width": width, "cost": cost},
     )
 
 

@@ -2,9 +2,13 @@
 
 import math
 
+import numpy as np
 import pytest
 
+from clew.errors import InputError
+from clew.probes import PROBES
 from clew.probes.semantic import cluster_entropy, cluster_samples
+from tests.probes.features import MemoryFeatures
 
 
 @pytest.mark.parametrize(
@@ -34,3 +38,10 @@ def test_the_entropy_is_that_of_the_shares() -> None:
     assert cluster_entropy([10]) == 0
     assert cluster_entropy([5, 5]) == pytest.approx(math.log(2))
     assert cluster_entropy([1] * 10) == pytest.approx(math.log(10))
+
+
+def test_samples_that_are_all_scattered_alike_tell_nothing() -> None:
+    labels = np.tile([0, 1], 10)
+    values = {"samples": [["Rome", "Paris"]] * 20, "question": ["Where?"] * 20}
+    with pytest.raises(InputError, match="tells nothing: draw more of them"):
+        PROBES["semantic_entropy"].fit(MemoryFeatures(labels, values), seed=0)

@@ -136,14 +136,30 @@ def test_a_best_that_beats_nothing_is_not_praised(tmp_path: Path) -> None:
     assert "and does not beat perplexity" in text and "clearly above perplexity" not in text
 
 
-def test_overlapping_intervals_are_too_near_to_call(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("p_value", "is_near"), [(0.2, True), (0.01, False), (None, True)], ids=["chance", "sure", "-"]
+)
+def test_what_may_be_chance_is_too_near_to_call(
+    tmp_path: Path, p_value: float | None, is_near: bool
+) -> None:
+    """Where the intervals overlap, the paired test decides."""
     folder = make_comparison(tmp_path / "out", test=20)
     rows = read_results(folder)["methods"]
-    wide = [{**row, "test_auroc_ci": [0.1, 1.0]} for row in rows]
+    versus = None if p_value is None else {"difference": -0.1, "p_value": p_value}
+    wide = [{**row, "test_auroc_ci": [0.6, 1.0], "versus_best": versus} for row in rows]
     change_results(folder, methods=wide, best={"method": "gnn_det"})
     rows_by_name = {row["method"]: row["test_auroc"] for row in rows}
     assert rows_by_name["gnn_det"] > rows_by_name["perplexity"]
-    assert "too near to call" in read_page(folder).text
+    text = read_page(folder).text
+    assert ("too near to call" in text) == is_near
+    assert (", above perplexity (0." in text) != is_near and "clearly above" not in text
+
+
+def test_an_interval_that_reaches_chance_is_no_detection(tmp_path: Path) -> None:
+    folder = make_comparison(tmp_path / "out", test=20)
+    rows = read_results(folder)["methods"]
+    change_results(folder, methods=[{**row, "test_auroc_ci": [0.4, 1.0]} for row in rows])
+    assert "does not tell made-up answers from right ones beyond chance" in read_page(folder).text
 
 
 def test_rank_correlations_are_spearmans() -> None:

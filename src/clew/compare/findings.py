@@ -1,6 +1,6 @@
 """What the table says, in sentences that a reader can check against it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -68,14 +68,19 @@ def _tell_baselines(best: Measured, measured: Sequence[Measured]) -> list[str]:
     if not rows:
         return []
     reached = _listed([f"{row['title']} reaches {row['test_auroc']:.3f}" for row in rows])
-    low = best.row["test_auroc_ci"][0]
-    near = [row["title"] for row in rows if row["test_auroc_ci"][1] >= low]
+    near = [row["title"] for row in rows if not _is_below(row)]
     if near:
         return [
-            f"Without looking at the model, {reached}: the interval of {_listed(near)} overlaps "
-            f"that of the best, so that most of what was found may be no detection."
+            f"Without looking at the model, {reached}: the best is not above "
+            f"{_listed(near)} beyond chance, so that what was found may be no detection."
         ]
-    return [f"Without looking at the model, {reached}: below the interval of the best."]
+    return [f"Without looking at the model, {reached}: the best is above that beyond chance."]
+
+
+def _is_below(row: Mapping[str, Any]) -> bool:
+    """Whether the method falls behind the best, by the paired bootstrap."""
+    versus = row["versus_best"]
+    return versus["difference"] < 0 and versus["p_value"] < _SURE
 
 
 def _tell_graphs(

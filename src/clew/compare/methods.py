@@ -45,7 +45,8 @@ def find_methods(names: Iterable[str] | None) -> list[AnyMethod]:
     wanted = set(names)
     unknown = sorted(wanted - known.keys())
     if unknown or not wanted:
-        which = f'there is no method "{unknown[0]}"' if unknown else "no method is given"
+        named = ", ".join(f'"{name}"' for name in unknown)
+        which = f"there is no method {named}" if unknown else "no method is given"
         raise InputError(f"{which}: choose of {', '.join(known)} (--methods a,b,c).")
     return [method for name, method in known.items() if name in wanted]
 

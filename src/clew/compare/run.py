@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from clew.compare.config import CompareConfig
 from clew.compare.failures import LeftOut, explain_failure
 from clew.compare.fitting import score_seeds
-from clew.compare.methods import AnyMethod, count_bytes, find_methods
+from clew.compare.methods import AnyMethod, count_bytes, find_methods, list_methods
 from clew.compare.reporter import CompareReporter, LoggingCompareReporter
 from clew.compare.result import Comparison, TrialResult
 from clew.compare.rows import measure_method
@@ -43,7 +43,7 @@ def compare_methods(
     trials = _prepare(config, methods)
     with only_one(config.output_dir):
         _go_on_or_clear(trials, methods)
-        for sentence in tell_shared(trials):
+        for sentence in (*tell_shared(trials), *_tell_others(config, trials, methods)):
             reporter.say(sentence)
         results = []
         for number, trial in enumerate(trials, start=1):
@@ -95,6 +95,20 @@ def _go_on_or_clear(trials: Sequence[Trial], methods: Sequence[AnyMethod]) -> No
                 trial.clear(method)
             elif trial.refuse_reason(method) is None:
                 trial.saved.find(method.name, trial.identify(method))  # raises, if at all, now
+
+
+def _tell_others(
+    config: CompareConfig, trials: Sequence[Trial], methods: Sequence[AnyMethod]
+) -> list[str]:
+    """What was run here before and was not asked for now."""
+    done = {name for trial in trials for name in trial.saved.names()}
+    others = [name for name in list_methods() if name in done - {one.name for one in methods}]
+    if not others:
+        return []
+    return [
+        f'"{config.output_dir}" also has scores of {", ".join(others)}: they are kept, but the '
+        f"table and the report have only what --methods names now"
+    ]
 
 
 def _run_trial(

@@ -14,6 +14,7 @@ from clew.datasets.index import SampleIndex
 from clew.datasets.reader import Rows, SampleReader
 from clew.errors import InputError, StoreError
 from clew.shards import ShardReader, StoreReader
+from clew.shards.layout import check_size
 from clew.shards.reader import is_list
 
 _READ_BYTES = 16 << 20
@@ -27,6 +28,8 @@ class StoredFields:
         self.store, self._index = StoreReader(path), index
         if not self.store.shards:
             raise StoreError(f"{path} holds no samples yet: run the command that fills it again.")
+        for shard in self.store.shards:  # a long comparison would find it out at its end
+            check_size(path / shard.file, shard.bytes)
         self._schema = self._open(0).schema
         self._readers: dict[str, SampleReader] = {}
 

@@ -128,4 +128,7 @@ def _explain_kind(store: Path, found: str, wanted: str) -> str:
             f"{store} holds traces, not {wanted}: make training samples of them with "
             f'"clew preprocess {store} --scores-file SCORES.csv --out preprocessed_data".'
         )
-    return f"{store} holds {found}, not {wanted}: give the folder that holds the {wanted}."
+    return (
+        f'{store} holds {found}, not {wanted}: give the folder that "clew preprocess" wrote, '
+        f"in which {found}/ and {wanted}/ lie."
+    )

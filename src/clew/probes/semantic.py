@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from clew.errors import InputError
 from clew.labels.normalize import answer_words
 from clew.probes.method import Features, Fitted, Scores
 
@@ -29,7 +30,14 @@ class SemanticEntropy:
 
 
 def learn_semantic_entropy(data: Features) -> Fitted:
+    """Raises InputError when it is the same for all: then it tells nothing."""
     known = [entropy for entropy in _entropies(data, "train") if entropy is not None]
+    if known and np.ptp(known) == 0:
+        raise InputError(
+            f"the samples of all {len(known):,} training answers are equally scattered (entropy "
+            f"{known[0]:.2f}), so that it tells nothing: draw more of them, at a lower "
+            f"--sample-temperature, or ask for shorter answers."
+        )
     return Fitted(scorer=SemanticEntropy(without=float(np.median(known)) if known else 0.0))
 
 

@@ -77,7 +77,8 @@ def categories_section(comparison: Comparison) -> Section:
         lead=f"How {comparison.best.title} and perplexity do within each category.",
         content=join(draw_method_key(compared_methods(comparison)), forest),
         reading="Within a category the category itself tells nothing, so a method that is good "
-        "here has seen more than the kind of question. Few answers make long bars.",
+        "here has seen more than the kind of question. Few answers make long bars, or none at all "
+        "where they happen to be ranked perfectly: look at their number.",
         pictures=("categories",),
     )
     return (

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from clew.measure import Difference, compare_paired
-from clew.report.comparison import Comparison, MethodResult
+from clew.report.comparison import Comparison, MethodResult, as_dict, as_number
 from clew.report.wording import counted, decimals, interval_text, p_text, signed
 
 # Told apart by what they look at, for the two questions that clew was built to ask. A method of
@@ -17,6 +17,7 @@ RIVALS = (
     ("category", "category alone"),
 )
 _SURE = 0.05
+_CHANCE = 0.5
 # The comparison's own sentences of which the headline and the figures below it say the same.
 _SAID_ABOVE = ("The best on validation", "Without looking at the model")
 
@@ -26,13 +27,22 @@ def tell_headline(comparison: Comparison) -> str:
     best = comparison.best
     if best.test_auroc is None:
         return f"{best.title} was best on validation; its test AUROC is not known."
-    reached = f"{best.title} tells made-up answers from right ones with {_reached(best)}"
-    apart, near, ahead = _sort_rivals(comparison)
-    if ahead:
-        return f"{reached}, and does not beat {_listed(ahead)}."
-    above = f"{reached}, clearly above {_listed(apart)}" if apart else reached
+    if best.interval and best.interval[0] <= _CHANCE:
+        reached = (
+            f"{best.title} does not tell made-up answers from right ones beyond chance: "
+            f"{_reached(best)}"
+        )
+    else:
+        reached = f"{best.title} tells made-up answers from right ones with {_reached(best)}"
+    rivals = _sort_rivals(comparison)
+    if rivals["ahead"]:
+        return f"{reached}, and does not beat {_listed(rivals['ahead'])}."
+    places = ("clearly above", "above")
+    above = [f"{place} {_listed(rivals[place])}" for place in places if rivals[place]]
+    told = ", ".join([reached, " and ".join(above)] if above else [reached])
+    near = rivals["near"]
     verb = "is" if len(near) == 1 else "are"
-    return f"{above}; {_listed(near)} {verb} too near to call." if near else f"{above}."
+    return f"{told}; {_listed(near)} {verb} too near to call." if near else f"{told}."
 
 
 def tell_details(comparison: Comparison) -> list[str]:
@@ -70,22 +80,27 @@ def _tell_basis(comparison: Comparison) -> str:
     )
 
 
-def _sort_rivals(comparison: Comparison) -> tuple[list[str], list[str], list[str]]:
-    """Those whose interval lies below the best one's, those that overlap, those ahead of it."""
-    apart, near, ahead = [], [], []
+def _sort_rivals(comparison: Comparison) -> dict[str, list[str]]:
+    """By where the best stands to them: `_place` says which."""
+    rivals: dict[str, list[str]] = {"clearly above": [], "above": [], "near": [], "ahead": []}
     best = comparison.best
     for name, words in RIVALS:
         rival = comparison.find(name)
         if rival is None or rival is best or rival.test_auroc is None:
             continue
-        told = f"{words} ({decimals(rival.test_auroc)})"
-        if rival.test_auroc >= (best.test_auroc or 0.0):
-            ahead.append(told)
-        elif rival.interval and best.interval and rival.interval[1] < best.interval[0]:
-            apart.append(told)
-        else:
-            near.append(told)
-    return apart, near, ahead
+        rivals[_place(rival, best)].append(f"{words} ({decimals(rival.test_auroc)})")
+    return rivals
+
+
+def _place(rival: MethodResult, best: MethodResult) -> str:
+    """The best is clearly above where the intervals lie apart, above where they overlap but the
+    paired test of the table is sure."""
+    if (rival.test_auroc or 0.0) >= (best.test_auroc or 0.0):
+        return "ahead"
+    if rival.interval and best.interval and rival.interval[1] < best.interval[0]:
+        return "clearly above"
+    p_value = as_number(as_dict(rival.row.get("versus_best")).get("p_value"))
+    return "above" if p_value is not None and p_value < _SURE else "near"
 
 
 def _tell_contest(

@@ -166,7 +166,9 @@ def _scale(block: Block, data: Features, rows: np.ndarray, layers: int) -> tuple
 
 
 def _fit_machine(values: Matrix, labels: np.ndarray, width: float, cost: float) -> SVC:
-    machine = SVC(C=cost, gamma=width / _median_distance(values), cache_size=500)
+    """Both classes weigh the same: a model that is nearly always wrong gives few right answers."""
+    gamma = width / _median_distance(values)
+    machine = SVC(C=cost, gamma=gamma, class_weight="balanced", cache_size=500)
     return machine.fit(values, labels)
 
 

@@ -139,7 +139,7 @@ def answer_of(number: int, sizes: SampleSizes) -> dict[str, Any]:
         "node_max": draw(*by_node),
         "node_prompt": draw(*by_node),
         "state_mean": draw(sizes.layers, sizes.dim),
-        "samples": [f"It is {number + i}." for i in range(3)],
+        "samples": [f"It is {number + i % (1 + number % 3)}." for i in range(3)],
     }
 
 

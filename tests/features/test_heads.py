@@ -8,6 +8,7 @@ import pytest
 from clew.features import preprocess_store
 from clew.features.heads import build_heads_graph
 from clew.shards import verify_store
+from clew.shards.manifest import MANIFEST_NAME
 from tests.features.making import read_samples, read_traces, tiny_preprocess
 
 
@@ -57,4 +58,4 @@ def test_the_weakest_edge_is_at_the_threshold(prompt: int) -> None:
 
 
 def test_compact_traces_have_none(samples: Path) -> None:
-    assert not (samples / "heads").exists()
+    assert not (samples / "heads" / MANIFEST_NAME).exists()

@@ -66,7 +66,7 @@ def test_a_comparison_leaves_a_table_that_others_can_read(
     gain = best["versus_perplexity"]
     assert gain["difference"] == pytest.approx(best["test_auroc"] - plain["test_auroc"])
     assert gain["low"] <= gain["difference"] <= gain["high"] and 0 < gain["p_value"] <= 1
-    assert "beats perplexity by" in results["findings"][0]
+    assert "beats perplexity by" in results["findings"]["best"]
     lines = list(csv.DictReader((tmp_path / "out" / "table.csv").read_text().splitlines()))
     assert [line["method"] for line in lines] == [row["method"] for row in results["methods"]]
     assert float(lines[0]["test_auroc"]) == best["test_auroc"]
@@ -261,17 +261,21 @@ def test_the_best_is_not_said_to_win_when_it_does_not(
     )
     compare_methods(compare_config(data, tmp_path))
     findings = read(tmp_path)["findings"]
-    assert findings[0].endswith("on validation no method beats perplexity.")
-    assert any("not above" in sentence for sentence in findings)
+    assert findings["best"].endswith("on validation no method beats perplexity.")
+    assert "the best is not above Length beyond chance" in findings["baselines"]
 
 
-def test_a_small_test_split_is_named(data: Path, tell: Any, tmp_path: Path) -> None:
+def test_small_splits_are_named(data: Path, tell: Any, tmp_path: Path) -> None:
     tell(Told(name="perplexity"))
     compare_methods(compare_config(data, tmp_path))
     results = read(tmp_path)
-    made_up = results["data"]["test"]["made_up"]
-    assert made_up < 30 and results["findings"][-1].startswith(
-        f"The test split has only {made_up} made-up answers: the intervals are narrower"
+    few = {split: results["data"][split]["made_up"] for split in ("validation", "test")}
+    assert max(few.values()) < 30
+    assert results["findings"]["few_to_measure_on"].startswith(
+        f"The test split has only {few['test']} made-up answers: the intervals are narrower"
+    )
+    assert results["findings"]["few_to_choose_on"].startswith(
+        f"The validation split has only {few['validation']} made-up answers: which method is the"
     )
 
 

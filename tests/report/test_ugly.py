@@ -41,7 +41,7 @@ def test_texts_never_become_markup(folder: Path) -> None:
         **{name: results[name] for name in ("left_out", "methods")},
         capture={"model": EVIL},
         data={"name": EVIL, EVIL: EVIL},
-        findings=[EVIL],
+        findings={EVIL: EVIL},
         versions={EVIL: "half a pair \ud800"},
     )
     page = Page(write_report(folder).read_text(encoding="utf-8"))

@@ -40,7 +40,7 @@ def compare(
     ] = None,
     seeds: Annotated[int, typer.Option(help="Times that what depends on chance is trained.")] = 5,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Begin anew where an earlier comparison was.")
+        bool, typer.Option("--overwrite", help="Run these methods anew where they were run before.")
     ] = False,
     train_on: Annotated[
         list[Path] | None,

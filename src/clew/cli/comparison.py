@@ -99,7 +99,7 @@ def print_comparison(console: Console, folder: Path, results: dict[str, Any]) ->
         _print_transfer(console, results["transfer"])
     _print_left_out(console, results["left_out"])
     console.print()
-    for sentence in results["findings"]:
+    for sentence in results["findings"].values():
         say(sentence)
 
 

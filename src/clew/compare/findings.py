@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from clew.compare.rows import Measured, differ, pick_best
+from clew.compare.rows import Labels, Measured, differ, pick_best
 
 _SURE = 0.05
 # With fewer answers of a class, 95% intervals hold the true value in about 92% of cases or less.
@@ -13,20 +13,23 @@ _FEW = 30
 
 
 def find_sentences(
-    measured: Sequence[Measured], labels: np.ndarray, *, graph_methods: Sequence[str]
-) -> list[str]:
-    """Of a finished comparison, whose rows have their differences; `graph_methods` are those that
-    read the graphs of attention."""
+    measured: Sequence[Measured], labels: Labels, *, graph_methods: Sequence[str]
+) -> dict[str, str]:
+    """By what they are about, of a finished comparison, whose rows have their differences;
+    `graph_methods` are those that read the graphs of attention. What there is nothing to say of
+    is not there."""
     best = pick_best(measured)
     with_graphs = [one for one in measured if one.row["method"] in graph_methods]
     without = [one for one in measured if one.row["method"] not in graph_methods]
-    return [
-        _tell_best(best),
-        *_tell_rivals(best, measured),
-        *_tell_baselines(best, measured),
-        *_tell_graphs(with_graphs, without, labels),
-        *_tell_few(labels),
-    ]
+    told = {
+        "best": _tell_best(best),
+        "rivals": _tell_rivals(best, measured),
+        "baselines": _tell_baselines(best, measured),
+        "graphs": _tell_graphs(with_graphs, without, labels.test),
+        "few_to_choose_on": _tell_few_to_choose_on(labels.validation),
+        "few_to_measure_on": _tell_few_to_measure_on(labels.test),
+    }
+    return {about: sentence for about, sentence in told.items() if sentence is not None}
 
 
 def _tell_best(best: Measured) -> str:
@@ -47,7 +50,7 @@ def _tell_best(best: Measured) -> str:
     return f"{found} and {verb} perplexity by {abs(versus['difference']):.3f} ({_p(versus)})."
 
 
-def _tell_rivals(best: Measured, measured: Sequence[Measured]) -> list[str]:
+def _tell_rivals(best: Measured, measured: Sequence[Measured]) -> str | None:
     """Who may be as good."""
     near = [
         one.row["title"]
@@ -55,26 +58,26 @@ def _tell_rivals(best: Measured, measured: Sequence[Measured]) -> list[str]:
         if one is not best and one.row["versus_best"]["p_value"] >= _SURE
     ]
     if not near:
-        return []
+        return None
     verb = "does" if len(near) == 1 else "do"
-    return [f"{_listed(near)} {verb} not differ from it beyond chance."]
+    return f"{_listed(near)} {verb} not differ from it beyond chance."
 
 
-def _tell_baselines(best: Measured, measured: Sequence[Measured]) -> list[str]:
+def _tell_baselines(best: Measured, measured: Sequence[Measured]) -> str | None:
     """What is reached without looking at the model."""
     if best.row["family"] == "baseline":
-        return ["The best does not look at the model at all: this is not detection."]
+        return "The best does not look at the model at all: this is not detection."
     rows = [one.row for one in measured if one.row["family"] == "baseline"]
     if not rows:
-        return []
+        return None
     reached = _listed([f"{row['title']} reaches {row['test_auroc']:.3f}" for row in rows])
     near = [row["title"] for row in rows if not _is_below(row)]
     if near:
-        return [
+        return (
             f"Without looking at the model, {reached}: the best is not above "
             f"{_listed(near)} beyond chance, so that what was found may be no detection."
-        ]
-    return [f"Without looking at the model, {reached}: the best is above that beyond chance."]
+        )
+    return f"Without looking at the model, {reached}: the best is above that beyond chance."
 
 
 def _is_below(row: Mapping[str, Any]) -> bool:
@@ -85,10 +88,10 @@ def _is_below(row: Mapping[str, Any]) -> bool:
 
 def _tell_graphs(
     with_graphs: Sequence[Measured], without: Sequence[Measured], labels: np.ndarray
-) -> list[str]:
+) -> str | None:
     """The best of each side, by validation, against each other on test."""
     if not with_graphs or not without:
-        return []
+        return None
     ours, other = pick_best(with_graphs), pick_best(without)
     versus = differ(labels, ours, other)
     assert versus is not None
@@ -98,23 +101,41 @@ def _tell_graphs(
         f"(difference {versus['difference']:+.3f}, {_p(versus)})."
     )
     if versus["p_value"] >= _SURE:
-        return [f"Networks over the attention graphs make no difference beyond chance: {told}"]
+        return f"Networks over the attention graphs make no difference beyond chance: {told}"
     verb = "help" if versus["difference"] > 0 else "do not help"
-    return [f"Networks over the attention graphs {verb}: {told}"]
+    return f"Networks over the attention graphs {verb}: {told}"
 
 
-def _tell_few(labels: np.ndarray) -> list[str]:
+def _tell_few_to_choose_on(labels: np.ndarray) -> str | None:
+    """Layer, strength, threshold and the best method all hang on them."""
+    few = _count_few(labels)
+    if few is None:
+        return None
+    return (
+        f"The validation split has only {few}: which method is the best, its layer and its "
+        f"threshold were chosen on them, and others might as well have been."
+    )
+
+
+def _tell_few_to_measure_on(labels: np.ndarray) -> str | None:
     """Bootstrap intervals are too narrow where a class is small."""
+    few = _count_few(labels)
+    if few is None:
+        return None
+    return (
+        f"The test split has only {few}: the intervals are narrower than they should be, so use "
+        f"more questions before any of this is relied on."
+    )
+
+
+def _count_few(labels: np.ndarray) -> str | None:
+    """How many answers the rarer class has; None when these are enough."""
     made_up = int((labels > 0).sum())
     counts = {"right": len(labels) - made_up, "made-up": made_up}
     rarer = min(counts, key=lambda kind: counts[kind])
     if counts[rarer] >= _FEW:
-        return []
-    answers = "answer" if counts[rarer] == 1 else "answers"
-    return [
-        f"The test split has only {counts[rarer]} {rarer} {answers}: the intervals are narrower "
-        f"than they should be, so use more questions before any of this is relied on."
-    ]
+        return None
+    return f"{counts[rarer]} {rarer} {'answer' if counts[rarer] == 1 else 'answers'}"
 
 
 def _interval(row: dict[str, Any]) -> str:

@@ -22,6 +22,7 @@ from clew.compare.stores import Store
 from clew.compare.tables import make_csv, make_latex, sort_rows
 from clew.compare.transfer import collect_cells, describe_transfer, make_transfer_csv
 from clew.compare.trial import Trial
+from clew.measure import RESAMPLES
 
 
 def write_comparison(
@@ -39,7 +40,7 @@ def write_comparison(
         "methods": rows,
         "left_out": _list_left_out(results),
         "best": {"method": best, "chosen_on": "validation"},
-        "findings": find_sentences(measured, labels.test, graph_methods=graphs),
+        "findings": find_sentences(measured, labels, graph_methods=graphs),
         "data": _describe_data(trial, test),
         "capture": trial.train.data.settings.get("capture", {}),
         "settings": _describe_settings(config, methods, trial),
@@ -106,7 +107,7 @@ def _describe_settings(
     return {
         "methods": [method.name for method in methods],
         "seeds": config.seeds,
-        "resamples": 1000,
+        "resamples": RESAMPLES,
         "train": asdict(config.train),
         "request": asdict(config.request),
         "network": config.network.given(),

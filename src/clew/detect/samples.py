@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 # Samples go to the GPU for good when they leave most of its memory to the networks.
 _RESIDENT_SHARE = 0.3
 _HASH_LETTERS = 16
-_PURPOSE = {"train": "learn from", "validation": "choose the best epoch on", "test": "measure on"}
+_PURPOSE = {"train": "learn from", "validation": "choose on", "test": "measure on"}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,8 +15,9 @@ from clew.detect.samples import DetectorSamples
 from clew.detect.scoring import Scores, score_batches
 from clew.detect.sources import open_source
 from clew.detect.task import Task
-from clew.engine import FitResult, HardwarePlan, LoadSettings
+from clew.engine import FitResult
 from clew.engine.memory import free_memory
+from clew.engine.sources import load_settings
 from clew.errors import InputError, TrainingStoppedError
 
 
@@ -96,7 +97,7 @@ def _train(task: Task, reporter: TrainReporter, should_stop: Callable[[], bool])
     fitted = task.fit(reporter, should_stop)
     reporter.end_network(task.describe(fitted), is_new=is_new)
     detector = load_detector(task.folder, fitted.plan.device)
-    settings = _settings(fitted.plan)
+    settings = load_settings(fitted.plan)
     # Validation comes first: what a device does only once is then not counted.
     validation = score_batches(detector, task.samples.open_whole("validation", settings))
     begun = time.perf_counter()
@@ -108,16 +109,6 @@ def _train(task: Task, reporter: TrainReporter, should_stop: Callable[[], bool])
         val_auroc=fitted.best_val["auroc"] or 0.0,
         fitted=fitted,
         score_seconds=time.perf_counter() - begun,
-    )
-
-
-def _settings(plan: HardwarePlan) -> LoadSettings:
-    return LoadSettings(
-        batch_size=plan.process_batch,
-        num_workers=plan.num_workers,
-        prefetch_factor=plan.prefetch_factor,
-        pin_memory=plan.pin_memory,
-        max_cache_batches=plan.max_cache_batches,
     )
 
 

@@ -20,7 +20,11 @@ class Source:
 
     def open(self, plan: HardwarePlan) -> Batches:
         """Raises InputError for batches that the processes would not share."""
-        batches = self._given(self._settings(plan)) if callable(self._given) else self._given
+        batches = (
+            self._given(load_settings(plan, seed=self._seed, shuffle=self._shuffle))
+            if callable(self._given)
+            else self._given
+        )
         if plan.processes > 1 and _count_sharing(batches) != plan.processes:
             raise InputError(
                 f"{plan.processes} processes train together, but this "
@@ -32,17 +36,19 @@ class Source:
             raise InputError("there are no batches: check the data and its split.")
         return batches
 
-    def _settings(self, plan: HardwarePlan) -> LoadSettings:
-        return LoadSettings(
-            batch_size=plan.process_batch,
-            num_workers=plan.num_workers,
-            persistent_workers=plan.persistent_workers,
-            prefetch_factor=plan.prefetch_factor,
-            pin_memory=plan.pin_memory,
-            max_cache_batches=plan.max_cache_batches,
-            seed=self._seed,
-            shuffle=self._shuffle,
-        )
+
+def load_settings(plan: HardwarePlan, *, seed: int = 0, shuffle: bool = False) -> LoadSettings:
+    """What the plan tells a loader."""
+    return LoadSettings(
+        batch_size=plan.process_batch,
+        num_workers=plan.num_workers,
+        persistent_workers=plan.persistent_workers,
+        prefetch_factor=plan.prefetch_factor,
+        pin_memory=plan.pin_memory,
+        max_cache_batches=plan.max_cache_batches,
+        seed=seed,
+        shuffle=shuffle,
+    )
 
 
 def _count_sharing(batches: Batches) -> int:

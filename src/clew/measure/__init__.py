@@ -6,6 +6,7 @@ from clew.measure.curves import area_under_risk_coverage, risk_coverage_points, 
 from clew.measure.measures import Measures, best_threshold, measure_scores
 from clew.measure.platt import PlattScale
 from clew.measure.ranking import (
+    RESAMPLES,
     Difference,
     auroc,
     bootstrap_auroc,
@@ -15,6 +16,7 @@ from clew.measure.ranking import (
 )
 
 __all__ = [
+    "RESAMPLES",
     "Difference",
     "Measures",
     "PlattScale",

@@ -8,7 +8,7 @@ from jaxtyping import Float64, Shaped
 from clew.measure.calibration import expected_calibration_error
 from clew.measure.checks import check_probabilities, check_threshold
 from clew.measure.curves import area_under_risk_coverage
-from clew.measure.ranking import auroc, bootstrap_auroc
+from clew.measure.ranking import RESAMPLES, auroc, bootstrap_auroc
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ def measure_scores(
     *,
     threshold: float,
     scores: Shaped[np.ndarray, " answers"] | None = None,
-    resamples: int = 1000,
+    resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> Measures:
     """All figures of one split. `threshold` comes from validation (`best_threshold`).

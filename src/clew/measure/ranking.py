@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float64, Int32, Shaped
 from clew.errors import InputError
 from clew.measure.checks import check_count, check_pair
 
+RESAMPLES = 1000
 _BLOCK_NUMBERS = 1 << 20  # of one block of resamples: what the cache holds is quick
 
 
@@ -32,7 +33,7 @@ def auroc(labels: Shaped[np.ndarray, " answers"], scores: Shaped[np.ndarray, " a
 
 
 def draw_resamples(
-    labels: Shaped[np.ndarray, " answers"], *, resamples: int = 1000, seed: int = 0
+    labels: Shaped[np.ndarray, " answers"], *, resamples: int = RESAMPLES, seed: int = 0
 ) -> Int32[np.ndarray, "resamples answers"]:
     """How often each answer is drawn in each resample. The same for the same labels and seed, so
     that all methods on a split share them."""
@@ -69,7 +70,7 @@ def bootstrap_auroc(
     labels: Shaped[np.ndarray, " answers"],
     scores: Shaped[np.ndarray, " answers"],
     *,
-    resamples: int = 1000,
+    resamples: int = RESAMPLES,
     level: float = 0.95,
     seed: int = 0,
 ) -> tuple[float, float]:
@@ -88,7 +89,7 @@ def compare_paired(
     scores: Shaped[np.ndarray, " answers"],
     other: Shaped[np.ndarray, " answers"],
     *,
-    resamples: int = 1000,
+    resamples: int = RESAMPLES,
     level: float = 0.95,
     seed: int = 0,
 ) -> Difference:

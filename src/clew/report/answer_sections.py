@@ -33,12 +33,8 @@ def agreement_section(comparison: Comparison) -> Section:
         "to see how often the two decide differently.",
         pictures=("agreement",),
     )
-    return (
-        section
-        if matrix
-        else section.without_figure(
-            "It takes the scores of two methods on three test answers to compare."
-        )
+    return section.if_there(
+        matrix, "It takes the scores of two methods on three test answers to compare."
     )
 
 
@@ -81,12 +77,8 @@ def categories_section(comparison: Comparison) -> Section:
         "where they happen to be ranked perfectly: look at their number.",
         pictures=("categories",),
     )
-    return (
-        section
-        if rows
-        else section.without_figure(
-            "The questions bear no category, or the scores of single answers are not known."
-        )
+    return section.if_there(
+        rows, "The questions bear no category, or the scores of single answers are not known."
     )
 
 
@@ -106,13 +98,10 @@ def transfer_section(comparison: Comparison) -> Section:
         "pale is chance. Off the diagonal the method meets questions it was not made for.",
         pictures=("transfer",),
     )
-    return (
-        section
-        if matrices
-        else section.without_figure(
-            "Trained and tested on one set of questions. For a matrix, give several stores of the "
-            "same model (clew compare --stores)."
-        )
+    return section.if_there(
+        matrices,
+        "Trained and tested on one set of questions. For a matrix, give several stores of the "
+        "same model (clew compare --stores).",
     )
 
 

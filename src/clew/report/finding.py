@@ -6,9 +6,7 @@ from clew.measure import Difference, compare_paired
 from clew.report.comparison import Comparison, MethodResult, as_dict, as_number
 from clew.report.wording import counted, decimals, interval_text, p_text, signed
 
-# Told apart by what they look at, for the two questions that clew was built to ask. A method of
-# neither group takes no part in that question.
-GRAPHS = frozenset({"gnn_det", "gvae", "charm"})
+# Told apart by what they look at. A method of neither group takes no part in the question.
 ONE_LAYER = frozenset({"linear_probe", "linear_probe_middle", "saplma"})
 ALL_LAYERS = frozenset({"linear_probe_pca", "lstm", "act_vit"})
 RIVALS = (
@@ -18,8 +16,8 @@ RIVALS = (
 )
 _SURE = 0.05
 _CHANCE = 0.5
-# The comparison's own sentences of which the headline and the figures below it say the same.
-_SAID_ABOVE = ("The best on validation", "Without looking at the model")
+# The comparison's own sentences of which the headline says the same.
+_SAID_ABOVE = ("best", "baselines")
 
 
 def tell_headline(comparison: Comparison) -> str:
@@ -47,18 +45,9 @@ def tell_headline(comparison: Comparison) -> str:
 
 def tell_details(comparison: Comparison) -> list[str]:
     """The sentences below the headline: on what, how sure, and whether structure helped."""
-    told = comparison.raw.get("findings")
-    told = [str(sentence) for sentence in told] if isinstance(told, list) else []
-    new = [sentence for sentence in told if not sentence.startswith(_SAID_ABOVE)]
-    if not any("graph" in sentence for sentence in new):
-        new += tell_graphs(comparison)
-    return [_tell_basis(comparison), *new, *tell_layers(comparison)]
-
-
-def tell_graphs(comparison: Comparison) -> list[str]:
-    """Whether the attention graphs helped: best with against best without, both by validation."""
-    names = {method.name for method in comparison.scored}
-    return _tell_contest(comparison, GRAPHS, names - GRAPHS, subject="Attention graphs")
+    findings = as_dict(comparison.raw.get("findings"))
+    told = [str(sentence) for about, sentence in findings.items() if about not in _SAID_ABOVE]
+    return [_tell_basis(comparison), *told, *tell_layers(comparison)]
 
 
 def tell_layers(comparison: Comparison) -> list[str]:

@@ -62,13 +62,10 @@ def curves_section(comparison: Comparison) -> Section:
         "right seven times in ten; above it the method is too trusting.",
         pictures=("roc", "risk_coverage", "calibration"),
     )
-    return (
-        section
-        if panels
-        else section.without_figure(
-            "There are no curves: they need test answers of both kinds, right and made up, and the "
-            "scores of at least one method."
-        )
+    return section.if_there(
+        panels,
+        "There are no curves: they need test answers of both kinds, right and made up, and the "
+        "scores of at least one method.",
     )
 
 
@@ -84,11 +81,7 @@ def layers_section(comparison: Comparison) -> Section:
         "dotted line is test, drawn for comparison only.",
         pictures=("layers",),
     )
-    return (
-        section
-        if panels
-        else section.without_figure("No method in this comparison was measured layer by layer.")
-    )
+    return section.if_there(panels, "No method in this comparison was measured layer by layer.")
 
 
 def losses_section(comparison: Comparison) -> Section:
@@ -105,7 +98,7 @@ def losses_section(comparison: Comparison) -> Section:
         "that was best on validation.",
         pictures=("losses",),
     )
-    return section if pairs else section.without_figure("No network left a log of its training.")
+    return section.if_there(pairs, "No network left a log of its training.")
 
 
 def draw_panels(panels: Sequence[Panel]) -> Html:

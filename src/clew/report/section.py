@@ -18,7 +18,10 @@ class Section:
     reading: str = ""
     pictures: tuple[str, ...] = ()
 
-    def without_figure(self, reason: str) -> "Section":
-        """The same with a sentence in the place of the figure: nothing is left out silently."""
+    def if_there(self, figure: object, reason: str) -> "Section":
+        """The same, or with a sentence in the place of a figure that has nothing to show: nothing
+        is left out silently."""
+        if figure:
+            return self
         said = tag("p", reason, class_="empty")
         return replace(self, lead="", content=said, reading="", pictures=())

@@ -109,3 +109,21 @@ def test_settings_that_make_no_sense() -> None:
         CategoricalLoss(label_smoothing=1)
     with pytest.raises(InputError, match="positive_weight is 0"):
         BinaryLoss(positive_weight=0)
+
+
+@pytest.mark.parametrize("settings", [{}, {"label_smoothing": 0.1}])
+def test_shares_of_classes_are_labels_too(settings: dict) -> None:
+    logits = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
+    labels = torch.tensor([0, 1, 2, 3, 0, 1])
+    shares = F.one_hot(labels, 4).float()
+    mixed = 0.7 * shares + 0.3 * shares.roll(1, 0)
+    loss = CategoricalLoss(**settings)
+    assert torch.allclose(loss(logits, shares), loss(logits, labels))
+    assert torch.allclose(loss(logits, labels), F.cross_entropy(logits, labels, **settings))
+    assert torch.allclose(loss(logits, mixed), F.cross_entropy(logits, mixed, **settings))
+
+
+def test_a_class_weighs_by_its_share() -> None:
+    logits, labels = torch.zeros(1, 2), torch.tensor([[0.5, 0.5]])
+    weighted = CategoricalLoss(class_weights=(1.0, 3.0))(logits, labels)
+    assert torch.allclose(weighted, 2 * CategoricalLoss()(logits, labels))

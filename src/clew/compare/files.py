@@ -4,7 +4,6 @@ scores.arrow."""
 import json
 import math
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,8 @@ import pyarrow as pa
 
 from clew.compare.rows import Labels, Measured
 from clew.compare.stores import Store
-from clew.detect.results import RESULTS_FILE, read_versions
+from clew.detect.results import LIBRARY, RESULTS_FILE
+from clew.engine.versions import read_versions
 from clew.shards.manifest import write_file_atomically
 
 SCORES_FILE, CSV_FILE, LATEX_FILE, TRANSFER_FILE = (
@@ -59,7 +59,7 @@ def write_scores(
 
 
 def describe_versions() -> dict[str, str]:
-    return read_versions() | {name: version(name) for name in ("scikit-learn", "scipy")}
+    return read_versions(LIBRARY, "scikit-learn", "scipy")
 
 
 def _part(

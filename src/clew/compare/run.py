@@ -13,9 +13,9 @@ from clew.compare.rows import measure_method
 from clew.compare.stores import Store, open_stores
 from clew.compare.trial import Trial, plan_trials, tell_shared
 from clew.compare.writing import write_comparison
-from clew.detect.folders import make_folder
 from clew.detect.samples import refuse_thin
 from clew.engine import plan_hardware
+from clew.engine.folders import make_folder
 from clew.engine.processes import count_processes
 from clew.engine.trainer import only_one
 from clew.errors import ClewError, InputError, TrainingStoppedError

@@ -13,7 +13,7 @@ from clew.compare.methods import AnyMethod, explain_missing, find_kinds, is_of_n
 from clew.compare.rows import Labels
 from clew.compare.saved import SavedScores
 from clew.compare.stores import CommonFields, Store, find_shared
-from clew.detect.folders import clear_run
+from clew.engine.folders import clear_run
 from clew.engine.trainer import only_one
 from clew.probes.method import Features
 

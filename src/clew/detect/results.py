@@ -1,22 +1,20 @@
 """results.json: what every network of an output folder reached, and how it was made."""
 
 import json
-import platform
 from collections.abc import Iterable
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import filelock
-import torch
 
 from clew.detect.networks import NETWORKS
+from clew.engine.versions import read_versions
 from clew.errors import SettingsMismatchError, StoreError
 from clew.shards.manifest import write_file_atomically
-from clew.version import __version__
 
 RESULTS_FILE = "results.json"
-_LIBRARIES = ("torch", "torch-geometric", "lightning-fabric", "torchmetrics", "numpy", "pyarrow")
+# What networks over graphs stand on besides.
+LIBRARY = "torch-geometric"
 
 Run = dict[str, Any]
 
@@ -79,15 +77,10 @@ class ResultsFile:
 
     def _write(self, content: dict[str, Any]) -> None:
         ordered = {name: content[name] for name in ("runs", "data", "settings")}
-        text = json.dumps({**ordered, "versions": read_versions()}, indent=1, ensure_ascii=False)
+        text = json.dumps(
+            {**ordered, "versions": read_versions(LIBRARY)}, indent=1, ensure_ascii=False
+        )
         write_file_atomically(self.path, f"{text}\n".encode())
-
-
-def read_versions() -> dict[str, str]:
-    """What a result may depend on."""
-    found = {name: version(name) for name in _LIBRARIES}
-    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
-    return {"clew": __version__, "python": platform.python_version(), **found, "gpu": gpu}
 
 
 def _describe(data: dict[str, Any]) -> str:

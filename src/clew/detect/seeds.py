@@ -7,17 +7,17 @@ from functools import partial
 
 from clew.detect.config import TrainRunConfig
 from clew.detect.detector import load_detector
-from clew.detect.folders import make_folder
 from clew.detect.networks import find_networks
-from clew.detect.processes import connect, first_does
 from clew.detect.reporter import LoggingTrainReporter, TrainReporter
 from clew.detect.samples import DetectorSamples
 from clew.detect.scoring import Scores, score_batches
 from clew.detect.sources import open_source
 from clew.detect.task import Task
 from clew.engine import FitResult
+from clew.engine.folders import make_folder
 from clew.engine.memory import free_memory
 from clew.engine.sources import load_settings
+from clew.engine.together import connect, first_does
 from clew.errors import InputError, TrainingStoppedError
 
 

@@ -25,7 +25,7 @@ from clew.datasets.sources import (
 from clew.detect.config import TrainRunConfig
 from clew.detect.kinds import FORMS, STORES, SampleKind
 from clew.detect.networks import NetworkKind, run_flag
-from clew.detect.processes import first_does
+from clew.engine.together import first_does
 from clew.errors import InputError, StoreError
 from clew.shards import read_manifest
 from clew.shards.manifest import MANIFEST_NAME

@@ -8,14 +8,15 @@ from typing import Any, Self
 import torch
 
 from clew.detect.config import TrainRunConfig
-from clew.detect.folders import clear_run
 from clew.detect.networks import NetworkKind, configure
-from clew.detect.results import Run, read_versions
+from clew.detect.results import LIBRARY, Run
 from clew.detect.samples import DetectorSamples
 from clew.engine import BinaryLoss, Classifier, FitResult, HardwarePlan, Reporter, fit
 from clew.engine.checkpoint import LAST
+from clew.engine.folders import clear_run
 from clew.engine.result import RESULT
 from clew.engine.trainer import only_one
+from clew.engine.versions import read_versions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,5 +121,5 @@ class Task:
             "loss": asdict(self.loss),
             "train": asdict(self.config.train),
             "plan": fitted.plan.to_dict(),
-            "versions": read_versions(),
+            "versions": read_versions(LIBRARY),
         }

@@ -4,17 +4,17 @@ from collections.abc import Callable
 from functools import partial
 
 from clew.detect.config import TrainRunConfig
-from clew.detect.curves import draw_curves
-from clew.detect.folders import CURVES, clear_run, make_folder
 from clew.detect.networks import find_networks
-from clew.detect.processes import connect, first_does
 from clew.detect.reporter import LoggingTrainReporter, TrainReporter
 from clew.detect.results import ResultsFile, Run
 from clew.detect.samples import DetectorSamples
 from clew.detect.sources import open_source
 from clew.detect.task import Task
 from clew.engine import FitResult, HardwarePlan, plan_hardware
+from clew.engine.curves import draw_curves
+from clew.engine.folders import CURVES, clear_run, make_folder
 from clew.engine.memory import free_memory
+from clew.engine.together import connect, first_does
 from clew.engine.trainer import only_one
 from clew.errors import TrainingStoppedError
 

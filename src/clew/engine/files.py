@@ -28,6 +28,12 @@ def write_text(path: Path, text: str) -> None:
     _put_in_place(part, path)
 
 
+def write_bytes(path: Path, content: bytes) -> None:
+    part = path.with_name(path.name + ".part")
+    part.write_bytes(content)
+    _put_in_place(part, path)
+
+
 def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=1) + "\n")
 

@@ -48,7 +48,10 @@ class BinaryLoss:
 
 @dataclass(frozen=True, kw_only=True)
 class CategoricalLoss:
-    """Cross-entropy of one logit a class; `class_weights` multiply the losses of their samples."""
+    """Cross-entropy of one logit a class; `class_weights` multiply the losses of their samples.
+
+    Labels are classes, or for each sample its share of every class.
+    """
 
     focal_gamma: float | None = None
     label_smoothing: float = 0.0
@@ -60,17 +63,20 @@ class CategoricalLoss:
             raise InputError(f"class_weights are {self.class_weights}: give more than 0 for each.")
 
     def __call__(
-        self, logits: Float[Tensor, "batch classes"], labels: Shaped[Tensor, " batch"]
+        self,
+        logits: Float[Tensor, "batch classes"],
+        labels: Shaped[Tensor, " batch"] | Float[Tensor, "batch classes"],
     ) -> Float[Tensor, ""]:
-        logits, labels = logits.float(), labels.long()
-        losses = F.cross_entropy(
-            logits, labels, reduction="none", label_smoothing=self.label_smoothing
-        )
+        logits, classes = logits.float(), logits.shape[1]
+        shares = F.one_hot(labels.long(), classes).float() if labels.dim() == 1 else labels.float()
+        aims = shares * (1 - self.label_smoothing) + self.label_smoothing / classes
+        log_probabilities = F.log_softmax(logits, dim=1)
+        losses = -(aims * log_probabilities).sum(1)
         if self.focal_gamma is not None:
-            right = F.log_softmax(logits, dim=1).gather(1, labels[:, None])[:, 0]
-            losses = losses * (-torch.expm1(right)).clamp_min(1e-8) ** self.focal_gamma
+            wrong = (-torch.expm1(log_probabilities)).clamp_min(1e-8)
+            losses = losses * (shares * wrong**self.focal_gamma).sum(1)
         if self.class_weights is not None:
-            losses = losses * self._weights(logits)[labels]
+            losses = losses * (shares @ self._weights(logits))
         return losses.mean()
 
     def _weights(self, logits: Float[Tensor, "batch classes"]) -> Float[Tensor, " classes"]:

@@ -1,6 +1,7 @@
 """One optimiser step: forward, backward, clip, update, all without waiting for the device."""
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from clew.engine.batches import count_samples
+from clew.engine.casting import WeightCast
 from clew.engine.optimizer import set_lr
 from clew.engine.precision import build_precision
 from clew.engine.processes import GradientSum, Wishes
@@ -55,20 +57,30 @@ def build_step(
     wishes: Wishes | None = None,
 ) -> Step:
     """The step as planned. `model` has a `training_step`; `optimizer` is `build_optimizer`'s."""
-    forward: Callable[[Any], StepOutput] = model.training_step  # type: ignore[assignment]
+    forward: Callable[[Any], StepOutput] = (
+        _compile(model) if plan.compile else model.training_step  # type: ignore[assignment]
+    )
     eager = EagerStep(
         model,
         optimizer,
         precision=build_precision(plan.precision, fabric.device),
         max_norm=max_norm,
         gradients=GradientSum(model, wishes or Wishes()) if fabric.world_size > 1 else None,
-        forward=torch.compile(forward) if plan.compile else forward,
+        forward=forward,
+        cast=WeightCast(model, plan.precision) if _casts_together(plan) else None,
     )
     if plan.cuda_graph:
         from clew.engine.graphed import GraphedStep
 
         return GraphedStep(eager)
     return eager
+
+
+def _casts_together(plan: "HardwarePlan") -> bool:
+    """A compiler does so by itself; checkpointing comes back for the weights in the backward
+    pass, when they are no longer cast."""
+    plain = not plan.compile and not plan.gradient_checkpointing
+    return plan.device != "cpu" and plan.precision in ("bf16", "fp16") and plain
 
 
 def _compile(model: nn.Module) -> Callable[[Any], StepOutput]:
@@ -93,9 +105,10 @@ class EagerStep:
         max_norm: float,
         forward: Callable[[Any], StepOutput],
         gradients: GradientSum | None = None,
+        cast: WeightCast | None = None,
     ) -> None:
         self.model, self.optimizer, self.precision = model, optimizer, precision
-        self._forward = forward
+        self._forward, self._cast = forward, cast
         self._max_norm, self._gradients = max_norm, gradients
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self._scaler = getattr(precision, "scaler", None)
@@ -118,7 +131,7 @@ class EagerStep:
         total = sum(counts)
         sums: dict[str, Tensor] = {}
         for batch, count in zip(micro_batches, counts, strict=True):
-            with self.precision.forward_context():
+            with self.precision.forward_context(), self._cast_weights():
                 output = self._forward(batch)
             share = count / total
             self.precision.backward(output.loss if share == 1 else output.loss * share, None)
@@ -126,6 +139,9 @@ class EagerStep:
                 part = value.detach().float() if share == 1 else value.detach().float() * share
                 sums[name] = sums[name] + part if name in sums else part
         return sums.pop("loss"), sums
+
+    def _cast_weights(self) -> AbstractContextManager:
+        return nullcontext() if self._cast is None else self._cast.applied()
 
     def _update(self, samples: int) -> Float[Tensor, ""]:
         """Clip and step; gives the norm of the gradient. Without a finite norm nothing changes."""

@@ -20,9 +20,9 @@ def make_folder(folder: Path) -> None:
         ) from None
 
 
-def clear_run(folder: Path) -> None:
-    """Take away what an earlier run wrote into a network's folder."""
-    for pattern in _LEFT_BEHIND:
+def clear_run(folder: Path, *more: str) -> None:
+    """Take away what an earlier run wrote into a network's folder, and `more` files of its own."""
+    for pattern in (*_LEFT_BEHIND, *more):
         for path in folder.glob(pattern):
             path.unlink()
     shutil.rmtree(folder / "tensorboard", ignore_errors=True)

@@ -1,4 +1,4 @@
-"""A picture of a run: losses and validation AUROC by epoch, the best epoch marked."""
+"""A picture of a run: losses and the validation's figure by epoch, the best epoch marked."""
 
 import io
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from clew.shards.manifest import write_file_atomically
+from clew.engine.files import write_bytes
 
 # Apart for people who see few colours, and in print.
 _TRAIN, _VALIDATION, _BEST = "#0072B2", "#D55E00", "#555555"
@@ -18,21 +18,28 @@ _MARKED_EPOCHS = 40
 
 
 def draw_curves(
-    path: Path, history: Sequence[dict[str, Any]], *, title: str, best_epoch: int
+    path: Path,
+    history: Sequence[dict[str, Any]],
+    *,
+    title: str,
+    best_epoch: int,
+    figure_name: str = "AUROC",
 ) -> None:
-    """Write a PNG. `history` has a row an epoch, as log.csv; `best_epoch` counts from 1."""
+    """Write a PNG. `history` has a row an epoch, as log.csv; `best_epoch` counts from 1;
+    `figure_name` is the figure of validation that is shown beside the losses."""
     figure = Figure(figsize=(9, 3.6), dpi=150, layout="constrained")
     figure.suptitle(title)
-    loss, auroc = figure.subplots(1, 2)
+    loss, reached = figure.subplots(1, 2)
     _draw(loss, history, "train_loss", label="training", color=_TRAIN)
     _draw(loss, history, "val_loss", label="validation", color=_VALIDATION)
-    _draw(auroc, history, "val_auroc", label="validation", color=_VALIDATION)
-    for axes, name in ((loss, "loss"), (auroc, "AUROC")):
+    column = f"val_{figure_name.lower()}"
+    _draw(reached, history, column, label="validation", color=_VALIDATION)
+    for axes, name in ((loss, "loss"), (reached, figure_name)):
         axes.axvline(best_epoch, color=_BEST, linestyle=":", label=f"best epoch ({best_epoch})")
         _label(axes, name, epochs=len(history))
     image = io.BytesIO()
     FigureCanvasAgg(figure).print_png(image)
-    write_file_atomically(path, image.getvalue())
+    write_bytes(path, image.getvalue())
 
 
 def _draw(

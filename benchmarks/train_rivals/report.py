@@ -30,9 +30,9 @@ class Report:
         told = "  ".join(f"{name} {show(value)}" for name, value in figures.items())
         print(f"  {text:<44} {told}", flush=True)
 
-    def save(self):
+    def save(self, name="train"):
         RESULTS.mkdir(exist_ok=True)
-        path = RESULTS / f"train_{time.strftime('%Y%m%d_%H%M%S')}.json"
+        path = RESULTS / f"{name}_{time.strftime('%Y%m%d_%H%M%S')}.json"
         content = {"machine": self.machine, "settings": self.settings, "rows": self.rows}
         path.write_text(json.dumps(content, indent=1), encoding="utf-8")
         print(f"\nsaved as {path.name}")

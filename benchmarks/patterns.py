@@ -1,0 +1,220 @@
+"""Training speed and memory of image patterns beside the plain loop, in one run.
+
+    python benchmarks/patterns.py                     every part; on a GPU when there is one
+    python benchmarks/patterns.py --part speed        whole epochs beside the same step on one batch
+    python benchmarks/patterns.py --part memory       RAM with more photos than may lie in it
+
+The plain loop: the same network in single precision, one kernel at a time, on pictures that lie
+ready on the device, without any augmentation. clew's epochs begin with photos in folders.
+"""
+
+import argparse
+import shutil
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import psutil
+import torch
+from PIL import Image
+from torch.nn import functional as F
+from train_rivals.report import Report
+
+from clew.engine import CategoricalLoss, LoadSettings, PlanRequest, TrainConfig, fit
+from clew.engine.optimizer import build_optimizer
+from clew.engine.processes import start_fabric
+from clew.engine.reporter import SilentReporter
+from clew.engine.step import build_step
+from clew.patterns.augment import AugmentConfig
+from clew.patterns.cache import ImageSamples, cache_photos, choose_place, open_images
+from clew.patterns.classifier import PatternClassifier
+from clew.patterns.networks import build_network
+from clew.patterns.photos import find_classes
+
+CLASSES = 10
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--part", choices=PARTS, action="append", help="[default: all]")
+    cuda = torch.cuda.is_available()
+    parser.add_argument("--device", default="cuda" if cuda else "cpu")
+    parser.add_argument("--network", default="standard")
+    parser.add_argument("--size", type=int, default=128)
+    parser.add_argument("--photos", type=int, help="for speed [default: 20,000; CPU: 320]")
+    parser.add_argument("--many", type=int, default=200_000, help="photos for memory")
+    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--workers", type=int, help="threads that decode [default: the cores]")
+    args = parser.parse_args()
+    args.photos = args.photos or (20_000 if args.device == "cuda" else 320)
+    args.workers = args.workers or len(psutil.Process().cpu_affinity())
+    report = Report(args)
+    for part in args.part or PARTS:
+        with tempfile.TemporaryDirectory(prefix="clew-patterns-") as folder:
+            PARTS[part](args, report, Path(folder))
+    report.save("patterns")
+
+
+def run_speed(args, report, folder):
+    samples = decode(args, report, folder, args.photos)
+    plain = plain_rate(args, batch=16)
+    report.title("images a second, network and augmentation as in clew patterns train")
+    report.add("speed", "plain loop, batch 16", images_per_second=plain)
+    for batch in (16, None):
+        run = train(args, folder, samples, batch)
+        warm = [row["samples_per_second"] for row in run.history[1:]]
+        step = step_rate(args, run.plan)
+        report.add(
+            "speed",
+            f"clew, epochs, batch {run.plan.batch_size}{'' if batch else ' (the plan)'}",
+            images_per_second=median(warm),
+            lowest=min(warm),
+            highest=max(warm),
+            of_resident_step=median(warm) / step,
+            waits=run.data_wait_share,
+            times_plain=median(warm) / plain,
+            compiled=run.plan.compile,
+            precision=run.plan.precision,
+        )
+
+
+def run_memory(args, report, folder):
+    """Pictures are left on the disk, whatever there is of memory: that is what is measured."""
+    process = psutil.Process()
+    samples = decode(args, report, folder, args.many, place="disk")
+    before = process.memory_info().rss
+    most = before
+    loader = open_images(LoadSettings(batch_size=256, num_workers=2, shuffle=True), samples)
+    for epoch in range(2):
+        begun = time.perf_counter()
+        loader.set_epoch(epoch)
+        for number, _ in enumerate(loader):
+            if number % 20 == 0:
+                most = max(most, process.memory_info().rss)
+        seconds = time.perf_counter() - begun
+        report.add(
+            "memory",
+            f"epoch {epoch + 1} over {len(samples):,} pictures on the disk",
+            gigabytes=len(samples) * args.size**2 * 3 / 1e9,
+            resident_mb=most / 1e6,
+            more_than_before_mb=(most - before) / 1e6,
+            images_per_second=len(samples) / seconds,
+        )
+
+
+def decode(args, report, folder, count, place=None):
+    """Photos of noise in folders, decoded by clew twice: the second time there is nothing to do."""
+    report.title(f"{count:,} JPEGs of {args.size} pixels")
+    make_photos(folder / "photos", count, args)
+    for number in (1, 2):
+        begun = time.perf_counter()
+        cached = cache_photos(
+            find_classes(folder / "photos"), folder / "cache", args.size, workers=args.workers
+        )
+        seconds = time.perf_counter() - begun
+        resident = psutil.Process().memory_info().rss / 1e6
+        report.add(
+            "decode", f"time {number}", seconds=seconds, rate=count / seconds, resident_mb=resident
+        )
+    labels = np.array([int(photo.label) for photo in cached.photos])
+    needed = len(labels) * args.size**2 * 3
+    chosen = choose_place(needed, device=args.device)
+    report.add("decode", f"pictures lie on {place or chosen.place}", why=chosen.reason)
+    return ImageSamples(
+        cached.store, cached.rows, labels, place=place or chosen.place, device=args.device
+    )
+
+
+def make_photos(folder, count, args):
+    for label in range(CLASSES):
+        (folder / str(label)).mkdir(parents=True, exist_ok=True)
+
+    def make(number):
+        blobs = np.random.default_rng(number).integers(0, 256, (9, 9, 3), np.uint8)
+        picture = Image.fromarray(blobs).resize((args.size, args.size), Image.Resampling.BILINEAR)
+        picture.save(folder / str(number % CLASSES) / f"{number:06}.jpg", quality=85)
+
+    with ThreadPoolExecutor(args.workers) as threads:
+        list(threads.map(make, range(count)))
+
+
+def build(args, augment):
+    torch.manual_seed(0)
+    network = build_network(args.network, classes=CLASSES, image_size=args.size)
+    loss = CategoricalLoss(label_smoothing=0.1)
+    return PatternClassifier(network, classes=CLASSES, loss=loss, augment=augment)
+
+
+def train(args, folder, samples, batch):
+    shutil.rmtree(folder / "run", ignore_errors=True)
+    return fit(
+        build(args, AugmentConfig(flip=True)),
+        partial(open_images, samples=samples),
+        config=TrainConfig(epochs=args.epochs, patience=None, checkpoint_every_seconds=1e6),
+        request=PlanRequest(batch_size=batch, device=args.device),
+        output_dir=folder / "run",
+        reporter=SilentReporter(),
+    )
+
+
+def step_rate(args, plan):
+    """The step that the run made, on one batch that lies ready."""
+    fabric = start_fabric(plan.device)
+    model = build(args, AugmentConfig(flip=True)).to(fabric.device).train()
+    if plan.channels_last:
+        model = model.to(memory_format=torch.channels_last)
+    optimizer = build_optimizer(model, TrainConfig(), lr=1e-3, capturable=plan.cuda_graph)
+    step = build_step(model, plan, optimizer, fabric)
+    shape = (plan.batch_size, args.size, args.size, 3)
+    batch = {
+        "image": torch.randint(0, 256, shape, dtype=torch.uint8, device=fabric.device),
+        "label": torch.randint(0, CLASSES, shape[:1], device=fabric.device),
+    }
+    return rate(args, lambda: step.run([batch], 1e-3), plan.batch_size)
+
+
+def plain_rate(args, batch):
+    torch.manual_seed(0)
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = False
+    network = build_network(args.network, classes=CLASSES, image_size=args.size).to(args.device)
+    optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3)
+    images = torch.randn(batch, 3, args.size, args.size, device=args.device)
+    labels = torch.randint(0, CLASSES, (batch,), device=args.device)
+
+    def step():
+        optimizer.zero_grad()
+        F.cross_entropy(network(images), labels).backward()
+        torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+        optimizer.step()
+
+    return rate(args, step, batch)
+
+
+def rate(args, step, batch):
+    """Samples a second, the median of several blocks."""
+    wait = torch.cuda.synchronize if args.device == "cuda" else lambda: None
+    steps = 100 if args.device == "cuda" else 4
+    rates = []
+    for _ in range(8 if args.device == "cuda" else 2):
+        step()
+    for _ in range(args.repeats):
+        wait()
+        begun = time.perf_counter()
+        for _ in range(steps):
+            step()
+        wait()
+        rates.append(steps * batch / (time.perf_counter() - begun))
+    return median(rates)
+
+
+PARTS = {"speed": run_speed, "memory": run_memory}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""How training pictures are changed, and what each change does to a picture's parameters."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from clew.errors import InputError
+
+# The parameters of a picture; all are 0 where it stays as it is. Two changes of the same kind add
+# up, which is why factors are kept as logarithms.
+PARAMETERS = (
+    "angle",  # radians
+    "shear_x",
+    "shear_y",
+    "shift_x",  # in parts of the picture's side
+    "shift_y",
+    "zoom",  # log of the factor
+    "brightness",  # log of the factor
+    "contrast",
+    "colour",
+    "sharpness",
+    "posterise",  # bits that are dropped
+    "solarise",  # how far below white pixels begin to be inverted
+    "autocontrast",  # more than 0 stretches each channel to the whole range
+    "equalise",  # more than 0 makes all values equally frequent
+)
+_STRONGEST = 30  # the magnitude at which a change is `_AT_STRONGEST`
+_AT_STRONGEST = {
+    "angle": math.radians(30),
+    "shear_x": 0.3,
+    "shear_y": 0.3,
+    "shift_x": 0.45,
+    "shift_y": 0.45,
+    "brightness": 0.9,
+    "contrast": 0.9,
+    "colour": 0.9,
+    "sharpness": 0.9,
+    "posterise": 4.0,
+    "solarise": 1.0,
+}
+_ONE_WAY = ("posterise", "solarise", "autocontrast", "equalise")
+_SWITCHES = ("autocontrast", "equalise")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AugmentConfig:
+    """RandAugment (arXiv 1909.13719) takes `ops` changes of `magnitude` (0 to 30) for each picture
+    by itself; `zoom` and `shift` move every picture a little besides. `flip` mirrors half of them;
+    None looks at the photos to decide. `mixup` is the alpha of Mixup (arXiv 1710.09412)."""
+
+    ops: int = 2
+    magnitude: float = 9.0
+    zoom: float = 0.15
+    shift: float = 0.05
+    flip: bool | None = None
+    mixup: float = 0.2
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.ops <= len(PARAMETERS):
+            raise InputError(f"ops is {self.ops}: give 0 to {len(PARAMETERS)} (2 is usual).")
+        if not 0 <= self.magnitude <= _STRONGEST:
+            raise InputError(f"magnitude is {self.magnitude}: give 0 to {_STRONGEST} (9 is usual).")
+        for name in ("zoom", "shift"):
+            if not 0 <= getattr(self, name) < 1:
+                raise InputError(f"{name} is {getattr(self, name)}: give 0 or more, less than 1.")
+        if not (0 <= self.mixup < math.inf):
+            raise InputError(f"mixup is {self.mixup}: give 0 (none) or more (0.2 is usual).")
+
+    @classmethod
+    def nothing(cls) -> "AugmentConfig":
+        """Pictures stay as they are."""
+        return cls(ops=0, zoom=0.0, shift=0.0, flip=False, mixup=0.0)
+
+
+def change_table(magnitude: float) -> Float[Tensor, "changes parameters"]:
+    """What each change adds to a picture's parameters: all changes one way, then all the other
+    way. The first one changes nothing, as in the paper."""
+    rows = [[0.0] * len(PARAMETERS)]
+    for place, name in enumerate(PARAMETERS):
+        if name == "zoom":  # not one of the paper's
+            continue
+        row = [0.0] * len(PARAMETERS)
+        row[place] = 1.0 if name in _SWITCHES else _AT_STRONGEST[name] * magnitude / _STRONGEST
+        rows.append(row)
+    there = torch.tensor(rows)
+    back = torch.tensor([[v if n in _ONE_WAY else -v for v, n in _named(row)] for row in rows])
+    return torch.cat([there, back])
+
+
+def jitter_row(config: AugmentConfig) -> Float[Tensor, " parameters"]:
+    """How far every picture may move in any case."""
+    far = {"zoom": config.zoom, "shift_x": config.shift, "shift_y": config.shift}
+    return torch.tensor([far.get(name, 0.0) for name in PARAMETERS])
+
+
+def _named(row: list[float]) -> list[tuple[float, str]]:
+    return list(zip(row, PARAMETERS, strict=True))

@@ -1,0 +1,46 @@
+"""RandAugment for a whole batch at once: every picture draws its own changes, on its device."""
+
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor, nn
+
+from clew.patterns.augment.apply import apply_changes
+from clew.patterns.augment.config import PARAMETERS, AugmentConfig, change_table, jitter_row
+
+
+class RandAugment(nn.Module):
+    """Takes uint8 pictures `[batch, side, side, 3]`; gives floats from 0 to 1 in the same layout.
+
+    On a GPU one kernel moves, recolours and converts every picture.
+    """
+
+    table: Tensor
+    jitter: Tensor
+
+    def __init__(self, config: AugmentConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.register_buffer("table", change_table(config.magnitude), persistent=False)
+        self.register_buffer("jitter", jitter_row(config), persistent=False)
+
+    def forward(
+        self, images: UInt8[Tensor, "batch side side 3"], dtype: torch.dtype = torch.float32
+    ) -> Float[Tensor, "batch side side 3"]:
+        parameters, mirrored = self.draw(len(images))
+        if images.is_cuda:
+            from clew.patterns.augment.fused import apply_fused
+
+            return apply_fused(images, parameters, mirrored, dtype)
+        return apply_changes(images, parameters, mirrored).to(dtype)
+
+    def draw(self, count: int) -> tuple[Float[Tensor, "count parameters"], Float[Tensor, " count"]]:
+        """Parameters for `count` pictures, and 1 or -1 for those that are mirrored."""
+        device, ops = self.table.device, self.config.ops
+        numbers = torch.rand(count, 2 * ops + len(PARAMETERS) + 1, device=device)
+        chosen, strength, moves, mirror = numbers.split([ops, ops, len(PARAMETERS), 1], dim=1)
+        changes = self.table[(chosen * len(self.table)).long()]
+        drawn = (changes * (0.5 + strength)[:, :, None]).sum(1)
+        parameters = torch.addcmul(drawn, 2 * moves - 1, self.jitter)
+        if not self.config.flip:
+            return parameters, torch.ones(count, device=device)
+        return parameters, (mirror[:, 0] < 0.5).float() * 2 - 1

@@ -1,0 +1,76 @@
+"""What is trained: a network that sees changed pictures while it learns, and plain ones after."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from clew.engine import CategoricalLoss, StepOutput
+from clew.patterns.augment import AugmentConfig, Mixup, RandAugment
+
+# Those of ImageNet, which the weights of other people's networks were made for.
+_MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+class PatternClassifier(nn.Module):
+    """Takes a batch with `image`, uint8 `[batch, side, side, 3]`, and `label`; gives logits
+    `[batch, classes]`. Changes of the pictures are drawn, and made, where the batch lies."""
+
+    def __init__(
+        self,
+        network: nn.Module,
+        *,
+        classes: int,
+        loss: CategoricalLoss | None = None,
+        augment: AugmentConfig | None = None,
+    ) -> None:
+        super().__init__()
+        augment = augment or AugmentConfig.nothing()
+        self.network, self.classes = network, classes
+        self.loss = loss or CategoricalLoss()
+        self.augment = RandAugment(augment)
+        self.mixup = Mixup(augment.mixup) if augment.mixup else None
+        self.normalise = Normalise()
+
+    def forward(self, images: UInt8[Tensor, "batch side side 3"]) -> Float[Tensor, "batch classes"]:
+        return self.network(self.normalise(images.to(torch.float32) / 255))
+
+    def training_step(self, batch: Mapping[str, Any]) -> StepOutput:
+        images, labels = batch["image"], batch["label"]
+        if not self.training:
+            logits = self(images)
+            return StepOutput(loss=self.loss(logits, labels), scores=logits, labels=labels)
+        with torch.no_grad():
+            seen, aims = self.augment(images), F.one_hot(labels, self.classes).float()
+            if self.mixup is not None:
+                seen, aims = self.mixup(seen, aims)
+            seen = self.normalise(seen)
+        logits = self.network(seen)
+        return StepOutput(loss=self.loss(logits, aims), scores=logits, labels=labels)
+
+
+class Normalise(nn.Module):
+    """Values from 0 to 1 in rows of pixels become what a network takes: `[batch, 3, side, side]`,
+    laid out as channels_last, without a copy for the change of order."""
+
+    scale: Tensor
+    offset: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        std = torch.tensor(_STD)
+        self.register_buffer("scale", 1 / std, persistent=False)
+        self.register_buffer("offset", -torch.tensor(_MEAN) / std, persistent=False)
+
+    def forward(
+        self, values: Float[Tensor, "batch side side 3"]
+    ) -> Float[Tensor, "batch 3 side side"]:
+        return torch.addcmul(self.offset, values, self.scale).permute(0, 3, 1, 2)
+
+
+def normalise(images: UInt8[Tensor, "batch side side 3"]) -> Float[Tensor, "batch 3 side side"]:
+    """Photos as they are decoded, made what a network takes."""
+    return Normalise().to(images.device)(images.to(torch.float32) / 255)

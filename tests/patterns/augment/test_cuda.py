@@ -1,0 +1,39 @@
+"""The kernels for GPUs give what plain PyTorch gives."""
+
+import pytest
+import torch
+
+from clew.patterns.augment import AugmentConfig, RandAugment
+from clew.patterns.augment.apply import apply_changes
+from tests.patterns.augment.test_rand_augment import picture
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+@pytest.mark.parametrize("side", [8, 32, 100, 128, 224])
+@pytest.mark.parametrize("magnitude", [9, 30])
+def test_the_kernels_change_pictures_as_pytorch_does(side: int, magnitude: int) -> None:
+    from clew.patterns.augment.fused import apply_fused
+
+    images = torch.cat([picture(side, seed) for seed in range(40)]).cuda()
+    augment = RandAugment(AugmentConfig(ops=3, magnitude=magnitude, flip=True)).cuda()
+    parameters, mirrored = augment.draw(len(images))
+    mine = apply_fused(images, parameters, mirrored, torch.float32)
+    theirs = apply_changes(images.cpu(), parameters.cpu(), mirrored.cpu())
+    apart = (mine.cpu() - theirs).abs()
+    assert apart.mean() < 1e-4
+    assert (apart > 0.02).float().mean() < 1e-3  # at the edge of a step a rounding may decide
+
+
+def test_a_recorded_step_draws_anew_every_time() -> None:
+    images = picture(64).expand(8, -1, -1, -1).contiguous().cuda()
+    augment = RandAugment(AugmentConfig()).cuda()
+    for _ in range(2):
+        augment(images)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        seen = augment(images)
+    graph.replay()
+    first = seen.clone()
+    graph.replay()
+    assert not torch.equal(seen, first)

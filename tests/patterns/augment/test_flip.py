@@ -1,0 +1,33 @@
+"""Photos are mirrored only where left and right do not tell classes apart."""
+
+import numpy as np
+
+from clew.patterns.augment import decide_flip
+
+
+def arrows(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Bright on the left (0) or on the right (1), with noise."""
+    random = np.random.default_rng(seed)
+    labels = random.integers(0, 2, count)
+    images = random.integers(0, 80, (count, 32, 32, 3))
+    for image, label in zip(images, labels, strict=True):
+        image[8:24, 16 * label : 16 * label + 12] += 150
+    return images.astype(np.uint8), labels
+
+
+def test_left_and_right_are_kept_apart() -> None:
+    is_allowed, why = decide_flip(*arrows(200))
+    assert not is_allowed
+    assert "left and right seem to matter" in why
+
+
+def test_up_and_down_may_be_mirrored() -> None:
+    images, labels = arrows(200)
+    is_allowed, why = decide_flip(images.transpose(0, 2, 1, 3), labels)
+    assert is_allowed
+    assert "mirrored" in why
+
+
+def test_two_photos_are_enough_to_ask() -> None:
+    images, _ = arrows(2)
+    decide_flip(images, np.array([0, 1]))

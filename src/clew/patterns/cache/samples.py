@@ -1,0 +1,160 @@
+"""Batches of decoded photos, from memory, from the files, or gathered on the GPU."""
+
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from jaxtyping import Int64, UInt8
+from torch import Tensor
+
+from clew.datasets import Loader, Rank
+from clew.datasets.buffers import BufferPool
+from clew.datasets.reader import Rows, SampleReader
+from clew.engine import LoadSettings
+from clew.errors import InputError, StoreError
+from clew.patterns.cache.places import Place
+from clew.patterns.cache.store import CHANNELS, KIND
+
+_COLUMN = "image"
+_OPEN_FILES = 256
+_READ_AT_ONCE_BYTES = 8 << 20
+
+Images = UInt8[Tensor, "batch size size 3"]
+
+
+class ImageSamples:
+    """Pictures of the chosen rows of a store, each with its class, for clew's Loader.
+
+    A batch is a dict: `image` uint8 `[batch, size, size, 3]`, `label` int64 `[batch]`, `index`
+    int64 `[batch]` (the sample's place here). In RAM and on the GPU all pictures are read once,
+    when this is made; from the disk each batch is read when it is asked for, and memory stays flat.
+    """
+
+    def __init__(
+        self,
+        store: str | Path,
+        rows: Int64[np.ndarray, " samples"],
+        labels: Int64[np.ndarray, " samples"],
+        *,
+        place: Place,
+        device: str | torch.device | None = None,
+    ) -> None:
+        if len(rows) != len(labels):
+            raise InputError(f"{len(rows):,} rows, but {len(labels):,} labels: give one for each.")
+        self.place = place
+        self.rows = np.ascontiguousarray(rows, np.int64)
+        self.labels = torch.from_numpy(np.array(labels, np.int64))
+        reader = _open_reader(Path(store))
+        self.size = _side(reader)
+        files = _FromDisk(reader, self.rows, self.size)
+        self._source: _Source = files
+        if place == "ram":
+            self._source = _InMemory(files)
+        elif place == "gpu":
+            self._source = _OnDevice(files, torch.device("cuda" if device is None else device))
+            self.labels = self.labels.to(self._source.device)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def read_batch(self, indices: Rows, buffers: BufferPool) -> dict[str, Any]:
+        places = torch.from_numpy(np.ascontiguousarray(indices, np.int64))
+        chosen = places.to(self.labels.device, non_blocking=True)
+        return {
+            "image": self._source.read(places, chosen, buffers),
+            "label": self.labels.index_select(0, chosen),
+            "index": places,
+        }
+
+
+def open_images(settings: LoadSettings, samples: ImageSamples, rank: Rank | None = None) -> Loader:
+    """What the engine is given to open batches (with `partial`). On the GPU there is nothing to
+    read ahead."""
+    is_read = samples.place != "gpu"
+    return Loader(
+        samples,
+        settings.batch_size,
+        shuffle=settings.shuffle,
+        seed=settings.seed,
+        num_workers=settings.num_workers if is_read else 0,
+        prefetch_factor=settings.prefetch_factor,
+        persistent_workers=settings.persistent_workers and is_read,
+        pin_memory=settings.pin_memory and is_read,
+        rank=rank,
+    )
+
+
+class _Source(Protocol):
+    def read(self, places: Tensor, chosen: Tensor, buffers: BufferPool) -> Images:
+        """`chosen` are the same places on the device of the labels."""
+
+
+class _FromDisk:
+    """Read piece by piece: no page of the store stays with the process."""
+
+    def __init__(self, reader: SampleReader, rows: Rows, size: int) -> None:
+        self._reader, self.rows = reader, rows
+        self.shape = (size, size, CHANNELS)
+
+    def read(self, places: Tensor, chosen: Tensor, buffers: BufferPool) -> Images:  # noqa: ARG002
+        return self.gather(places.numpy(), buffers)
+
+    def gather(self, places: Rows, buffers: BufferPool) -> Images:
+        images = buffers.take((len(places), *self.shape), np.dtype(np.uint8))
+        self.copy(places, images)
+        return images
+
+    def copy(self, places: Rows, out: Images) -> None:
+        if len(places):
+            flat = out.numpy().reshape(len(places), -1)
+            self._reader.copy_rows(_COLUMN, self.rows[places], flat)
+
+    def pieces(self) -> list[Rows]:
+        """All places, so many at a time as a small buffer holds."""
+        at_once = max(1, _READ_AT_ONCE_BYTES // int(np.prod(self.shape)))
+        places = np.arange(len(self.rows))
+        return [places[first : first + at_once] for first in range(0, len(places), at_once)]
+
+
+class _InMemory:
+    """All pictures in one array; a batch is one gathering copy."""
+
+    def __init__(self, files: _FromDisk) -> None:
+        self._images = torch.empty((len(files.rows), *files.shape), dtype=torch.uint8)
+        for places in files.pieces():
+            files.copy(places, self._images[places[0] : places[-1] + 1])
+
+    def read(self, places: Tensor, chosen: Tensor, buffers: BufferPool) -> Images:  # noqa: ARG002
+        out = buffers.take((len(places), *self._images.shape[1:]), np.dtype(np.uint8))
+        # "clip" spares a second copy: places are known to be within.
+        np.take(self._images.numpy(), places.numpy(), axis=0, out=out.numpy(), mode="clip")
+        return out
+
+
+class _OnDevice:
+    """All pictures on the device, where each batch is gathered."""
+
+    def __init__(self, files: _FromDisk, device: torch.device) -> None:
+        self.device = device
+        self._images = torch.empty(
+            (len(files.rows), *files.shape), dtype=torch.uint8, device=device
+        )
+        buffers = BufferPool(pinned=device.type == "cuda")
+        for places in files.pieces():
+            images = files.gather(places, buffers)
+            self._images[places[0] : places[-1] + 1].copy_(images, non_blocking=True)
+
+    def read(self, places: Tensor, chosen: Tensor, buffers: BufferPool) -> Images:  # noqa: ARG002
+        return self._images.index_select(0, chosen)
+
+
+def _open_reader(store: Path) -> SampleReader:
+    reader = SampleReader(store, (_COLUMN,), access="read", max_open=_OPEN_FILES)
+    if reader.manifest.kind != KIND:
+        raise StoreError(f'"{store}" holds {reader.manifest.kind}, not {KIND}: check the path.')
+    return reader
+
+
+def _side(reader: SampleReader) -> int:
+    return int(reader.manifest.settings["size"])

@@ -1,0 +1,37 @@
+"""Photos in folders: found, opened safely whatever they are, and dealt to splits."""
+
+from clew.patterns.photos.decode import (
+    MAX_PIXELS,
+    MIN_SIDE,
+    PhotoError,
+    Square,
+    open_photo,
+    photo_size,
+    read_photo,
+    read_square,
+)
+from clew.patterns.photos.find import PhotoFolder, find_classes, find_photos, sort_classes
+from clew.patterns.photos.photo import SPLITS, SUFFIXES, Fault, Photo, natural_order
+from clew.patterns.photos.splits import USUAL_SHARES, assign_splits
+
+__all__ = [
+    "MAX_PIXELS",
+    "MIN_SIDE",
+    "SPLITS",
+    "SUFFIXES",
+    "USUAL_SHARES",
+    "Fault",
+    "Photo",
+    "PhotoError",
+    "PhotoFolder",
+    "Square",
+    "assign_splits",
+    "find_classes",
+    "find_photos",
+    "natural_order",
+    "open_photo",
+    "photo_size",
+    "read_photo",
+    "read_square",
+    "sort_classes",
+]

@@ -1,0 +1,204 @@
+"""Find photos in folders: a folder a class, with or without train, validation and test folders
+above, or just any photos. Nothing is opened; what is passed over is counted or named."""
+
+import os
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from clew.errors import InputError
+from clew.patterns.photos.photo import Fault, Photo, class_name, natural_order
+from clew.patterns.photos.walk import Found, walk
+
+SPLIT_FOLDERS = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("validation", "valid", "val", "dev"), "validation"),
+    **dict.fromkeys(("test", "testing", "eval", "evaluation"), "test"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhotoFolder:
+    """The photos below a folder, in natural order, and what was left out."""
+
+    root: Path  # absolute
+    photos: tuple[Photo, ...]
+    classes: tuple[str, ...]  # natural order; empty where no classes were looked for
+    faults: tuple[Fault, ...]
+    other_files: int  # not photos by their names
+    split_folders: bool
+
+
+def find_classes(root: Path, *, at_least: int = 2) -> PhotoFolder:
+    """The photos of a folder that holds a folder a class, or train and test folders of such.
+
+    Photos in deeper folders belong to the class folder above them. Raises InputError when there
+    is no such folder, no photo in a class folder, or fewer than `at_least` classes.
+    """
+    root = _folder(root)
+    found = _walk(root)
+    _refuse_no_photos(root, found)
+    depth = 1 if _has_split_folders(root, found) else 0
+    photos = [_photo(root, name, depth) for name in found.photos]
+    kept = tuple(photo for photo in photos if photo.label is not None)
+    _refuse_loose(root, kept)
+    folder = PhotoFolder(
+        root=root,
+        photos=kept,
+        classes=sort_classes(photo.label for photo in kept if photo.label is not None),
+        faults=(*found.faults, *_without_class(photos, depth), *_empty(found, kept, depth)),
+        other_files=found.other_files,
+        split_folders=depth == 1,
+    )
+    _refuse_few_classes(folder, at_least)
+    return folder
+
+
+def find_photos(root: Path) -> PhotoFolder:
+    """Any photos below a folder, or one file, without classes. Raises InputError."""
+    path = Path(os.path.abspath(os.path.expanduser(root)))
+    if os.path.isfile(path):
+        found, folder = Found(photos=[path.name]), path.parent
+    else:
+        folder = _folder(root)
+        found = _walk(folder)
+        _refuse_no_photos(folder, found)
+    return PhotoFolder(
+        root=folder,
+        photos=tuple(
+            Photo(path=folder / name, name=name, label=None, split=None) for name in found.photos
+        ),
+        classes=(),
+        faults=tuple(found.faults),
+        other_files=found.other_files,
+        split_folders=False,
+    )
+
+
+def sort_classes(labels: Iterable[str]) -> tuple[str, ...]:
+    """Each class once, "2" before "10"."""
+    return tuple(sorted(set(labels), key=natural_order))
+
+
+def _folder(root: Path) -> Path:
+    path = Path(os.path.abspath(os.path.expanduser(root)))
+    try:
+        is_folder = stat.S_ISDIR(os.stat(path).st_mode)
+    except OSError as error:
+        raise InputError(
+            f'the folder "{root}" cannot be found ({error.strerror}): check the path.'
+        ) from None
+    if not is_folder:
+        raise InputError(f'"{root}" is a file: give the folder that holds the photos.')
+    return path
+
+
+def _walk(root: Path) -> Found:
+    try:
+        return walk(root)
+    except OSError as error:
+        raise InputError(
+            f'the folder "{root}" cannot be read ({error.strerror}): allow reading it.'
+        ) from None
+
+
+def _refuse_no_photos(root: Path, found: Found) -> None:
+    if found.photos:
+        return
+    but = f", but {found.other_files:,} other files" if found.other_files else ""
+    left_out = [f' "{fault.name}" is left out: {fault.reason}.' for fault in found.faults]
+    raise InputError(
+        f'the folder "{root}" holds no photos (JPG, PNG, BMP, GIF, TIFF or WebP files){but}: '
+        f"check the path.{''.join(left_out[:1])}"
+    )
+
+
+def _has_split_folders(root: Path, found: Found) -> bool:
+    """Whether the top folders are splits. Raises InputError where that cannot be told."""
+    places = [name.split("/")[:-1] for name in found.photos]
+    tops = {folders[0] for folders in places if folders}
+    named = {top for top in tops if top.casefold() in SPLIT_FOLDERS}
+    with_classes = {folders[0] for folders in places if len(folders) > 1} & named
+    if named == tops and _count_splits(named) > 1 and not with_classes:
+        shown = " and ".join(f'"{top}"' for top in sorted(named))
+        raise InputError(
+            f'in "{root}" the folders {shown} hold no class folders: put the photos of each class '
+            f"into a folder of their own, such as {root / max(named)}/cats/a.jpg."
+        )
+    if _count_splits(with_classes) == 1 and tops - named:
+        split, other = min(with_classes), min(tops - named)
+        raise InputError(
+            f'in "{root}" the folder "{split}" looks like a split with class folders inside, and '
+            f'the folder "{other}" beside it like a class: move "{other}" elsewhere, or, where '
+            f'"{split}" is a class, give it another name.'
+        )
+    return bool(with_classes)
+
+
+def _count_splits(folders: set[str]) -> int:
+    return len({SPLIT_FOLDERS[folder.casefold()] for folder in folders})
+
+
+def _photo(root: Path, name: str, depth: int) -> Photo:
+    folders = name.split("/")[:-1]
+    split = SPLIT_FOLDERS.get(folders[0].casefold()) if depth and folders else None
+    is_labelled = len(folders) > depth and (depth == 0 or split is not None)
+    return Photo(
+        path=root / name,
+        name=name,
+        label=class_name(folders[depth]) if is_labelled else None,
+        split=split,
+    )
+
+
+def _without_class(photos: list[Photo], depth: int) -> list[Fault]:
+    where = "class folder inside train, validation or test" if depth else "class folder"
+    return [
+        Fault(name=photo.name, label=None, kind="no class", reason=f"it lies in no {where}")
+        for photo in photos
+        if photo.label is None
+    ]
+
+
+def _empty(found: Found, kept: tuple[Photo, ...], depth: int) -> list[Fault]:
+    """Class folders without a photo."""
+    used = {"/".join(photo.name.split("/")[: depth + 1]) for photo in kept}
+    return [
+        Fault(
+            name=folder,
+            label=class_name(folder.split("/")[depth]),
+            kind="no photos",
+            reason="the folder holds no photos",
+        )
+        for folder in found.folders
+        if folder.count("/") == depth and folder not in used
+    ]
+
+
+def _refuse_loose(root: Path, photos: tuple[Photo, ...]) -> None:
+    if not photos:
+        raise InputError(
+            f'the photos in "{root}" lie in no class folders: put those of each class into a '
+            f"folder of their own, such as {root}/cats/a.jpg."
+        )
+
+
+def _refuse_few_classes(folder: PhotoFolder, at_least: int) -> None:
+    if len(folder.classes) >= at_least:
+        return
+    raise InputError(
+        f'"{folder.root}" holds one class only ("{folder.classes[0]}"), and two are the least to '
+        f"tell apart: add a folder with photos of something else{_inner_classes(folder)}."
+    )
+
+
+def _inner_classes(folder: PhotoFolder) -> str:
+    """Where the classes may be meant to lie: a folder too far up was given."""
+    deeper = [photo.name.split("/") for photo in folder.photos if photo.name.count("/") > 1]
+    inner = sort_classes(parts[1] for parts in deeper)
+    if folder.split_folders or len(inner) < 2:
+        return ""
+    shown = ", ".join(f'"{name}"' for name in inner[:3])
+    more = ", ..." if len(inner) > 3 else ""
+    return f', or, if {shown}{more} are the classes, give "{folder.root / deeper[0][0]}"'

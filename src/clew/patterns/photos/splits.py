@@ -1,0 +1,115 @@
+"""Which photo is for training, validation or test: the folders say so, or a hash of what the
+photo shows, class by class, so that a photo keeps its place when others come or it is renamed."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from clew.errors import InputError
+from clew.patterns.photos.photo import Photo, natural_order
+from clew.splits import SPLIT_NAMES, Shares
+
+USUAL_SHARES = Shares(train=0.7, validation=0.1, test=0.2)
+_NAMED = 50
+
+
+def assign_splits(
+    photos: Sequence[Photo],
+    keys: Sequence[str],
+    *,
+    shares: Shares = USUAL_SHARES,
+    known: Mapping[str, str] | None = None,
+    classes: Sequence[str] = (),
+) -> list[str]:
+    """The split of every photo: "train", "validation" or "test".
+
+    `keys` are digests of what the photos show; `known` maps digests to the split of an earlier
+    run. Where folders say the split, they win, and what has no folder is taken out of training.
+    Raises InputError for fewer than two classes, and for classes with too few photos; `classes`
+    names those that must be there even if no photo of them is.
+    """
+    labels = [photo.label or "" for photo in photos]
+    _refuse_one_class({*labels, *classes})
+    folders = {photo.split for photo in photos if photo.split is not None}
+    shares = _open_shares(shares, folders)
+    open_rows: dict[str, list[int]] = {label: [] for label in (*classes, *labels)}
+    for row, photo in enumerate(photos):
+        if photo.split in (None, "train"):
+            open_rows[labels[row]].append(row)
+    _refuse_thin({label: {keys[row] for row in open_rows[label]} for label in open_rows}, shares)
+    splits = [photo.split or "" for photo in photos]
+    for rows in open_rows.values():
+        dealt = _deal({keys[row] for row in rows}, shares, known or {})
+        for row in rows:
+            splits[row] = dealt[keys[row]]
+    return splits
+
+
+def _refuse_one_class(classes: set[str]) -> None:
+    if len(classes) < 2:
+        what = f'one class only ("{min(classes)}")' if classes else "no photo that can be used"
+        raise InputError(
+            f"there is {what}, and two classes are the least to tell apart: add a folder with "
+            f"photos of something else."
+        )
+
+
+def _open_shares(shares: Shares, folders: set[str]) -> Shares:
+    """The shares of what the folders leave open: a split with a folder takes nothing more."""
+    if folders and "train" not in folders:
+        raise InputError(
+            f"there are folders for {' and '.join(sorted(folders))} but none for training: put "
+            f'photos to learn from into a folder "train", with a folder a class inside.'
+        )
+    parts = {
+        split: 0.0 if split in folders - {"train"} else share
+        for split, share in zip(SPLIT_NAMES, shares, strict=True)
+    }
+    if not parts["train"]:
+        raise InputError(f"the split {shares} leaves nothing to learn from: give train a share.")
+    total = sum(parts.values())
+    return Shares(**{split: part / total for split, part in parts.items()})
+
+
+def _refuse_thin(keys: Mapping[str, set[str]], shares: Shares) -> None:
+    """Each split that is dealt must get a photo of each class."""
+    dealt = [split for split, share in zip(SPLIT_NAMES, shares, strict=True) if share]
+    thin = [label for label in sorted(keys, key=natural_order) if len(keys[label]) < len(dealt)]
+    if not thin:
+        return
+    shown = ", ".join(f'"{label}" ({len(keys[label])})' for label in thin[:_NAMED])
+    more = f" and {len(thin) - _NAMED:,} more" if len(thin) > _NAMED else ""
+    raise InputError(
+        f"classes with too few different photos: {shown}{more}. Each class needs at least "
+        f"{len(dealt)}, one for {' and one for '.join(dealt)}: add photos, or take the folder away."
+    )
+
+
+def _deal(keys: set[str], shares: Shares, known: Mapping[str, str]) -> dict[str, str]:
+    """The split of each key of one class."""
+    dealt = {key: known[key] for key in keys if key in known}
+    fresh = sorted((key for key in keys if key not in known), key=_hash)
+    counts = Counter(dealt.values())
+    slots = [
+        split
+        for split, wanted in _targets(len(keys), shares).items()
+        for _ in range(wanted - counts[split])
+    ]
+    if len(slots) > len(fresh):  # then splits that have nothing yet come first
+        slots = [split for split in dict.fromkeys(slots) if not counts[split]] + slots
+    slots += ["train"] * (len(fresh) - len(slots))
+    return dealt | dict(zip(fresh, slots, strict=False))
+
+
+def _targets(count: int, shares: Shares) -> dict[str, int]:
+    """How many of a class's photos each split should have, test first; at least one each."""
+    test, validation = (
+        max(1, round(share * count)) if share else 0 for share in (shares.test, shares.validation)
+    )
+    while test + validation > count - (shares.train > 0):
+        test, validation = (test - 1, validation) if test >= validation else (test, validation - 1)
+    return {"test": test, "validation": validation, "train": count - test - validation}
+
+
+def _hash(key: str) -> bytes:
+    return hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).digest()

@@ -1,0 +1,49 @@
+"""Caching in a process of its own, to be killed; it is forked from one that has it all loaded."""
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from clew.patterns.cache import cache_photos
+from clew.patterns.photos import find_classes
+
+_DEADLINE_SECONDS = 120.0
+
+
+def _cache(root: Path, cache_dir: Path, size: int) -> None:
+    cache_photos(find_classes(root), cache_dir, size, workers=2)
+
+
+class CachingProcess:
+    """Ends with the `with` block."""
+
+    _context = multiprocessing.get_context("forkserver")
+    _context.set_forkserver_preload(["clew.patterns.cache"])
+
+    def __init__(self, root: Path, cache_dir: Path, size: int) -> None:
+        self._process = self._context.Process(target=_cache, args=(root, cache_dir, size))
+
+    def __enter__(self) -> "CachingProcess":
+        self._process.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.join()
+        self._process.close()
+
+    def kill_when(self, condition: Callable[[], bool]) -> bool:
+        """Whether it was killed before it had ended."""
+        deadline = time.monotonic() + _DEADLINE_SECONDS
+        while self._process.is_alive() and not condition():
+            assert time.monotonic() < deadline, "waited in vain"
+            time.sleep(0.001)
+        assert self._process.pid is not None
+        with contextlib.suppress(ProcessLookupError):  # it has ended already
+            os.kill(self._process.pid, signal.SIGKILL)
+        self._process.join(_DEADLINE_SECONDS)
+        return self._process.exitcode == -signal.SIGKILL

@@ -1,0 +1,236 @@
+"""What is no whole photo is refused with a reason, and never takes memory or time to tell."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from clew.patterns.photos import PhotoError, open_photo, photo_size, read_square
+from tests.patterns.photos.making import (
+    colour_by_colour,
+    encode,
+    picture,
+    png_bomb,
+    resized_header,
+    save,
+)
+
+HUGE = 20_000
+
+
+def _refusal(path: Path, read: Callable[[Path], object] = open_photo) -> PhotoError:
+    with pytest.raises(PhotoError) as caught:
+        read(path)
+    return caught.value
+
+
+def _squash(path: Path) -> object:
+    return read_square(path, 16)
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode", "options"),
+    [
+        ("JPEG", "RGB", {}),
+        ("JPEG", "L", {}),
+        ("JPEG", "CMYK", {}),
+        ("JPEG", "RGB", {"progressive": True}),
+        ("JPEG", "RGB", {"restart_marker_blocks": 2}),
+        ("PNG", "RGB", {}),
+        ("PNG", "P", {}),
+        ("GIF", "P", {}),
+        ("BMP", "RGB", {}),
+        ("TIFF", "RGB", {}),
+        ("TIFF", "RGB", {"compression": "tiff_lzw"}),
+        ("WEBP", "RGB", {}),
+        ("WEBP", "RGB", {"lossless": True}),
+    ],
+)
+def test_a_cut_file_is_refused_wherever_it_breaks_off(
+    tmp_path: Path, kind: str, mode: str, options: dict
+) -> None:
+    noise = np.random.default_rng(0).integers(0, 20, (16, 24, 3), np.uint8)
+    image = Image.fromarray(np.asarray(picture(24, 16)) // 2 + noise).convert(mode)
+    data = encode(image, kind, **options)
+    path = tmp_path / "cut"
+    path.write_bytes(data)
+    whole = np.asarray(open_photo(path))
+    kept = 0
+    step = 1 if kind == "JPEG" else 1 + len(data) // 150
+    for length in {*range(0, len(data), step), *range(len(data) - 30, len(data))}:
+        path.write_bytes(data[:length])
+        try:
+            photo = np.asarray(open_photo(path))
+        except PhotoError as error:
+            assert error.kind in ("cut", "empty", "no image")
+            assert _refusal(path, _squash).kind == error.kind
+        else:  # only a trailer is missing that holds no pixel
+            assert np.array_equal(photo, whole)
+            kept += 1
+    assert kept < 25
+
+
+def test_a_download_that_ends_in_zeros_is_refused(tmp_path: Path) -> None:
+    data = encode(picture(300, 200), "JPEG", quality=95)
+    path = tmp_path / "a.jpg"
+    path.write_bytes(data[: len(data) // 2] + bytes(len(data) - len(data) // 2))
+    assert _refusal(path).kind == "cut"
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "words"),
+    [
+        (b"", "empty", "0 bytes"),
+        (b"just some text, saved as a picture", "no image", 'text ("just some text, save...")'),
+        (b"<!DOCTYPE html><html><body>404", "no image", "a web page"),
+        (b"%PDF-1.7 and more of it", "no image", "a PDF document"),
+        (b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", "no image", "a HEIC photo"),
+        (b"\0\0\0\x18ftypisom\0\0\0\0", "no image", "a video"),
+        (b"RIFF\x24\0\0\0WAVEfmt ", "no image", "something else"),
+        (bytes(500), "no image", "only zero bytes"),
+        (b"\x89PNG\r\n\x1a\n", "cut", "breaks off or is damaged"),
+        (b"\xff\xd8\xff", "cut", "breaks off or is damaged"),
+        (b"BM", "cut", "breaks off or is damaged"),
+    ],
+)
+def test_what_is_no_picture_is_told(tmp_path: Path, content: bytes, kind: str, words: str) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(content)
+    for read in (open_photo, _squash, photo_size):
+        refusal = _refusal(path, read)
+        assert refusal.kind == kind and words in refusal.reason and str(refusal) == refusal.reason
+
+
+def test_random_bytes_behind_a_true_header_raise_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    random = np.random.default_rng(0)
+    for kind in ("JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP"):
+        data = bytearray(encode(picture(), kind))
+        for _ in range(60):
+            broken = bytearray(data)
+            for place in random.integers(4, min(len(data), 300), 6):
+                broken[place] = random.integers(256)
+            path.write_bytes(broken)
+            for read in (open_photo, _squash, photo_size):
+                try:
+                    read(path)
+                except PhotoError as error:
+                    assert error.kind and error.reason
+
+
+def test_tiny_pictures_are_refused(tmp_path: Path) -> None:
+    refusal = _refusal(save(tmp_path / "a.png", picture(300, 7)))
+    assert refusal.kind == "tiny"
+    assert refusal.reason == "it is 300 x 7 pixels; at least 8 x 8 are needed"
+    assert read_square(save(tmp_path / "b.png", picture(8, 8)), 32).shape == (32, 32, 3)
+
+
+def _webp_header(side: int) -> bytes:
+    bits = (side - 1) | (side - 1) << 14
+    return b"RIFF\x40\0\0\0WEBPVP8L\x34\0\0\0\x2f" + bits.to_bytes(4, "little") + bytes(40)
+
+
+BOMBS: dict[str, Callable[[], bytes]] = {
+    "a.png": lambda: png_bomb(HUGE),
+    "a.webp": lambda: _webp_header(16_000),
+    "progressive.jpg": lambda: resized_header(
+        encode(picture(), "JPEG", progressive=True), HUGE, HUGE
+    ),
+    "colours.jpg": lambda: resized_header(colour_by_colour(16, 16), HUGE, HUGE),
+    "a.gif": lambda: _claim(encode(picture(), "GIF"), b"\x3c\0\x28\0"),
+    "a.bmp": lambda: _claim(encode(picture(), "BMP"), b"\x3c\0\0\0\x28\0\0\0"),
+}
+
+
+def _claim(data: bytes, sides: bytes) -> bytes:
+    """The same file, claiming to be huge wherever it gives its sides."""
+    half = len(sides) // 2
+    return data.replace(sides, HUGE.to_bytes(half, "little") * 2)
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_bomb_is_told_by_its_header_and_takes_no_memory(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(BOMBS[name]())
+    for read in (open_photo, _squash):
+        refusal = _refusal(path, read)
+        assert refusal.kind == "too large"
+        assert "pixels; up to 100 million are read: make it smaller" in refusal.reason
+    assert min(photo_size(path)) > 10_000 if not name.endswith("webp") else True
+
+
+def test_a_bomb_leaves_memory_as_it_was(tmp_path: Path) -> None:
+    """400 million pixels would take 400 MB at the least."""
+    path = tmp_path / "a.png"
+    path.write_bytes(png_bomb(HUGE))
+    status = Path("/proc/self/status")
+    if not status.exists():
+        pytest.skip("the peak of a process's memory is read from /proc")
+    grown = subprocess.run(
+        [sys.executable, "-c", _READ_AND_MEASURE, str(path)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert int(grown.stdout) < 50_000
+
+
+_READ_AND_MEASURE = """
+import re, sys
+from pathlib import Path
+from clew.patterns.photos import PhotoError, open_photo, photo_size, read_square
+def peak_kb():
+    return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
+before = peak_kb()
+for read in (open_photo, photo_size, lambda path: read_square(path, 64)):
+    try:
+        read(Path(sys.argv[1]))
+    except PhotoError:
+        pass
+print(peak_kb() - before)
+"""
+
+
+def test_a_huge_plain_jpeg_is_read_reduced(tmp_path: Path) -> None:
+    path = save(tmp_path / "a.jpg", Image.new("L", (12_000, 12_000), 90))
+    assert np.ptp(read_square(path, 64)) == 0 and abs(int(read_square(path, 8)[0, 0, 0]) - 90) < 2
+    assert open_photo(path, at_least=64).size == (1500, 1500)
+    assert _refusal(path).kind == "too large"
+
+
+def test_a_jpeg_colour_by_colour_is_read_where_it_is_small(tmp_path: Path) -> None:
+    path = tmp_path / "a.jpg"
+    path.write_bytes(colour_by_colour(40, 30))
+    assert open_photo(path).size == (40, 30)
+    assert np.ptp(read_square(path, 16), axis=(0, 1)).tolist() == [0, 0, 0]
+
+
+def test_no_file_is_refused_in_the_same_way(tmp_path: Path) -> None:
+    assert _refusal(tmp_path / "missing.jpg").reason == (
+        "it cannot be read (No such file or directory)"
+    )
+    assert _refusal(tmp_path).kind == "unreadable"
+    os.mkfifo(tmp_path / "pipe.jpg")
+    assert "not a file" in _refusal(tmp_path / "pipe.jpg").reason
+
+
+def test_a_file_without_permission_is_refused() -> None:
+    """As another user where the tests run as root, who may read everything."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        path = save(Path(folder) / "a.jpg")
+        open_photo(path)
+        path.chmod(0)
+        user = os.geteuid()
+        if user == 0:
+            os.seteuid(65534)
+        try:
+            assert _refusal(path).reason == "it cannot be read (Permission denied)"
+        finally:
+            os.seteuid(user)

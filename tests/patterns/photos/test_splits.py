@@ -1,0 +1,161 @@
+"""Splits of photos: the folders' word, or a hash of the picture; every class in every split."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from clew.errors import InputError
+from clew.patterns.photos import Photo, assign_splits
+from clew.splits import Shares
+
+
+def _photos(counts: dict[str, int], split: str | None = None) -> list[Photo]:
+    return [
+        Photo(path=Path(f"/{label}/{n}.jpg"), name=f"{label}/{n}.jpg", label=label, split=split)
+        for label, count in counts.items()
+        for n in range(count)
+    ]
+
+
+def _keys(photos: list[Photo]) -> list[str]:
+    return [f"digest of {photo.split} {photo.name}" for photo in photos]
+
+
+def _count(photos: list[Photo], splits: list[str]) -> Counter:
+    return Counter((photo.label, split) for photo, split in zip(photos, splits, strict=True))
+
+
+def test_every_class_is_dealt_by_its_shares() -> None:
+    photos = _photos({"a": 100, "b": 10, "c": 3})
+    counts = _count(photos, assign_splits(photos, _keys(photos)))
+    for label, numbers in {"a": (70, 10, 20), "b": (7, 1, 2), "c": (1, 1, 1)}.items():
+        found = tuple(counts[label, split] for split in ("train", "validation", "test"))
+        assert found == numbers
+
+
+def test_other_shares_and_a_split_that_is_not_wanted() -> None:
+    photos = _photos({"a": 50, "b": 2})
+    shares = Shares(train=0.8, validation=0.2, test=0)
+    counts = _count(photos, assign_splits(photos, _keys(photos), shares=shares))
+    assert counts == {
+        ("a", "train"): 40,
+        ("a", "validation"): 10,
+        ("b", "train"): 1,
+        ("b", "validation"): 1,
+    }
+
+
+def test_a_split_follows_the_picture_not_its_name_or_place_in_the_list() -> None:
+    photos = _photos({"a": 40, "b": 40})
+    keys = _keys(photos)
+    splits = dict(zip(keys, assign_splits(photos, keys), strict=True))
+    renamed = [
+        Photo(path=photo.path, name=f"new {photo.name}", label=photo.label, split=None)
+        for photo in reversed(photos)
+    ]
+    assert assign_splits(renamed, keys[::-1]) == [splits[key] for key in keys[::-1]]
+
+
+def test_known_photos_stay_when_others_come() -> None:
+    few, many = _photos({"a": 30, "b": 30}), _photos({"a": 60, "b": 33})
+    known = dict(zip(_keys(few), assign_splits(few, _keys(few)), strict=True))
+    later = dict(zip(_keys(many), assign_splits(many, _keys(many), known=known), strict=True))
+    assert {key: later[key] for key in known} == known
+    counts = _count(many, list(later.values()))
+    assert (counts["a", "train"], counts["a", "validation"], counts["a", "test"]) == (42, 6, 12)
+
+
+def test_even_without_an_earlier_run_few_photos_move() -> None:
+    few, many = _photos({"a": 200, "b": 200}), _photos({"a": 260, "b": 200})
+    before = dict(zip(_keys(few), assign_splits(few, _keys(few)), strict=True))
+    after = dict(zip(_keys(many), assign_splits(many, _keys(many)), strict=True))
+    assert sum(before[key] != after[key] for key in before) < 25
+
+
+def test_new_photos_go_first_where_a_split_has_nothing() -> None:
+    photos = _photos({"a": 10, "b": 10})
+    keys = _keys(photos)
+    known = {key: "train" for key, photo in zip(keys, photos, strict=True) if photo.label == "a"}
+    for key in keys[8:10]:
+        del known[key]
+    counts = _count(photos, assign_splits(photos, keys, known=known))
+    assert (counts["a", "validation"], counts["a", "test"]) == (1, 1)
+
+
+def test_equal_pictures_share_a_split() -> None:
+    photos = _photos({"a": 20, "b": 20})
+    keys = [f"{photo.label}{n % 10}" for n, photo in enumerate(photos)]
+    splits = assign_splits(photos, keys)
+    assert len(set(zip(keys, splits, strict=True))) == len(set(keys))
+
+
+def test_folders_win() -> None:
+    photos = [photo for split in ("train", "validation", "test") for photo in
+              _photos({"a": 4, "b": 4}, split)]  # fmt: skip
+    keys = _keys(photos)
+    known = dict.fromkeys(keys, "train")
+    assert assign_splits(photos, keys, known=known) == [photo.split for photo in photos]
+
+
+@pytest.mark.parametrize(
+    ("folders", "train", "taken"),
+    [
+        (["train"], 63, {"validation": 9, "test": 18}),
+        (["train", "test"], 79, {"validation": 11}),
+        (["train", "validation"], 70, {"test": 20}),
+    ],
+)
+def test_a_missing_folder_is_taken_out_of_training(
+    folders: list[str], train: int, taken: dict[str, int]
+) -> None:
+    photos = [photo for split in folders for photo in _photos({"a": 90, "b": 90}, split)]
+    counts = _count(photos, assign_splits(photos, _keys(photos)))
+    assert counts["a", "train"] == train
+    assert {split: counts["a", split] for split in taken} == taken
+
+
+def test_a_class_may_be_missing_in_a_test_folder() -> None:
+    photos = _photos({"a": 5, "b": 5}, "train") + _photos({"a": 2}, "test")
+    counts = _count(photos, assign_splits(photos, _keys(photos)))
+    assert counts["a", "test"] == 2 and counts["b", "test"] == 0 and counts["b", "validation"] == 1
+
+
+def test_classes_with_too_few_photos_are_all_named() -> None:
+    photos = _photos({"10": 1, "2": 2, "fine": 3})
+    with pytest.raises(InputError) as caught:
+        assign_splits(photos, _keys(photos))
+    assert str(caught.value) == (
+        'classes with too few different photos: "2" (2), "10" (1). Each class needs at least 3, '
+        "one for train and one for validation and one for test: add photos, or take the folder "
+        "away."
+    )
+
+
+def test_copies_do_not_count_twice() -> None:
+    photos = _photos({"a": 5, "b": 5})
+    with pytest.raises(InputError, match=r'too few different photos: "a" \(1\), "b" \(1\)'):
+        assign_splits(photos, [photo.label or "" for photo in photos])
+
+
+def test_classes_that_cannot_be_learnt_are_named() -> None:
+    photos = _photos({"a": 5}, "train") + _photos({"a": 2, "b": 2}, "test")
+    with pytest.raises(InputError, match=r'too few .*"b" \(0\)'):
+        assign_splits(photos, _keys(photos))
+    whole = _photos({"a": 5, "b": 5})
+    with pytest.raises(InputError, match=r'too few .*"all damaged" \(0\)'):
+        assign_splits(whole, _keys(whole), classes=("a", "b", "all damaged"))
+
+
+def test_two_classes_and_something_to_learn_from_are_needed() -> None:
+    photos = _photos({"a": 5})
+    with pytest.raises(InputError, match='one class only ."a".*two classes are the least'):
+        assign_splits(photos, _keys(photos))
+    with pytest.raises(InputError, match="no photo that can be used"):
+        assign_splits([], [])
+    photos = _photos({"a": 5, "b": 5}, "test")
+    with pytest.raises(InputError, match="folders for test but none for training"):
+        assign_splits(photos, _keys(photos))
+    with pytest.raises(InputError, match="0/50/50 leaves nothing to learn from"):
+        photos = _photos({"a": 5, "b": 5})
+        assign_splits(photos, _keys(photos), shares=Shares(train=0, validation=0.5, test=0.5))

@@ -1,48 +1,25 @@
-"""Puts the sections together into one page that needs nothing but itself."""
+"""Puts a comparison's sections together into one page."""
 
 from collections.abc import Sequence
-from importlib.resources import files
 
-from clew.markup import Child, Html, join, tag
+from clew.markup import Html, tag
 from clew.report.comparison import Comparison
 from clew.report.finding import tell_details, tell_headline
 from clew.report.overview import draw_tiles
-from clew.report.section import Section
 from clew.report.sections import make_sections
+from clew.report.shell import wrap_page
 from clew.report.wording import counted
 from clew.version import __version__
 
 
 def make_page(comparison: Comparison, pictures: Sequence[str]) -> str:
     """The whole HTML. `pictures` are the names of the PNGs beside it, for the figures' links."""
-    sections = make_sections(comparison, frozenset(pictures))
-    title = f"clew: {comparison.best.title} on {_name(comparison)}"
-    body = tag(
-        "body",
-        _header(comparison),
-        _contents(sections),
-        tag("main", [_section(section) for section in sections]),
-        _footer(comparison),
-        tag("div", id="tip", role="status", hidden=True),
-        tag("script", _package_text("page.js")),
+    return wrap_page(
+        title=f"clew: {comparison.best.title} on {_name(comparison)}",
+        header=_header(comparison),
+        sections=make_sections(comparison, frozenset(pictures)),
+        footer=_footer(comparison),
     )
-    return join(Html("<!doctype html>\n"), tag("html", _head(title), body, lang="en"))
-
-
-def _head(title: str) -> Html:
-    return tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="color-scheme", content="light dark"),
-        tag("title", title),
-        tag("style", _package_text("style.css")),
-    )
-
-
-def _package_text(name: str) -> Html:
-    """Our own style and script, which are markup as they stand."""
-    return Html(files("clew.report").joinpath(name).read_text(encoding="utf-8"))
 
 
 def _name(comparison: Comparison) -> str:
@@ -63,33 +40,6 @@ def _header(comparison: Comparison) -> Html:
         tag("div", [tag("p", text) for text in tell_details(comparison)], class_="lead"),
         draw_tiles(comparison),
     )
-
-
-def _contents(sections: Sequence[Section]) -> Html:
-    links = [tag("a", section.short, href=f"#{section.name}") for section in sections]
-    return tag("nav", links, aria_label="Contents")
-
-
-def _section(section: Section) -> Html:
-    content: Child = section.content
-    return tag(
-        "section",
-        tag("h2", section.title),
-        tag("p", section.lead, class_="dek"),
-        content,
-        _caption(section),
-        id=section.name,
-    )
-
-
-def _caption(section: Section) -> Html | None:
-    if not section.reading:
-        return None
-    links = [
-        tag("a", f"{name}.png", href=f"figures/{name}.png", class_="png")
-        for name in section.pictures
-    ]
-    return tag("p", tag("b", "How to read it. "), section.reading, " ", links, class_="caption")
 
 
 def _footer(comparison: Comparison) -> Html:

@@ -58,5 +58,5 @@ def _value(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def counted(number: int, word: str) -> str:
-    return f"{number:,} {word}{'' if number == 1 else 's'}"
+def counted(number: int, word: str, plural: str = "") -> str:
+    return f"{number:,} {word if number == 1 else plural or f'{word}s'}"

@@ -1,0 +1,62 @@
+"""The table of the classes, sortable: how well each is recognised, and from how many photos."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from clew.markup import Html, tag
+from clew.patterns.report.headline import percents
+from clew.patterns.report.run import Run
+from clew.report.comparison import as_number
+from clew.report.wording import DASH, whole
+
+_SHARES = (
+    ("recall", "recognised", "of this class's test photos, how many were taken for it (recall)"),
+    ("precision", "trusted", "of the photos taken for this class, how many are of it (precision)"),
+    ("f1", "F1", "harmonic mean of both"),
+)
+_SPLITS = ("train", "validation", "test")
+_MANY = 40  # classes from which on the table is scrolled by itself
+
+
+def draw_classes(run: Run) -> Html:
+    counts = [split for split in _SPLITS if any(split in row for row in run.per_class)]
+    rows = [_row(row, counts) for row in run.per_class]
+    table = tag("table", _head(counts), tag("tbody", rows), class_="methods sortable classes")
+    is_long = len(rows) > _MANY
+    return tag("div", table, class_="scroll long" if is_long else "scroll", tabindex="0")
+
+
+def _head(counts: Sequence[str]) -> Html:
+    groups = [tag("th", "on the test photos", colspan=len(_SHARES), scope="colgroup")]
+    groups.append(tag("th", "photos", colspan=len(counts), scope="colgroup"))
+    cells = [_head_cell("class", "", is_text=True)]
+    cells += [_head_cell(title, hint) for _, title, hint in _SHARES]
+    cells += [_head_cell(split, f"photos of the {split} split") for split in counts]
+    return tag("thead", tag("tr", tag("td"), groups, class_="groups"), tag("tr", cells))
+
+
+def _head_cell(title: str, hint: str, *, is_text: bool = False) -> Html:
+    button = tag("button", title, type="button", data_tip=hint or None)
+    return tag("th", button, scope="col", class_="name" if is_text else "number")
+
+
+def _row(row: dict[str, Any], counts: Sequence[str]) -> Html:
+    name = str(row["class"])
+    cells = [_share(as_number(row.get(key))) for key, _, _ in _SHARES]
+    cells += [_count(as_number(row.get(split))) for split in counts]
+    first = tag("th", tag("bdi", name), scope="row", class_="name", data_value=name)
+    return tag("tr", first, cells)
+
+
+def _share(value: float | None) -> Html:
+    """The figure with a bar behind it: a weak class is seen before it is read."""
+    if value is None:
+        return tag("td", DASH, class_="number", data_value="")
+    bar = tag("i", tag("i", style=f"width:{100 * value:.1f}%"), class_="bar")
+    shown = tag("span", bar, tag("b", percents(value)), class_="balance")
+    return tag("td", shown, class_="number", data_value=f"{value:.6g}")
+
+
+def _count(value: float | None) -> Html:
+    told = "" if value is None else f"{value:.0f}"
+    return tag("td", whole(value), class_="number", data_value=told)

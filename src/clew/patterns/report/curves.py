@@ -1,0 +1,169 @@
+"""How the training went by epoch, and what the model's sureness is worth, as panels."""
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+
+from clew.markup import Html, tag
+from clew.measure import calibration_points
+from clew.patterns.report.headline import percents
+from clew.patterns.report.run import Run
+from clew.report.panels import Dot, Guide, Line, Panel, padded_range
+from clew.report.svg import draw_panel
+from clew.report.wording import counted, decimals
+
+# Colours of the page's style: apart for people who see few colours, and in grey print.
+_TRAINING, _VALIDATION = "network", "probe"
+_BINS = 10
+_USUAL_THRESHOLD = 0.6
+
+
+def draw_training(run: Run) -> Html:
+    panels = [_loss_panel(run), _accuracy_panel(run), _rate_panel(run)]
+    return tag("div", [draw_panel(panel) for panel in panels if panel.lines], class_="panels")
+
+
+def _loss_panel(run: Run) -> Panel:
+    lines = _lines(
+        run, (("train_loss", "training", _TRAINING, 1), ("val_loss", "validation", _VALIDATION, 0))
+    )
+    return _epoch_panel(run, "Loss", "loss", lines)
+
+
+def _accuracy_panel(run: Run) -> Panel:
+    lines = _lines(
+        run,
+        (
+            ("train_accuracy", "training", _TRAINING, 1),
+            ("val_accuracy", "validation", _VALIDATION, 0),
+        ),
+    )
+    return _epoch_panel(run, "Accuracy", "share recognised", lines, dots=_best_dot(run))
+
+
+def _rate_panel(run: Run) -> Panel:
+    lines = _lines(run, (("lr", "learning rate", "other", 0),))
+    return _epoch_panel(run, "Learning rate", "", lines)
+
+
+def _lines(run: Run, columns: Iterable[tuple[str, str, str, int]]) -> tuple[Line, ...]:
+    found = []
+    for column, name, colour, dash in columns:
+        values = np.array([_or_nan(row.get(column)) for row in run.history])
+        if np.isfinite(values).any():
+            line = Line(
+                x=_epochs(run),
+                y=values,
+                colour=colour,
+                dash=dash,
+                tip=name,
+                has_dots=len(values) == 1,
+            )
+            found.append(line)
+    return tuple(found)
+
+
+def _or_nan(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+def _epochs(run: Run) -> np.ndarray:
+    rows = enumerate(run.history, start=1)
+    return np.array([row.get("epoch") or place for place, row in rows], dtype=float)
+
+
+def _epoch_panel(
+    run: Run, title: str, y_label: str, lines: tuple[Line, ...], dots: tuple[Dot, ...] = ()
+) -> Panel:
+    last = float(max(_epochs(run), default=1.0))
+    return Panel(
+        title=title,
+        x_label="epoch",
+        y_label=y_label,
+        x_range=(1.0, last) if last > 1 else (0.5, 1.5),
+        y_range=padded_range(value for line in lines for value in line.y),
+        lines=lines,
+        dots=dots,
+        legend=tuple((line.tip, line.colour, line.dash) for line in lines) if y_label else (),
+        has_whole_steps=True,
+    )
+
+
+def _best_dot(run: Run) -> tuple[Dot, ...]:
+    best = run.figure("best_epoch")
+    found = [row for row in run.history if row.get("epoch") == best]
+    accuracy = found[0].get("val_accuracy") if found else None
+    if best is None or accuracy is None:
+        return ()
+    tip = f"epoch {best:.0f} was kept: {percents(accuracy)} of the validation photos"
+    return (Dot(x=best, y=accuracy, colour=_VALIDATION, tip=tip),)
+
+
+def draw_sureness(run: Run) -> Html:
+    sureness = np.array([answer.probability for answer in run.answers])
+    is_right = np.array([answer.is_right for answer in run.answers])
+    panels = [_threshold_panel(sureness, is_right), _calibration_panel(sureness, is_right)]
+    return tag("div", [draw_panel(panel) for panel in panels], class_="panels")
+
+
+def tell_threshold(run: Run, threshold: float = _USUAL_THRESHOLD) -> str:
+    """What identify's usual threshold would have done with the test photos."""
+    kept = [answer for answer in run.answers if answer.probability >= threshold]
+    if not kept:
+        return f"No test photo reaches {percents(threshold)}."
+    right = sum(answer.is_right for answer in kept) / len(kept)
+    return (
+        f'With "identify --threshold {threshold:g}", {percents(len(kept) / len(run.answers))} of '
+        f"the {counted(len(run.answers), 'test photo')} are named, and {percents(right)} of those "
+        f"rightly; the others are marked as doubtful, for you to look at."
+    )
+
+
+def _threshold_panel(sureness: np.ndarray, is_right: np.ndarray) -> Panel:
+    thresholds = np.linspace(0, 1, 101)
+    kept = np.array([(sureness >= at).mean() for at in thresholds])
+    right = np.array([_share(is_right[sureness >= at]) for at in thresholds])
+    lines = (
+        Line(x=thresholds, y=kept, colour=_TRAINING, dash=1, tip="named"),
+        Line(x=thresholds, y=right, colour=_VALIDATION, tip="right of these"),
+    )
+    usual = _USUAL_THRESHOLD
+    return Panel(
+        title="By threshold",
+        x_label="threshold",
+        y_label="share",
+        x_range=(0.0, 1.0),
+        y_range=(0.0, 1.0),
+        lines=lines,
+        guides=(Guide(x=(usual, usual), y=(0.0, 1.0), label="usual", label_at=(usual, 0.02)),),
+        legend=tuple((line.tip, line.colour, line.dash) for line in lines),
+    )
+
+
+def _share(is_right: np.ndarray) -> float:
+    return float(is_right.mean()) if len(is_right) else math.nan
+
+
+def _calibration_panel(sureness: np.ndarray, is_right: np.ndarray) -> Panel:
+    said, found, counts = calibration_points(is_right.astype(np.int64), sureness, bins=_BINS)
+    dots = tuple(
+        Dot(
+            x=float(x),
+            y=float(y),
+            colour=_VALIDATION,
+            tip=f"{counted(int(count), 'photo')}: said {decimals(float(x), 2)} on average, "
+            f"right {decimals(float(y), 2)}",
+        )
+        for x, y, count in zip(said, found, counts, strict=True)
+    )
+    return Panel(
+        title="Is it as sure as it should be?",
+        x_label="said probability",
+        y_label="share right",
+        x_range=(0.0, 1.0),
+        y_range=(0.0, 1.0),
+        lines=(Line(x=said, y=found, colour=_VALIDATION, tip="test photos", is_thin=True),),
+        guides=(Guide(x=(0.0, 1.0), y=(0.0, 1.0), label="as sure as right", label_at=(0.05, 0.1)),),
+        dots=dots,
+    )

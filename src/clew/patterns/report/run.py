@@ -1,0 +1,183 @@
+"""What the folder of a training or an evaluation holds, read and checked for the page."""
+
+import csv
+import json
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from clew.errors import StoreError
+from clew.report.comparison import History, as_dict, as_interval, as_number
+
+RESULTS_FILE, PREDICTIONS_FILE = "results.json", "predictions.csv"
+LEFT_OUT_FILE, LOG_FILE = "left_out.csv", "log.csv"
+_AGAIN = 'Run "clew patterns train" with this --output-dir again'
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """What the model said of one test photo."""
+
+    name: str
+    label: str
+    predicted: str
+    probability: float
+    second: str
+    second_probability: float
+
+    @property
+    def is_right(self) -> bool:
+        return self.label == self.predicted
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LeftOut:
+    name: str
+    label: str
+    kind: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """`raw` is results.json, of which any figure may be missing; the lists are empty where their
+    file is not there."""
+
+    folder: Path
+    raw: dict[str, Any]
+    classes: tuple[str, ...]
+    answers: tuple[Answer, ...]
+    left_out: tuple[LeftOut, ...]
+    history: History
+
+    def figure(self, name: str) -> float | None:
+        return as_number(self.raw.get(name))
+
+    def part(self, name: str) -> dict[str, Any]:
+        return as_dict(self.raw.get(name))
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        return as_interval(self.raw.get("test_accuracy_ci"))
+
+    @property
+    def test_photos(self) -> int:
+        return int(self.figure("test_photos") or len(self.answers))
+
+    @property
+    def per_class(self) -> list[dict[str, Any]]:
+        """A row a class, in the order of `classes`."""
+        rows = [as_dict(row) for row in self.raw.get("per_class") or ()]
+        by_name = {row.get("class"): row for row in rows}
+        return [{"class": name, **by_name.get(name, {})} for name in self.classes]
+
+    @property
+    def confusion(self) -> np.ndarray | None:
+        """Test photos by true class (row) and predicted class (column)."""
+        size = len(self.classes)
+        try:
+            counts = np.array(self.raw.get("confusion"), dtype=np.int64)
+        except (TypeError, ValueError):
+            return None
+        return counts if counts.shape == (size, size) else None
+
+    @property
+    def mistakes(self) -> list[Answer]:
+        """The most sure first."""
+        wrong = [answer for answer in self.answers if not answer.is_right]
+        return sorted(wrong, key=lambda answer: (-answer.probability, answer.name))
+
+    @property
+    def left_out_kinds(self) -> dict[str, int]:
+        told = as_dict(self.part("data").get("left_out"))
+        return {str(kind): int(as_number(count) or 0) for kind, count in told.items()} or dict(
+            Counter(one.kind for one in self.left_out).most_common()
+        )
+
+    @property
+    def is_seen(self) -> bool:
+        """Whether the model had learnt from all photos of an evaluation."""
+        return self.part("data").get("all_seen") is True
+
+    @property
+    def data_folder(self) -> Path | None:
+        folder = self.part("data").get("folder")
+        return Path(folder) if isinstance(folder, str) else None
+
+    @property
+    def model_folder(self) -> Path:
+        """An evaluation names the model that it tried; a training is one itself."""
+        model = self.raw.get("model")
+        return Path(model) if isinstance(model, str) else self.folder
+
+
+def read_run(folder: Path) -> Run:
+    """Raises StoreError when the folder holds no finished training, or a damaged one."""
+    raw = _read_results(folder / RESULTS_FILE)
+    return Run(
+        folder=folder,
+        raw=raw,
+        classes=tuple(map(str, raw["classes"])),
+        answers=tuple(map(_answer, _read_table(folder / PREDICTIONS_FILE))),
+        left_out=tuple(map(_left_out, _read_table(folder / LEFT_OUT_FILE))),
+        history=[
+            {name: _number(text) for name, text in row.items()}
+            for row in _read_table(folder / LOG_FILE)
+        ],
+    )
+
+
+def _read_results(path: Path) -> dict[str, Any]:
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise StoreError(
+            f'There is no "{path.name}" in "{path.parent}": a report is made from a finished '
+            f"training or evaluation. {_AGAIN}, or name the folder that it wrote."
+        ) from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise StoreError(f'"{path}" cannot be read ({error}). {_AGAIN}.') from None
+    classes = raw.get("classes") if isinstance(raw, dict) else None
+    if not isinstance(classes, list) or not classes:
+        raise StoreError(f'"{path}" names no classes: it is not of patterns. {_AGAIN}.')
+    return dict(raw)
+
+
+def _read_table(path: Path) -> list[dict[str, str]]:
+    try:
+        with path.open(encoding="utf-8", errors="surrogateescape", newline="") as file:
+            return list(csv.DictReader(file))
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, csv.Error) as error:
+        raise StoreError(f'"{path}" cannot be read ({error}). {_AGAIN}.') from None
+
+
+def _answer(row: dict[str, str]) -> Answer:
+    return Answer(
+        name=row.get("name") or "",
+        label=row.get("class") or "",
+        predicted=row.get("predicted") or "",
+        probability=_number(row.get("probability")) or 0.0,
+        second=row.get("second") or "",
+        second_probability=_number(row.get("second_probability")) or 0.0,
+    )
+
+
+def _left_out(row: dict[str, str]) -> LeftOut:
+    return LeftOut(
+        name=row.get("name") or "",
+        label=row.get("class") or "",
+        kind=row.get("kind") or "",
+        reason=row.get("reason") or "",
+    )
+
+
+def _number(text: Any) -> float | None:
+    try:
+        return as_number(float(text))
+    except (TypeError, ValueError):
+        return None

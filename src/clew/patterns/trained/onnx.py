@@ -1,0 +1,208 @@
+"""A trained model as one ONNX file that needs neither clew nor torch: a photo's pixels in,
+calibrated probabilities out. It is put in place only if onnxruntime gives the same answers."""
+
+import copy
+import json
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor, nn
+
+from clew.errors import ClewError, InputError
+from clew.patterns.classifier import Normalise
+from clew.patterns.trained.examples import sample_images
+from clew.patterns.trained.model import PatternModel
+from clew.shards.manifest import write_file_atomically
+from clew.version import __version__
+
+INPUT, OUTPUT = "image", "probabilities"
+TOLERANCE = 1e-4
+_CHECKED, _BATCHES = 32, (1, 7)
+_QUIET = ("torch.onnx", "onnxscript", "onnx_ir")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportedModel:
+    """`difference` is the greatest between a probability of onnxruntime and of torch, over
+    `checked` pictures; `with_photos` tells whether these were photos of the training's."""
+
+    path: Path
+    bytes: int
+    difference: float
+    checked: int
+    with_photos: bool
+
+
+class _Photographed(nn.Module):
+    """The network with all that stands between a photo's pixels and its probabilities."""
+
+    def __init__(self, model: PatternModel) -> None:
+        super().__init__()
+        self.normalise, self.network = Normalise(), model.network
+        self.temperature = model.temperature
+
+    def forward(self, image: UInt8[Tensor, "batch size size 3"]) -> Float[Tensor, "batch classes"]:
+        logits = self.network(self.normalise(image.to(torch.float32) / 255))
+        return torch.softmax(logits / self.temperature, dim=1)
+
+
+def export_onnx(model: PatternModel, path: Path) -> ExportedModel:
+    """Write `path`; its input "image" is uint8 [batch, size, size, 3], its output "probabilities"
+    float [batch, classes]; classes and size are in its metadata. A file there is replaced.
+
+    Raises InputError where the packages of the extra "onnx" are missing or `path` cannot be
+    written, ClewError when the answers differ."""
+    onnx, runtime = _import("onnx"), _import("onnxruntime")
+    _import("onnxscript")
+    _prepare(path)
+    model = _on_cpu(model)
+    images, with_photos = sample_images(model, _CHECKED)
+    content = _convert(model, onnx)
+    difference = _compare(model, content, images, runtime)
+    write_file_atomically(path, content)
+    return ExportedModel(
+        path=path,
+        bytes=len(content),
+        difference=difference,
+        checked=len(images),
+        with_photos=with_photos,
+    )
+
+
+def _import(name: str) -> ModuleType:
+    try:
+        return __import__(name)
+    except ImportError as error:
+        raise InputError(
+            f"an ONNX file needs the packages onnx, onnxscript and onnxruntime, and {name} cannot "
+            f'be imported ({error}): run `pip install "clew[onnx]"`, then give the same command '
+            f"again."
+        ) from None
+
+
+def _prepare(path: Path) -> None:
+    if path.is_dir():
+        raise InputError(f'"{path}" is a folder: give the name of a file, such as model.onnx.')
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f'the folder "{path.parent}" cannot be made ({error.strerror}): choose another place.'
+        ) from None
+
+
+def _on_cpu(model: PatternModel) -> PatternModel:
+    """A copy in full precision and plain order: a file made on a GPU and one made without are the
+    same."""
+    network = copy.deepcopy(model.network).float().cpu().eval()
+    network = network.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+    return replace(model, network=network, device=torch.device("cpu"))
+
+
+def _convert(model: PatternModel, onnx: ModuleType) -> bytes:
+    proto = _without_traces(_trace(model))
+    onnx.helper.set_model_props(proto, _about(model))
+    onnx.checker.check_model(proto)
+    return bytes(proto.SerializeToString())
+
+
+def _trace(model: PatternModel) -> Any:
+    # Two, since torch.export takes a batch of one for a size that never changes.
+    example = torch.zeros(2, model.image_size, model.image_size, 3, dtype=torch.uint8)
+    try:
+        with _silence():
+            program = torch.onnx.export(
+                _Photographed(model).eval(),
+                (example,),
+                dynamo=True,
+                verbose=False,
+                input_names=[INPUT],
+                output_names=[OUTPUT],
+                dynamic_shapes={INPUT: {0: torch.export.Dim("batch")}},
+            )
+    except torch.onnx.OnnxExporterError as error:
+        raise ClewError(
+            f'torch {torch.__version__} cannot write the network in "{model.folder}" as ONNX '
+            f"({_first_line(error)}): try a newer torch and onnxscript, or train one of clew's own "
+            f"networks."
+        ) from error
+    assert program is not None
+    return program.model_proto
+
+
+def _first_line(error: BaseException) -> str:
+    """Of what it began with: the exporter wraps it in advice for its developers."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """The exporter tells of packages that nobody needs here, and of its own deprecations."""
+    loggers = [logging.getLogger(name) for name in _QUIET]
+    before = [logger.level for logger in loggers]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            for logger, level in zip(loggers, before, strict=True):
+                logger.setLevel(level)
+
+
+def _without_traces(proto: Any) -> Any:
+    """The exporter notes the lines of code, with the paths of this machine, beside every node."""
+    proto.doc_string = proto.graph.doc_string = ""
+    graph = proto.graph
+    for part in (graph, *graph.node, *graph.input, *graph.output, *graph.value_info):
+        part.ClearField("metadata_props")
+    for node in graph.node:
+        node.doc_string = ""
+    return proto
+
+
+def _about(model: PatternModel) -> dict[str, str]:
+    return {
+        "classes": json.dumps(model.classes, ensure_ascii=False),
+        "image_size": str(model.image_size),
+        "temperature": repr(model.temperature),
+        "clew": __version__,
+    }
+
+
+def _compare(model: PatternModel, content: bytes, images: np.ndarray, runtime: ModuleType) -> float:
+    """The greatest difference, in batches of one and of several."""
+    expected = model.probabilities(images)
+    session = _open(content, runtime)
+    found = [_run(session, images, size) for size in _BATCHES]
+    difference = max(float(np.abs(one - expected).max()) for one in found)
+    if not difference < TOLERANCE:  # NaN is no less
+        raise ClewError(
+            f"onnxruntime gives other answers than torch (probabilities differ by up to "
+            f"{difference:.2g}, at most {TOLERANCE:g} is allowed), so no file was written: please "
+            f"report the network and the versions of torch, onnx and onnxruntime."
+        )
+    return difference
+
+
+def _open(content: bytes, runtime: ModuleType) -> Any:
+    runtime.set_default_logger_severity(3)
+    return runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
+
+
+def _run(session: Any, images: np.ndarray, batch: int) -> np.ndarray:
+    starts = range(0, len(images), batch)
+    parts = [session.run([OUTPUT], {INPUT: images[at : at + batch]})[0] for at in starts]
+    return np.concatenate(parts)

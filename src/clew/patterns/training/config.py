@@ -1,0 +1,113 @@
+"""What a training of patterns is: its photos, its network, how it is trained, and where to."""
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from clew.engine import CategoricalLoss, PlanRequest, TrainConfig
+from clew.errors import InputError
+from clew.patterns.augment import AugmentConfig
+from clew.patterns.photos import USUAL_SHARES
+from clew.splits import Shares
+
+_FOCAL_GAMMA = 2.0
+# A data set of so many training photos or more has the usual number of epochs.
+# A GPU shows them again in seconds, and from scratch that pays.
+_EPOCHS, _MOST_EPOCHS = 30, 200
+_MANY_PHOTOS, _MANY_PHOTOS_ON_GPU = 5_000, 20_000
+_WARM_SHARE, _FEWEST_WARM_EPOCHS = 3, 10
+_SIZES = range(16, 1025)
+
+CacheWish = Literal["auto", "ram", "disk"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossSettings:
+    """How wrong answers are counted. `class_weights` lets all classes weigh the same, however many
+    photos each has in the training split."""
+
+    focal: bool = False
+    label_smoothing: float = 0.1
+    class_weights: bool = False
+
+    def __post_init__(self) -> None:
+        self.build([1])  # refuses values that make no sense
+
+    def build(self, photos: list[int]) -> CategoricalLoss:
+        """`photos` are those of each class in the training split."""
+        weights = tuple(sum(photos) / (len(photos) * count) for count in photos)
+        return CategoricalLoss(
+            focal_gamma=_FOCAL_GAMMA if self.focal else None,
+            label_smoothing=self.label_smoothing,
+            class_weights=weights if self.class_weights else None,
+        )
+
+
+def usual_train() -> TrainConfig:
+    """Its `epochs` do not count: `PatternsConfig.epochs` does."""
+    return TrainConfig(epochs=_EPOCHS, monitor="accuracy", patience=20)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatternsConfig:
+    """`data` has a folder a class, with or without folders for training, validation and test.
+
+    `start_from` is the folder of an earlier training: its weights are begun with, its network,
+    image size and splits are kept. What is None is chosen: `network` and `image_size` are then
+    those of `start_from`, or else what suits the machine and the photos; `epochs` follow from both;
+    `cache_dir` is "images" in `output_dir`.
+    """
+
+    data: Path
+    output_dir: Path
+    network: str | None = None
+    pretrained: bool = False
+    image_size: int | None = None
+    cache: CacheWish = "auto"
+    cache_dir: Path | None = None
+    shares: Shares = USUAL_SHARES
+    augment: AugmentConfig = field(default_factory=AugmentConfig)
+    loss: LossSettings = field(default_factory=LossSettings)
+    epochs: int | None = None
+    train: TrainConfig = field(default_factory=usual_train)
+    request: PlanRequest = field(default_factory=PlanRequest)
+    start_from: Path | None = None
+    overwrite: bool = False
+
+    def __post_init__(self) -> None:
+        if self.image_size is not None and self.image_size not in _SIZES:
+            raise InputError(
+                f"--image-size is {self.image_size}: give {_SIZES[0]} to {_SIZES[-1]} pixels."
+            )
+        if self.epochs is not None and self.epochs < 1:
+            raise InputError(f"--epochs is {self.epochs}: give 1 or more.")
+        if min(self.shares) <= 0:
+            raise InputError(
+                f"--split is {self.shares}: training, validation (to choose the best epoch on) and "
+                f"test (to measure on) need photos each."
+            )
+        if self.pretrained and self.start_from is not None:
+            raise InputError(
+                f'--pretrained and --start-from "{self.start_from}" both name weights to begin '
+                f"with: give one of them (a set begins from scratch with --overwrite)."
+            )
+
+    @property
+    def images_dir(self) -> Path:
+        return self.cache_dir if self.cache_dir is not None else self.output_dir / "images"
+
+    def train_for(self, photos: int, *, on_gpu: bool = False) -> TrainConfig:
+        """How to train on so many photos."""
+        if self.epochs is not None:
+            return replace(self.train, epochs=self.epochs)
+        epochs = usual_epochs(photos, on_gpu=on_gpu)
+        if self.start_from is not None:
+            epochs = min(epochs, max(_FEWEST_WARM_EPOCHS, epochs // _WARM_SHARE))
+        return replace(self.train, epochs=epochs)
+
+
+def usual_epochs(train_photos: int, *, on_gpu: bool = False) -> int:
+    """Few photos are seen more often: steps count, not epochs."""
+    many = _MANY_PHOTOS_ON_GPU if on_gpu else _MANY_PHOTOS
+    wanted = _EPOCHS * (many / max(1, train_photos)) ** 0.5
+    return round(min(_MOST_EPOCHS, max(_EPOCHS, wanted)))

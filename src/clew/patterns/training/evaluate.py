@@ -1,0 +1,209 @@
+"""`evaluate_patterns`: how good a model is on photos that it has not seen."""
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from clew.engine.folders import make_folder
+from clew.engine.planning.hardware import look_at_machine
+from clew.errors import InputError, TrainingStoppedError
+from clew.patterns.photos import Fault, PhotoFolder, find_classes
+from clew.patterns.trained.model import PatternModel, load_model, read_results
+from clew.patterns.trained.predict import Prediction, predict_photos
+from clew.patterns.training.checks import refuse_other_results
+from clew.patterns.training.measures import measure
+from clew.patterns.training.reporter import EvaluationReporter, LoggingEvaluationReporter
+from clew.patterns.training.results import (
+    describe_classes,
+    describe_test,
+    describe_versions,
+    write_results,
+)
+from clew.patterns.training.tables import read_splits, write_left_out, write_predictions
+
+_LEARNT_FROM = {
+    "train": "the model was trained on this picture",
+    "validation": "the model's best epoch was chosen on this picture",
+}
+_MOST_NAMED = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Judged:
+    """`counted` are the photos that the figures are of; `seen` counts those that the model had
+    learnt from, by split. Where it had learnt from all, they are counted nevertheless."""
+
+    counted: list[Prediction]
+    faults: list[Fault]
+    seen: Counter[str]
+    all_seen: bool
+
+
+def evaluate_patterns(
+    model: Path,
+    data: Path,
+    *,
+    output_dir: Path | None = None,
+    device: str | None = None,
+    workers: int | None = None,
+    reporter: EvaluationReporter | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> dict[str, Any]:
+    """Measure the model in the folder `model` on photos in class folders; gives what results.json
+    in `output_dir` (nothing is written without one) holds.
+
+    Photos that the model was trained or validated on are left out, unless there are no others.
+    Raises InputError for classes that the model does not know and for folders without photos.
+    """
+    begun, reporter = time.monotonic(), reporter or LoggingEvaluationReporter()
+    if output_dir is not None:
+        refuse_other_results(output_dir, "model", "test_accuracy")
+    folder = find_classes(data, at_least=1)
+    loaded = load_model(model, device)
+    _refuse_unknown(folder, loaded)
+    predictions = _predict(loaded, folder, workers, reporter, should_stop)
+    judged = _judge(predictions, _read_seen(model))
+    if not judged.counted:
+        raise InputError(_explain_none(data, judged))
+    results = _describe(loaded, folder, judged) | {"seconds": time.monotonic() - begun}
+    return results if output_dir is None else _write(output_dir, folder, judged, results)
+
+
+def _write(
+    output_dir: Path, folder: PhotoFolder, judged: _Judged, results: dict[str, Any]
+) -> dict[str, Any]:
+    make_folder(output_dir)
+    write_left_out(output_dir, [*folder.faults, *judged.faults])
+    named = [(one.photo.name, one.photo.label or "") for one in judged.counted]
+    write_predictions(output_dir, named, results["classes"], _stack(judged.counted))
+    return write_results(output_dir, results)
+
+
+def _read_seen(model: Path) -> dict[str, str]:
+    """The split of every picture that the model has learnt from, by digest."""
+    return {row.digest: row.split for row in read_splits(model) if row.split in _LEARNT_FROM}
+
+
+def _refuse_unknown(folder: PhotoFolder, model: PatternModel) -> None:
+    unknown = [name for name in folder.classes if name not in model.classes]
+    if not unknown:
+        return
+    raise InputError(
+        f'"{folder.root}" has classes that the model in "{model.folder}" does not know: '
+        f"{_list(unknown)}. It knows {_list(model.classes)}. Rename the folders or take them out; "
+        f'to teach it new classes, run "clew patterns train" with them.'
+    )
+
+
+def _predict(
+    model: PatternModel,
+    folder: PhotoFolder,
+    workers: int | None,
+    reporter: EvaluationReporter,
+    should_stop: Callable[[], bool],
+) -> list[Prediction]:
+    threads = workers if workers is not None else look_at_machine().cores
+    reporter.begin(len(folder.photos))
+    predictions = []
+    try:
+        for prediction in predict_photos(model, folder.photos, workers=threads):
+            predictions.append(prediction)
+            reporter.advance(1)
+            if should_stop():
+                raise TrainingStoppedError(
+                    f"stopped after {len(predictions):,} of {len(folder.photos):,} photos; nothing "
+                    f"was written."
+                )
+    finally:
+        reporter.end()
+    return predictions
+
+
+def _judge(predictions: Sequence[Prediction], seen: dict[str, str]) -> _Judged:
+    faults = [one.fault for one in predictions if one.fault is not None]
+    groups: dict[str, list[Prediction]] = defaultdict(list)
+    for one in predictions:
+        if one.digest is not None:
+            groups[one.digest].append(one)
+    faults += [fault for group in groups.values() for fault in _find_equals(group)]
+    usable = [group[0] for group in groups.values() if len({x.photo.label for x in group}) == 1]
+    fresh = [one for one in usable if one.digest not in seen]
+    counts = Counter(seen[one.digest] for one in usable if one.digest in seen)
+    if fresh:
+        faults += [
+            _fault(one, "seen", _LEARNT_FROM[seen[one.digest]])
+            for one in usable
+            if one.digest in seen
+        ]
+    return _Judged(
+        counted=fresh or usable, faults=faults, seen=counts, all_seen=bool(usable) and not fresh
+    )
+
+
+def _find_equals(group: Sequence[Prediction]) -> Iterator[Fault]:
+    """Of one picture in several files."""
+    first, *others = group
+    if len({one.photo.label for one in group}) == 1:
+        for one in others:
+            yield _fault(one, "duplicate", f'the same picture as "{first.photo.name}"')
+        return
+    named = ", ".join(f'"{one.photo.name}"' for one in group[:3])
+    for one in group:
+        yield _fault(one, "contradiction", f"the same picture is in several classes: {named}")
+
+
+def _fault(one: Prediction, kind: str, reason: str) -> Fault:
+    return Fault(name=one.photo.name, label=one.photo.label, kind=kind, reason=reason)
+
+
+def _describe(model: PatternModel, folder: PhotoFolder, judged: _Judged) -> dict[str, Any]:
+    places = {name: place for place, name in enumerate(model.classes)}
+    labels = np.array([places[one.photo.label or ""] for one in judged.counted], np.int64)
+    measures = measure(_stack(judged.counted), labels)
+    counts = {"test": np.bincount(labels, minlength=len(places)).tolist()}
+    kinds = Counter(fault.kind for fault in (*folder.faults, *judged.faults))
+    trained = read_results(model.folder)
+    return {
+        "model": str(model.folder.absolute()),
+        **describe_test(measures),
+        "classes": list(model.classes),
+        "per_class": describe_classes(model.classes, measures, counts),
+        "confusion": measures.confusion.tolist(),
+        "temperature": model.temperature,
+        "image_size": model.image_size,
+        "network": trained.get("network"),
+        "trained_test_accuracy": trained.get("test_accuracy"),
+        "data": {
+            "folder": str(folder.root),
+            "photos": len(judged.counted),
+            "left_out": dict(kinds.most_common()),
+            "other_files": folder.other_files,
+            "seen": dict(judged.seen),
+            "all_seen": judged.all_seen,
+            "split_folders": folder.split_folders,
+        },
+        "versions": describe_versions(),
+    }
+
+
+def _stack(predictions: Sequence[Prediction]) -> np.ndarray:
+    return np.stack([one.probabilities for one in predictions if one.probabilities is not None])
+
+
+def _explain_none(data: Path, judged: _Judged) -> str:
+    first = judged.faults[0]
+    return (
+        f'none of the photos in "{data}" can be used (the first, "{first.name}": {first.reason}): '
+        f"give others."
+    )
+
+
+def _list(names: Sequence[str]) -> str:
+    shown = ", ".join(f'"{name}"' for name in names[:_MOST_NAMED])
+    more = f" and {len(names) - _MOST_NAMED:,} more" if len(names) > _MOST_NAMED else ""
+    return shown + more

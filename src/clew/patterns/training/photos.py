@@ -1,0 +1,178 @@
+"""The photos of a training: found, decoded, dealt out, and opened in batches."""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Int64, UInt8
+
+from clew.datasets import Loader, Rank
+from clew.datasets.buffers import BufferPool
+from clew.engine import LoadSettings, OpenBatches
+from clew.errors import InputError
+from clew.patterns.cache import (
+    CachedPhotos,
+    CacheReporter,
+    ImageSamples,
+    Place,
+    cache_photos,
+    choose_size,
+    open_images,
+)
+from clew.patterns.photos import SPLITS, Fault, PhotoFolder, assign_splits, find_classes
+from clew.patterns.training.config import PatternsConfig
+from clew.patterns.training.reporter import Choice
+from clew.patterns.training.start import Start
+from clew.patterns.training.tables import SplitRow
+from clew.shards.hashing import hash_text
+
+_HASH_LETTERS = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingPhotos:
+    """The usable photos, each with its class (a place in `classes`) and its split (in SPLITS)."""
+
+    folder: PhotoFolder
+    cached: CachedPhotos
+    size: Choice
+    classes: tuple[str, ...]
+    labels: Int64[np.ndarray, " photos"]
+    splits: Int64[np.ndarray, " photos"]
+
+    @property
+    def faults(self) -> tuple[Fault, ...]:
+        return (*self.folder.faults, *self.cached.faults)
+
+    def rows(self) -> list[SplitRow]:
+        """Those of splits.csv."""
+        return [
+            SplitRow(name=photo.name, label=photo.label or "", split=SPLITS[split], digest=digest)
+            for photo, split, digest in zip(
+                self.cached.photos, self.splits.tolist(), self.cached.digests, strict=True
+            )
+        ]
+
+    def places(self, split: str) -> Int64[np.ndarray, " photos"]:
+        """Of the photos of a split among all, in the order of their names."""
+        return np.flatnonzero(self.splits == SPLITS.index(split))
+
+    def count_classes(self, split: str) -> list[int]:
+        """Photos of each class."""
+        labels = self.labels[self.places(split)]
+        return np.bincount(labels, minlength=len(self.classes)).tolist()
+
+    def describe(self) -> dict[str, Any]:
+        """For results.json."""
+        return {
+            "folder": str(self.folder.root),
+            "photos": len(self.cached.photos),
+            "left_out": dict(Counter(fault.kind for fault in self.faults).most_common()),
+            "other_files": self.folder.other_files,
+            "splits": {split: len(self.places(split)) for split in SPLITS},
+            "split_folders": self.folder.split_folders,
+        }
+
+    def identify(self) -> dict[str, Any]:
+        """What tells these photos from others: pictures, classes and splits, not where they lie."""
+        splits = [SPLITS[split] for split in self.splits.tolist()]
+        labels = [self.classes[label] for label in self.labels.tolist()]
+        lines = sorted(zip(self.cached.digests, labels, splits, strict=True))
+        digest = hash_text(*(text for line in lines for text in line))[:_HASH_LETTERS]
+        return {"photos": digest, **{split: splits.count(split) for split in SPLITS}}
+
+
+def prepare_photos(
+    config: PatternsConfig,
+    start: Start | None,
+    *,
+    workers: int,
+    reporter: CacheReporter,
+    should_stop: Callable[[], bool],
+) -> TrainingPhotos:
+    """Raises InputError for folders that cannot be trained on, TrainingStoppedError when
+    `should_stop` says yes."""
+    folder = find_classes(config.data)
+    size = config.image_size or (start.image_size if start else choose_size(folder))
+    cached = cache_photos(
+        folder,
+        config.images_dir,
+        size,
+        workers=workers,
+        reporter=reporter,
+        should_stop=should_stop,
+    )
+    _refuse_lost_classes(folder, cached, config)
+    known = start.splits if start is not None else {}
+    splits = assign_splits(cached.photos, cached.digests, shares=config.shares, known=known)
+    places = {name: place for place, name in enumerate(folder.classes)}
+    return TrainingPhotos(
+        folder=folder,
+        cached=cached,
+        size=Choice(value=size, reason=_explain_size(config, start, cached)),
+        classes=folder.classes,
+        labels=np.array([places[photo.label or ""] for photo in cached.photos], np.int64),
+        splits=np.array([SPLITS.index(split) for split in splits], np.int64),
+    )
+
+
+class TrainingSamples:
+    """The pictures of every split, where batches are made of them."""
+
+    def __init__(self, photos: TrainingPhotos, place: Place, device: torch.device) -> None:
+        self._samples = {
+            split: ImageSamples(
+                photos.cached.store,
+                photos.cached.rows[photos.places(split)],
+                photos.labels[photos.places(split)],
+                place=place,
+                device=device,
+            )
+            for split in SPLITS
+        }
+
+    def open_later(self, split: str) -> OpenBatches:
+        """What the engine is given to open the batches of a split, in a size of its choice."""
+        return partial(open_images, samples=self._samples[split])
+
+    def open_whole(self, split: str, batch_size: int) -> Loader:
+        """A split in the order of its photos, for this process alone."""
+        return open_images(LoadSettings(batch_size=batch_size), self._samples[split], Rank())
+
+    def read_some(
+        self, split: str, most: int
+    ) -> tuple[UInt8[np.ndarray, "photos size size 3"], Int64[np.ndarray, " photos"]]:
+        """Pictures and classes of photos from all over a split, the same ones every time."""
+        samples = self._samples[split]
+        count = min(most, len(samples))
+        chosen = np.sort(np.random.default_rng(0).permutation(len(samples))[:count])
+        batch = samples.read_batch(chosen, BufferPool())
+        return batch["image"].cpu().numpy(), batch["label"].cpu().numpy()
+
+
+def _explain_size(config: PatternsConfig, start: Start | None, cached: CachedPhotos) -> str:
+    if config.image_size is not None:
+        return "as asked for with --image-size"
+    if start is not None:
+        return "that of the weights begun with"
+    width, height = np.median(cached.sizes, axis=0).round().astype(int)
+    larger = "; --image-size takes larger ones" if min(width, height) > 1.5 * cached.size else ""
+    return f"since photos are about {width:,} x {height:,}{larger}"
+
+
+def _refuse_lost_classes(folder: PhotoFolder, cached: CachedPhotos, config: PatternsConfig) -> None:
+    """A class must not vanish because none of its photos can be read."""
+    lost = set(folder.classes) - {photo.label for photo in cached.photos}
+    if not lost:
+        return
+    name = min(lost)
+    [first, *_] = [fault for fault in cached.faults if fault.label == name]
+    raise InputError(
+        f'none of the photos of the class "{name}" can be used (the first, "{first.name}": '
+        f"{first.reason}). Put others into its folder, or take the folder out of "
+        f'"{config.data}".'
+    )

@@ -1,0 +1,80 @@
+"""The tables beside a model: which photo is in which split, what was left out, what was said."""
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float
+
+from clew.errors import StoreError
+from clew.patterns.photos.photo import Fault
+from clew.shards.manifest import write_file_atomically
+
+SPLITS_FILE, LEFT_OUT_FILE = "splits.csv", "left_out.csv"
+PREDICTIONS_FILE = "predictions.csv"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SplitRow:
+    """A photo that is used, by its name in the folder; `digest` is that of its picture."""
+
+    name: str
+    label: str
+    split: str
+    digest: str
+
+
+def write_splits(folder: Path, rows: Iterable[SplitRow]) -> None:
+    lines = ((row.name, row.label, row.split, row.digest) for row in rows)
+    _write(folder / SPLITS_FILE, ("name", "class", "split", "digest"), lines)
+
+
+def read_splits(folder: Path) -> list[SplitRow]:
+    """Raises StoreError when it is not there or damaged: what a model has seen must be known."""
+    path = folder / SPLITS_FILE
+    try:
+        with path.open(encoding="utf-8", errors="surrogateescape", newline="") as file:
+            return [
+                SplitRow(
+                    name=row["name"], label=row["class"], split=row["split"], digest=row["digest"]
+                )
+                for row in csv.DictReader(file)
+            ]
+    except (OSError, KeyError, csv.Error) as error:
+        raise StoreError(
+            f'"{path}" cannot be read ({error}), and it tells which photos the model was trained '
+            f"on: restore it, or train again."
+        ) from None
+
+
+def write_left_out(folder: Path, faults: Iterable[Fault]) -> None:
+    lines = ((fault.name, fault.label or "", fault.kind, fault.reason) for fault in faults)
+    _write(folder / LEFT_OUT_FILE, ("name", "class", "kind", "reason"), lines)
+
+
+def write_predictions(
+    folder: Path,
+    photos: Iterable[tuple[str, str]],
+    classes: Sequence[str],
+    probabilities: Float[np.ndarray, "photos classes"],
+) -> None:
+    """`photos` are (name, class); a row gives the two likeliest classes of each."""
+    header = ("name", "class", "predicted", "probability", "second", "second_probability")
+    order = np.argsort(-probabilities, axis=1, kind="stable")[:, :2]
+    lines = []
+    for (name, label), places, row in zip(photos, order, probabilities, strict=True):
+        told = [text for place in places for text in (classes[place], f"{row[place]:.6f}")]
+        lines.append((name, label, *told))
+    _write(folder / PREDICTIONS_FILE, header, lines)
+
+
+def _write(path: Path, header: Sequence[str], lines: Iterable[Sequence[str]]) -> None:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(lines)
+    # A file's name need not be text: it is written as it is.
+    write_file_atomically(path, text.getvalue().encode("utf-8", "surrogateescape"))

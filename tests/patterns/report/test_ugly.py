@@ -1,0 +1,111 @@
+"""Names that anybody may have given, parts that are missing, folders that are damaged."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from clew.errors import StoreError
+from clew.patterns.report import write_report
+from tests.patterns.report.making import change_results, make_run
+from tests.patterns.report.test_report import read_page
+
+EVIL = "<script>alert(1)<∕script><img src=x onerror=alert(1)>'\"><svg onload=alert(1)>"
+
+
+def test_names_never_become_markup(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "out", classes=(EVIL, "مرحبا", "👩‍👩‍👧"))
+    change_results(folder, network=EVIL, versions={EVIL: EVIL}, started_from=EVIL)
+    page = read_page(folder)
+    assert page.count("script") == 1
+    images = [attributes for name, attributes in page.elements if name == "img"]
+    assert images and all((one["src"] or "").startswith("data:") for one in images)
+    assert not [a for _, attributes in page.elements for a in attributes if a.startswith("on")]
+    assert EVIL in page.text and "مرحبا" in page.text and "👩‍👩‍👧" in page.text
+
+
+def test_a_name_that_is_no_text_is_kept(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "out")
+    name = os.fsdecode(b"cat/caf\xe9.png")
+    photos = tmp_path / "photos"
+    (photos / "cat" / "ñandú 1 🙂.png").rename(photos / name)
+    table = (folder / "predictions.csv").read_bytes()
+    table = table.replace("cat/ñandú 1 🙂.png".encode(), os.fsencode(name))
+    (folder / "predictions.csv").write_bytes(table)
+    page = read_page(folder)
+    assert "cat/caf\N{REPLACEMENT CHARACTER}.png" in page.text
+    assert page.section("mistakes").count("<img") == 15
+
+
+def test_photos_that_are_gone_are_told(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "out")
+    shutil.rmtree(tmp_path / "photos" / "dog")
+    (tmp_path / "photos" / "cat" / "ñandú 0 🙂.png").write_text("no picture any more")
+    page = read_page(folder)
+    told = page.section("mistakes").count("the photo is not here any more, or damaged")
+    assert told == 2 and page.section("mistakes").count("<article") == 5
+
+
+def test_a_model_that_is_gone_costs_the_heat_maps_alone(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "out")
+    (folder / "best.safetensors").unlink()
+    page = read_page(folder)
+    assert page.section("mistakes").count("<img") == 5
+    assert "There are no heat maps: there is no" in page.section("right")
+
+
+def test_all_right_all_wrong_and_one_epoch(tmp_path: Path) -> None:
+    page = read_page(make_run(tmp_path / "a" / "out", test=1, wrong=0, epochs=1, left_out=0))
+    assert "Every test photo was recognised." in page.section("mistakes")
+    assert "No class has a mistake." in page.text
+    assert "every photo that was found took part" in page.section("left-out")
+    page = read_page(make_run(tmp_path / "b" / "out", test=1, wrong=4))
+    assert "0.0% of the test photos are recognised: 0 of 4" in page.text
+    assert "No test photo was recognised." in page.section("right")
+
+
+def test_what_is_missing_is_said_or_a_dash(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "out")
+    for name in ("predictions.csv", "left_out.csv", "log.csv"):
+        (folder / name).unlink()
+    path = folder / "results.json"
+    path.write_text(json.dumps({"classes": ["cat", "dog"], "per_class": [{"class": "cat"}]}))
+    page = read_page(folder)
+    assert "The test accuracy is not known." in page.text
+    assert "The confusion matrix is not known" in page.text
+    assert "there is no predictions.csv" in page.section("mistakes")
+    assert page.section("classes").count("\N{EN DASH}") == 6
+
+
+def remove_results(folder: Path) -> None:
+    (folder / "results.json").unlink()
+
+
+def damage_results(folder: Path) -> None:
+    (folder / "results.json").write_text("{", encoding="utf-8")
+
+
+def results_of_something_else(folder: Path) -> None:
+    (folder / "results.json").write_text('{"runs": []}', encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (remove_results, r'There is no "results.json" in .* from a finished training'),
+        (damage_results, r'results.json" cannot be read'),
+        (results_of_something_else, r"names no classes: it is not of patterns"),
+    ],
+)
+def test_a_damaged_folder_is_refused_with_what_to_do(
+    tmp_path: Path, damage: Callable[[Path], None], message: str
+) -> None:
+    folder = make_run(tmp_path / "out")
+    damage(folder)
+    with pytest.raises(StoreError, match=message) as refused:
+        write_report(folder)
+    assert 'Run "clew patterns train"' in str(refused.value)
+    assert not (folder / "report.html").exists()

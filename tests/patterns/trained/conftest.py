@@ -1,0 +1,3 @@
+from tests.patterns.training.conftest import photos, trained
+
+__all__ = ["photos", "trained"]

@@ -1,0 +1,95 @@
+"""Heat lies where the thing is, for any network that sees photos place by place."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from clew.errors import InputError
+from clew.patterns.trained import PatternModel, load_model
+from clew.patterns.trained.gradcam import check_maps, heat_maps
+from tests.patterns.report.making import SIZE, make_run
+
+
+class Brightness(nn.Module):
+    """Its maps are the photo's brightness at a quarter of the size; "dark" is the opposite."""
+
+    def __init__(self, kernel: int) -> None:
+        super().__init__()
+        self.halve = nn.ModuleList(_blur(kernel, channels) for channels in (3, 1))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.features(images))
+
+    def features(self, images: Tensor) -> Tensor:
+        for halve in self.halve:
+            images = halve(images)
+        return images.relu()
+
+    def head(self, features: Tensor) -> Tensor:
+        bright = features.mean((2, 3))
+        return torch.cat([bright, -bright], dim=1)
+
+
+def _blur(kernel: int, channels: int) -> nn.Conv2d:
+    blur = nn.Conv2d(channels, 1, kernel, stride=2, padding=(kernel - 1) // 2, bias=False)
+    nn.init.constant_(blur.weight, 1 / kernel**2 / channels)
+    return blur
+
+
+def make_model(network: nn.Module) -> PatternModel:
+    return PatternModel(
+        folder=Path("model"),
+        classes=("bright", "dark"),
+        image_size=SIZE,
+        network=network.eval(),
+        temperature=1.0,
+        device=torch.device("cpu"),
+    )
+
+
+def draw_spot(row: int, column: int, radius: int = 3) -> np.ndarray:
+    image = np.zeros((SIZE, SIZE, 3), np.uint8)
+    image[row - radius : row + radius + 1, column - radius : column + radius + 1] = 255
+    return image
+
+
+@pytest.mark.parametrize("kernel", [3, 2], ids=["strides", "patches"])
+@pytest.mark.parametrize("place", [(8, 8), (8, 24), (20, 13)])
+def test_the_heat_lies_on_the_spot(kernel: int, place: tuple[int, int]) -> None:
+    heat = heat_maps(make_model(Brightness(kernel)), draw_spot(*place)[None], np.array([0]))[0]
+    assert heat.shape == (SIZE, SIZE) and heat.max() == 1 and heat.min() >= 0
+    rows, columns = np.indices(heat.shape)
+    middle = [(heat * places).sum() / heat.sum() for places in (rows, columns)]
+    assert middle == pytest.approx(place, abs=1.0)
+
+
+def test_what_does_not_speak_for_a_class_is_cold() -> None:
+    model, spot = make_model(Brightness(3)), draw_spot(16, 16)
+    bright, dark = heat_maps(model, np.stack([spot, spot]), np.array([0, 1]))
+    assert bright.max() == 1 and not dark.any()
+
+
+def test_many_at_once_are_as_one_by_one(tmp_path: Path) -> None:
+    model = load_model(make_run(tmp_path / "out"), device="cpu")
+    images = np.random.default_rng(0).integers(0, 256, (19, SIZE, SIZE, 3), dtype=np.uint8)
+    classes = np.arange(19) % 4
+    together = heat_maps(model, images, classes)
+    single = [heat_maps(model, images[n : n + 1], classes[n : n + 1])[0] for n in range(19)]
+    np.testing.assert_allclose(together, np.stack(single), atol=1e-4)
+    assert heat_maps(model, images[:0], classes[:0]).shape == (0, SIZE, SIZE)
+    assert all(p.grad is None for p in model.network.parameters())
+
+
+class Tokens(Brightness):
+    def features(self, images: Tensor) -> Tensor:
+        return super().features(images).flatten(2)
+
+
+def test_a_network_without_maps_is_refused() -> None:
+    model = replace(make_model(Tokens(3)), folder=Path("some/model"))
+    with pytest.raises(InputError, match=r'"some/model" are \(1, 1, 64\), no map of the photo'):
+        check_maps(model)

@@ -1,0 +1,91 @@
+"""A trained model, loaded for use."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from clew.engine.checkpoint import BEST
+from clew.errors import InputError, StoreError
+from clew.patterns.photos import read_square
+from clew.patterns.trained import load_model
+from tests.patterns.training.making import COLOURS
+
+
+def test_a_loaded_model_says_what_was_measured(trained: Path, photos: Path) -> None:
+    """The rows of predictions.csv, to the last digit that is written."""
+    model = load_model(trained, "cpu")
+    assert model.classes == tuple(COLOURS) and model.image_size == 16
+    rows = (trained / "predictions.csv").read_text(encoding="utf-8").splitlines()[1:]
+    for row in rows:
+        name, _, predicted, probability, second, _ = row.split(",")
+        [found] = model.probabilities(read_square(photos / name, 16)[None])
+        order = np.argsort(-found)
+        assert [model.classes[place] for place in order[:2]] == [predicted, second]
+        assert float(probability) == pytest.approx(found.max(), abs=1e-5)
+
+
+def test_probabilities_sum_to_one_for_arrays_and_tensors(trained: Path) -> None:
+    model = load_model(trained, "cpu")
+    images = np.random.default_rng(0).integers(0, 256, (5, 16, 16, 3), dtype=np.uint8)
+    found = model.probabilities(images)
+    assert found.shape == (5, 3) and found.dtype == np.float32
+    np.testing.assert_allclose(found.sum(1), 1, atol=1e-6)
+    np.testing.assert_array_equal(found, model.probabilities(torch.from_numpy(images)))
+
+
+@pytest.mark.parametrize("shape", [(1, 20, 20, 3), (1, 3, 16, 16), (16, 16, 3)])
+def test_other_images_are_refused(trained: Path, shape: tuple[int, ...]) -> None:
+    with pytest.raises(InputError, match="give uint8 of .batch, 16, 16, 3."):
+        load_model(trained, "cpu").probabilities(np.zeros(shape, np.uint8))
+
+
+def test_what_is_no_model_gets_a_sentence(trained: Path, photos: Path, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match='there is no folder ".*nowhere"'):
+        load_model(tmp_path / "nowhere")
+    with pytest.raises(StoreError, match="holds no trained model"):
+        load_model(photos)
+    shutil.copy(trained / BEST, tmp_path)
+    with pytest.raises(StoreError, match="was not finished: give its .* command again"):
+        load_model(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"temperature": -1}', '{"temperature": "a"}'])
+def test_damaged_results_are_named(trained: Path, tmp_path: Path, content: str) -> None:
+    shutil.copy(trained / BEST, tmp_path)
+    (tmp_path / "results.json").write_text(content)
+    with pytest.raises(StoreError, match=r"results.json\" cannot be read .*delete it"):
+        load_model(tmp_path)
+
+
+def test_damaged_weights_are_named(trained: Path, tmp_path: Path) -> None:
+    shutil.copy(trained / "results.json", tmp_path)
+    with pytest.raises(StoreError, match="best.safetensors"):
+        load_model(tmp_path)
+    (tmp_path / BEST).write_bytes((trained / BEST).read_bytes()[:-1000])
+    with pytest.raises(StoreError, match=r"best.safetensors\" cannot be read"):
+        load_model(tmp_path)
+
+
+def test_weights_of_something_else_are_refused(trained: Path, tmp_path: Path) -> None:
+    from clew.engine.files import read_tensors, write_tensors
+
+    shutil.copy(trained / "results.json", tmp_path)
+    tensors, about = read_tensors(trained / BEST)
+    write_tensors(tmp_path / BEST, tensors, {**about, "settings": {"network": "lstm"}})
+    with pytest.raises(StoreError, match="holds no model of patterns"):
+        load_model(tmp_path)
+    wider = json.loads(json.dumps(about["settings"])) | {"network": "small"}
+    write_tensors(tmp_path / BEST, tensors, {**about, "settings": wider})
+    with pytest.raises(StoreError, match='do not fit the network "small"'):
+        load_model(tmp_path)
+
+
+def test_a_device_that_is_not_here_is_refused(trained: Path) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    with pytest.raises(InputError, match="cuda"):
+        load_model(trained, "cuda")

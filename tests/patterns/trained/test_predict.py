@@ -1,0 +1,71 @@
+"""What a model makes of many photos, in their order, good and bad."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from clew.patterns.photos import Photo, find_classes, find_photos
+from clew.patterns.trained import load_model, predict_photos
+from clew.patterns.training.tables import read_splits
+from tests.patterns.training.making import write_photo
+
+
+@pytest.mark.parametrize(("batch_size", "workers"), [(1, 1), (5, 3), (64, 0)])
+def test_every_photo_is_predicted_in_its_order(
+    trained: Path, photos: Path, batch_size: int, workers: int
+) -> None:
+    model, folder = load_model(trained, "cpu"), find_classes(photos)
+    found = list(predict_photos(model, folder.photos, batch_size=batch_size, workers=workers))
+    assert [one.photo for one in found] == list(folder.photos)
+    assert all(one.fault is None and len(one.best(2)) == 2 for one in found)
+    right = sum(one.best()[0][0] == one.photo.label for one in found)
+    assert right / len(found) > 0.8
+    assert {one.digest for one in found} == {row.digest for row in read_splits(trained)}
+
+
+def test_the_likeliest_come_first(trained: Path, photos: Path) -> None:
+    model = load_model(trained, "cpu")
+    [one] = predict_photos(model, find_photos(photos / "azul" / "photo 1.png").photos)
+    names, shares = zip(*one.best(10), strict=True)
+    assert sorted(names) == sorted(model.classes)
+    assert list(shares) == sorted(shares, reverse=True) and sum(shares) == pytest.approx(1)
+
+
+def test_bad_photos_do_not_stop_the_others(trained: Path, tmp_path: Path) -> None:
+    write_photo(tmp_path / "1.png", "azul", 900)
+    (tmp_path / "2.png").write_text("no picture")
+    os.symlink(tmp_path / "gone", tmp_path / "3.png")
+    write_photo(tmp_path / "4.png", "red 🍎", 901)
+    named = [
+        Photo(path=tmp_path / f"{number}.png", name=f"{number}.png", label=None, split=None)
+        for number in range(1, 5)
+    ]
+    found = list(predict_photos(load_model(trained, "cpu"), named, batch_size=3))
+    assert [one.fault.kind if one.fault else None for one in found] == [
+        *(None, "no image", "unreadable", None)
+    ]
+    assert [one.probabilities is None for one in found] == [False, True, True, False]
+    assert found[1].best(3) == [] and found[1].digest is None
+
+
+def test_no_photos_give_nothing(trained: Path) -> None:
+    assert list(predict_photos(load_model(trained, "cpu"), [])) == []
+
+
+def test_photos_are_asked_for_as_they_are_needed(trained: Path, photos: Path) -> None:
+    """However many there are: who stops early has read few."""
+    asked = 0
+    path = photos / "azul" / "photo 1.png"
+
+    def endless() -> Iterator[Photo]:
+        nonlocal asked
+        while True:
+            asked += 1
+            yield Photo(path=path, name=str(asked), label=None, split=None)
+
+    predictions = predict_photos(load_model(trained, "cpu"), endless(), batch_size=2)
+    assert [next(predictions).photo.name for _ in range(5)] == ["1", "2", "3", "4", "5"]
+    predictions.close()  # type: ignore[attr-defined]
+    assert asked < 20

@@ -1,0 +1,128 @@
+"""A training that begins with the weights of an earlier one."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from clew.errors import InputError, SettingsMismatchError, StoreError
+from clew.patterns.networks import build_network
+from clew.patterns.trained import load_model
+from clew.patterns.training import train_patterns
+from clew.patterns.training.config import PatternsConfig, usual_epochs
+from clew.patterns.training.start import find_head, open_start
+from clew.patterns.training.tables import read_splits
+from tests.patterns.training.making import COLOURS, small_run, write_photo, write_photos
+
+ANY = {"network": None, "image_size": None}
+
+
+@pytest.fixture
+def grown(photos: Path, tmp_path: Path) -> Path:
+    """The photos of the model, more of one class, and a class that is new, before the others."""
+    data = Path(shutil.copytree(photos, tmp_path / "grown"))
+    for number in range(50, 54):
+        write_photo(data / "azul" / f"more {number}.png", "azul", number)
+    for number in range(6):
+        write_photo(data / "Apples" / f"{number}.png", "Apples", number + 200)
+    return data
+
+
+def test_what_was_learnt_is_kept_for_the_classes_that_stay(trained: Path, grown: Path) -> None:
+    start = open_start(small_run(grown, Path("out"), **ANY, start_from=trained))
+    assert start is not None
+    classes = ("Apples", *COLOURS)
+    network = build_network("tiny", classes=4, image_size=16)
+    fresh = {name: value.clone() for name, value in network.state_dict().items()}
+    start.load_into(network, classes)
+    before = load_model(trained, "cpu").network.state_dict()
+    heads = find_head("tiny", 16)
+    assert heads and all(fresh[name].shape[0] == 4 for name in heads)
+    for name, value in network.state_dict().items():
+        if name in heads:
+            torch.testing.assert_close(value[1:], before[name])
+            torch.testing.assert_close(value[0], fresh[name][0])
+        else:
+            torch.testing.assert_close(value, before[name])
+
+
+def test_with_more_photos_it_goes_on_from_the_last_weights(
+    trained: Path, grown: Path, tmp_path: Path
+) -> None:
+    """Known photos stay in their splits: what was tested on is never trained on."""
+    config = small_run(grown, tmp_path / "out", **ANY, start_from=trained, epochs=1)
+    results = train_patterns(config)
+    assert results["started_from"] == str(trained)
+    assert (results["network"], results["image_size"]) == ("tiny", 16)
+    assert results["classes"] == ["Apples", *COLOURS]
+    before = {row.digest: row.split for row in read_splits(trained)}
+    after = {row.digest: row.split for row in read_splits(tmp_path / "out")}
+    assert {digest: after[digest] for digest in before} == before
+    assert len(after) == len(before) + 10
+
+
+def test_without_a_class_its_weights_go(trained: Path, photos: Path, tmp_path: Path) -> None:
+    data = Path(shutil.copytree(photos, tmp_path / "fewer"))
+    shutil.rmtree(data / "azul")
+    config = small_run(data, tmp_path / "out", **ANY, start_from=trained, epochs=1)
+    assert train_patterns(config)["classes"] == ["maçã ñ", "red 🍎"]
+
+
+def test_the_weights_begun_with_belong_to_the_run(
+    trained: Path, photos: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    train_patterns(small_run(photos, out, epochs=1, start_from=trained))
+    moved = Path(shutil.copytree(trained, tmp_path / "moved"))  # the same weights elsewhere
+    train_patterns(small_run(photos, out, epochs=1, start_from=moved))
+    with pytest.raises(SettingsMismatchError, match="started_from: '.*' there, None now"):
+        train_patterns(small_run(photos, out, epochs=1))
+
+
+@pytest.mark.parametrize("count", [20, 1_400, 10_000])
+def test_fewer_epochs_do_when_it_does_not_begin_from_scratch(count: int) -> None:
+    cold = PatternsConfig(data=Path("photos"), output_dir=Path("out"))
+    warm = replace(cold, start_from=Path("before"))
+    assert cold.train_for(count).epochs == usual_epochs(count) >= 30
+    assert warm.train_for(count).epochs == max(10, usual_epochs(count) // 3)
+    assert replace(warm, epochs=5).train_for(count).epochs == 5
+
+
+def test_a_gpu_shows_few_photos_more_often() -> None:
+    assert usual_epochs(2_000, on_gpu=True) > usual_epochs(2_000) > usual_epochs(50_000) == 30
+    assert usual_epochs(50_000, on_gpu=True) == 30
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"network": "small"}, "--network is small, but the weights in .* are those of tiny"),
+        ({"network": None, "image_size": 32}, "--image-size is 32, but .* are those of 16"),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused(
+    trained: Path, photos: Path, tmp_path: Path, changes: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(InputError, match=sentence):
+        train_patterns(small_run(photos, tmp_path / "out", start_from=trained, **changes))
+
+
+def test_a_folder_without_a_finished_model_is_refused(photos: Path, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match='there is no folder ".*nowhere"'):
+        train_patterns(small_run(photos, tmp_path / "out", start_from=tmp_path / "nowhere"))
+    with pytest.raises(StoreError, match="holds no trained model"):
+        train_patterns(small_run(photos, tmp_path / "out", start_from=photos))
+
+
+def test_a_model_is_not_trained_over_itself(trained: Path, photos: Path) -> None:
+    with pytest.raises(InputError, match="--start-from and --output-dir are both"):
+        train_patterns(small_run(photos, trained, start_from=trained))
+
+
+def test_new_photos_alone_can_be_learnt_too(trained: Path, tmp_path: Path) -> None:
+    data = write_photos(tmp_path / "new", {"azul": 5, "other": 5}, first=300)
+    results = train_patterns(small_run(data, tmp_path / "out", **ANY, start_from=trained, epochs=1))
+    assert results["classes"] == ["azul", "other"]

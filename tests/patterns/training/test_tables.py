@@ -1,0 +1,37 @@
+"""Tables beside a model, whatever photos are called."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from clew.errors import StoreError
+from clew.patterns.training.checks import tell_changes
+from clew.patterns.training.tables import SPLITS_FILE, SplitRow, read_splits, write_splits
+
+
+def row(name: str, *, label: str = "a", split: str = "train", digest: str = "0") -> SplitRow:
+    return SplitRow(name=name, label=label, split=split, digest=digest)
+
+
+def test_splits_are_read_as_they_were_written(tmp_path: Path) -> None:
+    names = ['a "b", c.jpg', "línea\nnueva.jpg", "🍎/1.png", os.fsdecode(b"caf\xe9.jpg")]
+    rows = [row(name, digest=str(number)) for number, name in enumerate(names)]
+    write_splits(tmp_path, rows)
+    assert read_splits(tmp_path) == rows
+
+
+@pytest.mark.parametrize("content", [None, "a,b\n1,2\n"])
+def test_damaged_splits_are_named(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / SPLITS_FILE).write_text(content)
+    with pytest.raises(StoreError, match=r"splits\.csv\" cannot be read"):
+        read_splits(tmp_path)
+
+
+def test_photos_are_known_by_their_pictures() -> None:
+    before = [row("a.jpg", digest="1"), row("b.jpg", digest="2"), row("c.jpg", digest="3")]
+    now = [row("other.jpg", digest="1"), row("b.jpg", digest="2", label="b"), row("d", digest="4")]
+    assert tell_changes(before, before) == ""
+    assert tell_changes(before, now) == "1 new, 1 gone, 1 in another class"
+    assert tell_changes(before[:1], [row("a", digest="1", split="test")]) == "1 in another split"

@@ -1,0 +1,365 @@
+"""Photos in folders become a model: what lies in its folder, and going on with it."""
+
+import csv
+import json
+import os
+import shutil
+import signal
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from filelock import FileLock
+from PIL import Image
+
+from clew.engine import HardwarePlan
+from clew.errors import (
+    InputError,
+    SettingsMismatchError,
+    StoreError,
+    StoreLockedError,
+    TrainingStoppedError,
+)
+from clew.patterns.training import LossSettings, PatternsConfig, Preparation, train_patterns
+from clew.patterns.training.reporter import LoggingPatternsReporter
+from clew.splits import Shares
+from tests.engine.children import start, tensors, wait, wait_until
+from tests.patterns.training.making import COLOURS, small_run, write_photo, write_photos
+
+
+class Told(LoggingPatternsReporter):
+    """Remembers what was told, and whether anything was decoded or trained."""
+
+    def __init__(self) -> None:
+        self.prepared_with: Preparation | None = None
+        self.decoded = self.epochs = 0
+
+    def prepared(self, preparation: Preparation) -> None:
+        self.prepared_with = preparation
+
+    def advance_caching(self, photos: int, written_bytes: int) -> None:  # noqa: ARG002
+        self.decoded += photos
+
+    def epoch(self, row: dict[str, Any]) -> None:  # noqa: ARG002
+        self.epochs += 1
+
+
+class Later:
+    """Says yes from the n-th question on."""
+
+    def __init__(self, count: int) -> None:
+        self.left = count
+
+    def __call__(self) -> bool:
+        self.left -= 1
+        return self.left < 0
+
+
+def read_results(out: Path) -> dict[str, Any]:
+    return json.loads((out / "results.json").read_text(encoding="utf-8"))
+
+
+def read_table(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_colours_are_learnt(trained: Path) -> None:
+    results = read_results(trained)
+    assert results["test_accuracy"] > 0.8 and results["val_accuracy"] > 0.6
+    low, high = results["test_accuracy_ci"]
+    assert 0 < low < results["test_accuracy"] <= high <= 1
+    assert results["classes"] == list(COLOURS)
+
+
+def test_results_tell_how_they_were_made(trained: Path, photos: Path) -> None:
+    results = read_results(trained)
+    assert results["data"] == {
+        "folder": str(photos),
+        "photos": 42,
+        "left_out": {},
+        "other_files": 0,
+        "splits": {"train": 30, "validation": 3, "test": 9},
+        "split_folders": False,
+    }
+    assert results["test_photos"] == 9 == sum(map(sum, results["confusion"]))
+    for row in results["per_class"]:
+        assert (row["train"], row["validation"], row["test"]) == (10, 1, 3)
+        assert all(0 <= row[name] <= 1 for name in ("recall", "f1"))
+    assert results["epochs_run"] == 8 and 1 <= results["best_epoch"] <= 8
+    assert (results["image_size"], results["network"], results["seed"]) == (16, "tiny", 0)
+    assert results["train"]["monitor"] == "accuracy" and results["train"]["epochs"] == 8
+    assert results["augment"]["flip"] is False and results["loss"]["label_smoothing"] == 0.1
+    assert results["started_from"] is None
+    assert 0.1 <= results["temperature"] <= 10 and results["test_loss"] > 0
+    positive = ("seconds", "images_per_second", "parameters", "peak_memory_bytes")
+    assert all(results[name] > 0 for name in positive)
+    assert HardwarePlan.from_dict(results["plan"]).batch_size == 16
+    assert results["versions"].keys() > {"clew", "torch", "pillow"}
+
+
+def test_the_folder_holds_all_about_the_model(trained: Path) -> None:
+    found = {path.name for path in trained.iterdir()}
+    tables = {"splits.csv", "left_out.csv", "predictions.csv", "log.csv"}
+    weights = {"best.safetensors", "last.safetensors", "images", "curves.png"}
+    assert found >= tables | weights | {"results.json", "result.json", "plan.json", "tensorboard"}
+    assert not list(trained.rglob("*.part")) and not list(trained.rglob("*.tmp"))
+
+
+def test_tables_name_every_photo(trained: Path) -> None:
+    splits = read_table(trained / "splits.csv")
+    assert Counter(row["split"] for row in splits) == {"train": 30, "validation": 3, "test": 9}
+    assert len({row["digest"] for row in splits}) == 42
+    assert {row["name"].split("/")[0] for row in splits} == {row["class"] for row in splits}
+    predictions = read_table(trained / "predictions.csv")
+    tested = {row["name"] for row in splits if row["split"] == "test"}
+    assert {row["name"] for row in predictions} == tested
+    results, right = read_results(trained), 0
+    for row in predictions:
+        assert float(row["probability"]) >= float(row["second_probability"]) >= 0
+        assert row["predicted"] != row["second"]
+        right += row["predicted"] == row["class"]
+    assert right / len(predictions) == results["test_accuracy"]
+
+
+def test_the_same_again_decodes_and_trains_nothing(trained: Path, photos: Path) -> None:
+    before, told = (trained / "results.json").read_bytes(), Told()
+    results = train_patterns(small_run(photos, trained, epochs=8), told)
+    assert (told.decoded, told.epochs) == (0, 0)
+    assert (trained / "results.json").read_bytes() == before
+    assert results == json.loads(before)
+
+
+def test_killed_while_training_it_ends_as_if_nothing_had_happened(
+    photos: Path, tmp_path: Path
+) -> None:
+    config = small_run(photos, tmp_path / "killed", epochs=12)
+    saving = replace(config, train=replace(config.train, checkpoint_every_seconds=0))
+    child = start(train_patterns, saving)
+    log = config.output_dir / "log.csv"
+    wait_until(lambda: log.exists() and len(log.read_text().splitlines()) > 3, child)
+    os.kill(child.pid, signal.SIGKILL)
+    assert wait(child) == -signal.SIGKILL
+    told = Told()
+    results = train_patterns(config, told)
+    assert told.decoded == 0 and 0 < told.epochs < 12
+    unbroken = small_run(photos, tmp_path / "unbroken", epochs=12)
+    whole = train_patterns(unbroken)
+    best = "best.safetensors"
+    assert tensors(config.output_dir / best) == tensors(unbroken.output_dir / best)
+    same = ("test_accuracy", "test_loss", "temperature", "confusion", "best_epoch", "epochs_run")
+    assert {name: results[name] for name in same} == {name: whole[name] for name in same}
+
+
+def test_asked_to_stop_while_photos_are_read_it_keeps_what_is_read(tmp_path: Path) -> None:
+    data = write_photos(tmp_path / "photos", dict.fromkeys(COLOURS, 30))
+    config = small_run(data, tmp_path / "out", epochs=1)
+    with pytest.raises(TrainingStoppedError, match="stopped while the photos were read"):
+        train_patterns(config, should_stop=lambda: True)
+    assert not (tmp_path / "out" / "results.json").exists()
+    told = Told()
+    train_patterns(config, told)
+    assert 0 < told.decoded < 90
+
+
+def test_killed_before_the_figures_they_are_made_without_training(
+    trained: Path, photos: Path, tmp_path: Path
+) -> None:
+    out, told = Path(shutil.copytree(trained, tmp_path / "out")), Told()
+    for name in ("results.json", "predictions.csv", "curves.png"):
+        (out / name).unlink()
+    train_patterns(small_run(photos, out, epochs=8), told)
+    assert told.epochs == 0
+    assert (out / "predictions.csv").read_text() == (trained / "predictions.csv").read_text()
+    assert read_results(out)["test_loss"] == pytest.approx(read_results(trained)["test_loss"])
+
+
+def test_where_images_are_kept_changes_nothing(trained: Path, photos: Path, tmp_path: Path) -> None:
+    told = Told()
+    config = small_run(photos, tmp_path / "out", epochs=8, cache="disk")
+    train_patterns(replace(config, cache_dir=trained / "images"), told)
+    assert told.prepared_with is not None and told.prepared_with.place.value == "disk"
+    assert told.decoded == 0 and not (tmp_path / "out" / "images").exists()
+    best = "best.safetensors"
+    assert tensors(tmp_path / "out" / best) == tensors(trained / best)
+
+
+def test_bad_photos_are_left_out_and_named(tmp_path: Path) -> None:
+    data = write_photos(tmp_path / "photos", dict.fromkeys(COLOURS, 7))
+    good = (data / "azul" / "photo 0.png").read_bytes()
+    (data / "azul" / "empty.jpg").touch()
+    (data / "azul" / "text.png").write_text("this is text")
+    (data / "azul" / "cut.png").write_bytes(good[: len(good) // 2])
+    (data / "azul" / "again.png").write_bytes(good)
+    Image.new("RGB", (3, 3)).save(data / "azul" / "tiny.png")
+    write_photo(data / "azul" / "both.png", "azul", 77)
+    write_photo(data / "red 🍎" / "both.png", "azul", 77)
+    write_photo(data / "loose.png", "azul", 78)
+    (data / "notes.txt").write_text("mine")
+    told = Told()
+    results = train_patterns(small_run(data, tmp_path / "out", epochs=1), told)
+    rows = read_table(tmp_path / "out" / "left_out.csv")
+    kinds = Counter(row["kind"] for row in rows)
+    assert kinds == results["data"]["left_out"]
+    assert kinds["contradiction"] == 2 and kinds["duplicate"] == kinds["empty"] == 1
+    assert {"azul/empty.jpg", "azul/text.png", "azul/cut.png", "loose.png"} < {
+        row["name"] for row in rows
+    }
+    assert all(row["reason"] for row in rows)
+    assert results["data"]["photos"] == 21 and results["data"]["other_files"] == 1
+    assert told.prepared_with is not None and told.prepared_with.left_out == kinds
+
+
+def test_split_folders_are_kept_to(tmp_path: Path) -> None:
+    data = tmp_path / "photos"
+    for split, count, first in (("Train", 6, 0), ("val", 2, 20), ("TEST", 3, 40)):
+        write_photos(data / split, dict.fromkeys(COLOURS, count), first=first)
+    results = train_patterns(small_run(data, tmp_path / "out", epochs=1))
+    assert results["data"]["splits"] == {"train": 18, "validation": 6, "test": 9}
+    assert results["data"]["split_folders"] is True
+
+
+def test_twenty_photos_in_two_unequal_classes_give_numbers(tmp_path: Path) -> None:
+    """Also with all that draws at random, weights for the classes, and one test photo of one."""
+    data = write_photos(tmp_path / "photos", {"azul": 17, "red 🍎": 3})
+    config = PatternsConfig(
+        data=data,
+        output_dir=tmp_path / "out",
+        network="tiny",
+        epochs=2,
+        loss=LossSettings(focal=True, class_weights=True),
+        request=small_run(data, tmp_path).request,
+    )
+    told = Told()
+    results = train_patterns(config, told)
+    text = (tmp_path / "out" / "results.json").read_text(encoding="utf-8")
+    assert "NaN" not in text and "Infinity" not in text
+    assert results["image_size"] == 32 and results["test_photos"] == 4
+    assert results["loss"]["focal_gamma"] == 2.0
+    few, many = results["loss"]["class_weights"][::-1]
+    assert few > 1 > many
+    assert told.prepared_with is not None
+    assert told.prepared_with.flip.reason and told.prepared_with.place.value == "ram"
+
+
+@pytest.mark.parametrize(
+    ("counts", "sentence"),
+    [
+        ({"azul": 5}, 'holds one class only \\("azul"\\)'),
+        ({"azul": 1, "red 🍎": 1}, 'too few .*photos: "azul" \\(1\\), "red 🍎" \\(1\\)'),
+        ({}, "check the path"),
+    ],
+)
+def test_photos_that_cannot_be_learnt_from_get_a_sentence(
+    tmp_path: Path, counts: dict[str, int], sentence: str
+) -> None:
+    data = write_photos(tmp_path / "photos", counts)
+    with pytest.raises(InputError, match=sentence):
+        train_patterns(small_run(data, tmp_path / "out"))
+    assert not (tmp_path / "out" / "results.json").exists()
+
+
+def test_a_class_does_not_vanish_with_its_photos(tmp_path: Path) -> None:
+    data = write_photos(tmp_path / "photos", {"azul": 4, "red 🍎": 4})
+    (data / "broken").mkdir()
+    (data / "broken" / "a.jpg").touch()
+    with pytest.raises(InputError, match='none of the photos of the class "broken" can be used'):
+        train_patterns(small_run(data, tmp_path / "out"))
+
+
+def test_other_settings_are_refused_with_both_values(trained: Path, photos: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in trained.iterdir() if path.is_file()}
+    with pytest.raises(SettingsMismatchError, match="config.epochs: 8 there, 9 now"):
+        train_patterns(small_run(photos, trained, epochs=9))
+    with pytest.raises(SettingsMismatchError, match="image size of 16, now it is 24.*--overwrite"):
+        train_patterns(small_run(photos, trained, epochs=8, image_size=24))
+    with pytest.raises(SettingsMismatchError, match=r"loss.focal_gamma: None there, 2.0 now"):
+        train_patterns(small_run(photos, trained, epochs=8, loss=LossSettings(focal=True)))
+    after = {path: path.stat().st_mtime_ns for path in trained.iterdir() if path.is_file()}
+    assert {path.name for path in after if after[path] != before.get(path)} <= {".lock"}
+
+
+def test_other_photos_are_refused_with_what_changed_and_what_to_do(
+    trained: Path, photos: Path, tmp_path: Path
+) -> None:
+    data = Path(shutil.copytree(photos, tmp_path / "photos"))
+    write_photo(data / "azul" / "new.png", "azul", 99)
+    (data / "maçã ñ" / "photo 0.png").unlink()
+    (data / "azul" / "photo 3.png").rename(data / "azul" / "renamed.png")  # no change
+    with pytest.raises(
+        SettingsMismatchError, match='1 new, 1 gone.* --start-from ".*out"; --overwrite begins'
+    ):
+        train_patterns(small_run(data, trained, epochs=8))
+
+
+def test_overwrite_starts_afresh_and_spares_what_is_not_its_own(
+    trained: Path, photos: Path, tmp_path: Path
+) -> None:
+    out, told = Path(shutil.copytree(trained, tmp_path / "out")), Told()
+    (out / "notes.txt").write_text("mine")
+    with pytest.raises(InputError, match="check the path"):  # nothing is lost by a slip
+        train_patterns(small_run(tmp_path / "phtos", out, overwrite=True))
+    assert read_results(out) == read_results(trained)
+    results = train_patterns(small_run(photos, out, epochs=2, overwrite=True), told)
+    assert (told.epochs, told.decoded) == (2, 0)
+    assert results["epochs_run"] == 2
+    assert (out / "notes.txt").read_text() == "mine"
+
+
+def test_overwrite_spares_a_run_that_is_under_way(
+    trained: Path, photos: Path, tmp_path: Path
+) -> None:
+    out = Path(shutil.copytree(trained, tmp_path / "out"))
+    with (
+        FileLock(out / ".lock"),
+        pytest.raises(StoreLockedError, match="another run is training into"),
+    ):
+        train_patterns(small_run(photos, out, overwrite=True))
+    assert read_results(out) == read_results(trained)
+
+
+def test_results_of_something_else_are_not_overwritten(photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "results.json").write_text('{"runs": []}')
+    with pytest.raises(StoreError, match=r"results.json\" is that of something else"):
+        train_patterns(small_run(photos, tmp_path, overwrite=True))
+    (tmp_path / "results.json").write_text("{")
+    with pytest.raises(StoreError, match=r"results.json\" cannot be read .* delete it"):
+        train_patterns(small_run(photos, tmp_path))
+
+
+def test_the_output_must_not_lie_among_the_photos(tmp_path: Path) -> None:
+    data = write_photos(tmp_path / "photos", dict.fromkeys(COLOURS, 3))
+    with pytest.raises(InputError, match="lies in the folder of the photos"):
+        train_patterns(small_run(data, data / "out"))
+    assert not (data / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"network": "huge"}, 'there is no network "huge": choose one of tiny, '),
+        ({"pretrained": True}, "--pretrained goes with networks of timm"),
+    ],
+)
+def test_networks_are_refused_before_photos_are_read(
+    photos: Path, tmp_path: Path, changes: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(InputError, match=sentence):
+        train_patterns(small_run(photos, tmp_path / "out", **changes))
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"image_size": 7}, "--image-size is 7: give 16 to 1024"),
+        ({"epochs": 0}, "--epochs is 0"),
+        ({"shares": Shares(train=0.8, validation=0.2, test=0)}, "--split is 80/20/0: .* test"),
+        ({"pretrained": True, "start_from": Path("x")}, "both name weights"),
+    ],
+)
+def test_wrong_use_gets_a_sentence(changes: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        small_run(Path("photos"), Path("out"), **changes)

@@ -18,6 +18,18 @@ COMMANDS = (
     "show",
     "verify",
     "convert",
+    "patterns",
+    "patterns flow",
+    "patterns create",
+    "patterns import",
+    "patterns list",
+    "patterns info",
+    "patterns train",
+    "patterns evaluate",
+    "patterns identify",
+    "patterns recognize",
+    "patterns review",
+    "patterns export",
 )
 
 
@@ -25,7 +37,7 @@ def render() -> str:
     """The whole page."""
     parts = ["# Commands\n\nMade by `make docs` from what `--help` prints.\n"]
     for command in ("", *COMMANDS):
-        words = [command] if command else []
+        words = command.split()
         parts.append(f"## clew {command}".rstrip() + f"\n\n```\n{_help(words)}\n```\n")
     return "\n".join(parts)
 

@@ -51,10 +51,23 @@ ALLOWED = {
         "detect",
         "version",
     },
+    "patterns": {
+        "errors",
+        "markup",
+        "shards",
+        "splits",
+        "datasets",
+        "models",
+        "engine",
+        "measure",
+        "report",
+        "version",
+    },
     "cli": {
         "errors",
         "engine",
         "detect",
+        "patterns",
         "compare",
         "report",
         "show",
@@ -72,6 +85,21 @@ ALLOWED = {
     "__main__": {"cli"},
 }
 
+# The rooms of the image application: each may import those before it.
+PATTERNS = (
+    "photos",
+    "augment",
+    "networks",
+    "classifier",
+    "cache",
+    "trained",
+    "report",
+    "training",
+    "library",
+    "identify",
+    "review",
+)
+
 
 @pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda p: p.stem)
 def test_imports_point_downwards(path: Path) -> None:
@@ -80,7 +108,17 @@ def test_imports_point_downwards(path: Path) -> None:
     assert not extra, f"{path.relative_to(SOURCE)} must not import {sorted(extra)}"
 
 
-def imported_rooms(path: Path) -> set[str]:
+@pytest.mark.parametrize("room", PATTERNS)
+def test_the_rooms_of_patterns_stand_on_each_other(room: str) -> None:
+    inside = SOURCE / "patterns"
+    paths = [inside / f"{room}.py", *(inside / room).rglob("*.py")]
+    imported = set().union(*(imported_rooms(path, depth=2) for path in paths if path.exists()))
+    lower = {*PATTERNS[: PATTERNS.index(room) + 1]}
+    assert imported & {*PATTERNS} <= lower
+
+
+def imported_rooms(path: Path, depth: int = 1) -> set[str]:
+    """The parts of the imported names that are `depth` below clew."""
     rooms = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         names = []
@@ -90,7 +128,8 @@ def imported_rooms(path: Path) -> set[str]:
                 names = [f"clew.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
-        rooms |= {name.split(".")[1] for name in names if name.startswith("clew.")}
+        parts = [name.split(".") for name in names if name.startswith("clew.")]
+        rooms |= {part[depth] for part in parts if len(part) > depth}
     return rooms
 
 

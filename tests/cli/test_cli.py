@@ -21,6 +21,11 @@ COMMANDS = (
     *("extract", "inspect", "label", "preprocess", "plan", "train", "compare", "show"),
     *("verify", "convert"),
 )
+PATTERNS = (
+    *("flow", "create", "import", "list", "info", "train", "evaluate", "identify", "recognize"),
+    *("review", "export"),
+)
+EVERY = (*((command,) for command in COMMANDS), *(("patterns", command) for command in PATTERNS))
 SETTINGS = (
     *("--batch-size", "20", "--generation-batch", "8", "--max-new-tokens", "6"),
     *("--node-dim", "4", "--edges-per-token", "4", "--device", "cpu"),
@@ -51,19 +56,21 @@ def test_the_installed_command_is_there(command: list[str]) -> None:
 def test_help_names_every_command(run: Any) -> None:
     ended = run("--help")
     assert ended.code == 0
-    assert all(command in ended.out for command in COMMANDS)
+    assert all(command in ended.out for command in (*COMMANDS, "patterns"))
+    inside = run("patterns", "--help")
+    assert all(command in inside.out for command in PATTERNS)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_the_help_of_every_command_has_a_line_to_paste(run: Any, command: str) -> None:
-    ended = run(command, "--help")
+@pytest.mark.parametrize("command", EVERY, ids=" ".join)
+def test_the_help_of_every_command_has_a_line_to_paste(run: Any, command: tuple[str, ...]) -> None:
+    ended = run(*command, "--help")
     assert ended.code == 0
-    assert f"Example: clew {command} " in ended.out
+    assert re.search(rf"Example: clew {' '.join(command)}\s", ended.out)
 
 
 def test_options_named_in_an_example_exist(run: Any) -> None:
-    for command in COMMANDS:
-        text = run(command, "--help").out
+    for command in EVERY:
+        text = run(*command, "--help").out
         [example] = re.findall(r"Example: (clew .*?)\s*$", text, re.MULTILINE)
         for option in re.findall(r"--[\w-]+", example):
             assert text.count(option) > 1, f"{command}: {option}"

@@ -42,6 +42,7 @@ def build_app() -> typer.Typer:
         extract,
         inspect,
         label,
+        patterns,
         plan,
         preprocess,
         show,
@@ -53,6 +54,7 @@ def build_app() -> typer.Typer:
         flow = (extract, inspect, label, preprocess, plan, train, compare, show)
         for command in (*flow, verify, convert):
             command.register(app)
+        app.add_typer(patterns.build_group(), name="patterns")
     return app
 
 

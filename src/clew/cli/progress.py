@@ -95,9 +95,9 @@ class RunReporter:
         seconds = max(1e-9, time.monotonic() - self._started)
         done = self._before + self._made
         left = (self._planned - done) * seconds / max(1, self._made)
+        written = f"{bytes_text(self._bytes)} written, " if self._bytes else ""
         return (
-            f"{done:,}/{self._planned:,} {self._noun}, {self._rates(seconds)}, "
-            f"{bytes_text(self._bytes)} written, "
+            f"{done:,}/{self._planned:,} {self._noun}, {self._rates(seconds)}, {written}"
             f"memory {bytes_text(psutil.Process().memory_info().rss)}, {duration_text(left)} left"
         )
 
@@ -147,10 +147,11 @@ class PreprocessReporter(RunReporter):
 
 
 class TrainingReporter:
-    """Shows what training tells of each network: the plan, then a bar or a line an epoch."""
+    """Shows what training tells of each network: the plan, then a bar or a line an epoch with the
+    figure of validation."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
+    def __init__(self, console: Console, *, figure: str = "AUROC", noun: str = "samples") -> None:
+        self._console, self._figure, self._noun = console, figure, noun
         self._bar: Progress | None = None
         self._planning: Status | None = None
         self._plan: HardwarePlan | None = None
@@ -163,21 +164,11 @@ class TrainingReporter:
     def begin_network(self, title: str, *, number: int, count: int) -> None:
         above = "\n" if number > 1 else ""
         self._console.print(f"{above}{title} ({number} of {count})", style="bold", markup=False)
-        if self._console.is_terminal:
-            self._planning = self._console.status("measuring what is fastest here")
-            self._planning.start()
+        self._start_planning()
 
     def begin(self, plan: "HardwarePlan", *, epochs: int, steps: int, done_steps: int) -> None:
-        from clew.cli.plan import plan_table
-
         self._stop_planning()
-        table = plan_table(plan, self._plan)
-        if self._plan is not None:
-            but = ", but for this:" if table.rows else ""
-            self.say(f"the plan is that of the network before{but}")
-        if table.rows:
-            self._console.print(table)
-        self._plan = plan
+        self._show_plan(plan)
         if done_steps:
             self.say(f"going on after step {done_steps:,} of {steps:,}")
         self._epochs, self._steps, self._before = epochs, steps, done_steps
@@ -198,7 +189,7 @@ class TrainingReporter:
             self._log(vars(progress), {"loss": progress.loss})
 
     def epoch(self, row: dict[str, Any]) -> None:
-        self._validation = {"AUROC": row.get("val_auroc")}
+        self._validation = {self._figure: row.get(f"val_{self._figure.lower()}")}
         if self._bar is None:
             losses = {"loss": row["train_loss"], "validation loss": row.get("val_loss")}
             self._log(row, losses | self._validation)
@@ -225,12 +216,28 @@ class TrainingReporter:
         seconds = time.monotonic() - self._started
         left = (self._steps - told["step"]) * seconds / max(1, told["step"] - self._before)
         usage = (
-            f"{told['samples_per_second']:,.0f} samples/s",
+            f"{told['samples_per_second']:,.0f} {self._noun}/s",
             f"{told['data_wait_share']:.0%} waiting for data",
             bytes_text(told["memory_bytes"]),
             f"{duration_text(left)} left",
         )
         return ", ".join([f"epoch {told['epoch']}/{self._epochs}", *shown, *usage])
+
+    def _show_plan(self, plan: "HardwarePlan") -> None:
+        from clew.cli.plan import plan_table
+
+        table = plan_table(plan, self._plan)
+        if self._plan is not None:
+            but = ", but for this:" if table.rows else ""
+            self.say(f"the plan is that of the network before{but}")
+        if table.rows:
+            self._console.print(table)
+        self._plan = plan
+
+    def _start_planning(self) -> None:
+        if self._console.is_terminal:
+            self._planning = self._console.status("measuring what is fastest here")
+            self._planning.start()
 
     def _stop_planning(self) -> None:
         if self._planning is not None:

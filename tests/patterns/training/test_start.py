@@ -91,6 +91,14 @@ def test_fewer_epochs_do_when_it_does_not_begin_from_scratch(count: int) -> None
     assert replace(warm, epochs=5).train_for(count).epochs == 5
 
 
+def test_long_runs_wait_longer_for_something_better() -> None:
+    config = PatternsConfig(data=Path("photos"), output_dir=Path("out"), epochs=300)
+    assert config.train_for(100).patience == 100
+    assert replace(config, epochs=30).train_for(100).patience == 20
+    assert replace(config, patience=5).train_for(100).patience == 5
+    assert replace(config, patience=0).train_for(100).patience is None
+
+
 def test_a_gpu_shows_few_photos_more_often() -> None:
     assert usual_epochs(2_000, on_gpu=True) > usual_epochs(2_000) > usual_epochs(50_000) == 30
     assert usual_epochs(50_000, on_gpu=True) == 30

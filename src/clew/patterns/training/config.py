@@ -15,6 +15,7 @@ _FOCAL_GAMMA = 2.0
 # A GPU shows them again in seconds, and from scratch that pays.
 _EPOCHS, _MOST_EPOCHS = 30, 200
 _MANY_PHOTOS, _MANY_PHOTOS_ON_GPU = 5_000, 20_000
+_PATIENCE = 20
 _WARM_SHARE, _FEWEST_WARM_EPOCHS = 3, 10
 _SIZES = range(16, 1025)
 
@@ -44,8 +45,8 @@ class LossSettings:
 
 
 def usual_train() -> TrainConfig:
-    """Its `epochs` do not count: `PatternsConfig.epochs` does."""
-    return TrainConfig(epochs=_EPOCHS, monitor="accuracy", patience=20)
+    """Its `epochs` and `patience` do not count: those of `PatternsConfig` do."""
+    return TrainConfig(epochs=_EPOCHS, monitor="accuracy")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +55,8 @@ class PatternsConfig:
 
     `start_from` is the folder of an earlier training: its weights are begun with, its network,
     image size and splits are kept. What is None is chosen: `network` and `image_size` are then
-    those of `start_from`, or else what suits the machine and the photos; `epochs` follow from both;
-    `cache_dir` is "images" in `output_dir`.
+    those of `start_from`, or else what suits the machine and the photos; `epochs` and `patience`
+    (0 never ends a run early) follow; `cache_dir` is "images" in `output_dir`.
     """
 
     data: Path
@@ -69,6 +70,7 @@ class PatternsConfig:
     augment: AugmentConfig = field(default_factory=AugmentConfig)
     loss: LossSettings = field(default_factory=LossSettings)
     epochs: int | None = None
+    patience: int | None = None
     train: TrainConfig = field(default_factory=usual_train)
     request: PlanRequest = field(default_factory=PlanRequest)
     start_from: Path | None = None
@@ -81,6 +83,8 @@ class PatternsConfig:
             )
         if self.epochs is not None and self.epochs < 1:
             raise InputError(f"--epochs is {self.epochs}: give 1 or more.")
+        if self.patience is not None and self.patience < 0:
+            raise InputError(f"--patience is {self.patience}: give 1 or more, or 0 for no end.")
         if min(self.shares) <= 0:
             raise InputError(
                 f"--split is {self.shares}: training, validation (to choose the best epoch on) and "
@@ -98,12 +102,18 @@ class PatternsConfig:
 
     def train_for(self, photos: int, *, on_gpu: bool = False) -> TrainConfig:
         """How to train on so many photos."""
-        if self.epochs is not None:
-            return replace(self.train, epochs=self.epochs)
-        epochs = usual_epochs(photos, on_gpu=on_gpu)
-        if self.start_from is not None:
-            epochs = min(epochs, max(_FEWEST_WARM_EPOCHS, epochs // _WARM_SHARE))
-        return replace(self.train, epochs=epochs)
+        epochs = self.epochs
+        if epochs is None:
+            epochs = usual_epochs(photos, on_gpu=on_gpu)
+            if self.start_from is not None:
+                epochs = min(epochs, max(_FEWEST_WARM_EPOCHS, epochs // _WARM_SHARE))
+        patience = usual_patience(epochs) if self.patience is None else self.patience
+        return replace(self.train, epochs=epochs, patience=patience or None)
+
+
+def usual_patience(epochs: int) -> int:
+    """While the learning rate is high, accuracy stands still for long; it rises as that falls."""
+    return max(_PATIENCE, epochs // 3)
 
 
 def usual_epochs(train_photos: int, *, on_gpu: bool = False) -> int:

@@ -70,7 +70,7 @@ def wilson_interval(right: int, count: int) -> tuple[float, float]:
     share, spread = right / count, _Z**2 / count
     centre = (share + spread / 2) / (1 + spread)
     half = _Z / (1 + spread) * math.sqrt(share * (1 - share) / count + spread / (4 * count))
-    return max(0.0, centre - half), min(1.0, centre + half)
+    return 0.0 if not right else centre - half, 1.0 if right == count else centre + half
 
 
 def fit_temperature(logits: Logits, labels: Places) -> float:

@@ -1,0 +1,139 @@
+"""clew patterns evaluate"""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from clew.cli.formats import count_text, plain_text
+from clew.cli.patterns.figures import percent, print_reached, print_report
+from clew.cli.patterns.library_flags import Library
+from clew.cli.patterns.training_progress import left_out_text
+from clew.cli.progress import RunReporter
+from clew.cli.stopping import StopOnSignal
+from clew.errors import TrainingStoppedError
+
+_EPILOG = "Example: `clew patterns evaluate --model trained --data other_photos`"
+
+
+def register(app: typer.Typer) -> None:
+    app.command(epilog=_EPILOG)(evaluate)
+
+
+def evaluate(
+    data: Annotated[
+        Path,
+        typer.Option(help="Photos in a folder a class.", show_default=False),
+    ],
+    model: Annotated[
+        Path | None,
+        typer.Option(help="The folder that `clew patterns train` wrote.", show_default=False),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(help="The set whose newest model is taken.  [default: the only one]"),
+    ] = None,
+    output_dir: Annotated[
+        Path | None,
+        typer.Option(
+            help="The folder for figures and report.  [default: evaluated/DATA beside the model]",
+            show_default=False,
+        ),
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="cpu, cuda, or cuda:1. [default: the GPU if there is one]")
+    ] = None,
+    num_workers: Annotated[
+        int | None,
+        typer.Option(min=0, help="Threads that read photos ahead. [default: one a core]"),
+    ] = None,
+    library: Library = Path("patterns"),
+) -> None:
+    """Measure a trained model on photos that it has not seen.
+
+    Photos that it was trained on are told by what they show, whatever their names, and left out
+    of the figure.
+    """
+    from clew.patterns.library import choose_model
+    from clew.patterns.training import evaluate_patterns
+
+    console = Console(highlight=False, soft_wrap=True)
+    folder = choose_model(model=model, name=name, library=library).model
+    out = output_dir or _usual_folder(folder, data)
+    stop = StopOnSignal(console, "nothing is written")
+    try:
+        results = evaluate_patterns(
+            folder,
+            data,
+            output_dir=out,
+            device=device,
+            workers=num_workers,
+            reporter=_Shown(console),
+            should_stop=stop,
+        )
+    except TrainingStoppedError as error:
+        console.print(plain_text(error), markup=False)
+        raise typer.Exit(128 + stop.number) from None
+    _print_photos(console, results, out)
+    print_reached(console, results)
+    _print_before(console, results)
+    print_report(console, out)
+    console.print(plain_text(f"all figures: {out / 'results.json'}"), markup=False)
+
+
+class _Shown(RunReporter):
+    def __init__(self, console: Console) -> None:
+        super().__init__(console, "photos")
+
+    def begin(self, photos: int) -> None:
+        self._begin(0, photos, f"{count_text(photos, 'photo')} to look at")
+
+    def advance(self, photos: int) -> None:
+        self._advance(photos, 0)
+
+
+def _usual_folder(model: Path, data: Path) -> Path:
+    """One for each folder of photos, also where two have the same name."""
+    name = data.absolute().name or "photos"
+    number, folder = 1, model / "evaluated" / name
+    while _is_of_other(folder, data):
+        number += 1
+        folder = model / "evaluated" / f"{name} {number}"
+    return folder
+
+
+def _is_of_other(folder: Path, data: Path) -> bool:
+    try:
+        results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+        return results["data"]["folder"] != str(data.absolute())
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError, KeyError, TypeError):
+        return True
+
+
+def _print_photos(console: Console, results: dict[str, Any], out: Path) -> None:
+    data = results["data"]
+    seen = data["seen"]
+    lines = [f"{count_text(data['photos'], 'photo')} of {data['folder']} are measured on"]
+    if data["left_out"]:
+        where = out / "left_out.csv"
+        lines.append(
+            f"left out: {left_out_text(data['left_out'])}: each with its reason in {where}"
+        )
+    if data["all_seen"]:
+        counts = " and ".join(f"{count:,} for {split}" for split, count in seen.items())
+        lines.append(
+            f"careful: the model has learnt from every one of these photos ({counts}), so the "
+            f"figures say nothing about new ones: give other photos."
+        )
+    for line in lines:
+        console.print(plain_text(line), markup=False)
+
+
+def _print_before(console: Console, results: dict[str, Any]) -> None:
+    before = results["trained_test_accuracy"]
+    if isinstance(before, float):
+        console.print(f"on the test photos of its own training it was {percent(before)}")

@@ -1,0 +1,70 @@
+"""What a model reached on photos, as `train` and `evaluate` print it."""
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from clew.cli.formats import count_text, plain_text
+from clew.errors import ClewError
+
+_WEAKEST = 5
+
+
+def print_reached(console: Console, results: dict[str, Any]) -> None:
+    """Accuracy with its interval, and the classes that are hardest."""
+    low, high = results["test_accuracy_ci"]
+    right = round(results["test_accuracy"] * results["test_photos"])
+    console.print()
+    console.print(
+        f"[bold]test accuracy {percent(results['test_accuracy'])}[/bold] (95% interval "
+        f"{percent(low)} to {percent(high)}): {right:,} of "
+        f"{count_text(results['test_photos'], 'photo')} right"
+    )
+    table = _weakest_table(results)
+    if table.rows:
+        console.print(table)
+
+
+def print_report(console: Console, folder: Path) -> None:
+    """Write report.html and say where it is; what was reached stands also without it."""
+    from clew.patterns.report import write_report
+
+    try:
+        line = f"report: {write_report(folder)}"
+    except ClewError as error:
+        line = f"the report could not be written: {error}"
+    console.print(plain_text(line), markup=False)
+
+
+def percent(share: float) -> str:
+    """To a tenth; what is not all is never shown as all."""
+    shown = f"{share:.1%}"
+    return "99.9%" if shown == "100.0%" and share < 1 else shown
+
+
+def _weakest_table(results: dict[str, Any]) -> Table:
+    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
+    table.add_column("hardest classes", overflow="fold")
+    table.add_column("right", justify="right", no_wrap=True)
+    table.add_column("mostly taken for", overflow="fold")
+    rows = [row for row in results["per_class"] if row["recall"] is not None and row["recall"] < 1]
+    for row in sorted(rows, key=lambda row: row["recall"])[:_WEAKEST]:
+        right = f"{percent(row['recall'])} of {row['test']:,}"
+        other = _taken_for(results, row["class"])
+        table.add_row(*(escape(plain_text(text)) for text in (row["class"], right, other)))
+    return table
+
+
+def _taken_for(results: dict[str, Any], name: str) -> str:
+    """The class that most of the wrong ones were called, and how many."""
+    place = results["classes"].index(name)
+    wrong = {
+        other: count
+        for other, count in zip(results["classes"], results["confusion"][place], strict=True)
+        if other != name and count
+    }
+    most = max(wrong, key=lambda other: wrong[other])
+    return f"{most} ({wrong[most]:,})"

@@ -1,0 +1,161 @@
+"""clew patterns import"""
+
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from clew.cli.formats import bytes_text, count_text, duration_text, plain_text
+from clew.cli.patterns.library_flags import Library
+from clew.cli.progress import RunReporter
+from clew.cli.stopping import StopOnSignal
+
+if TYPE_CHECKING:
+    from clew.patterns.library import ImportResult, PatternSet
+
+_EPILOG = "Example: `clew patterns import animals my_photos`"
+_MOST_NAMED = 10
+
+
+def register(app: typer.Typer) -> None:
+    app.command(name="import", epilog=_EPILOG)(import_)
+
+
+def import_(
+    name: Annotated[str, typer.Argument(help="The set.")],
+    sources: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="DIR...",
+            help="Folders with a folder a class, with or without train, val and test folders.",
+        ),
+    ],
+    label: Annotated[
+        str | None, typer.Option(help="The class of all these photos, wherever they lie.")
+    ] = None,
+    move: Annotated[
+        bool, typer.Option("--move", help="Move the photos instead of copying them.")
+    ] = False,
+    library: Library = Path("patterns"),
+) -> None:
+    """Add photos to a set, all classes at once: every good picture once, the rest listed.
+
+    Cut, empty, tiny and doubled files are left out and named in import.csv. An import that was
+    stopped or killed goes on: give the same command. Nothing is ever overwritten.
+    """
+    from clew.patterns.library import PatternSet
+
+    console = Console(highlight=False, soft_wrap=True)
+    pattern_set = PatternSet.open(library, name)
+    import_and_print(console, pattern_set, sources, label=label, move=move)
+    say_next(console, pattern_set)
+
+
+def import_and_print(
+    console: Console,
+    pattern_set: "PatternSet",
+    sources: list[Path],
+    *,
+    label: str | None = None,
+    move: bool = False,
+) -> None:
+    """Import, and show what became of the photos; `clew patterns flow` has it as a step."""
+    from clew.cli.train import how_to_go_on
+    from clew.patterns.library import import_photos
+
+    stop = StopOnSignal(console, "finishing the photo in hand")
+    shown = _Shown(console)
+    result = import_photos(
+        pattern_set, sources, label=label, move=move, reporter=shown, should_stop=stop
+    )
+    _print_result(console, result)
+    if not result.is_finished:
+        again = how_to_go_on(is_alone=True, overwrite=False)
+        console.print(plain_text(f"stopped.{again}"), markup=False)
+        raise typer.Exit(128 + stop.number)
+
+
+def say_next(console: Console, pattern_set: "PatternSet") -> None:
+    from clew.cli.patterns.info import next_step
+    from clew.patterns.library import summarize_set
+
+    library = pattern_set.folder.parent
+    console.print(plain_text(next_step(summarize_set(pattern_set), library)), markup=False)
+
+
+class _Shown:
+    """Shows each task of an import as a run of its own."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._run: _Task | None = None
+
+    def begin(self, task: str, photos: int) -> None:
+        self._run = _Task(self._console, task, photos) if photos else None
+
+    def advance(self, written_bytes: int) -> None:
+        if self._run is not None:
+            self._run.advance(written_bytes)
+
+    def end(self) -> None:
+        if self._run is not None:
+            self._run.end()
+
+
+class _Task(RunReporter):
+    def __init__(self, console: Console, task: str, photos: int) -> None:
+        super().__init__(console, "photos")
+        self._task_name = task
+        self._begin(0, photos, f"{count_text(photos, 'photo')} to be {task}")
+
+    def advance(self, written_bytes: int) -> None:
+        self._advance(1, written_bytes)
+
+    def _line(self) -> str:
+        seconds = max(1e-9, time.monotonic() - self._started)
+        left = (self._planned - self._made) * seconds / max(1, self._made)
+        written = f", {bytes_text(self._bytes)} written" if self._bytes else ""
+        return (
+            f"{self._made:,}/{self._planned:,} photos {self._task_name}, "
+            f"{self._rates(seconds)}{written}, {duration_text(left)} left"
+        )
+
+
+def _print_result(console: Console, result: "ImportResult") -> None:
+    from clew.patterns.photos.photo import natural_order
+
+    counts = [result.count(name) for name in ("added", "already there", "left out")]
+    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
+    table.add_column("class", overflow="fold")
+    for name in ("added", "already there", "left out"):
+        table.add_column(name, justify="right")
+    for label in sorted(set().union(*counts), key=natural_order):
+        cell = escape(plain_text(label or "(no class)"))
+        table.add_row(cell, *(f"{count[label]:,}" for count in counts))
+    if len(table.rows) > 1:
+        table.add_section()
+        table.add_row("all", *(f"{count.total():,}" for count in counts))
+    console.print(table)
+    _print_left_out(console, result)
+
+
+def _print_left_out(console: Console, result: "ImportResult") -> None:
+    def say(text: str) -> None:
+        console.print(plain_text(text), markup=False)
+
+    left_out = result.left_out
+    for source in left_out[:_MOST_NAMED]:
+        say(f"left out: {source.source}: {source.kind}, {source.reason}")
+    if len(left_out) > _MOST_NAMED:
+        kinds = Counter(source.kind for source in left_out).most_common()
+        counts = ", ".join(f"{count:,} {kind}" for kind, count in kinds)
+        say(f"... {len(left_out):,} in all: {counts}")
+    if result.other_files:
+        have = "file has" if result.other_files == 1 else "files have"
+        say(f"{result.other_files:,} other {have} no photo's ending (.jpg, .png, ...): passed over")
+    say(f"what became of every file: {result.listing}")

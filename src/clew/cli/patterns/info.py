@@ -1,0 +1,132 @@
+"""clew patterns info"""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from clew.cli.formats import bytes_text, count_text, plain_text
+from clew.cli.patterns.library_flags import Library, command_text
+
+if TYPE_CHECKING:
+    from clew.patterns.library import SetSummary
+    from clew.patterns.library.summary import RunSummary
+
+_EPILOG = "Example: `clew patterns info animals`"
+_LAST_RUNS = 5
+
+
+def register(app: typer.Typer) -> None:
+    app.command(epilog=_EPILOG)(info)
+
+
+def info(
+    name: Annotated[
+        str | None, typer.Argument(help="The set.  [default: the only one]", show_default=False)
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
+    library: Library = Path("patterns"),
+) -> None:
+    """Show a set: classes, trainings with their accuracy, where things lie, what is next."""
+    from clew.patterns.library import PatternSet, summarize_set
+
+    pattern_set = PatternSet.open(library, name)
+    summary = summarize_set(pattern_set)
+    if as_json:
+        typer.echo(json.dumps(asdict(summary), indent=1, default=str))
+        return
+    console = Console(highlight=False, soft_wrap=True)
+    _print_classes(console, summary)
+    _print_runs(console, summary)
+    _print_places(console, summary)
+    _say(console, next_step(summary, library))
+
+
+def next_step(summary: "SetSummary", library: Path) -> str:
+    """The sentence that ends most commands: what to do with the set now."""
+    more = command_text("import", summary.name, "DIR", library=library)
+    train = command_text("train", summary.name, library=library)
+    small = summary.small_classes()
+    if not summary.photos:
+        return f"next, photos: {more}"
+    if len(summary.classes) < 2:
+        return f"next, photos of a second class, to tell them apart: {more}"
+    if small:
+        names = ", ".join(f'"{label}"' for label in small[:10])
+        return f"next, more photos of {names} (at least 3 of each class): {more}"
+    if not summary.runs:
+        return f"next: {train}"
+    if not summary.runs[-1].is_finished:
+        return f"next, go on with the training: {train}"
+    if summary.change:
+        return f"next, train again from the last weights: {train}"
+    identify = command_text("identify", "FOLDER", "--name", summary.name, library=library)
+    return f"next, name new photos: {identify}"
+
+
+def accuracy_text(run: "RunSummary | None") -> str:
+    """The test accuracy with its interval, as far as it is known."""
+    if run is None or run.test_accuracy is None:
+        return "-"
+    if run.test_accuracy_ci is None:
+        return f"{run.test_accuracy:.1%}"
+    low, high = run.test_accuracy_ci
+    return f"{run.test_accuracy:.1%} ({low:.1%} to {high:.1%})"
+
+
+def _print_classes(console: Console, summary: "SetSummary") -> None:
+    what = f"{count_text(len(summary.classes), 'class', 'classes')}, "
+    what += f"{count_text(summary.photos, 'photo')} ({bytes_text(summary.bytes)})"
+    name = escape(plain_text(summary.name))
+    console.print(f"[bold]{name}[/bold]: {what}, made {summary.created[:10]}")
+    table = _table("class", "photos")
+    for label, photos in summary.classes.items():
+        table.add_row(escape(plain_text(label)), f"{photos:,}")
+    if table.rows:
+        console.print(table)
+    console.print()
+
+
+def _print_runs(console: Console, summary: "SetSummary") -> None:
+    table = _table("training", "ended", "photos", "test accuracy (95% interval)")
+    for run in summary.runs[-_LAST_RUNS:]:
+        photos = "-" if run.photos is None else f"{run.photos:,}"
+        ended = run.finished[:16].replace("T", " ") if run.finished else "not finished"
+        table.add_row(run.folder.name, ended, photos, accuracy_text(run))
+    if table.rows:
+        console.print(table)
+        if len(summary.runs) > _LAST_RUNS:
+            console.print(f"(and {len(summary.runs) - _LAST_RUNS:,} before)")
+        console.print()
+
+
+def _print_places(console: Console, summary: "SetSummary") -> None:
+    places = {"photos": summary.folder / "photos", "imports": summary.folder / "import.csv"}
+    if summary.model is not None:
+        places["model"] = summary.model.folder
+        places["report"] = summary.model.folder / "report.html"
+    places["identified"] = summary.folder / "identified"
+    for what, path in places.items():
+        if path.exists():
+            _say(console, f"{what + ':':<12}{path}")
+    if summary.change:
+        new, gone = summary.change.new, summary.change.gone
+        taken = f", {gone:,} that are gone" if gone else ""
+        _say(console, f"since the last training: {count_text(new, 'new photo')}{taken}")
+
+
+def _table(first: str, *others: str) -> Table:
+    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
+    table.add_column(first, overflow="fold")
+    for name in others:
+        table.add_column(name, justify="right")
+    return table
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(plain_text(text), markup=False)

@@ -1,0 +1,97 @@
+"""clew patterns recognize"""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from clew.cli import plan_flags
+from clew.cli.formats import plain_text
+from clew.cli.patterns.library_flags import Library
+
+if TYPE_CHECKING:
+    from clew.patterns.identify import Recognition
+
+_EPILOG = "Example: `clew patterns recognize bird.jpg --name animals --multiscale`"
+_BAR = 24
+
+
+def register(app: typer.Typer) -> None:
+    app.command(epilog=_EPILOG)(recognize)
+
+
+def recognize(
+    image: Annotated[Path, typer.Argument(help="The photo.")],
+    model: Annotated[
+        Path | None, typer.Option(help="A model: the --output-dir of `clew patterns train`.")
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(help="Or a set, whose newest model is taken.  [default: the only set]"),
+    ] = None,
+    multiscale: Annotated[
+        bool,
+        typer.Option(
+            "--multiscale",
+            help="Look from near and far, for a thing that is small in the photo; tells where.",
+        ),
+    ] = False,
+    top_k: Annotated[int, typer.Option(help="So many classes are told.")] = 3,
+    threshold: Annotated[
+        float, typer.Option(help="Doubtful when the likeliest class is less probable than this.")
+    ] = 0.6,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
+    library: Library = Path("patterns"),
+    device: plan_flags.Device = None,
+) -> None:
+    """Say what one photo shows; with --multiscale also where."""
+    from clew.patterns.identify import recognize_photo
+    from clew.patterns.identify.config import check_threshold
+    from clew.patterns.library import choose_model
+    from clew.patterns.trained.model import load_model, usual_device
+
+    check_threshold(threshold)
+    chosen = choose_model(model=model, name=name, library=library)
+    loaded = load_model(chosen.model, usual_device(device))
+    found = recognize_photo(loaded, image, top_k=top_k, multiscale=multiscale)
+    if as_json:
+        record = {**found.to_record(), "model": str(chosen.model), "threshold": threshold}
+        typer.echo(json.dumps(record | {"doubtful": found.best[0][1] < threshold}, indent=1))
+    else:
+        _print(Console(highlight=False), found, threshold)
+
+
+def _print(console: Console, found: "Recognition", threshold: float) -> None:
+    from clew.patterns.identify.words import percent_text
+
+    _say(console, f"{found.path} ({found.width:,} x {found.height:,} pixels)")
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    for label, chance in found.best:
+        bar = "\N{BOX DRAWINGS HEAVY HORIZONTAL}" * round(_BAR * chance)
+        table.add_row(escape(plain_text(label)), percent_text(chance), bar)
+    console.print(table)
+    if found.best[0][1] < threshold:
+        _say(console, f"doubtful: no class reaches {percent_text(threshold)}")
+    if found.surest is not None:
+        _say(console, _tell_where(found))
+
+
+def _tell_where(found: "Recognition") -> str:
+    from clew.patterns.identify.words import percent_text
+
+    surest = found.surest
+    assert surest is not None
+    box = surest.box
+    where = f"from ({box.left}, {box.top}) to ({box.right}, {box.bottom})"
+    if (box.right - box.left, box.bottom - box.top) == (found.width, found.height):
+        where = "of the whole photo"
+    chance = percent_text(surest.probability)
+    return f"surest of {surest.label} ({chance}) {where}, among {found.views} views"
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(plain_text(text), markup=False, soft_wrap=True)

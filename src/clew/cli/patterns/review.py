@@ -1,0 +1,184 @@
+"""clew patterns review"""
+
+import os
+import signal
+import sys
+import webbrowser
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from clew.cli.formats import count_text, plain_text
+from clew.cli.patterns.library_flags import Library
+
+if TYPE_CHECKING:
+    from clew.patterns.library import Chosen
+    from clew.patterns.review import Review, ReviewConfig
+
+_EPILOG = "Example: `clew patterns review animals --web`"
+
+
+def register(app: typer.Typer) -> None:
+    app.command(epilog=_EPILOG)(review)
+
+
+def review(
+    name: Annotated[
+        str | None, typer.Argument(help="The set.  [default: the only one]", show_default=False)
+    ] = None,
+    model: Annotated[
+        Path | None, typer.Option(help="The folder of a trained model, instead of a set.")
+    ] = None,
+    web: Annotated[
+        bool, typer.Option("--web", help="On a page of your browser, instead of the terminal.")
+    ] = False,
+    port: Annotated[int, typer.Option(help="The page's port; 0 is any that is free.")] = 0,
+    browser: Annotated[
+        bool, typer.Option(help="Open the page in the browser by itself, where there is one.")
+    ] = True,
+    move: Annotated[
+        bool,
+        typer.Option("--move/--copy", help="Move the photos into their classes, or copy them."),
+    ] = False,
+    every: Annotated[
+        bool,
+        typer.Option(
+            "--all", help="Ask about sure photos too, and about those that were skipped before."
+        ),
+    ] = False,
+    identified: Annotated[
+        Path | None,
+        typer.Option(
+            help="The --output-dir of the identify to review.  [default: the newest]",
+            show_default=False,
+        ),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="The folder, with a folder a class, that takes the photos.  [default: the set's, "
+            "or the one the model was trained on]",
+            show_default=False,
+        ),
+    ] = None,
+    library: Library = Path("patterns"),
+) -> None:
+    """Look at the photos the model was in doubt about: approve, correct or skip, with one key each.
+
+    Each goes into the right class at once; no photo is asked about twice. Then train again: it
+    starts from the last weights. Whenever you stop, what you decided is kept.
+    """
+    from clew.patterns.library import choose_model
+    from clew.patterns.review import ReviewConfig
+
+    config = ReviewConfig(identified=identified, data=data, every=every, moves=move)
+    chosen = choose_model(model=model, name=name, library=library)
+    console = Console(highlight=False, soft_wrap=True)
+    run_review(console, chosen, config, web=web, port=port, browser=browser)
+
+
+def run_review(
+    console: Console,
+    chosen: "Chosen",
+    config: "ReviewConfig",
+    *,
+    web: bool = False,
+    port: int = 0,
+    browser: bool = True,
+) -> None:
+    """Review what was identified, at the terminal or on a page; ends with what to run next."""
+    from clew.patterns.review import open_review
+
+    with open_review(chosen, config) as opened:
+        _print_queue(console, opened)
+        if opened.queue.questions:
+            with _ctrl_c_ends():
+                if web:
+                    _serve(console, opened, port, browser)
+                else:
+                    _ask(console, opened)
+            _print_end(console, opened)
+
+
+@contextmanager
+def _ctrl_c_ends() -> Iterator[None]:
+    """Ctrl-C ends what is inside at once; steps before may have taken it over."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    except KeyboardInterrupt:
+        pass
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _ask(console: Console, opened: "Review") -> None:
+    from clew.patterns.review.keys import open_keys
+    from clew.patterns.review.terminal import Dialogue
+
+    def show(prompt: str) -> None:
+        _say(console, prompt)
+
+    Dialogue(console, opened, open_keys(sys.stdin, show)).run()
+
+
+def _serve(console: Console, opened: "Review", port: int, browser: bool) -> None:
+    from clew.patterns.review.server import open_server
+
+    with open_server(opened, port) as server:
+        _say(console, f"the page: {server.address}")
+        _say(console, "finish there, or press Ctrl-C here: what you decided is kept")
+        if browser and console.is_terminal and _has_screen():
+            webbrowser.open(server.address)
+        server.run()
+
+
+def _has_screen() -> bool:
+    """Elsewhere a browser might open inside this very terminal."""
+    if sys.platform in ("darwin", "win32"):
+        return True
+    return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+
+
+def _print_queue(console: Console, opened: "Review") -> None:
+    from clew.patterns.review.wording import name_some
+
+    queue = opened.queue
+    photos = count_text(len(queue.questions), "photo")
+    _say(console, f"{photos} to look at, from {queue.source}")
+    before = [
+        f"{queue.decided:,} decided" if queue.decided else "",
+        f"{queue.skipped:,} skipped (--all asks again)" if queue.skipped else "",
+    ]
+    if any(before):
+        _say(console, f"in earlier reviews: {', '.join(filter(None, before))}")
+    if queue.gone:
+        _say(console, f"{len(queue.gone):,} not there any more: {name_some(queue.gone)}")
+    if queue.faulty:
+        _say(console, f"{len(queue.faulty):,} could not be opened: {name_some(queue.faulty)}")
+    if queue.sure:
+        _say(console, f"{queue.sure:,} that the model was sure of are not asked (--all asks)")
+
+
+def _print_end(console: Console, opened: "Review") -> None:
+    from clew.patterns.review.wording import tell_new_classes
+
+    counts = opened.counts()
+    told = [f"{counts[name]:,} {name}" for name in ("approved", "corrected", "skipped")]
+    left = len(opened.queue.questions) - opened.place
+    rest = f"; {left:,} left, go on with: {opened.again_command}" if left else ""
+    console.print("")
+    _say(console, f"{', '.join(told)}{rest}")
+    if opened.new_classes():
+        _say(console, tell_new_classes(opened.new_classes()))
+    if counts["approved"] or counts["corrected"]:
+        _say(console, f"the photos are in {opened.folder}")
+        _say(console, f"train again, from the last weights, with: {opened.next_command}")
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(plain_text(text), markup=False, soft_wrap=True)

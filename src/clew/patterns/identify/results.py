@@ -1,0 +1,125 @@
+"""identified.json: what each photo of a folder shows, one line a photo. It is written as the
+answers come, so that memory does not grow with the folder, and read again by review."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from clew.errors import StoreError
+from clew.patterns.photos.photo import Fault
+
+IDENTIFIED_FILE, IDENTIFIED_FOLDER = "identified.json", "identified"
+MADE_BY = "clew patterns identify"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Identified:
+    """One photo. `best` are its likeliest classes with their probabilities, the likeliest first;
+    it is empty where there is a `fault`. `path` is absolute, `name` is what users see."""
+
+    name: str
+    path: Path
+    best: tuple[tuple[str, float], ...]
+    doubtful: bool
+    fault: Fault | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identification:
+    """A whole identified.json. `settings` has folder, model, threshold, top_k, classes, ..."""
+
+    file: Path
+    settings: dict[str, Any]
+    photos: tuple[Identified, ...]
+
+
+def read_identified(path: Path) -> Identification:
+    """Raises StoreError when the file is not there or was not written by identify."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        photos = tuple(map(_from_record, content["photos"]))
+        return Identification(file=path, settings=dict(content["settings"]), photos=photos)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StoreError(
+            f'"{path}" cannot be read as what identify wrote ({error}): run '
+            f'"clew patterns identify FOLDER" again.'
+        ) from None
+
+
+def find_newest(folder: Path) -> Path | None:
+    """The identified.json that was written last below `folder`/identified (of a set or of a
+    training's output); None where nothing was identified yet."""
+    files = (folder / IDENTIFIED_FOLDER).glob(f"*/{IDENTIFIED_FILE}")
+    return max(files, key=lambda file: file.stat().st_mtime_ns, default=None)
+
+
+def read_settings(path: Path) -> dict[str, Any] | None:
+    """The settings alone, of the first line; None where there is no such file, or it is damaged."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            return dict(json.loads(f"{file.readline().rstrip()}]}}")["settings"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+class IdentifiedWriter:
+    """Writes the lines of an identified.json into an open file, one call a photo."""
+
+    def __init__(self, file: IO[bytes], settings: dict[str, Any]) -> None:
+        self._file = file
+        opening = _as_json({"made_by": MADE_BY, "settings": settings, "photos": []})
+        self._place = file.write(opening.removesuffix(b"]}"))
+        self._is_first = True
+
+    def add(self, photo: Identified) -> int:
+        """The place of its line in the file, for `read_entry`."""
+        line = _as_json(_to_record(photo))
+        between = b"\n" if self._is_first else b",\n"
+        self._is_first = False
+        begin = self._place + len(between)
+        self._place += self._file.write(between + line)
+        return begin
+
+    def end(self, counts: dict[str, int]) -> None:
+        self._file.write(b'\n],"counts":' + _as_json(counts) + b"}\n")
+
+
+def read_entry(file: IO[bytes], place: int) -> Identified:
+    """One photo of a finished file, by the place that `IdentifiedWriter.add` gave."""
+    file.seek(place)
+    return _from_record(json.loads(file.readline().rstrip(b",\n")))
+
+
+def _to_record(photo: Identified) -> dict[str, Any]:
+    best = [{"class": label, "probability": round(value, 6)} for label, value in photo.best]
+    fault = photo.fault and {"kind": photo.fault.kind, "reason": photo.fault.reason}
+    return {
+        "name": photo.name,
+        "path": str(photo.path),
+        "best": best,
+        "doubtful": photo.doubtful,
+        "fault": fault,
+    }
+
+
+def _from_record(record: dict[str, Any]) -> Identified:
+    fault = record["fault"]
+    return Identified(
+        name=record["name"],
+        path=Path(record["path"]),
+        best=tuple((str(one["class"]), float(one["probability"])) for one in record["best"]),
+        doubtful=bool(record["doubtful"]),
+        fault=fault
+        and Fault(
+            name=record["name"], label=None, kind=str(fault["kind"]), reason=str(fault["reason"])
+        ),
+    )
+
+
+def _as_json(content: dict[str, Any]) -> bytes:
+    """Readable UTF-8; a file name that is no text (half a surrogate pair) is escaped instead."""
+    try:
+        return json.dumps(content, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return json.dumps(content).encode()

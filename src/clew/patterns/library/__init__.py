@@ -1,0 +1,19 @@
+"""Named sets of patterns: their photos, their models, and which one a command means."""
+
+from clew.patterns.library.choose import Chosen, choose_model
+from clew.patterns.library.importing import ImportResult, import_photos
+from clew.patterns.library.pattern_set import LIBRARY, PatternSet
+from clew.patterns.library.reporter import ImportReporter
+from clew.patterns.library.summary import SetSummary, summarize_set
+
+__all__ = [
+    "LIBRARY",
+    "Chosen",
+    "ImportReporter",
+    "ImportResult",
+    "PatternSet",
+    "SetSummary",
+    "choose_model",
+    "import_photos",
+    "summarize_set",
+]

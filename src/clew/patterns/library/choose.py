@@ -1,0 +1,99 @@
+"""Which model a command means: a folder, a set's newest one, or that of the only set."""
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from clew.errors import InputError
+from clew.patterns.library.pattern_set import LIBRARY, SET_FILE, PatternSet
+from clew.patterns.library.runs import is_finished, read_results
+from clew.patterns.photos.find import SPLIT_FOLDERS
+from clew.patterns.photos.photo import SPLITS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """A trained model, the set it belongs to, and the folder whose folders are its classes.
+
+    `classes_folder` takes the photos that a person has named: None where it is not known.
+    """
+
+    model: Path
+    pattern_set: PatternSet | None
+    classes_folder: Path | None
+
+
+def choose_model(
+    *, model: Path | None = None, name: str | None = None, library: Path = LIBRARY
+) -> Chosen:
+    """Raises InputError when both or neither tell, or when there is no trained model."""
+    if model is not None and name is not None:
+        raise InputError(
+            f'--model "{model}" and the set "{name}" are two models: give one of the two.'
+        )
+    if model is not None:
+        return _of_folder(model)
+    return _of_set(PatternSet.open(library, name))
+
+
+def _of_set(pattern_set: PatternSet) -> Chosen:
+    model = pattern_set.latest_model()
+    if model is None:
+        begun = pattern_set.all_runs()
+        state = "is not trained to the end" if begun else "is not trained yet"
+        raise InputError(
+            f'the set "{pattern_set.name}" {state}: run "clew patterns train '
+            f'{shlex.quote(pattern_set.name)}" first.'
+        )
+    return Chosen(model=model, pattern_set=pattern_set, classes_folder=pattern_set.photos)
+
+
+def _of_folder(model: Path) -> Chosen:
+    if (model / SET_FILE).is_file():
+        return _of_set(PatternSet.at(model))
+    if not is_finished(model):
+        raise InputError(_explain(model))
+    pattern_set = _set_around(model)
+    folder = pattern_set.photos if pattern_set is not None else _trained_on(model)
+    return Chosen(model=model, pattern_set=pattern_set, classes_folder=folder)
+
+
+def _set_around(model: Path) -> PatternSet | None:
+    """A run of a set, given by its folder."""
+    runs = model.resolve().parent
+    if runs.name == "runs" and (runs.parent / SET_FILE).is_file():
+        return PatternSet.at(runs.parent)
+    return None
+
+
+def _trained_on(model: Path) -> Path | None:
+    """The folder of photos that results.json names, if it is still there. Where folders say which
+    photos are for training, new ones go there."""
+    data = read_results(model).get("data")
+    if not isinstance(data, dict) or not Path(str(data.get("folder"))).is_dir():
+        return None
+    folder = Path(data["folder"])
+    if not data.get("split_folders"):
+        return folder
+    parts = [part for part in sorted(folder.iterdir()) if _is_training_folder(part)]
+    return parts[0] if parts else None
+
+
+def _is_training_folder(part: Path) -> bool:
+    return part.is_dir() and SPLIT_FOLDERS.get(part.name.casefold()) == SPLITS[0]
+
+
+def _explain(model: Path) -> str:
+    if not model.exists():
+        return f'there is no model at "{model}": the folder does not exist. Check the path.'
+    if not model.is_dir():
+        return f'"{model}" is a file: give the folder that "clew patterns train" wrote.'
+    if any(model.glob("*.safetensors")):
+        return (
+            f'the training in "{model}" was not finished: give its "clew patterns train" command '
+            f"again, it goes on."
+        )
+    return (
+        f'"{model}" holds no trained model: give the --output-dir of a "clew patterns train", or '
+        f"the name of a set."
+    )

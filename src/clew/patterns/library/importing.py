@@ -1,0 +1,181 @@
+"""Imports folders of photos into a set: good pictures once each, everything else listed.
+
+Nothing is overwritten, and nothing copied twice: a killed import is gone on with by the same call.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from clew.patterns.library.adding import class_folder, describe, set_lock
+from clew.patterns.library.journal import Journal, Source
+from clew.patterns.library.listing import write_listing
+from clew.patterns.library.look import look_at_photos
+from clew.patterns.library.pattern_set import PatternSet
+from clew.patterns.library.placing import (
+    copy_beside,
+    name_copy,
+    refuse_full_disk,
+    remove_parts,
+    remove_source,
+)
+from clew.patterns.library.reporter import ImportReporter, LoggingImportReporter
+from clew.patterns.library.sources import find_sources
+from clew.patterns.library.threads import map_ahead
+from clew.shards.manifest import sync_folder
+
+_COPYING = 8  # photos copied side by side
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportResult:
+    """What became of every file; `listing` is the csv that names them all.
+
+    `results` bear "added", "already there" or "left out". `other_files` are no photos by their
+    names. `is_finished` is False when it was stopped on the way.
+    """
+
+    results: tuple[Source, ...]
+    other_files: int
+    listing: Path
+    is_finished: bool
+
+    def count(self, result: str) -> Counter[str]:
+        """How many files of each class ended like that."""
+        return Counter(source.label for source in self.results if source.result == result)
+
+    @property
+    def left_out(self) -> list[Source]:
+        return [source for source in self.results if source.result == "left out"]
+
+
+def import_photos(
+    pattern_set: PatternSet,
+    sources: Sequence[Path],
+    *,
+    label: str | None = None,
+    move: bool = False,
+    reporter: ImportReporter | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> ImportResult:
+    """Add the photos of folders with a folder a class; `label` is the class of all of them.
+
+    Raises InputError for sources that cannot be used, DiskFullError, StoreLockedError.
+    """
+    reporter = reporter or LoggingImportReporter()
+    found = find_sources(pattern_set, sources, label)
+    with set_lock(pattern_set):
+        remove_parts(pattern_set.photos)
+        journal = Journal(pattern_set.folder)
+        photos = pattern_set.photos
+        try:
+            looked = look_at_photos(journal, photos, found.sources, reporter, should_stop)
+            decided = decide(journal, looked or [])
+            done = _carry_out(pattern_set, journal, decided, move, reporter, should_stop)
+            for source in found.left_out:
+                journal.note(source)
+        finally:
+            remove_parts(photos)
+            listing = write_listing(pattern_set.folder, journal)
+    return ImportResult(
+        results=(*done, *found.left_out),
+        other_files=found.other_files,
+        listing=listing,
+        is_finished=looked is not None and len(done) == len(looked),
+    )
+
+
+def decide(journal: Journal, looked: Sequence[Source]) -> list[Source]:
+    """What is to become of each; an empty result means that it is to be added."""
+    groups: dict[str, list[Source]] = defaultdict(list)
+    for source in looked:
+        if source.digest:
+            groups[source.digest].append(source)
+    return [_decide(journal, source, groups.get(source.digest, [])) for source in looked]
+
+
+def _decide(journal: Journal, source: Source, same: Sequence[Source]) -> Source:
+    if not source.digest:
+        return replace(source, result="left out")
+    other = next((one for one in same if one.label != source.label), None)
+    if other is not None:
+        return _contradict(source, other.source, other.label)
+    if same[0] is not source:
+        reason = f'the same picture as "{same[0].source}"'
+        return replace(source, result="left out", kind="duplicate", reason=reason)
+    there = journal.find(source.digest)
+    if there is None:
+        return replace(source, result="")
+    if there.label != source.label:
+        return _contradict(source, f"photos/{there.photo}", there.label)
+    return replace(source, result="already there", photo=there.photo)
+
+
+def _contradict(source: Source, other: str, label: str) -> Source:
+    reason = f'the same picture is in the class "{label}", as "{other}": it cannot be both'
+    return replace(source, result="left out", kind="contradiction", reason=reason)
+
+
+def _carry_out(
+    pattern_set: PatternSet,
+    journal: Journal,
+    decided: Sequence[Source],
+    move: bool,
+    reporter: ImportReporter,
+    should_stop: Callable[[], bool],
+) -> list[Source]:
+    """What is done when it is stopped."""
+    to_add = [source for source in decided if not source.result]
+    if not move:  # what is moved makes room where it was
+        refuse_full_disk(pattern_set.folder, sum(source.bytes for source in to_add))
+    # The disk is waited for in threads; names are given one by one, so that they are the same
+    # every time.
+    copies = map_ahead(lambda source: _copy(pattern_set.photos, source), to_add, _COPYING)
+    done = []
+    reporter.begin("moved" if move else "copied", len(to_add))
+    try:
+        for source in decided:
+            if should_stop():
+                break
+            if not source.result:
+                source = _add(pattern_set.photos, journal, source, next(copies), move)
+                reporter.advance(source.bytes)
+            _note(journal, source)
+            done.append(source)
+    finally:
+        copies.close()
+        reporter.end()
+    return done
+
+
+def _copy(photos: Path, source: Source) -> Path | str:
+    """The copy, or why there is none."""
+    try:
+        return copy_beside(Path(source.source), class_folder(photos, source.label))
+    except OSError as error:
+        if error.filename != source.source:
+            raise
+        return f"it could be read at first, but not copied ({error.strerror})"
+
+
+def _add(photos: Path, journal: Journal, source: Source, copy: Path | str, move: bool) -> Source:
+    if isinstance(copy, str):
+        return replace(source, result="left out", kind="unreadable", reason=copy)
+    path = Path(source.source)
+    photo = describe(photos, name_copy(copy, path.name), source.digest)
+    journal.note(photo)
+    if move:
+        sync_folder(copy.parent)
+        remove_source(path)
+    return replace(source, result="added", photo=photo.photo)
+
+
+def _note(journal: Journal, source: Source) -> None:
+    """Once: the listing goes on saying that a photo was added when it is imported again."""
+    before = journal.sources.get(source.source)
+    if before == source:
+        return
+    was_added = before is not None and before.result == "added" and before.photo == source.photo
+    if not (was_added and source.result == "already there"):
+        journal.note(source)

@@ -1,0 +1,116 @@
+"""What a set knows of its photos: which picture each one is, and what became of every source.
+
+One line of JSON an event, only ever added to: a killed import loses at most its last line.
+Nothing here is needed: what is missing is found again by reading the photos.
+"""
+
+import json
+import os
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from clew.patterns.library.placing import full_disk
+
+JOURNAL = "photos.jsonl"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Picture:
+    """A photo of the set: `photo` is its path in the folder of photos ("cats/a b.jpg")."""
+
+    photo: str
+    bytes: int
+    modified_ns: int
+    digest: str
+
+    @property
+    def label(self) -> str:
+        return self.photo.split("/", 1)[0]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Source:
+    """A file that was to be imported, and what became of it; `photo` is what it is in the set.
+
+    `digest` is "" for a file that is no good photo, `result` for one that was only looked at.
+    """
+
+    source: str
+    label: str
+    bytes: int
+    modified_ns: int
+    digest: str = ""
+    result: str = ""  # "added", "already there" or "left out"
+    kind: str = ""
+    reason: str = ""
+    photo: str = ""
+
+
+class Journal:
+    """The journal of one set, in memory and on disk."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / JOURNAL
+        self._photos = folder / "photos"
+        self.pictures: dict[str, Picture] = {}
+        self.sources: dict[str, Source] = {}
+        self._by_digest: dict[str, list[str]] = defaultdict(list)
+        for entry in _read_lines(self._path):
+            self._take(entry)
+
+    def note(self, event: Picture | Source) -> None:
+        """Put it on disk and into memory."""
+        self._take(event)
+        line = json.dumps(asdict(event)) + "\n"  # names that are no UTF-8 come out as escapes
+        with full_disk(self._path.parent), self._path.open("a+b") as file:
+            if _ends_in_a_cut_line(file):
+                line = "\n" + line
+            file.write(line.encode("ascii"))
+
+    def find(self, digest: str) -> Picture | None:
+        """A photo of the set that shows that picture, if it is still there as it was."""
+        for name in self._by_digest[digest]:
+            picture = self.pictures[name]
+            if picture.digest == digest and self.is_there(picture):
+                return picture
+        return None
+
+    def is_there(self, picture: Picture) -> bool:
+        try:
+            found = os.stat(self._photos / picture.photo)
+        except OSError:
+            return False
+        return (found.st_size, found.st_mtime_ns) == (picture.bytes, picture.modified_ns)
+
+    def _take(self, event: Picture | Source) -> None:
+        if isinstance(event, Source):
+            self.sources[event.source] = event
+            return
+        self.pictures[event.photo] = event
+        if event.photo not in self._by_digest[event.digest]:
+            self._by_digest[event.digest].append(event.photo)
+
+
+def _read_lines(path: Path) -> Iterator[Picture | Source]:
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        for line in file:
+            try:
+                yield _read_event(json.loads(line))
+            except (ValueError, TypeError):
+                continue  # cut by a kill: the photo is read again
+
+
+def _read_event(entry: dict[str, Any]) -> Picture | Source:
+    return Source(**entry) if "source" in entry else Picture(**entry)
+
+
+def _ends_in_a_cut_line(file: Any) -> bool:
+    if file.seek(0, os.SEEK_END) == 0:
+        return False
+    file.seek(-1, os.SEEK_END)
+    return file.read(1) != b"\n"

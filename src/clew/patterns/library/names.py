@@ -1,0 +1,64 @@
+"""Which names may become folders and files of a set."""
+
+import re
+import unicodedata
+from pathlib import Path, PurePath
+
+from clew.errors import InputError
+from clew.patterns.photos.photo import SUFFIXES
+
+# File systems take 255 bytes; a number and a temporary ending must still fit.
+_MAX_BYTES = 180
+_BAD = re.compile(r"[\x00-\x1f\x7f-\x9f/\\\ud800-\udfff]")
+
+
+def check_set_name(name: str) -> str:
+    """The name as it is used for the folder; raises InputError for one that cannot be."""
+    return _check(name, "name of a set")
+
+
+def check_class_name(label: str) -> str:
+    """The class as it is used for its folder; raises InputError for one that cannot be."""
+    return _check(label, "name of a class")
+
+
+def check_photo_name(path: Path) -> None:
+    """Raises InputError for a file that nobody would take for a photo once it is in a set."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise InputError(
+            f'the name of "{path}" does not end like a photo\'s (.jpg, .png, ...): rename it first.'
+        )
+
+
+def safe_file_name(name: str) -> str:
+    """A photo's own name, without what a file system may refuse; the suffix stays."""
+    path = PurePath(_BAD.sub("_", unicodedata.normalize("NFC", name)).lstrip(". ") or "photo")
+    stem = path.stem.encode("utf-8")[:_MAX_BYTES].decode("utf-8", "ignore").rstrip(". ")
+    return (stem or "photo") + path.suffix
+
+
+def _check(text: str, what: str) -> str:
+    name = unicodedata.normalize("NFC", text).strip()
+    wrong = _what_is_wrong(name)
+    if wrong is not None:
+        raise InputError(
+            f'"{text}" cannot be the {what}: {wrong}. It becomes the name of a folder: choose '
+            f"letters, digits, spaces, - and _."
+        )
+    return name
+
+
+def _what_is_wrong(name: str) -> str | None:
+    found = _BAD.search(name)
+    if not name:
+        return "it is empty"
+    if found is not None:
+        sign = found[0]
+        return (
+            f'it has a "{sign}" in it' if sign.isprintable() else "it has an invisible sign in it"
+        )
+    if name.startswith(".") or name.endswith("."):
+        return "it begins or ends with a dot"
+    if len(name.encode("utf-8")) > _MAX_BYTES:
+        return f"it is {len(name):,} characters long"
+    return None

@@ -1,0 +1,200 @@
+"""A set of patterns: one folder with its photos, its trained models and what was done with them."""
+
+import json
+import logging
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from clew.errors import InputError, StoreError
+from clew.patterns.library.adding import add_photo
+from clew.patterns.library.names import check_set_name
+from clew.patterns.library.runs import (
+    Change,
+    compare_photos,
+    find_runs,
+    is_finished,
+    next_run,
+)
+from clew.patterns.photos.find import find_classes
+from clew.patterns.photos.photo import Photo
+from clew.patterns.photos.walk import walk
+from clew.shards.manifest import write_file_atomically
+from clew.version import __version__
+
+logger = logging.getLogger(__name__)
+
+LIBRARY = Path("patterns")  # where sets lie when nothing else is said
+SET_FILE = "set.json"
+_FORMAT = "clew patterns"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatternSet:
+    """A named set; `photos` has a folder a class, `cache` what can be made again."""
+
+    name: str
+    folder: Path
+
+    @property
+    def photos(self) -> Path:
+        return self.folder / "photos"
+
+    @property
+    def cache(self) -> Path:
+        return self.folder / "cache"
+
+    @property
+    def runs(self) -> Path:
+        return self.folder / "runs"
+
+    @property
+    def identified(self) -> Path:
+        return self.folder / "identified"
+
+    @classmethod
+    def create(cls, library: Path, name: str) -> "PatternSet":
+        """Raises InputError when the name cannot be a folder's or is taken."""
+        name = check_set_name(name)
+        folder = library / name
+        if (folder / SET_FILE).exists():
+            raise InputError(
+                f'there is a set "{name}" in "{library}" already: choose another name, or add '
+                f'photos to it with "clew patterns import".'
+            )
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise InputError(
+                f'"{folder}" is there already and is no set of patterns: choose another name or '
+                f"another --library."
+            )
+        _make(folder / "photos")
+        about = {"format": _FORMAT, "version": 1, "name": name, "created": _now()}
+        text = json.dumps(about | {"clew": __version__}, indent=1, ensure_ascii=False) + "\n"
+        write_file_atomically(folder / SET_FILE, text.encode())
+        return cls(name=name, folder=folder)
+
+    @classmethod
+    def open(cls, library: Path, name: str | None = None) -> "PatternSet":
+        """The set of that name; without one the only set. Raises InputError when there is none."""
+        if name is None:
+            return _only_one(library, cls.all(library))
+        folder = library / check_set_name(name)
+        if not (folder / SET_FILE).is_file():
+            raise InputError(_explain_missing(library, name, cls.all(library)))
+        return cls.at(folder)
+
+    @classmethod
+    def at(cls, folder: Path) -> "PatternSet":
+        """The set in a folder that has a set.json; raises StoreError when that is damaged."""
+        read_about(folder)
+        return cls(name=folder.name, folder=folder)  # one that was renamed goes by its new name
+
+    @classmethod
+    def all(cls, library: Path) -> list["PatternSet"]:
+        """All sets of a library, by name; none when there is no such folder."""
+        if not library.is_dir():
+            return []
+        files = sorted(library.glob(f"*/{SET_FILE}"), key=lambda file: file.parent.name.casefold())
+        return [cls(name=file.parent.name, folder=file.parent) for file in files]
+
+    def created(self) -> str:
+        return str(read_about(self.folder).get("created", ""))
+
+    def find_photos(self) -> tuple[Photo, ...]:
+        """The photos of all classes; none in a new set."""
+        if not self.photos.is_dir() or not walk(self.photos).photos:
+            return ()
+        return find_classes(self.photos, at_least=1).photos
+
+    def all_runs(self) -> list[Path]:
+        """Training runs, oldest first, finished or not."""
+        return find_runs(self.runs)
+
+    def latest_model(self) -> Path | None:
+        """The newest run that was finished."""
+        finished = [run for run in self.all_runs() if is_finished(run)]
+        return finished[-1] if finished else None
+
+    def run_folder(self) -> tuple[Path, Path | None]:
+        """Where the next training goes, and the model whose weights it starts from.
+
+        A newest run that was not finished is gone on with, unless photos have come or gone since.
+        """
+        runs, start_from = self.all_runs(), self.latest_model()
+        if runs and not is_finished(runs[-1]) and not self.changed_since(runs[-1]):
+            return runs[-1], start_from
+        return next_run(self.runs), start_from
+
+    def changed_since(self, run: Path) -> Change | None:
+        """What a run has not seen of today's photos; None when it has not got that far."""
+        return compare_photos(run, {photo.name for photo in self.find_photos()})
+
+    def add(self, path: Path, label: str, *, move: bool = False) -> Path:
+        """Put a photo into a class, under a free name; gives the photo in the set.
+
+        A picture that its class has already is not put there twice: gives that one. Raises
+        InputError for a class that cannot be a folder, and for a picture of another class.
+        """
+        return add_photo(self, path, label, move=move)
+
+
+def read_about(folder: Path) -> dict[str, Any]:
+    """What set.json says; raises StoreError when it is damaged or of another kind."""
+    path = folder / SET_FILE
+    try:
+        about = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        about = {}
+        logger.debug("%s: %s", path, error)
+    if not isinstance(about, dict) or about.get("format") != _FORMAT:
+        raise StoreError(
+            f'"{path}" is damaged or was not written by clew: restore it from a copy. The photos '
+            f'in "{folder / "photos"}" need nothing of it; a new set can import them.'
+        )
+    return about
+
+
+def _only_one(library: Path, sets: list[PatternSet]) -> PatternSet:
+    if not sets:
+        raise InputError(_explain_none(library))
+    if len(sets) > 1:
+        raise InputError(
+            f'there are {len(sets):,} sets of patterns in "{library}": name one of {_names(sets)}.'
+        )
+    return PatternSet.at(sets[0].folder)
+
+
+def _explain_missing(library: Path, name: str, sets: list[PatternSet]) -> str:
+    if not sets:
+        return f'there is no set "{name}": {_explain_none(library)}'
+    return (
+        f'there is no set "{name}" in "{library}", but {_names(sets)}: name one of these, or make '
+        f'it with "clew patterns create".'
+    )
+
+
+def _explain_none(library: Path) -> str:
+    what = "has no set of patterns" if library.is_dir() else "is not there"
+    return (
+        f'the library "{library}" {what}: make a set with "clew patterns create NAME", or say with '
+        f"--library where yours lie."
+    )
+
+
+def _names(sets: list[PatternSet], most: int = 20) -> str:
+    names = [f'"{one.name}"' for one in sets[:most]]
+    return ", ".join(names) + (f" and {len(sets) - most:,} more" if len(sets) > most else "")
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f'the folder "{folder}" cannot be made ({error.strerror}): choose another --library.'
+        ) from None
+
+
+def _now() -> str:
+    return datetime.now().astimezone().isoformat(timespec="seconds")

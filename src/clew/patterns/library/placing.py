@@ -1,0 +1,137 @@
+"""Puts a photo into a folder: whole or not at all, under a free name, never over another file."""
+
+import errno
+import itertools
+import logging
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from clew.errors import DiskFullError
+from clew.patterns.library.names import safe_file_name
+from clew.shards.manifest import sync_folder
+
+logger = logging.getLogger(__name__)
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS)
+# Hidden, so that nobody takes a half-written photo for one.
+_PART = ".clew-{}.part"
+_COUNTER = itertools.count()
+
+
+def put_photo(source: Path, folder: Path, *, move: bool = False) -> Path:
+    """Copy `source` into `folder`; with `move` it goes away where it was, once the copy is safe.
+
+    Gives the copy's path. Raises DiskFullError; what was copied before stays.
+    """
+    target = name_copy(copy_beside(source, folder), source.name)
+    sync_folder(folder)
+    if move:
+        remove_source(source)
+    return target
+
+
+def copy_beside(source: Path, folder: Path) -> Path:
+    """Copy `source` into `folder` under a hidden name, safe on the disk; gives that copy."""
+    part = folder / _PART.format(f"{os.getpid()}-{next(_COUNTER)}")
+    try:
+        with full_disk(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            _copy(source, part)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+    return part
+
+
+def name_copy(part: Path, name: str) -> Path:
+    """Give a hidden copy the photo's own name, or the next that is free; gives its path."""
+    try:
+        with full_disk(part.parent):
+            return _take_free_name(part, safe_file_name(name))
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def remove_parts(photos: Path) -> None:
+    """Throw away the hidden copies of this process, and of those that were killed."""
+    for part in photos.glob(f"*/{_PART.format('*')}"):
+        process = re.search(r"\d+", part.name)
+        if process and (int(process[0]) == os.getpid() or not psutil.pid_exists(int(process[0]))):
+            part.unlink(missing_ok=True)
+
+
+def refuse_full_disk(folder: Path, needed_bytes: int) -> None:
+    """Raises DiskFullError when so many bytes do not fit; before anything is copied."""
+    free = shutil.disk_usage(folder).free
+    if needed_bytes > free:
+        raise DiskFullError(
+            f'the photos take {needed_bytes / 1e9:,.2f} GB, the disk that holds "{folder}" has '
+            f"{free / 1e9:,.2f} GB left: make room, or put the library on another disk with "
+            f"--library. Nothing was copied."
+        )
+
+
+def _copy(source: Path, part: Path) -> None:
+    with source.open("rb") as reading, part.open("wb") as writing:
+        shutil.copyfileobj(reading, writing, 1 << 20)
+        writing.flush()
+        found = os.fstat(reading.fileno())
+        # When a photo was taken is often known by its file alone.
+        os.utime(writing.fileno(), ns=(found.st_atime_ns, found.st_mtime_ns))
+        os.fsync(writing.fileno())
+
+
+def _take_free_name(part: Path, name: str) -> Path:
+    for target in _names(part.parent, name):
+        try:
+            os.link(part, target)  # unlike a rename, it refuses a name that is taken
+            return target
+        except FileExistsError:
+            continue
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+        if not os.path.lexists(target):
+            part.rename(target)
+            return target
+    raise AssertionError("numbers do not end")
+
+
+def _names(folder: Path, name: str) -> Iterator[Path]:
+    path = folder / name
+    yield path
+    for number in itertools.count(2):
+        yield path.with_name(f"{path.stem}-{number}{path.suffix}")
+
+
+def remove_source(source: Path) -> None:
+    """Take away a photo that was copied; one that may not be is named in the log."""
+    try:
+        source.unlink()
+    except OSError as error:
+        logger.warning(
+            '"%s" was copied, but cannot be taken away from where it was (%s): delete it yourself.',
+            source,
+            error.strerror,
+        )
+
+
+@contextmanager
+def full_disk(folder: Path) -> Iterator[None]:
+    """Turns the system's "no space left" into a sentence with a way on."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        raise DiskFullError(
+            f'the disk that holds "{folder}" is full. What was copied before is kept, nothing was '
+            f"taken away: make room, then give the same command again."
+        ) from error

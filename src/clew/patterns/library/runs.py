@@ -1,0 +1,68 @@
+"""The training runs of a set: which is its model, which is gone on with, what is new since."""
+
+import csv
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_RUN = re.compile(r"\d{3,}")
+RESULTS = "results.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """Photos that a run did not see, and those it saw that are gone now."""
+
+    new: int
+    gone: int
+
+    def __bool__(self) -> bool:
+        return self.new + self.gone > 0
+
+
+def find_runs(folder: Path) -> list[Path]:
+    """Oldest first, finished or not."""
+    if not folder.is_dir():
+        return []
+    found = [run for run in folder.iterdir() if _RUN.fullmatch(run.name) and run.is_dir()]
+    return sorted(found, key=lambda run: int(run.name))
+
+
+def next_run(folder: Path) -> Path:
+    runs = find_runs(folder)
+    return folder / f"{int(runs[-1].name) + 1 if runs else 1:03d}"
+
+
+def is_finished(run: Path) -> bool:
+    """Whether a training ended in this folder: then it is a model."""
+    return (run / RESULTS).is_file() and (run / "best.safetensors").is_file()
+
+
+def read_results(run: Path) -> dict[str, Any]:
+    """What results.json holds; nothing where it is not there or damaged."""
+    try:
+        results = json.loads((run / RESULTS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return results if isinstance(results, dict) else {}
+
+
+def compare_photos(run: Path, names: set[str]) -> Change | None:
+    """What changed in a set since a run looked at it; None when the run has not got that far.
+
+    `names` are the photos of now, by their path in the folder of photos.
+    """
+    if not (run / "splits.csv").is_file():
+        return None
+    used, left_out = _read_names(run / "splits.csv"), _read_names(run / "left_out.csv")
+    return Change(new=len(names - used - left_out), gone=len(used - names))
+
+
+def _read_names(path: Path) -> set[str]:
+    try:
+        with path.open(encoding="utf-8", errors="surrogateescape", newline="") as file:
+            return {row["name"] for row in csv.DictReader(file) if row.get("name")}
+    except FileNotFoundError:
+        return set()

@@ -1,0 +1,143 @@
+"""review.json: every decision, written before anything is done, so that a kill loses none."""
+
+import hashlib
+import json
+from collections import defaultdict
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from clew.errors import StoreError
+from clew.shards.manifest import write_file_atomically
+from clew.version import __version__
+
+NOTES_NAME = "review.json"
+_FORMAT = "clew-review"
+_VERSION = 1
+_CHUNK = 1 << 20
+
+Action = Literal["approved", "corrected", "skipped"]
+# What is still to do: put the photo into its class; take the original away; undo both; nothing.
+Step = Literal["place", "take away", "take back", "done"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Decision:
+    """What a person said about one photo, and what came of it.
+
+    `bytes`, `modified_ns` and `digest` (of the file's bytes) are how the photo is known again.
+    `placed` is the photo in its class, below the folder of classes; `is_new` that it was not there
+    before.
+    """
+
+    name: str
+    path: str
+    bytes: int
+    modified_ns: int
+    digest: str
+    action: Action
+    label: str | None = None
+    guess: str | None = None
+    probability: float | None = None
+    moves: bool = False
+    step: Step = "done"
+    placed: str | None = None
+    is_new: bool = False
+    decided: str = ""
+
+    @property
+    def is_skip(self) -> bool:
+        return self.action == "skipped"
+
+
+class Notes:
+    """The decisions of all reviews of one model or set. Every change is on disk when it returns."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.decisions: list[Decision] = _read(path)
+        self._lines = [_line(decision) for decision in self.decisions]
+        self._by_path: dict[str, Decision] = {}
+        self._by_bytes: dict[int, list[Decision]] = defaultdict(list)
+        for decision in self.decisions:
+            self._index(decision)
+
+    def add(self, decision: Decision) -> Decision:
+        self.decisions.append(decision)
+        self._lines.append(_line(decision))
+        self._index(decision)
+        self._write()
+        return decision
+
+    def change(self, decision: Decision, **changes: Any) -> Decision:
+        """The decision with other values, in its place."""
+        changed = replace(decision, **changes)
+        place = self.decisions.index(decision)
+        self.decisions[place], self._lines[place] = changed, _line(changed)
+        self._forget(decision)
+        self._index(changed)
+        self._write()
+        return changed
+
+    def drop(self, decision: Decision) -> None:
+        place = self.decisions.index(decision)
+        del self.decisions[place], self._lines[place]
+        self._forget(decision)
+        self._write()
+
+    def find(self, path: Path) -> Decision | None:
+        """What was decided about this photo, under this or another name. Raises OSError when it
+        is gone. Files are read only where another of the same length was decided on."""
+        state = path.stat()
+        known = self._by_path.get(str(path))
+        if known and (known.bytes, known.modified_ns) == (state.st_size, state.st_mtime_ns):
+            return known
+        alike = self._by_bytes.get(state.st_size)
+        if not alike:
+            return None
+        digest = digest_file(path)
+        return next((one for one in reversed(alike) if one.digest == digest), None)
+
+    def _index(self, decision: Decision) -> None:
+        self._by_path[decision.path] = decision
+        self._by_bytes[decision.bytes].append(decision)
+
+    def _forget(self, decision: Decision) -> None:
+        self._by_path.pop(decision.path, None)
+        self._by_bytes[decision.bytes].remove(decision)
+
+    def _write(self) -> None:
+        """One line a decision, put into words once: thousands do not slow the next one down."""
+        about = {"format": _FORMAT, "version": _VERSION, "clew_version": __version__}
+        opening = json.dumps(about).removesuffix("}")
+        lines = ",\n".join(self._lines)
+        content = f'{opening}, "decisions": [\n{lines}\n]}}\n'
+        write_file_atomically(self.path, content.encode())
+
+
+def _line(decision: Decision) -> str:
+    return json.dumps(asdict(decision))  # escaped: names may hold bytes that are no text
+
+
+def digest_file(path: Path) -> str:
+    """blake2b-128 of the file's bytes."""
+    digest = hashlib.blake2b(digest_size=16)
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _read(path: Path) -> list[Decision]:
+    try:
+        raw = json.loads(path.read_bytes())
+        if raw["format"] != _FORMAT or raw["version"] != _VERSION:
+            raise ValueError(f"it is version {raw['version']} of {raw['format']}")
+        return [Decision(**decision) for decision in raw["decisions"]]
+    except FileNotFoundError:
+        return []
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise StoreError(
+            f'"{path}", the notes of earlier reviews, cannot be read ({error}): put back a copy, '
+            f"or rename it to begin anew (photos that were decided on are then asked again)."
+        ) from None

@@ -1,0 +1,156 @@
+"""Makes a review ready: whose photos, which questions, where the answers go, what comes next."""
+
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import filelock
+
+from clew.errors import InputError, StoreLockedError
+from clew.patterns.identify.results import (
+    IDENTIFIED_FILE,
+    Identification,
+    find_newest,
+    read_identified,
+)
+from clew.patterns.library import LIBRARY, Chosen, PatternSet
+from clew.patterns.library.runs import read_results
+from clew.patterns.photos.photo import natural_order
+from clew.patterns.review.carrying import Carrier
+from clew.patterns.review.notes import NOTES_NAME, Notes
+from clew.patterns.review.queue import make_queue
+from clew.patterns.review.session import Review
+from clew.patterns.review.shelf import Shelf
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReviewConfig:
+    """What to review.
+
+    `identified` is an identified.json or its folder, by default the newest of the model or set;
+    `data` the folder with a folder a class that takes the photos, by default the one trained on;
+    `every` asks about photos the model was sure of too, and about those skipped before.
+    """
+
+    identified: Path | None = None
+    data: Path | None = None
+    every: bool = False
+    moves: bool = False
+
+
+@contextmanager
+def open_review(chosen: Chosen, config: ReviewConfig) -> Iterator[Review]:
+    """The review, while no other process reviews the same. Raises InputError when nothing was
+    identified yet or nobody knows where the photos go, StoreLockedError."""
+    home = chosen.pattern_set.folder if chosen.pattern_set else chosen.model
+    identification = _read_newest(chosen, home, config)
+    shelf = _open_shelf(chosen, config)
+    with _only_one(home):
+        notes = Notes(home / NOTES_NAME)
+        carrier = Carrier(shelf, notes)
+        carrier.finish()
+        queue = make_queue(identification, notes, every=config.every)
+        yield Review(
+            queue,
+            carrier,
+            _classes(identification, chosen, shelf),
+            moves=config.moves,
+            next_command=_next_command(chosen, config),
+            again_command=_again_command(chosen, config, home),
+        )
+
+
+def _read_newest(chosen: Chosen, home: Path, config: ReviewConfig) -> Identification:
+    path = config.identified or find_newest(home)
+    if path is None:
+        which = _which(chosen)
+        raise InputError(
+            f'there is nothing to review: no photos were identified yet. Run "clew patterns '
+            f'identify FOLDER {which}" first.'
+        )
+    if not path.exists():
+        raise InputError(f'there is no "{path}": give the --output-dir of an identify.')
+    return read_identified(path / IDENTIFIED_FILE if path.is_dir() else path)
+
+
+def _open_shelf(chosen: Chosen, config: ReviewConfig) -> Shelf:
+    folder = config.data or chosen.classes_folder
+    if folder is None:
+        raise InputError(
+            f'the folder of photos that "{chosen.model}" was trained on is gone: say with --data '
+            f"which folder, with a folder a class, takes the photos."
+        )
+    if not folder.is_dir():
+        raise InputError(f'there is no folder "{folder}": give one with a folder a class.')
+    if chosen.pattern_set is not None and config.data is None:
+        return Shelf(folder, chosen.pattern_set.add)
+    return Shelf(folder)
+
+
+def _classes(identification: Identification, chosen: Chosen, shelf: Shelf) -> list[str]:
+    """Those of the model, and those whose folders came since."""
+    trained = identification.settings.get("classes") or _results(chosen).get("classes") or []
+    guessed = {label for photo in identification.photos for label, _ in photo.best}
+    return sorted({*map(str, trained), *guessed, *shelf.classes()}, key=natural_order)
+
+
+def _next_command(chosen: Chosen, config: ReviewConfig) -> str:
+    """Training again, from the last weights."""
+    train = ["clew", "patterns", "train"]
+    if chosen.pattern_set is not None and config.data is None:
+        return shlex.join([*train, *_set_words(chosen.pattern_set)])
+    folder = config.data or _results(chosen).get("data", {}).get("folder") or chosen.classes_folder
+    flags = ["--data", str(folder), "--start-from", str(chosen.model)]
+    return shlex.join([*train, *flags, "--output-dir", str(_free_name(chosen.model))])
+
+
+def _again_command(chosen: Chosen, config: ReviewConfig, home: Path) -> str:
+    """What goes on with the questions that are left, without identifying anew."""
+    words = ["clew", "patterns", "review"]
+    if chosen.pattern_set is not None:
+        words += _set_words(chosen.pattern_set)
+    else:
+        words += ["--model", str(chosen.model)]
+    newest = find_newest(home)
+    if config.identified not in (None, newest, newest and newest.parent):
+        words += ["--identified", str(config.identified)]
+    words += ["--data", str(config.data)] if config.data is not None else []
+    words += ["--move"] if config.moves else []
+    return shlex.join([*words, *(["--all"] if config.every else [])])
+
+
+def _set_words(pattern_set: PatternSet) -> list[str]:
+    library = pattern_set.folder.parent
+    where = [] if library == LIBRARY else ["--library", str(library)]
+    return [pattern_set.name, *where]
+
+
+def _free_name(model: Path) -> Path:
+    numbers = range(2, 10_000)
+    names = (model.with_name(f"{model.name}-{number}") for number in numbers)
+    return next(name for name in names if not name.exists())
+
+
+def _results(chosen: Chosen) -> dict[str, Any]:
+    return read_results(chosen.model)
+
+
+def _which(chosen: Chosen) -> str:
+    if chosen.pattern_set is None:
+        return f"--model {shlex.quote(str(chosen.model))}"
+    return f"--name {shlex.quote(chosen.pattern_set.name)}"
+
+
+@contextmanager
+def _only_one(home: Path) -> Iterator[None]:
+    try:
+        with filelock.FileLock(home / ".review.lock", blocking=False):
+            yield
+    except filelock.Timeout:
+        raise StoreLockedError(
+            f'another review of "{home}" is going on: end that one first (q at the terminal, '
+            f'"Finish" on the page).'
+        ) from None

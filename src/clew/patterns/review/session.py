@@ -1,0 +1,151 @@
+"""A review as it goes on: one question after the other, each answer carried out at once."""
+
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from clew.errors import InputError
+from clew.patterns.library.names import check_class_name
+from clew.patterns.review.carrying import Carrier
+from clew.patterns.review.choices import Choice, find_label, list_choices
+from clew.patterns.review.notes import Action, Decision, digest_file
+from clew.patterns.review.queue import Question, Queue
+
+
+class Review:
+    """The questions of a queue, in order; the terminal and the page both go through it.
+
+    `next_command` is what to run afterwards, `again_command` goes on with what is left. Threads
+    that share it hold `lock`.
+    """
+
+    def __init__(
+        self,
+        queue: Queue,
+        carrier: Carrier,
+        classes: Sequence[str],
+        *,
+        moves: bool = False,
+        next_command: str = "",
+        again_command: str = "",
+    ) -> None:
+        self.queue, self.classes, self.moves = queue, list(classes), moves
+        self.next_command, self.again_command = next_command, again_command
+        self.lock = threading.RLock()
+        self._carrier, self._known = carrier, set(classes)
+        # What this review decided, the last at the end; None for a photo that was gone.
+        self._answers: list[Decision | None] = []
+
+    @property
+    def place(self) -> int:
+        """How many are answered: the number of the open question, from 0."""
+        return len(self._answers)
+
+    @property
+    def current(self) -> Question | None:
+        """The question that is open; None when all are answered."""
+        return self.queue.questions[self.place] if self.place < len(self.queue.questions) else None
+
+    @property
+    def folder(self) -> str:
+        """Where the photos go: the folder that has a folder a class."""
+        return str(self._carrier.shelf.folder)
+
+    def counts(self) -> Counter[str]:
+        """How many this review approved, corrected and skipped."""
+        return Counter(answer.action for answer in self._answers if answer is not None)
+
+    def new_classes(self) -> dict[str, int]:
+        """Classes that have their first photos from this review, and how many they have."""
+        given = Counter(answer.label for answer in self._answers if answer is not None)
+        return {one: given[one] for one in self.classes if given[one] and one not in self._known}
+
+    def describe(self, decision: Decision) -> str:
+        """What came of an answer, for a person."""
+        where = f"{self.folder}/{decision.placed}"
+        if not decision.is_new:
+            return f"{decision.label}: there already, as {where}"
+        if decision.moves:
+            return f"{decision.label}: moved to {where}"
+        but = " (the original could not be taken away)" if self.moves else ""
+        return f"{decision.label}: copied to {where}{but}"
+
+    def choices(self) -> list[Choice]:
+        """The classes with their keys, for the open question."""
+        return list_choices(self.classes, self._open_question())
+
+    def approve(self) -> Decision:
+        """The model's best guess is right. Raises InputError when the photo is gone."""
+        return self._answer("approved", self._open_question().best.label)
+
+    def correct(self, label: str) -> Decision:
+        """It is of that class, perhaps a new one. Raises InputError for an impossible name."""
+        label = find_label(self.classes, label) or check_class_name(label)
+        is_guess = label == self._open_question().best.label
+        decision = self._answer("approved" if is_guess else "corrected", label)
+        if label not in self.classes:
+            self.classes.append(label)
+        return decision
+
+    def skip(self) -> None:
+        """Leave the photo where it is; it is not asked about again."""
+        question = self._open_question()
+        try:
+            decision = self._carrier.notes.add(self._decision(question, "skipped"))
+        except FileNotFoundError:
+            self._answers.append(None)  # there is nothing left to note
+        else:
+            self._answers.append(decision)
+
+    def undo(self) -> Question:
+        """Take the last answer back, and ask again. Raises InputError when there is none, or when
+        the photo cannot be put back."""
+        if not self._answers:
+            raise InputError("there is nothing to undo: no photo was decided in this review yet.")
+        answer = self._answers[-1]
+        if answer is not None:
+            self._carrier.take_back(answer)
+        self._answers.pop()
+        self._forget_unused_classes()
+        return self.queue.questions[self.place]
+
+    def _forget_unused_classes(self) -> None:
+        """A new class that was a slip is not offered again."""
+        used = {answer.label for answer in self._answers if answer is not None}
+        self.classes = [one for one in self.classes if one in self._known or one in used]
+
+    def _open_question(self) -> Question:
+        if self.current is None:
+            raise InputError("all photos are decided: there is no open question.")
+        return self.current
+
+    def _answer(self, action: Action, label: str) -> Decision:
+        question = self._open_question()
+        try:
+            decision = self._decision(question, action, label)
+        except OSError as error:
+            raise InputError(
+                f'the photo "{question.path}" cannot be read any more ({error.strerror}): put it '
+                f"back, or skip it."
+            ) from None
+        decision = self._carrier.carry_out(self._carrier.notes.add(decision))
+        self._answers.append(decision)
+        return decision
+
+    def _decision(self, question: Question, action: Action, label: str | None = None) -> Decision:
+        state = question.path.stat()
+        return Decision(
+            name=question.name,
+            path=str(question.path),
+            bytes=state.st_size,
+            modified_ns=state.st_mtime_ns,
+            digest=digest_file(question.path),
+            action=action,
+            label=label,
+            guess=question.best.label,
+            probability=round(question.best.probability, 6),
+            moves=self.moves and label is not None,
+            step="done" if label is None else "place",
+            decided=datetime.now(UTC).isoformat(timespec="seconds"),
+        )

@@ -1,0 +1,174 @@
+"""The review at a terminal: a photo, the guesses, one key."""
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from clew.errors import InputError
+from clew.patterns.library.names import check_class_name
+from clew.patterns.photos.decode import PhotoError
+from clew.patterns.review.choices import Choice, find_alike, find_label
+from clew.patterns.review.keys import Keys
+from clew.patterns.review.notes import Decision
+from clew.patterns.review.pictures import draw_blocks
+from clew.patterns.review.queue import Question
+from clew.patterns.review.session import Review
+from clew.patterns.review.wording import percent_text, safe_text
+
+_BAR = 24
+_MOST_CHOICES = 12
+# Lines of a terminal that the guesses and the keys take; the photo has the rest.
+_OTHER_LINES = 8
+_MOST_ROWS, _FEWEST_ROWS, _MOST_COLUMNS = 24, 6, 72
+_COLOURS = ("256", "truecolor")
+_HELP = (
+    "Enter or a: the likeliest class is right. A number: that one. c: type a class, or a new one. "
+    "s: skip, it is not asked again. u: undo. q: quit, the rest is asked next time."
+)
+
+
+class Dialogue:
+    """Asks the questions of a review until they are answered, or a person quits."""
+
+    def __init__(self, console: Console, review: Review, keys: Keys) -> None:
+        self._console, self._review, self._keys = console, review, keys
+
+    def run(self) -> None:
+        while self._ask_all() and self._wants_back():
+            pass
+
+    def _ask_all(self) -> bool:
+        """False where a person quit."""
+        while (question := self._review.current) is not None:
+            self._show(question)
+            if not self._decide(question):
+                return False
+        return True
+
+    def _wants_back(self) -> bool:
+        """After the last photo: a slip there can be undone like any other."""
+        self._say("all photos are decided: Enter to end, u to undo the last", style="dim")
+        while (answer := self._keys.read()) is not None and answer.casefold() == "u":
+            try:
+                self._review.undo()
+                return True
+            except InputError as error:
+                self._say(str(error), style="yellow")
+        return False
+
+    def _decide(self, question: Question) -> bool:
+        """Takes keys until one changed something; False to quit."""
+        while True:
+            answer = self._keys.read()
+            if answer is None or answer.casefold() == "q":
+                return False
+            try:
+                if self._answer(question, answer):
+                    return True
+            except InputError as error:
+                self._say(str(error), style="yellow")
+
+    def _answer(self, question: Question, answer: str) -> bool:
+        """Whether another question is open now."""
+        word, _, rest = answer.partition(" ")
+        key = word.casefold()
+        if key in ("", "a"):
+            self._tell(self._review.approve())
+        elif key == "s":
+            self._review.skip()
+            self._say(f"skipped: {question.name}", style="dim")
+        elif key == "u":
+            self._say(f"undone: {self._review.undo().name} is asked again", style="dim")
+        elif key in ("c", "/"):
+            return self._correct(rest)
+        elif key.isdigit():
+            return self._choose(key)
+        else:
+            self._say(_HELP, style="dim")
+            return False
+        return True
+
+    def _choose(self, number: str) -> bool:
+        label = self._numbered(number)
+        if label is None:
+            self._say(f"{number} stands for no class: see the list, or press c and type the class.")
+            return False
+        self._tell(self._review.correct(label))
+        return True
+
+    def _correct(self, typed: str) -> bool:
+        typed = typed.strip() or self._keys.ask("class: ", self._review.classes) or ""
+        known = find_label(self._review.classes, typed) or self._numbered(typed)
+        if typed and known is None:
+            check_class_name(typed)
+        if not typed or (known is None and not self._wants_new(typed)):
+            self._say("nothing changed", style="dim")
+            return False
+        self._tell(self._review.correct(known or typed))
+        return True
+
+    def _numbered(self, number: str) -> str | None:
+        labels = {choice.key: choice.label for choice in self._review.choices()}
+        return labels.get(number)
+
+    def _wants_new(self, typed: str) -> bool:
+        alike = find_alike(self._review.classes, typed)
+        perhaps = f" (there is {', '.join(alike)})" if alike else ""
+        question = f'"{safe_text(typed)}" is a new class{safe_text(perhaps)}: make it? [y/N] '
+        return (self._keys.ask(question) or "").casefold() in ("y", "yes")
+
+    def _tell(self, decision: Decision) -> None:
+        self._say(self._review.describe(decision), style="green")
+
+    def _show(self, question: Question) -> None:
+        number, total = self._review.place + 1, len(self._review.queue.questions)
+        self._console.print()
+        title = f"[bold]{number:,} of {total:,}[/bold]  {escape(safe_text(question.name))}"
+        self._console.print(title, soft_wrap=True)
+        self._draw(question)
+        self._console.print(self._table())
+        best = question.best.label
+        self._say(f"Enter: {best} · number or c: another · s skip · u undo · q quit", style="dim")
+
+    def _draw(self, question: Question) -> None:
+        if not self._console.is_terminal or self._console.color_system not in _COLOURS:
+            self._say(str(question.path))
+            return
+        choices = min(_MOST_CHOICES, len(self._review.classes))
+        rows = max(_FEWEST_ROWS, min(_MOST_ROWS, self._console.height - choices - _OTHER_LINES))
+        columns = min(_MOST_COLUMNS, self._console.width)
+        try:
+            self._console.print(draw_blocks(question.path, columns=columns, rows=rows))
+        except PhotoError as error:
+            self._say(f"the photo cannot be shown: {error.reason}", style="yellow")
+
+    def _table(self) -> Table:
+        table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+        choices = self._review.choices()
+        shown = self._most_useful(choices)
+        best = self._review.current.best.label if self._review.current else None
+        for choice in shown:
+            key = Text(choice.key, style="bold" if len(choice.key) == 1 else "dim")
+            style = "bold" if choice.label == best else ""
+            table.add_row(key, Text(safe_text(choice.label), style=style), *_sureness(choice))
+        if len(shown) < len(choices):
+            more = f"and {len(choices) - len(shown):,} more: press c and type"
+            table.add_row("", Text(more, style="dim"))
+        return table
+
+    def _most_useful(self, choices: list[Choice]) -> list[Choice]:
+        """All, or where there are many: those that the model guessed or that have a key."""
+        if len(choices) <= _MOST_CHOICES:
+            return choices
+        return [one for one in choices if len(one.key) == 1 or one.probability is not None]
+
+    def _say(self, text: str, style: str | None = None) -> None:
+        self._console.print(safe_text(text), style=style, markup=False, soft_wrap=True)
+
+
+def _sureness(choice: Choice) -> tuple[Text, Text]:
+    if choice.probability is None:
+        return Text(), Text()
+    bar = "\N{FULL BLOCK}" * max(1, round(_BAR * choice.probability))
+    return Text(bar, style="cyan"), Text(percent_text(choice.probability), style="dim")

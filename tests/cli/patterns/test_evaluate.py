@@ -1,0 +1,89 @@
+"""clew patterns evaluate: what it prints, and bad input."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clew.patterns.training import train_patterns
+from tests.patterns.training.making import COLOURS, small_run, write_photos
+from tests.stores import one_thread
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A trained model beside its photos. Shared: look, do not touch."""
+    folder = tmp_path_factory.mktemp("evaluated")
+    write_photos(folder / "photos", dict.fromkeys(COLOURS, 7))
+    with one_thread():
+        train_patterns(small_run(folder / "photos", folder / "model", epochs=2))
+    return folder / "model"
+
+
+@pytest.fixture
+def folder(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder of a user, with a model and other photos."""
+    shutil.copytree(model, tmp_path / "model")
+    write_photos(tmp_path / "others", dict.fromkeys(COLOURS, 4), first=100)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_other_photos_are_measured_on(run: Any, folder: Path) -> None:
+    (folder / "others" / "azul" / "empty.jpg").touch()
+    ended = run("patterns", "evaluate", "--model", "model", "--data", "others")
+    assert ended.code == 0, ended.err
+    out = "model/evaluated/others"
+    for line in (
+        rf"12 photos of {re.escape(str(folder / 'others'))} are measured on",
+        rf"left out: 1 file \(1 empty\): each with its reason in {out}/left_out.csv",
+        r"test accuracy \d+\.\d% \(95% interval \d+\.\d% to \d+\.\d%\): \d+ of 12 photos right",
+        r"on the test photos of its own training it was \d+\.\d%",
+        rf"report: {out}/report.html",
+        rf"all figures: {out}/results.json",
+    ):
+        assert re.search(f"^{line}$", ended.out, re.M), f"{line}\n{ended.out}"
+    assert json.loads((folder / out / "results.json").read_text())["test_photos"] == 12
+
+
+def test_photos_it_has_learnt_from_are_told(run: Any, folder: Path, model: Path) -> None:
+    photos = model.parent / "photos"
+    ended = run("patterns", "evaluate", "--model", "model", "--data", photos)
+    assert ended.code == 0, ended.err
+    assert "left out: 18 files (18 seen)" in ended.out and "3 photos of " in ended.out
+    learnt = (folder / "model" / "splits.csv").read_text(encoding="utf-8").splitlines()[1:]
+    for name, _, split, _ in (line.split(",") for line in learnt):
+        if split == "train":
+            (folder / "seen" / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(photos / name, folder / "seen" / name)
+    ended = run("patterns", "evaluate", "--model", "model", "--data", "seen")
+    assert "careful: the model has learnt from every one of these photos" in ended.out
+
+
+def test_two_folders_of_one_name_have_figures_each(run: Any, folder: Path) -> None:
+    write_photos(folder / "b" / "others", {"azul": 2}, first=200)
+    for data in ("others", "b/others", "others"):
+        assert run("patterns", "evaluate", "--model", "model", "--data", data).code == 0
+    found = {path.name for path in (folder / "model" / "evaluated").iterdir()}
+    assert found == {"others", "others 2"}
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--model", "nowhere", "--data", "others"], 'there is no model at "nowhere"'),
+        (["--model", "model", "--data", "nowhere"], '"nowhere"'),
+        (["--model", "model", "--data", "cats"], 'does not know: "cats"'),
+        (["--data", "others"], 'the library "patterns" is not there'),
+    ],
+)
+def test_wrong_use_gets_one_sentence_and_2(
+    run: Any, folder: Path, words: list[str], sentence: str
+) -> None:
+    write_photos(folder / "cats", {"cats": 2, "azul": 2}, first=100)
+    ended = run("patterns", "evaluate", *words)
+    assert ended.code == 2
+    assert sentence in ended.err and len(ended.err.splitlines()) == 1

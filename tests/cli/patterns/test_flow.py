@@ -1,0 +1,86 @@
+"""clew patterns flow: from folders of photos to a model that was put to use and corrected."""
+
+import io
+import re
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clew.patterns.library import PatternSet
+from tests.patterns.library.making import contents, draw, make_photos
+
+QUICK = ("--epochs", 1, "--device", "cpu")
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Sets lie in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_one_command_does_it_all_and_given_again_it_goes_on(
+    run: Any, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_photos(here / "my photos", {"cats": 6, "dogs 🐶": 6})
+    make_photos(here, {"new": 2}, first_seed=50)
+    flow = ("patterns", "flow", "animals", "--from", "my photos", *QUICK)
+
+    first = run(*flow, "--identify", "new")
+    assert first.code == 0, first.err
+    steps = ("made the set", "\nimport\n", "all ", "\ntrain\n", "test accuracy", "\nidentify\n")
+    places = [first.out.index(step) for step in steps]
+    assert places == sorted(places)
+    assert (here / "patterns/animals/runs/001/results.json").exists()
+    assert (here / "patterns/animals/identified/new/identified.json").exists()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+    monkeypatch.setattr(sys, "stdin", io.StringIO("q\n"))
+    again = run(*flow, "--review")
+    assert again.code == 0, again.err
+    assert re.search(r"^all +0 +12 +0 *$", again.out, re.MULTILINE)
+    assert "no photo has come or gone" in again.out and "test accuracy" in again.out
+    assert "made the set" not in again.out
+    assert re.search(r"\nreview\n\d+ photos? to look at", again.out)
+    assert not (here / "patterns/animals/runs/002").exists()
+
+    draw(here / "my photos/cats/new.png", 70)
+    more = run(*flow)
+    assert more.code == 0, more.err
+    assert re.search(r"^all +1 +12 +0 *$", more.out, re.MULTILINE)
+    assert "the weights in patterns/animals/runs/001" in more.out
+    assert (here / "patterns/animals/runs/002/results.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([], 'there is no set "new" in "patterns" yet: say with --from where its photos are'),
+        (["--from", "nowhere"], 'the folder "nowhere" '),
+        (["--from", "in", "--identify", "empty"], "no photos"),
+        (["--from", "in", "--review"], "say with --identify which photos to look at"),
+        (["--from", "in", "--web"], "say with --identify which photos to look at"),
+    ],
+)
+def test_what_will_go_wrong_is_said_before_anything_is_done(
+    run: Any, here: Path, words: list[str], sentence: str
+) -> None:
+    make_photos(here / "in", {"cats": 3, "dogs": 3})
+    (here / "empty").mkdir()
+    before = contents(here)
+    ended = run("patterns", "flow", "new", *words)
+    assert ended.code == 2
+    assert sentence in ended.err
+    assert contents(here) == before
+
+
+def test_a_set_that_cannot_be_trained_keeps_its_photos(run: Any, here: Path) -> None:
+    make_photos(here / "in", {"cats": 3})
+    ended = run("patterns", "flow", "animals", "--from", "in", *QUICK)
+    assert ended.code == 2
+    assert "one class only" in ended.err
+    assert len(PatternSet.open(here / "patterns").find_photos()) == 3

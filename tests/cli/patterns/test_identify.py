@@ -1,0 +1,108 @@
+"""clew patterns identify: what it prints, where the results are, and bad input."""
+
+import io
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.patterns.identify.conftest import colour_folder
+from tests.patterns.identify.making import COLOURS, draw_doubtful, draw_photo, make_folder
+
+__all__ = ["colour_folder"]
+
+
+@pytest.fixture
+def model(colour_folder: Path, tmp_path: Path) -> Path:
+    """Results go beside a model: each test has its own."""
+    return Path(shutil.copytree(colour_folder, tmp_path / "mi modelo"))
+
+
+def test_a_few_photos_are_told_one_by_one(run: Any, model: Path, tmp_path: Path) -> None:
+    photos = make_folder(tmp_path / "fotos ñ 📷")
+    ended = run("patterns", "identify", photos, "--model", model)
+    assert ended.code == 0, ended.err
+    assert "10 photos identified, none doubtful, 3 cannot be read" in ended.out
+    assert "foto 0 <b>&amp;.png" in ended.out and "azul ñ" in ended.out
+    assert "the file is empty (0 bytes)" in ended.out
+    out = model / "identified" / "fotos ñ 📷"
+    assert f"page in {out / 'identified.html'}\n" in ended.out
+    for name in ("identified.html", "identified.csv", "identified.json", "contact_sheet.jpg"):
+        assert (out / name).exists()
+
+
+def test_many_photos_are_told_class_by_class(run: Any, model: Path, tmp_path: Path) -> None:
+    for number in range(30):
+        draw_photo(tmp_path / "many" / f"{number}.png", list(COLOURS)[number % 3], seed=number)
+    for number in range(3):
+        (tmp_path / "many" / f"bad {number}.gif").write_bytes(b"")
+    ended = run("patterns", "identify", tmp_path / "many", "--model", model, "--thumbnails", 6)
+    assert ended.code == 0, ended.err
+    assert "30 photos to identify" not in ended.out and "33 photos to identify" in ended.out
+    assert "note: Thumbnails show 6 of 30 photos" in ended.out
+    assert "bad 2.gif" in ended.out
+
+
+def test_all_doubtful_is_no_failure_and_says_what_to_do(
+    run: Any, model: Path, tmp_path: Path
+) -> None:
+    draw_doubtful(tmp_path / "a b.png")
+    out = tmp_path / "out"
+    ended = run(
+        *("patterns", "identify", tmp_path / "a b.png", "--model", model),
+        *("--threshold", 1, "--top-k", 2, "--output-dir", out, "--copy-to", tmp_path / "sorted"),
+    )
+    assert ended.code == 0, ended.err
+    assert "0 of 1 photo identified, 1 doubtful" in ended.out and "(doubtful)" in ended.out
+    review = f"clew patterns review --model '{model}' --identified {out}"
+    assert f"look at the doubtful ones with: {review}\n" in ended.out
+    assert (tmp_path / "sorted" / "_doubtful" / "a b.png").exists()
+    assert f"1 photo copied to {tmp_path / 'sorted'}\n" in ended.out
+    listed = json.loads((out / "identified.json").read_text(encoding="utf-8"))
+    assert len(listed["photos"][0]["best"]) == 2
+
+
+def test_review_follows_at_once(
+    run: Any, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw_doubtful(tmp_path / "a.png")
+    photos = tmp_path / "photos"
+    draw_photo(photos / "green" / "1.png", "green")
+    results = json.loads((model / "results.json").read_text(encoding="utf-8"))
+    results |= {"classes": list(COLOURS), "data": {"folder": str(photos)}}
+    (model / "results.json").write_text(json.dumps(results), encoding="utf-8")
+    monkeypatch.setattr(sys, "stdin", io.StringIO("q\n"))
+    arguments = ("--model", model, "--threshold", 1, "--review")
+    ended = run("patterns", "identify", tmp_path / "a.png", *arguments)
+    assert ended.code == 0, ended.err
+    assert "1 photo to look at" in ended.out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--threshold", 60), "--threshold 60 must lie between 0 and 1"),
+        (("--top-k", 0), "--top-k 0 must be 1 or more"),
+        (("--device", "cuda:99"), "cuda:99"),
+        (("--name", "animals"), "two models"),
+    ],
+)
+def test_wrong_use_ends_with_2(
+    run: Any, model: Path, tmp_path: Path, options: tuple[object, ...], message: str
+) -> None:
+    photo = draw_photo(tmp_path / "a.png", "red")
+    ended = run("patterns", "identify", photo, "--model", model, *options)
+    assert ended.code == 2 and message in ended.err
+
+
+def test_no_photos_and_no_model_end_with_2(run: Any, model: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    empty = run("patterns", "identify", tmp_path / "empty", "--model", model)
+    assert empty.code == 2 and "photos" in empty.err
+    gone = run("patterns", "identify", tmp_path / "gone", "--model", model)
+    assert gone.code == 2 and "gone" in gone.err
+    untrained = run("patterns", "identify", tmp_path / "empty", "--model", tmp_path / "empty")
+    assert untrained.code == 2 and "holds no trained model" in untrained.err

@@ -1,0 +1,167 @@
+"""clew patterns create, import, list, info: what they print, what is next, and bad input."""
+
+import json
+import re
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clew.patterns.library import PatternSet
+from clew.patterns.library.placing import name_copy
+from tests.patterns.library.making import contents, draw, make_photos, pretend_trained
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Sets lie in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_create_says_what_to_do_next(run: Any, here: Path) -> None:
+    ended = run("patterns", "create", "my cats")
+    assert ended.code == 0, ended.err
+    assert 'made the set "my cats" in patterns/my cats\n' in ended.out
+    assert "clew patterns import 'my cats' DIR\n" in ended.out
+    assert "clew patterns flow 'my cats' --from DIR\n" in ended.out
+    assert (here / "patterns/my cats/photos").is_dir()
+
+
+def test_create_elsewhere_names_that_place_in_what_is_next(run: Any) -> None:
+    ended = run("patterns", "create", "cats", "--library", "an other")
+    assert "clew patterns import cats DIR --library 'an other'\n" in ended.out
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["create", "a/b"], 'clew: "a/b" cannot be the name of a set: it has a "/" in it'),
+        (["create", "there"], 'there is a set "there" in "patterns" already'),
+        (["import", "missing", "photos"], 'there is no set "missing" in "patterns", but "there"'),
+        (["import", "there", "nowhere"], 'the folder "nowhere" '),
+        (["import", "there", "photos", "--label", "."], "cannot be the name of a class"),
+        (["info", "missing"], 'there is no set "missing"'),
+        (["info", "--library", "x"], 'the library "x" is not there: make a set'),
+    ],
+)
+def test_wrong_use_gets_one_sentence_and_2(
+    run: Any, here: Path, words: list[str], sentence: str
+) -> None:
+    PatternSet.create(here / "patterns", "there")
+    make_photos(here / "photos", {"cats": 1, "dogs": 1})
+    before = contents(here)
+    ended = run("patterns", *words)
+    assert ended.code == 2
+    assert sentence in ended.err and len(ended.err.splitlines()) == 1
+    assert contents(here) == before
+
+
+def test_import_ends_with_a_table_the_reasons_and_what_is_next(run: Any, here: Path) -> None:
+    PatternSet.create(here / "patterns", "animals")
+    make_photos(here / "in", {"cats": 3, "[b]dogs 🐶": 4})
+    (here / "in/cats/empty.jpg").write_bytes(b"")
+    shutil.copy(here / "in/cats/0.png", here / "in/cats/again.png")
+    (here / "in/list.txt").write_text("")
+    ended = run("patterns", "import", "animals", "in")
+    assert ended.code == 0, ended.err
+    assert "9 photos to be looked at" in ended.out and "7 photos to be copied" in ended.out
+    assert re.search(r"class +added +already there +left out", ended.out)
+    assert re.search(r"^cats +3 +0 +2 *$", ended.out, re.MULTILINE)
+    assert re.search(r"^\[b\]dogs 🐶 +4 +0 +0 *$", ended.out, re.MULTILINE)
+    assert re.search(r"^all +7 +0 +2 *$", ended.out, re.MULTILINE)
+    assert f"left out: {here}/in/cats/empty.jpg: empty, the file is empty (0 bytes)" in ended.out
+    assert "left out: " + f"{here}/in/cats/again.png: duplicate, the same picture as" in ended.out
+    assert "1 other file has no photo's ending" in ended.out
+    assert "what became of every file: patterns/animals/import.csv" in ended.out
+    assert ended.out.endswith("next: clew patterns train animals\n")
+
+
+def test_importing_again_says_that_all_is_there(run: Any, here: Path) -> None:
+    PatternSet.create(here / "patterns", "animals")
+    make_photos(here / "in", {"cats": 3, "dogs": 3})
+    assert run("patterns", "import", "animals", "in").code == 0
+    ended = run("patterns", "import", "animals", "in")
+    assert re.search(r"^all +0 +6 +0 *$", ended.out, re.MULTILINE)
+    assert "to be" not in ended.out
+
+
+def test_ctrl_c_ends_an_import_in_order_and_says_how_to_go_on(
+    run: Any, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    animals = PatternSet.create(here / "patterns", "animals")
+    make_photos(here / "in", {"cats": 4})
+
+    def interrupted(part: Path, name: str) -> Path:
+        signal.raise_signal(signal.SIGINT)
+        return name_copy(part, name)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("clew.patterns.library.importing.name_copy", interrupted)
+        ended = run("patterns", "import", "animals", "in")
+    assert ended.code == 130
+    assert "stopping: finishing the photo in hand" in ended.out
+    assert ended.out.endswith("stopped. To go on: clew patterns import animals in\n")
+    assert list(contents(animals.photos)) == ["cats/0.png"]
+    assert run("patterns", "import", "animals", "in").code == 0
+    assert len(contents(animals.photos)) == 4
+
+
+def test_many_bad_files_are_counted_by_kind(run: Any, here: Path) -> None:
+    PatternSet.create(here / "patterns", "animals")
+    make_photos(here / "in", {"cats": 3})
+    for number in range(12):
+        (here / f"in/cats/bad{number}.jpg").write_bytes(b"")
+    ended = run("patterns", "import", "animals", "in")
+    assert ended.out.count("left out: ") == 10
+    assert "... 12 in all: 12 empty" in ended.out
+    assert "next, photos of a second class, to tell them apart: " in ended.out
+
+
+def test_info_tells_classes_trainings_places_and_what_is_next(run: Any, here: Path) -> None:
+    animals = PatternSet.create(here / "patterns", "animals")
+    assert "next, photos: clew patterns import animals DIR" in run("patterns", "info").out
+    make_photos(animals.photos, {"cats": 3, "dogs": 12})
+    assert "next: clew patterns train animals" in run("patterns", "info").out
+    names = [photo.name for photo in animals.find_photos()]
+    pretend_trained(animals.runs / "001", names, accuracy=0.912)
+    ended = run("patterns", "info", "animals")
+    assert ended.code == 0, ended.err
+    assert "animals: 2 classes, 15 photos (" in ended.out
+    assert re.search(r"^dogs +12 *$", ended.out, re.MULTILINE)
+    assert re.search(r"^001 +[-\d]+ [:\d]+ +15 +91.2% \(80.0% to 95.0%\)", ended.out, re.MULTILINE)
+    assert "model:      patterns/animals/runs/001" in ended.out
+    assert "next, name new photos: clew patterns identify FOLDER --name animals" in ended.out
+    draw(animals.photos / "cats/new.png", 99)
+    ended = run("patterns", "info", "animals")
+    assert "since the last training: 1 new photo\n" in ended.out
+    assert "next, train again from the last weights: clew patterns train animals" in ended.out
+    (animals.runs / "002").mkdir()
+    ended = run("patterns", "info", "animals")
+    assert "not finished" in ended.out
+    assert "next, go on with the training: clew patterns train animals" in ended.out
+    draw(animals.photos / "wolves/new.png", 98)
+    assert 'more photos of "wolves" (at least 3' in run("patterns", "info", "animals").out
+
+
+def test_list_shows_all_sets(run: Any, here: Path) -> None:
+    ended = run("patterns", "list")
+    assert ended.code == 0
+    assert "no sets in patterns yet. Make one: clew patterns create NAME" in ended.out
+    trained = PatternSet.create(here / "patterns", "b trained")
+    make_photos(trained.photos, {"cats": 3, "dogs": 3})
+    pretend_trained(trained.runs / "001", [])
+    PatternSet.create(here / "patterns", "a new")
+    ended = run("patterns", "list")
+    assert re.search(r"^a new +0 +0 +- +- *$", ended.out, re.MULTILINE)
+    assert re.search(r"^b trained +2 +6 +90.0% \(80.0% to 95.0%\) +\d", ended.out, re.MULTILINE)
+
+
+def test_both_give_the_same_as_json(run: Any, here: Path) -> None:
+    animals = PatternSet.create(here / "patterns", "animals")
+    make_photos(animals.photos, {"cats": 3, "dogs": 3})
+    one = json.loads(run("patterns", "info", "--json").out)
+    assert one["classes"] == {"cats": 3, "dogs": 3}
+    assert json.loads(run("patterns", "list", "--json").out) == [one]

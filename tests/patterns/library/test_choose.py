@@ -1,0 +1,68 @@
+"""Which model a command means."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from clew.errors import InputError
+from clew.patterns.library import PatternSet, choose_model
+from tests.patterns.library.making import make_photos, pretend_trained
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Path:
+    return tmp_path / "patterns"
+
+
+def test_a_set_means_its_newest_model(library: Path) -> None:
+    animals = PatternSet.create(library, "animals")
+    for number in ("001", "002"):
+        pretend_trained(animals.runs / number, [])
+    for chosen in (
+        choose_model(name="animals", library=library),
+        choose_model(library=library),
+        choose_model(model=animals.folder, library=library),
+        choose_model(model=animals.runs / "002", library=library),
+    ):
+        assert chosen.model == animals.runs / "002"
+        assert chosen.pattern_set == animals
+        assert chosen.classes_folder == animals.photos
+
+
+@pytest.mark.parametrize("layout", ["cats", "Train/cats"])
+def test_a_model_of_its_own_knows_the_folder_it_was_trained_on(
+    library: Path, tmp_path: Path, layout: str
+) -> None:
+    data = make_photos(tmp_path / "data", {layout: 1, layout.replace("cats", "dogs"): 1})
+    out = pretend_trained(tmp_path / "out", [])
+    about = {"folder": str(data), "split_folders": "/" in layout}
+    (out / "results.json").write_text(json.dumps({"data": about}))
+    chosen = choose_model(model=out, library=library)
+    assert (chosen.model, chosen.pattern_set) == (out, None)
+    assert chosen.classes_folder == (data / layout).parent
+
+
+def test_a_folder_that_is_gone_is_not_known(library: Path, tmp_path: Path) -> None:
+    out = pretend_trained(tmp_path / "out", [])
+    assert choose_model(model=out, library=library).classes_folder is None
+
+
+def test_what_cannot_be_meant_gets_a_sentence(library: Path, tmp_path: Path) -> None:
+    animals = PatternSet.create(library, "animals")
+    with pytest.raises(InputError, match='is not trained yet: run "clew patterns train animals"'):
+        choose_model(name="animals", library=library)
+    (animals.runs / "001").mkdir(parents=True)
+    with pytest.raises(InputError, match="is not trained to the end"):
+        choose_model(library=library)
+    with pytest.raises(InputError, match="give one of the two"):
+        choose_model(model=tmp_path, name="animals", library=library)
+    with pytest.raises(InputError, match="holds no trained model"):
+        choose_model(model=tmp_path, library=library)
+    with pytest.raises(InputError, match="the folder does not exist"):
+        choose_model(model=tmp_path / "nowhere", library=library)
+    with pytest.raises(InputError, match="is a file: give the folder"):
+        choose_model(model=animals.folder / "set.json", library=library)
+    (tmp_path / "last.safetensors").write_bytes(b"")
+    with pytest.raises(InputError, match="was not finished: give its"):
+        choose_model(model=tmp_path, library=library)

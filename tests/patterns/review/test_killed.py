@@ -1,0 +1,104 @@
+"""A review that is killed at any moment: the next one makes good what was begun."""
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clew.errors import DiskFullError
+from clew.patterns.library import PatternSet
+from clew.patterns.review import Review
+from clew.patterns.review.notes import Notes
+from clew.patterns.review.shelf import Shelf
+from tests.patterns.review.making import NAMES, list_photos, reviewing
+
+FIRST = ["cat/first.png", "dog/first.png", "fox/first.png"]
+
+
+def in_a_process_that_dies(work: Callable[[], None]) -> None:
+    """Does `work` in a process of its own, which must end by SIGKILL."""
+    child = os.fork()
+    if not child:
+        try:
+            work()
+        finally:
+            os._exit(0)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+
+
+def dies_before(kind: Any, name: str) -> None:
+    setattr(kind, name, lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL))
+
+
+def dies_after(kind: Any, name: str) -> None:
+    whole = getattr(kind, name)
+
+    def do_and_die(*arguments: Any, **named: Any) -> None:
+        whole(*arguments, **named)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    setattr(kind, name, do_and_die)
+
+
+@pytest.mark.parametrize("dies", [dies_before, dies_after])
+@pytest.mark.parametrize(
+    ("kind", "step"), [(Shelf, "add"), (Notes, "change"), (Shelf, "take_away")]
+)
+def test_a_decision_is_kept_once_it_was_made(
+    animals: PatternSet, photos: Path, dies: Any, kind: Any, step: str
+) -> None:
+    content = (photos / "a.png").read_bytes()
+
+    def work() -> None:
+        dies(kind, step)
+        with reviewing(animals, moves=True) as review:
+            review.correct("dog")
+
+    in_a_process_that_dies(work)
+    with reviewing(animals) as review:
+        assert [question.name for question in review.queue.questions] == list(NAMES[1:])
+        assert list_photos(animals.photos) == sorted([*FIRST, "dog/a.png"])
+        assert (animals.photos / "dog/a.png").read_bytes() == content
+        assert not (photos / "a.png").exists()
+
+
+@pytest.mark.parametrize("dies", [dies_before, dies_after])
+@pytest.mark.parametrize("step", ["give_back", "remove"])
+def test_an_undo_is_ended_once_it_was_begun(
+    animals: PatternSet, photos: Path, dies: Any, step: str
+) -> None:
+    def work() -> None:
+        with reviewing(animals, moves=True) as review:
+            review.approve()
+            dies(Shelf, step)
+            review.undo()
+
+    in_a_process_that_dies(work)
+    with reviewing(animals) as review:
+        assert [question.name for question in review.queue.questions] == list(NAMES)
+    assert list_photos(animals.photos) == FIRST and list_photos(photos) == sorted(NAMES)
+
+
+def test_a_full_disk_changes_nothing(
+    animals: PatternSet, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise DiskFullError("the disk is full")
+
+    with reviewing(animals, moves=True) as review:
+        monkeypatch.setattr(review._carrier.shelf, "_put", full)
+        with pytest.raises(DiskFullError):
+            review.approve()
+        assert _is_untouched(review, animals, photos)
+
+
+def _is_untouched(review: Review, animals: PatternSet, photos: Path) -> bool:
+    return (
+        review.place == 0
+        and list_photos(animals.photos) == FIRST
+        and (photos / "a.png").exists()
+        and Notes(animals.folder / "review.json").decisions == []
+    )

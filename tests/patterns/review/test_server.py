@@ -1,0 +1,175 @@
+"""The page's server over real HTTP: what it gives, what it takes, and whom it refuses."""
+
+import io
+import json
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from email.message import Message
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from PIL import Image
+
+from clew.errors import InputError
+from clew.patterns.library import PatternSet
+from clew.patterns.review import Review
+from clew.patterns.review.server import open_server
+from tests.patterns.review.making import NAMES, list_photos, reviewing
+from tests.patterns.review.serving import Served, serve
+
+
+@pytest.fixture
+def review(animals: PatternSet) -> Iterator[Review]:
+    with reviewing(animals) as opened:
+        yield opened
+
+
+@pytest.fixture
+def served(review: Review) -> Iterator[Served]:
+    with serve(review) as server:
+        yield server
+
+
+def fetch(address: str, body: Any = None, **headers: str) -> tuple[int, bytes, Message]:
+    data = None if body is None else json.dumps(body).encode()
+    headers = {name.replace("_", "-"): value for name, value in headers.items()}
+    request = urllib.request.Request(address, data, {"Content-Type": "application/json"} | headers)
+    try:
+        with urllib.request.urlopen(request, timeout=60) as reply:
+            return reply.status, reply.read(), reply.headers
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read(), error.headers
+
+
+def answer(served: Served, **body: Any) -> tuple[int, dict[str, Any]]:
+    status, content, _ = fetch(f"{served.address}answer", body)
+    return status, json.loads(content)
+
+
+def test_the_page_brings_everything_it_needs(served: Served) -> None:
+    status, page, headers = fetch(served.address)
+    assert status == 200 and headers["Content-Type"].startswith("text/html")
+    assert "default-src 'none'" in headers["Content-Security-Policy"]
+    for name, kind in (("page.css", b":root"), ("page.js", b'"use strict"')):
+        assert name.encode() in page
+        status, content, _ = fetch(served.address + name)
+        assert status == 200 and kind in content
+        assert b"http://" not in content and b"https://" not in content
+
+
+def test_a_whole_review(served: Served, animals: PatternSet) -> None:
+    state = json.loads(fetch(f"{served.address}state")[1])
+    assert (state["place"], state["total"]) == (0, 4) and state["question"]["name"] == "a.png"
+    first = {"label": "cat", "key": "1", "probability": 0.3, "text": "30%"}
+    assert state["question"]["guesses"][0] == first
+    assert "cat/a.png" in answer(served, question=0, action="approve")[1]["told"]
+    told = answer(served, question=1, action="correct", label="wolf")[1]["new_classes"]
+    assert "wolf (1)" in told and "at least 3 photos" in told
+    assert answer(served, question=2, action="skip")[1]["counts"]["skipped"] == 1
+    assert answer(served, question=3, action="undo")[1]["place"] == 2
+    assert answer(served, question=2, action="approve")[0] == 200
+    status, state = answer(served, question=3, action="approve")
+    assert status == 200 and state["question"] is None
+    assert state["counts"] == {"approved": 3, "corrected": 1, "skipped": 0}
+    assert "clew patterns train animals" in state["command"]
+    assert len(list_photos(animals.photos)) == 3 + 4
+    assert fetch(f"{served.address}done", {})[0] == 200
+    assert served.has_ended()
+
+
+def test_photos_come_as_bare_pictures_by_their_number(served: Served, photos: Path) -> None:
+    with Image.open(photos / "a.png") as picture:
+        picture.save(photos / "a.png", exif=b"Exif\0\0secret place")
+    status, content, headers = fetch(f"{served.address}photos/0")
+    assert status == 200 and headers["Content-Type"] == "image/jpeg" and b"secret" not in content
+    assert Image.open(io.BytesIO(content)).size == (40, 40)
+    (photos / NAMES[1]).unlink()
+    assert fetch(f"{served.address}photos/1")[0] == 410
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("photos/4", "photos/-1", "photos/a.png", "photos/..%2f..%2freview.json"),
+        *("../state", "../../etc/passwd", "review.json", "page.html", "app.py", "%2e%2e/app.py"),
+        *("docs", "openapi.json"),
+    ],
+)
+def test_nothing_else_is_served(served: Served, path: str) -> None:
+    assert fetch(served.address + path)[0] in (404, 422)
+
+
+def test_without_the_token_nothing_is_told_or_changed(served: Served, review: Review) -> None:
+    parts = urlsplit(served.address)
+    root = f"{parts.scheme}://{parts.netloc}/"
+    body = {"question": 0, "action": "approve"}
+    for address in (root, f"{root}guess/", f"{root}guess/state", f"{served.address[:-2]}/state"):
+        assert fetch(address)[0] == 404
+    assert fetch(f"{root}guess/answer", body)[0] == 404
+    assert fetch(f"{root}guess/done", {})[0] == 404
+    assert review.place == 0
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Host": "evil.example"},
+        {"Host": "evil.example:80"},
+        {"Host": "127.0.0.1.evil.example"},
+        {"Host": "[bad"},
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+    ],
+)
+def test_other_pages_are_refused_even_with_the_token(
+    served: Served, review: Review, headers: dict[str, str]
+) -> None:
+    body = {"question": 0, "action": "approve"}
+    assert fetch(f"{served.address}answer", body, **headers)[0] == 403
+    assert review.place == 0
+
+
+def test_a_forwarded_port_is_still_this_machine(served: Served) -> None:
+    assert fetch(f"{served.address}state", Host="localhost:9999")[0] == 200
+
+
+def test_a_key_pressed_twice_answers_one_question(served: Served, review: Review) -> None:
+    assert answer(served, question=0, action="approve")[0] == 200
+    status, state = answer(served, question=0, action="approve")
+    assert status == 409 and "the page was behind" in state["error"] and review.place == 1
+
+
+def test_what_cannot_be_done_is_said(served: Served, photos: Path) -> None:
+    status, state = answer(served, question=0, action="undo")
+    assert status == 400 and "there is nothing to undo" in state["error"]
+    status, state = answer(served, question=0, action="correct", label="../../etc")
+    assert status == 400 and "cannot be the name of a class" in state["error"]
+    (photos / "a.png").unlink()
+    status, state = answer(served, question=0, action="approve")
+    assert status == 400 and "cannot be read any more" in state["error"]
+    for body in ({}, {"question": 0, "action": "dance"}, [], {"question": "x", "action": "skip"}):
+        assert fetch(f"{served.address}answer", body)[0] == 422
+
+
+def test_it_listens_to_this_machine_alone(served: Served) -> None:
+    parts = urlsplit(served.address)
+    assert parts.hostname == "127.0.0.1" and parts.port
+    # All of 127.0.0.0/8 is this machine, but the server has one of its addresses only.
+    with pytest.raises(OSError):
+        socket.create_connection(("127.0.0.2", parts.port), timeout=5)
+
+
+def test_a_port_that_is_taken_is_named(review: Review) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(InputError, match=f"--port {port} cannot be used"):
+            open_server(review, port).__enter__()
+    with pytest.raises(InputError, match="--port 70000 is no port"):
+        open_server(review, 70000).__enter__()

@@ -1,0 +1,206 @@
+"""Answers are carried out at once, noted, undone; nothing is asked twice, nothing is lost."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from clew.errors import InputError, StoreError, StoreLockedError
+from clew.patterns.library import PatternSet, choose_model
+from clew.patterns.review import ReviewConfig, open_review
+from clew.patterns.review.notes import Notes
+from tests.patterns.review.making import (
+    NAMES,
+    identify,
+    list_photos,
+    make_model,
+    reviewing,
+    save_photo,
+)
+
+FIRST = ["cat/first.png", "dog/first.png", "fox/first.png"]
+
+
+def test_photos_are_copied_into_the_right_class_at_once(animals: PatternSet, photos: Path) -> None:
+    with reviewing(animals) as review:
+        assert [question.name for question in review.queue.questions] == list(NAMES)
+        assert review.approve().action == "approved"
+        assert (animals.photos / "cat/a.png").read_bytes() == (photos / "a.png").read_bytes()
+        assert review.correct("fox").action == "corrected"
+        assert review.correct("  FOX ").action == "approved"  # c.png was thought to be one
+        review.skip()
+        assert review.current is None and review.counts().total() == 4
+    added = {"cat/a.png", "fox/c.png", f"fox/{NAMES[1]}"}
+    assert set(list_photos(animals.photos)) == {*FIRST, *added}
+    assert list_photos(photos) == sorted(NAMES)
+
+
+def test_no_photo_is_asked_about_twice(animals: PatternSet, photos: Path) -> None:
+    with reviewing(animals) as review:
+        review.approve()
+        review.skip()
+    (photos / "a.png").rename(photos / "renamed.png")
+    identify(animals.folder, photos, names=("renamed.png", *NAMES[1:]))  # identified again
+    with reviewing(animals) as review:
+        assert [question.name for question in review.queue.questions] == list(NAMES[2:])
+        assert (review.queue.decided, review.queue.skipped) == (1, 1)
+
+
+def test_all_asks_about_sure_and_skipped_photos_too(animals: PatternSet, photos: Path) -> None:
+    identify(animals.folder, photos, sure=NAMES[:2])
+    with reviewing(animals) as review:
+        assert [question.name for question in review.queue.questions] == list(NAMES[2:])
+        assert review.queue.sure == 2
+        review.skip()
+        review.approve()
+    with reviewing(animals, every=True) as review:
+        asked = {question.name for question in review.queue.questions}
+        assert asked == {*NAMES[:2], "sub folder/c.png"} and review.queue.sure == 0
+
+
+def test_what_is_gone_or_faulty_is_named(animals: PatternSet, photos: Path) -> None:
+    (photos / "a.png").unlink()
+    with reviewing(animals) as review:
+        assert review.queue.gone == ("a.png",) and review.queue.faulty == ("bad.jpg",)
+
+
+def test_undo_takes_a_copy_back_and_asks_again(animals: PatternSet) -> None:
+    with reviewing(animals) as review:
+        review.correct("red panda")
+        assert review.new_classes() == {"red panda": 1} and "red panda" in review.classes
+        assert review.undo().name == "a.png"
+        assert list_photos(animals.photos) == FIRST and "red panda" not in review.classes
+        assert not (animals.photos / "red panda").exists()
+        review.skip()
+        review.undo()
+        with pytest.raises(InputError, match="there is nothing to undo"):
+            review.undo()
+    assert Notes(animals.folder / "review.json").decisions == []
+
+
+def test_moving_takes_the_photo_away_and_undo_puts_it_back(
+    animals: PatternSet, photos: Path
+) -> None:
+    before = (photos / "a.png").read_bytes(), (photos / "a.png").stat().st_mtime_ns
+    save_photo(animals.photos / "cat" / "a.png", 77)  # another photo has the name
+    with reviewing(animals, moves=True) as review:
+        assert review.approve().placed == "cat/a-2.png"
+        assert not (photos / "a.png").exists()
+        review.undo()
+        assert ((photos / "a.png").read_bytes(), (photos / "a.png").stat().st_mtime_ns) == before
+        assert "cat/a-2.png" not in list_photos(animals.photos)
+
+
+def test_undo_overwrites_nothing(animals: PatternSet, photos: Path) -> None:
+    with reviewing(animals, moves=True) as review:
+        review.approve()
+        (photos / "a.png").write_text("mine")
+        with pytest.raises(InputError, match="is another file by now"):
+            review.undo()
+        assert review.place == 1 and (animals.photos / "cat/a.png").exists()
+    assert (photos / "a.png").read_text() == "mine"
+
+
+def test_undo_leaves_a_copy_that_was_changed_since(animals: PatternSet) -> None:
+    with reviewing(animals) as review:
+        review.approve()
+        (animals.photos / "cat/a.png").write_text("mine")
+        with pytest.raises(InputError, match="was changed since: it is left as it is"):
+            review.undo()
+    assert (animals.photos / "cat/a.png").read_text() == "mine"
+
+
+def test_a_photo_that_the_class_has_already_is_not_copied_again(
+    animals: PatternSet, photos: Path
+) -> None:
+    (animals.photos / "cat" / "same.png").write_bytes((photos / "a.png").read_bytes())
+    with reviewing(animals) as review:
+        decision = review.approve()
+        assert decision.placed == "cat/same.png" and "there already" in review.describe(decision)
+        review.undo()
+        assert (animals.photos / "cat/same.png").exists()  # it was not the review's
+        with pytest.raises(InputError, match='is in the class "cat" already'):
+            review.correct("dog")
+
+
+def test_photos_of_the_set_itself_are_never_moved_away(animals: PatternSet) -> None:
+    identify(animals.folder, animals.photos, names=("cat/first.png",))
+    with reviewing(animals, moves=True) as review:
+        assert not review.approve().moves
+    assert list_photos(animals.photos) == FIRST
+
+
+def test_a_photo_that_vanishes_can_only_be_skipped(animals: PatternSet, photos: Path) -> None:
+    with reviewing(animals) as review:
+        (photos / "a.png").unlink()
+        with pytest.raises(InputError, match="cannot be read any more .* or skip it"):
+            review.approve()
+        review.skip()
+        assert review.current and review.current.name == NAMES[1]
+        review.undo()
+
+
+@pytest.mark.parametrize("label", ["", "a/b", "..", ".hidden", "x" * 300, "tab\there"])
+def test_impossible_classes_are_refused(animals: PatternSet, label: str) -> None:
+    with reviewing(animals) as review, pytest.raises(InputError, match="cannot be the name of"):
+        review.correct(label)
+    assert list_photos(animals.photos) == FIRST
+
+
+def test_without_a_set_photos_go_to_the_folder_trained_on(tmp_path: Path, photos: Path) -> None:
+    data = tmp_path / "data"
+    save_photo(data / "test" / "cat" / "x.png", 5)
+    model = make_model(tmp_path / "out", data / "train")
+    results = {"data": {"folder": str(data), "split_folders": True}}
+    (model / "results.json").write_text(json.dumps(results))
+    identify(model, photos)
+    with open_review(choose_model(model=model), ReviewConfig()) as review:
+        review.approve()
+        assert review.next_command == (
+            f"clew patterns train --data {data} --start-from {model} --output-dir {model}-2"
+        )
+    assert (data / "train" / "cat" / "a.png").exists() and (model / "review.json").exists()
+
+
+def test_the_next_command_trains_the_set(animals: PatternSet) -> None:
+    with reviewing(animals) as review:
+        library = animals.folder.parent
+        assert review.next_command == f"clew patterns train animals --library {library}"
+        assert review.again_command == f"clew patterns review animals --library {library}"
+
+
+def test_nothing_identified_yet_says_what_to_run(animals: PatternSet, tmp_path: Path) -> None:
+    (animals.folder / "identified").rename(tmp_path / "elsewhere")
+    with pytest.raises(InputError, match="clew patterns identify FOLDER --name animals"):
+        reviewing(animals).__enter__()
+    with reviewing(animals, identified=tmp_path / "elsewhere" / "my holiday") as review:
+        assert len(review.queue.questions) == 4
+        assert "elsewhere/my holiday'" in review.again_command
+
+
+def test_a_folder_that_was_trained_on_and_is_gone_is_asked_for(
+    tmp_path: Path, photos: Path
+) -> None:
+    model = make_model(tmp_path / "out", tmp_path / "data")
+    identify(model, photos)
+    (tmp_path / "data").rename(tmp_path / "moved")
+    chosen = choose_model(model=model)
+    with pytest.raises(InputError, match="say with --data which folder"):
+        open_review(chosen, ReviewConfig()).__enter__()
+    with open_review(chosen, ReviewConfig(data=tmp_path / "moved")) as review:
+        review.approve()
+    assert (tmp_path / "moved" / "cat" / "a.png").exists()
+
+
+def test_only_one_review_at_a_time(animals: PatternSet) -> None:
+    with reviewing(animals), pytest.raises(StoreLockedError, match="another review of"):
+        reviewing(animals).__enter__()
+
+
+def test_notes_that_cannot_be_read_are_left_alone(animals: PatternSet) -> None:
+    notes = animals.folder / "review.json"
+    for text in ("{", "[]", '{"format": "clew-review", "version": 99}'):
+        notes.write_text(text)
+        with pytest.raises(StoreError, match="cannot be read .* rename it to begin anew"):
+            reviewing(animals).__enter__()
+        assert notes.read_text() == text

@@ -23,7 +23,7 @@ class WeightCast:
         self._owners = [
             (module, name)
             for module in model.modules()
-            if type(module) in _CAST
+            if isinstance(module, _CAST)
             for name, weight in module._parameters.items()
             if weight is not None
         ]

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from clew.errors import InputError
 from clew.models.checks import check_fraction, check_positive
+from clew.models.convolution import Conv3x3
 
 # Up to these sides a stem that halves the picture twice, or once, would leave too little of it.
 _KEEP_UP_TO, _HALVE_UP_TO = 40, 80
@@ -112,6 +113,9 @@ def _blocks(config: SEResNetConfig) -> list[SEBlock]:
 
 
 def _convolution(width_in: int, width: int, size: int, stride: int) -> nn.Sequential:
+    """With the norm that follows it."""
+    if size == 3:
+        return nn.Sequential(Conv3x3(width_in, width, stride), nn.BatchNorm2d(width))
     convolution = nn.Conv2d(width_in, width, size, stride, size // 2, bias=False)
     return nn.Sequential(convolution, nn.BatchNorm2d(width))
 

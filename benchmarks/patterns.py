@@ -47,6 +47,9 @@ def main():
     parser.add_argument("--size", type=int, default=128)
     parser.add_argument("--photos", type=int, help="for speed [default: 20,000; CPU: 640]")
     parser.add_argument("--many", type=int, default=200_000, help="photos for memory")
+    parser.add_argument(
+        "--batch", type=int, action="append", help="[default: 16, and what the plan takes]"
+    )
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--workers", type=int, help="threads that decode [default: the cores]")
@@ -63,27 +66,29 @@ def main():
 def run_speed(args, report, folder):
     samples = decode(args, report, folder, args.photos)
     report.title("images a second, network and augmentation as in clew patterns train")
-    for batch in (16, None):
-        # Before and after: a shared machine is faster at times.
-        rates = [plain_rate(args, batch=16)]
+    for batch in args.batch or (16, None):
         run = train(args, folder, samples, batch)
-        rates.append(plain_rate(args, batch=16))
-        plain = sum(rates) / len(rates)
-        report.add("speed", "plain loop, batch 16", before=rates[0], after=rates[1])
         warm = [row["samples_per_second"] for row in run.history[1:]]
-        step = step_rate(args, run.plan)
+        rates = race(args, plain=plain_step(args, 16), clew=planned_step(args, run.plan))
+        size = f"batch {run.plan.batch_size}{'' if batch else ' (the plan)'}"
+        plain, step = median(rates["plain"]), median(rates["clew"])
+        report.add("speed", "plain loop, batch 16", **spread(rates["plain"]))
+        report.add(
+            "speed", f"clew, the step alone, {size}", **spread(rates["clew"]), times=step / plain
+        )
         report.add(
             "speed",
-            f"clew, epochs, batch {run.plan.batch_size}{'' if batch else ' (the plan)'}",
-            images_per_second=median(warm),
-            lowest=min(warm),
-            highest=max(warm),
-            of_resident_step=median(warm) / step,
+            f"clew, whole epochs, {size}",
+            **spread(warm),
+            of_the_step=median(warm) / step,
             waits=run.data_wait_share,
-            times_plain=median(warm) / plain,
-            compiled=run.plan.compile,
-            precision=run.plan.precision,
+            times=median(warm) / plain,
         )
+        report.add("speed", "", plan=run.plan.precision, compiled=run.plan.compile)
+
+
+def spread(rates):
+    return {"images_per_second": median(rates), "from": min(rates), "to": max(rates)}
 
 
 def run_memory(args, report, folder):
@@ -165,8 +170,8 @@ def train(args, folder, samples, batch):
     )
 
 
-def step_rate(args, plan):
-    """The step that the run made, on one batch that lies ready."""
+def planned_step(args, plan):
+    """The step that the run made, on one batch that lies ready, and how many pictures that is."""
     fabric = start_fabric(plan.device)
     model = build(args, AugmentConfig(flip=True)).to(fabric.device).train()
     if plan.channels_last:
@@ -178,13 +183,11 @@ def step_rate(args, plan):
         "image": torch.randint(0, 256, shape, dtype=torch.uint8, device=fabric.device),
         "label": torch.randint(0, CLASSES, shape[:1], device=fabric.device),
     }
-    return rate(args, lambda: step.run([batch], 1e-3), plan.batch_size)
+    return lambda: step.run([batch], 1e-3), plan.batch_size
 
 
-def plain_rate(args, batch):
+def plain_step(args, batch):
     torch.manual_seed(0)
-    torch.set_float32_matmul_precision("highest")
-    torch.backends.cudnn.allow_tf32 = False
     network = build_network(args.network, classes=CLASSES, image_size=args.size).to(args.device)
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3)
     images = torch.randn(batch, 3, args.size, args.size, device=args.device)
@@ -196,24 +199,27 @@ def plain_rate(args, batch):
         torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         optimizer.step()
 
-    return rate(args, step, batch)
+    return step, batch
 
 
-def rate(args, step, batch):
-    """Samples a second, the median of several blocks."""
+def race(args, **rivals):
+    """Pictures a second in each of several blocks, the rivals by turns: whatever else the machine
+    does slows both."""
     wait = torch.cuda.synchronize if args.device == "cuda" else lambda: None
-    steps = 100 if args.device == "cuda" else 4
-    rates = []
-    for _ in range(8 if args.device == "cuda" else 2):
-        step()
-    for _ in range(args.repeats):
-        wait()
-        begun = time.perf_counter()
-        for _ in range(steps):
-            step()
-        wait()
-        rates.append(steps * batch / (time.perf_counter() - begun))
-    return median(rates)
+    rates = {name: [] for name in rivals}
+    for turn in range(args.repeats + 1):
+        for name, (step, batch) in rivals.items():
+            # What a plan with 16 bits sets for the whole process; else as PyTorch does by itself.
+            torch.set_float32_matmul_precision("highest" if name == "plain" else "high")
+            steps = 50 if args.device == "cuda" else max(1, 64 // batch)
+            wait()
+            begun = time.perf_counter()
+            for _ in range(steps):
+                step()
+            wait()
+            if turn:  # the first warms up
+                rates[name].append(steps * batch / (time.perf_counter() - begun))
+    return rates
 
 
 PARTS = {"speed": run_speed, "memory": run_memory}

@@ -13,6 +13,7 @@ ALLOWED = {
     "errors": set(),
     "version": set(),
     "markup": set(),
+    "wording": set(),
     "shards": {"errors"},
     "questions": {"errors", "shards"},
     "traces": {"errors", "shards"},
@@ -38,7 +39,7 @@ ALLOWED = {
         "engine",
         "version",
     },
-    "report": {"errors", "markup", "shards", "measure", "version"},
+    "report": {"errors", "markup", "wording", "shards", "measure", "version"},
     "show": {"errors", "markup", "shards", "traces", "labels", "version"},
     "compare": {
         "errors",
@@ -54,6 +55,7 @@ ALLOWED = {
     "patterns": {
         "errors",
         "markup",
+        "wording",
         "shards",
         "splits",
         "datasets",
@@ -65,6 +67,7 @@ ALLOWED = {
     },
     "cli": {
         "errors",
+        "wording",
         "engine",
         "detect",
         "patterns",

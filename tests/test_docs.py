@@ -32,10 +32,11 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_options_in_the_pages_exist(page: Path) -> None:
     helps: dict[str, str] = {}
     blocks = "\n".join(page.read_text(encoding="utf-8").split("```")[1::2])
-    for command, rest in re.findall(r"^(?:\$ )?clew (\w+)(.*)$", blocks, re.MULTILINE):
+    words = r"^(?:\$ )?clew ((?:patterns )?\w+)(.*)$"
+    for command, rest in re.findall(words, blocks, re.MULTILINE):
         if command not in helps:
             environment = {"COLUMNS": "200", "TERM": "dumb"}
-            result = CliRunner().invoke(build_app(), [command, "--help"], env=environment)
+            result = CliRunner().invoke(build_app(), [*command.split(), "--help"], env=environment)
             assert result.exit_code == 0, f"{page.name} names clew {command}, which is not there"
             helps[command] = result.output
         for option in re.findall(r"(--[a-z][a-z-]+)", rest):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from clew.patterns.photos import find_classes
 from tests.detect.making import write_learnable
 from tests.stores import one_thread
 
@@ -31,3 +32,13 @@ def test_it_takes_ten_lines() -> None:
     text = (EXAMPLES / "own_model.py").read_text()
     code = text[text.index("class LastLayer") :].splitlines()
     assert len([line for line in code if line.strip()]) <= 10
+
+
+def test_digits_become_photos_in_class_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["digit_photos.py", str(tmp_path / "digits")])
+    runpy.run_path(str(EXAMPLES / "digit_photos.py"), run_name="__main__")
+    found = find_classes(tmp_path / "digits")
+    assert found.classes == tuple("0123456789")
+    assert len(found.photos) == 1797 and not found.faults

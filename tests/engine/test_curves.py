@@ -24,6 +24,15 @@ def test_a_run_of_any_length_is_drawn(tmp_path: Path, epochs: int) -> None:
     assert len({tuple(pixel) for pixel in image.reshape(-1, image.shape[2])[::7]}) > 10
 
 
+def test_the_figure_of_a_run_is_drawn(tmp_path: Path) -> None:
+    """A curve of another figure, or none, makes another picture."""
+    for name, reached in (("low", 0.1), ("high", 0.9), ("none", None)):
+        rows = history(1, val_accuracy=0.5) + history(1, epoch=2, val_accuracy=reached)
+        path = tmp_path / f"{name}.png"
+        draw_curves(path, rows, title="a run", best_epoch=1, figure_name="accuracy")
+    assert len({path.read_bytes() for path in tmp_path.iterdir()}) == 3
+
+
 def test_figures_that_are_missing_leave_a_gap(tmp_path: Path) -> None:
     rows = [*history(2), *history(1, epoch=3, val_auroc=None, val_loss=None)]
     draw_curves(tmp_path / "curves.png", rows, title="no AUROC", best_epoch=3)

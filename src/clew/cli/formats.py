@@ -2,11 +2,9 @@
 
 import re
 
+from clew.wording import counted as count_text
+
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
-
-
-def count_text(count: int, noun: str, plural: str = "") -> str:
-    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
 def plain_text(text: object, *, lines: bool = False) -> str:

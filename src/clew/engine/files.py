@@ -23,9 +23,7 @@ def _usual_mode() -> int:
 
 
 def write_text(path: Path, text: str) -> None:
-    part = path.with_name(path.name + ".part")
-    part.write_text(text, encoding="utf-8")
-    _put_in_place(part, path)
+    write_bytes(path, text.encode())
 
 
 def write_bytes(path: Path, content: bytes) -> None:

@@ -3,11 +3,13 @@
 import shutil
 from pathlib import Path
 
+from clew.engine.checkpoint import BEST, LAST, NEXT_BEST
+from clew.engine.result import RESULT
 from clew.errors import InputError
 
 CURVES = "curves.png"
 # What a network's training leaves; anything else in its folder is somebody else's.
-_LEFT_BEHIND = ("*.safetensors", "*.part", "log.csv", "plan.json", "result.json", CURVES)
+_LEFT_BEHIND = (LAST, BEST, NEXT_BEST, "log.csv", "plan.json", RESULT, CURVES)
 
 
 def make_folder(folder: Path) -> None:
@@ -22,7 +24,7 @@ def make_folder(folder: Path) -> None:
 
 def clear_run(folder: Path, *more: str) -> None:
     """Take away what an earlier run wrote into a network's folder, and `more` files of its own."""
-    for pattern in (*_LEFT_BEHIND, *more):
-        for path in folder.glob(pattern):
-            path.unlink()
+    for name in (*_LEFT_BEHIND, *more):
+        for path in (folder / name, folder / f"{name}.part"):
+            path.unlink(missing_ok=True)
     shutil.rmtree(folder / "tensorboard", ignore_errors=True)

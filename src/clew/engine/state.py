@@ -23,11 +23,11 @@ class Best:
         if new is None or old is None:
             return old is None
         if new == old:  # few validation samples are often told apart equally well
-            return is_lower(metrics.get("loss"), self.metrics.get("loss"))
+            return _is_lower(metrics.get("loss"), self.metrics.get("loss"))
         return new < old if name == "loss" else new > old
 
 
-def is_lower(new: float | None, old: float | None) -> bool:
+def _is_lower(new: float | None, old: float | None) -> bool:
     return new is not None and old is not None and new < old
 
 

@@ -60,10 +60,10 @@ class _Product(torch.autograd.Function):
 def _look_around(images: Images) -> Float[Tensor, "places around"]:
     batch, channels, rows, columns = images.shape
     padded = F.pad(images.permute(0, 2, 3, 1), (0, 0, 1, 1, 1, 1))
-    of_picture, of_row, of_column, _ = padded.stride()
+    of_picture, of_row, of_column, of_channel = padded.stride()
     windows = padded.as_strided(
         (batch, rows, columns, 3, 3, channels),
-        (of_picture, of_row, of_column, of_row, of_column, 1),
+        (of_picture, of_row, of_column, of_row, of_column, of_channel),
     )
     return windows.reshape(batch * rows * columns, 9 * channels)
 

@@ -1,6 +1,5 @@
 """The networks that tell patterns apart: SE-ResNets of three sizes, and any of timm's."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -53,7 +52,10 @@ def build_network(
     """A network with `features(images)` and `head(features)`; raises InputError for a name that is
     not known, or whose library is not installed."""
     if name.startswith(TIMM):
-        return TimmNetwork(name.removeprefix(TIMM), classes=classes, pretrained=pretrained)
+        network = _create(
+            name.removeprefix(TIMM), classes=classes, image_size=image_size, pretrained=pretrained
+        )
+        return TimmNetwork(network)
     if name not in NETWORKS:
         raise InputError(
             f'there is no network "{name}": choose one of {", ".join(NETWORKS)}, or '
@@ -77,9 +79,9 @@ class TimmNetwork(nn.Module):
 
     timm: Any  # its methods are known at run time alone
 
-    def __init__(self, name: str, *, classes: int, pretrained: bool) -> None:
+    def __init__(self, network: nn.Module) -> None:
         super().__init__()
-        self.timm = _create(name, classes=classes, pretrained=pretrained)
+        self.timm = network
 
     def forward(self, images: Float[Tensor, "batch 3 height width"]) -> Tensor:
         return self.timm(images)
@@ -91,12 +93,22 @@ class TimmNetwork(nn.Module):
         return self.timm.forward_head(features)
 
 
-def _create(name: str, *, classes: int, pretrained: bool) -> nn.Module:
+def _create(name: str, *, classes: int, image_size: int, pretrained: bool) -> nn.Module:
     timm = _import_timm()
     if name not in timm.list_models():
         near = ", ".join(timm.list_models(f"*{name}*")[:5]) or "timm.list_models() names them"
         raise InputError(f'timm has no network "{name}": {near}.')
-    return _explained(name, lambda: timm.create_model(name, pretrained, num_classes=classes))
+    try:
+        try:  # transformers are made for one size
+            return timm.create_model(name, pretrained, num_classes=classes, img_size=image_size)
+        except TypeError:  # and convolutions take any
+            return timm.create_model(name, pretrained, num_classes=classes)
+    except (OSError, RuntimeError, ValueError, AssertionError) as error:
+        raise InputError(
+            f'the network "{name}" could not be made for pictures of {image_size} pixels '
+            f"({str(error).splitlines()[0]}): check the connection to the hub or leave "
+            f"--pretrained out, or choose another --image-size."
+        ) from error
 
 
 def _import_timm() -> ModuleType:
@@ -109,18 +121,3 @@ def _import_timm() -> ModuleType:
             f"take one of {', '.join(NETWORKS)}."
         ) from None
     return timm
-
-
-def _explained(name: str, create: Callable[[], nn.Module]) -> nn.Module:
-    """Pretrained weights come from a hub, which may not be there."""
-    try:
-        return create()
-    except (OSError, RuntimeError, ValueError) as error:
-        raise InputError(
-            f'the network "{name}" could not be made ({str(error).splitlines()[0]}): check the '
-            f"connection to the hub, or leave --pretrained out."
-        ) from error
-
-
-def count_parameters(network: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in network.parameters())

@@ -1,7 +1,6 @@
 """What a comparison folder holds, read and checked: results.json, scores.arrow, the logs."""
 
 import csv
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 
 from clew.errors import StoreError
 from clew.report.answers import Answers, read_answers
+from clew.report.results import read_results
 
 RESULTS_FILE = "results.json"
 SCORES_FILE = "scores.arrow"
@@ -114,15 +114,7 @@ def as_dict(value: Any) -> dict[str, Any]:
 
 
 def _read_results(path: Path) -> dict[str, Any]:
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise StoreError(
-            f'There is no "{path.name}" in "{path.parent}": a report is made from a finished '
-            f"comparison. {_AGAIN}, or name the folder that it wrote."
-        ) from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise StoreError(f'"{path}" cannot be read ({error}). {_AGAIN}.') from None
+    raw = read_results(path, made_from="comparison", again=_AGAIN)
     methods = raw.get("methods") if isinstance(raw, dict) else None
     if not isinstance(methods, list) or not methods or not all(map(_has_name, methods)):
         raise StoreError(f'"{path}" names no methods: it is not of a comparison. {_AGAIN}.')

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from clew.wording import counted as counted  # reports have all their words from here
+
 DASH = "\N{EN DASH}"
 
 
@@ -56,7 +58,3 @@ def chosen_text(chosen: dict[str, Any]) -> str:
 
 def _value(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def counted(number: int, word: str, plural: str = "") -> str:
-    return f"{number:,} {word if number == 1 else plural or f'{word}s'}"

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from clew.errors import SettingsMismatchError
 from clew.patterns.library import PatternSet
 from tests.patterns.library.making import contents, draw, make_photos
 
@@ -32,9 +33,13 @@ def test_one_command_does_it_all_and_given_again_it_goes_on(
 
     first = run(*flow, "--identify", "new")
     assert first.code == 0, first.err
+    assert "\nnext:" not in first.out and first.out.count("next") == 1
     steps = ("made the set", "\nimport\n", "all ", "\ntrain\n", "test accuracy", "\nidentify\n")
     places = [first.out.index(step) for step in steps]
     assert places == sorted(places)
+    assert ("doubtful ones with: clew patterns review animals\n" in first.out) == (
+        "none doubtful" not in first.out
+    )
     assert (here / "patterns/animals/runs/001/results.json").exists()
     assert (here / "patterns/animals/identified/new/identified.json").exists()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -76,6 +81,20 @@ def test_what_will_go_wrong_is_said_before_anything_is_done(
     assert ended.code == 2
     assert sentence in ended.err
     assert contents(here) == before
+
+
+def test_a_training_begun_with_other_settings_says_how_to_begin_anew(
+    run: Any, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    PatternSet.create(here / "patterns", "my animals")
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise SettingsMismatchError("config.epochs: 9 there, 30 now.")
+
+    monkeypatch.setattr("clew.cli.patterns.flow.train_set", refuse)
+    ended = run("patterns", "flow", "my animals")
+    assert ended.code == 1
+    assert "30 now. To begin anew: clew patterns train 'my animals' --overwrite\n" in ended.err
 
 
 def test_a_set_that_cannot_be_trained_keeps_its_photos(run: Any, here: Path) -> None:

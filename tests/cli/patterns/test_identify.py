@@ -3,6 +3,7 @@
 import io
 import json
 import shutil
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,21 @@ def test_review_follows_at_once(
     ended = run("patterns", "identify", tmp_path / "a.png", *arguments)
     assert ended.code == 0, ended.err
     assert "1 photo to look at" in ended.out
+
+
+def test_ctrl_c_ends_it_with_a_sentence(
+    run: Any, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    photos = make_folder(tmp_path / "photos")
+
+    def interrupted(*_: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr("clew.patterns.trained.model.PatternModel.probabilities", interrupted)
+    ended = run("patterns", "identify", photos, "--model", model)
+    assert ended.code == 130
+    assert ended.out.endswith("stopped before the end: the same command begins anew.\n")
+    assert not list((model / "identified").rglob("*.*"))
 
 
 @pytest.mark.parametrize(

@@ -141,7 +141,8 @@ def test_info_tells_classes_trainings_places_and_what_is_next(run: Any, here: Pa
     (animals.runs / "002").mkdir()
     ended = run("patterns", "info", "animals")
     assert "not finished" in ended.out
-    assert "next, go on with the training: clew patterns train animals" in ended.out
+    assert "next, go on with the training (" in ended.out
+    assert ended.out.endswith("clew patterns train animals\n")
     draw(animals.photos / "wolves/new.png", 98)
     assert 'more photos of "wolves" (at least 3' in run("patterns", "info", "animals").out
 
@@ -157,6 +158,16 @@ def test_list_shows_all_sets(run: Any, here: Path) -> None:
     ended = run("patterns", "list")
     assert re.search(r"^a new +0 +0 +- +- *$", ended.out, re.MULTILINE)
     assert re.search(r"^b trained +2 +6 +90.0% \(80.0% to 95.0%\) +\d", ended.out, re.MULTILINE)
+
+
+def test_a_damaged_set_does_not_hide_the_others(run: Any, here: Path) -> None:
+    for name in ("good", "bad"):
+        PatternSet.create(here / "patterns", name)
+    (here / "patterns/bad/set.json").write_text("{")
+    ended = run("patterns", "list")
+    assert ended.code == 0
+    assert re.search(r"^good +0 +0", ended.out, re.MULTILINE)
+    assert '"patterns/bad/set.json" is damaged' in ended.err
 
 
 def test_both_give_the_same_as_json(run: Any, here: Path) -> None:

@@ -81,7 +81,8 @@ def test_ctrl_c_ends_the_page_in_order(animals: PatternSet) -> None:
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     assert process.returncode == 0 and "Traceback" not in err
-    assert "1 skipped; 2 left" in out and (animals.folder / "review.json").exists()
+    again = "go on with: clew patterns review animals --web"
+    assert f"1 skipped; 2 left, {again}\n" in out and (animals.folder / "review.json").exists()
 
 
 def test_ctrl_c_at_the_terminal_keeps_what_was_decided(

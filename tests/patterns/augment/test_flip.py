@@ -30,4 +30,7 @@ def test_up_and_down_may_be_mirrored() -> None:
 
 def test_two_photos_are_enough_to_ask() -> None:
     images, _ = arrows(2)
-    decide_flip(images, np.array([0, 1]))
+    assert decide_flip(images, np.array([0, 1])) == (
+        True,
+        "the nearest photo is of the same class for 0% as they are, 0% mirrored",
+    )

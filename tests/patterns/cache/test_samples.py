@@ -15,7 +15,7 @@ from clew.datasets.buffers import BufferPool
 from clew.engine import LoadSettings
 from clew.errors import InputError, StoreError
 from clew.patterns.cache import CachedPhotos, ImageSamples, Place, open_images
-from tests.patterns.cache.pictures import SIZE, cache, make_folder, pixels_of
+from tests.patterns.cache.pictures import SIZE, cache, make_folder, make_photo, pixels_of
 from tests.stores import write_store
 
 PLACES: tuple[Place, ...] = ("ram", "disk", "gpu")
@@ -102,6 +102,19 @@ def test_wrong_use_is_told(cached: CachedPhotos, tmp_path: Path) -> None:
         ImageSamples(cached.store.parent, cached.rows, cached.rows, place="ram")
     with pytest.raises(StoreError, match="no column|holds samples, not photos"):
         ImageSamples(write_store(tmp_path / "other"), cached.rows, cached.rows, place="ram")
+
+
+def test_photos_added_meanwhile_do_not_disturb_a_training(tmp_path: Path) -> None:
+    """Those of the test are read at the very end, hours later perhaps."""
+    folder = make_folder(tmp_path / "photos", 8)
+    cached = cache(folder, tmp_path / "cache")
+    numbers = np.array([int(photo.path.stem) for photo in cached.photos])
+    samples = ImageSamples(cached.store, cached.rows, numbers, place="disk")
+    make_photo(folder / "cats" / "new.png", 500)
+    assert len(cache(folder, tmp_path / "cache").photos) == 9
+    batch = samples.read_batch(np.arange(8), BufferPool())
+    for image, label in zip(batch["image"], batch["label"], strict=True):
+        assert np.array_equal(image.numpy(), pixels_of(int(label)))
 
 
 def test_a_shard_that_is_cut_while_it_is_trained_on(tmp_path: Path) -> None:

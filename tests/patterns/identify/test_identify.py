@@ -9,7 +9,9 @@ import pytest
 from PIL import Image
 
 from clew.errors import InputError
-from clew.patterns.identify import IdentifyConfig, IdentifyResult, identify_photos, read_identified
+from clew.patterns.identify import read_identified
+from clew.patterns.identify.config import IdentifyConfig
+from clew.patterns.identify.run import IdentifyResult, identify_photos
 from clew.patterns.trained.model import PatternModel
 from tests.patterns.identify.making import COLOURS, draw_doubtful, draw_photo, make_folder
 

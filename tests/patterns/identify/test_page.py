@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from clew.patterns.identify import IdentifyConfig, IdentifyResult, identify_photos
+from clew.patterns.identify.config import IdentifyConfig
 from clew.patterns.identify.page import tell_counts
 from clew.patterns.identify.results import Identified
+from clew.patterns.identify.run import IdentifyResult, identify_photos
 from clew.patterns.identify.sheets import ContactSheets
 from clew.patterns.trained.model import PatternModel
 from tests.patterns.identify.making import draw_doubtful, make_folder

@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 from clew.errors import InputError
-from clew.patterns.identify import IdentifyConfig, identify_photos, read_identified, recognize_photo
+from clew.patterns.identify import read_identified
+from clew.patterns.identify.config import IdentifyConfig
+from clew.patterns.identify.recognize import recognize_photo
+from clew.patterns.identify.run import identify_photos
 from clew.patterns.identify.views import combine, find_surest, place_windows
 from clew.patterns.trained.model import PatternModel
 from tests.patterns.identify.making import draw_photo, draw_small
@@ -93,3 +96,8 @@ def test_what_is_no_photo_is_one_sentence(
     for multiscale in (False, True):
         with pytest.raises(InputError, match=message):
             recognize_photo(colours, path, multiscale=multiscale)
+
+
+def test_a_folder_is_for_identify(tmp_path: Path, colours: PatternModel) -> None:
+    with pytest.raises(InputError, match='is a folder: "clew patterns identify" takes'):
+        recognize_photo(colours, tmp_path)

@@ -7,6 +7,7 @@ import pytest
 from clew.errors import InputError
 from clew.patterns.identify.results import Identified
 from clew.patterns.identify.sorting import ClassFolders, class_folder
+from clew.patterns.library import PatternSet
 from clew.patterns.photos.photo import Fault
 
 
@@ -85,6 +86,14 @@ def test_a_photo_that_vanished_is_counted_and_the_others_go_on(tmp_path: Path) -
     copies.add(gone)
     copies.add(photo(tmp_path / "b.jpg", "cats"))
     assert (copies.copied, copies.lost) == (1, 1) and names(tmp_path / "to") == {"cats/b.jpg"}
+
+
+def test_guesses_are_not_put_among_the_photos_of_a_set(tmp_path: Path) -> None:
+    made = PatternSet.create(tmp_path, "animals")
+    for folder in (made.photos, made.photos / "cats"):
+        with pytest.raises(InputError, match='the set "animals", and what is identified may be'):
+            ClassFolders(folder)
+    ClassFolders(made.folder / "sorted")
 
 
 def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:

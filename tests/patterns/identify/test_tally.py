@@ -2,11 +2,8 @@
 
 from pathlib import Path
 
-import pytest
-
 from clew.patterns.identify.results import Identified
 from clew.patterns.identify.tally import Tally, share_out
-from clew.patterns.identify.words import percent_text
 
 
 def make_tally(counts: dict[str, int], doubtful: int) -> Tally:
@@ -42,11 +39,3 @@ def test_shares_fill_the_room_and_no_more() -> None:
     assert share_out([5, 1, 9], 100) == [5, 1, 9]
     assert sum(share_out([7] * 30, 10)) == 10
     assert share_out([], 4) == []
-
-
-@pytest.mark.parametrize(
-    ("chance", "text"),
-    [(1.0, "100%"), (0.9999, "99.9%"), (0.996, "99.6%"), (0.6, "60%"), (0.001, "<1%"), (0, "0%")],
-)
-def test_nearly_sure_is_not_sure(chance: float, text: str) -> None:
-    assert percent_text(chance) == text

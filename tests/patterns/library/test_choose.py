@@ -43,6 +43,22 @@ def test_a_model_of_its_own_knows_the_folder_it_was_trained_on(
     assert chosen.classes_folder == (data / layout).parent
 
 
+def test_a_set_given_as_the_current_folder_keeps_its_name(
+    library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    animals = PatternSet.create(library, "animals")
+    pretend_trained(animals.runs / "001", [])
+    monkeypatch.chdir(animals.folder)
+    chosen = choose_model(model=Path("."))
+    assert chosen.command("review") == f"clew patterns review animals --library {library}"
+
+
+def test_without_a_set_a_model_can_be_named(library: Path) -> None:
+    create = f"clew patterns create NAME --library {library}"
+    with pytest.raises(InputError, match=f'"{create}".* Or give a trained model with --model'):
+        choose_model(library=library)
+
+
 def test_a_folder_that_is_gone_is_not_known(library: Path, tmp_path: Path) -> None:
     out = pretend_trained(tmp_path / "out", [])
     assert choose_model(model=out, library=library).classes_folder is None
@@ -50,7 +66,8 @@ def test_a_folder_that_is_gone_is_not_known(library: Path, tmp_path: Path) -> No
 
 def test_what_cannot_be_meant_gets_a_sentence(library: Path, tmp_path: Path) -> None:
     animals = PatternSet.create(library, "animals")
-    with pytest.raises(InputError, match='is not trained yet: run "clew patterns train animals"'):
+    train = f"clew patterns train animals --library {library}"
+    with pytest.raises(InputError, match=f'is not trained yet: run "{train}"'):
         choose_model(name="animals", library=library)
     (animals.runs / "001").mkdir(parents=True)
     with pytest.raises(InputError, match="is not trained to the end"):

@@ -102,6 +102,18 @@ def test_a_photo_is_added_once_under_a_free_name(animals: PatternSet, tmp_path: 
     assert not other.exists()
 
 
+def test_what_others_add_meanwhile_is_seen(
+    animals: PatternSet, library: Path, tmp_path: Path
+) -> None:
+    first, second = draw(tmp_path / "a.png", 77), draw(tmp_path / "b.png", 78)
+    animals.add(first, "cats")
+    with (animals.folder / "photos.jsonl").open("ab") as journal:
+        journal.write(b'{"photo": "cats/cut')  # by one that was killed
+    PatternSet.open(library, "animals").add(second, "cats")
+    with pytest.raises(InputError, match='the same picture lies in "cats"'):
+        animals.add(second, "dogs")
+
+
 def test_a_photo_that_is_none_or_a_class_that_cannot_be_is_refused(
     animals: PatternSet, tmp_path: Path
 ) -> None:
@@ -116,6 +128,7 @@ def test_accents_spelt_in_two_ways_are_one_class(animals: PatternSet, tmp_path: 
     draw(animals.photos / "pa\u0301jaros" / "0.png", 50)
     placed = animals.add(draw(tmp_path / "1.png", 51), "p\u00e1jaros")
     assert placed.parent == animals.photos / "pa\u0301jaros"
+    assert animals.add(tmp_path / "1.png", "p\u00e1jaros") == placed
     assert summarize_set(animals).classes["p\u00e1jaros"] == 2
 
 

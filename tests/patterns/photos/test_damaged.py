@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from PIL.JpegImagePlugin import JpegImageFile
 
 from clew.patterns.photos import PhotoError, open_photo, photo_size, read_square
 from tests.patterns.photos.making import (
@@ -209,6 +210,20 @@ def test_a_jpeg_colour_by_colour_is_read_where_it_is_small(tmp_path: Path) -> No
     path.write_bytes(colour_by_colour(40, 30))
     assert open_photo(path).size == (40, 30)
     assert np.ptp(read_square(path, 16), axis=(0, 1)).tolist() == [0, 0, 0]
+
+
+def test_too_little_memory_is_no_fault_of_the_photo(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cache remembers faults, but tries again what could not be read."""
+
+    def fail(_: object) -> None:
+        raise MemoryError
+
+    path = save(tmp_path / "a.jpg")
+    monkeypatch.setattr(JpegImageFile, "load", fail)
+    assert _refusal(path).kind == "unreadable"
+    assert "too little memory" in _refusal(path, _squash).reason
 
 
 def test_no_file_is_refused_in_the_same_way(tmp_path: Path) -> None:

@@ -116,6 +116,13 @@ def test_an_evaluation_says_whose_it_is(tmp_path: Path) -> None:
     assert "validation</button>" not in page.section("classes")
 
 
+def test_the_photos_of_a_set_go_by_its_name(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "my animals" / "out")
+    assert "<title>clew: patterns in photos</title>" in read_page(folder).markup
+    (tmp_path / "my animals" / "set.json").touch()
+    assert "<title>clew: patterns in my animals</title>" in read_page(folder).markup
+
+
 def test_photos_that_the_model_had_seen_are_no_test(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "out")
     data = json.loads((folder / "results.json").read_text(encoding="utf-8"))["data"]

@@ -1,6 +1,5 @@
 """A real Chromium, driven over its DevTools protocol through a pipe: real keys, real clicks."""
 
-import base64
 import fcntl
 import json
 import os
@@ -90,9 +89,6 @@ class Browser:
         self.call("Emulation.setTouchEmulationEnabled", enabled=is_phone)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
-
-    def save_picture(self, path: Path) -> None:
-        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot")["data"]))
 
     def _next(self) -> dict[str, Any]:
         while b"\0" not in self._left:

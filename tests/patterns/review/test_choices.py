@@ -28,11 +28,14 @@ def test_of_many_classes_the_guesses_have_the_first_keys() -> None:
     assert len(set(found.values())) == 20
 
 
-def test_a_class_that_is_a_digit_has_that_key() -> None:
+def test_a_class_that_is_a_number_has_that_key() -> None:
     digits = [str(number) for number in range(10)]
     assert keys(digits, "7", "3") == {digit: digit for digit in digits}
     assert keys(["1", "fist", "2"], "fist") == {"1": "1", "2": "2", "fist": "3"}
     assert keys([*digits, "fist"], "fist", "3")["fist"] == "10"
+    numbers = [str(number) for number in range(13)]
+    assert keys(numbers, "12", "7") == {number: number for number in numbers}
+    assert keys([*numbers, "fist"], "fist")["fist"] == "13"
 
 
 def test_a_typed_class_is_known_whatever_its_case_and_accents() -> None:

@@ -13,6 +13,7 @@ from clew.patterns.library import PatternSet
 from clew.patterns.review import Review
 from clew.patterns.review.notes import Notes
 from clew.patterns.review.shelf import Shelf
+from clew.shards.manifest import write_file_atomically
 from tests.patterns.review.making import NAMES, list_photos, reviewing
 
 FIRST = ["cat/first.png", "dog/first.png", "fox/first.png"]
@@ -93,6 +94,38 @@ def test_a_full_disk_changes_nothing(
         with pytest.raises(DiskFullError):
             review.approve()
         assert _is_untouched(review, animals, photos)
+
+
+def test_notes_that_cannot_be_written_change_nothing(
+    animals: PatternSet, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writes = 0
+
+    def full_at_the_second(path: Path, content: bytes) -> None:
+        nonlocal writes
+        writes += 1
+        if writes == 2:
+            raise DiskFullError("the disk is full")
+        write_file_atomically(path, content)
+
+    with reviewing(animals, moves=True) as review:
+        monkeypatch.setattr("clew.patterns.review.notes.write_file_atomically", full_at_the_second)
+        with pytest.raises(DiskFullError):
+            review.approve()
+        assert _is_untouched(review, animals, photos)
+        writes = 1
+        with pytest.raises(DiskFullError):
+            review.skip()
+        assert _is_untouched(review, animals, photos)
+        review.correct("dog")
+    assert len(Notes(animals.folder / "review.json").decisions) == 1
+    assert list_photos(animals.photos) == sorted([*FIRST, "dog/a.png"])
+
+
+def test_what_a_killed_copy_left_is_cleared_away(animals: PatternSet) -> None:
+    (animals.photos / "cat" / ".clew-4194999-0.part").write_bytes(b"half")  # no process has it
+    with reviewing(animals):
+        assert list_photos(animals.photos) == FIRST
 
 
 def _is_untouched(review: Review, animals: PatternSet, photos: Path) -> bool:

@@ -46,6 +46,14 @@ def test_no_photo_is_asked_about_twice(animals: PatternSet, photos: Path) -> Non
         assert (review.queue.decided, review.queue.skipped) == (1, 1)
 
 
+def test_what_a_review_moved_is_decided_not_missing(animals: PatternSet) -> None:
+    with reviewing(animals, moves=True) as review:
+        review.approve()
+    for every in (False, True):
+        with reviewing(animals, every=every) as review:
+            assert (review.queue.decided, review.queue.gone) == (1, ())
+
+
 def test_all_asks_about_sure_and_skipped_photos_too(animals: PatternSet, photos: Path) -> None:
     identify(animals.folder, photos, sure=NAMES[:2])
     with reviewing(animals) as review:
@@ -101,6 +109,24 @@ def test_undo_overwrites_nothing(animals: PatternSet, photos: Path) -> None:
     assert (photos / "a.png").read_text() == "mine"
 
 
+def test_undo_never_takes_the_last_copy_away(animals: PatternSet, photos: Path) -> None:
+    content = (photos / "a.png").read_bytes()
+    with reviewing(animals) as review:
+        review.approve()
+        (photos / "a.png").unlink()  # tidied up: it was copied, after all
+        review.undo()
+    assert (photos / "a.png").read_bytes() == content
+    assert list_photos(animals.photos) == FIRST
+
+
+def test_undo_says_when_the_moved_photo_is_gone(animals: PatternSet) -> None:
+    with reviewing(animals, moves=True) as review:
+        review.approve()
+        (animals.photos / "cat/a.png").unlink()
+        with pytest.raises(InputError, match="is not there any more: it cannot be put back"):
+            review.undo()
+
+
 def test_undo_leaves_a_copy_that_was_changed_since(animals: PatternSet) -> None:
     with reviewing(animals) as review:
         review.approve()
@@ -121,6 +147,17 @@ def test_a_photo_that_the_class_has_already_is_not_copied_again(
         assert (animals.photos / "cat/same.png").exists()  # it was not the review's
         with pytest.raises(InputError, match='is in the class "cat" already'):
             review.correct("dog")
+
+
+def test_moving_a_photo_that_the_class_has_already_says_that_it_went(
+    animals: PatternSet, photos: Path
+) -> None:
+    (animals.photos / "cat" / "same.png").write_bytes((photos / "a.png").read_bytes())
+    with reviewing(animals, moves=True) as review:
+        told = review.describe(review.approve())
+        assert told.endswith("cat/same.png; the original was taken away")
+        review.undo()
+    assert (photos / "a.png").exists() and (animals.photos / "cat/same.png").exists()
 
 
 def test_photos_of_the_set_itself_are_never_moved_away(animals: PatternSet) -> None:
@@ -162,6 +199,30 @@ def test_without_a_set_photos_go_to_the_folder_trained_on(tmp_path: Path, photos
     assert (data / "train" / "cat" / "a.png").exists() and (model / "review.json").exists()
 
 
+def test_a_folder_with_splits_gets_its_photos_into_train(tmp_path: Path, photos: Path) -> None:
+    model = make_model(tmp_path / "out", tmp_path / "data" / "Train")
+    save_photo(tmp_path / "data" / "test" / "cat" / "x.png", 5)
+    identify(model, photos)
+    with open_review(choose_model(model=model), ReviewConfig(data=tmp_path / "data")) as review:
+        assert review.classes == ["cat", "dog", "fox"]
+        review.approve()
+        assert f"--data {tmp_path / 'data'} " in review.next_command
+    assert (tmp_path / "data" / "Train" / "cat" / "a.png").exists()
+
+
+def test_a_file_that_training_would_pass_over_is_not_put_into_a_class(
+    tmp_path: Path, photos: Path
+) -> None:
+    model = make_model(tmp_path / "out", tmp_path / "data")
+    save_photo(photos / "a.png", 0).rename(photos / "without ending")
+    identify(model, photos, names=("without ending",))
+    with open_review(choose_model(model=model), ReviewConfig()) as review:
+        with pytest.raises(InputError, match="does not end like a photo's .* rename it first"):
+            review.approve()
+        assert review.place == 0
+    assert list_photos(tmp_path / "data") == FIRST
+
+
 def test_the_next_command_trains_the_set(animals: PatternSet) -> None:
     with reviewing(animals) as review:
         library = animals.folder.parent
@@ -171,7 +232,8 @@ def test_the_next_command_trains_the_set(animals: PatternSet) -> None:
 
 def test_nothing_identified_yet_says_what_to_run(animals: PatternSet, tmp_path: Path) -> None:
     (animals.folder / "identified").rename(tmp_path / "elsewhere")
-    with pytest.raises(InputError, match="clew patterns identify FOLDER --name animals"):
+    named = f"clew patterns identify FOLDER --name animals --library {animals.library}"
+    with pytest.raises(InputError, match=named):
         reviewing(animals).__enter__()
     with reviewing(animals, identified=tmp_path / "elsewhere" / "my holiday") as review:
         assert len(review.queue.questions) == 4

@@ -8,11 +8,14 @@ from typing import Any
 import pytest
 import torch
 
+from clew.engine.checkpoint import BEST
+from clew.engine.files import read_tensors, write_tensors
 from clew.errors import InputError, SettingsMismatchError, StoreError
 from clew.patterns.networks import build_network
 from clew.patterns.trained import load_model
-from clew.patterns.training import train_patterns
+from clew.patterns.training import evaluate_patterns, train_patterns
 from clew.patterns.training.config import PatternsConfig, usual_epochs
+from clew.patterns.training.reporter import LoggingPatternsReporter
 from clew.patterns.training.start import find_head, open_start
 from clew.patterns.training.tables import read_splits
 from tests.patterns.training.making import COLOURS, small_run, write_photo, write_photos
@@ -134,3 +137,46 @@ def test_new_photos_alone_can_be_learnt_too(trained: Path, tmp_path: Path) -> No
     data = write_photos(tmp_path / "new", {"azul": 5, "other": 5}, first=300)
     results = train_patterns(small_run(data, tmp_path / "out", **ANY, start_from=trained, epochs=1))
     assert results["classes"] == ["azul", "other"]
+
+
+def test_what_the_first_of_several_trainings_has_seen_stays_seen(
+    trained: Path, photos: Path, tmp_path: Path
+) -> None:
+    """Though the second one had none of its photos."""
+    data, second, third = tmp_path / "new", tmp_path / "second", tmp_path / "third"
+    write_photos(data, dict.fromkeys(COLOURS, 5), first=300)
+    train_patterns(small_run(data, second, **ANY, start_from=trained, epochs=1))
+    results = evaluate_patterns(second, photos)
+    assert results["data"]["seen"] == {"train": 30, "validation": 3}
+    assert results["test_photos"] == 9
+    train_patterns(small_run(photos, third, **ANY, start_from=second, epochs=1))
+    assert read_splits(third) == read_splits(trained)
+    assert evaluate_patterns(third, data)["test_photos"] == 3
+
+
+def test_test_photos_that_were_learnt_from_are_told(
+    trained: Path, photos: Path, tmp_path: Path
+) -> None:
+    """Folders win, but the figure is then better than it should be."""
+    data, out, said = tmp_path / "photos", tmp_path / "out", []
+    for row in read_splits(trained):
+        folder = "train" if row.split == "test" else "test"
+        (data / folder / row.label).mkdir(parents=True, exist_ok=True)
+        shutil.copy(photos / row.name, data / folder / row.label)
+    reporter = LoggingPatternsReporter()
+    reporter.say = said.append  # type: ignore[method-assign]
+    config = small_run(data, out, **ANY, start_from=trained, epochs=1)
+    assert train_patterns(config, reporter)["data"]["test_learnt_before"] == 33
+    assert [line for line in said if line.startswith("33 of the 33 test photos were learnt from")]
+    assert evaluate_patterns(out, data / "test")["data"]["all_seen"]
+
+
+def test_weights_of_another_network_get_a_sentence(
+    trained: Path, photos: Path, tmp_path: Path
+) -> None:
+    other = Path(shutil.copytree(trained, tmp_path / "other"))
+    tensors, about = read_tensors(other / BEST)
+    del tensors["network.classify.bias"]
+    write_tensors(other / BEST, tensors, about)
+    with pytest.raises(StoreError, match='do not fit the network "tiny" of this clew'):
+        train_patterns(small_run(photos, tmp_path / "out", start_from=other))

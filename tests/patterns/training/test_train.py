@@ -82,6 +82,7 @@ def test_results_tell_how_they_were_made(trained: Path, photos: Path) -> None:
         "left_out": {},
         "other_files": 0,
         "splits": {"train": 30, "validation": 3, "test": 9},
+        "test_learnt_before": 0,
         "split_folders": False,
     }
     assert results["test_photos"] == 9 == sum(map(sum, results["confusion"]))
@@ -298,14 +299,16 @@ def test_overwrite_starts_afresh_and_spares_what_is_not_its_own(
     trained: Path, photos: Path, tmp_path: Path
 ) -> None:
     out, told = Path(shutil.copytree(trained, tmp_path / "out")), Told()
-    (out / "notes.txt").write_text("mine")
+    for name in ("notes.txt", "mine.safetensors", "mine.part"):
+        (out / name).write_text("mine")
     with pytest.raises(InputError, match="check the path"):  # nothing is lost by a slip
         train_patterns(small_run(tmp_path / "phtos", out, overwrite=True))
     assert read_results(out) == read_results(trained)
     results = train_patterns(small_run(photos, out, epochs=2, overwrite=True), told)
     assert (told.epochs, told.decoded) == (2, 0)
     assert results["epochs_run"] == 2
-    assert (out / "notes.txt").read_text() == "mine"
+    for name in ("notes.txt", "mine.safetensors", "mine.part"):
+        assert (out / name).read_text() == "mine"
 
 
 def test_overwrite_spares_a_run_that_is_under_way(
@@ -320,7 +323,52 @@ def test_overwrite_spares_a_run_that_is_under_way(
     assert read_results(out) == read_results(trained)
 
 
+def test_other_photos_do_not_take_the_tables_of_a_run_under_way(
+    photos: Path, tmp_path: Path
+) -> None:
+    """Its first checkpoint, which would tell whose the folder is, may be yet to come."""
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "splits.csv").write_text("those of the other run")
+    with FileLock(out / ".lock"), pytest.raises(StoreLockedError, match="another run"):
+        train_patterns(small_run(photos, out))
+    assert (out / "splits.csv").read_text() == "those of the other run"
+
+
+def test_photos_renamed_meanwhile_go_by_their_new_names(
+    trained: Path, photos: Path, tmp_path: Path
+) -> None:
+    out = Path(shutil.copytree(trained, tmp_path / "out"))
+    data = Path(shutil.copytree(photos, tmp_path / "photos"))
+    (out / "results.json").unlink()
+    for path in list(data.rglob("*.png")):
+        path.rename(path.with_name(f"new {path.name}"))
+    train_patterns(small_run(data, out, epochs=8))
+    for table in ("splits.csv", "predictions.csv"):
+        assert all((data / row["name"]).exists() for row in read_table(out / table))
+
+
+def test_a_model_without_its_last_checkpoint_is_not_trained_over(
+    trained: Path, photos: Path, tmp_path: Path
+) -> None:
+    out = Path(shutil.copytree(trained, tmp_path / "out"))
+    (out / "last.safetensors").unlink()
+    with pytest.raises(SettingsMismatchError, match="choose another --output-dir .*--overwrite"):
+        train_patterns(small_run(photos, out, epochs=8))
+    assert read_results(out) == read_results(trained)
+    assert train_patterns(small_run(photos, out, epochs=1, overwrite=True))["epochs_run"] == 1
+
+
+def test_files_of_others_in_the_folder_stay(photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "report.html").write_text("mine")
+    train_patterns(small_run(photos, tmp_path, epochs=1))
+    assert (tmp_path / "report.html").read_text() == "mine"
+
+
 def test_results_of_something_else_are_not_overwritten(photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "results.json").write_text('{"model": "of an evaluation", "test_accuracy": 1.0}')
+    with pytest.raises(StoreError, match=r"results.json\" is that of something else"):
+        train_patterns(small_run(photos, tmp_path))
     (tmp_path / "results.json").write_text('{"runs": []}')
     with pytest.raises(StoreError, match=r"results.json\" is that of something else"):
         train_patterns(small_run(photos, tmp_path, overwrite=True))

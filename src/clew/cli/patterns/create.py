@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from clew.cli.formats import plain_text
-from clew.cli.patterns.library_flags import Library, command_text
+from clew.cli.patterns.library_flags import Library
+from clew.cli.patterns.printing import print_line
 
 _EPILOG = "Example: `clew patterns create animals`"
 
@@ -21,7 +21,7 @@ def create(
     library: Library = Path("patterns"),
 ) -> None:
     """Make a new, empty set of patterns: photos in classes, and the models trained on them."""
-    from clew.patterns.library import PatternSet
+    from clew.patterns.library import PatternSet, command_text
 
     made = PatternSet.create(library, name)
     import_them = command_text("import", made.name, "DIR", library=library)
@@ -32,4 +32,4 @@ def create(
         f"next, photos from a folder with a folder a class: {import_them}",
         f"or everything in one go: {all_at_once}",
     ):
-        console.print(plain_text(line), markup=False)
+        print_line(console, line)

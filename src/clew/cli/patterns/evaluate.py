@@ -7,13 +7,15 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from clew.cli.formats import count_text, plain_text
-from clew.cli.patterns.figures import percent, print_reached, print_report
-from clew.cli.patterns.library_flags import Library
+from clew.cli.formats import count_text
+from clew.cli.patterns.figures import print_reached, print_report
+from clew.cli.patterns.library_flags import Library, Model, SetName
+from clew.cli.patterns.photos_progress import PhotosReporter
+from clew.cli.patterns.printing import print_line
 from clew.cli.patterns.training_progress import left_out_text
-from clew.cli.progress import RunReporter
 from clew.cli.stopping import StopOnSignal
 from clew.errors import TrainingStoppedError
+from clew.wording import tenth_percent
 
 _EPILOG = "Example: `clew patterns evaluate --model trained --data other_photos`"
 
@@ -27,14 +29,8 @@ def evaluate(
         Path,
         typer.Option(help="Photos in a folder a class.", show_default=False),
     ],
-    model: Annotated[
-        Path | None,
-        typer.Option(help="The folder that `clew patterns train` wrote.", show_default=False),
-    ] = None,
-    name: Annotated[
-        str | None,
-        typer.Option(help="The set whose newest model is taken.  [default: the only one]"),
-    ] = None,
+    model: Model = None,
+    name: SetName = None,
     output_dir: Annotated[
         Path | None,
         typer.Option(
@@ -74,19 +70,16 @@ def evaluate(
             should_stop=stop,
         )
     except TrainingStoppedError as error:
-        console.print(plain_text(error), markup=False)
+        print_line(console, error)
         raise typer.Exit(128 + stop.number) from None
     _print_photos(console, results, out)
     print_reached(console, results)
     _print_before(console, results)
     print_report(console, out)
-    console.print(plain_text(f"all figures: {out / 'results.json'}"), markup=False)
+    print_line(console, f"all figures: {out / 'results.json'}")
 
 
-class _Shown(RunReporter):
-    def __init__(self, console: Console) -> None:
-        super().__init__(console, "photos")
-
+class _Shown(PhotosReporter):
     def begin(self, photos: int) -> None:
         self._begin(0, photos, f"{count_text(photos, 'photo')} to look at")
 
@@ -130,10 +123,10 @@ def _print_photos(console: Console, results: dict[str, Any], out: Path) -> None:
             f"figures say nothing about new ones: give other photos."
         )
     for line in lines:
-        console.print(plain_text(line), markup=False)
+        print_line(console, line)
 
 
 def _print_before(console: Console, results: dict[str, Any]) -> None:
     before = results["trained_test_accuracy"]
     if isinstance(before, float):
-        console.print(f"on the test photos of its own training it was {percent(before)}")
+        console.print(f"on the test photos of its own training it was {tenth_percent(before)}")

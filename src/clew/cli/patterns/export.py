@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from clew.cli.formats import bytes_text, plain_text
-from clew.cli.patterns.library_flags import Library
+from clew.cli.formats import bytes_text
+from clew.cli.patterns.library_flags import Library, Model, SetName
+from clew.cli.patterns.printing import print_line
 from clew.errors import InputError
 
 if TYPE_CHECKING:
@@ -22,14 +23,8 @@ def register(app: typer.Typer) -> None:
 
 
 def export(
-    model: Annotated[
-        Path | None,
-        typer.Option(help="The folder that `clew patterns train` wrote.", show_default=False),
-    ] = None,
-    name: Annotated[
-        str | None,
-        typer.Option(help="The set whose newest model is taken.  [default: the only one]"),
-    ] = None,
+    model: Model = None,
+    name: SetName = None,
     out: Annotated[
         Path | None,
         typer.Option(help="The file.  [default: model.onnx beside the model]", show_default=False),
@@ -82,7 +77,7 @@ def _print_export(console: Console, model: "PatternModel", exported: "ExportedMo
         f"{exported.difference:.0e}",
     )
     for line in lines:
-        console.print(plain_text(line), markup=False)
+        print_line(console, line)
 
 
 def _list_classes(classes: tuple[str, ...]) -> str:

@@ -8,7 +8,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from clew.cli.formats import count_text, plain_text
+from clew.cli.patterns.printing import print_line
 from clew.errors import ClewError
+from clew.wording import tenth_percent
 
 _WEAKEST = 5
 
@@ -19,8 +21,8 @@ def print_reached(console: Console, results: dict[str, Any]) -> None:
     right = round(results["test_accuracy"] * results["test_photos"])
     console.print()
     console.print(
-        f"[bold]test accuracy {percent(results['test_accuracy'])}[/bold] (95% interval "
-        f"{percent(low)} to {percent(high)}): {right:,} of "
+        f"[bold]test accuracy {tenth_percent(results['test_accuracy'])}[/bold] (95% interval "
+        f"{tenth_percent(low)} to {tenth_percent(high)}): {right:,} of "
         f"{count_text(results['test_photos'], 'photo')} right"
     )
     table = _weakest_table(results)
@@ -36,13 +38,7 @@ def print_report(console: Console, folder: Path) -> None:
         line = f"report: {write_report(folder)}"
     except ClewError as error:
         line = f"the report could not be written: {error}"
-    console.print(plain_text(line), markup=False)
-
-
-def percent(share: float) -> str:
-    """To a tenth; what is not all is never shown as all."""
-    shown = f"{share:.1%}"
-    return "99.9%" if shown == "100.0%" and share < 1 else shown
+    print_line(console, line)
 
 
 def _weakest_table(results: dict[str, Any]) -> Table:
@@ -52,7 +48,7 @@ def _weakest_table(results: dict[str, Any]) -> Table:
     table.add_column("mostly taken for", overflow="fold")
     rows = [row for row in results["per_class"] if row["recall"] is not None and row["recall"] < 1]
     for row in sorted(rows, key=lambda row: row["recall"])[:_WEAKEST]:
-        right = f"{percent(row['recall'])} of {row['test']:,}"
+        right = f"{tenth_percent(row['recall'])} of {row['test']:,}"
         other = _taken_for(results, row["class"])
         table.add_row(*(escape(plain_text(text)) for text in (row["class"], right, other)))
     return table

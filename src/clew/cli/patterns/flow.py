@@ -10,15 +10,15 @@ import typer
 from rich.console import Console
 
 from clew.cli import plan_flags
-from clew.cli.formats import plain_text
 from clew.cli.patterns.figures import print_reached
 from clew.cli.patterns.import_ import import_and_print, say_next
-from clew.cli.patterns.library_flags import Library
+from clew.cli.patterns.library_flags import Library, Review, Web
+from clew.cli.patterns.printing import print_line
 from clew.cli.patterns.train import train_set
-from clew.errors import InputError
+from clew.errors import InputError, SettingsMismatchError
 
 if TYPE_CHECKING:
-    from clew.patterns.identify import IdentifyResult
+    from clew.patterns.identify.run import IdentifyResult
     from clew.patterns.library import PatternSet
 
 _EPILOG = "Example: `clew patterns flow animals --from my_photos --identify holiday_photos --web`"
@@ -39,12 +39,8 @@ def flow(
     identify: Annotated[
         Path | None, typer.Option(help="New photos to say what they show, once it is trained.")
     ] = None,
-    review: Annotated[
-        bool, typer.Option("--review", help="Then ask about each doubtful photo.")
-    ] = False,
-    web: Annotated[
-        bool, typer.Option("--web", help="Ask on a page of your browser, not at the terminal.")
-    ] = False,
+    review: Review = False,
+    web: Web = False,
     epochs: Annotated[
         int | None,
         typer.Option(help="Times that all photos are seen. [default: 30, more for few photos]"),
@@ -73,7 +69,7 @@ def flow(
     identified = None
     if identify is not None:
         _head(console, "identify")
-        identified = _identify(pattern_set, identify, device)
+        identified = _identify(pattern_set, identify, device, is_reviewed=is_reviewed)
     if is_reviewed:
         _head(console, "review")
         _review(console, pattern_set, identified, web=web)
@@ -112,7 +108,7 @@ def _open_or_create(console: Console, library: Path, name: str) -> "PatternSet":
     if name in {one.name for one in PatternSet.all(library)}:
         return PatternSet.open(library, name)
     made = PatternSet.create(library, name)
-    console.print(plain_text(f'made the set "{made.name}" in {made.folder}'), markup=False)
+    print_line(console, f'made the set "{made.name}" in {made.folder}')
     return made
 
 
@@ -121,30 +117,43 @@ def _train(
 ) -> None:
     """As `clew patterns train NAME`; what was reached is told even when there is nothing to do."""
     from clew.engine import PlanRequest
+    from clew.patterns.library import command_text
     from clew.patterns.library.runs import read_results
 
     settings = {"epochs": epochs, "request": PlanRequest(device=device)}
-    library = pattern_set.folder.parent
-    if train_set(pattern_set.name, library, settings, is_plain=True) is None:
+    name, library = pattern_set.name, pattern_set.library
+    try:
+        results = train_set(name, library, settings, is_plain=True, is_last=False)
+    except SettingsMismatchError as error:
+        anew = command_text("train", name, "--overwrite", library=library)
+        raise SettingsMismatchError(f"{error} To begin anew: {anew}") from None
+    if results is None:
         latest = pattern_set.latest_model()
         assert latest is not None
         print_reached(console, read_results(latest))
 
 
-def _identify(pattern_set: "PatternSet", photos: Path, device: str | None) -> "IdentifyResult":
-    from clew.cli.patterns.identify import identify_and_print
-    from clew.patterns.identify import IdentifyConfig, default_folder
+def _identify(
+    pattern_set: "PatternSet", photos: Path, device: str | None, *, is_reviewed: bool
+) -> "IdentifyResult":
+    from clew.cli.patterns.identify import identify_and_print, say_how_to_review
+    from clew.patterns.identify import default_folder
+    from clew.patterns.identify.config import IdentifyConfig
     from clew.patterns.library import choose_model
     from clew.patterns.trained.model import usual_device
 
-    chosen = choose_model(name=pattern_set.name, library=pattern_set.folder.parent)
+    chosen = choose_model(name=pattern_set.name, library=pattern_set.library)
     config = IdentifyConfig(
         photos=photos,
         model=chosen.model,
         output_dir=default_folder(pattern_set.folder, photos),
         device=usual_device(device),
     )
-    return identify_and_print(Console(highlight=False), config)
+    console = Console(highlight=False)
+    result = identify_and_print(console, config)
+    if result.counts["doubtful"] and not is_reviewed:
+        say_how_to_review(console, chosen)
+    return result
 
 
 def _review(
@@ -154,7 +163,7 @@ def _review(
     from clew.patterns.library import choose_model
     from clew.patterns.review import ReviewConfig
 
-    chosen = choose_model(name=pattern_set.name, library=pattern_set.folder.parent)
+    chosen = choose_model(name=pattern_set.name, library=pattern_set.library)
     config = ReviewConfig(identified=None if result is None else result.folder)
     run_review(console, chosen, config, web=web)
 

@@ -1,7 +1,6 @@
 """clew patterns identify"""
 
-import shlex
-import time
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,12 +10,16 @@ from rich.markup import escape
 from rich.table import Table
 
 from clew.cli import plan_flags
-from clew.cli.formats import count_text, duration_text, plain_text
-from clew.cli.patterns.library_flags import Library
-from clew.cli.progress import RunReporter
+from clew.cli.formats import count_text, plain_text
+from clew.cli.patterns.library_flags import Library, Model, Review, SetName, Web
+from clew.cli.patterns.photos_progress import PhotosReporter
+from clew.cli.patterns.printing import make_table, print_line
+from clew.wording import whole_percent
 
 if TYPE_CHECKING:
-    from clew.patterns.identify import Identified, IdentifyConfig, IdentifyResult
+    from clew.patterns.identify import Identified
+    from clew.patterns.identify.config import IdentifyConfig
+    from clew.patterns.identify.run import IdentifyResult
     from clew.patterns.library import Chosen
 
 _EPILOG = "Example: `clew patterns identify holiday_photos --name animals --copy-to sorted`"
@@ -29,13 +32,8 @@ def register(app: typer.Typer) -> None:
 
 def identify(
     folder: Annotated[Path, typer.Argument(help="A folder of photos (or one photo).")],
-    model: Annotated[
-        Path | None, typer.Option(help="A model: the --output-dir of `clew patterns train`.")
-    ] = None,
-    name: Annotated[
-        str | None,
-        typer.Option(help="Or a set, whose newest model is taken.  [default: the only set]"),
-    ] = None,
+    model: Model = None,
+    name: SetName = None,
     top_k: Annotated[int, typer.Option(help="So many classes are told of a photo.")] = 3,
     threshold: Annotated[
         float,
@@ -52,17 +50,14 @@ def identify(
     thumbnails: Annotated[
         int, typer.Option(help="So many photos are shown on the page and the contact sheets.")
     ] = 500,
-    review: Annotated[
-        bool, typer.Option("--review", help="Then ask about each doubtful photo.")
-    ] = False,
-    web: Annotated[
-        bool, typer.Option("--web", help="Ask on a page of your browser, not at the terminal.")
-    ] = False,
+    review: Review = False,
+    web: Web = False,
     library: Library = Path("patterns"),
     device: plan_flags.Device = None,
 ) -> None:
     """Say what photos show: lists, a page and contact sheets, doubtful ones first."""
-    from clew.patterns.identify import IdentifyConfig, default_folder
+    from clew.patterns.identify import default_folder
+    from clew.patterns.identify.config import IdentifyConfig
     from clew.patterns.library import choose_model
     from clew.patterns.trained.model import usual_device
 
@@ -70,7 +65,7 @@ def identify(
     config = IdentifyConfig(
         photos=folder,
         model=chosen.model,
-        output_dir=output_dir or default_folder(home_of(chosen), folder),
+        output_dir=output_dir or default_folder(chosen.home, folder),
         top_k=top_k,
         threshold=threshold,
         copy_to=copy_to,
@@ -84,7 +79,13 @@ def identify(
     if review or web:
         _review(console, chosen, result, web=web)
     else:
-        _say(console, f"look at the doubtful ones with: {_review_command(chosen, output_dir)}")
+        say_how_to_review(console, chosen, output_dir)
+
+
+def say_how_to_review(console: Console, chosen: "Chosen", output_dir: Path | None = None) -> None:
+    """`output_dir` is where the results are, if not where they are looked for."""
+    flags = [] if output_dir is None else ["--identified", output_dir]
+    print_line(console, f"look at the doubtful ones with: {chosen.command('review', *flags)}")
 
 
 def _review(console: Console, chosen: "Chosen", result: "IdentifyResult", *, web: bool) -> None:
@@ -95,28 +96,15 @@ def _review(console: Console, chosen: "Chosen", result: "IdentifyResult", *, web
     run_review(console, chosen, ReviewConfig(identified=result.folder), web=web)
 
 
-def _review_command(chosen: "Chosen", output_dir: Path | None) -> str:
-    from clew.patterns.library import LIBRARY
-
-    words = ["--model", str(chosen.model)]
-    if chosen.pattern_set is not None:
-        words = [chosen.pattern_set.name]
-        library = chosen.pattern_set.folder.parent
-        words += [] if library == LIBRARY else ["--library", str(library)]
-    words += [] if output_dir is None else ["--identified", str(output_dir)]
-    return shlex.join(["clew", "patterns", "review", *words])
-
-
-def home_of(chosen: "Chosen") -> Path:
-    """Where results lie by default: the set's folder, or the model's."""
-    return chosen.pattern_set.folder if chosen.pattern_set is not None else chosen.model
-
-
 def identify_and_print(console: Console, config: "IdentifyConfig") -> "IdentifyResult":
     """The command itself; `clew patterns flow` has it as one of its steps."""
-    from clew.patterns.identify import identify_photos
+    from clew.patterns.identify.run import identify_photos
 
-    result = identify_photos(config, _Reporter(console))
+    try:
+        result = identify_photos(config, _Reporter(console))
+    except KeyboardInterrupt:
+        print_line(console, "stopped before the end: the same command begins anew.")
+        raise typer.Exit(128 + signal.SIGINT) from None
     print_result(console, result)
     return result
 
@@ -133,12 +121,12 @@ def print_result(console: Console, result: "IdentifyResult") -> None:
         _print_some(console, "doubtful", result.unsure, result.counts["doubtful"])
         _print_some(console, "cannot be read", result.faulty, result.counts["faulty"])
     for note in result.notes:
-        _say(console, f"note: {note}")
+        print_line(console, f"note: {note}")
     _print_places(console, result)
 
 
 def _print_classes(console: Console, result: "IdentifyResult") -> None:
-    table = _table("class", "photos")
+    table = make_table("class", "photos")
     for label, count in result.class_counts:
         table.add_row(escape(plain_text(label)), f"{count:,}")
     console.print(table)
@@ -150,7 +138,7 @@ def _print_some(console: Console, title: str, photos: "tuple[Identified, ...]", 
         return
     _print_photos(console, title, photos)
     if count > len(photos):
-        console.print(f"... and {count - len(photos):,} more (the page has them)")
+        console.print(f"... and {count - len(photos):,} more (identified.csv has all)")
     console.print()
 
 
@@ -168,51 +156,28 @@ def _print_photos(console: Console, title: str, photos: "tuple[Identified, ...]"
 
 def _tell(photo: "Identified") -> tuple[str, str]:
     """Its class, and the others that it might be; or what is wrong with it."""
-    from clew.patterns.identify.words import percent_text
-
     if photo.fault is not None:
         return "cannot be read", photo.fault.reason
-    told = [f"{label} {percent_text(chance)}" for label, chance in photo.best]
+    told = [f"{label} {whole_percent(chance)}" for label, chance in photo.best]
     return told[0], ", ".join(told[1:])
 
 
 def _print_places(console: Console, result: "IdentifyResult") -> None:
-    _say(console, f"page in {result.page}")
+    print_line(console, f"page in {result.page}")
     if result.sheets:
         more = f" and {len(result.sheets) - 1} more beside it" if len(result.sheets) > 1 else ""
-        _say(console, f"contact sheet in {result.sheets[0]}{more}")
-    _say(console, f"lists in {result.list_file} and {result.list_file.with_suffix('.csv')}")
+        print_line(console, f"contact sheet in {result.sheets[0]}{more}")
+    print_line(console, f"lists in {result.list_file} and {result.list_file.with_suffix('.csv')}")
     if (copies := result.copies) is not None:
         there = f", {copies.already_there:,} were there already" if copies.already_there else ""
-        _say(console, f"{count_text(copies.copied, 'photo')} copied to {copies.folder}{there}")
+        print_line(
+            console, f"{count_text(copies.copied, 'photo')} copied to {copies.folder}{there}"
+        )
 
 
-class _Reporter(RunReporter):
-    """How many photos are done, how fast, how long still."""
-
-    def __init__(self, console: Console) -> None:
-        super().__init__(console, "photos")
-
+class _Reporter(PhotosReporter):
     def begin(self, photos: int) -> None:
         self._begin(0, photos, f"{count_text(photos, 'photo')} to identify")
 
     def advance(self, photos: int) -> None:
         self._advance(photos, 0)
-
-    def _line(self) -> str:
-        seconds = max(1e-9, time.monotonic() - self._started)
-        left = (self._planned - self._made) * seconds / max(1, self._made)
-        done = f"{self._made:,}/{self._planned:,} photos"
-        return f"{done}, {self._rates(seconds)}, {duration_text(left)} left"
-
-
-def _table(first: str, *others: str) -> Table:
-    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
-    table.add_column(first, overflow="fold")
-    for heading in others:
-        table.add_column(heading, justify="right")
-    return table
-
-
-def _say(console: Console, text: str) -> None:
-    console.print(plain_text(text), markup=False, soft_wrap=True)

@@ -1,6 +1,5 @@
 """clew patterns import"""
 
-import time
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
-from clew.cli.formats import bytes_text, count_text, duration_text, plain_text
+from clew.cli.formats import count_text, plain_text
 from clew.cli.patterns.library_flags import Library
-from clew.cli.progress import RunReporter
+from clew.cli.patterns.photos_progress import PhotosReporter
+from clew.cli.patterns.printing import make_table, print_line
 from clew.cli.stopping import StopOnSignal
 
 if TYPE_CHECKING:
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
 
 _EPILOG = "Example: `clew patterns import animals my_photos`"
 _MOST_NAMED = 10
+_RESULTS = ("added", "already there", "left out")
 
 
 def register(app: typer.Typer) -> None:
@@ -76,7 +76,7 @@ def import_and_print(
     _print_result(console, result)
     if not result.is_finished:
         again = how_to_go_on(is_alone=True, overwrite=False)
-        console.print(plain_text(f"stopped.{again}"), markup=False)
+        print_line(console, f"stopped.{again}")
         raise typer.Exit(128 + stop.number)
 
 
@@ -84,8 +84,8 @@ def say_next(console: Console, pattern_set: "PatternSet") -> None:
     from clew.cli.patterns.info import next_step
     from clew.patterns.library import summarize_set
 
-    library = pattern_set.folder.parent
-    console.print(plain_text(next_step(summarize_set(pattern_set), library)), markup=False)
+    library = pattern_set.library
+    print_line(console, next_step(summarize_set(pattern_set), library))
 
 
 class _Shown:
@@ -107,33 +107,20 @@ class _Shown:
             self._run.end()
 
 
-class _Task(RunReporter):
+class _Task(PhotosReporter):
     def __init__(self, console: Console, task: str, photos: int) -> None:
-        super().__init__(console, "photos")
-        self._task_name = task
+        super().__init__(console, task)
         self._begin(0, photos, f"{count_text(photos, 'photo')} to be {task}")
 
     def advance(self, written_bytes: int) -> None:
         self._advance(1, written_bytes)
 
-    def _line(self) -> str:
-        seconds = max(1e-9, time.monotonic() - self._started)
-        left = (self._planned - self._made) * seconds / max(1, self._made)
-        written = f", {bytes_text(self._bytes)} written" if self._bytes else ""
-        return (
-            f"{self._made:,}/{self._planned:,} photos {self._task_name}, "
-            f"{self._rates(seconds)}{written}, {duration_text(left)} left"
-        )
-
 
 def _print_result(console: Console, result: "ImportResult") -> None:
     from clew.patterns.photos.photo import natural_order
 
-    counts = [result.count(name) for name in ("added", "already there", "left out")]
-    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
-    table.add_column("class", overflow="fold")
-    for name in ("added", "already there", "left out"):
-        table.add_column(name, justify="right")
+    counts = [result.count(name) for name in _RESULTS]
+    table = make_table("class", *_RESULTS)
     for label in sorted(set().union(*counts), key=natural_order):
         cell = escape(plain_text(label or "(no class)"))
         table.add_row(cell, *(f"{count[label]:,}" for count in counts))
@@ -145,17 +132,17 @@ def _print_result(console: Console, result: "ImportResult") -> None:
 
 
 def _print_left_out(console: Console, result: "ImportResult") -> None:
-    def say(text: str) -> None:
-        console.print(plain_text(text), markup=False)
-
     left_out = result.left_out
     for source in left_out[:_MOST_NAMED]:
-        say(f"left out: {source.source}: {source.kind}, {source.reason}")
+        print_line(console, f"left out: {source.source}: {source.kind}, {source.reason}")
     if len(left_out) > _MOST_NAMED:
         kinds = Counter(source.kind for source in left_out).most_common()
         counts = ", ".join(f"{count:,} {kind}" for kind, count in kinds)
-        say(f"... {len(left_out):,} in all: {counts}")
+        print_line(console, f"... {len(left_out):,} in all: {counts}")
     if result.other_files:
         have = "file has" if result.other_files == 1 else "files have"
-        say(f"{result.other_files:,} other {have} no photo's ending (.jpg, .png, ...): passed over")
-    say(f"what became of every file: {result.listing}")
+        print_line(
+            console,
+            f"{result.other_files:,} other {have} no photo's ending (.jpg, .png, ...): passed over",
+        )
+    print_line(console, f"what became of every file: {result.listing}")

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from clew.cli.formats import bytes_text, count_text, plain_text
-from clew.cli.patterns.library_flags import Library, command_text
+from clew.cli.patterns.library_flags import Library
+from clew.cli.patterns.printing import make_table, print_line
+from clew.wording import tenth_percent
 
 if TYPE_CHECKING:
     from clew.patterns.library import SetSummary
@@ -44,11 +45,13 @@ def info(
     _print_classes(console, summary)
     _print_runs(console, summary)
     _print_places(console, summary)
-    _say(console, next_step(summary, library))
+    print_line(console, next_step(summary, library))
 
 
 def next_step(summary: "SetSummary", library: Path) -> str:
     """The sentence that ends most commands: what to do with the set now."""
+    from clew.patterns.library import command_text
+
     more = command_text("import", summary.name, "DIR", library=library)
     train = command_text("train", summary.name, library=library)
     small = summary.small_classes()
@@ -62,7 +65,7 @@ def next_step(summary: "SetSummary", library: Path) -> str:
     if not summary.runs:
         return f"next: {train}"
     if not summary.runs[-1].is_finished:
-        return f"next, go on with the training: {train}"
+        return f"next, go on with the training (with the settings it was begun with): {train}"
     if summary.change:
         return f"next, train again from the last weights: {train}"
     identify = command_text("identify", "FOLDER", "--name", summary.name, library=library)
@@ -74,9 +77,9 @@ def accuracy_text(run: "RunSummary | None") -> str:
     if run is None or run.test_accuracy is None:
         return "-"
     if run.test_accuracy_ci is None:
-        return f"{run.test_accuracy:.1%}"
-    low, high = run.test_accuracy_ci
-    return f"{run.test_accuracy:.1%} ({low:.1%} to {high:.1%})"
+        return tenth_percent(run.test_accuracy)
+    shown, low, high = map(tenth_percent, (run.test_accuracy, *run.test_accuracy_ci))
+    return f"{shown} ({low} to {high})"
 
 
 def _print_classes(console: Console, summary: "SetSummary") -> None:
@@ -84,7 +87,7 @@ def _print_classes(console: Console, summary: "SetSummary") -> None:
     what += f"{count_text(summary.photos, 'photo')} ({bytes_text(summary.bytes)})"
     name = escape(plain_text(summary.name))
     console.print(f"[bold]{name}[/bold]: {what}, made {summary.created[:10]}")
-    table = _table("class", "photos")
+    table = make_table("class", "photos")
     for label, photos in summary.classes.items():
         table.add_row(escape(plain_text(label)), f"{photos:,}")
     if table.rows:
@@ -93,7 +96,7 @@ def _print_classes(console: Console, summary: "SetSummary") -> None:
 
 
 def _print_runs(console: Console, summary: "SetSummary") -> None:
-    table = _table("training", "ended", "photos", "test accuracy (95% interval)")
+    table = make_table("training", "ended", "photos", "test accuracy (95% interval)")
     for run in summary.runs[-_LAST_RUNS:]:
         photos = "-" if run.photos is None else f"{run.photos:,}"
         ended = run.finished[:16].replace("T", " ") if run.finished else "not finished"
@@ -113,20 +116,8 @@ def _print_places(console: Console, summary: "SetSummary") -> None:
     places["identified"] = summary.folder / "identified"
     for what, path in places.items():
         if path.exists():
-            _say(console, f"{what + ':':<12}{path}")
+            print_line(console, f"{what + ':':<12}{path}")
     if summary.change:
         new, gone = summary.change.new, summary.change.gone
         taken = f", {gone:,} that are gone" if gone else ""
-        _say(console, f"since the last training: {count_text(new, 'new photo')}{taken}")
-
-
-def _table(first: str, *others: str) -> Table:
-    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
-    table.add_column(first, overflow="fold")
-    for name in others:
-        table.add_column(name, justify="right")
-    return table
-
-
-def _say(console: Console, text: str) -> None:
-    console.print(plain_text(text), markup=False)
+        print_line(console, f"since the last training: {count_text(new, 'new photo')}{taken}")

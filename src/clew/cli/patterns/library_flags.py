@@ -1,17 +1,20 @@
-"""Which set is meant: the flag for it, and commands to paste that bear it on."""
+"""Flags of several commands: which set or model is meant, and whether a review follows."""
 
-import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 Library = Annotated[Path, typer.Option("--library", help="The folder where your sets lie.")]
-
-
-def command_text(command: str, *words: object, library: Path) -> str:
-    """A command that can be pasted: `clew patterns COMMAND WORDS`, in the same library."""
-    from clew.patterns.library import LIBRARY
-
-    where = [] if library == LIBRARY else ["--library", str(library)]
-    return shlex.join(["clew", "patterns", command, *map(str, words), *where])
+Model = Annotated[
+    Path | None,
+    typer.Option("--model", help="A model: the --output-dir of `clew patterns train`."),
+]
+Review = Annotated[bool, typer.Option("--review", help="Then ask about each doubtful photo.")]
+Web = Annotated[
+    bool, typer.Option("--web", help="Ask on a page of your browser, not at the terminal.")
+]
+SetName = Annotated[
+    str | None,
+    typer.Option("--name", help="Or a set, whose newest model is taken.  [default: the only set]"),
+]

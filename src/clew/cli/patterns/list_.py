@@ -3,16 +3,20 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from clew.cli.formats import plain_text
 from clew.cli.patterns.info import accuracy_text
-from clew.cli.patterns.library_flags import Library, command_text
+from clew.cli.patterns.library_flags import Library
+from clew.cli.patterns.printing import make_table, print_line
+from clew.errors import StoreError
+
+if TYPE_CHECKING:
+    from clew.patterns.library import PatternSet, SetSummary
 
 _EPILOG = "Example: `clew patterns list`"
 
@@ -26,23 +30,36 @@ def list_(
     library: Library = Path("patterns"),
 ) -> None:
     """List the sets of a library: classes, photos, how well their models did on test photos."""
-    from clew.patterns.library import PatternSet, summarize_set
+    from clew.patterns.library import PatternSet, command_text
 
     console = Console(highlight=False, soft_wrap=True)
-    summaries = [summarize_set(one) for one in PatternSet.all(library)]
+    summaries, damaged = _summarize(PatternSet.all(library))
+    for error in damaged:
+        print_line(Console(stderr=True, highlight=False), f"clew: {error}")
     if as_json:
         typer.echo(json.dumps([asdict(one) for one in summaries], indent=1, default=str))
         return
-    if not summaries:
+    if not summaries and not damaged:
         create = command_text("create", "NAME", library=library)
-        console.print(plain_text(f"no sets in {library} yet. Make one: {create}"), markup=False)
+        print_line(console, f"no sets in {library} yet. Make one: {create}")
         return
-    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
-    table.add_column("set", overflow="fold")
-    for name in ("classes", "photos", "test accuracy (95% interval)", "trained"):
-        table.add_column(name, justify="right")
+    table = make_table("set", "classes", "photos", "test accuracy (95% interval)", "trained")
     for one in summaries:
         trained = one.model.finished[:10] if one.model and one.model.finished else "-"
         counts = (f"{len(one.classes):,}", f"{one.photos:,}")
         table.add_row(escape(plain_text(one.name)), *counts, accuracy_text(one.model), trained)
-    console.print(table)
+    if summaries:
+        console.print(table)
+
+
+def _summarize(sets: "list[PatternSet]") -> "tuple[list[SetSummary], list[StoreError]]":
+    """One that is damaged does not hide the others."""
+    from clew.patterns.library import summarize_set
+
+    summaries, damaged = [], []
+    for one in sets:
+        try:
+            summaries.append(summarize_set(one))
+        except StoreError as error:
+            damaged.append(error)
+    return summaries, damaged

@@ -11,10 +11,12 @@ from rich.table import Table
 
 from clew.cli import plan_flags
 from clew.cli.formats import plain_text
-from clew.cli.patterns.library_flags import Library
+from clew.cli.patterns.library_flags import Library, Model, SetName
+from clew.cli.patterns.printing import print_line
+from clew.wording import whole_percent
 
 if TYPE_CHECKING:
-    from clew.patterns.identify import Recognition
+    from clew.patterns.identify.recognize import Recognition
 
 _EPILOG = "Example: `clew patterns recognize bird.jpg --name animals --multiscale`"
 _BAR = 24
@@ -26,13 +28,8 @@ def register(app: typer.Typer) -> None:
 
 def recognize(
     image: Annotated[Path, typer.Argument(help="The photo.")],
-    model: Annotated[
-        Path | None, typer.Option(help="A model: the --output-dir of `clew patterns train`.")
-    ] = None,
-    name: Annotated[
-        str | None,
-        typer.Option(help="Or a set, whose newest model is taken.  [default: the only set]"),
-    ] = None,
+    model: Model = None,
+    name: SetName = None,
     multiscale: Annotated[
         bool,
         typer.Option(
@@ -49,8 +46,8 @@ def recognize(
     device: plan_flags.Device = None,
 ) -> None:
     """Say what one photo shows; with --multiscale also where."""
-    from clew.patterns.identify import recognize_photo
     from clew.patterns.identify.config import check_threshold
+    from clew.patterns.identify.recognize import recognize_photo
     from clew.patterns.library import choose_model
     from clew.patterns.trained.model import load_model, usual_device
 
@@ -66,32 +63,24 @@ def recognize(
 
 
 def _print(console: Console, found: "Recognition", threshold: float) -> None:
-    from clew.patterns.identify.words import percent_text
-
-    _say(console, f"{found.path} ({found.width:,} x {found.height:,} pixels)")
+    print_line(console, f"{found.path} ({found.width:,} x {found.height:,} pixels)")
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for label, chance in found.best:
         bar = "\N{BOX DRAWINGS HEAVY HORIZONTAL}" * round(_BAR * chance)
-        table.add_row(escape(plain_text(label)), percent_text(chance), bar)
+        table.add_row(escape(plain_text(label)), whole_percent(chance), bar)
     console.print(table)
     if found.best[0][1] < threshold:
-        _say(console, f"doubtful: no class reaches {percent_text(threshold)}")
+        print_line(console, f"doubtful: no class reaches {whole_percent(threshold)}")
     if found.surest is not None:
-        _say(console, _tell_where(found))
+        print_line(console, _tell_where(found))
 
 
 def _tell_where(found: "Recognition") -> str:
-    from clew.patterns.identify.words import percent_text
-
     surest = found.surest
     assert surest is not None
     box = surest.box
     where = f"from ({box.left}, {box.top}) to ({box.right}, {box.bottom})"
     if (box.right - box.left, box.bottom - box.top) == (found.width, found.height):
         where = "of the whole photo"
-    chance = percent_text(surest.probability)
+    chance = whole_percent(surest.probability)
     return f"surest of {surest.label} ({chance}) {where}, among {found.views} views"
-
-
-def _say(console: Console, text: str) -> None:
-    console.print(plain_text(text), markup=False, soft_wrap=True)

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from clew.cli.formats import count_text, plain_text
+from clew.cli.formats import count_text
 from clew.cli.patterns.library_flags import Library
+from clew.cli.patterns.printing import print_line
 
 if TYPE_CHECKING:
     from clew.patterns.library import Chosen
@@ -101,7 +102,7 @@ def run_review(
                     _serve(console, opened, port, browser)
                 else:
                     _ask(console, opened)
-            _print_end(console, opened)
+            _print_end(console, opened, web=web)
 
 
 @contextmanager
@@ -121,7 +122,7 @@ def _ask(console: Console, opened: "Review") -> None:
     from clew.patterns.review.terminal import Dialogue
 
     def show(prompt: str) -> None:
-        _say(console, prompt)
+        print_line(console, prompt)
 
     Dialogue(console, opened, open_keys(sys.stdin, show)).run()
 
@@ -130,8 +131,8 @@ def _serve(console: Console, opened: "Review", port: int, browser: bool) -> None
     from clew.patterns.review.server import open_server
 
     with open_server(opened, port) as server:
-        _say(console, f"the page: {server.address}")
-        _say(console, "finish there, or press Ctrl-C here: what you decided is kept")
+        print_line(console, f"the page: {server.address}")
+        print_line(console, "finish there, or press Ctrl-C here: what you decided is kept")
         if browser and console.is_terminal and _has_screen():
             webbrowser.open(server.address)
         server.run()
@@ -149,36 +150,33 @@ def _print_queue(console: Console, opened: "Review") -> None:
 
     queue = opened.queue
     photos = count_text(len(queue.questions), "photo")
-    _say(console, f"{photos} to look at, from {queue.source}")
+    print_line(console, f"{photos} to look at, from {queue.source}")
     before = [
         f"{queue.decided:,} decided" if queue.decided else "",
         f"{queue.skipped:,} skipped (--all asks again)" if queue.skipped else "",
     ]
     if any(before):
-        _say(console, f"in earlier reviews: {', '.join(filter(None, before))}")
+        print_line(console, f"in earlier reviews: {', '.join(filter(None, before))}")
     if queue.gone:
-        _say(console, f"{len(queue.gone):,} not there any more: {name_some(queue.gone)}")
+        print_line(console, f"{len(queue.gone):,} not there any more: {name_some(queue.gone)}")
     if queue.faulty:
-        _say(console, f"{len(queue.faulty):,} could not be opened: {name_some(queue.faulty)}")
+        print_line(console, f"{len(queue.faulty):,} could not be opened: {name_some(queue.faulty)}")
     if queue.sure:
-        _say(console, f"{queue.sure:,} that the model was sure of are not asked (--all asks)")
+        print_line(console, f"{queue.sure:,} that the model was sure of are not asked (--all asks)")
 
 
-def _print_end(console: Console, opened: "Review") -> None:
+def _print_end(console: Console, opened: "Review", *, web: bool) -> None:
     from clew.patterns.review.wording import tell_new_classes
 
     counts = opened.counts()
     told = [f"{counts[name]:,} {name}" for name in ("approved", "corrected", "skipped")]
     left = len(opened.queue.questions) - opened.place
-    rest = f"; {left:,} left, go on with: {opened.again_command}" if left else ""
+    again = f"{opened.again_command}{' --web' if web else ''}"
+    rest = f"; {left:,} left, go on with: {again}" if left else ""
     console.print("")
-    _say(console, f"{', '.join(told)}{rest}")
+    print_line(console, f"{', '.join(told)}{rest}")
     if opened.new_classes():
-        _say(console, tell_new_classes(opened.new_classes()))
+        print_line(console, tell_new_classes(opened.new_classes()))
     if counts["approved"] or counts["corrected"]:
-        _say(console, f"the photos are in {opened.folder}")
-        _say(console, f"train again, from the last weights, with: {opened.next_command}")
-
-
-def _say(console: Console, text: str) -> None:
-    console.print(plain_text(text), markup=False, soft_wrap=True)
+        print_line(console, f"the photos are in {opened.folder}")
+        print_line(console, f"train again, from the last weights, with: {opened.next_command}")

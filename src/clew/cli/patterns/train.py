@@ -10,9 +10,10 @@ import typer
 from rich.console import Console
 
 from clew.cli import plan_flags
-from clew.cli.formats import duration_text, plain_text
+from clew.cli.formats import duration_text
 from clew.cli.patterns.figures import print_reached, print_report
-from clew.cli.patterns.library_flags import Library, command_text
+from clew.cli.patterns.library_flags import Library
+from clew.cli.patterns.printing import print_line
 from clew.cli.patterns.training_progress import PatternsTrainingReporter
 from clew.cli.stopping import StopOnSignal
 from clew.cli.train import how_to_go_on
@@ -20,12 +21,11 @@ from clew.errors import InputError, SettingsMismatchError, TrainingStoppedError
 
 if TYPE_CHECKING:
     from clew.patterns.augment import AugmentConfig
-    from clew.patterns.library import PatternSet
     from clew.patterns.training import PatternsConfig
 
 _EPILOG = "Example: `clew patterns train --data photos --output-dir trained`"
 _PHOTOS, _NETWORK, _TRAINING = "Photos", "Network", "Training"
-_OUTPUT = Path("trained")
+_OUTPUT, _LIBRARY = Path("trained"), Path("patterns")
 # Flags that say which set is meant, not how it is trained.
 _NO_SETTINGS = ("name", "library")
 
@@ -73,7 +73,7 @@ def train(
             "set's last]"
         ),
     ] = None,
-    library: Library = Path("patterns"),
+    library: Library = _LIBRARY,
     split: Annotated[
         str | None,
         typer.Option(
@@ -251,16 +251,24 @@ def train(
         raise InputError(f'the set "{name}" and --data "{data}" both name photos: give one.')
     out = output_dir or _OUTPUT
     run_training(PatternsConfig(data=data, output_dir=out, start_from=start_from, **settings))
+    _say_next(out)
 
 
 def train_set(
-    name: str | None, library: Path, settings: dict[str, Any], *, is_plain: bool = False
+    name: str | None,
+    library: Path,
+    settings: dict[str, Any],
+    *,
+    is_plain: bool = False,
+    is_last: bool = True,
 ) -> dict[str, Any] | None:
     """Train a set in its next run, or go on with one that was not finished. `is_plain` is a wish
-    without settings of its own: then nothing is done where nothing has changed."""
+    without settings of its own: then nothing is done where nothing has changed. `is_last` tells
+    what may be done next."""
+    from clew.patterns.library import PatternSet
     from clew.patterns.training import PatternsConfig
 
-    pattern_set = _open_set(name, library)
+    pattern_set = PatternSet.open(library, name, otherwise="a folder of photos with --data")
     latest, runs = pattern_set.latest_model(), pattern_set.all_runs()
     is_trained = latest is not None and latest == runs[-1]
     if is_plain and is_trained and not pattern_set.changed_since(runs[-1]):
@@ -275,23 +283,24 @@ def train_set(
         start_from=None if is_afresh else start_from,
         **settings,
     )
-    return run_training(config, set_name=pattern_set.name, library=library)
+    results = run_training(config)
+    if is_last:
+        _say_next(out, pattern_set.name, library)
+    return results
 
 
-def run_training(
-    config: "PatternsConfig", *, set_name: str | None = None, library: Path = Path("patterns")
-) -> dict[str, Any]:
-    """Train, show it, and say what to do next; gives what results.json holds."""
+def run_training(config: "PatternsConfig") -> dict[str, Any]:
+    """Train and show it; gives what results.json holds."""
     from clew.engine.processes import count_processes, is_first_process
 
-    console = Console(highlight=False, soft_wrap=True, quiet=not is_first_process())
+    console = _open_console()
     is_alone = count_processes() == 1
     stop = StopOnSignal(console, "everything is saved at once", is_passed_on=not is_alone)
     try:
         results = _train(config, console, stop)
     except TrainingStoppedError as error:
         again = how_to_go_on(is_alone=is_alone, overwrite=config.overwrite)
-        console.print(plain_text(f"{error}{again}"), markup=False)
+        print_line(console, f"{error}{again}")
         raise typer.Exit(128 + stop.number) from None
     except SettingsMismatchError as error:
         hint = "" if "--overwrite" in str(error) else " --overwrite begins anew in this one."
@@ -303,8 +312,15 @@ def run_training(
     print_reached(console, results)
     if is_first_process():
         print_report(console, config.output_dir)
-    _say_next(console, config.output_dir, set_name, library)
+    print_line(console, f"all figures: {config.output_dir / 'results.json'}")
     return results
+
+
+def _open_console() -> Console:
+    """Of several processes one speaks."""
+    from clew.engine.processes import is_first_process
+
+    return Console(highlight=False, soft_wrap=True, quiet=not is_first_process())
 
 
 def _train(
@@ -329,40 +345,33 @@ def _epochs_text(results: dict[str, Any], *, is_new: bool) -> str:
     )
 
 
-def _say_next(console: Console, folder: Path, set_name: str | None, library: Path) -> None:
+def _say_next(folder: Path, set_name: str | None = None, library: Path = _LIBRARY) -> None:
     """Commands that can be pasted."""
+    from clew.patterns.library import command_text
+
     which = ("--name", set_name) if set_name is not None else ("--model", folder)
     commands = {
         "name new photos": ("identify", "FOLDER", *which),
         "try it on others": ("evaluate", *which, "--data", "DIR"),
         "use it elsewhere": ("export", *which, "--out", "model.onnx"),
     }
-    console.print(plain_text(f"all figures: {folder / 'results.json'}"), markup=False)
+    console = _open_console()
     console.print("next:")
     for what, (command, *words) in commands.items():
         line = f"  {what + ':':<18}{command_text(command, *words, library=library)}"
-        console.print(plain_text(line), markup=False)
+        print_line(console, line)
 
 
 def _say_unchanged(name: str, latest: Path, library: Path) -> None:
+    from clew.patterns.library import command_text
+
     anew = command_text("train", name, "--overwrite", library=library)
     console = Console(highlight=False, soft_wrap=True)
     text = (
         f"no photo has come or gone since {latest} was trained: there is nothing to do. To train "
         f"once more from scratch, beside it: {anew}"
     )
-    console.print(plain_text(text), markup=False)
-
-
-def _open_set(name: str | None, library: Path) -> "PatternSet":
-    from clew.patterns.library import PatternSet
-
-    try:
-        return PatternSet.open(library, name)
-    except InputError as error:
-        if name is not None:
-            raise
-        raise InputError(f"{error} Or give a folder of photos with --data.") from None
+    print_line(console, text)
 
 
 def _was_begun_afresh(run: Path) -> bool:

@@ -30,7 +30,7 @@ from clew.errors import InputError
 
 # A run shorter than this is over before a better plan would have been found.
 _GPU_SHORT_RUN_SECONDS, _CPU_SHORT_RUN_SECONDS = 3, 15
-_GPU_BUDGET_SECONDS, _CPU_BUDGET_SECONDS = 10.0, 10.0
+_GPU_BUDGET_SECONDS, _CPU_BUDGET_SECONDS = 10.0, 30.0
 _BUDGET_SHARE = 0.1
 # What compiling costs until it is known, and how many times that a run must take to try it. On a
 # CPU it gains little: two cores took 24 to 120 s to compile networks that then ran 0.5 to 1.4 times

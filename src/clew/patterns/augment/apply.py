@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from clew.patterns.augment.config import PARAMETERS
 
 GREY = (0.299, 0.587, 0.114)
-_SAMPLED_SIDE = 64
+SAMPLED_SIDE = 64
 _BLUR = torch.tensor([[1.0, 1, 1], [1, 5, 1], [1, 1, 1]]) / 13
 
 
@@ -39,7 +39,7 @@ def value_table(
     images: UInt8[Tensor, "batch side side 3"], parameters: Float[Tensor, "batch parameters"]
 ) -> Float[Tensor, "batch 3 256"]:
     """What becomes of each value of each channel. Frequencies are those of every n-th pixel."""
-    step = max(1, images.shape[1] // _SAMPLED_SIDE)
+    step = max(1, images.shape[1] // SAMPLED_SIDE)
     counts = _count_values(images[:, ::step, ::step])
     values = torch.arange(256, device=images.device) / 255
     table = values.expand(len(images), 3, 256)

@@ -7,11 +7,11 @@ import triton.language as tl
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from clew.patterns.augment.apply import SAMPLED_SIDE
 from clew.patterns.augment.config import PARAMETERS
 
 _PIXELS_AT_ONCE = 256
 _SAMPLES_AT_ONCE = 1024
-_SAMPLED_SIDE = 64
 _COUNT = tl.constexpr(len(PARAMETERS))
 _ANGLE, _SHEAR_X, _SHEAR_Y, _SHIFT_X, _SHIFT_Y, _ZOOM = (tl.constexpr(i) for i in range(6))
 _BRIGHTNESS, _CONTRAST, _COLOUR, _SHARPNESS = (tl.constexpr(i) for i in range(6, 10))
@@ -168,7 +168,7 @@ def apply_fused(
 ) -> Float[Tensor, "batch side side 3"]:
     """What `apply_changes` gives."""
     count, side = images.shape[:2]
-    step = max(1, side // _SAMPLED_SIDE)
+    step = max(1, side // SAMPLED_SIDE)
     images, parameters = images.contiguous(), parameters.contiguous()
     tables = torch.empty(count, 3, 256, device=images.device)
     _table_kernel[(count, 3)](

@@ -9,7 +9,6 @@ from clew.engine.planning.wording import bytes_text
 from clew.errors import InputError
 
 Place = Literal["ram", "disk", "gpu"]
-Wanted = Literal["auto", "ram", "disk"]
 
 # A GPU's memory is left to the network, the machine's to whatever else runs on it.
 _GPU_SHARE, _RAM_SHARE, _WANTED_RAM_SHARE = 0.3, 0.5, 0.8

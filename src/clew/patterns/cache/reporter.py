@@ -35,4 +35,4 @@ class LoggingCacheReporter:
         logger.debug("%d photos, %d bytes", photos, written_bytes)
 
     def end_caching(self) -> None:
-        logger.debug("all photos are decoded")
+        logger.debug("no more photos are decoded")

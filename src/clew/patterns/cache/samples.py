@@ -48,6 +48,7 @@ class ImageSamples:
         reader = _open_reader(Path(store))
         self.size = _side(reader)
         files = _FromDisk(reader, self.rows, self.size)
+        files.hold()
         self._source: _Source = files
         if place == "ram":
             self._source = _InMemory(files)
@@ -96,6 +97,14 @@ class _FromDisk:
     def __init__(self, reader: SampleReader, rows: Rows, size: int) -> None:
         self._reader, self.rows = reader, rows
         self.shape = (size, size, CHANNELS)
+
+    def hold(self) -> None:
+        """Open every file that is needed: who adds photos to the cache meanwhile puts a longer one
+        in its place, and the old one is read on."""
+        row = torch.empty((1, *self.shape), dtype=torch.uint8)
+        _, firsts = np.unique(self._reader.shards_of(self.rows), return_index=True)
+        for place in firsts:
+            self.copy(place[None], row)
 
     def read(self, places: Tensor, chosen: Tensor, buffers: BufferPool) -> Images:  # noqa: ARG002
         return self.gather(places.numpy(), buffers)

@@ -21,7 +21,7 @@ from clew.patterns.identify.results import IDENTIFIED_FILE, Identified, read_ent
 from clew.patterns.identify.sheets import ContactSheets
 from clew.patterns.identify.tally import Group, Tally
 from clew.patterns.identify.thumbnails import make_thumbnails
-from clew.patterns.identify.words import counted
+from clew.wording import counted
 
 _MOST_FAULTS = 500
 

@@ -13,8 +13,8 @@ from clew.markup import Html, tag
 from clew.patterns.identify.results import MADE_BY, Identified
 from clew.patterns.identify.tally import Group
 from clew.patterns.identify.thumbnails import as_data_address
-from clew.patterns.identify.words import counted, percent_text
 from clew.version import __version__
+from clew.wording import counted, whole_percent
 
 _LEAST_SHOWN = 0.01
 _LABEL = 18  # characters of a class in the overview
@@ -120,7 +120,7 @@ def _header(facts: PageFacts) -> Html:
 
 
 def _lead(facts: PageFacts) -> list[Html | str]:
-    threshold = percent_text(facts.settings["threshold"])
+    threshold = whole_percent(facts.settings["threshold"])
     words: list[Html | str] = [
         f"A photo is doubtful when its likeliest class is less probable than {threshold}. "
         f"All photos, one a line: ",
@@ -187,7 +187,7 @@ def _heading(group: Group) -> Html:
 def _describe(group: Group, threshold: float) -> str:
     order = "The least sure first." if group.count > 1 else ""
     if group.label is None:
-        order = f"No class reaches {percent_text(threshold)}. {order}"
+        order = f"No class reaches {whole_percent(threshold)}. {order}"
     if len(group.places) < group.count:
         order += f" {len(group.places):,} of {group.count:,} are shown."
     return order.strip()
@@ -215,8 +215,8 @@ def _sureness(best: tuple[tuple[str, float], ...]) -> Html:
     other = None
     if len(best) > 1 and best[1][1] >= _LEAST_SHOWN:
         label, chance = best[1]
-        other = tag("span", tag("bdi", label), f" {percent_text(chance)}", class_="other")
-    return tag("span", tag("b", percent_text(best[0][1])), other, class_="told")
+        other = tag("span", tag("bdi", label), f" {whole_percent(chance)}", class_="other")
+    return tag("span", tag("b", whole_percent(best[0][1])), other, class_="told")
 
 
 def _guesses(best: tuple[tuple[str, float], ...]) -> list[Html]:
@@ -225,7 +225,7 @@ def _guesses(best: tuple[tuple[str, float], ...]) -> list[Html]:
             "span",
             tag("i", style=f"width:{100 * chance:.1f}%"),
             tag("bdi", label),
-            tag("b", percent_text(chance)),
+            tag("b", whole_percent(chance)),
             class_="guess",
         )
         for label, chance in best
@@ -233,7 +233,7 @@ def _guesses(best: tuple[tuple[str, float], ...]) -> list[Html]:
 
 
 def _tooltip(photo: Identified) -> str:
-    told = [f"{label} {percent_text(chance)}" for label, chance in photo.best]
+    told = [f"{label} {whole_percent(chance)}" for label, chance in photo.best]
     return f"{photo.name}: {', '.join(told)}"
 
 

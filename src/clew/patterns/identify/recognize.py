@@ -60,6 +60,8 @@ def recognize_photo(
 ) -> Recognition:
     """Raises InputError for a photo that is not there or cannot be read."""
     check_top_k(top_k)
+    if path.is_dir():
+        raise InputError(f'"{path}" is a folder: "clew patterns identify" takes all photos in it.')
     try:
         look = _look_at_parts if multiscale else _look_at_whole
         return look(model, path, top_k)

@@ -23,10 +23,10 @@ from clew.patterns.identify.results import IDENTIFIED_FILE, Identified, Identifi
 from clew.patterns.identify.sorting import ClassFolders
 from clew.patterns.identify.table import TableWriter
 from clew.patterns.identify.tally import Tally
-from clew.patterns.identify.words import counted
 from clew.patterns.photos.find import PhotoFolder, find_photos
 from clew.patterns.trained.model import PatternModel, load_model
 from clew.patterns.trained.predict import Prediction, predict_photos
+from clew.wording import counted
 
 _SOME = 10
 

@@ -8,7 +8,7 @@ from clew.patterns.identify.files import remove_sheets, replace_when_done, sheet
 from clew.patterns.identify.lettering import write_line
 from clew.patterns.identify.results import MADE_BY, Identified
 from clew.patterns.identify.thumbnails import THUMBNAIL_SIDE
-from clew.patterns.identify.words import percent_text
+from clew.wording import whole_percent
 
 COLUMNS, ROWS = 8, 8
 _LEAST_COLUMNS = 4  # the heading needs some width
@@ -96,7 +96,7 @@ class ContactSheets:
     ) -> None:
         side = THUMBNAIL_SIDE
         colour = _DOUBTFUL if photo.doubtful else _INK
-        chance, beside = percent_text(photo.best[0][1]), 54
+        chance, beside = whole_percent(photo.best[0][1]), 54
         write_line(draw, (x, y), label, size=15, colour=colour, room=side - beside, bold=True)
         write_line(draw, (x + side, y), chance, size=15, colour=colour, room=beside, right=True)
         write_line(draw, (x, y + 23), Path(photo.name).name, size=12, colour=_SOFT, room=side)

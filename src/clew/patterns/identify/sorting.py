@@ -9,6 +9,7 @@ from pathlib import Path
 
 from clew.errors import InputError
 from clew.patterns.identify.results import Identified
+from clew.patterns.library.pattern_set import SET_FILE
 from clew.shards.disk import disk_errors
 
 DOUBTFUL_FOLDER = "_doubtful"
@@ -19,11 +20,12 @@ _MAX_STEM = 200  # bytes: a number must still fit into a name
 
 class ClassFolders:
     """Sorts photos into `folder`; counts what was copied, what lay there already, and what was
-    gone or closed to us by then. Raises InputError for a folder that is a file."""
+    gone or closed to us by then. Raises InputError for a folder that cannot be taken."""
 
     def __init__(self, folder: Path) -> None:
         if folder.exists() and not folder.is_dir():
             raise InputError(f'--copy-to "{folder}" is a file: name a folder.')
+        _refuse_photos_of_a_set(folder)
         self.folder = folder
         self.copied = self.already_there = self.lost = 0
 
@@ -49,6 +51,18 @@ class ClassFolders:
             elif filecmp.cmp(source, target, shallow=False):
                 self.already_there += 1
                 return
+
+
+def _refuse_photos_of_a_set(folder: Path) -> None:
+    """There a guess would be learnt as if a person had said so."""
+    whole = folder.resolve()
+    for place in (whole, *whole.parents):
+        if (place.parent / SET_FILE).is_file() and place.name == "photos":
+            raise InputError(
+                f'--copy-to "{folder}" holds the photos of the set "{place.parent.name}", and what '
+                f"is identified may be wrong: choose another folder, or add photos to the set with "
+                f'"clew patterns review --all".'
+            )
 
 
 def class_folder(label: str) -> str:

@@ -2,33 +2,23 @@
 
 import base64
 import io
-from collections import deque
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 
 from PIL import Image
 
 from clew.patterns.identify.results import Identified
+from clew.patterns.library.threads import map_ahead
 from clew.patterns.photos.decode import PhotoError, open_photo
 
 THUMBNAIL_SIDE = 192
 _QUALITY = 82
-_AHEAD = 16
 
 
 def make_thumbnails(
     photos: Iterable[Identified], *, workers: int
 ) -> Iterator[tuple[Identified, Image.Image | None]]:
     """Each photo with its thumbnail; None for one that is gone or damaged by now."""
-    waiting: deque[tuple[Identified, Future[Image.Image | None]]] = deque()
-    with ThreadPoolExecutor(max(1, workers)) as pool:
-        for photo in photos:
-            waiting.append((photo, pool.submit(_make, photo)))
-            if len(waiting) >= _AHEAD:
-                first, picture = waiting.popleft()
-                yield first, picture.result()
-        for last, picture in waiting:
-            yield last, picture.result()
+    return map_ahead(lambda photo: (photo, _make(photo)), photos, workers)
 
 
 def as_data_address(picture: Image.Image) -> str:

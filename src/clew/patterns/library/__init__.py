@@ -1,8 +1,9 @@
 """Named sets of patterns: their photos, their models, and which one a command means."""
 
 from clew.patterns.library.choose import Chosen, choose_model
+from clew.patterns.library.commands import LIBRARY, command_text
 from clew.patterns.library.importing import ImportResult, import_photos
-from clew.patterns.library.pattern_set import LIBRARY, PatternSet
+from clew.patterns.library.pattern_set import PatternSet
 from clew.patterns.library.reporter import ImportReporter
 from clew.patterns.library.summary import SetSummary, summarize_set
 
@@ -14,6 +15,7 @@ __all__ = [
     "PatternSet",
     "SetSummary",
     "choose_model",
+    "command_text",
     "import_photos",
     "summarize_set",
 ]

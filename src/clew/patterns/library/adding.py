@@ -26,7 +26,9 @@ _SIDE = 128
 _WAIT_SECONDS = 10.0
 
 
-def add_photo(pattern_set: "PatternSet", path: Path, label: str, *, move: bool = False) -> Path:
+def add_photo(
+    pattern_set: "PatternSet", journal: Journal, path: Path, label: str, *, move: bool = False
+) -> Path:
     """See PatternSet.add."""
     label = check_class_name(label)
     check_photo_name(path)
@@ -35,7 +37,7 @@ def add_photo(pattern_set: "PatternSet", path: Path, label: str, *, move: bool =
     except PhotoError as error:
         raise InputError(f'"{path}" cannot be added to "{label}": {error.reason}') from None
     with set_lock(pattern_set, wait_seconds=_WAIT_SECONDS):
-        journal = Journal(pattern_set.folder)
+        journal.read_on()
         same = journal.find(digest)
         if same is None:
             target = put_photo(path, class_folder(pattern_set.photos, label), move=move)

@@ -1,14 +1,16 @@
 """Which model a command means: a folder, a set's newest one, or that of the only set."""
 
-import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
 from clew.errors import InputError
-from clew.patterns.library.pattern_set import LIBRARY, SET_FILE, PatternSet
+from clew.patterns.library.commands import LIBRARY, command_text
+from clew.patterns.library.pattern_set import SET_FILE, PatternSet
 from clew.patterns.library.runs import is_finished, read_results
-from clew.patterns.photos.find import SPLIT_FOLDERS
+from clew.patterns.photos.find import SPLIT_FOLDERS, find_classes
 from clew.patterns.photos.photo import SPLITS
+
+_NAME_FIRST = ("train", "review")  # commands whose argument is the name of a set
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +24,21 @@ class Chosen:
     pattern_set: PatternSet | None
     classes_folder: Path | None
 
+    @property
+    def home(self) -> Path:
+        """Where results lie by default: the set's folder, or the model's."""
+        return self.model if self.pattern_set is None else self.pattern_set.folder
+
+    def command(self, command: str, *words: object) -> str:
+        """One that can be pasted, about the same set or model."""
+        comes_first = command in _NAME_FIRST
+        which: tuple[object, ...] = ("--model", self.model)
+        if self.pattern_set is not None:
+            which = (self.pattern_set.name,) if comes_first else ("--name", self.pattern_set.name)
+        library = LIBRARY if self.pattern_set is None else self.pattern_set.library
+        ordered = (*which, *words) if comes_first else (*words, *which)
+        return command_text(command, *ordered, library=library)
+
 
 def choose_model(
     *, model: Path | None = None, name: str | None = None, library: Path = LIBRARY
@@ -33,7 +50,7 @@ def choose_model(
         )
     if model is not None:
         return _of_folder(model)
-    return _of_set(PatternSet.open(library, name))
+    return _of_set(PatternSet.open(library, name, otherwise="a trained model with --model"))
 
 
 def _of_set(pattern_set: PatternSet) -> Chosen:
@@ -41,10 +58,8 @@ def _of_set(pattern_set: PatternSet) -> Chosen:
     if model is None:
         begun = pattern_set.all_runs()
         state = "is not trained to the end" if begun else "is not trained yet"
-        raise InputError(
-            f'the set "{pattern_set.name}" {state}: run "clew patterns train '
-            f'{shlex.quote(pattern_set.name)}" first.'
-        )
+        train = command_text("train", pattern_set.name, library=pattern_set.library)
+        raise InputError(f'the set "{pattern_set.name}" {state}: run "{train}" first.')
     return Chosen(model=model, pattern_set=pattern_set, classes_folder=pattern_set.photos)
 
 
@@ -73,8 +88,19 @@ def _trained_on(model: Path) -> Path | None:
     if not isinstance(data, dict) or not Path(str(data.get("folder"))).is_dir():
         return None
     folder = Path(data["folder"])
-    if not data.get("split_folders"):
+    return _find_training_folder(folder) if data.get("split_folders") else folder
+
+
+def find_classes_folder(folder: Path) -> Path:
+    """The folder whose folders are the classes of new photos: `folder`, or its "train"."""
+    try:
+        has_splits = find_classes(folder, at_least=1).split_folders
+    except InputError:  # there are no photos yet
         return folder
+    return (_find_training_folder(folder) or folder / SPLITS[0]) if has_splits else folder
+
+
+def _find_training_folder(folder: Path) -> Path | None:
     parts = [part for part in sorted(folder.iterdir()) if _is_training_folder(part)]
     return parts[0] if parts else None
 

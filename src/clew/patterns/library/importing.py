@@ -74,7 +74,7 @@ def import_photos(
             decided = decide(journal, looked or [])
             done = _carry_out(pattern_set, journal, decided, move, reporter, should_stop)
             for source in found.left_out:
-                journal.note(source)
+                _note(journal, source)
         finally:
             remove_parts(photos)
             listing = write_listing(pattern_set.folder, journal)

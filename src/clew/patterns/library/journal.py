@@ -7,12 +7,12 @@ Nothing here is needed: what is missing is found again by reading the photos.
 import json
 import os
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from clew.patterns.library.placing import full_disk
+from clew.patterns.photos.photo import class_name
 
 JOURNAL = "photos.jsonl"
 
@@ -28,7 +28,7 @@ class Picture:
 
     @property
     def label(self) -> str:
-        return self.photo.split("/", 1)[0]
+        return class_name(self.photo.split("/", 1)[0])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,8 +58,19 @@ class Journal:
         self.pictures: dict[str, Picture] = {}
         self.sources: dict[str, Source] = {}
         self._by_digest: dict[str, list[str]] = defaultdict(list)
-        for entry in _read_lines(self._path):
-            self._take(entry)
+        self._read_bytes = 0
+        self.read_on()
+
+    def read_on(self) -> None:
+        """Take in what was noted since, by whomever."""
+        if not self._path.exists():
+            return
+        with self._path.open("rb") as file:
+            file.seek(self._read_bytes)
+            for line in file:
+                if line.endswith(b"\n"):  # else it was cut by a kill, and is ended by the next
+                    self._read_bytes += len(line)
+                    self._take_line(line)
 
     def note(self, event: Picture | Source) -> None:
         """Put it on disk and into memory."""
@@ -85,6 +96,12 @@ class Journal:
             return False
         return (found.st_size, found.st_mtime_ns) == (picture.bytes, picture.modified_ns)
 
+    def _take_line(self, line: bytes) -> None:
+        try:
+            self._take(_read_event(json.loads(line)))
+        except (ValueError, TypeError):
+            return  # cut by a kill: the photo is read again
+
     def _take(self, event: Picture | Source) -> None:
         if isinstance(event, Source):
             self.sources[event.source] = event
@@ -92,17 +109,6 @@ class Journal:
         self.pictures[event.photo] = event
         if event.photo not in self._by_digest[event.digest]:
             self._by_digest[event.digest].append(event.photo)
-
-
-def _read_lines(path: Path) -> Iterator[Picture | Source]:
-    if not path.exists():
-        return
-    with path.open("rb") as file:
-        for line in file:
-            try:
-                yield _read_event(json.loads(line))
-            except (ValueError, TypeError):
-                continue  # cut by a kill: the photo is read again
 
 
 def _read_event(entry: dict[str, Any]) -> Picture | Source:

@@ -4,11 +4,14 @@ import json
 import logging
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from clew.errors import InputError, StoreError
 from clew.patterns.library.adding import add_photo
+from clew.patterns.library.commands import command_text
+from clew.patterns.library.journal import Journal
 from clew.patterns.library.names import check_set_name
 from clew.patterns.library.runs import (
     Change,
@@ -25,7 +28,6 @@ from clew.version import __version__
 
 logger = logging.getLogger(__name__)
 
-LIBRARY = Path("patterns")  # where sets lie when nothing else is said
 SET_FILE = "set.json"
 _FORMAT = "clew patterns"
 
@@ -50,8 +52,13 @@ class PatternSet:
         return self.folder / "runs"
 
     @property
-    def identified(self) -> Path:
-        return self.folder / "identified"
+    def library(self) -> Path:
+        return self.folder.parent
+
+    @cached_property
+    def _journal(self) -> Journal:
+        """Kept from photo to photo: that of many thousands takes a while to read."""
+        return Journal(self.folder)
 
     @classmethod
     def create(cls, library: Path, name: str) -> "PatternSet":
@@ -61,7 +68,7 @@ class PatternSet:
         if (folder / SET_FILE).exists():
             raise InputError(
                 f'there is a set "{name}" in "{library}" already: choose another name, or add '
-                f'photos to it with "clew patterns import".'
+                f'photos to it with "{command_text("import", name, "DIR", library=library)}".'
             )
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise InputError(
@@ -75,10 +82,11 @@ class PatternSet:
         return cls(name=name, folder=folder)
 
     @classmethod
-    def open(cls, library: Path, name: str | None = None) -> "PatternSet":
-        """The set of that name; without one the only set. Raises InputError when there is none."""
+    def open(cls, library: Path, name: str | None = None, *, otherwise: str = "") -> "PatternSet":
+        """The set of that name; without one the only set. Raises InputError when there is none;
+        `otherwise` is what could be given in place of a name."""
         if name is None:
-            return _only_one(library, cls.all(library))
+            return _only_one(library, cls.all(library), otherwise)
         folder = library / check_set_name(name)
         if not (folder / SET_FILE).is_file():
             raise InputError(_explain_missing(library, name, cls.all(library)))
@@ -88,6 +96,7 @@ class PatternSet:
     def at(cls, folder: Path) -> "PatternSet":
         """The set in a folder that has a set.json; raises StoreError when that is damaged."""
         read_about(folder)
+        folder = folder if folder.name.strip(".") else folder.resolve()  # given as "." or ".."
         return cls(name=folder.name, folder=folder)  # one that was renamed goes by its new name
 
     @classmethod
@@ -136,7 +145,7 @@ class PatternSet:
         A picture that its class has already is not put there twice: gives that one. Raises
         InputError for a class that cannot be a folder, and for a picture of another class.
         """
-        return add_photo(self, path, label, move=move)
+        return add_photo(self, self._journal, path, label, move=move)
 
 
 def read_about(folder: Path) -> dict[str, Any]:
@@ -155,13 +164,13 @@ def read_about(folder: Path) -> dict[str, Any]:
     return about
 
 
-def _only_one(library: Path, sets: list[PatternSet]) -> PatternSet:
+def _only_one(library: Path, sets: list[PatternSet], otherwise: str) -> PatternSet:
+    more = f" Or give {otherwise}." if otherwise else ""
     if not sets:
-        raise InputError(_explain_none(library))
+        raise InputError(_explain_none(library) + more)
     if len(sets) > 1:
-        raise InputError(
-            f'there are {len(sets):,} sets of patterns in "{library}": name one of {_names(sets)}.'
-        )
+        named = f"name one of {_names(sets)}"
+        raise InputError(f'there are {len(sets):,} sets of patterns in "{library}": {named}.{more}')
     return PatternSet.at(sets[0].folder)
 
 
@@ -170,15 +179,16 @@ def _explain_missing(library: Path, name: str, sets: list[PatternSet]) -> str:
         return f'there is no set "{name}": {_explain_none(library)}'
     return (
         f'there is no set "{name}" in "{library}", but {_names(sets)}: name one of these, or make '
-        f'it with "clew patterns create".'
+        f'it with "{command_text("create", name, library=library)}".'
     )
 
 
 def _explain_none(library: Path) -> str:
     what = "has no set of patterns" if library.is_dir() else "is not there"
     return (
-        f'the library "{library}" {what}: make a set with "clew patterns create NAME", or say with '
-        f"--library where yours lie."
+        f'the library "{library}" {what}: make a set with '
+        f'"{command_text("create", "NAME", library=library)}", or say with --library where yours '
+        f"lie."
     )
 
 

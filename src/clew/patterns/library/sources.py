@@ -64,7 +64,8 @@ def _find(root: Path, label: str | None, *, is_alone: bool) -> tuple[str | None,
     if is_alone:
         raise InputError(
             f'the photos in "{root}" lie in no class folders: if they are all of one class, name '
-            f'it, such as --label "{own}"; else put each class into a folder of its own.'
+            f'it with "clew patterns import", such as --label "{own}"; else put each class into a '
+            f"folder of its own."
         )
     return check_class_name(own), found  # several folders of photos: each is a class
 

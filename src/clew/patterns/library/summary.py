@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 
 from clew.patterns.library.pattern_set import PatternSet
-from clew.patterns.library.runs import RESULTS, Change, is_finished, read_results
+from clew.patterns.library.runs import RESULTS, Change, compare_photos, is_finished, read_results
 from clew.patterns.photos.photo import natural_order
 
 MIN_PHOTOS = 3  # of a class: one for each split
@@ -62,7 +62,7 @@ def summarize_set(pattern_set: PatternSet) -> SetSummary:
         classes={label: counts[label] for label in sorted(counts, key=natural_order)},
         bytes=sum(_size(photo.path) for photo in photos),
         runs=tuple(map(_summarize_run, pattern_set.all_runs())),
-        change=None if model is None else pattern_set.changed_since(model),
+        change=None if model is None else compare_photos(model, {one.name for one in photos}),
     )
 
 

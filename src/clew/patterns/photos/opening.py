@@ -52,8 +52,10 @@ def opened_photo(path: Path) -> Iterator[ImageFile]:
                 yield image
         except PhotoError:
             raise
-        except (MemoryError, Image.DecompressionBombError):
+        except Image.DecompressionBombError:
             raise PhotoError("too large", "it takes more memory than a photo may") from None
+        except MemoryError:  # of the machine at this moment: not the photo's fault
+            raise PhotoError("unreadable", "there is too little memory free to read it") from None
         except Exception as error:  # damaged data makes a decoder raise whatever it likes
             raise _explain(error) from None
 

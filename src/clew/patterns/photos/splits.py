@@ -19,20 +19,19 @@ def assign_splits(
     *,
     shares: Shares = USUAL_SHARES,
     known: Mapping[str, str] | None = None,
-    classes: Sequence[str] = (),
 ) -> list[str]:
     """The split of every photo: "train", "validation" or "test".
 
     `keys` are digests of what the photos show; `known` maps digests to the split of an earlier
     run. Where folders say the split, they win, and what has no folder is taken out of training.
-    Raises InputError for fewer than two classes, and for classes with too few photos; `classes`
-    names those that must be there even if no photo of them is.
+    Raises InputError for fewer than two classes, for classes with too few photos, and where the
+    splits of the earlier run leave nothing to learn from or to measure on.
     """
     labels = [photo.label or "" for photo in photos]
-    _refuse_one_class({*labels, *classes})
+    _refuse_one_class(set(labels))
     folders = {photo.split for photo in photos if photo.split is not None}
     shares = _open_shares(shares, folders)
-    open_rows: dict[str, list[int]] = {label: [] for label in (*classes, *labels)}
+    open_rows: dict[str, list[int]] = {label: [] for label in labels}
     for row, photo in enumerate(photos):
         if photo.split in (None, "train"):
             open_rows[labels[row]].append(row)
@@ -42,6 +41,7 @@ def assign_splits(
         dealt = _deal({keys[row] for row in rows}, shares, known or {})
         for row in rows:
             splits[row] = dealt[keys[row]]
+    _refuse_nothing_left(labels, splits, shares)
     return splits
 
 
@@ -77,26 +77,48 @@ def _refuse_thin(keys: Mapping[str, set[str]], shares: Shares) -> None:
     thin = [label for label in sorted(keys, key=natural_order) if len(keys[label]) < len(dealt)]
     if not thin:
         return
-    shown = ", ".join(f'"{label}" ({len(keys[label])})' for label in thin[:_NAMED])
-    more = f" and {len(thin) - _NAMED:,} more" if len(thin) > _NAMED else ""
+    shown = _name_some([f'"{label}" ({len(keys[label])})' for label in thin])
     raise InputError(
-        f"classes with too few different photos: {shown}{more}. Each class needs at least "
+        f"classes with too few different photos: {shown}. Each class needs at least "
         f"{len(dealt)}, one for {' and one for '.join(dealt)}: add photos, or take the folder away."
     )
 
 
+def _refuse_nothing_left(labels: Sequence[str], splits: Sequence[str], shares: Shares) -> None:
+    """Photos that stay where an earlier run had them may leave a split without any."""
+    learnt = {label for label, split in zip(labels, splits, strict=True) if split == "train"}
+    untaught = [f'"{label}"' for label in sorted({*labels} - learnt, key=natural_order)]
+    lacking = [split for split, share in zip(SPLIT_NAMES, shares, strict=True) if share]
+    lacking = [split for split in lacking if split not in splits]
+    if not untaught and not lacking:
+        return
+    what = f"training of {_name_some(untaught)}" if untaught else " and ".join(lacking)
+    raise InputError(
+        f"photos stay in the split that they had in the training whose weights are begun with, "
+        f"and that leaves none for {what}: add photos, or begin from scratch (without "
+        f"--start-from; a set with --overwrite)."
+    )
+
+
+def _name_some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
+
+
 def _deal(keys: set[str], shares: Shares, known: Mapping[str, str]) -> dict[str, str]:
     """The split of each key of one class."""
-    dealt = {key: known[key] for key in keys if key in known}
-    fresh = sorted((key for key in keys if key not in known), key=_hash)
+    open_splits = {split for split, share in zip(SPLIT_NAMES, shares, strict=True) if share}
+    dealt = {key: known[key] for key in keys if known.get(key) in open_splits}
+    fresh = sorted(keys - dealt.keys(), key=_hash)
     counts = Counter(dealt.values())
     slots = [
         split
         for split, wanted in _targets(len(keys), shares).items()
         for _ in range(wanted - counts[split])
     ]
-    if len(slots) > len(fresh):  # then splits that have nothing yet come first
-        slots = [split for split in dict.fromkeys(slots) if not counts[split]] + slots
+    if len(slots) > len(fresh):  # then splits that have nothing yet come first, training above all
+        first = ("train", *dict.fromkeys(slots))
+        slots = [split for split in dict.fromkeys(first) if not counts[split]] + slots
     slots += ["train"] * (len(fresh) - len(slots))
     return dealt | dict(zip(fresh, slots, strict=False))
 

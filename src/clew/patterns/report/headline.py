@@ -1,12 +1,12 @@
 """What the run reached: one sentence, what stands behind it, and the great figures."""
 
-import math
 from typing import Any
 
 from clew.markup import Html, tag
 from clew.patterns.report.run import Run
 from clew.report.comparison import as_dict, as_number
 from clew.report.wording import DASH, counted, decimals
+from clew.wording import tenth_percent
 
 _FEW = 100  # test photos under which one photo moves the figure by more than a point
 
@@ -131,11 +131,7 @@ def _tile(name: str, figure: str, words: str, *, is_best: bool = False) -> Html:
 
 
 def percents(value: float | None) -> str:
-    """To a tenth; cut, not rounded, near the top: 99.96% are not all."""
-    if value is None:
-        return DASH
-    shown = 100 * value
-    return f"{math.floor(shown * 10) / 10 if 99.9 <= shown < 100 else shown:.1f}%"
+    return DASH if value is None else tenth_percent(value)
 
 
 def describe_network(run: Run) -> str:

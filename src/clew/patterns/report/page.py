@@ -29,7 +29,10 @@ def make_page(run: Run, looking: Looking) -> str:
 
 
 def _name(run: Run) -> str:
+    """What was trained on; the photos of a set all lie in a folder of one name."""
     folder = run.data_folder or run.folder
+    if folder.name == "photos" and (folder.parent / "set.json").is_file():
+        folder = folder.parent
     return folder.name or str(folder)
 
 

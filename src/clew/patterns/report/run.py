@@ -1,7 +1,6 @@
 """What the folder of a training or an evaluation holds, read and checked for the page."""
 
 import csv
-import json
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ import numpy as np
 
 from clew.errors import StoreError
 from clew.report.comparison import History, as_dict, as_interval, as_number
+from clew.report.results import read_results
 
 RESULTS_FILE, PREDICTIONS_FILE = "results.json", "predictions.csv"
 LEFT_OUT_FILE, LOG_FILE = "left_out.csv", "log.csv"
@@ -131,15 +131,7 @@ def read_run(folder: Path) -> Run:
 
 
 def _read_results(path: Path) -> dict[str, Any]:
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise StoreError(
-            f'There is no "{path.name}" in "{path.parent}": a report is made from a finished '
-            f"training or evaluation. {_AGAIN}, or name the folder that it wrote."
-        ) from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise StoreError(f'"{path}" cannot be read ({error}). {_AGAIN}.') from None
+    raw = read_results(path, made_from="training or evaluation", again=_AGAIN)
     classes = raw.get("classes") if isinstance(raw, dict) else None
     if not isinstance(classes, list) or not classes:
         raise StoreError(f'"{path}" names no classes: it is not of patterns. {_AGAIN}.')

@@ -20,23 +20,27 @@ class Carrier:
     def carry_out(self, decision: Decision) -> Decision:
         """Put the photo into its class, and take the original away where it moves.
 
-        Raises InputError, DiskFullError or OSError; then nothing is noted and nothing was done.
+        Raises InputError, DiskFullError or OSError; then nothing was done.
         """
-        path = Path(decision.path)
         if decision.step == "place" and decision.label is not None:
-            try:
-                placed = self.shelf.add(path, decision.label)
-            except (ClewError, OSError):
-                self.notes.drop(decision)
-                raise
-            step = "take away" if decision.moves else "done"
-            decision = self.notes.change(
-                decision, placed=placed.name, is_new=placed.is_new, step=step
-            )
+            decision = self._place(decision, decision.label)
         if decision.step == "take away":
+            path = Path(decision.path)
             moved = self.shelf.take_away(path, str(decision.placed), decision.digest)
             decision = self.notes.change(decision, step="done", moves=moved)
         return decision
+
+    def _place(self, decision: Decision, label: str) -> Decision:
+        step = "take away" if decision.moves else "done"
+        placed = None
+        try:
+            placed = self.shelf.add(Path(decision.path), label)
+            return self.notes.change(decision, placed=placed.name, is_new=placed.is_new, step=step)
+        except (ClewError, OSError):
+            if placed is not None and placed.is_new:
+                self.shelf.remove(placed.name, decision.digest)
+            self.notes.drop(decision)
+            raise
 
     def take_back(self, decision: Decision) -> None:
         """The other way round. Raises InputError when something stands in the way: then the
@@ -62,8 +66,8 @@ class Carrier:
         return len(begun)
 
     def _empty(self, decision: Decision, placed: str) -> None:
-        if decision.moves:
-            self.shelf.give_back(placed, Path(decision.path), decision.digest)
+        """The original is there before the copy goes, also where somebody has deleted it since."""
+        self.shelf.give_back(placed, Path(decision.path), decision.digest)
         if decision.is_new:
             self.shelf.remove(placed, decision.digest)
 

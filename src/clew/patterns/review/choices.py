@@ -1,6 +1,7 @@
 """Which key means which class, and which class a typed word means."""
 
 import itertools
+import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ from dataclasses import dataclass
 from clew.patterns.review.queue import Question
 
 _KEYS = "123456789"
+_NUMBER = re.compile("0|[1-9][0-9]*")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,7 +26,7 @@ def list_choices(classes: Sequence[str], question: Question) -> list[Choice]:
     """All classes with their keys.
 
     Up to nine classes keep their keys from photo to photo: fingers learn them. With more, the
-    model's guesses come first. A class whose name is a digit has that key: 3 never means "7".
+    model's guesses come first. A class whose name is a number has that key: 3 never means "7".
     """
     chances = {guess.label: guess.probability for guess in question.guesses}
     order = list(classes)
@@ -36,8 +38,9 @@ def list_choices(classes: Sequence[str], question: Question) -> list[Choice]:
 
 
 def _keys(order: Sequence[str]) -> dict[str, str]:
-    own = {label: label for label in order if len(label) == 1 and label in f"0{_KEYS}"}
-    free = itertools.chain((key for key in _KEYS if key not in own), map(str, itertools.count(10)))
+    own = {label: label for label in order if _NUMBER.fullmatch(label)}
+    numbers = itertools.chain(_KEYS, map(str, itertools.count(10)))
+    free = (key for key in numbers if key not in own)
     return own | {label: next(free) for label in order if label not in own}
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections import defaultdict
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -51,7 +52,8 @@ class Decision:
 
 
 class Notes:
-    """The decisions of all reviews of one model or set. Every change is on disk when it returns."""
+    """The decisions of all reviews of one model or set. Every change is on disk when it returns;
+    one that cannot be written has not happened."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -63,33 +65,35 @@ class Notes:
             self._index(decision)
 
     def add(self, decision: Decision) -> Decision:
+        self._write([*self._lines, _line(decision)])
         self.decisions.append(decision)
-        self._lines.append(_line(decision))
         self._index(decision)
-        self._write()
         return decision
 
     def change(self, decision: Decision, **changes: Any) -> Decision:
         """The decision with other values, in its place."""
         changed = replace(decision, **changes)
         place = self.decisions.index(decision)
-        self.decisions[place], self._lines[place] = changed, _line(changed)
+        self._write([*self._lines[:place], _line(changed), *self._lines[place + 1 :]])
+        self.decisions[place] = changed
         self._forget(decision)
         self._index(changed)
-        self._write()
         return changed
 
     def drop(self, decision: Decision) -> None:
         place = self.decisions.index(decision)
-        del self.decisions[place], self._lines[place]
+        self._write([*self._lines[:place], *self._lines[place + 1 :]])
+        del self.decisions[place]
         self._forget(decision)
-        self._write()
 
     def find(self, path: Path) -> Decision | None:
         """What was decided about this photo, under this or another name. Raises OSError when it
-        is gone. Files are read only where another of the same length was decided on."""
-        state = path.stat()
+        is gone, and no review has moved it. Files are read only where another of the same length
+        was decided on."""
         known = self._by_path.get(str(path))
+        if known and known.moves and not os.path.lexists(path):
+            return known
+        state = path.stat()
         if known and (known.bytes, known.modified_ns) == (state.st_size, state.st_mtime_ns):
             return known
         alike = self._by_bytes.get(state.st_size)
@@ -106,13 +110,14 @@ class Notes:
         self._by_path.pop(decision.path, None)
         self._by_bytes[decision.bytes].remove(decision)
 
-    def _write(self) -> None:
+    def _write(self, lines: list[str]) -> None:
         """One line a decision, put into words once: thousands do not slow the next one down."""
         about = {"format": _FORMAT, "version": _VERSION, "clew_version": __version__}
         opening = json.dumps(about).removesuffix("}")
-        lines = ",\n".join(self._lines)
-        content = f'{opening}, "decisions": [\n{lines}\n]}}\n'
+        joined = ",\n".join(lines)
+        content = f'{opening}, "decisions": [\n{joined}\n]}}\n'
         write_file_atomically(self.path, content.encode())
+        self._lines = lines
 
 
 def _line(decision: Decision) -> str:

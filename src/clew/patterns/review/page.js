@@ -270,9 +270,9 @@ at("undo-last").addEventListener("click", () => endKey("u"));
 at("leave").addEventListener("click", leave);
 at("back").addEventListener("click", goOn);
 at("close").addEventListener("click", finish);
-at("copy").addEventListener("click", async () => {
-  await navigator.clipboard.writeText(at("command").textContent.trim());
-  toast("Copied.");
+at("copy").addEventListener("click", () => {
+  const copied = navigator.clipboard.writeText(at("command").textContent.trim());
+  copied.then(() => toast("Copied."), () => toast("The browser does not allow it: mark the line and copy it yourself.", true));
 });
 
 send("state").then(take, () => show("lost"));

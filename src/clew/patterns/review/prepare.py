@@ -1,6 +1,5 @@
 """Makes a review ready: whose photos, which questions, where the answers go, what comes next."""
 
-import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +15,8 @@ from clew.patterns.identify.results import (
     find_newest,
     read_identified,
 )
-from clew.patterns.library import LIBRARY, Chosen, PatternSet
+from clew.patterns.library import Chosen, command_text
+from clew.patterns.library.choose import find_classes_folder
 from clew.patterns.library.runs import read_results
 from clew.patterns.photos.photo import natural_order
 from clew.patterns.review.carrying import Carrier
@@ -45,8 +45,8 @@ class ReviewConfig:
 def open_review(chosen: Chosen, config: ReviewConfig) -> Iterator[Review]:
     """The review, while no other process reviews the same. Raises InputError when nothing was
     identified yet or nobody knows where the photos go, StoreLockedError."""
-    home = chosen.pattern_set.folder if chosen.pattern_set else chosen.model
-    identification = _read_newest(chosen, home, config)
+    home = chosen.home
+    identification = _read_newest(chosen, config)
     shelf = _open_shelf(chosen, config)
     with _only_one(home):
         notes = Notes(home / NOTES_NAME)
@@ -59,17 +59,16 @@ def open_review(chosen: Chosen, config: ReviewConfig) -> Iterator[Review]:
             _classes(identification, chosen, shelf),
             moves=config.moves,
             next_command=_next_command(chosen, config),
-            again_command=_again_command(chosen, config, home),
+            again_command=_again_command(chosen, config),
         )
 
 
-def _read_newest(chosen: Chosen, home: Path, config: ReviewConfig) -> Identification:
-    path = config.identified or find_newest(home)
+def _read_newest(chosen: Chosen, config: ReviewConfig) -> Identification:
+    path = config.identified or find_newest(chosen.home)
     if path is None:
-        which = _which(chosen)
         raise InputError(
-            f'there is nothing to review: no photos were identified yet. Run "clew patterns '
-            f'identify FOLDER {which}" first.'
+            f"there is nothing to review: no photos were identified yet. Run "
+            f'"{chosen.command("identify", "FOLDER")}" first.'
         )
     if not path.exists():
         raise InputError(f'there is no "{path}": give the --output-dir of an identify.')
@@ -77,7 +76,7 @@ def _read_newest(chosen: Chosen, home: Path, config: ReviewConfig) -> Identifica
 
 
 def _open_shelf(chosen: Chosen, config: ReviewConfig) -> Shelf:
-    folder = config.data or chosen.classes_folder
+    folder = chosen.classes_folder if config.data is None else find_classes_folder(config.data)
     if folder is None:
         raise InputError(
             f'the folder of photos that "{chosen.model}" was trained on is gone: say with --data '
@@ -99,33 +98,23 @@ def _classes(identification: Identification, chosen: Chosen, shelf: Shelf) -> li
 
 def _next_command(chosen: Chosen, config: ReviewConfig) -> str:
     """Training again, from the last weights."""
-    train = ["clew", "patterns", "train"]
     if chosen.pattern_set is not None and config.data is None:
-        return shlex.join([*train, *_set_words(chosen.pattern_set)])
+        return chosen.command("train")
     folder = config.data or _results(chosen).get("data", {}).get("folder") or chosen.classes_folder
-    flags = ["--data", str(folder), "--start-from", str(chosen.model)]
-    return shlex.join([*train, *flags, "--output-dir", str(_free_name(chosen.model))])
+    out = _free_name(chosen.model)
+    return command_text(
+        "train", "--data", folder, "--start-from", chosen.model, "--output-dir", out
+    )
 
 
-def _again_command(chosen: Chosen, config: ReviewConfig, home: Path) -> str:
+def _again_command(chosen: Chosen, config: ReviewConfig) -> str:
     """What goes on with the questions that are left, without identifying anew."""
-    words = ["clew", "patterns", "review"]
-    if chosen.pattern_set is not None:
-        words += _set_words(chosen.pattern_set)
-    else:
-        words += ["--model", str(chosen.model)]
-    newest = find_newest(home)
-    if config.identified not in (None, newest, newest and newest.parent):
-        words += ["--identified", str(config.identified)]
-    words += ["--data", str(config.data)] if config.data is not None else []
-    words += ["--move"] if config.moves else []
-    return shlex.join([*words, *(["--all"] if config.every else [])])
-
-
-def _set_words(pattern_set: PatternSet) -> list[str]:
-    library = pattern_set.folder.parent
-    where = [] if library == LIBRARY else ["--library", str(library)]
-    return [pattern_set.name, *where]
+    newest = find_newest(chosen.home)
+    is_newest = config.identified in (None, newest, newest and newest.parent)
+    flags: list[object] = [] if is_newest else ["--identified", config.identified]
+    flags += ["--data", config.data] if config.data is not None else []
+    flags += ["--move"] if config.moves else []
+    return chosen.command("review", *flags, *(["--all"] if config.every else []))
 
 
 def _free_name(model: Path) -> Path:
@@ -136,12 +125,6 @@ def _free_name(model: Path) -> Path:
 
 def _results(chosen: Chosen) -> dict[str, Any]:
     return read_results(chosen.model)
-
-
-def _which(chosen: Chosen) -> str:
-    if chosen.pattern_set is None:
-        return f"--model {shlex.quote(str(chosen.model))}"
-    return f"--name {shlex.quote(chosen.pattern_set.name)}"
 
 
 @contextmanager

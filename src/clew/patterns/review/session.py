@@ -65,7 +65,8 @@ class Review:
         """What came of an answer, for a person."""
         where = f"{self.folder}/{decision.placed}"
         if not decision.is_new:
-            return f"{decision.label}: there already, as {where}"
+            away = "; the original was taken away" if decision.moves else ""
+            return f"{decision.label}: there already, as {where}{away}"
         if decision.moves:
             return f"{decision.label}: moved to {where}"
         but = " (the original could not be taken away)" if self.moves else ""
@@ -92,11 +93,11 @@ class Review:
         """Leave the photo where it is; it is not asked about again."""
         question = self._open_question()
         try:
-            decision = self._carrier.notes.add(self._decision(question, "skipped"))
-        except FileNotFoundError:
+            decision = self._decision(question, "skipped")
+        except OSError:
             self._answers.append(None)  # there is nothing left to note
         else:
-            self._answers.append(decision)
+            self._answers.append(self._carrier.notes.add(decision))
 
     def undo(self) -> Question:
         """Take the last answer back, and ask again. Raises InputError when there is none, or when

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clew.errors import InputError
-from clew.patterns.library.placing import put_photo
+from clew.patterns.library.names import check_photo_name
+from clew.patterns.library.placing import put_photo, remove_parts
 from clew.patterns.photos.photo import class_name, natural_order
 from clew.patterns.review.notes import digest_file
 
@@ -34,6 +35,7 @@ class Shelf:
         self._class_folders: dict[str, Path] = {}
         self._by_bytes: dict[int, list[Path]] = defaultdict(list)
         self._made: set[Path] = set()
+        remove_parts(folder)
         for entry in sorted(folder.iterdir()) if folder.is_dir() else []:
             if entry.is_dir() and not _is_passed_over(entry.name):
                 self._class_folders.setdefault(class_name(entry.name), entry)
@@ -68,18 +70,17 @@ class Shelf:
     def take_away(self, path: Path, placed: str, digest: str) -> bool:
         """Remove the original, once it is sure that the class has it. False: it stays, because it
         is the one in the class itself, was changed, or may not be removed."""
-        if (self.folder / placed).samefile(path):
-            return False
-        if digest_file(self.folder / placed) != digest or digest_file(path) != digest:
-            return False
+        copy = self.folder / placed
         try:
+            if copy.samefile(path) or digest_file(copy) != digest or digest_file(path) != digest:
+                return False
             path.unlink()
         except OSError:
             return False
         return True
 
     def give_back(self, placed: str, path: Path, digest: str) -> None:
-        """Put a photo that was moved back to where it was. Raises InputError if that is taken."""
+        """See that the photo is where it was. Raises InputError if that is another file now."""
         if os.path.lexists(path):
             if path.is_file() and digest_file(path) == digest:
                 return
@@ -87,6 +88,7 @@ class Shelf:
                 f'"{path}" is another file by now: the photo cannot be put back there. It stays in '
                 f'"{self.folder / placed}"; move it yourself.'
             )
+        self._refuse_changed(self.folder / placed, digest)
         copy = put_photo(self.folder / placed, path.parent)
         if copy != path:
             copy.rename(path)
@@ -96,17 +98,23 @@ class Shelf:
         path = self.folder / placed
         if not path.exists():
             return
-        if digest_file(path) != digest:
-            raise InputError(
-                f'"{path}" was changed since: it is left as it is. Delete it yourself if it is not '
-                f"wanted there."
-            )
+        self._refuse_changed(path, digest)
         self._by_bytes[path.stat().st_size].remove(path)
         path.unlink()
         if path.parent in self._made and not any(path.parent.iterdir()):
             path.parent.rmdir()
 
+    def _refuse_changed(self, path: Path, digest: str) -> None:
+        if not path.is_file():
+            raise InputError(f'"{path}" is not there any more: it cannot be put back.')
+        if digest_file(path) != digest:
+            raise InputError(
+                f'"{path}" was changed since: it is left as it is. Delete it yourself if it is not '
+                f"wanted there."
+            )
+
     def _copy(self, path: Path, label: str) -> Path:
+        check_photo_name(path)
         return put_photo(path, self._class_folders.get(label, self.folder / label))
 
     def _look_into(self, folder: Path) -> None:

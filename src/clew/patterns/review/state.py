@@ -4,7 +4,8 @@ from typing import Any
 
 from clew.patterns.review.queue import Question
 from clew.patterns.review.session import Review
-from clew.patterns.review.wording import percent_text, safe_text, tell_new_classes
+from clew.patterns.review.wording import safe_text, tell_new_classes
+from clew.wording import whole_percent
 
 
 def describe_state(review: Review) -> dict[str, Any]:
@@ -33,7 +34,7 @@ def _describe(question: Question, review: Review) -> dict[str, Any]:
             "label": guess.label,
             "key": keys.get(guess.label, ""),
             "probability": guess.probability,
-            "text": percent_text(guess.probability),
+            "text": whole_percent(guess.probability),
         }
         for guess in question.guesses
     ]

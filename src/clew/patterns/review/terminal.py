@@ -14,7 +14,8 @@ from clew.patterns.review.notes import Decision
 from clew.patterns.review.pictures import draw_blocks
 from clew.patterns.review.queue import Question
 from clew.patterns.review.session import Review
-from clew.patterns.review.wording import percent_text, safe_text
+from clew.patterns.review.wording import safe_text
+from clew.wording import whole_percent
 
 _BAR = 24
 _MOST_CHOICES = 12
@@ -171,4 +172,4 @@ def _sureness(choice: Choice) -> tuple[Text, Text]:
     if choice.probability is None:
         return Text(), Text()
     bar = "\N{FULL BLOCK}" * max(1, round(_BAR * choice.probability))
-    return Text(bar, style="cyan"), Text(percent_text(choice.probability), style="dim")
+    return Text(bar, style="cyan"), Text(whole_percent(choice.probability), style="dim")

@@ -3,7 +3,8 @@
 import re
 from collections.abc import Mapping
 
-FEWEST_PHOTOS = 3  # one for each of train, validation and test
+from clew.patterns.library.summary import MIN_PHOTOS
+
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
@@ -12,18 +13,13 @@ def safe_text(text: str) -> str:
     return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
-def percent_text(probability: float) -> str:
-    """Whole percent; what is not quite certain is never told as 100%."""
-    return f"{min(probability, 0.99):.0%}" if probability < 1 else "100%"
-
-
 def tell_new_classes(classes: Mapping[str, int]) -> str:
     """Which there are, and whether they can be trained on; "" where there is none."""
     if not classes:
         return ""
     told = ", ".join(f"{safe_text(label)} ({count:,})" for label, count in classes.items())
-    few = min(classes.values()) < FEWEST_PHOTOS
-    need = f" Training takes classes with at least {FEWEST_PHOTOS} photos." if few else ""
+    few = min(classes.values()) < MIN_PHOTOS
+    need = f" Training takes classes with at least {MIN_PHOTOS} photos." if few else ""
     return f"New classes, with their photos: {told}.{need}"
 
 

@@ -136,11 +136,15 @@ def _build(path: Path, settings: dict[str, Any], tensors: dict[str, Tensor]) -> 
     try:
         network.load_state_dict({name: named[name] for name in network.state_dict()})
     except (RuntimeError, KeyError) as error:
-        raise StoreError(
-            f'the weights in "{path}" do not fit the network "{settings["network"]}" of this clew '
-            f"({error}): train again."
-        ) from None
+        raise StoreError(explain_misfit(path, settings["network"], error)) from None
     return network
+
+
+def explain_misfit(path: Path, network: str, error: Exception) -> str:
+    return (
+        f'the weights in "{path}" do not fit the network "{network}" of this clew ({error}): train '
+        f"again."
+    )
 
 
 def _explain_missing(folder: Path) -> str:

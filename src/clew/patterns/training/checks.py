@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from clew.engine.checkpoint import LAST
+from clew.engine.checkpoint import BEST, LAST
 from clew.engine.files import read_about
 from clew.errors import InputError, SettingsMismatchError, StoreError
 from clew.patterns.networks import GPU_NETWORK, TIMM, build_network
@@ -18,7 +18,8 @@ from clew.patterns.training.tables import SPLITS_FILE, SplitRow, read_splits
 
 def refuse_settings(config: PatternsConfig) -> None:
     """Raises InputError for a network that there is not, and for an output folder that cannot be;
-    StoreError for one that holds the results of something else."""
+    StoreError for one that holds the results of something else; SettingsMismatchError for one
+    with a model whose training cannot be gone on with."""
     name = config.network or GPU_NETWORK
     if config.start_from is None:
         with torch.device("meta"):  # no memory, no numbers: only whether it can be built
@@ -30,7 +31,19 @@ def refuse_settings(config: PatternsConfig) -> None:
             f'the --output-dir "{config.output_dir}" lies in the folder of the photos, where its '
             f"pictures would be taken for photos: choose one outside."
         )
-    refuse_other_results(config.output_dir, "test_accuracy")
+    refuse_other_results(config.output_dir, "test_accuracy", "best_epoch")  # no evaluation's
+    _refuse_lost_run(config)
+
+
+def _refuse_lost_run(config: PatternsConfig) -> None:
+    """A model is not trained over because what its training would go on from was tidied away."""
+    folder = config.output_dir
+    if (folder / BEST).exists() and not (folder / LAST).exists() and not config.overwrite:
+        raise SettingsMismatchError(
+            f'"{folder}" holds a model ({BEST}), but not what its training would go on from '
+            f'({LAST}): choose another --output-dir (--start-from "{folder}" begins with its '
+            f"weights). --overwrite begins anew in this one."
+        )
 
 
 def refuse_other_results(folder: Path, *wanted: str) -> None:

@@ -36,11 +36,13 @@ class LossSettings:
 
     def build(self, photos: list[int]) -> CategoricalLoss:
         """`photos` are those of each class in the training split."""
-        weights = tuple(sum(photos) / (len(photos) * count) for count in photos)
+        weights = None
+        if self.class_weights:
+            weights = tuple(sum(photos) / (len(photos) * count) for count in photos)
         return CategoricalLoss(
             focal_gamma=_FOCAL_GAMMA if self.focal else None,
             label_smoothing=self.label_smoothing,
-            class_weights=weights if self.class_weights else None,
+            class_weights=weights,
         )
 
 

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from clew.engine.folders import make_folder
 from clew.engine.planning.hardware import look_at_machine
 from clew.errors import InputError, TrainingStoppedError
 from clew.patterns.photos import Fault, PhotoFolder, find_classes
+from clew.patterns.photos.equals import refuse_equals
 from clew.patterns.trained.model import PatternModel, load_model, read_results
 from clew.patterns.trained.predict import Prediction, predict_photos
 from clew.patterns.training.checks import refuse_other_results
@@ -24,7 +25,7 @@ from clew.patterns.training.results import (
     describe_versions,
     write_results,
 )
-from clew.patterns.training.tables import read_splits, write_left_out, write_predictions
+from clew.patterns.training.tables import read_known_splits, write_left_out, write_predictions
 
 _LEARNT_FROM = {
     "train": "the model was trained on this picture",
@@ -66,8 +67,9 @@ def evaluate_patterns(
     folder = find_classes(data, at_least=1)
     loaded = load_model(model, device)
     _refuse_unknown(folder, loaded)
+    seen = _read_seen(model)
     predictions = _predict(loaded, folder, workers, reporter, should_stop)
-    judged = _judge(predictions, _read_seen(model))
+    judged = _judge(predictions, seen)
     if not judged.counted:
         raise InputError(_explain_none(data, judged))
     results = _describe(loaded, folder, judged) | {"seconds": time.monotonic() - begun}
@@ -85,8 +87,10 @@ def _write(
 
 
 def _read_seen(model: Path) -> dict[str, str]:
-    """The split of every picture that the model has learnt from, by digest."""
-    return {row.digest: row.split for row in read_splits(model) if row.split in _LEARNT_FROM}
+    """The split of every picture that the model has learnt from, by digest: in its own training,
+    and in those whose weights it began with."""
+    known = read_known_splits(model)
+    return {digest: split for digest, split in known.items() if split in _LEARNT_FROM}
 
 
 def _refuse_unknown(folder: PhotoFolder, model: PatternModel) -> None:
@@ -130,35 +134,26 @@ def _judge(predictions: Sequence[Prediction], seen: dict[str, str]) -> _Judged:
     for one in predictions:
         if one.digest is not None:
             groups[one.digest].append(one)
-    faults += [fault for group in groups.values() for fault in _find_equals(group)]
-    usable = [group[0] for group in groups.values() if len({x.photo.label for x in group}) == 1]
+    equal = [refuse_equals([one.photo for one in group]) for group in groups.values()]
+    left_out = {name: fault for group in equal for name, fault in group.items()}
+    faults += left_out.values()
+    usable = [one for one in predictions if one.digest and one.photo.name not in left_out]
     fresh = [one for one in usable if one.digest not in seen]
     counts = Counter(seen[one.digest] for one in usable if one.digest in seen)
     if fresh:
         faults += [
-            _fault(one, "seen", _LEARNT_FROM[seen[one.digest]])
+            Fault(
+                name=one.photo.name,
+                label=one.photo.label,
+                kind="seen",
+                reason=_LEARNT_FROM[seen[one.digest]],
+            )
             for one in usable
             if one.digest in seen
         ]
     return _Judged(
         counted=fresh or usable, faults=faults, seen=counts, all_seen=bool(usable) and not fresh
     )
-
-
-def _find_equals(group: Sequence[Prediction]) -> Iterator[Fault]:
-    """Of one picture in several files."""
-    first, *others = group
-    if len({one.photo.label for one in group}) == 1:
-        for one in others:
-            yield _fault(one, "duplicate", f'the same picture as "{first.photo.name}"')
-        return
-    named = ", ".join(f'"{one.photo.name}"' for one in group[:3])
-    for one in group:
-        yield _fault(one, "contradiction", f"the same picture is in several classes: {named}")
-
-
-def _fault(one: Prediction, kind: str, reason: str) -> Fault:
-    return Fault(name=one.photo.name, label=one.photo.label, kind=kind, reason=reason)
 
 
 def _describe(model: PatternModel, folder: PhotoFolder, judged: _Judged) -> dict[str, Any]:

@@ -39,6 +39,7 @@ def finish(task: Task, classifier: PatternClassifier, fitted: FitResult) -> dict
     temperature = fit_temperature(logits["validation"], labels["validation"])
     found = {split: softmax(values, temperature) for split, values in logits.items()}
     reached = {split: measure(found[split], labels[split]) for split in found}
+    photos.write_tables(folder)  # names may be others than when the run was begun
     _write_predictions(folder, task, found["test"])
     _draw(folder, task, fitted, reached["test"])
     return write_results(folder, _describe(task, fitted, temperature, reached))

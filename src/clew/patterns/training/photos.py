@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,12 @@ from clew.patterns.photos import SPLITS, Fault, PhotoFolder, assign_splits, find
 from clew.patterns.training.config import PatternsConfig
 from clew.patterns.training.reporter import Choice
 from clew.patterns.training.start import Start
-from clew.patterns.training.tables import SplitRow
+from clew.patterns.training.tables import (
+    SplitRow,
+    write_earlier_splits,
+    write_left_out,
+    write_splits,
+)
 from clew.shards.hashing import hash_text
 
 _HASH_LETTERS = 16
@@ -43,6 +49,9 @@ class TrainingPhotos:
     classes: tuple[str, ...]
     labels: Int64[np.ndarray, " photos"]
     splits: Int64[np.ndarray, " photos"]
+    # By digest, of the trainings whose weights are begun with: of photos that are not here, and of
+    # test photos that were learnt from.
+    earlier: dict[str, str]
 
     @property
     def faults(self) -> tuple[Fault, ...]:
@@ -56,6 +65,17 @@ class TrainingPhotos:
                 self.cached.photos, self.splits.tolist(), self.cached.digests, strict=True
             )
         ]
+
+    def write_tables(self, folder: Path) -> None:
+        """What was found, for who looks at the run or measures its model."""
+        write_left_out(folder, self.faults)
+        write_splits(folder, self.rows())
+        write_earlier_splits(folder, self.earlier)
+
+    def count_learnt_before(self) -> int:
+        """Test photos, by the word of their folders, that the weights begun with have learnt from:
+        the figure is too good by them."""
+        return sum(digest in self.earlier for digest in self.cached.digests)
 
     def places(self, split: str) -> Int64[np.ndarray, " photos"]:
         """Of the photos of a split among all, in the order of their names."""
@@ -74,6 +94,7 @@ class TrainingPhotos:
             "left_out": dict(Counter(fault.kind for fault in self.faults).most_common()),
             "other_files": self.folder.other_files,
             "splits": {split: len(self.places(split)) for split in SPLITS},
+            "test_learnt_before": self.count_learnt_before(),
             "split_folders": self.folder.split_folders,
         }
 
@@ -117,7 +138,17 @@ def prepare_photos(
         classes=folder.classes,
         labels=np.array([places[photo.label or ""] for photo in cached.photos], np.int64),
         splits=np.array([SPLITS.index(split) for split in splits], np.int64),
+        earlier=_find_earlier(known, dict(zip(cached.digests, splits, strict=True))),
     )
+
+
+def _find_earlier(known: dict[str, str], now: dict[str, str]) -> dict[str, str]:
+    """What would be forgotten: photos that are gone, and test photos that were learnt from."""
+    return {
+        digest: split
+        for digest, split in known.items()
+        if digest not in now or (now[digest] == "test" and split != "test")
+    }
 
 
 class TrainingSamples:

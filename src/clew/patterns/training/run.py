@@ -4,6 +4,7 @@ always be given again."""
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -29,17 +30,17 @@ from clew.patterns.training.reporter import (
 )
 from clew.patterns.training.start import Start, open_start
 from clew.patterns.training.tables import (
+    EARLIER_FILE,
     LEFT_OUT_FILE,
     PREDICTIONS_FILE,
     SPLITS_FILE,
-    write_left_out,
-    write_splits,
 )
 from clew.patterns.training.task import Task, settle_augment, settle_network
 
 REPORT = "report.html"
-# What is only true of a finished run.
-_FOLLOWS = (RESULTS, PREDICTIONS_FILE, REPORT)
+# What is only true of a finished run. results.json goes last: it tells whose the others are.
+_FOLLOWS = (PREDICTIONS_FILE, REPORT, RESULTS)
+_TABLES = (SPLITS_FILE, EARLIER_FILE, LEFT_OUT_FILE)
 
 
 def train_patterns(
@@ -66,7 +67,8 @@ def train_patterns(
     fitted = task.fit(classifier, reporter, should_stop)
     if is_first_process():
         reporter.measuring()
-    return first_does(partial(finish, task, classifier, fitted))
+    # One whose training was over already has not been there yet.
+    return first_does(partial(finish, task, classifier.to(device), fitted))
 
 
 def _open_folder(config: PatternsConfig) -> None:
@@ -90,26 +92,35 @@ def _prepare(
             reporter=reporter,
             should_stop=should_stop,
         )
-        if config.overwrite:
-            with only_one(config.output_dir):
-                clear_run(config.output_dir, *_FOLLOWS, SPLITS_FILE, LEFT_OUT_FILE)
-        refuse_other_photos(config, photos)
-        _write_tables(config, photos)
+        with only_one(config.output_dir):  # a run under way keeps its tables
+            if config.overwrite:
+                clear_run(config.output_dir, *_FOLLOWS, *_TABLES)
+            refuse_other_photos(config, photos)
+            _begin_tables(config.output_dir, photos)
+        _warn_of_test(photos, reporter)
         return photos
 
     return first_does(prepare)
 
 
-def _write_tables(config: PatternsConfig, photos: TrainingPhotos) -> None:
+def _begin_tables(folder: Path, photos: TrainingPhotos) -> None:
     """At the beginning of a run: who looks at it sees what was found before it is trained."""
-    folder = config.output_dir
-    if not (folder / LAST).exists():
-        for name in _FOLLOWS:
-            (folder / name).unlink(missing_ok=True)  # of a run that is gone
-    elif (folder / SPLITS_FILE).exists():
+    if (folder / LAST).exists() and (folder / SPLITS_FILE).exists():
         return
-    write_left_out(folder, photos.faults)
-    write_splits(folder, photos.rows())
+    if not (folder / LAST).exists() and (folder / RESULTS).exists():  # of a run that is gone
+        for name in _FOLLOWS:
+            (folder / name).unlink(missing_ok=True)
+    photos.write_tables(folder)
+
+
+def _warn_of_test(photos: TrainingPhotos, reporter: PatternsReporter) -> None:
+    count = photos.count_learnt_before()
+    if count:
+        reporter.say(
+            f"{count:,} of the {len(photos.places('test')):,} test photos were learnt from by the "
+            f"weights that are begun with: the test accuracy will be too good. To measure fairly, "
+            f"put others into the test folder, or train without --start-from."
+        )
 
 
 def _decide(

@@ -8,11 +8,11 @@ from torch import Tensor, nn
 
 from clew.engine.checkpoint import BEST
 from clew.engine.files import read_tensors
-from clew.errors import InputError
+from clew.errors import InputError, StoreError
 from clew.patterns.networks import build_network
-from clew.patterns.trained.model import PREFIX, read_model_settings
+from clew.patterns.trained.model import PREFIX, explain_misfit, read_model_settings
 from clew.patterns.training.config import PatternsConfig
-from clew.patterns.training.tables import read_splits
+from clew.patterns.training.tables import read_known_splits
 from clew.shards.hashing import hash_file
 
 _HASH_LETTERS = 16
@@ -21,7 +21,7 @@ _HASH_LETTERS = 16
 @dataclass(frozen=True, kw_only=True)
 class Start:
     """An earlier training; `digest` changes with any of its weights, `splits` are those of its
-    photos by their digests."""
+    photos, and of those of the trainings before it, by their digests."""
 
     folder: Path
     network: str
@@ -32,14 +32,17 @@ class Start:
 
     def load_into(self, network: nn.Module, classes: tuple[str, ...]) -> None:
         """A class that was known keeps what was learnt of it; new ones begin with the network's
-        own numbers."""
+        own numbers. Raises StoreError for weights of another clew's network."""
         tensors, _ = read_tensors(self.folder / BEST)
         weights = network.state_dict()
         heads = find_head(self.network, self.image_size)
-        for name, fresh in weights.items():
-            learnt = tensors[f"{PREFIX}{name}"]
-            weights[name] = self._match(fresh, learnt, classes) if name in heads else learnt
-        network.load_state_dict(weights)
+        try:
+            for name, fresh in weights.items():
+                learnt = tensors[f"{PREFIX}{name}"]
+                weights[name] = self._match(fresh, learnt, classes) if name in heads else learnt
+            network.load_state_dict(weights)
+        except (RuntimeError, KeyError) as error:
+            raise StoreError(explain_misfit(self.folder / BEST, self.network, error)) from None
 
     def _match(self, fresh: Tensor, learnt: Tensor, classes: tuple[str, ...]) -> Tensor:
         places = {name: place for place, name in enumerate(self.classes)}
@@ -68,7 +71,7 @@ def open_start(config: PatternsConfig) -> Start | None:
         image_size=settings["image_size"],
         classes=tuple(settings["classes"]),
         digest=hash_file(folder / BEST)[:_HASH_LETTERS],
-        splits={row.digest: row.split for row in read_splits(folder)},
+        splits=read_known_splits(folder),
     )
     _refuse_other(config, start)
     return start

@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,8 @@ from clew.shards.manifest import write_file_atomically
 
 SPLITS_FILE, LEFT_OUT_FILE = "splits.csv", "left_out.csv"
 PREDICTIONS_FILE = "predictions.csv"
+# Of photos that only trainings before this one had: what their weights have seen stays seen.
+EARLIER_FILE = "earlier_splits.csv"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,20 +36,25 @@ def write_splits(folder: Path, rows: Iterable[SplitRow]) -> None:
 
 def read_splits(folder: Path) -> list[SplitRow]:
     """Raises StoreError when it is not there or damaged: what a model has seen must be known."""
-    path = folder / SPLITS_FILE
-    try:
-        with path.open(encoding="utf-8", errors="surrogateescape", newline="") as file:
-            return [
-                SplitRow(
-                    name=row["name"], label=row["class"], split=row["split"], digest=row["digest"]
-                )
-                for row in csv.DictReader(file)
-            ]
-    except (OSError, KeyError, csv.Error) as error:
-        raise StoreError(
-            f'"{path}" cannot be read ({error}), and it tells which photos the model was trained '
-            f"on: restore it, or train again."
-        ) from None
+    rows = _read(folder / SPLITS_FILE, ("name", "class", "split", "digest"))
+    return [SplitRow(name=name, label=label, split=at, digest=key) for name, label, at, key in rows]
+
+
+def write_earlier_splits(folder: Path, splits: Mapping[str, str]) -> None:
+    """By digest; no file where there are none."""
+    if splits:
+        _write(folder / EARLIER_FILE, ("digest", "split"), splits.items())
+    else:
+        (folder / EARLIER_FILE).unlink(missing_ok=True)
+
+
+def read_known_splits(folder: Path) -> dict[str, str]:
+    """The split of every photo that the model, or one whose weights it began with, was made with,
+    by digest. Raises StoreError as `read_splits` does."""
+    known = {row.digest: row.split for row in read_splits(folder)}
+    if (folder / EARLIER_FILE).exists():
+        known |= {key: split for key, split in _read(folder / EARLIER_FILE, ("digest", "split"))}
+    return known
 
 
 def write_left_out(folder: Path, faults: Iterable[Fault]) -> None:
@@ -69,6 +76,17 @@ def write_predictions(
         told = [text for place in places for text in (classes[place], f"{row[place]:.6f}")]
         lines.append((name, label, *told))
     _write(folder / PREDICTIONS_FILE, header, lines)
+
+
+def _read(path: Path, columns: Sequence[str]) -> list[list[str]]:
+    try:
+        with path.open(encoding="utf-8", errors="surrogateescape", newline="") as file:
+            return [[row[column] for column in columns] for row in csv.DictReader(file)]
+    except (OSError, KeyError, csv.Error) as error:
+        raise StoreError(
+            f'"{path}" cannot be read ({error}), and it tells which photos the model was trained '
+            f"on: restore it, or train again."
+        ) from None
 
 
 def _write(path: Path, header: Sequence[str], lines: Iterable[Sequence[str]]) -> None:

@@ -1,10 +1,18 @@
-"""Counts and shares as people read them, on pages and at the terminal."""
+"""Counts, sizes and shares as people read them, on pages and at the terminal."""
 
 import math
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:
     return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
+
+
+def bytes_text(count: float) -> str:
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:,.1f} {unit}" if unit != "bytes" else counted(round(count), "byte")
+        count /= 1000
+    return f"{count:,.1f} TB"
 
 
 def whole_percent(share: float) -> str:

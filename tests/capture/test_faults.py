@@ -216,7 +216,7 @@ def test_a_disk_that_fills_stops_the_run_and_room_lets_it_go_on(
         process.send(signal.SIGCONT)
         assert process.wait() == 1, process.output
         said = process.output
-    assert "is full. Everything up to the last complete record batch is kept" in said
+    assert "is full. What was written before is kept: make room" in said
     assert "Traceback" not in said
     assert "Exception ignored" not in said
     assert rows_on_disk(store) > 0

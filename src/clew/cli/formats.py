@@ -2,7 +2,10 @@
 
 import re
 
+from clew.wording import bytes_text
 from clew.wording import counted as count_text
+
+__all__ = ["bytes_text", "count_text", "duration_text", "plain_text"]
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
@@ -14,14 +17,6 @@ def plain_text(text: object, *, lines: bool = False) -> str:
     """
     plain = _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", str(text))
     return plain if lines else plain.replace("\n", "\\n")
-
-
-def bytes_text(count: float) -> str:
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:,.1f} {unit}" if unit != "bytes" else count_text(round(count), "byte")
-        count /= 1000
-    return f"{count:,.1f} TB"
 
 
 def duration_text(seconds: float) -> str:

@@ -117,7 +117,7 @@ def _import_timm() -> ModuleType:
     except (ImportError, RuntimeError, OSError) as error:  # torchvision built for another torch
         raise InputError(
             f"networks of timm need the packages timm and torchvision, which cannot be used here "
-            f'({str(error).splitlines()[0]}): install them with "pip install timm torchvision", or '
-            f"take one of {', '.join(NETWORKS)}."
+            f"({str(error).splitlines()[0]}): install them with pip install 'clew[timm]', or take "
+            f"one of {', '.join(NETWORKS)}."
         ) from None
     return timm

@@ -18,6 +18,6 @@ class disk_errors:  # noqa: N801 - reads as a phrase: with disk_errors(folder)
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise DiskFullError(
-                f'the disk that holds "{self.folder}" is full. Everything up to the last '
-                f"complete record batch is kept: make room, then run the same command again."
+                f'the disk that holds "{self.folder}" is full. What was written before is kept: '
+                f"make room, then run the same command again."
             ) from error

@@ -165,11 +165,15 @@ def write_file_atomically(path: Path, content: bytes) -> None:
     """Write beside, sync, rename; the folder is synced too so that the name survives a crash."""
     part = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     with disk_errors(path.parent):
-        with part.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
+        try:
+            with part.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(path)
+        except OSError:
+            part.unlink(missing_ok=True)
+            raise
         sync_folder(path.parent)
 
 

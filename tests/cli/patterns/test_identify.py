@@ -40,9 +40,10 @@ def test_many_photos_are_told_class_by_class(run: Any, model: Path, tmp_path: Pa
         draw_photo(tmp_path / "many" / f"{number}.png", list(COLOURS)[number % 3], seed=number)
     for number in range(3):
         (tmp_path / "many" / f"bad {number}.gif").write_bytes(b"")
+    (tmp_path / "many" / "bad.heic").write_bytes(b"")
     ended = run("patterns", "identify", tmp_path / "many", "--model", model, "--thumbnails", 6)
     assert ended.code == 0, ended.err
-    assert "30 photos to identify" not in ended.out and "33 photos to identify" in ended.out
+    assert "30 photos to identify" not in ended.out and "34/34 photos" in ended.out
     assert "note: Thumbnails show 6 of 30 photos" in ended.out
     assert "bad 2.gif" in ended.out
 
@@ -61,7 +62,8 @@ def test_all_doubtful_is_no_failure_and_says_what_to_do(
     review = f"clew patterns review --model '{model}' --identified {out}"
     assert f"look at the doubtful ones with: {review}\n" in ended.out
     assert (tmp_path / "sorted" / "_doubtful" / "a b.png").exists()
-    assert f"1 photo copied to {tmp_path / 'sorted'}\n" in ended.out
+    unsure = f"doubtful ones are in {tmp_path / 'sorted' / '_doubtful'}"
+    assert f"1 photo copied to {tmp_path / 'sorted'}; {unsure}\n" in ended.out
     listed = json.loads((out / "identified.json").read_text(encoding="utf-8"))
     assert len(listed["photos"][0]["best"]) == 2
 

@@ -48,6 +48,14 @@ def test_answers_are_piped_in_and_the_end_says_what_to_run(
     assert "in earlier reviews: 2 decided, 1 skipped (--all asks again)" in again.out
 
 
+def test_what_an_earlier_identify_left_is_asked_when_the_newest_has_nothing(
+    run: Any, animals: PatternSet, tmp_path: Path
+) -> None:
+    identify(animals.folder, tmp_path / "later", names=["e.png"], sure=["e.png"])
+    ended = run("patterns", "review", "animals", "--no-browser")
+    assert "3 photos to look at, from patterns/animals/identified/my holiday" in ended.out
+
+
 def test_moving_and_quitting(
     run: Any, animals: PatternSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

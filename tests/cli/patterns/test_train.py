@@ -77,7 +77,8 @@ def test_the_lines_that_users_have_are_understood(
     run: Any, line: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without --data, the only set is meant."""
-    PatternSet.create(folder / "patterns", "colores")
+    colores = PatternSet.create(folder / "patterns", "colores")
+    write_photo(colores.photos / "azul" / "a.png", "azul", 1)
     caught: list[PatternsConfig] = []
     monkeypatch.setattr(
         "clew.cli.patterns.train.run_training", lambda config, **_: caught.append(config)
@@ -163,6 +164,14 @@ def test_the_same_line_again_shows_the_result(run: Any, folder: Path) -> None:
     assert first.code == second.code == 0
     assert "trained already: best epoch 1 of 1" in second.out and "epoch 1/1" not in second.out
     assert (folder / "trained" / "results.json").exists()
+
+
+def test_a_set_without_photos_is_told_where_to_get_them(run: Any, folder: Path) -> None:
+    animals = PatternSet.create(folder / "patterns", "animals")
+    ended = run(*TRAIN, "animals")
+    assert ended.code == 2
+    assert 'has no photos yet: add some with "clew patterns import animals DIR".' in ended.err
+    assert animals.all_runs() == []
 
 
 def test_another_run_in_the_folder_is_refused_with_what_to_do(run: Any, folder: Path) -> None:

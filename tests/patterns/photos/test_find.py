@@ -216,6 +216,9 @@ def test_a_folder_given_too_far_up_is_recognised(tmp_path: Path) -> None:
     fill(tmp_path, ["dataset/cats/1.jpg", "dataset/dogs/1.jpg"])
     with pytest.raises(InputError, match='if "cats", "dogs" are the classes, give ".*/dataset"'):
         find_classes(tmp_path)
+    fill(tmp_path / "above", ["my zip/dataset/cats/1.jpg", "my zip/dataset/dogs/1.jpg"])
+    with pytest.raises(InputError, match='are the classes, give ".*/above/my zip/dataset"'):
+        find_classes(tmp_path / "above")
 
 
 def test_any_photos_to_identify(tmp_path: Path) -> None:

@@ -30,6 +30,19 @@ def print_reached(console: Console, results: dict[str, Any]) -> None:
         console.print(table)
 
 
+def print_doubt(console: Console, results: dict[str, Any]) -> None:
+    """Of a training that may have learnt nothing: what 25% are worth, not everybody knows."""
+    largest = max(results["per_class"], key=lambda row: row["test"])
+    share = largest["test"] / results["test_photos"]
+    if results["test_accuracy"] == 1 or results["test_accuracy_ci"][0] > share:
+        return
+    print_line(
+        console,
+        f'not clearly better than calling every photo "{largest["class"]}" ({tenth_percent(share)} '
+        f"right): more photos, more --epochs or a larger --network may help",
+    )
+
+
 def print_report(console: Console, folder: Path) -> None:
     """Write report.html and say where it is; what was reached stands also without it."""
     from clew.patterns.report import write_report

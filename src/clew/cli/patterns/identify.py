@@ -170,9 +170,9 @@ def _print_places(console: Console, result: "IdentifyResult") -> None:
     print_line(console, f"lists in {result.list_file} and {result.list_file.with_suffix('.csv')}")
     if (copies := result.copies) is not None:
         there = f", {copies.already_there:,} were there already" if copies.already_there else ""
-        print_line(
-            console, f"{count_text(copies.copied, 'photo')} copied to {copies.folder}{there}"
-        )
+        copied = f"{count_text(copies.copied, 'photo')} copied to {copies.folder}{there}"
+        unsure = f"; doubtful ones are in {copies.doubtful}" if result.counts["doubtful"] else ""
+        print_line(console, f"{copied}{unsure}")
 
 
 class _Reporter(PhotosReporter):

@@ -54,7 +54,7 @@ def review(
     identified: Annotated[
         Path | None,
         typer.Option(
-            help="The --output-dir of the identify to review.  [default: the newest]",
+            help="The --output-dir of the identify to review.  [default: the newest with any left]",
             show_default=False,
         ),
     ] = None,

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from clew.cli import plan_flags
 from clew.cli.formats import duration_text
-from clew.cli.patterns.figures import print_reached, print_report
+from clew.cli.patterns.figures import print_doubt, print_reached, print_report
 from clew.cli.patterns.library_flags import Library
 from clew.cli.patterns.printing import print_line
 from clew.cli.patterns.training_progress import PatternsTrainingReporter
@@ -21,6 +21,7 @@ from clew.errors import InputError, SettingsMismatchError, TrainingStoppedError
 
 if TYPE_CHECKING:
     from clew.patterns.augment import AugmentConfig
+    from clew.patterns.library import PatternSet
     from clew.patterns.training import PatternsConfig
 
 _EPILOG = "Example: `clew patterns train --data photos --output-dir trained`"
@@ -269,6 +270,7 @@ def train_set(
     from clew.patterns.training import PatternsConfig
 
     pattern_set = PatternSet.open(library, name, otherwise="a folder of photos with --data")
+    _refuse_empty(pattern_set)
     latest, runs = pattern_set.latest_model(), pattern_set.all_runs()
     is_trained = latest is not None and latest == runs[-1]
     if is_plain and is_trained and not pattern_set.changed_since(runs[-1]):
@@ -310,6 +312,7 @@ def run_training(config: "PatternsConfig") -> dict[str, Any]:
             raise
         raise typer.Exit(2) from None  # all processes say the same: one voice is enough
     print_reached(console, results)
+    print_doubt(console, results)
     if is_first_process():
         print_report(console, config.output_dir)
     print_line(console, f"all figures: {config.output_dir / 'results.json'}")
@@ -360,6 +363,14 @@ def _say_next(folder: Path, set_name: str | None = None, library: Path = _LIBRAR
     for what, (command, *words) in commands.items():
         line = f"  {what + ':':<18}{command_text(command, *words, library=library)}"
         print_line(console, line)
+
+
+def _refuse_empty(pattern_set: "PatternSet") -> None:
+    from clew.patterns.library import command_text
+
+    if not pattern_set.find_photos():
+        more = command_text("import", pattern_set.name, "DIR", library=pattern_set.library)
+        raise InputError(f'the set "{pattern_set.name}" has no photos yet: add some with "{more}".')
 
 
 def _say_unchanged(name: str, latest: Path, library: Path) -> None:

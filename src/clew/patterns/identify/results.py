@@ -47,11 +47,16 @@ def read_identified(path: Path) -> Identification:
         ) from None
 
 
-def find_newest(folder: Path) -> Path | None:
-    """The identified.json that was written last below `folder`/identified (of a set or of a
-    training's output); None where nothing was identified yet."""
+def find_identified(folder: Path) -> list[Path]:
+    """Every identified.json below `folder`/identified (of a set or of a training's output), the
+    one that was written last first."""
     files = (folder / IDENTIFIED_FOLDER).glob(f"*/{IDENTIFIED_FILE}")
-    return max(files, key=lambda file: file.stat().st_mtime_ns, default=None)
+    return sorted(files, key=lambda file: file.stat().st_mtime_ns, reverse=True)
+
+
+def find_newest(folder: Path) -> Path | None:
+    """None where nothing was identified yet."""
+    return next(iter(find_identified(folder)), None)
 
 
 def read_settings(path: Path) -> dict[str, Any] | None:

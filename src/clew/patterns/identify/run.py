@@ -71,7 +71,7 @@ def identify_photos(
     model = model or load_model(config.model, config.device)
     config.output_dir.mkdir(parents=True, exist_ok=True)
     tally = Tally(model.classes)
-    reporter.begin(len(folder.photos))
+    reporter.begin(len(folder.photos) + len(folder.faults))
     try:
         _list_all(config, model, folder, tally, copies, reporter)
     finally:

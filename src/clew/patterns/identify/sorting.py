@@ -29,6 +29,11 @@ class ClassFolders:
         self.folder = folder
         self.copied = self.already_there = self.lost = 0
 
+    @property
+    def doubtful(self) -> Path:
+        """Where photos go whose class is not sure."""
+        return self.folder / DOUBTFUL_FOLDER
+
     def add(self, photo: Identified) -> None:
         """Copy it into its class's folder, with its time. Faulty photos are not copied."""
         if photo.fault is not None:

@@ -15,6 +15,7 @@ import psutil
 from clew.errors import DiskFullError
 from clew.patterns.library.names import safe_file_name
 from clew.shards.manifest import sync_folder
+from clew.wording import bytes_text
 
 logger = logging.getLogger(__name__)
 
@@ -72,8 +73,8 @@ def refuse_full_disk(folder: Path, needed_bytes: int) -> None:
     free = shutil.disk_usage(folder).free
     if needed_bytes > free:
         raise DiskFullError(
-            f'the photos take {needed_bytes / 1e9:,.2f} GB, the disk that holds "{folder}" has '
-            f"{free / 1e9:,.2f} GB left: make room, or put the library on another disk with "
+            f'the photos take {bytes_text(needed_bytes)}, the disk that holds "{folder}" has '
+            f"{bytes_text(free)} left: make room, or put the library on another disk with "
             f"--library. Nothing was copied."
         )
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clew.errors import InputError
+from clew.patterns.library.commands import command_text
 from clew.patterns.library.journal import Source
 from clew.patterns.library.names import check_class_name, check_photo_name
 from clew.patterns.library.pattern_set import SET_FILE, PatternSet
@@ -35,7 +36,7 @@ def find_sources(
     for root in roots:
         _refuse_the_set_itself(pattern_set, root)
         root = root / "photos" if (root / SET_FILE).is_file() else root  # another set
-        own_label, folder = _find(root, label, is_alone=len(roots) == 1)
+        own_label, folder = _find(pattern_set, root, label, is_alone=len(roots) == 1)
         for photo in folder.photos:
             one = _describe(photo.path, own_label or check_class_name(str(photo.label)))
             found.setdefault((one.source, one.label), one)
@@ -49,7 +50,9 @@ def find_sources(
     )
 
 
-def _find(root: Path, label: str | None, *, is_alone: bool) -> tuple[str | None, PhotoFolder]:
+def _find(
+    pattern_set: PatternSet, root: Path, label: str | None, *, is_alone: bool
+) -> tuple[str | None, PhotoFolder]:
     """The photos below a root, and their class where it is one for all."""
     if label is None and root.is_file():
         raise InputError(f'"{root}" is a single file: say with --label which class it belongs to.')
@@ -62,10 +65,11 @@ def _find(root: Path, label: str | None, *, is_alone: bool) -> tuple[str | None,
         return None, find_classes(root, at_least=1)
     own = class_name(found.root.name)
     if is_alone:
+        words = (pattern_set.name, root, "--label", own)
+        again = command_text("import", *words, library=pattern_set.library)
         raise InputError(
-            f'the photos in "{root}" lie in no class folders: if they are all of one class, name '
-            f'it with "clew patterns import", such as --label "{own}"; else put each class into a '
-            f"folder of its own."
+            f'the photos in "{root}" lie in no class folders: if they are all of one class, say '
+            f'which with "{again}"; else put each class into a folder of its own.'
         )
     return check_class_name(own), found  # several folders of photos: each is a class
 

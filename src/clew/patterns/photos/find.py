@@ -195,10 +195,11 @@ def _refuse_few_classes(folder: PhotoFolder, at_least: int) -> None:
 
 def _inner_classes(folder: PhotoFolder) -> str:
     """Where the classes may be meant to lie: a folder too far up was given."""
-    deeper = [photo.name.split("/") for photo in folder.photos if photo.name.count("/") > 1]
-    inner = sort_classes(parts[1] for parts in deeper)
+    deeper = [photo.name.split("/")[:-1] for photo in folder.photos]
+    above = os.path.commonprefix(deeper)
+    inner = sort_classes(parts[len(above)] for parts in deeper if len(parts) > len(above))
     if folder.split_folders or len(inner) < 2:
         return ""
     shown = ", ".join(f'"{name}"' for name in inner[:3])
     more = ", ..." if len(inner) > 3 else ""
-    return f', or, if {shown}{more} are the classes, give "{folder.root / deeper[0][0]}"'
+    return f', or, if {shown}{more} are the classes, give "{folder.root.joinpath(*above)}"'

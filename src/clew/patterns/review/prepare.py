@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from clew.errors import InputError, StoreLockedError
 from clew.patterns.identify.results import (
     IDENTIFIED_FILE,
     Identification,
+    find_identified,
     find_newest,
     read_identified,
 )
@@ -21,7 +23,7 @@ from clew.patterns.library.runs import read_results
 from clew.patterns.photos.photo import natural_order
 from clew.patterns.review.carrying import Carrier
 from clew.patterns.review.notes import NOTES_NAME, Notes
-from clew.patterns.review.queue import make_queue
+from clew.patterns.review.queue import Queue, make_queue
 from clew.patterns.review.session import Review
 from clew.patterns.review.shelf import Shelf
 
@@ -30,7 +32,8 @@ from clew.patterns.review.shelf import Shelf
 class ReviewConfig:
     """What to review.
 
-    `identified` is an identified.json or its folder, by default the newest of the model or set;
+    `identified` is an identified.json or its folder, by default the newest of the model or
+    set that leaves something to ask;
     `data` the folder with a folder a class that takes the photos, by default the one trained on;
     `every` asks about photos the model was sure of too, and about those skipped before.
     """
@@ -46,13 +49,13 @@ def open_review(chosen: Chosen, config: ReviewConfig) -> Iterator[Review]:
     """The review, while no other process reviews the same. Raises InputError when nothing was
     identified yet or nobody knows where the photos go, StoreLockedError."""
     home = chosen.home
-    identification = _read_newest(chosen, config)
+    candidates = _find_identified(chosen, config)
     shelf = _open_shelf(chosen, config)
     with _only_one(home):
         notes = Notes(home / NOTES_NAME)
         carrier = Carrier(shelf, notes)
         carrier.finish()
-        queue = make_queue(identification, notes, every=config.every)
+        identification, queue = _choose(candidates, notes, every=config.every)
         yield Review(
             queue,
             carrier,
@@ -63,16 +66,28 @@ def open_review(chosen: Chosen, config: ReviewConfig) -> Iterator[Review]:
         )
 
 
-def _read_newest(chosen: Chosen, config: ReviewConfig) -> Identification:
-    path = config.identified or find_newest(chosen.home)
-    if path is None:
+def _find_identified(chosen: Chosen, config: ReviewConfig) -> list[Path]:
+    """What may be reviewed, the newest first."""
+    path = config.identified
+    if path is not None and not path.exists():
+        raise InputError(f'there is no "{path}": give the --output-dir of an identify.')
+    if path is not None:
+        return [path / IDENTIFIED_FILE if path.is_dir() else path]
+    found = find_identified(chosen.home)
+    if not found:
         raise InputError(
             f"there is nothing to review: no photos were identified yet. Run "
             f'"{chosen.command("identify", "FOLDER")}" first.'
         )
-    if not path.exists():
-        raise InputError(f'there is no "{path}": give the --output-dir of an identify.')
-    return read_identified(path / IDENTIFIED_FILE if path.is_dir() else path)
+    return found
+
+
+def _choose(files: list[Path], notes: Notes, *, every: bool) -> tuple[Identification, Queue]:
+    """The newest that leaves something to ask; where none does, the newest."""
+    opened = map(read_identified, files)
+    asked = ((one, make_queue(one, notes, every=every)) for one in opened)
+    newest = next(asked)
+    return next((pair for pair in chain([newest], asked) if pair[1].questions), newest)
 
 
 def _open_shelf(chosen: Chosen, config: ReviewConfig) -> Shelf:

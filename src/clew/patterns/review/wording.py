@@ -19,7 +19,7 @@ def tell_new_classes(classes: Mapping[str, int]) -> str:
         return ""
     told = ", ".join(f"{safe_text(label)} ({count:,})" for label, count in classes.items())
     few = min(classes.values()) < MIN_PHOTOS
-    need = f" Training takes classes with at least {MIN_PHOTOS} photos." if few else ""
+    need = f" Each needs at least {MIN_PHOTOS} photos before you train." if few else ""
     return f"New classes, with their photos: {told}.{need}"
 
 

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -12,8 +13,10 @@ from clew.errors import InputError, SettingsMismatchError, StoreError
 from clew.patterns.networks import GPU_NETWORK, TIMM, build_network
 from clew.patterns.trained.model import RESULTS
 from clew.patterns.training.config import PatternsConfig
-from clew.patterns.training.photos import TrainingPhotos
 from clew.patterns.training.tables import SPLITS_FILE, SplitRow, read_splits
+
+if TYPE_CHECKING:
+    from clew.patterns.training.photos import TrainingPhotos
 
 
 def refuse_settings(config: PatternsConfig) -> None:
@@ -62,18 +65,23 @@ def refuse_other_results(folder: Path, *wanted: str) -> None:
         raise StoreError(f'"{path}" is that of something else: choose another --output-dir.')
 
 
-def refuse_other_photos(config: PatternsConfig, photos: TrainingPhotos) -> None:
-    """Raises SettingsMismatchError when a run was begun in the folder with other photos."""
-    if not (config.output_dir / LAST).exists():
+def refuse_other_size(config: PatternsConfig, size: int) -> None:
+    """Raises SettingsMismatchError when a run was begun in the folder with another image size."""
+    if config.overwrite or not (config.output_dir / LAST).exists():
         return
-    size = read_about(config.output_dir / LAST).get("settings", {}).get("image_size")
-    if size != photos.size.value:
+    begun = read_about(config.output_dir / LAST).get("settings", {}).get("image_size")
+    if begun != size:
         raise SettingsMismatchError(
-            f'the run in "{config.output_dir}" was begun with an image size of {size}, now it is '
-            f"{photos.size.value}: give --image-size {size} to go on with it, or choose another "
+            f'the run in "{config.output_dir}" was begun with an image size of {begun}, now it is '
+            f"{size}: give --image-size {begun} to go on with it, or choose another "
             f"--output-dir. --overwrite begins anew in this one."
         )
-    if not (config.output_dir / SPLITS_FILE).exists():
+
+
+def refuse_other_photos(config: PatternsConfig, photos: "TrainingPhotos") -> None:
+    """Raises SettingsMismatchError when a run was begun in the folder with other photos."""
+    folder = config.output_dir
+    if not (folder / LAST).exists() or not (folder / SPLITS_FILE).exists():
         return
     changes = tell_changes(read_splits(config.output_dir), photos.rows())
     if changes:

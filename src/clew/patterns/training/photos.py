@@ -25,6 +25,7 @@ from clew.patterns.cache import (
     open_images,
 )
 from clew.patterns.photos import SPLITS, Fault, PhotoFolder, assign_splits, find_classes
+from clew.patterns.training.checks import refuse_other_size
 from clew.patterns.training.config import PatternsConfig
 from clew.patterns.training.reporter import Choice
 from clew.patterns.training.start import Start
@@ -115,10 +116,11 @@ def prepare_photos(
     reporter: CacheReporter,
     should_stop: Callable[[], bool],
 ) -> TrainingPhotos:
-    """Raises InputError for folders that cannot be trained on, TrainingStoppedError when
-    `should_stop` says yes."""
+    """Raises InputError for folders that cannot be trained on, SettingsMismatchError for another
+    image size than that of the run, TrainingStoppedError when `should_stop` says yes."""
     folder = find_classes(config.data)
     size = config.image_size or (start.image_size if start else choose_size(folder))
+    refuse_other_size(config, size)  # before a large set is decoded for nothing
     cached = cache_photos(
         folder,
         config.images_dir,

@@ -2,7 +2,8 @@
 always be given again."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from clew.engine.planning.hardware import look_at_machine
 from clew.engine.processes import count_processes, is_first_process
 from clew.engine.together import connect, first_does
 from clew.engine.trainer import only_one
+from clew.errors import InputError
 from clew.patterns.cache import choose_place
 from clew.patterns.photos import SPLITS
 from clew.patterns.trained.model import RESULTS
@@ -57,9 +59,10 @@ def train_patterns(
     """
     reporter = reporter or LoggingPatternsReporter()
     device = torch.device(connect(config.request))
-    first_does(partial(_open_folder, config))
-    start = open_start(config)
-    photos = _prepare(config, start, reporter, should_stop)
+    with _no_folder_if_refused(config.output_dir):
+        first_does(partial(_open_folder, config))
+        start = open_start(config)
+        photos = _prepare(config, start, reporter, should_stop)
     task, told = _decide(config, start, photos, device)
     if is_first_process():
         reporter.prepared(told)
@@ -69,6 +72,19 @@ def train_patterns(
         reporter.measuring()
     # One whose training was over already has not been there yet.
     return first_does(partial(finish, task, classifier.to(device), fitted))
+
+
+@contextmanager
+def _no_folder_if_refused(folder: Path) -> Iterator[None]:
+    """A set would take an empty folder for a training that was begun."""
+    was_there = folder.exists()
+    try:
+        yield
+    except InputError:
+        if not was_there:
+            with suppress(OSError):  # something is in it
+                folder.rmdir()
+        raise
 
 
 def _open_folder(config: PatternsConfig) -> None:

@@ -1,0 +1,34 @@
+"""What a training reached, in words."""
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from clew.cli.patterns.figures import print_doubt
+
+DOUBT = 'not clearly better than calling every photo "dog" (60.0% right): more photos'
+
+
+def reached(accuracy: float, low: float) -> dict[str, Any]:
+    classes = [{"class": "cat", "test": 4}, {"class": "dog", "test": 6}]
+    return {
+        "test_accuracy": accuracy,
+        "test_accuracy_ci": (low, 1.0),
+        "test_photos": 10,
+        "per_class": classes,
+    }
+
+
+@pytest.mark.parametrize(
+    ("results", "is_told"),
+    [(reached(0.6, 0.31), True), (reached(0.9, 0.61), False), (reached(1.0, 0.59), False)],
+)
+def test_a_model_that_may_have_learnt_nothing_is_called_so(
+    results: dict[str, Any], is_told: bool
+) -> None:
+    console = Console(file=io.StringIO(), width=200)
+    print_doubt(console, results)
+    assert isinstance(console.file, io.StringIO)
+    assert (DOUBT in console.file.getvalue()) is is_told

@@ -15,6 +15,7 @@ SAMPLED_SIDE = 64
 _BLUR = torch.tensor([[1.0, 1, 1], [1, 5, 1], [1, 1, 1]]) / 13
 
 
+@torch.compiler.disable  # a compiler takes minutes over what is a hundredth of a step
 def apply_changes(
     images: UInt8[Tensor, "batch side side 3"],
     parameters: Float[Tensor, "batch parameters"],

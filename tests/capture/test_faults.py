@@ -3,9 +3,7 @@
 import os
 import random
 import re
-import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +12,10 @@ from typing import Any
 import pytest
 
 from clew.shards import read_intact_batches, read_manifest, verify_store
+from tests import disks
 from tests.builders import write_questions
 from tests.capture.processes import ClewProcess
+from tests.disks import bytes_in
 from tests.stores import assert_same_store
 
 pytestmark = pytest.mark.slow
@@ -68,17 +68,6 @@ def assert_whole(store: Path, unbroken: Path) -> None:
     assert_same_store(store, unbroken)
     left = [path.name for path in store.iterdir() if path.suffix in (".part", ".recovered")]
     assert left == []
-
-
-def bytes_in(store: Path) -> int:
-    """All bytes of a folder whose files come and go."""
-    total = 0
-    for path in store.glob("*"):
-        try:
-            total += path.stat().st_size
-        except FileNotFoundError:
-            continue
-    return total
 
 
 def rows_on_disk(store: Path) -> int:
@@ -195,14 +184,9 @@ def test_parts_run_side_by_side(start: Any, unbroken: Path, tmp_path: Path) -> N
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 2 MB; an unbroken run needs about half of it."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)]
-    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("mounting a small disk needs root")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
+    """An unbroken run needs about half of it."""
+    with disks.small_disk(tmp_path / "disk", megabytes=2) as disk:
+        yield disk
 
 
 def test_a_disk_that_fills_stops_the_run_and_room_lets_it_go_on(

@@ -141,7 +141,7 @@ def test_info_tells_classes_trainings_places_and_what_is_next(run: Any, here: Pa
     (animals.runs / "002").mkdir()
     ended = run("patterns", "info", "animals")
     assert "not finished" in ended.out
-    assert "next, go on with the training (" in ended.out
+    assert "next, go on with the training: give its command again" in ended.out
     assert ended.out.endswith("clew patterns train animals\n")
     draw(animals.photos / "wolves/new.png", 98)
     assert 'more photos of "wolves" (at least 3' in run("patterns", "info", "animals").out

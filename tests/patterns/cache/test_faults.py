@@ -2,7 +2,6 @@
 
 import random
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +12,8 @@ from clew.patterns.cache import LoggingCacheReporter, store
 from clew.patterns.cache.ledger import LEDGER_NAME
 from clew.patterns.cache.store import ImageStore
 from clew.shards import read_manifest, repair_store, verify_store
+from tests import disks
+from tests.disks import bytes_in
 from tests.patterns.cache.pictures import SIZE, cache, kinds, make_folder, names
 from tests.patterns.cache.processes import CachingProcess
 from tests.stores import assert_same_store, flip_byte
@@ -64,25 +65,14 @@ def assert_same_cache(folder: Path, found: Path, unbroken: Path) -> None:
     assert mine.digests == other.digests
 
 
-def bytes_in(path: Path) -> int:
-    """Of a folder whose files come and go."""
-    total = 0
-    for file in path.glob("batch_*"):
-        try:
-            total += file.stat().st_size
-        except FileNotFoundError:
-            continue
-    return total
-
-
 @pytest.mark.slow
 def test_killed_again_and_again(folder: Path, unbroken: Path, tmp_path: Path) -> None:
     path, chance, hits = begin(tmp_path / "cache"), random.Random(5), 0
-    whole = bytes_in(unbroken / path.name)
+    whole = bytes_in(unbroken / path.name, "batch_*")
     for kill in range(KILLS):
         goal = whole * (kill + chance.random()) / KILLS
         with CachingProcess(folder, tmp_path / "cache", SIZE) as process:
-            hits += process.kill_when(lambda goal=goal: bytes_in(path) >= goal)
+            hits += process.kill_when(lambda goal=goal: bytes_in(path, "batch_*") >= goal)
     assert hits > KILLS // 2
     assert_same_cache(folder, tmp_path / "cache", unbroken)
     assert not [file for file in path.iterdir() if file.suffix in (".part", ".recovered")]
@@ -92,7 +82,7 @@ def test_killed_while_the_last_shard_grows(folder: Path, unbroken: Path, tmp_pat
     """The rows that were there stay; the shard is longer when the kill comes after the rename."""
     path = begin(tmp_path / "cache")
     with CachingProcess(folder, tmp_path / "cache", SIZE) as process:
-        process.kill_when(lambda: bytes_in(path) > 0)
+        process.kill_when(lambda: bytes_in(path, "batch_*") > 0)
     ImageStore(path, SIZE).heal()
     rows = read_manifest(path).rows
     with CachingProcess(folder, tmp_path / "cache", SIZE) as process:
@@ -160,13 +150,8 @@ def test_what_clew_verify_repairs_is_made_again(
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(disk)]
-    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("mounting a small disk needs root")
-    yield disk
-    subprocess.run(["umount", str(disk)], check=True)
+    with disks.small_disk(tmp_path / "disk", megabytes=6) as disk:
+        yield disk
 
 
 class FillingReporter(LoggingCacheReporter):

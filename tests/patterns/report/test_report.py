@@ -123,6 +123,15 @@ def test_the_photos_of_a_set_go_by_its_name(tmp_path: Path) -> None:
     assert "<title>clew: patterns in my animals</title>" in read_page(folder).markup
 
 
+def test_a_figure_that_is_too_good_is_called_so(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "out")
+    assert "the figure is too good" not in read_page(folder).text
+    data = json.loads((folder / "results.json").read_text(encoding="utf-8"))["data"]
+    change_results(folder, data=data | {"test_learnt_before": 2})
+    told = "2 test photos had been learnt from by the weights that the training began with"
+    assert told in read_page(folder).text
+
+
 def test_photos_that_the_model_had_seen_are_no_test(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "out")
     data = json.loads((folder / "results.json").read_text(encoding="utf-8"))["data"]

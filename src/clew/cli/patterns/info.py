@@ -65,7 +65,7 @@ def next_step(summary: "SetSummary", library: Path) -> str:
     if not summary.runs:
         return f"next: {train}"
     if not summary.runs[-1].is_finished:
-        return f"next, go on with the training (with the settings it was begun with): {train}"
+        return f"next, go on with the training: give its command again; without flags it is {train}"
     if summary.change:
         return f"next, train again from the last weights: {train}"
     identify = command_text("identify", "FOLDER", "--name", summary.name, library=library)

@@ -27,6 +27,7 @@ def tell_details(run: Run) -> list[str]:
         sentence
         for sentence in (
             _tell_interval(run),
+            _tell_learnt_before(run),
             _tell_trained(run),
             _tell_weakest(run),
             _tell_confused(run),
@@ -50,6 +51,16 @@ def _tell_interval(run: Run) -> str:
     if 0 < run.test_photos < _FEW:
         told += f" It is wide because there are only {run.test_photos:,} test photos."
     return told
+
+
+def _tell_learnt_before(run: Run) -> str:
+    count = run.learnt_before
+    if not count:
+        return ""
+    return (
+        f"{counted(count, 'test photo')} had been learnt from by the weights that the training "
+        f"began with: the figure is too good by them."
+    )
 
 
 def _tell_trained(run: Run) -> str:

@@ -103,6 +103,11 @@ class Run:
         return self.part("data").get("all_seen") is True
 
     @property
+    def learnt_before(self) -> int:
+        """Test photos that the weights begun with had learnt from."""
+        return int(as_number(self.part("data").get("test_learnt_before")) or 0)
+
+    @property
     def data_folder(self) -> Path | None:
         folder = self.part("data").get("folder")
         return Path(folder) if isinstance(folder, str) else None

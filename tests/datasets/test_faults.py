@@ -240,5 +240,7 @@ def kill_a_worker(folder: Path) -> None:
     dataset = PreprocessedLSTMDataset(folder, shuffle_buffer_size=0)
     batches = iter(DataLoader(dataset, batch_size=2, num_workers=2))
     next(batches)
-    os.kill(batches._workers[1].pid, signal.SIGKILL)  # type: ignore[attr-defined]
+    worker = batches._workers[1]  # type: ignore[attr-defined]
+    os.kill(worker.pid, signal.SIGKILL)
+    worker.join()  # a batch that is being fetched while it dies would be another error
     list(batches)

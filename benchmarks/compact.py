@@ -20,7 +20,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from clew import TraceBatchLoader
-from clew.capture import ExtractConfig, extract
+from clew.hallucination.capture import ExtractConfig, extract
 
 
 def normalize(text):

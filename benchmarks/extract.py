@@ -19,9 +19,15 @@ from pathlib import Path
 
 import torch
 
-from clew.capture import ExtractConfig, LoadedModel, extract, load_model, load_questions
-from clew.capture.prompts import choose_prompt, tokenize_prompts
-from clew.shards import read_manifest
+from clew.hallucination.capture import (
+    ExtractConfig,
+    LoadedModel,
+    extract,
+    load_model,
+    load_questions,
+)
+from clew.hallucination.capture.prompts import choose_prompt, tokenize_prompts
+from clew.storage import read_manifest
 
 
 def run_plain(loaded, prompts, max_new_tokens, num_beams, folder):

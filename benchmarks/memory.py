@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from clew.capture import ExtractConfig, extract
+from clew.hallucination.capture import ExtractConfig, extract
 
 
 class MemoryWatch:

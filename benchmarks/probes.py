@@ -22,10 +22,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from clew.shards import Manifest, ShardWriter, add_shard
-from clew.shards.manifest import describe_in_schema, write_manifest
-from clew.splits import SPLIT_NAMES, Splits, write_splits
-from clew.traces.schema import id_fields, shaped
+from clew.hallucination.samples.splits import Splits, write_splits
+from clew.hallucination.traces.schema import id_fields, shaped
+from clew.loading.splits import SPLIT_NAMES
+from clew.storage import Manifest, ShardWriter, add_shard
+from clew.storage.manifest import describe_in_schema, write_manifest
 
 RESULTS = Path(__file__).resolve().parent / "results"
 MOST_SECONDS, MOST_BYTES = 600, 4 << 30
@@ -193,9 +194,9 @@ def run_child(job, folder, *names):
 
 
 def measure_probes(folder):
-    from clew.datasets.answers import AnswerFeatures
-    from clew.measure import auroc
-    from clew.probes import PROBES
+    from clew.hallucination.detectors.probes import PROBES
+    from clew.hallucination.samples.reading.answers import AnswerFeatures
+    from clew.metrics import auroc
 
     data = AnswerFeatures(folder)
     for name, method in PROBES.items():
@@ -214,8 +215,8 @@ def measure_probes(folder):
 
 
 def measure_layers(folder, way, *layers):
-    from clew.datasets.answers import AnswerFeatures
-    from clew.probes.linear import fit_layers
+    from clew.hallucination.detectors.probes.linear import fit_layers
+    from clew.hallucination.samples.reading.answers import AnswerFeatures
 
     data = AnswerFeatures(folder)
     for layer in map(int, layers):
@@ -236,7 +237,7 @@ def fit_plainly(data, layer):
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    from clew.probes.logistic import STRENGTHS
+    from clew.hallucination.detectors.probes.logistic import STRENGTHS
 
     warnings.simplefilter("ignore", ConvergenceWarning)  # after 100 steps, where clew ends too
     known, held = (data.read("sequence", split, layer=layer) for split in SPLIT_NAMES[:2])

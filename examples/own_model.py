@@ -10,7 +10,7 @@ from torch import nn
 from clew.datasets import Loader
 from clew.datasets import PreprocessedLSTMMapDataset as Samples
 from clew.engine import Classifier, fit
-from clew.splits import SPLIT_NAMES
+from clew.loading.splits import SPLIT_NAMES
 
 
 class LastLayer(nn.Module):

@@ -19,12 +19,12 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
-from clew.capture.basis import Basis
-from clew.capture.decode import Decoder
-from clew.capture.models import LoadedModel, end_tokens
-from clew.capture.observe import ModelObserver
-from clew.capture.stopping import AnswerEnd, Cut
-from clew.traces.schema import TraceShape
+from clew.hallucination.capture.basis import Basis
+from clew.hallucination.capture.decode import Decoder
+from clew.hallucination.capture.models import LoadedModel, end_tokens
+from clew.hallucination.capture.observe import ModelObserver
+from clew.hallucination.capture.stopping import AnswerEnd, Cut
+from clew.hallucination.traces.schema import TraceShape
 
 CORPUS = [
     "What is the capital of France? The capital of France is Paris.",

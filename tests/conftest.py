@@ -11,7 +11,7 @@ import pytest
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from clew.capture import LoadedModel, extract, load_model
+from clew.hallucination.capture import LoadedModel, extract, load_model
 from tests.builders import save_tiny_model, write_questions
 from tests.stores import one_thread, tiny_config
 

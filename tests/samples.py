@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from clew.shards import Manifest, ShardWriter, add_shard, read_manifest
-from clew.shards.manifest import describe_in_schema, write_manifest
-from clew.shards.reader import is_list
-from clew.splits import Shares, Splits, assign_splits, write_splits
-from clew.traces.schema import id_fields, shaped
+from clew.hallucination.samples.splits import Splits, assign_splits, write_splits
+from clew.hallucination.traces.schema import id_fields, shaped
+from clew.loading.splits import Shares
+from clew.storage import Manifest, ShardWriter, add_shard, read_manifest
+from clew.storage.manifest import describe_in_schema, write_manifest
+from clew.storage.reader import is_list
 
 LABELLED = [*id_fields(), pa.field("label", pa.float32()), pa.field("score", pa.float32())]
 TOP = 100

@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from clew.capture import ExtractConfig
-from clew.shards import Manifest, ShardReader, ShardWriter, StoreReader, add_shard
-from clew.shards.manifest import describe_in_schema, write_manifest
+from clew.hallucination.capture import ExtractConfig
+from clew.storage import Manifest, ShardReader, ShardWriter, StoreReader, add_shard
+from clew.storage.manifest import describe_in_schema, write_manifest
 
 ROWS_PER_SHARD = 12
 SCHEMA = pa.schema(

@@ -1,6 +1,8 @@
-"""The direction of imports, as the design draws it, and the public surface."""
+"""Two applications on one foundation: which folder may import which, and the public surface."""
 
 import ast
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -8,132 +10,154 @@ import pytest
 import clew
 
 SOURCE = Path(clew.__file__).parent
-# What each package may import besides itself; the lower ones know nothing of those above.
-ALLOWED = {
-    "errors": set(),
-    "version": set(),
-    "markup": set(),
-    "wording": set(),
-    "shards": {"errors"},
-    "questions": {"errors", "shards"},
-    "traces": {"errors", "shards"},
-    "capture": {"errors", "shards", "traces", "questions", "version"},
-    "labels": {"errors", "shards", "traces"},
-    "splits": {"errors", "shards", "labels"},
-    "features": {"errors", "shards", "traces", "labels", "splits", "version"},
-    "legacy": {"errors", "shards", "traces", "capture", "version"},
-    "datasets": {"errors", "shards", "traces", "labels", "splits", "features", "legacy"},
-    "models": {"errors"},
-    "engine": {"errors", "version"},
-    "measure": {"errors"},
-    "probes": {"errors", "labels", "measure"},
-    "detect": {
-        "errors",
-        "shards",
-        "labels",
-        "splits",
-        "features",
-        "legacy",
-        "datasets",
-        "models",
-        "engine",
-        "version",
-    },
-    "report": {"errors", "markup", "wording", "shards", "measure", "version"},
-    "show": {"errors", "markup", "shards", "traces", "labels", "version"},
-    "compare": {
-        "errors",
-        "shards",
-        "splits",
-        "datasets",
-        "measure",
-        "probes",
-        "engine",
-        "detect",
-        "version",
-    },
-    "patterns": {
-        "errors",
-        "markup",
-        "wording",
-        "shards",
-        "splits",
-        "datasets",
-        "models",
-        "engine",
-        "measure",
-        "report",
-        "version",
-    },
-    "cli": {
-        "errors",
-        "wording",
-        "engine",
-        "detect",
-        "patterns",
-        "compare",
-        "report",
-        "show",
-        "shards",
-        "traces",
-        "capture",
-        "questions",
-        "labels",
-        "splits",
-        "features",
-        "legacy",
-        "version",
-    },
-    "__init__": {"errors", "traces", "version"},
+# What everyone may import: small modules that import nothing but each other.
+SHARED = {"errors", "version", "wording", "progress", "memory", "threads", "settings"}
+# What each folder may import besides itself and what everyone shares.
+ALLOWED: dict[str, set[str]] = {
+    **{name: set() for name in SHARED},
+    "storage": set(),
+    "metrics": set(),
+    "pages": set(),
+    "loading": {"storage"},
+    "engine": {"metrics"},
+    "hallucination": {"storage", "metrics", "pages", "loading", "engine"},
+    "patterns": {"storage", "metrics", "pages", "loading", "engine"},
+    "datasets": {"loading", "hallucination"},
+    "__init__": {"hallucination"},
+    "cli": {"storage", "loading", "engine", "pages", "hallucination", "patterns"},
     "__main__": {"cli"},
 }
-
-# The rooms of the image application: each may import those before it.
-PATTERNS = (
-    "photos",
-    "augment",
-    "networks",
-    "classifier",
-    "cache",
-    "trained",
-    "report",
-    "training",
-    "library",
-    "identify",
-    "review",
-)
+# The rooms of the two applications: each may import those before it.
+ROOMS = {
+    "hallucination": (
+        "questions",
+        "traces",
+        "capture",
+        "labels",
+        "legacy",
+        "samples",
+        "detectors",
+        "comparison",
+        "answer_page",
+    ),
+    "patterns": (
+        "photos",
+        "augment",
+        "networks",
+        "classifier",
+        "cache",
+        "trained",
+        "report",
+        "training",
+        "library",
+        "identification",
+        "review",
+    ),
+}
 
 
 @pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda p: p.stem)
 def test_imports_point_downwards(path: Path) -> None:
     room = path.relative_to(SOURCE).parts[0].removesuffix(".py")
-    extra = imported_rooms(path) - {room} - ALLOWED[room]
+    imported = {name.split(".")[1] for name in imported_modules(path) if name.count(".")}
+    extra = imported - {room} - SHARED - ALLOWED[room]
     assert not extra, f"{path.relative_to(SOURCE)} must not import {sorted(extra)}"
 
 
-@pytest.mark.parametrize("room", PATTERNS)
-def test_the_rooms_of_patterns_stand_on_each_other(room: str) -> None:
-    inside = SOURCE / "patterns"
+@pytest.mark.parametrize(
+    ("application", "room"), [(name, room) for name, rooms in ROOMS.items() for room in rooms]
+)
+def test_rooms_of_an_application_stand_on_each_other(application: str, room: str) -> None:
+    inside, rooms = SOURCE / application, ROOMS[application]
     paths = [inside / f"{room}.py", *(inside / room).rglob("*.py")]
-    imported = set().union(*(imported_rooms(path, depth=2) for path in paths if path.exists()))
-    lower = {*PATTERNS[: PATTERNS.index(room) + 1]}
-    assert imported & {*PATTERNS} <= lower
+    names = set().union(*(imported_modules(path) for path in paths if path.exists()))
+    parts = [name.split(".") for name in names]
+    imported = {part[2] for part in parts if len(part) > 2 and part[1] == application}
+    assert imported & {*rooms} <= {*rooms[: rooms.index(room) + 1]}
 
 
-def imported_rooms(path: Path, depth: int = 1) -> set[str]:
-    """The parts of the imported names that are `depth` below clew."""
-    rooms = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        names = []
+def test_every_room_of_an_application_has_its_place_in_the_order() -> None:
+    for application, rooms in ROOMS.items():
+        names = {path.name.removesuffix(".py") for path in (SOURCE / application).iterdir()}
+        assert names - {"__init__", "__pycache__"} == {*rooms}
+
+
+def test_no_import_runs_in_a_circle() -> None:
+    """Imports under TYPE_CHECKING count too: two files that need each other are one."""
+    circles = [circle for circle in find_circles(import_graph()) if len(circle) > 1]
+    assert not circles, "\n".join(" <-> ".join(sorted(circle)) for circle in circles)
+
+
+def test_only_the_command_line_names_flags() -> None:
+    """The library names settings; `clew.cli` turns them into flags."""
+    named = [
+        f"{path.relative_to(SOURCE)}: {text!r:.80}"
+        for path in sorted(SOURCE.rglob("*.py"))
+        if path.relative_to(SOURCE).parts[0] != "cli"
+        for text in texts(path)
+        if any(word.startswith("--") and word[2:3].isalpha() for word in text.split())
+    ]
+    assert not named, "\n".join(named)
+
+
+def texts(path: Path) -> Iterator[str]:
+    for node in ast.walk(parse(path)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+@cache
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def imported_modules(path: Path) -> frozenset[str]:
+    """The modules of clew that a file imports, wherever in it."""
+    found: set[str] = set()
+    for node in ast.walk(parse(path)):
         if isinstance(node, ast.ImportFrom) and node.module:
-            names = [node.module]
-            if node.module == "clew":
-                names = [f"clew.{alias.name}" for alias in node.names]
+            found |= {_module(node.module, alias.name) for alias in node.names}
         elif isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        parts = [name.split(".") for name in names if name.startswith("clew.")]
-        rooms |= {part[depth] for part in parts if len(part) > depth}
-    return rooms
+            found |= {alias.name for alias in node.names}
+    return frozenset(name for name in found if name.split(".")[0] == "clew")
+
+
+def _module(package: str, name: str) -> str:
+    """`from package import name` may mean a module or something in one."""
+    inner = SOURCE.parent.joinpath(*package.split("."), name)
+    is_module = inner.is_dir() or inner.with_suffix(".py").exists()
+    return f"{package}.{name}" if is_module else package
+
+
+def import_graph() -> dict[str, set[str]]:
+    graph = {}
+    for path in SOURCE.rglob("*.py"):
+        parts = path.relative_to(SOURCE.parent).with_suffix("").parts
+        name = ".".join(parts).removesuffix(".__init__")
+        graph[name] = {*imported_modules(path)} - {name}
+    return graph
+
+
+def find_circles(graph: dict[str, set[str]]) -> list[set[str]]:
+    """The strongly connected components: two modules are in one if each reaches the other."""
+    reached = {name: _reach(graph, name) for name in graph}
+    groups = {
+        frozenset({name} | {other for other in reached[name] if name in reached.get(other, ())})
+        for name in graph
+    }
+    return [set(group) for group in groups]
+
+
+def _reach(graph: dict[str, set[str]], start: str) -> set[str]:
+    seen: set[str] = set()
+    waiting = [start]
+    while waiting:
+        for name in graph.get(waiting.pop(), ()):
+            if name not in seen:
+                seen.add(name)
+                waiting.append(name)
+    return seen
 
 
 def test_the_public_surface_is_what_it_says() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clew.patterns.photos import find_classes
-from tests.detect.making import write_learnable
+from tests.hallucination.detectors.training.making import write_learnable
 from tests.stores import one_thread
 
 EXAMPLES = Path(__file__).parent.parent / "examples"

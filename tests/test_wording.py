@@ -2,7 +2,15 @@
 
 import pytest
 
-from clew.wording import counted, tenth_percent, whole_percent
+from clew.wording import (
+    bytes_text,
+    counted,
+    duration_text,
+    rate_text,
+    step_text,
+    tenth_percent,
+    whole_percent,
+)
 
 
 @pytest.mark.parametrize(
@@ -24,5 +32,33 @@ def test_not_all_is_not_told_as_all(share: float, text: str) -> None:
     assert tenth_percent(share) == text
 
 
-def test_one_and_many() -> None:
-    assert counted(1, "photo") == "1 photo" and counted(1200, "class", "classes") == "1,200 classes"
+@pytest.mark.parametrize(
+    ("count", "nouns", "text"),
+    [
+        (1, ("trace",), "1 trace"),
+        (0, ("trace",), "0 traces"),
+        (1200, ("batch", "batches"), "1,200 batches"),
+        (1, ("batch", "batches"), "1 batch"),
+    ],
+)
+def test_counts_agree_with_their_nouns(count: int, nouns: tuple[str, ...], text: str) -> None:
+    assert counted(count, *nouns) == text
+
+
+def test_sizes_durations_and_rates_have_three_digits_that_matter() -> None:
+    assert [bytes_text(b) for b in (1, 999, 1500, 2.5e6, 139e9, 2e12)] == [
+        *("1 byte", "999 bytes", "1.5 kB"),
+        *("2.5 MB", "139 GB", "2 TB"),
+    ]
+    assert [duration_text(s) for s in (0, 45, 600, 9000, 180_000)] == [
+        *("0 s", "45 s", "10 min"),
+        *("2 h 30 min", "2 days 2 h"),
+    ]
+    assert [step_text(s) for s in (0.00001, 0.0021, 0.1234, 3.21, 45)] == [
+        *("0.01 ms", "2.1 ms", "123 ms"),
+        *("3.21 s", "45 s"),
+    ]
+    assert [rate_text(r) for r in (7.25, 143.4, 90_412)] == [
+        *("7.25 samples/s", "143 samples/s"),
+        "90,400 samples/s",
+    ]

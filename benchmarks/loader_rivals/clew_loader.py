@@ -4,10 +4,10 @@ import numpy as np
 import pyarrow as pa
 
 from clew.datasets import Loader, PreprocessedGNNMapDataset, PreprocessedLSTMMapDataset
-from clew.datasets.buffers import BufferPool
-from clew.shards import Manifest, ShardWriter, add_shard
-from clew.shards.manifest import describe_in_schema, write_manifest
-from clew.traces.schema import id_fields
+from clew.hallucination.traces.schema import id_fields
+from clew.loading.buffers import BufferPool
+from clew.storage import Manifest, ShardWriter, add_shard
+from clew.storage.manifest import describe_in_schema, write_manifest
 
 from .graphs import BATCH as GRAPH_BATCH
 from .graphs import make_samples

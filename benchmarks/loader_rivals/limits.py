@@ -49,7 +49,8 @@ def write_many(data, folder):  # noqa: ARG001
     """A store of 87,000 samples, each small: opening one costs the same as with large ones."""
     import pyarrow as pa
 
-    from clew.splits import Shares, Splits, assign_splits, write_splits
+    from clew.hallucination.samples.splits import Splits, assign_splits, write_splits
+    from clew.loading.splits import Shares
 
     shard = sequence_columns(np.zeros((START_ROWS, 4, 8), np.float16))
     write_store(folder / "sequences", "sequences", (shard for _ in range(START_SHARDS)))

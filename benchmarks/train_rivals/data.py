@@ -10,7 +10,8 @@ import torch
 from loader_rivals.clew_loader import graph_columns, sequence_columns, write_store
 from loader_rivals.graphs import EDGES_A_TOKEN, GraphSample, make_samples
 
-from clew.splits import SPLIT_NAMES, Splits, write_splits
+from clew.hallucination.samples.splits import Splits, write_splits
+from clew.loading.splits import SPLIT_NAMES
 
 DIFFERENT, SHARD_ROWS = 64, 500
 LAYERS, DIM = 32, 4096

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from clew.engine import Classifier, PlanRequest, TrainConfig, fit
-from clew.models import (
+from clew.hallucination.detectors.networks import (
     GNNLSTMConfig,
     GNNLSTMDetector,
     GVAELSTMConfig,

@@ -13,14 +13,12 @@ from clew.datasets import (
     PreprocessedLSTMMapDataset,
     ResidentSamples,
 )
-from clew.detect.samples import DetectorSamples
-from clew.detect.sources import PreprocessedData
 from clew.engine import Classifier, HardwarePlan, PlanRequest, TrainConfig, fit
 from clew.engine.batches import move
 from clew.engine.optimizer import build_optimizer
 from clew.engine.processes import start_fabric
 from clew.engine.step import build_step
-from clew.models import (
+from clew.hallucination.detectors.networks import (
     GNNLSTMConfig,
     GNNLSTMDetector,
     GVAELSTMConfig,
@@ -28,6 +26,8 @@ from clew.models import (
     LSTMConfig,
     LSTMDetector,
 )
+from clew.hallucination.detectors.training.samples import DetectorSamples
+from clew.hallucination.detectors.training.sources import PreprocessedData
 
 from .data import DIM, write_files, write_folder
 from .plain import PlainRun

@@ -1,7 +1,7 @@
 """clew follows the thread that runs through a language model's layers while it answers."""
 
 from clew.errors import ClewError
-from clew.traces import Trace, TraceBatchLoader, extract_batch_subset, merge_batches
+from clew.hallucination.traces import Trace, TraceBatchLoader, extract_batch_subset, merge_batches
 from clew.version import __version__
 
 __all__ = [

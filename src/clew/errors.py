@@ -1,8 +1,44 @@
 """The one exception tree. Every message says what is wrong, the value, and what to do."""
 
+from pathlib import Path
+from typing import Any, Literal
+
+# Ways out that have a name: what a store's owner can run. `clew.cli` has a command for each.
+Action = Literal["repair", "convert", "preprocess"]
+_ACTIONS: dict[Action, str] = {
+    "repair": 'repair the store with repair_store("{store}")',
+    "convert": 'turn the old files into a store with convert_folder("{store}", ...)',
+    "preprocess": 'make training samples of it with preprocess_store("{store}", ...)',
+}
+
 
 class ClewError(Exception):
-    """Base of all errors that clew raises on purpose; its text is meant for a person."""
+    """Base of all errors that clew raises on purpose; its text is meant for a person.
+
+    `setting` is the name of the setting at fault, as Python spells it ("batch_size"), and `value`
+    what it was: the text then begins with both. Any other setting stands in the text between
+    backticks, alone or with a value: "choose another `out`, or give `overwrite=True`". `action`
+    names a way out, `store` is the folder to apply it to. `clew.cli` renders settings as flags
+    and actions as commands.
+    """
+
+    def __init__(
+        self,
+        text: str = "",
+        *,
+        setting: str | None = None,
+        value: Any = None,
+        action: Action | None = None,
+        store: Path | None = None,
+    ) -> None:
+        super().__init__(text)
+        self.text, self.setting, self.value = text, setting, value
+        self.action, self.store = action, store
+
+    def __str__(self) -> str:
+        about = f"{describe_setting(self.setting, self.value)}: " if self.setting else ""
+        way_out = _ACTIONS[self.action].format(store=self.store) if self.action else ""
+        return join_sentences(f"{about}{self.text}", way_out)
 
 
 class InputError(ClewError):
@@ -26,7 +62,7 @@ class OtherVersionError(StoreError):
 
 
 class SettingsMismatchError(StoreError):
-    """A store was begun with other settings than those asked for now."""
+    """A store was started with other settings than those asked for now."""
 
 
 class DiskFullError(StoreError):
@@ -38,8 +74,24 @@ class UnsafePickleError(InputError):
 
 
 class TrainingError(ClewError):
-    """Training cannot go on: values that are no numbers, or a step that does not fit in memory."""
+    """Training cannot continue: non-finite values, or a step that does not fit in memory."""
 
 
 class TrainingStoppedError(ClewError):
-    """Training was asked to stop, and did so with everything on disk; the same call goes on."""
+    """Training was asked to stop and saved everything; the same call resumes it."""
+
+
+def describe_setting(name: str, value: Any) -> str:
+    """`batch_size is 0`, `split is "70/20"`."""
+    shown = f'"{value}"' if isinstance(value, str | Path) else f"{value}"
+    return f"{name} is {shown}"
+
+
+def join_sentences(text: str, way_out: str) -> str:
+    """ "it was cut" and "repair it" become "it was cut: repair it."; a sentence that has ended
+    already is followed by a new one."""
+    if not way_out:
+        return text
+    if text.endswith("."):
+        return f"{text} {way_out[:1].upper()}{way_out[1:]}."
+    return f"{text}: {way_out}."

@@ -8,11 +8,44 @@ def counted(count: int, noun: str, plural: str = "") -> str:
 
 
 def bytes_text(count: float) -> str:
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:,.1f} {unit}" if unit != "bytes" else counted(round(count), "byte")
-        count /= 1000
-    return f"{count:,.1f} TB"
+    """Three digits that matter: "512 bytes", "1.31 kB", "812 MB", "24.5 GB"."""
+    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{three_digits(count / size)} {unit}"
+    return counted(round(count), "byte")
+
+
+def duration_text(seconds: float) -> str:
+    seconds = max(0, round(seconds))
+    if seconds < 90:
+        return f"{seconds} s"
+    minutes = round(seconds / 60)
+    if minutes < 90:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours} h {minutes} min"
+    return f"{hours // 24} days {hours % 24} h"
+
+
+def step_text(seconds: float) -> str:
+    """A duration that may be tiny: "2.1 ms", "1.4 s", then as `duration_text`."""
+    if seconds < 1:
+        return f"{three_digits(seconds * 1e3)} ms"
+    return f"{three_digits(seconds)} s" if seconds < 10 else duration_text(seconds)
+
+
+def rate_text(per_second: float, noun: str = "samples") -> str:
+    """No more exact than it was measured: "12.3 samples/s", "12,300 samples/s"."""
+    if per_second < 100:
+        return f"{three_digits(per_second)} {noun}/s"
+    digits = len(str(int(per_second))) - 3
+    return f"{round(per_second, -digits):,.0f} {noun}/s"
+
+
+def three_digits(value: float) -> str:
+    """0.0021, 1.31, 61.2, 2,410."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def whole_percent(share: float) -> str:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import clew
-from clew.shards import read_manifest
-from clew.shards.manifest import write_manifest
+from clew.storage import read_manifest
+from clew.storage.manifest import write_manifest
 from tests.builders import write_questions
 from tests.cli.running import Ended
 from tests.stores import assert_same_store, flip_byte, offset_of

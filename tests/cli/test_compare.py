@@ -12,10 +12,10 @@ import pytest
 from rich.console import Console
 
 from clew.cli.comparison import make_table, print_comparison
-from clew.compare import CompareConfig, compare_methods
+from clew.hallucination.comparison import CompareConfig, compare_methods
 from tests.cli.test_train import call, read
-from tests.compare.making import compare_config, describe_capture, write_data
 from tests.engine.children import start, wait, wait_until
+from tests.hallucination.comparison.making import compare_config, describe_capture, write_data
 
 QUICK = ("--methods", "length,perplexity,lookback,linear-probe")
 FIGURE = r"\d\.\d{3}"
@@ -115,7 +115,7 @@ def test_a_fault_of_clew_ends_with_failure_but_leaves_the_rest(
     def broken(*_: Any) -> None:
         raise TypeError("oops")
 
-    from clew.probes import PROBES
+    from clew.hallucination.detectors.probes import PROBES
 
     monkeypatch.setattr(type(PROBES["lookback"]), "fit", _only("lookback", broken))
     ended = run("compare", "--methods", "perplexity,lookback")
@@ -126,7 +126,7 @@ def test_a_fault_of_clew_ends_with_failure_but_leaves_the_rest(
 
 def _only(name: str, broken: Any) -> Any:
     """The `fit` of all methods, broken for one of them."""
-    from clew.probes import Probe
+    from clew.hallucination.detectors.probes import Probe
 
     whole = Probe.fit
     return lambda self, data, *, seed: (

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from clew.legacy import convert_folder
-from tests.legacy.old_files import make_record, write_pickle, write_traces
+from clew.hallucination.legacy import convert_folder
+from tests.hallucination.legacy.old_files import make_record, write_pickle, write_traces
 from tests.stores import flip_byte, offset_of
 
 ESCAPE = "\x1b]0;title\x07\x1b[2J"

@@ -1,27 +1,8 @@
-"""What reaches a terminal: counts that read right, texts without control characters."""
+"""What reaches a terminal: texts without control characters."""
 
 import json
 
-import pytest
-
-from clew.cli.formats import bytes_text, count_text, plain_text
-
-
-@pytest.mark.parametrize(
-    ("count", "nouns", "text"),
-    [
-        (1, ("trace",), "1 trace"),
-        (0, ("trace",), "0 traces"),
-        (1200, ("batch", "batches"), "1,200 batches"),
-        (1, ("batch", "batches"), "1 batch"),
-    ],
-)
-def test_counts(count: int, nouns: tuple[str, ...], text: str) -> None:
-    assert count_text(count, *nouns) == text
-
-
-def test_one_byte() -> None:
-    assert (bytes_text(1), bytes_text(999), bytes_text(1000)) == ("1 byte", "999 bytes", "1.0 kB")
+from clew.cli.formats import plain_text
 
 
 def test_control_characters_are_spelled_out() -> None:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from clew.labels import read_scores
-from tests.labels.judge_server import Reply, judge_server
-from tests.labels.text_stores import trace_row, write_text_store
+from clew.hallucination.labels import read_scores
+from tests.hallucination.labels.judge_server import Reply, judge_server
+from tests.hallucination.labels.text_stores import trace_row, write_text_store
 
 
 @pytest.fixture

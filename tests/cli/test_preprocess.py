@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clew.splits import read_splits
-from tests.features.making import overwrite_value, write_scores
-from tests.legacy.old_files import write_sequences
+from clew.hallucination.samples.splits import read_splits
+from tests.hallucination.legacy.old_files import write_sequences
+from tests.hallucination.samples.making.making import overwrite_value, write_scores
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.labels.text_stores import trace_row, write_text_store
-from tests.show.making import write_scores
+from tests.hallucination.answer_page.making import write_scores
+from tests.hallucination.labels.text_stores import trace_row, write_text_store
 
 
 def test_the_answer_is_told_and_its_page_lies_in_the_current_folder(

@@ -15,10 +15,11 @@ import pytest
 from typer.testing import CliRunner
 
 from clew.cli import build_app, main
-from clew.detect import NETWORKS, USUAL_NETWORKS, TrainRunConfig
-from tests.detect.making import write_learnable
+from clew.hallucination.detectors.registry import NETWORKS, USUAL_NETWORKS
+from clew.hallucination.detectors.training import TrainRunConfig
 from tests.engine.children import start, wait, wait_until
-from tests.features.making import write_scores
+from tests.hallucination.detectors.training.making import write_learnable
+from tests.hallucination.samples.making.making import write_scores
 
 QUICK = ("--lstm-hidden", 4, "--num-lstm-layers", 1, "--device", "cpu", "--num-workers", 0)
 

@@ -16,7 +16,6 @@ from clew.engine.planning.reasons import (
     take_found,
 )
 from clew.engine.planning.ways import Way, fastest_way, list_ways
-from clew.engine.planning.wording import bytes_text, duration_text, rate_text, step_text
 from tests.engine.planning import NEW_GPU, OLD_GPU, Network, Pictures, machine
 
 FP32, BF16 = Way(), Way(precision="bf16")
@@ -211,19 +210,3 @@ def test_checkpointing_that_saves_nothing_is_said() -> None:
     assert checkpointing_reason(2000, 2000, 8).endswith("; it saves nothing on this network")
     assert "too much to fit without" in checkpointing_reason(2000, None, 8)
     assert checkpointing_reason(None, None, 8).endswith("even so 8 samples do not fit into memory")
-
-
-def test_figures_are_read_easily() -> None:
-    assert [step_text(s) for s in (0.00001, 0.0021, 0.1234, 3.21)] == [
-        *("0.01 ms", "2.1 ms"),
-        *("123 ms", "3.21 s"),
-    ]
-    assert [duration_text(s) for s in (0.1, 45, 600, 9000)] == ["1 s", "45 s", "10 min", "2.5 h"]
-    assert [bytes_text(b) for b in (12, 1500, 2.5e6, 139e9)] == [
-        *("12 bytes", "1.5 kB"),
-        *("2.5 MB", "139 GB"),
-    ]
-    assert [rate_text(r) for r in (7.25, 143.4, 90_412)] == [
-        *("7.25 samples/s", "143 samples/s"),
-        "90,400 samples/s",
-    ]

@@ -1,12 +1,9 @@
 """The command `clew`: one file a command; each parses, calls and prints."""
 
-import sys
-
 import typer
-from rich.console import Console
 
-from clew.cli.formats import plain_text
-from clew.errors import ClewError, InputError
+from clew.cli.errors import exit_with
+from clew.errors import ClewError
 from clew.version import __version__
 
 app = typer.Typer(
@@ -59,18 +56,8 @@ def build_app() -> typer.Typer:
 
 
 def main() -> None:
-    """Entry point. Errors meant for a person become one message; 2 is wrong use, 1 is failure."""
+    """Entry point. Errors meant for a person become one message."""
     try:
         build_app()()
-    except ClewError as error:
-        _complain(str(error))
-        sys.exit(2 if isinstance(error, InputError) else 1)
-    except OSError as error:
-        where = f'"{error.filename}": ' if error.filename else ""
-        _complain(f"{where}{error.strerror or error}. What was written before is kept.")
-        sys.exit(1)
-
-
-def _complain(message: str) -> None:
-    console = Console(stderr=True, highlight=False)
-    console.print(f"clew: {plain_text(message, lines=True)}", markup=False, soft_wrap=True)
+    except (ClewError, OSError) as error:
+        exit_with(error)

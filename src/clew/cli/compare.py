@@ -15,7 +15,7 @@ from clew.cli.train import how_to_go_on, shown_log
 from clew.errors import InputError, TrainingStoppedError
 
 if TYPE_CHECKING:
-    from clew.compare import CompareConfig, Comparison
+    from clew.hallucination.comparison import CompareConfig, Comparison
 
 _EPILOG = "Example: `clew compare --preprocessed-dir preprocessed_data --output-dir comparison`"
 _TRANSFER, _NETWORKS = "Transfer", "Networks"
@@ -82,8 +82,8 @@ def compare(
     Layer, threshold and the best method are chosen on validation; the test split only measures.
     A comparison that was stopped or killed goes on where it was: give the same command.
     """
-    from clew.compare import CompareConfig
     from clew.engine import TrainConfig
+    from clew.hallucination.comparison import CompareConfig
 
     fit_on, measure_on = _choose_folders(
         preprocessed_dir, train_on or [], test_on or [], stores or [], more_stores or []
@@ -116,8 +116,8 @@ def compare(
 def run_comparison(console: Console, config: "CompareConfig") -> None:
     """Run it, show the table and say where the report is; exits 1 when a method broke by a fault
     of clew."""
-    from clew.compare import compare_methods
-    from clew.report import write_report
+    from clew.hallucination.comparison import compare_methods
+    from clew.hallucination.comparison.report import write_report
 
     stop = StopOnSignal(console, "what is finished is kept, a network stops after this step")
     reporter = ComparisonReporter(console)

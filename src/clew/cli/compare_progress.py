@@ -7,8 +7,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 
-from clew.cli.formats import count_text, duration_text, plain_text
+from clew.cli.formats import plain_text
 from clew.cli.progress import say
+from clew.wording import counted, duration_text
 
 if TYPE_CHECKING:
     from clew.engine import HardwarePlan, Progress
@@ -48,7 +49,7 @@ class ComparisonReporter:
         self._epochs, self._steps, self._before = epochs, steps, done_steps
         self._started, self._auroc = time.monotonic(), None
         after = f", going on after step {done_steps:,}" if done_steps else ""
-        self._show(f": {count_text(epochs, 'epoch')} on {plan.device}{after}")
+        self._show(f": {counted(epochs, 'epoch')} on {plan.device}{after}")
 
     def advance(self, progress: "Progress") -> None:
         seconds = time.monotonic() - self._started

@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from clew.cli.formats import bytes_text, plain_text
+from clew.cli.formats import plain_text
+from clew.wording import bytes_text
 
 _PADDING = 2
 _SPLITS = ("train", "validation", "test")

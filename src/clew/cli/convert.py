@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from clew.cli.formats import count_text, plain_text
+from clew.cli.formats import plain_text
+from clew.wording import counted
 
 _EPILOG = "Example: `clew convert old_traces --out traces_data`"
 
@@ -33,7 +34,7 @@ def convert(
     Files are read without running anything in them; one that holds more than plain data is
     refused. A run that was broken off goes on where it was: give the same command.
     """
-    from clew.legacy import convert_folder
+    from clew.hallucination.legacy import convert_folder
 
     console = Console(highlight=False, soft_wrap=True)
 
@@ -47,7 +48,7 @@ def convert(
     for skip in result.skipped:
         say(f"left out: {skip}")
     stores = ", ".join(str(store) for store in result.stores) or "no store"
-    rows, files = count_text(result.traces, "row"), count_text(result.files, "file")
+    rows, files = counted(result.traces, "row"), counted(result.files, "file")
     already = f" ({result.already:,} of them there already)" if result.already else ""
     say(f"{rows} of {files}{already} in {stores}")
     if result.stores:

@@ -107,10 +107,10 @@ def extract(
     """
     console = Console(highlight=False, soft_wrap=True)
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
-    from clew.capture import ExtractConfig
-    from clew.capture import extract as run_extract
     from clew.cli.progress import CaptureReporter
-    from clew.shards import Part
+    from clew.hallucination.capture import ExtractConfig
+    from clew.hallucination.capture import extract as run_extract
+    from clew.storage import Part
 
     logging.getLogger("clew").setLevel(logging.INFO)
     config = ExtractConfig(

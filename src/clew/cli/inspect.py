@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from clew.cli.formats import bytes_text, count_text, plain_text
+from clew.cli.formats import plain_text
+from clew.wording import bytes_text, counted
 
 _MAX_BATCH_ROWS = 20
 _NOUNS = {"heads": ("graph over all heads", "graphs over all heads")}
@@ -25,8 +26,8 @@ def inspect(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
 ) -> None:
     """Show what is in a store: totals, batches, lengths, some answers, the settings."""
-    from clew.features.summary import holds_samples, summarize_samples
-    from clew.traces.summary import summarize_store
+    from clew.hallucination.samples.making.summary import holds_samples, summarize_samples
+    from clew.hallucination.traces.summary import summarize_store
 
     is_samples = holds_samples(store)
     summary: Any = summarize_samples(store) if is_samples else summarize_store(store)
@@ -106,11 +107,11 @@ def _print_totals(console: Console, summary: Any) -> None:
     planned = summary.planned_rows
     of = f" of {planned:,} planned" if planned not in (None, summary.rows) else ""
     nouns = _NOUNS.get(summary.kind, (plain_text(summary.kind).removesuffix("s"),))
-    rows = count_text(summary.rows, *nouns)
+    rows = counted(summary.rows, *nouns)
     console.print(
         f"[bold]{escape(plain_text(summary.path))}[/bold]: {escape(rows)}{of}, "
         f"{bytes_text(summary.bytes)}, {bytes_text(summary.bytes_per_row)} each, "
-        f"{count_text(len(summary.batches), 'batch', 'batches')}"
+        f"{counted(len(summary.batches), 'batch', 'batches')}"
     )
 
 
@@ -187,7 +188,7 @@ def _print_skipped(console: Console, summary: Any) -> None:
     if summary.skipped:
         by_command = {"convert": ("file or record", "files or records"), "preprocess": ("trace",)}
         nouns = by_command.get(summary.settings.get("command"), ("question",))
-        console.print(f"\nleft out: {count_text(len(summary.skipped), *nouns)}")
+        console.print(f"\nleft out: {counted(len(summary.skipped), *nouns)}")
         for entry in summary.skipped[:10]:
             text = plain_text(f"  {_where(entry)}: {entry['reason']}")
             console.print(text, markup=False, soft_wrap=True)

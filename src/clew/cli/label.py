@@ -12,13 +12,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from clew.cli.formats import count_text, plain_text
+from clew.cli.formats import plain_text
 from clew.cli.progress import show_line
 from clew.errors import InputError
+from clew.wording import counted
 
 if TYPE_CHECKING:
-    from clew.labels import LabelledAnswer, LabelResult
-    from clew.labels.chat import ChatConfig
+    from clew.hallucination.labels import LabelledAnswer, LabelResult
+    from clew.hallucination.labels.chat import ChatConfig
 
 _EPILOG = "Example: `clew label traces_data --out ground_truth_scores.csv`"
 _CELL_CHARACTERS = 160
@@ -66,7 +67,7 @@ def label(
     Scores are by wording: look at the doubtful examples that are printed. A judge's replies are
     kept beside the file as they come, so that a run that was broken off pays only for the rest.
     """
-    from clew.labels import label_store
+    from clew.hallucination.labels import label_store
 
     console = Console(highlight=False)
     judge = _judge_config(method, judge_url, judge_model, judge_key_env)
@@ -95,7 +96,7 @@ def label(
 def _judge_config(
     method: _Method | None, url: str | None, model: str | None, key_env: str
 ) -> "ChatConfig | None":
-    from clew.labels.chat import ChatConfig
+    from clew.hallucination.labels.chat import ChatConfig
 
     if url is None and model is None:
         return None
@@ -159,7 +160,7 @@ def _print_totals(console: Console, result: "LabelResult") -> None:
         say(f"left out: {len(result.left_out):,} {have} no accepted answers, e.g. {some}")
     verb = "is" if result.wrong == 1 else "are"
     say(
-        f"{result.wrong:,} of {count_text(len(result.rows), 'answer')} {verb} wrong "
+        f"{result.wrong:,} of {counted(len(result.rows), 'answer')} {verb} wrong "
         f"({result.wrong_share:.1%}) at score < {result.score_threshold:g}"
     )
     say(f"scores in {result.path}" + ("" if result.written else " (as they were)"))

@@ -11,7 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from clew.cli import plan_flags
-from clew.cli.formats import bytes_text, count_text, duration_text, plain_text
+from clew.cli.formats import plain_text
+from clew.wording import bytes_text, counted, duration_text
 
 if TYPE_CHECKING:
     from clew.engine import HardwarePlan, PlanRequest
@@ -78,7 +79,7 @@ def _make_plans(
     config = TrainConfig(epochs=epochs)
     if folder is None:
         return {"any network": plan_hardware(request, config=config, machine=machine)}
-    from clew.detect import TrainRunConfig, plan_models
+    from clew.hallucination.detectors.training import TrainRunConfig, plan_models
 
     told = Console(stderr=True)
     waiting: AbstractContextManager = nullcontext()
@@ -108,7 +109,7 @@ def _print_plans(console: Console, machine: "Machine", plans: dict[str, "Hardwar
 def _describe(machine: "Machine") -> list[str]:
     bf16 = f", bf16 in {machine.bf16_instructions}" if machine.bf16_instructions else ""
     memory = bytes_text(machine.free_memory_bytes)
-    lines = [f"CPU: {count_text(machine.cores, 'core')}{bf16}; {memory} of memory free"]
+    lines = [f"CPU: {counted(machine.cores, 'core')}{bf16}; {memory} of memory free"]
     for gpu in machine.gpus:
         free, whole = bytes_text(gpu.free_bytes), bytes_text(gpu.memory_bytes)
         bf16 = ", bf16" if gpu.has_bf16 else ""

@@ -9,11 +9,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from clew.cli.formats import bytes_text, count_text, plain_text
+from clew.cli.formats import plain_text
 from clew.cli.progress import PreprocessReporter
+from clew.wording import bytes_text, counted
 
 if TYPE_CHECKING:
-    from clew.features import PreprocessResult
+    from clew.hallucination.samples.making import PreprocessResult
 
 _EPILOG = (
     "Example: `clew preprocess traces_data --scores-file ground_truth_scores.csv "
@@ -101,8 +102,8 @@ def preprocess(
     A run that was broken off goes on where it was: give the same command. So does one whose
     store has grown since; what was split before stays where it is.
     """
-    from clew.features import PreprocessConfig, preprocess_store
-    from clew.splits import parse_split
+    from clew.hallucination.samples.making import PreprocessConfig, preprocess_store
+    from clew.loading.splits import parse_split
 
     console = Console(highlight=False, soft_wrap=True)
     wanted = {
@@ -146,7 +147,7 @@ def _print_result(console: Console, result: "PreprocessResult") -> None:
     left_out = f", {len(result.skipped):,} left out" if result.skipped else ""
     already = "" if result.made else " (all of them there already)"
     say(
-        f"{count_text(result.samples, 'sample')}{already}{left_out}, {bytes_text(result.bytes)} "
+        f"{counted(result.samples, 'sample')}{already}{left_out}, {bytes_text(result.bytes)} "
         f"in {result.out}"
     )
     for warning in result.warnings:
@@ -155,7 +156,7 @@ def _print_result(console: Console, result: "PreprocessResult") -> None:
 
 
 def _balance_table(result: "PreprocessResult") -> Table:
-    from clew.splits import SPLIT_NAMES
+    from clew.loading.splits import SPLIT_NAMES
 
     table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column("split")

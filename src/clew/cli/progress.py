@@ -12,13 +12,14 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 from rich.status import Status
 
-from clew.cli.formats import bytes_text, duration_text, plain_text
+from clew.cli.formats import plain_text
+from clew.wording import bytes_text, duration_text
 
 if TYPE_CHECKING:
-    from clew.capture.plan import Estimate
-    from clew.capture.reporter import Progress as Step
     from clew.engine import HardwarePlan
     from clew.engine import Progress as TrainingStep
+    from clew.hallucination.capture.plan import Estimate
+    from clew.hallucination.capture.reporter import Progress as Step
 
 _LOG_EVERY_SECONDS = 30.0
 # What a line about training takes of a terminal; the bar has the rest.

@@ -12,7 +12,7 @@ from rich.table import Table
 from clew.cli.formats import plain_text
 
 if TYPE_CHECKING:
-    from clew.show import Picture, ShownAnswer
+    from clew.hallucination.answer_page import Picture, ShownAnswer
 
 _EPILOG = "Example: `clew show traces_data --id 5 --scores-file ground_truth_scores.csv`"
 _MOST_TOKENS = 40
@@ -62,7 +62,7 @@ def show(
 
     The picture is one file that needs no network. Right and made-up answers stand side by side.
     """
-    from clew.show import ShowConfig, show_answer
+    from clew.hallucination.answer_page import ShowConfig, show_answer
 
     config = ShowConfig(
         store=store,
@@ -94,7 +94,7 @@ def _print_picture(console: Console, picture: "Picture") -> None:
 
 
 def _print_answer(console: Console, shown: "ShownAnswer") -> None:
-    from clew.show.cards import accepted_text, describe_source
+    from clew.hallucination.answer_page.cards import accepted_text, describe_source
 
     score = "" if shown.score is None else f", score {shown.score:.2f}"
     console.print(f"[bold]{escape(plain_text(describe_source(shown)))}[/bold]", soft_wrap=True)
@@ -105,7 +105,7 @@ def _print_answer(console: Console, shown: "ShownAnswer") -> None:
 
 
 def _print_tokens(console: Console, shown: "ShownAnswer") -> None:
-    from clew.show.tokens import visible_text
+    from clew.hallucination.answer_page.tokens import visible_text
 
     assert shown.logprobs is not None
     table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))

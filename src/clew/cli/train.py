@@ -13,13 +13,14 @@ from rich.console import Console
 from rich.table import Table
 
 from clew.cli import plan_flags
-from clew.cli.formats import duration_text, plain_text
+from clew.cli.formats import plain_text
 from clew.cli.progress import TrainingReporter, say
 from clew.cli.stopping import StopOnSignal
 from clew.errors import InputError, SettingsMismatchError, TrainingStoppedError
+from clew.wording import duration_text
 
 if TYPE_CHECKING:
-    from clew.detect import TrainRunConfig
+    from clew.hallucination.detectors.training import TrainRunConfig
 
 _EPILOG = "Example: `clew train --preprocessed-dir preprocessed_data --output-dir results`"
 _DATA, _NETWORKS, _TRAINING = "Samples", "Networks", "Training"
@@ -175,8 +176,9 @@ def train(
     A run that was stopped or killed goes on where it was: give the same command. Under torchrun
     several processes train each network together, with the same results.
     """
-    from clew.detect import LossSettings, NetworkSettings, TrainRunConfig
     from clew.engine import TrainConfig
+    from clew.hallucination.detectors.registry import NetworkSettings
+    from clew.hallucination.detectors.training import LossSettings, TrainRunConfig
 
     wanted = {
         "lstm": run_lstm,
@@ -245,7 +247,7 @@ def _refuse_compare(config: "TrainRunConfig") -> None:
 def _compare(config: "TrainRunConfig") -> None:
     """The same settings, but seeds of its own: what stands in one table was made in one way."""
     from clew.cli.compare import run_comparison
-    from clew.compare import CompareConfig, choose_names
+    from clew.hallucination.comparison import CompareConfig, choose_names
 
     folder = config.preprocessed_dir or Path("preprocessed_data")
     console = Console(highlight=False, soft_wrap=True)
@@ -266,8 +268,8 @@ def _compare(config: "TrainRunConfig") -> None:
 
 
 def _run(config: "TrainRunConfig") -> None:
-    from clew.detect import train_detectors
     from clew.engine.processes import count_processes, is_first_process
+    from clew.hallucination.detectors.training import train_detectors
 
     console = Console(highlight=False, soft_wrap=True, quiet=not is_first_process())
     is_alone = count_processes() == 1

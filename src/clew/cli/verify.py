@@ -12,7 +12,7 @@ from clew.cli.formats import plain_text
 from clew.cli.progress import show_line
 
 if TYPE_CHECKING:
-    from clew.shards.verify import OnShard
+    from clew.storage.verify import OnShard
 
 
 def register(app: typer.Typer) -> None:
@@ -37,7 +37,7 @@ def verify(
 
 def _stores_in(folder: Path) -> list[Path]:
     """The store itself, or the stores that "clew preprocess" and "clew convert" put in a folder."""
-    from clew.shards.manifest import MANIFEST_NAME
+    from clew.storage.manifest import MANIFEST_NAME
 
     inner = sorted(path.parent for path in folder.glob(f"*/{MANIFEST_NAME}"))
     return [folder] if (folder / MANIFEST_NAME).exists() or not inner else inner
@@ -45,8 +45,8 @@ def _stores_in(folder: Path) -> list[Path]:
 
 def _verify_one(store: Path, repair: bool, console: Console) -> int:
     """Check one store; the exit code that it calls for."""
-    from clew.shards import ensure_manifest, read_manifest, repair_store, verify_store
-    from clew.shards.verify import way_on
+    from clew.storage import ensure_manifest, read_manifest, repair_store, verify_store
+    from clew.storage.verify import way_on
 
     if repair and (rebuilt := ensure_manifest(store)):
         _say(console, rebuilt)

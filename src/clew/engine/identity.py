@@ -1,6 +1,6 @@
 """A run is gone on with only under the settings it was begun with."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from torch import nn
 from clew.engine.config import PlanRequest, TrainConfig
 from clew.engine.planning.plan import HardwarePlan
 from clew.errors import SettingsMismatchError
+from clew.settings import find_differences
 from clew.version import __version__
 
 # They change how long a run takes, not what comes out.
@@ -37,28 +38,16 @@ def refuse_other_run(folder: Path, before: Mapping[str, Any], now: Mapping[str, 
         # What the plan chose may be asked for from now on, cut otherwise.
         chosen = {name: before["plan"][name] for name in ("batch_size", "grad_accum")}
         before = {**before, "request": before["request"] | chosen}
-    different = tell_differences(_comparable(before), _comparable(now), may_differ=_MAY_DIFFER)
+    different = find_differences(_comparable(before), _comparable(now), _MAY_DIFFER)
     # A network of another size has other weights: the setting tells it better than their shapes.
-    by_choice = [line for line in different if not line.startswith("model.parameters.")]
+    by_choice = [one for one in different if not one.name.startswith("model.parameters.")]
     different = by_choice or different
     if different:
         raise SettingsMismatchError(
-            f'the run in "{folder}" was begun with other settings:\n  '
-            + "\n  ".join(different)
-            + "\nUse the same settings to go on with it, or another output folder to begin anew."
+            f'the run in "{folder}" was started with other settings:\n  '
+            + "\n  ".join(map(str, different))
+            + "\nUse the same settings to resume it, or another output folder to start over."
         )
-
-
-def tell_differences(
-    before: Mapping[str, Any], now: Mapping[str, Any], *, may_differ: tuple[str, ...] = ()
-) -> list[str]:
-    """A line with both values for every setting that differs, those inside of others too."""
-    old, new = dict(_flatten(before)), dict(_flatten(now))
-    return [
-        f"{key}: {old.get(key)!r} there, {new.get(key)!r} now"
-        for key in sorted(old.keys() | new.keys())
-        if old.get(key) != new.get(key) and not key.startswith(may_differ)
-    ]
 
 
 def adapt_plan(plan: HardwarePlan, before: PlanRequest, now: PlanRequest) -> HardwarePlan:
@@ -88,11 +77,3 @@ def _comparable(run: Mapping[str, Any]) -> dict[str, Any]:
         del request["batch_size"], request["grad_accum"]
     wanted = ("model", "config", "settings")
     return {name: run[name] for name in wanted} | {"request": request}
-
-
-def _flatten(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in settings.items():
-        if isinstance(value, Mapping):
-            yield from _flatten(value, f"{above}{key}.")
-        else:
-            yield f"{above}{key}", value

@@ -8,7 +8,6 @@ from clew.engine.checkpoint import Checkpoints, Parts
 from clew.engine.feed import Group
 from clew.engine.figures import EpochSums, Readings
 from clew.engine.logs import Logs
-from clew.engine.memory import is_out_of_memory
 from clew.engine.metrics import Metrics
 from clew.engine.processes import gather
 from clew.engine.protocols import Batches
@@ -21,6 +20,7 @@ from clew.engine.usage import MemoryUse
 from clew.engine.validation import score
 from clew.engine.watch import Watch
 from clew.errors import TrainingStoppedError
+from clew.memory import is_out_of_memory
 
 _REPORT_EVERY_SECONDS = 0.2
 _SAVE_TIMES_APART = 50

@@ -1,6 +1,5 @@
-"""How much memory a step takes at its peak, and what happens when there is not enough."""
+"""How much memory a step takes at its peak."""
 
-import gc
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -71,18 +70,3 @@ def _tensors(values: Any) -> list[Tensor]:
 
 def _memory(tensor: Tensor) -> torch.UntypedStorage:
     return tensor.untyped_storage()
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """CUDA has an exception of its own for it; the CPU's allocator says it in words. While a
-    graph is captured, another error may come on top of it."""
-    if error.__context__ is not None and is_out_of_memory(error.__context__):
-        return True
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
-
-
-def free_memory() -> None:
-    """Give back what is no longer needed."""
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()

@@ -10,13 +10,13 @@ from clew.engine.checkpointing import checkpoint_activations
 from clew.engine.config import TrainConfig
 from clew.engine.fallback import shrink_micro_batch
 from clew.engine.feed import Feed, Group, Position
-from clew.engine.memory import free_memory
 from clew.engine.optimizer import build_optimizer
 from clew.engine.planning.plan import HardwarePlan
 from clew.engine.processes import Wishes, broadcast_weights
 from clew.engine.seeding import same_random_numbers
 from clew.engine.sources import Source
 from clew.engine.step import Step, build_step
+from clew.memory import free_memory
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric

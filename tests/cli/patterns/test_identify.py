@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.patterns.identify.conftest import colour_folder
-from tests.patterns.identify.making import COLOURS, draw_doubtful, draw_photo, make_folder
+from tests.patterns.identification.conftest import colour_folder
+from tests.patterns.identification.making import COLOURS, draw_doubtful, draw_photo, make_folder
 
 __all__ = ["colour_folder"]
 

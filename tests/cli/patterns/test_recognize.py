@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.patterns.identify.conftest import colour_folder
-from tests.patterns.identify.making import draw_doubtful, draw_photo, draw_small
+from tests.patterns.identification.conftest import colour_folder
+from tests.patterns.identification.making import draw_doubtful, draw_photo, draw_small
 
 __all__ = ["colour_folder"]
 

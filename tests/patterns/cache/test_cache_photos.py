@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clew.datasets.buffers import BufferPool
 from clew.errors import StoreError, StoreLockedError, TrainingStoppedError
+from clew.loading.buffers import BufferPool
 from clew.patterns.cache import CachedPhotos, ImageSamples, cache_photos, squares
 from clew.patterns.cache.store import ImageStore
 from clew.patterns.photos import find_classes
 from clew.patterns.photos.decode import read_photo
-from clew.shards import read_manifest, verify_store
+from clew.storage import read_manifest, verify_store
 from tests.patterns.cache.pictures import (
     SIZE,
     cache,

@@ -11,7 +11,7 @@ from clew.errors import DiskFullError
 from clew.patterns.cache import LoggingCacheReporter, store
 from clew.patterns.cache.ledger import LEDGER_NAME
 from clew.patterns.cache.store import ImageStore
-from clew.shards import read_manifest, repair_store, verify_store
+from clew.storage import read_manifest, repair_store, verify_store
 from tests import disks
 from tests.disks import bytes_in
 from tests.patterns.cache.pictures import SIZE, cache, kinds, make_folder, names

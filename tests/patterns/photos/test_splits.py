@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from clew.errors import InputError
+from clew.loading.splits import Shares
 from clew.patterns.photos import Photo, assign_splits
-from clew.splits import Shares
 
 
 def _photos(counts: dict[str, int], split: str | None = None) -> list[Photo]:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from clew.patterns.report import write_report
+from tests.hallucination.comparison.report.test_browser import CHROMIUM, open_page
 from tests.patterns.report.making import make_run
-from tests.report.test_browser import CHROMIUM, open_page
 
 pytestmark = [
     pytest.mark.slow,

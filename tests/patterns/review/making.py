@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from clew.patterns.identify.results import Identified, IdentifiedWriter
+from clew.patterns.identification.results import Identified, IdentifiedWriter
 from clew.patterns.library import Chosen, PatternSet, choose_model
 from clew.patterns.photos.photo import Fault
 from clew.patterns.review import Review, ReviewConfig, open_review

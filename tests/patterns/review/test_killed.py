@@ -13,7 +13,7 @@ from clew.patterns.library import PatternSet
 from clew.patterns.review import Review
 from clew.patterns.review.notes import Notes
 from clew.patterns.review.shelf import Shelf
-from clew.shards.manifest import write_file_atomically
+from clew.storage.manifest import write_file_atomically
 from tests.patterns.review.making import NAMES, list_photos, reviewing
 
 FIRST = ["cat/first.png", "dog/first.png", "fox/first.png"]

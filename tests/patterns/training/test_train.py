@@ -22,9 +22,9 @@ from clew.errors import (
     StoreLockedError,
     TrainingStoppedError,
 )
+from clew.loading.splits import Shares
 from clew.patterns.training import LossSettings, PatternsConfig, Preparation, train_patterns
 from clew.patterns.training.reporter import LoggingPatternsReporter
-from clew.splits import Shares
 from tests.engine.children import start, tensors, wait, wait_until
 from tests.patterns.training.making import COLOURS, small_run, write_photo, write_photos
 

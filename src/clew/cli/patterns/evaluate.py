@@ -7,7 +7,6 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from clew.cli.formats import count_text
 from clew.cli.patterns.figures import print_reached, print_report
 from clew.cli.patterns.library_flags import Library, Model, SetName
 from clew.cli.patterns.photos_progress import PhotosReporter
@@ -15,7 +14,7 @@ from clew.cli.patterns.printing import print_line
 from clew.cli.patterns.training_progress import left_out_text
 from clew.cli.stopping import StopOnSignal
 from clew.errors import TrainingStoppedError
-from clew.wording import tenth_percent
+from clew.wording import counted, tenth_percent
 
 _EPILOG = "Example: `clew patterns evaluate --model trained --data other_photos`"
 
@@ -81,7 +80,7 @@ def evaluate(
 
 class _Shown(PhotosReporter):
     def begin(self, photos: int) -> None:
-        self._begin(0, photos, f"{count_text(photos, 'photo')} to look at")
+        self._begin(0, photos, f"{counted(photos, 'photo')} to look at")
 
     def advance(self, photos: int) -> None:
         self._advance(photos, 0)
@@ -110,7 +109,7 @@ def _is_of_other(folder: Path, data: Path) -> bool:
 def _print_photos(console: Console, results: dict[str, Any], out: Path) -> None:
     data = results["data"]
     seen = data["seen"]
-    lines = [f"{count_text(data['photos'], 'photo')} of {data['folder']} are measured on"]
+    lines = [f"{counted(data['photos'], 'photo')} of {data['folder']} are measured on"]
     if data["left_out"]:
         where = out / "left_out.csv"
         lines.append(

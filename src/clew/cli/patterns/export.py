@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from clew.cli.formats import bytes_text
 from clew.cli.patterns.library_flags import Library, Model, SetName
 from clew.cli.patterns.printing import print_line
 from clew.errors import InputError
+from clew.wording import bytes_text
 
 if TYPE_CHECKING:
     from clew.patterns.trained.model import PatternModel

@@ -7,10 +7,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from clew.cli.formats import count_text, plain_text
+from clew.cli.formats import plain_text
 from clew.cli.patterns.printing import print_line
 from clew.errors import ClewError
-from clew.wording import tenth_percent
+from clew.wording import counted, tenth_percent
 
 _WEAKEST = 5
 
@@ -23,7 +23,7 @@ def print_reached(console: Console, results: dict[str, Any]) -> None:
     console.print(
         f"[bold]test accuracy {tenth_percent(results['test_accuracy'])}[/bold] (95% interval "
         f"{tenth_percent(low)} to {tenth_percent(high)}): {right:,} of "
-        f"{count_text(results['test_photos'], 'photo')} right"
+        f"{counted(results['test_photos'], 'photo')} right"
     )
     table = _weakest_table(results)
     if table.rows:

@@ -18,7 +18,7 @@ from clew.cli.patterns.train import train_set
 from clew.errors import InputError, SettingsMismatchError
 
 if TYPE_CHECKING:
-    from clew.patterns.identify.run import IdentifyResult
+    from clew.patterns.identification.run import IdentifyResult
     from clew.patterns.library import PatternSet
 
 _EPILOG = "Example: `clew patterns flow animals --from my_photos --identify holiday_photos --web`"
@@ -81,7 +81,7 @@ def _refuse(
     name: str, library: Path, sources: list[Path], identify: Path | None, is_reviewed: bool
 ) -> None:
     """What can be told to go wrong is told before hours of training."""
-    from clew.patterns.identify import find_newest
+    from clew.patterns.identification import find_newest
     from clew.patterns.library import PatternSet
     from clew.patterns.photos import find_photos
 
@@ -137,8 +137,8 @@ def _identify(
     pattern_set: "PatternSet", photos: Path, device: str | None, *, is_reviewed: bool
 ) -> "IdentifyResult":
     from clew.cli.patterns.identify import identify_and_print, say_how_to_review
-    from clew.patterns.identify import default_folder
-    from clew.patterns.identify.config import IdentifyConfig
+    from clew.patterns.identification import default_folder
+    from clew.patterns.identification.config import IdentifyConfig
     from clew.patterns.library import choose_model
     from clew.patterns.trained.model import usual_device
 

@@ -10,16 +10,16 @@ from rich.markup import escape
 from rich.table import Table
 
 from clew.cli import plan_flags
-from clew.cli.formats import count_text, plain_text
+from clew.cli.formats import plain_text
 from clew.cli.patterns.library_flags import Library, Model, Review, SetName, Web
 from clew.cli.patterns.photos_progress import PhotosReporter
 from clew.cli.patterns.printing import make_table, print_line
-from clew.wording import whole_percent
+from clew.wording import counted, whole_percent
 
 if TYPE_CHECKING:
-    from clew.patterns.identify import Identified
-    from clew.patterns.identify.config import IdentifyConfig
-    from clew.patterns.identify.run import IdentifyResult
+    from clew.patterns.identification import Identified
+    from clew.patterns.identification.config import IdentifyConfig
+    from clew.patterns.identification.run import IdentifyResult
     from clew.patterns.library import Chosen
 
 _EPILOG = "Example: `clew patterns identify holiday_photos --name animals --copy-to sorted`"
@@ -56,8 +56,8 @@ def identify(
     device: plan_flags.Device = None,
 ) -> None:
     """Say what photos show: lists, a page and contact sheets, doubtful ones first."""
-    from clew.patterns.identify import default_folder
-    from clew.patterns.identify.config import IdentifyConfig
+    from clew.patterns.identification import default_folder
+    from clew.patterns.identification.config import IdentifyConfig
     from clew.patterns.library import choose_model
     from clew.patterns.trained.model import usual_device
 
@@ -98,7 +98,7 @@ def _review(console: Console, chosen: "Chosen", result: "IdentifyResult", *, web
 
 def identify_and_print(console: Console, config: "IdentifyConfig") -> "IdentifyResult":
     """The command itself; `clew patterns flow` has it as one of its steps."""
-    from clew.patterns.identify.run import identify_photos
+    from clew.patterns.identification.run import identify_photos
 
     try:
         result = identify_photos(config, _Reporter(console))
@@ -110,8 +110,8 @@ def identify_and_print(console: Console, config: "IdentifyConfig") -> "IdentifyR
 
 
 def print_result(console: Console, result: "IdentifyResult") -> None:
-    from clew.patterns.identify import read_identified
-    from clew.patterns.identify.page import tell_counts
+    from clew.patterns.identification import read_identified
+    from clew.patterns.identification.page import tell_counts
 
     console.print(tell_counts(result.counts), style="bold")
     if result.counts["photos"] <= _FEW_PHOTOS:
@@ -170,14 +170,14 @@ def _print_places(console: Console, result: "IdentifyResult") -> None:
     print_line(console, f"lists in {result.list_file} and {result.list_file.with_suffix('.csv')}")
     if (copies := result.copies) is not None:
         there = f", {copies.already_there:,} were there already" if copies.already_there else ""
-        copied = f"{count_text(copies.copied, 'photo')} copied to {copies.folder}{there}"
+        copied = f"{counted(copies.copied, 'photo')} copied to {copies.folder}{there}"
         unsure = f"; doubtful ones are in {copies.doubtful}" if result.counts["doubtful"] else ""
         print_line(console, f"{copied}{unsure}")
 
 
 class _Reporter(PhotosReporter):
     def begin(self, photos: int) -> None:
-        self._begin(0, photos, f"{count_text(photos, 'photo')} to identify")
+        self._begin(0, photos, f"{counted(photos, 'photo')} to identify")
 
     def advance(self, photos: int) -> None:
         self._advance(photos, 0)

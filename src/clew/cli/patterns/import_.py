@@ -8,11 +8,12 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from clew.cli.formats import count_text, plain_text
+from clew.cli.formats import plain_text
 from clew.cli.patterns.library_flags import Library
 from clew.cli.patterns.photos_progress import PhotosReporter
 from clew.cli.patterns.printing import make_table, print_line
 from clew.cli.stopping import StopOnSignal
+from clew.wording import counted
 
 if TYPE_CHECKING:
     from clew.patterns.library import ImportResult, PatternSet
@@ -110,7 +111,7 @@ class _Shown:
 class _Task(PhotosReporter):
     def __init__(self, console: Console, task: str, photos: int) -> None:
         super().__init__(console, task)
-        self._begin(0, photos, f"{count_text(photos, 'photo')} to be {task}")
+        self._begin(0, photos, f"{counted(photos, 'photo')} to be {task}")
 
     def advance(self, written_bytes: int) -> None:
         self._advance(1, written_bytes)

@@ -9,10 +9,10 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from clew.cli.formats import bytes_text, count_text, plain_text
+from clew.cli.formats import plain_text
 from clew.cli.patterns.library_flags import Library
 from clew.cli.patterns.printing import make_table, print_line
-from clew.wording import tenth_percent
+from clew.wording import bytes_text, counted, tenth_percent
 
 if TYPE_CHECKING:
     from clew.patterns.library import SetSummary
@@ -83,8 +83,8 @@ def accuracy_text(run: "RunSummary | None") -> str:
 
 
 def _print_classes(console: Console, summary: "SetSummary") -> None:
-    what = f"{count_text(len(summary.classes), 'class', 'classes')}, "
-    what += f"{count_text(summary.photos, 'photo')} ({bytes_text(summary.bytes)})"
+    what = f"{counted(len(summary.classes), 'class', 'classes')}, "
+    what += f"{counted(summary.photos, 'photo')} ({bytes_text(summary.bytes)})"
     name = escape(plain_text(summary.name))
     console.print(f"[bold]{name}[/bold]: {what}, made {summary.created[:10]}")
     table = make_table("class", "photos")
@@ -120,4 +120,4 @@ def _print_places(console: Console, summary: "SetSummary") -> None:
     if summary.change:
         new, gone = summary.change.new, summary.change.gone
         taken = f", {gone:,} that are gone" if gone else ""
-        print_line(console, f"since the last training: {count_text(new, 'new photo')}{taken}")
+        print_line(console, f"since the last training: {counted(new, 'new photo')}{taken}")

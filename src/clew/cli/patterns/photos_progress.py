@@ -4,8 +4,8 @@ import time
 
 from rich.console import Console
 
-from clew.cli.formats import bytes_text, duration_text
 from clew.cli.progress import RunReporter
+from clew.wording import bytes_text, duration_text
 
 
 class PhotosReporter(RunReporter):

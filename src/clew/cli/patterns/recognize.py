@@ -16,7 +16,7 @@ from clew.cli.patterns.printing import print_line
 from clew.wording import whole_percent
 
 if TYPE_CHECKING:
-    from clew.patterns.identify.recognize import Recognition
+    from clew.patterns.identification.recognize import Recognition
 
 _EPILOG = "Example: `clew patterns recognize bird.jpg --name animals --multiscale`"
 _BAR = 24
@@ -46,8 +46,8 @@ def recognize(
     device: plan_flags.Device = None,
 ) -> None:
     """Say what one photo shows; with --multiscale also where."""
-    from clew.patterns.identify.config import check_threshold
-    from clew.patterns.identify.recognize import recognize_photo
+    from clew.patterns.identification.config import check_threshold
+    from clew.patterns.identification.recognize import recognize_photo
     from clew.patterns.library import choose_model
     from clew.patterns.trained.model import load_model, usual_device
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from clew.cli.formats import count_text
 from clew.cli.patterns.library_flags import Library
 from clew.cli.patterns.printing import print_line
+from clew.wording import counted
 
 if TYPE_CHECKING:
     from clew.patterns.library import Chosen
@@ -149,7 +149,7 @@ def _print_queue(console: Console, opened: "Review") -> None:
     from clew.patterns.review.wording import name_some
 
     queue = opened.queue
-    photos = count_text(len(queue.questions), "photo")
+    photos = counted(len(queue.questions), "photo")
     print_line(console, f"{photos} to look at, from {queue.source}")
     before = [
         f"{queue.decided:,} decided" if queue.decided else "",

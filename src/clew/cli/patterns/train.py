@@ -10,7 +10,6 @@ import typer
 from rich.console import Console
 
 from clew.cli import plan_flags
-from clew.cli.formats import duration_text
 from clew.cli.patterns.figures import print_doubt, print_reached, print_report
 from clew.cli.patterns.library_flags import Library
 from clew.cli.patterns.printing import print_line
@@ -18,6 +17,7 @@ from clew.cli.patterns.training_progress import PatternsTrainingReporter
 from clew.cli.stopping import StopOnSignal
 from clew.cli.train import how_to_go_on
 from clew.errors import InputError, SettingsMismatchError, TrainingStoppedError
+from clew.wording import duration_text
 
 if TYPE_CHECKING:
     from clew.patterns.augment import AugmentConfig
@@ -207,9 +207,9 @@ def train(
     on where it was: give the same command. Trained again with more photos, a set starts from its
     last weights.
     """
+    from clew.loading.splits import parse_split
     from clew.patterns.training import LossSettings, PatternsConfig
     from clew.patterns.training.config import usual_train
-    from clew.splits import parse_split
 
     train_settings: dict[str, Any] = {
         "lr": lr,

@@ -7,8 +7,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 
-from clew.cli.formats import bytes_text, count_text, plain_text
+from clew.cli.formats import plain_text
 from clew.cli.progress import RunReporter, TrainingReporter
+from clew.wording import bytes_text, counted
 
 if TYPE_CHECKING:
     from clew.engine import HardwarePlan
@@ -82,7 +83,7 @@ class _Caching(RunReporter):
     def __init__(self, console: Console, done: int, planned: int, max_bytes: int) -> None:
         super().__init__(console, "photos")
         to_make = (
-            f"{count_text(planned - done, 'photo')} to read once: at most {bytes_text(max_bytes)} "
+            f"{counted(planned - done, 'photo')} to read once: at most {bytes_text(max_bytes)} "
             f"on disk"
         )
         self._begin(done, planned, to_make)
@@ -108,7 +109,7 @@ def plan_text(plan: "HardwarePlan") -> str:
 
 def left_out_text(left_out: dict[str, int]) -> str:
     counts = ", ".join(f"{count:,} {kind}" for kind, count in left_out.items())
-    return f"{count_text(sum(left_out.values()), 'file')} ({counts})"
+    return f"{counted(sum(left_out.values()), 'file')} ({counts})"
 
 
 def _describe(told: "Preparation") -> dict[str, str]:
@@ -116,7 +117,7 @@ def _describe(told: "Preparation") -> dict[str, str]:
     lines = {
         "photos": f"{sum(told.classes.values()):,} in {_classes_text(told.classes)}",
         "left out": f"{left_out_text(told.left_out)}: each with its reason in {told.left_out_file}",
-        "passed over": f"{count_text(told.other_files, 'file')} without a photo's ending",
+        "passed over": f"{counted(told.other_files, 'file')} without a photo's ending",
         "splits": ", ".join(f"{count:,} for {split}" for split, count in told.splits.items()),
         "images": f"{size.value} x {size.value} pixels, {size.reason}",
         "kept": f"{_PLACES[place.value]}: {place.reason}",
@@ -135,7 +136,7 @@ def _describe(told: "Preparation") -> dict[str, str]:
 
 def _classes_text(classes: dict[str, int]) -> str:
     """All of them with their counts where they are few, else the smallest and the largest."""
-    many = count_text(len(classes), "class", "classes")
+    many = counted(len(classes), "class", "classes")
     if len(classes) <= _NAMED_CLASSES:
         return f"{many}: {', '.join(f'{name} ({count:,})' for name, count in classes.items())}"
     few, most = (choose(classes, key=lambda name: classes[name]) for choose in (min, max))

@@ -11,11 +11,12 @@ from torch import nn
 
 from clew.engine.batches import move
 from clew.engine.config import TrainConfig
-from clew.engine.memory import free_memory, is_out_of_memory, measure_peak_bytes
+from clew.engine.memory import measure_peak_bytes
 from clew.engine.planning.plan import HardwarePlan, Timing
 from clew.engine.planning.real_batches import RealBatches
 from clew.engine.planning.trials import Footprint, Trial
 from clew.engine.planning.ways import Way
+from clew.memory import free_memory, is_out_of_memory
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric

@@ -24,9 +24,9 @@ from clew.engine.planning.reasons import (
 )
 from clew.engine.planning.trials import left_as_it_was
 from clew.engine.planning.ways import Way, has_convolutions, list_ways, way_of
-from clew.engine.planning.wording import count_text
 from clew.engine.protocols import Batches, OpenBatches
 from clew.errors import InputError
+from clew.wording import counted
 
 # A run shorter than this is over before a better plan would have been found.
 _GPU_SHORT_RUN_SECONDS, _CPU_SHORT_RUN_SECONDS = 3, 15
@@ -82,7 +82,7 @@ def _open_sizes(plan: HardwarePlan, run: Run, real: RealBatches) -> tuple[Hardwa
     if asked not in (None, real.own_size):
         raise InputError(
             f"--batch-size {asked} was given, but the training batches come ready-made with "
-            f"{count_text(real.own_size, 'sample')}: leave it out, or give a function that opens "
+            f"{counted(real.own_size, 'sample')}: leave it out, or give a function that opens "
             f"the batches."
         )
     return plan.change("batch_size", real.own_size, "the batches come ready-made"), [real.own_size]
@@ -120,7 +120,7 @@ def _measure(
     bench.allow(_budget(run.device, run_seconds))
     found = find_way_and_size(bench, ways, sizes, _room(plan, run, bench, ways[0], sizes))
     if found is None:
-        why = f"{count_text(sizes[0], 'sample')} do not fit into the memory of {plan.device}"
+        why = f"{counted(sizes[0], 'sample')} do not fit into the memory of {plan.device}"
         return _keep_plain(plan, ways, sizes, why)
     plan = take_found(plan, found, ways, bench)
     if len(sizes) > 1:

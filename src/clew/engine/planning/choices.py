@@ -9,7 +9,7 @@ from clew.engine.planning.loading import choose_loading
 from clew.engine.planning.plan import HardwarePlan
 from clew.engine.planning.refusals import refuse_impossible, refuse_missing_gpu
 from clew.engine.planning.ways import can_graph, mixed_precision
-from clew.engine.planning.wording import bytes_text, count_text
+from clew.wording import bytes_text, counted
 
 DEFAULT_BATCH = 32
 
@@ -25,7 +25,7 @@ def choose_device(request: PlanRequest, machine: Machine) -> Choice:
         gpu = machine.gpu(device)
         return device, f"{asked}{gpu.name}, {bytes_text(gpu.memory_bytes)}"
     memory = f"{bytes_text(machine.free_memory_bytes)} of memory free"
-    here = f"{count_text(machine.cores, 'core')}, {memory}"
+    here = f"{counted(machine.cores, 'core')}, {memory}"
     return device, f"{asked or 'PyTorch sees no GPU; '}{here}"
 
 

@@ -7,7 +7,7 @@ from clew.engine.planning.bench import Bench
 from clew.engine.planning.hardware import Machine
 from clew.engine.planning.plan import HardwarePlan
 from clew.engine.planning.ways import Way, fastest_way
-from clew.engine.planning.wording import bytes_text, percent_text
+from clew.wording import bytes_text
 
 SMALLEST_BATCH = 16
 _STEPS_AN_EPOCH = 8
@@ -118,5 +118,5 @@ def _why_not_take(bench: Bench, way: Way, larger: int, gain: float) -> str:
     timing = bench.timing(way, larger)
     if timing is not None and timing.dropped:
         return f"{larger:,} was dropped ({timing.dropped})"
-    word = f"gave only {percent_text(gain)} more" if gain >= 0.005 else "gave no more"
+    word = f"gave only {gain:.0%} more" if gain >= 0.005 else "gave no more"
     return f"{larger:,} {word}"

@@ -5,7 +5,7 @@ import math
 from clew.engine.config import PlanRequest
 from clew.engine.planning.hardware import Machine
 from clew.engine.planning.plan import HardwarePlan
-from clew.engine.planning.wording import count_text, step_text
+from clew.wording import counted, step_text
 
 _MAX_WORKERS = 8
 _SPARED_CORES = 2  # for the loop itself and for whatever else the machine does
@@ -51,13 +51,13 @@ def _workers(
     is_cpu = plan.device == "cpu"
     if read_seconds is None or step_seconds is None:
         if is_cpu:
-            return 1, f"reads ahead; the step itself needs the {count_text(cores, 'core')}"
-        return _most(cores, is_cpu), f"of {count_text(cores, 'core')}"
+            return 1, f"reads ahead; the step itself needs the {counted(cores, 'core')}"
+        return _most(cores, is_cpu), f"of {counted(cores, 'core')}"
     keep_up = read_seconds / step_seconds
     wanted = math.ceil(keep_up) if is_cpu else math.ceil(_SLOWER_BESIDE_A_STEP * keep_up) + 1
     workers = max(1, min(wanted, _most(cores, is_cpu)))
     took = f"a batch took {step_text(read_seconds)} to read, {step_text(step_seconds)} to train on"
-    return workers, f"{took}; {count_text(cores, 'core')}"
+    return workers, f"{took}; {counted(cores, 'core')}"
 
 
 def _most(cores: int, is_cpu: bool) -> int:

@@ -8,7 +8,7 @@ from clew.engine.planning.bench import Bench
 from clew.engine.planning.growth import Found
 from clew.engine.planning.plan import HardwarePlan, Timing
 from clew.engine.planning.ways import Way, rival
-from clew.engine.planning.wording import bytes_text, count_text, duration_text, rate_text, step_text
+from clew.wording import bytes_text, counted, duration_text, rate_text, step_text
 
 _MEASURED = ("precision", "channels_last", "cuda_graph")
 
@@ -30,7 +30,7 @@ def _compare(found: Found, name: str, ways: Sequence[Way], bench: Bench) -> str:
         return _why_unmeasured(found, name, ways, bench)
     mine, others = seconds[found.way], seconds[other]
     figures = f"{step_text(mine)} a step against {step_text(others)} {_in_words(name, other)}"
-    measured = f"measured on {count_text(found.size, 'sample')}"
+    measured = f"measured on {counted(found.size, 'sample')}"
     return f"{figures}, {measured}" + ("; too little to gain" if others < mine else "")
 
 
@@ -88,8 +88,8 @@ def compile_reason(plain: float, compiled: Timing | None, run_seconds: float) ->
 def checkpointing_reason(with_it: int | None, without: int | None, size: int) -> str:
     asked = "as asked for with --use-gradient-checkpointing"
     if with_it is None:
-        return f"{asked}; even so {count_text(size, 'sample')} do not fit into memory"
+        return f"{asked}; even so {counted(size, 'sample')} do not fit into memory"
     other = "too much to fit" if without is None else bytes_text(without)
     peak = f"a step's peak is {bytes_text(with_it)} with it, {other} without"
     none = "; it saves nothing on this network" if without and with_it >= without else ""
-    return f"{asked}: {peak}, measured on {count_text(size, 'sample')}{none}"
+    return f"{asked}: {peak}, measured on {counted(size, 'sample')}{none}"

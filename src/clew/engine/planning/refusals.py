@@ -3,8 +3,8 @@
 from clew.engine.config import PlanRequest
 from clew.engine.planning.hardware import Machine
 from clew.engine.planning.plan import HardwarePlan
-from clew.engine.planning.wording import count_text
 from clew.errors import InputError
+from clew.wording import counted
 
 
 def refuse_missing_gpu(device: str, machine: Machine) -> None:
@@ -12,7 +12,7 @@ def refuse_missing_gpu(device: str, machine: Machine) -> None:
     if kind != "cuda" or (colon and not number.isdigit()):
         raise InputError(f'device is "{device}": give cpu, cuda, or cuda:0 for a certain GPU.')
     if int(number or 0) >= len(machine.gpus):
-        seen = count_text(len(machine.gpus), "GPU")
+        seen = counted(len(machine.gpus), "GPU")
         raise InputError(
             f'device is "{device}", but PyTorch sees {seen} here: give --device cpu, or check '
             f"the driver, and that this PyTorch is built for CUDA."

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Int32, Int64
 
 from clew.patterns.cache.ledger import OtherFile
 from clew.patterns.cache.stamps import join_keys
-from clew.shards import StoreReader
+from clew.storage import StoreReader
 
 _NONE = -1
 _STAMP = ("name", "file_bytes", "modified_ns")

@@ -12,7 +12,7 @@ from typing import Any
 
 import PIL
 
-from clew.shards.disk import disk_errors
+from clew.storage.disk import disk_errors
 from clew.version import __version__
 
 LEDGER_NAME = "other_files.jsonl"

@@ -5,8 +5,8 @@ from typing import Literal, NamedTuple
 import torch
 
 from clew.engine.planning.hardware import Machine, look_at_machine
-from clew.engine.planning.wording import bytes_text
 from clew.errors import InputError
+from clew.wording import bytes_text
 
 Place = Literal["ram", "disk", "gpu"]
 

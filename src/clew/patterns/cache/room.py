@@ -3,8 +3,8 @@
 import shutil
 from pathlib import Path
 
-from clew.engine.planning.wording import bytes_text
 from clew.errors import DiskFullError
+from clew.wording import bytes_text
 
 
 def refuse_full_disk(folder: Path, needed: int, what: str) -> None:

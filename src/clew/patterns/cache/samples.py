@@ -8,11 +8,12 @@ import torch
 from jaxtyping import Int64, UInt8
 from torch import Tensor
 
-from clew.datasets import Loader, Rank
-from clew.datasets.buffers import BufferPool
-from clew.datasets.reader import Rows, SampleReader
 from clew.engine import LoadSettings
 from clew.errors import InputError, StoreError
+from clew.loading.buffers import BufferPool
+from clew.loading.loader import Loader
+from clew.loading.order import Rank
+from clew.loading.reader import Rows, SampleReader
 from clew.patterns.cache.places import Place
 from clew.patterns.cache.store import CHANNELS, KIND
 

@@ -15,7 +15,7 @@ from clew.errors import StoreError, StoreLockedError
 from clew.patterns.cache.contents import Contents, read_contents
 from clew.patterns.cache.ledger import Ledger
 from clew.patterns.cache.room import refuse_full_disk
-from clew.shards import (
+from clew.storage import (
     Manifest,
     Part,
     ShardEntry,
@@ -26,7 +26,7 @@ from clew.shards import (
     shard_name,
     writer_lock,
 )
-from clew.shards.manifest import (
+from clew.storage.manifest import (
     MANIFEST_NAME,
     describe_in_schema,
     update_manifest,

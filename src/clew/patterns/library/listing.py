@@ -6,7 +6,7 @@ from pathlib import Path
 
 from clew.patterns.library.journal import Journal, Source
 from clew.patterns.photos.photo import natural_order
-from clew.shards.manifest import write_file_atomically
+from clew.storage.manifest import write_file_atomically
 
 LISTING = "import.csv"
 _COLUMNS = ("file", "class", "result", "kind", "reason", "photo")

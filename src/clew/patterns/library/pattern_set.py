@@ -23,7 +23,7 @@ from clew.patterns.library.runs import (
 from clew.patterns.photos.find import find_classes
 from clew.patterns.photos.photo import Photo
 from clew.patterns.photos.walk import walk
-from clew.shards.manifest import write_file_atomically
+from clew.storage.manifest import write_file_atomically
 from clew.version import __version__
 
 logger = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
 
-from clew.splits import SPLIT_NAMES
+from clew.loading.splits import SPLIT_NAMES
 
 SPLITS = SPLIT_NAMES  # "train", "validation", "test"
 # In lower case; what a file really is, is told from its first bytes.

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from clew.errors import InputError
+from clew.loading.splits import SPLIT_NAMES, Shares
 from clew.patterns.photos.photo import Photo, natural_order
-from clew.splits import SPLIT_NAMES, Shares
 
 USUAL_SHARES = Shares(train=0.7, validation=0.1, test=0.2)
 _NAMED = 50

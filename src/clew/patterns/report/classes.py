@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
-from clew.markup import Html, tag
+from clew.pages.markup import Html, tag
+from clew.pages.results import as_number
+from clew.pages.wording import DASH, whole
 from clew.patterns.report.headline import percents
 from clew.patterns.report.run import Run
-from clew.report.comparison import as_number
-from clew.report.wording import DASH, whole
 
 _SHARES = (
     ("recall", "recognised", "of this class's test photos, how many were taken for it (recall)"),

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clew.markup import Html, join, tag
+from clew.pages.markup import Html, join, tag
+from clew.pages.wording import counted, percent
 from clew.patterns.report.headline import confused_pairs
 from clew.patterns.report.run import Run
-from clew.report.wording import counted, percent
 
 MOST_CLASSES = 120
 _NUMBERED = 40  # classes up to which a cell has room for its number

@@ -5,13 +5,13 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from clew.markup import Html, tag
-from clew.measure import calibration_points
+from clew.metrics import calibration_points
+from clew.pages.markup import Html, tag
+from clew.pages.panels import Dot, Guide, Line, Panel, padded_range
+from clew.pages.svg import draw_panel
+from clew.pages.wording import counted, decimals
 from clew.patterns.report.headline import percents
 from clew.patterns.report.run import Run
-from clew.report.panels import Dot, Guide, Line, Panel, padded_range
-from clew.report.svg import draw_panel
-from clew.report.wording import counted, decimals
 
 # Colours of the page's style: apart for people who see few colours, and in grey print.
 _TRAINING, _VALIDATION = "network", "probe"

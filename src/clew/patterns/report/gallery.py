@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from clew.markup import Html, tag
+from clew.pages.markup import Html, tag
+from clew.pages.results import as_number
+from clew.pages.wording import counted
 from clew.patterns.report.headline import percents
 from clew.patterns.report.pictures import Looking, Shown, Wanted, show_photos
 from clew.patterns.report.run import Answer, Run
-from clew.report.comparison import as_number
-from clew.report.wording import counted
 
 MOST_MISTAKES, MOST_RIGHT = 60, 48
 _RIGHT_OF_EACH = 2

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from clew.markup import Html, tag
+from clew.pages.markup import Html, tag
+from clew.pages.results import as_dict, as_number
+from clew.pages.wording import DASH, counted, decimals
 from clew.patterns.report.run import Run
-from clew.report.comparison import as_dict, as_number
-from clew.report.wording import DASH, counted, decimals
 from clew.wording import tenth_percent
 
 _FEW = 100  # test photos under which one photo moves the figure by more than a point

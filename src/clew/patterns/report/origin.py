@@ -3,10 +3,10 @@
 import json
 from typing import Any
 
-from clew.markup import Html, tag
+from clew.pages.markup import Html, tag
+from clew.pages.results import as_dict
+from clew.pages.wording import DASH, counted, short, size, whole
 from clew.patterns.report.run import LeftOut, Run
-from clew.report.comparison import as_dict
-from clew.report.wording import DASH, bytes_text, counted, short, whole
 
 _MOST_FILES = 200
 _SETTINGS = (
@@ -74,7 +74,7 @@ def _facts(run: Run) -> list[tuple[str, str]]:
         ("seconds", short(run.figure("seconds"))),
         ("photos a second", whole(run.figure("images_per_second"))),
         ("waiting for data", "" if wait is None else f"{100 * wait:.1f}%"),
-        ("peak memory", bytes_text(run.figure("peak_memory_bytes"))),
+        ("peak memory", size(run.figure("peak_memory_bytes"))),
         ("started from", _plain(run.raw.get("started_from"))),
         ("seed", _plain(run.raw.get("seed"))),
     ]

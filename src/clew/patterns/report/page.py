@@ -2,7 +2,9 @@
 
 from importlib.resources import files
 
-from clew.markup import Html, tag
+from clew.pages.markup import Html, tag
+from clew.pages.shell import wrap_page
+from clew.pages.wording import counted
 from clew.patterns.report.headline import (
     describe_network,
     draw_tiles,
@@ -12,8 +14,6 @@ from clew.patterns.report.headline import (
 from clew.patterns.report.pictures import Looking
 from clew.patterns.report.run import Run
 from clew.patterns.report.sections import make_sections
-from clew.report.shell import wrap_page
-from clew.report.wording import counted
 from clew.version import __version__
 
 

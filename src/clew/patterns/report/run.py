@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from clew.errors import StoreError
-from clew.report.comparison import History, as_dict, as_interval, as_number
-from clew.report.results import read_results
+from clew.pages.results import History, as_dict, as_interval, as_number, read_results
 
 RESULTS_FILE, PREDICTIONS_FILE = "results.json", "predictions.csv"
 LEFT_OUT_FILE, LOG_FILE = "left_out.csv", "log.csv"

@@ -1,6 +1,8 @@
 """The sections of the page, in the order in which a reader asks."""
 
-from clew.markup import join
+from clew.pages.markup import join
+from clew.pages.section import Section
+from clew.pages.wording import counted
 from clew.patterns.report.classes import draw_classes
 from clew.patterns.report.confusion import draw_confusion
 from clew.patterns.report.curves import draw_sureness, draw_training, tell_threshold
@@ -8,8 +10,6 @@ from clew.patterns.report.gallery import draw_mistakes, draw_right
 from clew.patterns.report.origin import draw_left_out, draw_settings, draw_training_facts
 from clew.patterns.report.pictures import Looking
 from clew.patterns.report.run import Run
-from clew.report.section import Section
-from clew.report.wording import counted
 
 _NO_ANSWERS = "The single answers are not known: there is no predictions.csv beside results.json."
 

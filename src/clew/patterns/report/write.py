@@ -9,7 +9,7 @@ from clew.patterns.report.pictures import Looking
 from clew.patterns.report.run import Run, read_run
 from clew.patterns.trained.gradcam import check_maps
 from clew.patterns.trained.model import load_model
-from clew.shards.manifest import write_file_atomically
+from clew.storage.manifest import write_file_atomically
 
 REPORT_FILE = "report.html"
 

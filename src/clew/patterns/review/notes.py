@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from clew.errors import StoreError
-from clew.shards.manifest import write_file_atomically
+from clew.storage.manifest import write_file_atomically
 from clew.version import __version__
 
 NOTES_NAME = "review.json"

@@ -10,7 +10,7 @@ from typing import Any
 import filelock
 
 from clew.errors import InputError, StoreLockedError
-from clew.patterns.identify.results import (
+from clew.patterns.identification.results import (
     IDENTIFIED_FILE,
     Identification,
     find_identified,

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from clew.patterns.identify.results import Identification, Identified
+from clew.patterns.identification.results import Identification, Identified
 from clew.patterns.review.notes import Notes
 
 

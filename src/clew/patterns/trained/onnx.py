@@ -21,7 +21,7 @@ from clew.errors import ClewError, InputError
 from clew.patterns.classifier import Normalise
 from clew.patterns.trained.examples import sample_images
 from clew.patterns.trained.model import PatternModel
-from clew.shards.manifest import write_file_atomically
+from clew.storage.manifest import write_file_atomically
 from clew.version import __version__
 
 INPUT, OUTPUT = "image", "probabilities"

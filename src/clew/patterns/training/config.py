@@ -6,9 +6,9 @@ from typing import Literal
 
 from clew.engine import CategoricalLoss, PlanRequest, TrainConfig
 from clew.errors import InputError
+from clew.loading.splits import Shares
 from clew.patterns.augment import AugmentConfig
 from clew.patterns.photos import USUAL_SHARES
-from clew.splits import Shares
 
 _FOCAL_GAMMA = 2.0
 # A data set of so many training photos or more has the usual number of epochs.

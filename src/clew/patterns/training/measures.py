@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int64
 
-from clew.measure import expected_calibration_error
+from clew.metrics import expected_calibration_error
 
 _Z = 1.959963984540054  # of 95% of a normal distribution
 # Logits are never scaled by more: beyond, a handful of photos would speak for all others.

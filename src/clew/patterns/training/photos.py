@@ -11,10 +11,11 @@ import numpy as np
 import torch
 from jaxtyping import Int64, UInt8
 
-from clew.datasets import Loader, Rank
-from clew.datasets.buffers import BufferPool
 from clew.engine import LoadSettings, OpenBatches
 from clew.errors import InputError
+from clew.loading.buffers import BufferPool
+from clew.loading.loader import Loader
+from clew.loading.order import Rank
 from clew.patterns.cache import (
     CachedPhotos,
     CacheReporter,
@@ -35,7 +36,7 @@ from clew.patterns.training.tables import (
     write_left_out,
     write_splits,
 )
-from clew.shards.hashing import hash_text
+from clew.storage.hashing import hash_text
 
 _HASH_LETTERS = 16
 

@@ -9,7 +9,7 @@ from clew.engine import FitResult
 from clew.engine.versions import read_versions
 from clew.patterns.trained.model import RESULTS
 from clew.patterns.training.measures import Measures
-from clew.shards.manifest import write_file_atomically
+from clew.storage.manifest import write_file_atomically
 
 # What photos are read with, besides what every training stands on.
 _LIBRARY = "pillow"

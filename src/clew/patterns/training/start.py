@@ -13,7 +13,7 @@ from clew.patterns.networks import build_network
 from clew.patterns.trained.model import PREFIX, explain_misfit, read_model_settings
 from clew.patterns.training.config import PatternsConfig
 from clew.patterns.training.tables import read_known_splits
-from clew.shards.hashing import hash_file
+from clew.storage.hashing import hash_file
 
 _HASH_LETTERS = 16
 

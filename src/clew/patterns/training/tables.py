@@ -11,7 +11,7 @@ from jaxtyping import Float
 
 from clew.errors import StoreError
 from clew.patterns.photos.photo import Fault
-from clew.shards.manifest import write_file_atomically
+from clew.storage.manifest import write_file_atomically
 
 SPLITS_FILE, LEFT_OUT_FILE = "splits.csv", "left_out.csv"
 PREDICTIONS_FILE = "predictions.csv"

@@ -1,0 +1,76 @@
+"""Errors of the library as the command line tells them: settings as flags, ways out as commands."""
+
+import re
+import shlex
+import sys
+from typing import NoReturn
+
+from rich.console import Console
+
+from clew.cli.formats import plain_text
+from clew.errors import Action, ClewError, InputError, describe_setting, join_sentences
+
+# Settings whose flag is not simply their name: on, off.
+_FLAGS = {
+    "amp": ("--use-amp", "--no-amp"),
+    "compile": ("--use-compile", "--no-compile"),
+    "cuda_graph": ("--use-cuda-graph", "--no-cuda-graph"),
+    "gradient_checkpointing": ("--use-gradient-checkpointing", ""),
+}
+_COMMANDS: dict[Action, str] = {
+    "repair": 'run "clew verify --repair {store}"',
+    "convert": 'turn them into a store with "clew convert {store} --out NEW_STORE"',
+    "preprocess": 'make training samples of them with "clew preprocess {store}"',
+}
+_SETTING = re.compile(r"`([a-z][a-z0-9_]*)(?:=([^`\n]*))?`")
+
+
+def error_text(error: ClewError) -> str:
+    """The error's text with flags and commands in it."""
+    about = ""
+    if error.setting:
+        about = f"{describe_setting(flag(error.setting), error.value)}: "
+    way_out = ""
+    if error.action:
+        way_out = _COMMANDS[error.action].format(store=shlex.quote(str(error.store)))
+    return join_sentences(f"{about}{with_flags(error.text)}", way_out)
+
+
+def with_flags(text: str) -> str:
+    """Settings between backticks as flags: "`keep=\"full\"`" is --keep full."""
+    return _SETTING.sub(lambda found: flag(found[1], found[2]), text)
+
+
+def flag(name: str, value: str | None = None) -> str:
+    """`("batch_size", "32")` is --batch-size 32; `("graphs", "False")` is --no-graphs."""
+    on, off = _FLAGS.get(name, (_dashed("", name), _dashed("no-", name)))
+    if value is None or value == "True":
+        return on
+    if value == "False":
+        return off
+    return f"{on} {_shell_value(value)}"
+
+
+def _dashed(prefix: str, name: str) -> str:
+    return f"--{prefix}{name.strip('_').replace('_', '-')}"
+
+
+def _shell_value(value: str) -> str:
+    """A Python text loses its quotes where a shell needs none."""
+    text = value[1:-1] if value[:1] in ("'", '"') and value[-1:] == value[:1] else value
+    return text if re.fullmatch(r"[\w./,:-]+", text) else f'"{text}"'
+
+
+def complain(message: str) -> None:
+    console = Console(stderr=True, highlight=False)
+    console.print(f"clew: {plain_text(message, lines=True)}", markup=False, soft_wrap=True)
+
+
+def exit_with(error: ClewError | OSError) -> NoReturn:
+    """One message for a person; 2 is wrong use, 1 is failure."""
+    if isinstance(error, ClewError):
+        complain(error_text(error))
+        sys.exit(2 if isinstance(error, InputError) else 1)
+    where = f'"{error.filename}": ' if error.filename else ""
+    complain(f"{where}{error.strerror or error}. What was written before is kept.")
+    sys.exit(1)

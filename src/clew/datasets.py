@@ -1,0 +1,33 @@
+"""Training samples for PyTorch: streamed, by place, or as whole batches from clew's own loader."""
+
+from clew.hallucination.samples.reading.answers import AnswerFeatures
+from clew.hallucination.samples.reading.graphs import GraphSample, collate
+from clew.hallucination.samples.reading.grids import PreprocessedGridsMapDataset
+from clew.hallucination.samples.reading.heads import PreprocessedHeadsMapDataset
+from clew.hallucination.samples.reading.preprocessed import (
+    PreprocessedGNNDataset,
+    PreprocessedGNNMapDataset,
+    PreprocessedLSTMDataset,
+    PreprocessedLSTMMapDataset,
+)
+from clew.hallucination.samples.reading.raw import RawGNNDataset, RawLSTMDataset
+from clew.hallucination.samples.reading.resident import ResidentSamples
+from clew.loading.loader import Loader
+from clew.loading.order import Rank
+
+__all__ = [
+    "AnswerFeatures",
+    "GraphSample",
+    "Loader",
+    "PreprocessedGNNDataset",
+    "PreprocessedGNNMapDataset",
+    "PreprocessedGridsMapDataset",
+    "PreprocessedHeadsMapDataset",
+    "PreprocessedLSTMDataset",
+    "PreprocessedLSTMMapDataset",
+    "Rank",
+    "RawGNNDataset",
+    "RawLSTMDataset",
+    "ResidentSamples",
+    "collate",
+]

@@ -1,0 +1,1 @@
+"""Hallucination detection: from questions to detectors, one folder per step."""

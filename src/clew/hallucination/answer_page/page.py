@@ -1,0 +1,160 @@
+"""The picture as one HTML page: inline SVG, own style and script, nothing from the network."""
+
+import json
+from importlib.resources import files
+from typing import Any
+
+from clew.hallucination.answer_page.arcs import PAGE_ROWS, draw_arcs, graph_data
+from clew.hallucination.answer_page.cards import draw_card, draw_sureness
+from clew.hallucination.answer_page.heads import draw_heads
+from clew.hallucination.answer_page.picture import Picture
+from clew.hallucination.answer_page.plots import draw_paths, draw_places
+from clew.pages.markup import Html, tag
+from clew.version import __version__
+
+_FITTED = " The straight lines were fitted without the answers shown, and without the shaded ones."
+
+
+def render_page(picture: Picture, generator: str) -> str:
+    """The whole page. Texts from the store are escaped wherever they stand."""
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", name="generator", content=generator),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("title", f"{picture.title} - {picture.store}"),
+        tag("style", _read("style.css")),
+    )
+    body = tag(
+        "body",
+        tag("main", *_sections(picture), class_="two" if len(picture.answers) > 1 else "one"),
+        tag("script", _as_script_data(_page_data(picture)), type="application/json", id="data"),
+        tag("script", _read("page.js")),
+    )
+    return f'<!doctype html>\n<html lang="en">{head}{body}</html>\n'
+
+
+def _sections(picture: Picture) -> list[Html | None]:
+    return [
+        _header(picture),
+        tag("div", [draw_card(answer) for answer in picture.answers], class_="columns"),
+        _section(
+            "How sure the model was of each token",
+            "The bar is the probability of the token, the deeper its ground the less likely it "
+            "was; the grey line below is the entropy, in nats: how many other tokens were near.",
+            tag("div", [draw_sureness(answer) for answer in picture.answers], class_="columns"),
+        ),
+        _toolbar(picture),
+        tag(
+            "div",
+            _attention(picture),
+            tag("div", _latent(picture), _heads(picture)),
+            class_="layered",
+        ),
+        _footer(picture),
+    ]
+
+
+def _header(picture: Picture) -> Html:
+    return tag("header", tag("h1", picture.title), tag("p", picture.origin))
+
+
+def _toolbar(picture: Picture) -> Html | None:
+    if picture.layers < 1:
+        return None
+    slider = tag(
+        "input",
+        type="range",
+        id="layer",
+        min="0",
+        max=str(picture.layers - 1),
+        value=str(picture.layer),
+    )
+    boxes = [
+        _checkbox("first", "attention to the first token"),
+        _checkbox("inside", "attention within the prompt"),
+    ]
+    return tag(
+        "div",
+        tag("label", "Layer", for_="layer"),
+        slider,
+        tag("output", f"{picture.layer}", id="layer-number", for_="layer"),
+        tag("span", f"of 0 to {picture.layers - 1}", class_="quiet"),
+        boxes if any(answer.graph for answer in picture.answers) else None,
+        class_="toolbar",
+    )
+
+
+def _checkbox(name: str, words: str) -> Html:
+    return tag("label", tag("input", type="checkbox", id=name), f" {words}", class_="check")
+
+
+def _attention(picture: Picture) -> Html | None:
+    if not any(answer.graph for answer in picture.answers):
+        return None
+    return _section(
+        "What the answer looked at",
+        "Tokens in reading order. An arc leads from a token of the answer up to one it attends "
+        "to, averaged over the heads; the wider and darker, the stronger. Coloured arcs lead "
+        "into the prompt, dark ones stay within the answer. Point at a token to see its own.",
+        tag("div", [draw_arcs(answer) for answer in picture.answers], class_="columns"),
+        class_="attention",
+    )
+
+
+def _latent(picture: Picture) -> Html | None:
+    latent = picture.latent
+    if latent is None:
+        return None
+    panels = [draw_paths(picture, latent)]
+    if latent.bands:
+        panels.append(draw_places(picture, latent))
+    return _section(
+        "The way through the layers",
+        f"The state of the last token, layer by layer, each scaled to length 1. The plane holds "
+        f"{sum(latent.explained):.0%} of its variance over {latent.fitted_on:,} answers; shaded: "
+        f"how far others spread.{_FITTED if latent.bands else ''}",
+        tag("div", panels, class_="columns"),
+        class_="latent",
+    )
+
+
+def _heads(picture: Picture) -> Html | None:
+    if all(answer.lookback is None for answer in picture.answers):
+        return None
+    return _section(
+        "How far each head looked back",
+        "The share of a head's attention that the answer's tokens gave to the prompt, against "
+        "that on the answer so far (1: all on the prompt).",
+        tag("div", [draw_heads(answer, picture) for answer in picture.answers], class_="columns"),
+        class_="heads",
+    )
+
+
+def _section(title: str, words: str, content: Html, class_: str | None = None) -> Html:
+    heading = tag("h2", title)
+    return tag("section", heading, tag("p", words, class_="words"), content, class_=class_)
+
+
+def _footer(picture: Picture) -> Html:
+    notes = [
+        *(f"answer {a.number}: {note}" for a in picture.answers for note in a.notes),
+        *picture.notes,
+    ]
+    made = tag("p", f"drawn by clew {__version__}", class_="quiet")
+    return tag("footer", tag("ul", [tag("li", note) for note in notes]) if notes else None, made)
+
+
+def _page_data(picture: Picture) -> dict[str, Any]:
+    graphs = [graph_data(answer, PAGE_ROWS) for answer in picture.answers if answer.graph]
+    return {"layer": picture.layer, "graphs": graphs}
+
+
+def _as_script_data(data: dict[str, Any]) -> Html:
+    """JSON that cannot end the script element it stands in."""
+    text = json.dumps(data, separators=(",", ":"))
+    return Html(text.replace("<", "\\u003c").replace("&", "\\u0026"))
+
+
+def _read(name: str) -> Html:
+    return Html(files("clew.hallucination.answer_page").joinpath(name).read_text(encoding="utf-8"))

@@ -1,0 +1,252 @@
+"""The panels of the PNG, each drawn into axes of its own."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.patches import Ellipse, PathPatch, Rectangle
+from matplotlib.path import Path as Curve
+
+from clew.hallucination.answer_page.answer import ShownAnswer
+from clew.hallucination.answer_page.arcs import first_answer_row, row_text
+from clew.hallucination.answer_page.cards import describe_sureness, percent_text
+from clew.hallucination.answer_page.drawing import (
+    FAINT,
+    INK,
+    PROMPT,
+    QUIET,
+    colour_of,
+    colour_of_kind,
+    drawable,
+)
+from clew.hallucination.answer_page.graph import fold_rows
+from clew.hallucination.answer_page.heads import MOST_DEVIATIONS, deviations
+from clew.hallucination.answer_page.latent import Latent
+from clew.hallucination.answer_page.picture import Picture
+from clew.hallucination.answer_page.plots import is_labelled
+from clew.hallucination.answer_page.tokens import shorten, visible_text
+
+_ROWS, _ROW_HEIGHT = 120, 0.152
+_LINE_HEIGHT, _MOST_LINES = 0.5, 12
+_LETTER, _LEAST, _LONGEST = 0.074, 0.36, 24  # inches; letters
+COLUMN_WIDTH = 5.35  # inches
+_TITLE = 84  # letters that it has room for
+_DEEP = LinearSegmentedColormap.from_list("depth", ["#ffffff", "#2d3e4a"])
+_UNLIKE = LinearSegmentedColormap.from_list("unlike", ["#2b8a6f", "#ffffff", "#6a4c93"])
+_DOUBT = LinearSegmentedColormap.from_list("doubt", ["#e8c468", "#ffffff"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Chip:
+    """A token in the lines of the answer; sizes in inches."""
+
+    text: str
+    chance: float
+    line: int
+    left: float
+    width: float
+
+
+def sureness_height(answer: ShownAnswer) -> float:
+    return _LINE_HEIGHT * (1 + _lay_chips(answer)[-1].line)
+
+
+def draw_sureness(axes: Axes, answer: ShownAnswer) -> None:
+    """Token by token in lines, as on the page: the text, a bar and the probability."""
+    chips = _lay_chips(answer)
+    more = len(answer.answer_texts) - len(chips)
+    rest = f" (without the last {more:,} tokens)" if more else ""
+    _title(axes, f"How sure the model was{rest}. {describe_sureness(answer)}")
+    # In inches: the axes may be higher than this answer needs.
+    axes.set(xlim=(0, COLUMN_WIDTH), ylim=(_inches(axes), 0))
+    axes.axis("off")
+    for chip in chips:
+        _draw_chip(axes, chip)
+
+
+def _lay_chips(answer: ShownAnswer) -> list[_Chip]:
+    """Line by line, as far as there is room."""
+    assert answer.logprobs is not None
+    chips: list[_Chip] = []
+    line, left = 0, 0.0
+    for text, chance in zip(answer.answer_texts, np.exp(answer.logprobs).tolist(), strict=True):
+        words = drawable(shorten(visible_text(text), _LONGEST))
+        width = max(_LEAST, 0.12 + _LETTER * len(words))
+        if left + width > COLUMN_WIDTH:
+            line, left = line + 1, 0.0
+        if line == _MOST_LINES:
+            break
+        chips.append(_Chip(text=words, chance=chance, line=line, left=left, width=width))
+        left += width + 0.04
+    return chips
+
+
+def _draw_chip(axes: Axes, chip: _Chip) -> None:
+    top, height = chip.line * _LINE_HEIGHT + 0.03, _LINE_HEIGHT - 0.06
+    ground = _DOUBT(chip.chance)
+    axes.add_patch(
+        Rectangle((chip.left, top), chip.width, height, facecolor=ground, edgecolor=FAINT)
+    )
+    x, room = chip.left + 0.05, chip.width - 0.1
+    axes.add_patch(Rectangle((x, top + 0.225), room * chip.chance, 0.04, color=INK, lw=0))
+    axes.text(x, top + 0.125, chip.text, size=7.5, color=INK, va="center", parse_math=False)
+    axes.text(x, top + 0.35, percent_text(chip.chance), size=6.5, color=QUIET, va="center")
+
+
+def arcs_height(answer: ShownAnswer) -> float:
+    assert answer.graph is not None
+    rows = fold_rows(answer.graph.tokens, answer.prompt_length, _ROWS)
+    return _ROW_HEIGHT * len(rows)
+
+
+def draw_arcs(axes: Axes, answer: ShownAnswer, layer: int) -> None:
+    """As on the page, without the arcs to the first token and those within the prompt."""
+    graph = answer.graph
+    assert graph is not None
+    rows, share = fold_rows(graph.tokens, answer.prompt_length, _ROWS), graph.shares(layer)
+    start = first_answer_row(answer, rows)
+    _title(
+        axes,
+        f"What the answer looked at in layer {layer} (left out: {share.first:.0%} on the first "
+        f"token)",
+    )
+    # The axes may be higher than this answer needs: the rows keep their height.
+    axes.set(xlim=(-1, 0.75), ylim=(_inches(axes) / _ROW_HEIGHT - 0.5, -0.5))
+    axes.axis("off")
+    edges = graph.edges(layer, rows)
+    received = np.zeros(len(rows))
+    flat = zip(edges.source.tolist(), edges.target.tolist(), edges.weight.tolist(), strict=True)
+    for source, target, weight in reversed(list(flat)):
+        if source > 0 and (target >= start or start == len(rows)):
+            received[source] += weight
+            colour = colour_of(answer) if source < start else INK
+            axes.add_patch(_arc(source, target, weight, len(rows), colour))
+    _draw_rows(axes, answer, received / max(1, len(rows) - start), _ROWS)
+
+
+def _arc(source: int, target: int, weight: float, rows: int, colour: str) -> PathPatch:
+    bow = -1.28 * ((target - source) / max(1, rows - 1)) ** 0.62
+    points = [(0, target), (bow, target), (bow, source), (0, source)]
+    curve = Curve(points, [Curve.MOVETO, Curve.CURVE4, Curve.CURVE4, Curve.CURVE4])
+    opacity = min(0.9, 0.06 + 4.5 * weight)
+    return PathPatch(curve, fill=False, edgecolor=colour, lw=0.4 + 6 * weight, alpha=opacity)
+
+
+def _draw_rows(axes: Axes, answer: ShownAnswer, received: np.ndarray, limit: int) -> None:
+    rows = fold_rows(len(answer.texts), answer.prompt_length, limit)
+    start = first_answer_row(answer, rows)
+    colours = [colour_of(answer) if row >= start else PROMPT for row in range(len(rows))]
+    sizes = np.minimum(60, 3 + 500 * received)
+    axes.scatter(np.zeros(len(rows)), np.arange(len(rows)), s=sizes, c=colours, zorder=3)
+    for row in range(len(rows)):
+        is_answer = row >= start
+        axes.text(
+            0.05,
+            row,
+            drawable(row_text(answer, rows, row)),
+            size=8,
+            va="center_baseline",
+            color=INK if is_answer else QUIET,
+            weight="bold" if is_answer else "normal",
+            parse_math=False,
+        )
+    if 0 < start < len(rows):
+        axes.plot([0.02, 0.75], [start - 0.5] * 2, color=FAINT, lw=1)
+        axes.text(0.75, start - 1, "prompt", size=7, color=QUIET, ha="right", va="center")
+        axes.text(0.75, start, "answer", size=7, color=QUIET, ha="right", va="center")
+
+
+def draw_paths(axes: Axes, picture: Picture, latent: Latent) -> None:
+    _title(axes, "Path of the last token's state through the layers")
+    for mean in latent.means:
+        colour, name = colour_of_kind(mean.kind), mean.kind or "all"
+        for centre, spread in zip(mean.centre, mean.spread, strict=True):
+            axes.add_patch(Ellipse(centre, *(2 * spread), color=colour, alpha=0.05, lw=0))
+        words = f"{name} (mean of {mean.answers:,})"
+        axes.plot(*mean.centre.T, color=colour, lw=1.2, ls="--", alpha=0.7, label=words)
+    known = [path for path in latent.paths if path is not None]
+    for place, path in enumerate(latent.paths):
+        if path is not None:
+            _draw_own(axes, path[:, 0], path[:, 1], picture, place)
+    for layer, point in enumerate(known[0]):
+        if is_labelled(layer, len(known[0])):
+            axes.annotate(
+                str(layer), point, (5, 4), textcoords="offset points", size=7, color=QUIET
+            )
+    first, second = latent.explained
+    _frame(axes, f"direction 1 ({first:.0%} of the variance)", f"direction 2 ({second:.0%})")
+    axes.set(xticks=[], yticks=[])
+
+
+def draw_places(axes: Axes, picture: Picture, latent: Latent) -> None:
+    _title(axes, "Right or made up, by a straight line in each layer")
+    for band in latent.bands:
+        low, middle, high = band.quartiles
+        colour = colour_of_kind(band.kind)
+        words = f"{band.kind} (middle half of {band.answers:,} others)"
+        axes.fill_between(range(len(low)), low, high, color=colour, alpha=0.14, lw=0)
+        axes.plot(middle, color=colour, lw=1.2, ls="--", alpha=0.7, label=words)
+    for place, values in enumerate(latent.places):
+        if values is not None:
+            _draw_own(axes, np.arange(len(values)), values, picture, place)
+    axes.axvline(picture.layer, color=INK, lw=0.7, ls=":")
+    axes.set_yticks([-1, 0, 1], ["right −1", "0", "made up +1"])
+    axes.grid(axis="y", color=FAINT)
+    _frame(axes, "layer", "")
+
+
+def _draw_own(axes: Axes, x: np.ndarray, y: np.ndarray, picture: Picture, place: int) -> None:
+    """The second answer has hollow dots: both may be of one kind, and so of one colour."""
+    answer, layer = picture.answers[place], picture.layer
+    colour = colour_of(answer)
+    style: Any = {"color": colour, "marker": "o", "mfc": "white" if place else colour}
+    axes.plot(x, y, lw=1.7, ms=3.2, mew=0.9, label=f"answer {answer.number}", **style)
+    axes.plot(x[layer], y[layer], ms=8, **(style | {"mec": INK}), zorder=4)
+
+
+def draw_heads(axes: Axes, answer: ShownAnswer, picture: Picture, *, against_others: bool) -> None:
+    values = deviations(answer, picture) if against_others else answer.lookback
+    if values is None:
+        axes.axis("off")
+        return
+    title = "Lookback of each head (1: all on the prompt)"
+    colours, low, high = _DEEP, 0.0, 1.0
+    if against_others:
+        title = "The same against the average answer, in standard deviations"
+        colours, low, high = _UNLIKE, -MOST_DEVIATIONS, MOST_DEVIATIONS
+    _title(axes, title)
+    image = axes.imshow(values.T, cmap=colours, vmin=low, vmax=high, aspect="auto")
+    axes.axvline(picture.layer - 0.5, color=INK, lw=0.8)
+    axes.axvline(picture.layer + 0.5, color=INK, lw=0.8)
+    axes.set(xlabel="layer", ylabel="head")
+    axes.tick_params(labelsize=7, colors=QUIET)
+    bar = axes.inset_axes((1.012, 0.0, 0.015, 1.0))
+    axes.figure.colorbar(image, cax=bar).ax.tick_params(labelsize=7, colors=QUIET)
+
+
+def _inches(axes: Axes) -> float:
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    return float(axes.get_position().height * figure.get_size_inches()[1])
+
+
+def _title(axes: Axes, words: str) -> None:
+    axes.set_title(
+        drawable(shorten(words, _TITLE)),
+        loc="left",
+        size=9,
+        weight="bold",
+        color=INK,
+        parse_math=False,
+    )
+
+
+def _frame(axes: Axes, x: str, y: str) -> None:
+    axes.set_xlabel(x, size=8, color=QUIET)
+    axes.set_ylabel(y, size=8, color=QUIET)
+    axes.tick_params(labelsize=7, colors=QUIET)
+    for side in axes.spines.values():
+        side.set_color(FAINT)
+    axes.legend(frameon=False, fontsize=7, ncols=2, loc="best")

@@ -1,0 +1,168 @@
+"""Show one answer: find it, gather what is drawn, write the pictures."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from clew.errors import InputError
+from clew.hallucination.answer_page.answer import ShownAnswer, read_answer
+from clew.hallucination.answer_page.kinds import Judged, judge_answers
+from clew.hallucination.answer_page.latent import describe_latent
+from clew.hallucination.answer_page.picture import Picture
+from clew.hallucination.answer_page.store import find_answer, open_traces
+from clew.hallucination.answer_page.tokens import read_token_texts
+from clew.hallucination.traces import Trace, TraceBatchLoader
+from clew.storage.manifest import write_file_atomically
+
+GENERATOR = "clew show"
+NOBODY = "none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShowConfig:
+    """`answer` and `beside` are a global_example_id or a question_id; `beside` "none" shows the
+    answer alone, None lets the scores choose. `out` has a picture an ending, .html or .png."""
+
+    store: Path
+    answer: str
+    out: tuple[Path, ...] = ()
+    layer: int | None = None
+    beside: str | None = None
+    scores_file: Path | None = None
+    score_threshold: float = 0.5
+    tokenizer: str | None = None
+
+    def __post_init__(self) -> None:
+        for path in self.out:
+            if path.suffix.lower() not in _WRITERS:
+                raise InputError(
+                    f'--out "{path}" must end in {" or ".join(_WRITERS)}: the ending chooses the '
+                    f"kind of picture."
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShowResult:
+    """What was drawn, and where it is."""
+
+    picture: Picture
+    paths: tuple[Path, ...]
+
+
+def show_answer(config: ShowConfig) -> ShowResult:
+    """Draw an answer; raises InputError or StoreError when there is nothing that can be."""
+    loader = open_traces(config.store)
+    trace = find_answer(loader, config.answer)
+    paths = config.out or (Path(f"answer-{trace['global_example_id']}.html"),)
+    for path in paths:
+        _refuse_foreign(path)
+    picture = _gather(config, loader, trace)
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_file_atomically(path, _WRITERS[path.suffix.lower()](picture))
+    return ShowResult(picture=picture, paths=tuple(paths))
+
+
+def _gather(config: ShowConfig, loader: TraceBatchLoader, trace: Trace) -> Picture:
+    judged = None
+    if config.scores_file is not None:
+        judged = judge_answers(loader, config.scores_file, config.score_threshold)
+    other, notes = _find_other(config, loader, trace, judged)
+    traces = [trace] if other is None else [trace, other]
+    model = (loader.manifest.settings.get("model") or {}).get("id")
+    answers = [_read(one, judged, model, config.tokenizer, notes) for one in traces]
+    layers = max(answer.layers for answer in answers)
+    if not layers and all(answer.logprobs is None for answer in answers):
+        raise InputError(
+            f'answer {answers[0].number} of "{config.store}" has nothing to draw: its store keeps '
+            f"neither states nor attention. Capture or convert the traces with this clew."
+        )
+    latent = describe_latent(
+        loader, judged, [a.states for a in answers], [a.number for a in answers]
+    )
+    if latent is not None and latent.left_out:
+        notes.append(f"left out of the averages, without usable states: {latent.left_out:,}")
+    return Picture(
+        store=str(config.store),
+        model=model,
+        answers=tuple(answers),
+        layer=_check_layer(config.layer, layers),
+        layers=layers,
+        latent=latent,
+        notes=(*(judged.notes if judged else ()), *dict.fromkeys(notes)),
+    )
+
+
+def _find_other(
+    config: ShowConfig, loader: TraceBatchLoader, trace: Trace, judged: Judged | None
+) -> tuple[Trace | None, list[str]]:
+    """The answer to put beside, and what to say when there is none."""
+    number = trace["global_example_id"]
+    if config.beside == NOBODY:
+        return None, []
+    if config.beside is not None:
+        other = find_answer(loader, config.beside, "--beside")
+        if other["global_example_id"] == number:
+            raise InputError(
+                f'--beside "{config.beside}" is the answer itself: name another, or leave it out.'
+            )
+        return other, []
+    if judged is None:
+        return None, []
+    chosen = judged.find_counterpart(number)
+    if chosen is not None:
+        return loader.get_trace_by_global_id(chosen), []
+    kind, _ = judged.of(number)
+    why = "it has no score" if kind is None else f"all answers with a score are {kind}"
+    return None, [f"answer {number} is shown alone: {why}"]
+
+
+def _read(
+    trace: Trace, judged: Judged | None, model: str | None, tokenizer: str | None, notes: list[str]
+) -> ShownAnswer:
+    number = trace["global_example_id"]
+    tokens = trace["tokens"]
+    if tokens is None or not len(tokens):
+        raise InputError(f"answer {number} has no tokens: there is nothing to draw of it.")
+    texts, note = read_token_texts(tokens, trace.get("tokens_decoded"), model, tokenizer)
+    notes += [note] if note else []
+    kind, score = judged.of(number) if judged else (None, None)
+    return read_answer(trace, texts, kind, score)
+
+
+def _check_layer(layer: int | None, layers: int) -> int:
+    if layer is None:
+        return layers // 2
+    if not layers:
+        raise InputError(f"--layer {layer}: the traces hold nothing of any layer; leave it out.")
+    if not 0 <= layer < layers:
+        raise InputError(
+            f"--layer {layer} is out of range: the traces have layers 0 to {layers - 1}."
+        )
+    return layer
+
+
+def _refuse_foreign(path: Path) -> None:
+    """A picture of an earlier run is replaced, somebody's own file is not."""
+    if path.is_dir():
+        raise InputError(f'--out "{path}" is a folder: name the file in it.')
+    if path.exists() and GENERATOR.encode() not in path.read_bytes()[:2048]:
+        raise InputError(
+            f'"{path}" was not drawn by "{GENERATOR}", so it is left as it is: choose another '
+            f"--out, or delete it first."
+        )
+
+
+def _write_html(picture: Picture) -> bytes:
+    from clew.hallucination.answer_page.page import render_page
+
+    return render_page(picture, GENERATOR).encode()
+
+
+def _write_png(picture: Picture) -> bytes:
+    from clew.hallucination.answer_page.figure import render_png
+
+    return render_png(picture, GENERATOR)
+
+
+_WRITERS: dict[str, Callable[[Picture], bytes]] = {".html": _write_html, ".png": _write_png}

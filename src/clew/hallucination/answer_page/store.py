@@ -1,0 +1,120 @@
+"""Open a store of traces and find one answer in it, by its number or its question's id."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from clew.errors import InputError, StoreError
+from clew.hallucination.traces import Trace, TraceBatchLoader
+from clew.storage import ShardReader, StoreReader, read_manifest
+from clew.storage.manifest import MANIFEST_NAME
+
+_SAMPLE_FOLDERS = ("sequences", "graphs", "answers", "heads")
+_NAMED = 5
+
+
+def open_traces(path: Path) -> TraceBatchLoader:
+    """The traces of a folder; raises InputError or StoreError that says where traces are."""
+    if not (path / MANIFEST_NAME).exists() and path.is_dir():
+        _refuse_folder_of_stores(path)
+    kind = read_manifest(path).kind
+    if kind != "traces":
+        raise InputError(f'"{path}" holds {kind}, not traces: {_where_traces_are(path)}')
+    loader = TraceBatchLoader(path)
+    if not loader.total_traces:
+        raise InputError(f'"{path}" has no traces yet: let "clew extract" finish a batch first.')
+    return loader
+
+
+def find_answer(loader: TraceBatchLoader, wanted: str, option: str = "--id") -> Trace:
+    """The trace that `wanted` names: a global_example_id, or else a question_id."""
+    if re.fullmatch(r"[0-9]{1,18}", wanted):
+        trace = loader.get_trace_by_global_id(int(wanted))
+        if trace is not None:
+            return trace
+    numbers = _numbers_of_question(loader, wanted)
+    if len(numbers) > 1:
+        some = ", ".join(map(str, numbers[:_NAMED])) + (", ..." if len(numbers) > _NAMED else "")
+        raise InputError(
+            f'{option} "{wanted}": the question has {len(numbers):,} answers: give the number of '
+            f"one of them ({some})."
+        )
+    if not numbers:
+        raise InputError(_explain_unknown(loader, wanted, option))
+    found = loader.get_trace_by_global_id(numbers[0])
+    if found is None:
+        raise StoreError(
+            f"answer {numbers[0]} does not lie where its number says: run "
+            f'"clew verify {loader.traces_dir}".'
+        )
+    return found
+
+
+def iter_shards(loader: TraceBatchLoader) -> Iterator[ShardReader]:
+    """The shards of the store, one after the other."""
+    store = StoreReader(loader.traces_dir)
+    for index in range(len(store.shards)):
+        yield store.shard(index)
+
+
+def _numbers_of_question(loader: TraceBatchLoader, question_id: str) -> list[int]:
+    found = []
+    for shard in iter_shards(loader):
+        names = shard.read_column("question_id").to_pylist()
+        numbers = shard.read_column("global_example_id").to_pylist()
+        found += [n for n, name in zip(numbers, names, strict=True) if name == question_id]
+    return sorted(found)
+
+
+def _explain_unknown(loader: TraceBatchLoader, wanted: str, option: str) -> str:
+    ids = [
+        int(i) for s in iter_shards(loader) for i in s.read_column("global_example_id").to_numpy()
+    ]
+    first_question = loader.get_batch(0)[0]["question_id"]
+    gaps = "" if max(ids) - min(ids) + 1 == len(ids) else f" ({len(ids):,} answers, with gaps)"
+    return (
+        f'there is no answer {option} "{wanted}" in "{loader.traces_dir}": its numbers go from '
+        f"{min(ids)} to {max(ids)}{gaps}, its question ids are like {first_question!r:.60}."
+    )
+
+
+def _refuse_folder_of_stores(path: Path) -> None:
+    if any((path / name / MANIFEST_NAME).exists() for name in _SAMPLE_FOLDERS):
+        raise InputError(
+            f'"{path}" holds samples for training, not traces: {_where_traces_are(path)}'
+        )
+    traces = _trace_stores_in(path)
+    if traces:
+        raise InputError(f'"{path}" is not a store itself: give "{traces[0]}", which has traces.')
+
+
+def _where_traces_are(path: Path) -> str:
+    """Which folder to give instead: one nearby, or at least the name that the samples know."""
+    name = _source_name(path)
+    near = [path, path.absolute().parent, path.absolute().parent.parent]
+    found = [store for folder in near for store in _trace_stores_in(folder)]
+    found.sort(key=lambda store: store.name != name)
+    if found and (name is None or found[0].name == name):
+        return f'give the folder with the traces, "{found[0]}".'
+    made_from = f' (the samples were made from "{name}")' if name else ""
+    return f'give the store that "clew extract" or "clew convert" wrote{made_from}.'
+
+
+def _source_name(path: Path) -> str | None:
+    for folder in (path, *(path / name for name in _SAMPLE_FOLDERS)):
+        if (folder / MANIFEST_NAME).exists():
+            source = read_manifest(folder).settings.get("source")
+            name = source.get("store") if isinstance(source, dict) else None
+            return name if isinstance(name, str) else None
+    return None
+
+
+def _trace_stores_in(folder: Path) -> list[Path]:
+    found = []
+    for manifest in sorted(folder.glob(f"*/{MANIFEST_NAME}")):
+        try:
+            if read_manifest(manifest.parent).kind == "traces":
+                found.append(manifest.parent)
+        except StoreError:
+            continue  # not a store, or a damaged one: nothing to point at
+    return found

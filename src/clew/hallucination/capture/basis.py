@@ -1,0 +1,124 @@
+"""The basis that shrinks every token's state to a few numbers: principal components a layer.
+
+Fitted once on the first questions and their accepted answers, then frozen and kept in the
+store, so that all traces of a store live in the same space.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from clew.errors import StoreError
+from clew.storage.manifest import write_file_atomically
+
+BASIS_NAME = "basis.arrow"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Basis:
+    """`(state - mean) @ components`, a layer at a time."""
+
+    mean: Float[Tensor, "layers dim"]
+    components: Float[Tensor, "layers dim node_dim"]
+
+    @property
+    def node_dim(self) -> int:
+        return self.components.shape[-1]
+
+    def project(
+        self, layer: int, states: Float[Tensor, "batch tokens dim"]
+    ) -> Float[Tensor, "batch tokens node_dim"]:
+        """In the states' own precision on the device, accumulated in float32."""
+        components = self.components[layer]
+        centred = states.to(components.dtype) - self.mean[layer]
+        return (centred @ components).float()
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> "Basis":
+        return Basis(mean=self.mean.to(device, dtype), components=self.components.to(device, dtype))
+
+
+class StateSample:
+    """A listener that keeps the states of real tokens of every layer, to fit a basis on."""
+
+    def __init__(self, layers: int) -> None:
+        self.states: list[list[Tensor]] = [[] for _ in range(layers)]
+        self.keep: Tensor | None = None
+
+    def on_hidden(self, layer: int, states: Tensor) -> None:
+        assert self.keep is not None
+        self.states[layer].append(states[self.keep].float())
+
+    def on_attention(self, layer: int, weights: Tensor) -> None:
+        """Attention plays no part in the basis."""
+
+
+def fit_basis(states: list[Float[Tensor, "tokens dim"]], node_dim: int) -> Basis:
+    """Principal components of each layer's states; when there are fewer, zeros fill up."""
+    fitted = [_fit_layer(layer, node_dim) for layer in states]
+    means, components = zip(*fitted, strict=True)
+    return Basis(mean=torch.stack(means).cpu(), components=torch.stack(components).cpu())
+
+
+def _fit_layer(
+    states: Float[Tensor, "tokens dim"], node_dim: int
+) -> tuple[Float[Tensor, " dim"], Float[Tensor, "dim node_dim"]]:
+    states = states[states.isfinite().all(1)]
+    components = torch.zeros(states.shape[1], node_dim, device=states.device)
+    if not len(states):
+        return components.new_zeros(states.shape[1]), components
+    mean = states.mean(0)
+    _, _, rows = torch.linalg.svd(states - mean, full_matrices=False)
+    rows = _fix_signs(rows[:node_dim])
+    components[:, : len(rows)] = rows.T
+    return mean, components
+
+
+def _fix_signs(rows: Float[Tensor, "k dim"]) -> Float[Tensor, "k dim"]:
+    """A component and its negative are equally right; the largest entry decides."""
+    largest = rows.gather(1, rows.abs().argmax(1, keepdim=True))
+    return rows * torch.where(largest < 0, -1.0, 1.0)
+
+
+def save_basis(store: Path, basis: Basis) -> None:
+    layers, dim, node_dim = basis.components.shape
+    table = pa.table(
+        {
+            "mean": _as_lists(basis.mean.numpy(), dim),
+            "components": _as_lists(basis.components.reshape(layers, -1).numpy(), dim * node_dim),
+        }
+    ).replace_schema_metadata({"shape": f"{layers},{dim},{node_dim}"})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    write_file_atomically(store / BASIS_NAME, sink.getvalue().to_pybytes())
+
+
+def load_basis(store: Path) -> Basis:
+    """The basis of a store; raises StoreError when it is missing or broken."""
+    path = store / BASIS_NAME
+    try:
+        with pa.OSFile(str(path)) as file:
+            table = pa.ipc.open_file(file).read_all()
+        layers, dim, node_dim = (int(n) for n in table.schema.metadata[b"shape"].split(b","))
+        mean = _as_tensor(table["mean"], (layers, dim))
+        components = _as_tensor(table["components"], (layers, dim, node_dim))
+    except (OSError, pa.ArrowException, KeyError, ValueError) as error:
+        raise StoreError(
+            f"{path} cannot be read ({str(error).splitlines()[0]}): restore it from a copy of the "
+            f"store, or begin a new store with another --out."
+        ) from None
+    return Basis(mean=mean, components=components)
+
+
+def _as_lists(values: np.ndarray, size: int) -> pa.Array:
+    return pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), size)
+
+
+def _as_tensor(column: pa.ChunkedArray, shape: tuple[int, ...]) -> Tensor:
+    flat = column.combine_chunks().flatten().to_numpy(zero_copy_only=True)
+    return torch.from_numpy(flat.copy()).reshape(shape)

@@ -1,0 +1,147 @@
+"""A batch of prompts of different lengths on the device: its slots, its cache, its passes."""
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from clew.hallucination.capture.cache import RoomyCache
+from clew.hallucination.capture.graph import Choice, StepGraph
+from clew.hallucination.capture.record import Slots
+
+if TYPE_CHECKING:
+    from clew.hallucination.capture.decode import Decoder
+
+# The largest attention block (rows x heads x tokens x columns, in numbers) of one pass; longer
+# prompts are passed in pieces.
+MAX_BLOCK = 1 << 26
+_MAX_GROUPS = 4
+_MIN_GROUP_ROWS = 32
+
+
+class PaddedBatch:
+    """The state of one batch: slots, cache, and the rows that still go on."""
+
+    def __init__(
+        self,
+        decoder: "Decoder",
+        sequences: Sequence[Sequence[int]],
+        *,
+        room: int,
+        answer_lengths: Sequence[int] | None = None,
+    ) -> None:
+        self.decoder = decoder
+        self.dtype = decoder.dtype
+        prefix = decoder.prefix
+        skip, device = len(prefix.tokens), decoder.device
+        rests = [list(sequence[skip:]) for sequence in sequences]
+        width = max(len(rest) for rest in rests)
+        self.ids = torch.tensor([[0] * (width - len(r)) + r for r in rests], device=device)
+        self.paddings = [width - len(rest) for rest in rests]
+        given = torch.tensor(answer_lengths or [0] * len(rests), device=device)
+        self.slots = Slots(
+            prefix=skip,
+            width=width,
+            room=room,
+            padding=torch.tensor(self.paddings, device=device),
+            prompt_end=skip + width - given,
+        )
+        self.cache = RoomyCache(decoder.observer.num_layers, len(rests), self.slots.count)
+        if prefix.cache is not None:
+            self.cache.fill(prefix.cache)
+        self.rows = torch.arange(len(rests), device=device)
+        self.lengths = torch.tensor([len(sequence) for sequence in sequences], device=device)
+        self.used = self.slots.used(self.lengths + room)
+
+    def pass_prompts(self, keep: int) -> list[Float[Tensor, "rows keep vocabulary"]]:
+        """Pass everything but the shared prefix; logits of the last tokens, a group after another.
+
+        A large batch is passed in groups of rows: where they are sorted by length, as they are
+        in a run, each group is padded only to its own longest prompt.
+        """
+        count = len(self.rows)
+        groups = max(1, min(_MAX_GROUPS, count // _MIN_GROUP_ROWS))
+        edges = [count * i // groups for i in range(groups + 1)]
+        return [self._pass_group(first, last, keep) for first, last in pairwise(edges)]
+
+    def _pass_group(
+        self, first: int, last: int, keep: int
+    ) -> Float[Tensor, "rows keep vocabulary"]:
+        """Pass the prompts of some rows, in pieces when they are long."""
+        rows = self.rows[first:last]
+        block = (last - first) * self.decoder.shape.heads * self.slots.count
+        piece = max(keep, MAX_BLOCK // block)
+        width = self.slots.width
+        start = min(self.paddings[first:last])
+        # The last piece is never cut short: its logits are wanted.
+        stops = list(range(width, start, -piece))[::-1]
+        for stop in stops:
+            self.cache.go_to(self.slots.prefix + start, first, last)
+            ids = self.ids[first:last, start:stop]
+            logits = self._pass(rows, ids, self.slots.prefix + start, keep)
+            start = stop
+        return logits
+
+    def repeat_rows(self, count: int) -> Int[Tensor, " rows"]:
+        """After the prompts: go on with `count` rows for each; returns whose row each one was."""
+        owner = self.rows.repeat_interleave(count)
+        self.cache.keep_rows(owner)
+        self.used = self.used[owner]
+        self.rows = torch.arange(len(owner), device=owner.device)
+        return owner
+
+    def stepper(
+        self, choose: Callable[[Tensor], Choice]
+    ) -> Callable[[Choice, list[bool], int], Choice]:
+        """Passes the chosen token of every row that goes on, and chooses the next: a captured
+        graph on a GPU, plain passes elsewhere."""
+        if self.decoder.graphs:
+            return StepGraph(self, choose)
+        return lambda chosen, going, number: choose(self._step(chosen.tokens, going, number))
+
+    def _step(
+        self, tokens: Int[Tensor, " rows"], going: list[bool], number: int
+    ) -> Float[Tensor, "going vocabulary"]:
+        """Pass one token of every row that goes on; drop the others from the batch."""
+        if not all(going):
+            keep = torch.tensor([i for i, goes in enumerate(going) if goes], device=tokens.device)
+            self.rows, tokens = self.rows[keep], tokens[keep]
+            self.cache.keep_rows(keep)
+        start = self.slots.prefix + self.slots.width + number
+        self.cache.go_to(start)
+        return self._pass(self.rows, tokens[:, None], start, 1)[:, -1]
+
+    def _pass(
+        self,
+        rows: Int[Tensor, " rows"],
+        ids: Int[Tensor, "rows tokens"],
+        start: int,
+        keep: int,
+    ) -> Float[Tensor, "rows keep vocabulary"]:
+        used = self.used[rows, : start + ids.shape[1]]
+        positions = (used.cumsum(1) - 1).clamp(min=0)[:, start:]
+        self.expect(rows, start, used[:, start:])
+        return self.forward(ids, used.long(), positions, keep)
+
+    def forward(
+        self, ids: Int[Tensor, "rows tokens"], mask: Tensor, positions: Tensor, keep: int
+    ) -> Float[Tensor, "rows keep vocabulary"]:
+        output = self.decoder.model(
+            input_ids=ids,
+            attention_mask=mask,
+            past_key_values=self.cache,
+            use_cache=True,
+            **self.decoder.arguments(positions, keep),
+        )
+        return output.logits[:, -keep:]
+
+    def expect(
+        self, rows: Int[Tensor, " rows"], start: int, valid: Bool[Tensor, "rows tokens"]
+    ) -> None:
+        """Told before each pass, for a batch that is recorded."""
+
+    def expect_steps(self, slot: Int[Tensor, " 1"], alive: Bool[Tensor, " rows"]) -> None:
+        """Told before the passes of a graph, for a batch that is recorded."""

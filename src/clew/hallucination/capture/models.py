@@ -1,0 +1,197 @@
+"""Load a causal language model the way capture needs it: eager attention, evaluation mode."""
+
+import contextlib
+import hashlib
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+from safetensors import SafetensorError
+from transformers import PreTrainedModel
+
+from clew.errors import InputError
+from clew.hallucination.capture.embedded import (
+    EMBEDDED_NAME,
+    embedded_model_folder,
+    quiet_transformers,
+)
+
+Quantize = Literal["4bit", "8bit"]
+
+_DTYPES = {
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+}
+
+
+class LoadedModel(NamedTuple):
+    """`model, tokenizer = load_model(...)`."""
+
+    model: Any
+    tokenizer: Any
+
+
+def load_model(
+    name: str = EMBEDDED_NAME,
+    *,
+    dtype: str | torch.dtype = "auto",
+    device: str = "auto",
+    quantize: Quantize | None = None,
+) -> LoadedModel:
+    """Load a model and its tokenizer.
+
+    `name` is "smollm2" (embedded), a local folder, a `.gguf` file, or a Hugging Face id.
+    `dtype` "auto" is float32 on the CPU and the model's own on a GPU. `device` "auto" is the
+    first GPU, or the CPU. Raises InputError when the model cannot be had.
+    """
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    device = choose_device(device)
+    options = {"dtype": _choose_dtype(dtype, device), "attn_implementation": "eager"}
+    if quantize is not None:
+        options |= _quantize_options(quantize, device)
+    with _explained(name), quiet_transformers():
+        source, extra = _find_source(name)
+        tokenizer = AutoTokenizer.from_pretrained(source, **extra)
+        load: Any = AutoModelForCausalLM.from_pretrained
+        model, info = load(source, output_loading_info=True, **extra, **options)
+    _refuse_missing_weights(name, info["missing_keys"])
+    if quantize is None:
+        model = model.to(device)
+    return LoadedModel(model.eval(), tokenizer)
+
+
+def _refuse_missing_weights(name: str, missing: Collection[str]) -> None:
+    """transformers fills what a file lacks with random numbers, and only logs it."""
+    if missing:
+        raise InputError(
+            f'the model "{name}" lacks {len(missing)} of its weights (the first: '
+            f"{min(missing)}); its answers would be random. Fetch or save it again, whole."
+        )
+
+
+def choose_device(device: str) -> str:
+    """The device that "auto" stands for, or the one named, checked."""
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        kind = torch.device(device).type
+    except RuntimeError:
+        raise InputError(
+            f'--device "{device}" is not a device: use auto, cpu, cuda or cuda:1.'
+        ) from None
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise InputError(f'--device "{device}" was asked for, but PyTorch sees no CUDA GPU here.')
+    try:
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise InputError(
+            f'--device "{device}" cannot be used here ({str(error).splitlines()[0]}): '
+            f"use auto, cpu, cuda or cuda:1."
+        ) from None
+    return device
+
+
+def describe_model(name: str, model: PreTrainedModel, quantize: str | None) -> dict[str, Any]:
+    """What the manifest says of the model; any difference makes it another model."""
+    config = model.config.get_text_config()
+    return {
+        "id": name,
+        "family": model.config.model_type,
+        "revision": getattr(model.config, "_commit_hash", None),
+        "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
+        "quantize": quantize,
+        "layers": config.num_hidden_layers,
+        "dim": config.hidden_size,
+        "heads": config.num_attention_heads,
+        "vocabulary": config.vocab_size,
+        "context": getattr(config, "max_position_embeddings", None),
+        "fingerprint": fingerprint(model),
+    }
+
+
+@torch.inference_mode()
+def fingerprint(model: PreTrainedModel) -> str:
+    """A short hash over names, shapes and some values of all weights: same model, same hash."""
+    digest = hashlib.sha256()
+    for name, parameter in model.named_parameters():
+        flat = parameter.detach().reshape(-1)
+        sample = flat[:: max(1, flat.numel() // 16)][:16].float().cpu().numpy()
+        digest.update(f"{name}{tuple(parameter.shape)}".encode())
+        digest.update(sample.tobytes())
+    return digest.hexdigest()[:16]
+
+
+def end_tokens(model: PreTrainedModel, tokenizer: Any) -> list[int]:
+    """All tokens that end an answer, as model and tokenizer declare them."""
+    declared = getattr(model.generation_config, "eos_token_id", None)
+    declared = declared if isinstance(declared, list) else [declared]
+    return sorted({token for token in [*declared, tokenizer.eos_token_id] if token is not None})
+
+
+def sliding_window(model: PreTrainedModel) -> int | None:
+    """How far back a layer may look, when the model limits that."""
+    config = model.config.get_text_config()
+    if getattr(config, "use_sliding_window", True) is False:
+        return None
+    # GPT-Neo and Llama 4 have names of their own for it.
+    names = ("sliding_window", "window_size", "attention_chunk_size")
+    return next((size for name in names if (size := getattr(config, name, None))), None)
+
+
+def _find_source(name: str) -> tuple[str, dict[str, str]]:
+    if name == EMBEDDED_NAME:
+        return str(embedded_model_folder()), {}
+    path = Path(name).expanduser()
+    if name.endswith(".gguf"):
+        if not path.is_file():
+            raise InputError(f'there is no file "{name}": check the path of the .gguf model.')
+        return str(path.parent), {"gguf_file": path.name}
+    if not path.exists() and name.startswith(("/", "./", "../", "~")):
+        raise InputError(f'there is no folder "{name}": check the path of the model.')
+    if path.is_dir() and not (path / "config.json").exists():
+        raise InputError(f'"{name}" is a folder without config.json, so it is not a model.')
+    return (str(path) if path.is_dir() else name), {}
+
+
+def _choose_dtype(dtype: str | torch.dtype, device: str) -> Any:
+    if isinstance(dtype, torch.dtype):
+        return dtype
+    if dtype == "auto":
+        return torch.float32 if device == "cpu" else "auto"
+    if dtype not in _DTYPES:
+        raise InputError(f'--dtype "{dtype}" is not known: use auto, {", ".join(_DTYPES)}.')
+    return _DTYPES[dtype]
+
+
+def _quantize_options(quantize: str, device: str) -> dict[str, Any]:
+    try:
+        import bitsandbytes  # noqa: F401
+        from transformers import BitsAndBytesConfig
+    except ImportError:
+        raise InputError(
+            f"--quantize {quantize} needs bitsandbytes: install it with "
+            f'pip install "clew[quantize]".'
+        ) from None
+    dtype = torch.float32 if device == "cpu" else torch.bfloat16
+    if quantize == "4bit":
+        bits = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_compute_dtype=dtype)
+    else:
+        bits = BitsAndBytesConfig(load_in_8bit=True)
+    return {"quantization_config": bits, "device_map": {"": device}}
+
+
+@contextlib.contextmanager
+def _explained(name: str) -> Iterator[None]:
+    """Turns what the libraries raise for a model that is not there into one sentence."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise InputError(
+            f'the model "{name}" could not be loaded ({reason[0][:300]}). Give a local folder with '
+            f"config.json and weights, a .gguf file, a Hugging Face id that this machine can "
+            f"reach, or {EMBEDDED_NAME}."
+        ) from error

@@ -1,0 +1,116 @@
+"""Listen to a causal language model while a pass runs: each layer's states and attention.
+
+The values are those that `output_hidden_states` and `output_attentions` would return, handed
+over layer by layer, so that nobody has to hold all layers at once.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from clew.errors import InputError
+
+_ATTENTION_NAME = re.compile(r"(^|\.)(self_attn|attn|attention|self_attention)$")
+
+
+class Listener(Protocol):
+    """Receives what a pass produces; layers are numbered from 0."""
+
+    def on_hidden(self, layer: int, states: Float[Tensor, "batch tokens dim"]) -> None: ...
+
+    def on_attention(
+        self, layer: int, weights: Float[Tensor, "batch heads tokens columns"]
+    ) -> None: ...
+
+
+class ModelObserver:
+    """Knows where a model's layers and attention modules are, whatever its family."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        config = model.config.get_text_config()
+        self.num_layers: int = config.num_hidden_layers
+        self.dim: int = config.hidden_size
+        self.heads: int = config.num_attention_heads
+        # OPT calls its decoder directly, past `base_model`: listen to whoever owns the layers.
+        self._stack, self._layers = _find_layers(model.base_model, self.num_layers)
+        self._attention = [_find_attention(layer) for layer in self._layers]
+
+    @contextmanager
+    def listen(self, listener: Listener) -> Iterator[None]:
+        """While open, every pass of the model is told to `listener`."""
+        handles = []
+        for index, layer in enumerate(self._layers[:-1]):
+            handles.append(layer.register_forward_hook(_hidden_hook(listener, index)))
+        # The last entry of `hidden_states` is what the stack returns, after its last norm.
+        last = self.num_layers - 1
+        handles.append(self._stack.register_forward_hook(_hidden_hook(listener, last)))
+        for index, module in enumerate(self._attention):
+            hook = _attention_hook(listener, index, self.heads)
+            handles.append(module.register_forward_hook(hook))
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+
+def _hidden_hook(listener: Listener, layer: int) -> Any:
+    def hook(_module: nn.Module, _args: Any, output: Any) -> None:
+        states = output if isinstance(output, Tensor) else output[0]
+        listener.on_hidden(layer, states)
+
+    return hook
+
+
+def _attention_hook(listener: Listener, layer: int, heads: int) -> Any:
+    def hook(module: nn.Module, _args: Any, output: Any) -> None:
+        parts = output if isinstance(output, tuple | list) else (output,)
+        for part in parts:
+            if isinstance(part, Tensor) and part.dim() == 4 and part.shape[1] == heads:
+                listener.on_attention(layer, part)
+                return
+        raise InputError(
+            f"layer {layer} ({type(module).__name__}) returns no attention weights, so this model "
+            f"cannot be captured. clew needs a decoder with softmax attention in every layer, "
+            f'loaded with attn_implementation="eager" (load_model does that).'
+        )
+
+    return hook
+
+
+def _find_layers(base: nn.Module, count: int) -> tuple[nn.Module, nn.ModuleList]:
+    """The module that runs the layers one after the other, and their list."""
+    for owner in base.modules():
+        for child in owner.children():
+            if isinstance(child, nn.ModuleList) and len(child) == count:
+                return owner, child
+    raise InputError(
+        f"no list of {count} layers was found in {type(base).__name__}: clew can capture "
+        f"decoder-only models whose layers stand in one list (Llama, Qwen, Gemma, GPT-2, ...)."
+    )
+
+
+def _find_attention(layer: nn.Module) -> nn.Module:
+    for name, module in layer.named_modules():
+        if _ATTENTION_NAME.search(name):
+            return module
+    raise InputError(
+        f"a layer of type {type(layer).__name__} has no attention module: models that mix "
+        f"attention with other kinds of layers (Mamba, linear attention) cannot be captured yet."
+    )
+
+
+@torch.inference_mode()
+def forward_once(
+    model: PreTrainedModel, observer: ModelObserver, listener: Listener, tokens: list[int]
+) -> None:
+    """A plain, unbatched pass over one sequence: the reference that batches are held against."""
+    ids = torch.tensor([tokens], device=model.device)
+    with observer.listen(listener):
+        model(input_ids=ids, use_cache=False)

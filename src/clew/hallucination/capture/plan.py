@@ -1,0 +1,162 @@
+"""What a run will take: how many rows at a time, how many bytes, how much memory, how long."""
+
+import shutil
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import torch
+from transformers import PreTrainedModel
+
+from clew.errors import DiskFullError
+from clew.hallucination.traces.schema import Keep, TraceShape
+
+CPU_ROWS = 128
+MAX_ROWS = 1024
+# Share of the free device memory that a generation batch may take.
+_MEMORY_SHARE = 0.6
+_TEXT_BYTES = 600
+_TOKEN_TEXT_BYTES = 8
+# A `--keep full` trace must fit in memory as a whole; this is the most one may take.
+MAX_FULL_TRACE_BYTES = 1 << 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchPlan:
+    """How prompts are put together: at most `rows` at a time, and at most `tokens` slots."""
+
+    rows: int
+    tokens: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """What is still to come, said before it begins. `seconds` assumes the longest answers."""
+
+    traces: int
+    bytes: int
+    memory_bytes: int
+    seconds: float
+
+
+def plan_batches(
+    *,
+    model: PreTrainedModel,
+    shape: TraceShape,
+    prompt_lengths: Sequence[int],
+    max_new_tokens: int,
+    batch_size: int,
+    rows: int | None,
+) -> BatchPlan:
+    """Rows as asked for, or as many as the device's memory holds; an even share of a shard."""
+    width = _typical(prompt_lengths) + max_new_tokens
+    if rows is None:
+        rows = CPU_ROWS
+        if model.device.type == "cuda":
+            free, _ = torch.cuda.mem_get_info(model.device)
+            room = int(free * _MEMORY_SHARE)
+            rows = max(1, min(MAX_ROWS, room // row_bytes(model, shape, width)))
+        if rows < batch_size:
+            rows = -(-batch_size // -(-batch_size // rows))
+        rows = min(rows, batch_size)
+    return BatchPlan(rows=rows, tokens=2 * rows * max(64, width))
+
+
+def make_batches(
+    lengths: Sequence[int], plan: BatchPlan, max_new_tokens: int, *, same_length: bool = False
+) -> list[list[int]]:
+    """Group prompts (by index) of similar length, within the plan's rows and slots.
+
+    The longest come first: what a run will need of memory, it needs at its beginning.
+    `same_length` never mixes lengths, so that nothing is padded.
+    """
+    order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
+    batches: list[list[int]] = []
+    for index in order:
+        current = batches[-1] if batches else []
+        longest = lengths[current[0]] if current else lengths[index]
+        slots = (len(current) + 1) * (longest + max_new_tokens)
+        fits = current and len(current) < plan.rows and slots <= plan.tokens
+        if fits and not (same_length and lengths[current[0]] != lengths[index]):
+            current.append(index)
+        else:
+            batches.append([index])
+    return batches
+
+
+def row_bytes(model: PreTrainedModel, shape: TraceShape, width: int) -> int:
+    """Device memory of one row: keys and values, the record, activations, logits."""
+    config = model.config.get_text_config()
+    kv_heads = getattr(config, "num_key_value_heads", None) or shape.heads
+    head_dim = getattr(config, "head_dim", None) or shape.dim // shape.heads
+    item = next(model.parameters()).element_size()
+    cache = 2 * shape.layers * kv_heads * head_dim * width * item
+    inner = getattr(config, "intermediate_size", None) or 4 * shape.dim
+    activations = width * (6 * shape.dim + 3 * inner) * item
+    attention = 3 * shape.heads * width * width * 4
+    logits = 4 * config.vocab_size * 4
+    return cache * 2 + 2 * record_bytes(shape, width) + activations + attention + logits
+
+
+def record_bytes(shape: TraceShape, width: int) -> int:
+    """Memory that the compact record of one row takes while it is made."""
+    a_token = 4 * shape.node_dim + 8 * shape.edges_per_token + 16 * shape.heads
+    return shape.layers * (8 * shape.dim + width * a_token)
+
+
+def trace_bytes(shape: TraceShape, keep: Keep, tokens: int, sampled_tokens: int = 0) -> int:
+    """Bytes on disk of one trace with that many tokens, and text of so many sampled ones."""
+    a_token = 2 * shape.node_dim + 4 * shape.edges_per_token + 4 * shape.heads
+    size = shape.layers * (4 * shape.dim + 2 * shape.heads + tokens * a_token)
+    if keep == "full":
+        size += full_bytes(shape, tokens)
+    return size + _TEXT_BYTES + 8 * tokens + _TOKEN_TEXT_BYTES * sampled_tokens
+
+
+def full_bytes(shape: TraceShape, tokens: int) -> int:
+    return 2 * shape.layers * tokens * (shape.dim + shape.heads * tokens)
+
+
+def estimate_run(
+    *,
+    shape: TraceShape,
+    keep: Keep,
+    prompt_lengths: Sequence[int],
+    max_new_tokens: int,
+    plan: BatchPlan,
+    seconds_per_prompt_token: float,
+    seconds_per_step: float,
+    samples: int = 0,
+) -> Estimate:
+    """From the measured speed of one batch to the whole run, taking answers at their longest."""
+    tokens = [length + max_new_tokens for length in prompt_lengths]
+    batches = -(-len(tokens) // plan.rows)
+    sampled = samples * max_new_tokens
+    size = sum(trace_bytes(shape, keep, count, sampled) for count in tokens)
+    widest = max(tokens, default=0)
+    memory = psutil.Process().memory_info().rss
+    memory += 3 * min(plan.rows * record_bytes(shape, widest), plan.tokens * record_bytes(shape, 1))
+    # Samples need their prompts once more, and batches of the same size as the answers.
+    seconds = sum(prompt_lengths) * seconds_per_prompt_token * (2 if samples else 1)
+    seconds += batches * max_new_tokens * seconds_per_step * (1 + samples)
+    return Estimate(traces=len(tokens), bytes=size, memory_bytes=memory, seconds=seconds)
+
+
+def refuse_if_disk_too_small(folder: Path, needed: int) -> None:
+    """Raises DiskFullError when what is to come will not fit."""
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise DiskFullError(
+            f'the run may write up to {needed / 1e9:,.2f} GB, but the disk that holds "{folder}" '
+            f"has {free / 1e9:,.2f} GB free. Make room, choose another --out, capture fewer "
+            f"questions (--num-samples), or keep less (--keep compact)."
+        )
+
+
+def _typical(lengths: Sequence[int]) -> int:
+    """A length that all but the longest prompts stay under."""
+    if len(lengths) < 20:
+        return max(lengths, default=1)
+    return int(statistics.quantiles(lengths, n=20)[-1])

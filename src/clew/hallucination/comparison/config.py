@@ -1,0 +1,55 @@
+"""What a run of `clew compare` is: its data, its methods, and how the networks are trained."""
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from clew.engine import PlanRequest, TrainConfig
+from clew.errors import InputError
+from clew.hallucination.detectors.registry import NetworkSettings
+from clew.hallucination.detectors.training import LossSettings
+
+# They change how long a run takes, not what comes out.
+_HARMLESS = ("num_workers", "max_cache_batches", "calibrate")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareConfig:
+    """Folders of `clew preprocess`. Methods are fitted and chosen on the training and validation
+    splits of each in `train_on`, and measured on the test split of each in `test_on`; the same
+    one in both is the usual comparison. `methods` None takes all."""
+
+    train_on: tuple[Path, ...]
+    test_on: tuple[Path, ...]
+    output_dir: Path
+    methods: tuple[str, ...] | None = None
+    seeds: int = 5
+    network: NetworkSettings = field(default_factory=NetworkSettings)
+    loss: LossSettings = field(default_factory=LossSettings)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    request: PlanRequest = field(default_factory=PlanRequest)
+    overwrite: bool = False
+
+    def __post_init__(self) -> None:
+        if self.seeds < 1:
+            raise InputError(f"--seeds is {self.seeds}: give 1 or more.")
+        if not (self.train_on and self.test_on):
+            raise InputError("there is nothing to compare on: give --preprocessed-dir.")
+
+    @property
+    def is_transfer(self) -> bool:
+        return self.train_on != self.test_on or len(self.train_on) > 1
+
+    @property
+    def first_seed(self) -> int:
+        return self.train.seed
+
+    def describe_training(self) -> dict[str, Any]:
+        """What decides how a network comes out, besides its data."""
+        request = {k: v for k, v in asdict(self.request).items() if k not in _HARMLESS}
+        return {
+            "train": asdict(self.train),
+            "network": self.network.given(),
+            "loss": asdict(self.loss),
+            "request": request,
+        }

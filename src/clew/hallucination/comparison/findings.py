@@ -1,0 +1,155 @@
+"""What the table says, in sentences that a reader can check against it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from clew.hallucination.comparison.rows import Labels, Measured, differ, pick_best
+
+_SURE = 0.05
+# With fewer answers of a class, 95% intervals hold the true value in about 92% of cases or less.
+_FEW = 30
+
+
+def find_sentences(
+    measured: Sequence[Measured], labels: Labels, *, graph_methods: Sequence[str]
+) -> dict[str, str]:
+    """By what they are about, of a finished comparison, whose rows have their differences;
+    `graph_methods` are those that read the graphs of attention. What there is nothing to say of
+    is not there."""
+    best = pick_best(measured)
+    with_graphs = [one for one in measured if one.row["method"] in graph_methods]
+    without = [one for one in measured if one.row["method"] not in graph_methods]
+    told = {
+        "best": _tell_best(best),
+        "rivals": _tell_rivals(best, measured),
+        "baselines": _tell_baselines(best, measured),
+        "graphs": _tell_graphs(with_graphs, without, labels.test),
+        "few_to_choose_on": _tell_few_to_choose_on(labels.validation),
+        "few_to_measure_on": _tell_few_to_measure_on(labels.test),
+    }
+    return {about: sentence for about, sentence in told.items() if sentence is not None}
+
+
+def _tell_best(best: Measured) -> str:
+    row = best.row
+    reached = f"{row['test_auroc']:.3f} {_interval(row)}"
+    found = f"The best on validation, {row['title']}, reaches test AUROC {reached}"
+    versus = row["versus_perplexity"]
+    if row["method"] == "perplexity":
+        return f"{found}: on validation no method beats perplexity."
+    if versus is None:
+        return f"{found}; perplexity was not measured."
+    if versus["p_value"] >= _SURE:
+        return (
+            f"{found}, which does not differ from perplexity beyond chance "
+            f"({versus['difference']:+.3f}, {_p(versus)})."
+        )
+    verb = "beats" if versus["difference"] > 0 else "falls behind"
+    return f"{found} and {verb} perplexity by {abs(versus['difference']):.3f} ({_p(versus)})."
+
+
+def _tell_rivals(best: Measured, measured: Sequence[Measured]) -> str | None:
+    """Who may be as good."""
+    near = [
+        one.row["title"]
+        for one in measured
+        if one is not best and one.row["versus_best"]["p_value"] >= _SURE
+    ]
+    if not near:
+        return None
+    verb = "does" if len(near) == 1 else "do"
+    return f"{_listed(near)} {verb} not differ from it beyond chance."
+
+
+def _tell_baselines(best: Measured, measured: Sequence[Measured]) -> str | None:
+    """What is reached without looking at the model."""
+    if best.row["family"] == "baseline":
+        return "The best does not look at the model at all: this is not detection."
+    rows = [one.row for one in measured if one.row["family"] == "baseline"]
+    if not rows:
+        return None
+    reached = _listed([f"{row['title']} reaches {row['test_auroc']:.3f}" for row in rows])
+    near = [row["title"] for row in rows if not _is_below(row)]
+    if near:
+        return (
+            f"Without looking at the model, {reached}: the best is not above "
+            f"{_listed(near)} beyond chance, so that what was found may be no detection."
+        )
+    return f"Without looking at the model, {reached}: the best is above that beyond chance."
+
+
+def _is_below(row: Mapping[str, Any]) -> bool:
+    """Whether the method falls behind the best, by the paired bootstrap."""
+    versus = row["versus_best"]
+    return versus["difference"] < 0 and versus["p_value"] < _SURE
+
+
+def _tell_graphs(
+    with_graphs: Sequence[Measured], without: Sequence[Measured], labels: np.ndarray
+) -> str | None:
+    """The best of each side, by validation, against each other on test."""
+    if not with_graphs or not without:
+        return None
+    ours, other = pick_best(with_graphs), pick_best(without)
+    versus = differ(labels, ours, other)
+    assert versus is not None
+    told = (
+        f"the best of them, {ours.row['title']}, reaches {ours.row['test_auroc']:.3f}, the best "
+        f"without, {other.row['title']}, {other.row['test_auroc']:.3f} "
+        f"(difference {versus['difference']:+.3f}, {_p(versus)})."
+    )
+    if versus["p_value"] >= _SURE:
+        return f"Networks over the attention graphs make no difference beyond chance: {told}"
+    verb = "help" if versus["difference"] > 0 else "do not help"
+    return f"Networks over the attention graphs {verb}: {told}"
+
+
+def _tell_few_to_choose_on(labels: np.ndarray) -> str | None:
+    """Layer, strength, threshold and the best method all hang on them."""
+    few = _count_few(labels)
+    if few is None:
+        return None
+    return (
+        f"The validation split has only {few}: which method is the best, its layer and its "
+        f"threshold were chosen on them, and others might as well have been."
+    )
+
+
+def _tell_few_to_measure_on(labels: np.ndarray) -> str | None:
+    """Bootstrap intervals are too narrow where a class is small."""
+    few = _count_few(labels)
+    if few is None:
+        return None
+    return (
+        f"The test split has only {few}: the intervals are narrower than they should be, so use "
+        f"more questions before any of this is relied on."
+    )
+
+
+def _count_few(labels: np.ndarray) -> str | None:
+    """How many answers the rarer class has; None when these are enough."""
+    made_up = int((labels > 0).sum())
+    counts = {"right": len(labels) - made_up, "made-up": made_up}
+    rarer = min(counts, key=lambda kind: counts[kind])
+    if counts[rarer] >= _FEW:
+        return None
+    return f"{counts[rarer]} {rarer} {'answer' if counts[rarer] == 1 else 'answers'}"
+
+
+def _interval(row: dict[str, Any]) -> str:
+    low, high = row["test_auroc_ci"]
+    return f"[{low:.3f}, {high:.3f}]"
+
+
+def _listed(words: Sequence[str]) -> str:
+    """Titles may have commas of their own."""
+    *some, last = words
+    comma = "; " if any("," in word for word in words) else ", "
+    return f"{comma.join(some)} and {last}" if some else last
+
+
+def _p(versus: dict[str, float]) -> str:
+    value = versus["p_value"]
+    return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"

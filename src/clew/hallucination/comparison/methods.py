@@ -1,0 +1,101 @@
+"""The methods there are, from cheap to dear, and why one of them cannot run on some data."""
+
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+
+from clew.errors import InputError
+from clew.hallucination.comparison.networks import NETWORK_METHODS, NetworkMethod
+from clew.hallucination.detectors.probes import PROBES, Method
+from clew.hallucination.samples.reading.answers import AnswerFeatures
+
+AnyMethod: TypeAlias = Method | NetworkMethod
+
+_FAMILIES = ("baseline", "no training", "probe", "network")
+_SAMPLES = ("sequences", "graphs", "heads", "answers")
+_CAPTURE = 'run "clew extract" again with this clew, then "clew preprocess"'
+_NO_SEQUENCES = (
+    'there are no sequences: run the "clew preprocess" command again without --no-sequences'
+)
+# What to do where a field is missing; all others come with any new capture.
+_FIXES = {
+    "sequence": _NO_SEQUENCES,
+    "sequences": _NO_SEQUENCES,
+    "heads": "the traces were captured without attention maps: capture with --keep full, then "
+    'run "clew preprocess" again',
+    "graphs": 'there are no graphs: run the "clew preprocess" command again without --no-graphs',
+    "samples": "the traces hold one answer a question: capture with --samples 10, then run "
+    '"clew preprocess" again',
+    "category": "the questions have no categories: give them a field named category",
+}
+
+
+def list_methods() -> dict[str, AnyMethod]:
+    """All of them, the cheap ones first: what is told early is told soon."""
+    every: list[AnyMethod] = [*PROBES.values(), *NETWORK_METHODS]
+    ordered = sorted(every, key=lambda one: (_FAMILIES.index(one.family), one.is_seeded))
+    return {one.name: one for one in ordered}
+
+
+def find_methods(names: Iterable[str] | None) -> list[AnyMethod]:
+    """Those of these names, in the order of `list_methods`; None gives all. Raises InputError for
+    one that there is not."""
+    known = list_methods()
+    if names is None:
+        return list(known.values())
+    wanted = set(names)
+    unknown = sorted(wanted - known.keys())
+    if unknown or not wanted:
+        named = ", ".join(f'"{name}"' for name in unknown)
+        which = f"there is no method {named}" if unknown else "no method is given"
+        raise InputError(f"{which}: choose of {', '.join(known)} (--methods a,b,c).")
+    return [method for name, method in known.items() if name in wanted]
+
+
+def choose_names(networks: Sequence[str]) -> tuple[str, ...]:
+    """Those of all methods, but of the networks only these."""
+    every = list_methods().values()
+    return tuple(one.name for one in every if one.family != "network" or one.name in networks)
+
+
+def explain_missing(method: AnyMethod, data: AnswerFeatures) -> str | None:
+    """Which part of the data the method lacks and how to get it; None when it has all."""
+    missing = [need for need in method.needs if need not in data.fields | data.samples]
+    if "category" in method.needs and not missing and not any(data.read("category", "train")):
+        missing = ["category"]
+    if not missing:
+        return None
+    need = missing[0]
+    if find_kind(need) == "answers" and "answers" not in data.samples:
+        return 'there are no answers/ beside the samples: run the "clew preprocess" command again'
+    return _FIXES.get(need, f'the samples have no "{need}": {_CAPTURE}')
+
+
+def find_kinds(method: AnyMethod) -> list[str]:
+    """The kinds of samples that hold what the method reads."""
+    return sorted({find_kind(need) for need in method.needs})
+
+
+def find_kind(need: str) -> str:
+    """Those that hold a field; a kind is its own."""
+    own = {"sequence": "sequences", **{kind: kind for kind in _SAMPLES}}
+    return own.get(need, "answers")
+
+
+def count_bytes(method: AnyMethod, data: AnswerFeatures) -> float:
+    """What the method reads of an answer, as it is stored."""
+    also = (field for field in method.also_reads if field in data.fields)
+    return sum(data.bytes_of(name) for name in dict.fromkeys((*method.needs, *also)))
+
+
+def reads_nodes(method: AnyMethod) -> bool:
+    """Whether it cannot do without; what it reads where it is there does not count."""
+    return any(map(is_of_nodes, method.needs))
+
+
+def is_of_nodes(need: str) -> bool:
+    return need == "graphs" or need.startswith("node_")
+
+
+def names_of_graph_methods(methods: Sequence[AnyMethod]) -> list[str]:
+    """Those that follow the attention from token to token."""
+    return [one.name for one in methods if getattr(one, "reads_edges", False)]

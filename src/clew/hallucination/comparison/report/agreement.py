@@ -1,0 +1,72 @@
+"""Where the methods agree and where they do not: ranks, decisions, and single answers."""
+
+import numpy as np
+
+from clew.hallucination.comparison.report.comparison import Comparison, MethodResult
+from clew.pages.panels import Matrix
+from clew.pages.wording import percent
+
+_LEAST_ANSWERS = 3
+
+
+def draw_agreement(comparison: Comparison) -> Matrix | None:
+    """Spearman's rank correlation between all methods, those most like the best first; None where
+    there are fewer than two methods or three answers."""
+    methods = comparison.scored
+    if len(methods) < 2 or len(comparison.test) < _LEAST_ANSWERS:
+        return None
+    table = rank_correlations(np.stack([comparison.test.scores[m.name] for m in methods]))
+    order = _order(methods, comparison.best, table)
+    methods, table = tuple(methods[place] for place in order), table[np.ix_(order, order)]
+    names = tuple(method.title for method in methods)
+    return Matrix(
+        rows=names,
+        columns=names,
+        values=table,
+        tips=tuple(tuple(_tip(comparison, one, two) for two in methods) for one in methods),
+        low=0.0,
+        high=1.0,
+    )
+
+
+def rank_correlations(scores: np.ndarray) -> np.ndarray:
+    """Of every pair of rows; NaN for a row that gives all answers the same."""
+    ranks = np.stack([_mid_ranks(row) for row in scores])
+    ranks = ranks - ranks.mean(axis=1, keepdims=True)
+    lengths = np.sqrt((ranks**2).sum(axis=1))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return (ranks @ ranks.T) / np.outer(lengths, lengths)
+
+
+def disagreement(comparison: Comparison) -> np.ndarray:
+    """How widely the methods' probabilities of an answer are spread, without the baselines: these
+    do not look at the model. Zeros where fewer than two methods look."""
+    names = [method.name for method in comparison.scored if method.family != "baseline"]
+    if len(names) < 2:
+        return np.zeros(len(comparison.test))
+    return np.std([comparison.test.scores[name] for name in names], axis=0)
+
+
+def _mid_ranks(values: np.ndarray) -> np.ndarray:
+    """Equal values share the mean of their ranks."""
+    _, group, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    return (ends - (counts - 1) / 2)[group]
+
+
+def _order(methods: tuple[MethodResult, ...], best: MethodResult, table: np.ndarray) -> list[int]:
+    start = methods.index(best) if best in methods else 0
+    likeness = np.nan_to_num(table[start], nan=-1.0)
+    likeness[start] = 2.0
+    return [int(place) for place in np.argsort(-likeness, kind="stable")]
+
+
+def _tip(comparison: Comparison, one: MethodResult, other: MethodResult) -> str:
+    if one is other:
+        return one.title
+    scores = comparison.test.scores
+    differ = (scores[one.name] > one.threshold) != (scores[other.name] > other.threshold)
+    return (
+        f"{one.title} and {other.title} decide differently on {percent(float(differ.mean()))} "
+        f"of the test answers"
+    )

@@ -1,0 +1,130 @@
+"""What the comparison found, in plain sentences that follow from the figures."""
+
+from collections.abc import Iterable
+
+from clew.hallucination.comparison.report.comparison import Comparison, MethodResult
+from clew.metrics import Difference, compare_paired
+from clew.pages.results import as_dict, as_number
+from clew.pages.wording import counted, decimals, interval_text, p_text, signed
+
+# Told apart by what they look at. A method of neither group takes no part in the question.
+ONE_LAYER = frozenset({"linear_probe", "linear_probe_middle", "saplma"})
+ALL_LAYERS = frozenset({"linear_probe_pca", "lstm", "act_vit"})
+RIVALS = (
+    ("perplexity", "perplexity"),
+    ("length", "answer length alone"),
+    ("category", "category alone"),
+)
+_SURE = 0.05
+_CHANCE = 0.5
+# The comparison's own sentences of which the headline says the same.
+_SAID_ABOVE = ("best", "baselines")
+
+
+def tell_headline(comparison: Comparison) -> str:
+    """One sentence: the best on validation, against what it must beat."""
+    best = comparison.best
+    if best.test_auroc is None:
+        return f"{best.title} was best on validation; its test AUROC is not known."
+    if best.interval and best.interval[0] <= _CHANCE:
+        reached = (
+            f"{best.title} does not tell made-up answers from right ones beyond chance: "
+            f"{_reached(best)}"
+        )
+    else:
+        reached = f"{best.title} tells made-up answers from right ones with {_reached(best)}"
+    rivals = _sort_rivals(comparison)
+    if rivals["ahead"]:
+        return f"{reached}, and does not beat {_listed(rivals['ahead'])}."
+    places = ("clearly above", "above")
+    above = [f"{place} {_listed(rivals[place])}" for place in places if rivals[place]]
+    told = ", ".join([reached, " and ".join(above)] if above else [reached])
+    near = rivals["near"]
+    verb = "is" if len(near) == 1 else "are"
+    return f"{told}; {_listed(near)} {verb} too near to call." if near else f"{told}."
+
+
+def tell_details(comparison: Comparison) -> list[str]:
+    """The sentences below the headline: on what, how sure, and whether structure helped."""
+    findings = as_dict(comparison.raw.get("findings"))
+    told = [str(sentence) for about, sentence in findings.items() if about not in _SAID_ABOVE]
+    return [_tell_basis(comparison), *told, *tell_layers(comparison)]
+
+
+def tell_layers(comparison: Comparison) -> list[str]:
+    """Whether reading all layers' states beat reading one layer's."""
+    subject = "Following the states across layers"
+    return _tell_contest(comparison, ALL_LAYERS, ONE_LAYER, subject=subject)
+
+
+def _reached(best: MethodResult) -> str:
+    return f"AUROC {decimals(best.test_auroc)} {interval_text(best.interval)}".rstrip()
+
+
+def _tell_basis(comparison: Comparison) -> str:
+    test = comparison.test
+    return (
+        f"It was chosen on the validation split, of {counted(len(comparison.methods), 'method')}, "
+        f"and measured on {counted(len(test), 'test answer')}, of which {int(test.labels.sum()):,} "
+        f"are made up."
+    )
+
+
+def _sort_rivals(comparison: Comparison) -> dict[str, list[str]]:
+    """By where the best stands to them: `_place` says which."""
+    rivals: dict[str, list[str]] = {"clearly above": [], "above": [], "near": [], "ahead": []}
+    best = comparison.best
+    for name, words in RIVALS:
+        rival = comparison.find(name)
+        if rival is None or rival is best or rival.test_auroc is None:
+            continue
+        rivals[_place(rival, best)].append(f"{words} ({decimals(rival.test_auroc)})")
+    return rivals
+
+
+def _place(rival: MethodResult, best: MethodResult) -> str:
+    """The best is clearly above where the intervals lie apart, above where they overlap but the
+    paired test of the table is sure."""
+    if (rival.test_auroc or 0.0) >= (best.test_auroc or 0.0):
+        return "ahead"
+    if rival.interval and best.interval and rival.interval[1] < best.interval[0]:
+        return "clearly above"
+    p_value = as_number(as_dict(rival.row.get("versus_best")).get("p_value"))
+    return "above" if p_value is not None and p_value < _SURE else "near"
+
+
+def _tell_contest(
+    comparison: Comparison, ours: Iterable[str], others: Iterable[str], *, subject: str
+) -> list[str]:
+    """Nothing when one side took no part, or the answers are all of one kind."""
+    first, second = (_best_of(comparison, names) for names in (set(ours), set(others)))
+    if first is None or second is None or not comparison.test.has_both_classes:
+        return []
+    scores = comparison.test.scores
+    found = compare_paired(comparison.test.labels, scores[first.name], scores[second.name])
+    return [f"{subject} {_verdict(found)}: {_tell_difference(first, second, found)}."]
+
+
+def _best_of(comparison: Comparison, names: set[str]) -> MethodResult | None:
+    """By validation: the test split chooses nothing."""
+    kin = [method for method in comparison.scored if method.name in names]
+    return max(kin, key=lambda method: method.val_auroc or 0.0, default=None)
+
+
+def _verdict(found: Difference) -> str:
+    if found.p_value >= _SURE:
+        return "made no difference beyond chance"
+    return "helped" if found.difference > 0 else "did not help"
+
+
+def _tell_difference(first: MethodResult, second: MethodResult, found: Difference) -> str:
+    interval = f"[{signed(found.low)}, {signed(found.high)}]"
+    return (
+        f"{first.title} reaches {decimals(first.test_auroc)}, {second.title} "
+        f"{decimals(second.test_auroc)} (difference {signed(found.difference)} {interval}, "
+        f"{p_text(found.p_value)})"
+    )
+
+
+def _listed(words: list[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

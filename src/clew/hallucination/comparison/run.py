@@ -1,0 +1,184 @@
+"""Runs every method, one after another, and writes what they reached side by side."""
+
+import time
+from collections.abc import Callable, Sequence
+
+from clew.engine import plan_hardware
+from clew.engine.folders import make_folder
+from clew.engine.processes import count_processes
+from clew.engine.trainer import only_one
+from clew.errors import ClewError, InputError, TrainingStoppedError
+from clew.hallucination.comparison.config import CompareConfig
+from clew.hallucination.comparison.failures import LeftOut, explain_failure
+from clew.hallucination.comparison.fitting import score_seeds
+from clew.hallucination.comparison.methods import AnyMethod, count_bytes, find_methods, list_methods
+from clew.hallucination.comparison.reporter import CompareReporter, LoggingCompareReporter
+from clew.hallucination.comparison.result import Comparison, TrialResult
+from clew.hallucination.comparison.rows import measure_method
+from clew.hallucination.comparison.stores import Store, open_stores
+from clew.hallucination.comparison.trial import Trial, plan_trials, tell_shared
+from clew.hallucination.comparison.writing import write_comparison
+from clew.hallucination.detectors.training.samples import refuse_thin
+
+_OTHER_BASIS = (
+    "its nodes are states in a basis that every capture fits on its own questions, so that those "
+    "of one capture mean nothing in another"
+)
+
+
+def compare_methods(
+    config: CompareConfig,
+    reporter: CompareReporter | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Comparison:
+    """Run the methods of `config` and write results.json, table.csv, table.tex and scores.arrow.
+
+    The same call again goes on where the last one was: finished methods are not run again. What
+    cannot be used raises InputError before anything is run; a folder whose scores are of other
+    data or settings SettingsMismatchError; TrainingStoppedError comes when `should_stop` says yes.
+    A method that lacks its data, or breaks, is left out and named.
+    """
+    reporter = reporter or LoggingCompareReporter()
+    methods = find_methods(config.methods)
+    trials = _prepare(config, methods)
+    with only_one(config.output_dir):
+        _go_on_or_clear(trials, methods)
+        for sentence in (*tell_shared(trials), *_tell_others(config, trials, methods)):
+            reporter.say(sentence)
+        results = []
+        for number, trial in enumerate(trials, start=1):
+            if len(trials) > 1:
+                reporter.begin_store(trial.train.name, number=number, count=len(trials))
+            results.append(_run_trial(trial, methods, reporter, should_stop))
+        left_out = [one for result in results for one in result.left_out]
+        _refuse_empty(results, left_out)
+        content = write_comparison(config, methods, results)
+    faults = tuple(one for one in left_out if one.is_fault)
+    return Comparison(folder=config.output_dir, results=content, faults=faults)
+
+
+def _prepare(config: CompareConfig, methods: Sequence[AnyMethod]) -> list[Trial]:
+    """All that can be refused is refused here, before the first method is run."""
+    if count_processes() > 1:
+        raise InputError(
+            f"a comparison runs in one process, torchrun started {count_processes()}: start "
+            f'"clew compare" by itself.'
+        )
+    if any(method.family == "network" for method in methods):
+        plan_hardware(config.request)  # refuses a device that is not there
+    stores = open_stores([*config.train_on, *config.test_on])
+    trials = plan_trials(config, stores)
+    for trial in trials:
+        refuse_thin(str(trial.train.folder), trial.train.balance, ("train", "validation"))
+        for store in trial.tests:
+            refuse_thin(str(store.folder), store.balance, ("test",))
+            _refuse_nothing_left(trial, store)
+    make_folder(config.output_dir)
+    return trials
+
+
+def _refuse_nothing_left(trial: Trial, store: Store) -> None:
+    left = trial.labels(store).test
+    if not (left.any() and (left == 0).any()):
+        shared = int(trial.shared[store.name].sum())
+        raise InputError(
+            f'"{trial.train.folder}" is trained or chosen on {shared:,} of the test questions of '
+            f'"{store.folder}"; what is left has {int((left == 0).sum()):,} right and '
+            f"{int(left.sum()):,} made-up answers, and both are needed: use other questions."
+        )
+
+
+def _go_on_or_clear(trials: Sequence[Trial], methods: Sequence[AnyMethod]) -> None:
+    for trial in trials:
+        for method in methods:
+            if trial.config.overwrite:
+                trial.clear(method)
+            elif trial.refuse_reason(method) is None:
+                trial.saved.find(method.name, trial.identify(method))  # raises, if at all, now
+
+
+def _tell_others(
+    config: CompareConfig, trials: Sequence[Trial], methods: Sequence[AnyMethod]
+) -> list[str]:
+    """What was run here before and was not asked for now."""
+    done = {name for trial in trials for name in trial.saved.names()}
+    others = [name for name in list_methods() if name in done - {one.name for one in methods}]
+    if not others:
+        return []
+    return [
+        f'"{config.output_dir}" also has scores of {", ".join(others)}: they are kept, but the '
+        f"table and the report have only what --methods names now"
+    ]
+
+
+def _run_trial(
+    trial: Trial,
+    methods: Sequence[AnyMethod],
+    reporter: CompareReporter,
+    should_stop: Callable[[], bool],
+) -> TrialResult:
+    result = TrialResult(trial=trial, measured={s.name: [] for s in trial.tests}, left_out=[])
+    for number, method in enumerate(methods, start=1):
+        if should_stop():
+            raise TrainingStoppedError(
+                f"stopped before {method.title} was begun; the same command goes on with it."
+            )
+        reporter.begin_method(method.title, number=number, count=len(methods))
+        try:
+            _run_method(trial, method, result, reporter, should_stop)
+        except Exception as error:
+            gone = explain_failure(method.name, method.title, error, folder=trial.saved.folder)
+            result.left_out.append(gone)
+            reporter.leave_out(gone.title, gone.reason)
+    return result
+
+
+def _run_method(
+    trial: Trial,
+    method: AnyMethod,
+    result: TrialResult,
+    reporter: CompareReporter,
+    should_stop: Callable[[], bool],
+) -> None:
+    """Put its rows into the result. Raises what leaves the method out."""
+    reason = trial.refuse_reason(method)
+    if reason is not None:
+        raise InputError(reason)
+    tests = [store for store in trial.tests if trial.can_be_tested(method, store)]
+    if not tests:
+        raise InputError(_OTHER_BASIS)
+    if len(tests) < len(trial.tests):
+        result.left_out.append(_left_untested(trial, method, tests))
+    started = time.monotonic()
+    identity = trial.identify(method)
+    seeds = trial.saved.find(method.name, identity)
+    is_new = seeds is None
+    if seeds is None:
+        seeds = score_seeds(method, trial, tests, reporter, should_stop)
+        trial.saved.add(method.name, identity, seeds)
+    rows = [
+        measure_method(
+            method,
+            seeds,
+            trial.labels(store),
+            store=store.name,
+            bytes_=count_bytes(method, trial.train.data),
+        )
+        for store in tests
+    ]
+    for store, measured in zip(tests, rows, strict=True):
+        result.measured[store.name].append(measured)
+    reporter.end_method(rows[0].row, seconds=time.monotonic() - started, is_new=is_new)
+
+
+def _left_untested(trial: Trial, method: AnyMethod, tests: Sequence[Store]) -> LeftOut:
+    others = " and ".join(store.name for store in trial.tests if store not in tests)
+    reason = f"trained on {trial.train.name} it is not tested on {others}: {_OTHER_BASIS}"
+    return LeftOut(method=method.name, title=method.title, reason=reason)
+
+
+def _refuse_empty(results: Sequence[TrialResult], left_out: Sequence[LeftOut]) -> None:
+    if not any(rows for result in results for rows in result.measured.values()):
+        reasons = "\n  ".join(f"{one.title}: {one.reason}" for one in left_out)
+        kind = ClewError if any(one.is_fault for one in left_out) else InputError
+        raise kind(f"no method could be run:\n  {reasons}")

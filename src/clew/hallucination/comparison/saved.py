@@ -1,0 +1,143 @@
+"""The scores of a finished method on disk: what a comparison that was killed goes on from."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from clew.errors import SettingsMismatchError, StoreError
+from clew.settings import find_differences
+from clew.storage.manifest import write_file_atomically
+
+_VALIDATION = "validation"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedScores:
+    """What one seed gave: scores of the validation split and of the test split of every store
+    (higher = more likely made up), and what they cost. `plan` is the hardware plan of a network.
+    """
+
+    validation: np.ndarray
+    tests: dict[str, np.ndarray]
+    parameters: int
+    chosen: dict[str, Any]
+    by_layer: dict[str, list[float]] | None
+    train_seconds: float
+    ms_per_answer: float
+    plan: dict[str, Any] | None = None
+
+
+class SavedScores:
+    """The finished methods of one folder: NAME.arrow with the scores, then NAME.json."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def find(self, method: str, identity: Mapping[str, Any]) -> list[SeedScores] | None:
+        """The scores of all seeds; raises SettingsMismatchError when they are of other data or
+        settings, StoreError when they cannot be read."""
+        about = self._read_about(method)
+        if about is None:
+            return None
+        refuse_other(self.folder.parent, method, about["identity"], identity)
+        try:
+            table = pa.ipc.open_file(self._path(method, "arrow")).read_all()
+            return [_from_table(table, number, told) for number, told in enumerate(about["seeds"])]
+        except (OSError, pa.ArrowException, KeyError, TypeError) as error:
+            raise self._explain_damaged(method, error) from None
+
+    def add(self, method: str, identity: Mapping[str, Any], seeds: Sequence[SeedScores]) -> None:
+        """The JSON comes last: with it the method is finished."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._path(method, "fault.txt").unlink(missing_ok=True)
+        sink = pa.BufferOutputStream()
+        table = _to_table(seeds)
+        with pa.ipc.new_file(sink, table.schema) as writer:
+            writer.write_table(table)
+        write_file_atomically(self._path(method, "arrow"), sink.getvalue().to_pybytes())
+        about = {"identity": identity, "seeds": [_describe(seed) for seed in seeds]}
+        text = json.dumps(about, indent=1, ensure_ascii=False)
+        write_file_atomically(self._path(method, "json"), f"{text}\n".encode())
+
+    def names(self) -> list[str]:
+        """The methods that are finished."""
+        return sorted(path.stem for path in self.folder.glob("*.json"))
+
+    def remove(self, method: str) -> None:
+        for ending in ("json", "arrow", "fault.txt"):
+            self._path(method, ending).unlink(missing_ok=True)
+
+    def _path(self, method: str, ending: str) -> Path:
+        return self.folder / f"{method}.{ending}"
+
+    def _read_about(self, method: str) -> dict[str, Any] | None:
+        path = self._path(method, "json")
+        if not path.exists():
+            return None
+        try:
+            about = json.loads(path.read_text(encoding="utf-8"))
+            _ = about["identity"].items(), [told["chosen"] for told in about["seeds"]]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise self._explain_damaged(method, error) from None
+        return about
+
+    def _explain_damaged(self, method: str, error: Exception) -> StoreError:
+        return StoreError(
+            f'the scores of {method} in "{self.folder}" cannot be read ({error}): take '
+            f"{method}.json away, and the same command makes them again."
+        )
+
+
+def refuse_other(
+    folder: Path, method: str, before: Mapping[str, Any], now: Mapping[str, Any]
+) -> None:
+    """Raises SettingsMismatchError with both values of all that differ."""
+    now = json.loads(json.dumps(now))
+    old, new = (sorted(identity.get("test_on", ())) for identity in (before, now))
+    if old != new:  # their names say it; the rest would be a line for every count
+        before, now = {**before, "test_on": old}, {**now, "test_on": new}
+    different = find_differences(before, now)
+    if different:
+        raise SettingsMismatchError(
+            f'"{folder}" has scores of {method} that were made in another way:\n  '
+            + "\n  ".join(map(str, different))
+            + "\nGive what they were made with to go on, choose another --output-dir, or begin "
+            "anew in this one with --overwrite."
+        )
+
+
+def _describe(seed: SeedScores) -> dict[str, Any]:
+    return {
+        "parameters": seed.parameters,
+        "chosen": seed.chosen,
+        "by_layer": seed.by_layer,
+        "train_seconds": seed.train_seconds,
+        "ms_per_answer": seed.ms_per_answer,
+        "plan": seed.plan,
+    }
+
+
+def _to_table(seeds: Sequence[SeedScores]) -> pa.Table:
+    """A row an answer, a column a seed."""
+    sets = [
+        *([_VALIDATION] * len(seeds[0].validation)),
+        *(f"test of {name}" for name, scores in seeds[0].tests.items() for _ in scores),
+    ]
+    columns = {
+        f"seed-{number}": np.concatenate([seed.validation, *seed.tests.values()]).astype(float)
+        for number, seed in enumerate(seeds)
+    }
+    return pa.table({"set": pa.array(sets).dictionary_encode(), **columns})
+
+
+def _from_table(table: pa.Table, number: int, told: Mapping[str, Any]) -> SeedScores:
+    sets = np.array(table["set"].to_pylist(), dtype=object)
+    values = table[f"seed-{number}"].to_numpy()
+    names = [name for name in dict.fromkeys(sets) if name != _VALIDATION]
+    tests = {name.removeprefix("test of "): values[sets == name] for name in names}
+    return SeedScores(validation=values[sets == _VALIDATION], tests=tests, **told)

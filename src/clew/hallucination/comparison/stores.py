@@ -1,0 +1,149 @@
+"""The folders that are compared on: opened, named, and refused where nothing could be learnt."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from clew.errors import InputError
+from clew.hallucination.detectors.training.samples import Balance, hash_questions
+from clew.hallucination.samples.reading.answers import AnswerFeatures
+from clew.hallucination.samples.splits import group_questions
+from clew.loading.splits import SPLIT_NAMES
+from clew.storage import read_manifest
+from clew.storage.hashing import hash_text
+
+_HASH_LETTERS = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Store:
+    """One folder of `clew preprocess`; `name` is unique among those of a comparison."""
+
+    name: str
+    folder: Path
+    data: AnswerFeatures
+
+    def describe(self) -> dict[str, Any]:
+        """Which answers these are, with which labels, in which splits: not where they lie."""
+        counts = {name: asdict(balance) for name, balance in self.balance.items()}
+        labels, ids = self.data.labels, self.data.question_ids
+        questions = {name: (labels[name], ids[name]) for name in SPLIT_NAMES}
+        return {"questions": hash_questions(questions), **counts}
+
+    @property
+    def balance(self) -> dict[str, Balance]:
+        return {name: Balance.of(self.data.labels[name]) for name in SPLIT_NAMES}
+
+    def hash_values(self, kinds: Sequence[str]) -> str:
+        """Changes with any value of these kinds of samples."""
+        held = [kind for kind in sorted(set(kinds)) if kind in self.data.samples]
+        # A store of sequences may be given by itself: then it is the folder.
+        paths = [self.folder / kind for kind in held] or [self.folder]
+        shards = [shard for path in paths for shard in read_manifest(path).shards]
+        return hash_text(*held, *(shard.sha256 for shard in shards))[:_HASH_LETTERS]
+
+
+@dataclass(frozen=True, eq=False)
+class CommonFields:
+    """The answers of a store with only some of their fields: a method that takes what is there
+    takes no others."""
+
+    data: AnswerFeatures
+    fields: frozenset[str]
+
+    @property
+    def labels(self) -> dict[str, np.ndarray]:
+        return self.data.labels
+
+    @property
+    def layers(self) -> int:
+        return self.data.layers
+
+    def read(self, field: str, split: str, *, layer: int | None = None) -> Any:
+        return self.data.read(field, split, layer=layer)
+
+
+def open_stores(folders: Sequence[Path]) -> dict[Path, Store]:
+    """Each folder once, however it is spelt; raises InputError for one that cannot be compared
+    on, or of another model than the first."""
+    unique = {folder.resolve(): folder for folder in reversed(folders)}
+    paths = [folder for folder in dict.fromkeys(folders) if folder in unique.values()]
+    stores = {
+        folder.resolve(): Store(name=name, folder=folder, data=_open(folder))
+        for folder, name in zip(paths, distinct_names(paths), strict=True)
+    }
+    first, *others = stores.values()
+    for store in others:
+        _refuse_other_model(first, store)
+    return {folder: stores[folder.resolve()] for folder in folders}
+
+
+def distinct_names(folders: Sequence[Path]) -> list[str]:
+    """As many of the last parts of every path as tell them apart."""
+    parts = [folder.absolute().parts for folder in folders]
+    for length in range(1, max(map(len, parts)) + 1):
+        names = ["/".join(path[-length:]) for path in parts]
+        if len(set(names)) == len(names):
+            break
+    return names
+
+
+def find_shared(train: Store, test: Store) -> np.ndarray:
+    """Which answers of the test split have a question that `train` is fitted or chosen on.
+
+    By the question's text where both have it (two sets may number theirs alike), spelt as splits
+    spell it; else by its id.
+    """
+    if train is test:
+        return np.zeros(len(test.data.labels["test"]), bool)
+    field = "question" if all("question" in s.data.fields for s in (train, test)) else None
+    known = [
+        text for split in ("train", "validation") for text in _questions(train.data, split, field)
+    ]
+    every = [*known, *_questions(test.data, "test", field)]
+    groups = group_questions(every, every if field else None)
+    return np.isin(groups[len(known) :], groups[: len(known)])
+
+
+def _questions(data: AnswerFeatures, split: str, field: str | None) -> list[str]:
+    ids = [str(one) for one in data.question_ids[split]]
+    if field is None:
+        return ids
+    texts = data.read(field, split)
+    return [text or one for one, text in zip(ids, texts, strict=True)]
+
+
+def _open(folder: Path) -> AnswerFeatures:
+    if not folder.exists():
+        raise InputError(
+            f'there is no folder "{folder}": make it with "clew preprocess", or say where the '
+            f"samples are with --preprocessed-dir."
+        )
+    return AnswerFeatures(folder)
+
+
+def _refuse_other_model(first: Store, other: Store) -> None:
+    ours, theirs = _describe_model(first.data), _describe_model(other.data)
+    # The same weights under another path are the same model.
+    name = "fingerprint" if ours["fingerprint"] and theirs["fingerprint"] else "id"
+    different = [key for key in (name, "layers", "dim") if ours[key] != theirs[key]]
+    if different:
+        shown = list(dict.fromkeys(["id", *different]))
+        raise InputError(
+            f'"{first.folder}" and "{other.folder}" are of different models: '
+            f"{_tell(ours, shown)} there, {_tell(theirs, shown)} here. What is learnt on one "
+            f"model's states means nothing on another's: give stores of the same model."
+        )
+
+
+def _describe_model(data: AnswerFeatures) -> dict[str, Any]:
+    model = data.identity.get("model") or {}
+    known = {name: model.get(name) for name in ("id", "fingerprint")}
+    return {**known, "layers": data.layers, "dim": data.dim}
+
+
+def _tell(model: Mapping[str, Any], names: Sequence[str]) -> str:
+    return ", ".join(f"{name} {model[name]}" for name in names)

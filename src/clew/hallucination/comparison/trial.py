@@ -1,0 +1,123 @@
+"""One store to fit on and the stores to test on: which methods can run there, and how."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from clew.engine.folders import clear_run
+from clew.engine.trainer import only_one
+from clew.hallucination.comparison.config import CompareConfig
+from clew.hallucination.comparison.methods import (
+    AnyMethod,
+    explain_missing,
+    find_kinds,
+    is_of_nodes,
+    reads_nodes,
+)
+from clew.hallucination.comparison.rows import Labels
+from clew.hallucination.comparison.saved import SavedScores
+from clew.hallucination.comparison.stores import CommonFields, Store, find_shared
+from clew.hallucination.detectors.probes.method import Features
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Methods are fitted and chosen on `train`, and scored on the test splits of `tests`; what
+    they leave goes into `folder`."""
+
+    train: Store
+    tests: tuple[Store, ...]
+    folder: Path
+    config: CompareConfig
+
+    @cached_property
+    def saved(self) -> SavedScores:
+        return SavedScores(self.folder / "methods")
+
+    @property
+    def networks_folder(self) -> Path:
+        return self.folder / "networks"
+
+    @cached_property
+    def shared(self) -> dict[str, np.ndarray]:
+        """By test store: which of its test answers are left out, since `train` has their
+        question among those that it is fitted or chosen on."""
+        return {store.name: find_shared(self.train, store) for store in self.tests}
+
+    def labels(self, store: Store) -> Labels:
+        kept = np.flatnonzero(~self.shared[store.name])
+        of = self.train.data.labels
+        return Labels(validation=of["validation"], test=store.data.labels["test"][kept], kept=kept)
+
+    @cached_property
+    def features(self) -> Features:
+        """What a method is fitted on that is tested on other stores too: the fields that all of
+        them have and that mean the same in each, which those made of nodes do not."""
+        common = frozenset.intersection(*(s.data.fields for s in (self.train, *self.tests)))
+        fields = frozenset(name for name in common if not is_of_nodes(name))
+        return CommonFields(self.train.data, fields)
+
+    def identify(self, method: AnyMethod) -> dict[str, Any]:
+        """All that decides a method's scores."""
+        kinds = find_kinds(method)
+
+        def describe(store: Store) -> dict[str, Any]:
+            return {**store.describe(), "values": store.hash_values(kinds)}
+
+        identity: dict[str, Any] = {
+            "train_on": describe(self.train),
+            "test_on": {store.name: describe(store) for store in self.tests},
+        }
+        if method.is_seeded:
+            identity |= {"seeds": self.config.seeds, "first_seed": self.config.first_seed}
+        if method.family == "network":
+            identity["training"] = self.config.describe_training()
+        return identity
+
+    def clear(self, method: AnyMethod) -> None:
+        """Take away what an earlier comparison left of the method; raises StoreLockedError rather
+        than take away what another run is writing."""
+        self.saved.remove(method.name)
+        for folder in sorted((self.networks_folder / method.name).glob("seed-*")):
+            with only_one(folder):
+                clear_run(folder)
+
+    def refuse_reason(self, method: AnyMethod) -> str | None:
+        """Why the method cannot run here, and what to do about it; None when it can."""
+        stores = dict.fromkeys([self.train, *self.tests])
+        for store in stores:
+            reason = explain_missing(method, store.data)
+            if reason is not None:
+                return reason if len(stores) == 1 else f'in "{store.folder}" {reason}'
+        return None
+
+    def can_be_tested(self, method: AnyMethod, store: Store) -> bool:
+        """Nodes are states in a basis that each capture fits on its own questions: those of two
+        captures do not lie in the same space."""
+        return store is self.train or not reads_nodes(method)
+
+
+def plan_trials(config: CompareConfig, stores: Mapping[Path, Store]) -> list[Trial]:
+    """One a store to fit on; with several, each has a folder of its own."""
+    tests = tuple(dict.fromkeys(stores[folder] for folder in config.test_on))
+    fitted = list(dict.fromkeys(stores[folder] for folder in config.train_on))
+    trials = []
+    for store in fitted:
+        inner = f"trained_on/{store.name.replace('/', '--')}" if len(fitted) > 1 else ""
+        trials.append(Trial(store, tests, config.output_dir / inner, config))
+    return trials
+
+
+def tell_shared(trials: Sequence[Trial]) -> list[str]:
+    """What is left out of which test split, in sentences."""
+    return [
+        f"{int(shared.sum()):,} of {len(shared):,} test questions of {name} are left out: "
+        f"{trial.train.name} is trained or chosen on them"
+        for trial in trials
+        for name, shared in trial.shared.items()
+        if shared.any()
+    ]

@@ -1,0 +1,1 @@
+"""Hallucination detectors: probes, networks, their training and the files they are kept in."""

@@ -1,0 +1,106 @@
+"""ACT-ViT (arXiv 2510.00296): the states of all layers and tokens as a picture of one size, cut
+into patches that a small vision transformer reads."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from clew.errors import InputError
+from clew.hallucination.detectors.networks.grids import pad_grids, pool_grids
+from clew.hallucination.detectors.networks.states import scale
+from clew.settings import check_fraction, check_positive
+
+_GRID, _PATCH = (8, 100), (2, 10)
+_ROWS, _COLUMNS = _GRID[0] // _PATCH[0], _GRID[1] // _PATCH[1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActViTConfig:
+    """Sizes of an ACT-ViT detector: those of the data, then those of the network."""
+
+    layers: int
+    node_dim: int
+    width: int = 256
+    encoder_layers: int = 4
+    heads: int = 8
+    dropout: float = 0.3
+
+    def __post_init__(self) -> None:
+        check_positive(self, "layers", "node_dim", "width", "encoder_layers", "heads")
+        check_fraction(self, "dropout")
+        if self.width % self.heads:
+            raise InputError(
+                f"width is {self.width}, which {self.heads} heads cannot share: give a multiple."
+            )
+
+
+class ActViTDetector(nn.Module):
+    """Takes a batch with `nodes` of all layers and tokens; gives logits `[batch]`."""
+
+    def __init__(self, config: ActViTConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.patches = PatchEmbedding(config.node_dim, config.width)
+        self.first = nn.Parameter(0.02 * torch.randn(1, 1, config.width))
+        self.places = nn.Parameter(0.02 * torch.randn(1, 1 + _ROWS * _COLUMNS, config.width))
+        self.dropout = nn.Dropout(config.dropout)
+        blocks = (_block(config) for _ in range(config.encoder_layers))
+        self.encoder = nn.Sequential(*blocks, nn.LayerNorm(config.width))
+        self.head = nn.Linear(config.width, 1)
+
+    def forward(self, batch: Mapping[str, Any]) -> Float[Tensor, " batch"]:
+        picture = pool_grids(
+            batch["nodes"],
+            batch["node_counts"],
+            layers=self.config.layers,
+            max_tokens=batch["max_tokens"],
+            size=_GRID,
+        )
+        patches = self.patches(scale(picture))
+        read = torch.cat([self.first.expand(len(patches), -1, -1).to(patches), patches], dim=1)
+        return self.head(self.encoder(self.dropout(read + self.places))[:, 0]).squeeze(1)
+
+    def pad_batch(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        return pad_grids(batch, _GRID[1])
+
+
+class PatchEmbedding(nn.Module):
+    """Every cell through one linear map, the cells of a patch through a second.
+
+    The two in a row are a linear map themselves. It is made first, once a batch: then no cell is
+    ever as wide as `width`, a quarter of the work.
+    """
+
+    def __init__(self, features: int, width: int) -> None:
+        super().__init__()
+        self.cell = nn.Linear(features, width)
+        self.patch = nn.Linear(_PATCH[0] * _PATCH[1] * width, width)
+
+    def forward(
+        self, picture: Float[Tensor, "batch rows columns features"]
+    ) -> Float[Tensor, "batch patches width"]:
+        weight, bias = self._in_one()
+        cut = picture.unflatten(2, (_COLUMNS, _PATCH[1])).unflatten(1, (_ROWS, _PATCH[0]))
+        cells = cut.transpose(2, 3).flatten(1, 2).flatten(2)
+        return nn.functional.linear(cells.to(weight.dtype), weight, bias)
+
+    def _in_one(self) -> tuple[Tensor, Tensor]:
+        parts = self.patch.weight.unflatten(1, (-1, self.cell.out_features))
+        bias = self.patch.bias + parts.sum(1) @ self.cell.bias
+        return (parts @ self.cell.weight).flatten(1), bias
+
+
+def _block(config: ActViTConfig) -> nn.TransformerEncoderLayer:
+    return nn.TransformerEncoderLayer(
+        config.width,
+        config.heads,
+        2 * config.width,
+        config.dropout,
+        activation="gelu",
+        batch_first=True,
+        norm_first=True,
+    )

@@ -1,0 +1,107 @@
+"""GNN-det + LSTM: two rounds of messages over the attention graph of every layer, read at the last
+token, beside its original state; then an LSTM over the layers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from clew.hallucination.detectors.networks.graphs import AttentionGraphs, Neighbours, pad_graphs
+from clew.hallucination.detectors.networks.messages import EdgeMessages
+from clew.hallucination.detectors.networks.recurrent import LayerLSTM
+from clew.hallucination.detectors.networks.states import StateProjection, scale
+from clew.settings import check_fraction, check_positive
+
+
+@dataclass(frozen=True, kw_only=True)
+class GNNLSTMConfig:
+    """Sizes of a GNN-det + LSTM detector: those of the data, then those of the network."""
+
+    input_dim: int
+    node_dim: int
+    edge_dim: int = 1
+    gnn_hidden: int = 64
+    lstm_hidden: int = 128
+    num_lstm_layers: int = 2
+    dropout: float = 0.2
+
+    def __post_init__(self) -> None:
+        sizes = ("input_dim", "node_dim", "edge_dim", "gnn_hidden", "lstm_hidden")
+        check_positive(self, *sizes, "num_lstm_layers")
+        check_fraction(self, "dropout")
+
+
+class GNNLSTMDetector(nn.Module):
+    """Takes a batch with graphs and `sequence`; gives logits `[batch]`."""
+
+    def __init__(self, config: GNNLSTMConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.graphs = GraphReadout(config.node_dim, config.edge_dim, config.gnn_hidden)
+        self.states = StateProjection(config.input_dim, config.lstm_hidden, config.dropout)
+        self.over_layers = LayerLSTM(
+            config.lstm_hidden + config.gnn_hidden,
+            config.lstm_hidden,
+            config.num_lstm_layers,
+            config.dropout,
+        )
+
+    def forward(self, batch: Mapping[str, Any]) -> Float[Tensor, " batch"]:
+        states = self.states(batch["sequence"])
+        read = self.graphs(AttentionGraphs.from_batch(batch)).encoding
+        return self.over_layers(torch.cat([states, read.view(*states.shape[:2], -1)], dim=2))
+
+    pad_batch = staticmethod(pad_graphs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Readout:
+    """What was read at the last tokens, and what it was read from."""
+
+    encoding: Float[Tensor, "readouts hidden"]
+    nodes: Float[Tensor, "nodes features"]
+    last: Tensor
+    neighbours: Neighbours
+
+
+class GraphReadout(nn.Module):
+    """Two GINE layers over all layers' graphs at once, read at the last tokens.
+
+    The first layer runs on the last tokens and whom they look at, the second on the last tokens
+    alone: what PyG's GINEConv gives there when it runs on every token.
+    """
+
+    def __init__(self, node_dim: int, edge_dim: int, hidden: int) -> None:
+        super().__init__()
+        self.first_messages = EdgeMessages(node_dim, edge_dim)
+        self.first_mlp = _mlp(node_dim, hidden)
+        self.second_messages = EdgeMessages(hidden, edge_dim)
+        self.second_mlp = _mlp(hidden, hidden)
+
+    def forward(self, graphs: AttentionGraphs) -> Readout:
+        nodes = scale(graphs.nodes)
+        last = graphs.last.flatten()
+        seen = graphs.neighbours(last)
+        rows = torch.cat([last[:, None], seen.nodes], dim=1).flatten()
+        sums = self.first_messages.from_data(nodes, graphs.neighbours(rows))
+        near = self.first_mlp(nodes[rows].to(sums.dtype) + sums).view(len(last), -1, self.hidden)
+        sums = self.second_messages.from_values(near[:, 1:], seen)
+        encoding = self.second_mlp(near[:, 0] + sums)
+        return Readout(encoding=encoding, nodes=nodes, last=last, neighbours=seen)
+
+    @property
+    def hidden(self) -> int:
+        return self.second_messages.edge.out_features
+
+
+def _mlp(input_dim: int, hidden: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Linear(input_dim, hidden),
+        nn.LayerNorm(hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, hidden),
+        nn.ReLU(),
+    )

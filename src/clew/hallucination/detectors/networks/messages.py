@@ -1,0 +1,114 @@
+"""GINE messages: every node sums relu(neighbour + edge) over whom it looks at.
+
+On the first round the neighbours are data: only the edges' weights have a gradient. What that needs
+of all messages is two sums a row, so no message is kept, and the backward pass makes none.
+"""
+
+import importlib.util
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from clew.hallucination.detectors.networks.graphs import Neighbours
+
+# Large enough that threads meet seldom, small enough for the caches; a GPU has no such limit.
+_CPU_PIECE_BYTES, _GPU_PIECE_BYTES = 4 << 20, 1 << 30
+
+
+class EdgeMessages(nn.Module):
+    """The messages of one round; `edge` turns an edge's attention weight into a vector."""
+
+    def __init__(self, features: int, edge_dim: int) -> None:
+        super().__init__()
+        self.edge = nn.Linear(edge_dim, features)
+
+    def from_data(
+        self, values: Float[Tensor, "nodes features"], neighbours: Neighbours
+    ) -> Float[Tensor, "rows features"]:
+        """Sums over rows of `values`, which has no gradient."""
+        values = values.to(_working_type(values, self.edge.weight))
+        return _SumOverData.apply(values, neighbours, self.edge.weight, self.edge.bias)
+
+    def from_values(
+        self, values: Float[Tensor, "rows width features"], neighbours: Neighbours
+    ) -> Float[Tensor, "rows features"]:
+        """Sums over the neighbours' own `values`, already laid out beside each row."""
+        messages = torch.relu(values + self.edge(neighbours.attr.to(self.edge.weight.dtype)))
+        return (messages * neighbours.mask[..., None]).sum(1)
+
+
+class _SumOverData(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, values: Tensor, neighbours: Neighbours, weight: Tensor, bias: Tensor
+    ) -> Tensor:
+        if _can_fuse(values, neighbours):
+            from clew.hallucination.detectors.networks.fused import sum_messages
+
+            sums, slopes = sum_messages(values, neighbours, weight, bias)
+        else:
+            sums, slopes = _sum_in_pieces(values, neighbours, weight, bias)
+        ctx.save_for_backward(slopes)
+        return sums
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (slopes,) = ctx.saved_tensors
+        found = (slopes * grad[:, None]).sum(0, dtype=torch.float32)
+        return None, None, found[:-1].T, found[-1]
+
+
+def _sum_in_pieces(
+    values: Tensor, neighbours: Neighbours, weight: Tensor, bias: Tensor
+) -> tuple[Float[Tensor, "rows features"], Float[Tensor, "rows edge_features_and_one features"]]:
+    """The sums, and how they change with each column of `weight` and with `bias`."""
+    # Whom a row does not have, it finds behind the last node: too low to pass the relu.
+    values = F.pad(values + bias.to(values.dtype), (0, 0, 0, 1), value=-torch.inf)
+    nodes = torch.where(neighbours.mask, neighbours.nodes, len(values) - 1)
+    attr, weight = neighbours.attr.to(values.dtype), weight.to(values.dtype)
+    given = F.pad(attr, (0, 1), value=1.0).transpose(1, 2)
+    sums = values.new_empty((len(nodes), values.shape[1]))
+    slopes = values.new_empty((len(nodes), given.shape[1], values.shape[1]))
+    for piece in _pieces(nodes, values):
+        messages = values.index_select(0, nodes[piece].flatten())
+        messages = messages.view(*nodes[piece].shape, values.shape[1])
+        if attr.shape[-1] == 1:
+            messages.addcmul_(attr[piece], weight[:, 0])
+        else:
+            messages += attr[piece] @ weight.T
+        torch.bmm(given[piece], (messages > 0).to(values.dtype), out=slopes[piece])
+        torch.sum(messages.clamp_(min=0), 1, out=sums[piece])
+    return sums, slopes
+
+
+def _pieces(nodes: Tensor, values: Tensor) -> Iterator[slice]:
+    rows, width = nodes.shape
+    most = _CPU_PIECE_BYTES if values.device.type == "cpu" else _GPU_PIECE_BYTES
+    step = max(1, most // max(1, width * values.shape[1] * values.itemsize))
+    for start in range(0, rows, step):
+        yield slice(start, start + step)
+
+
+def _can_fuse(values: Tensor, neighbours: Neighbours) -> bool:
+    """One kernel does it all on a GPU, for edges that bear one number."""
+    return values.is_cuda and neighbours.attr.shape[-1] == 1 and _has_triton()
+
+
+@cache
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
+
+
+def _working_type(values: Tensor, weight: Tensor) -> torch.dtype:
+    """On a CPU single precision, which is quicker there for anything but matrix products."""
+    kind = values.device.type
+    if kind == "cpu" or not torch.is_autocast_enabled(kind):
+        return weight.dtype
+    return torch.get_autocast_dtype(kind)

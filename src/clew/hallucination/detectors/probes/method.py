@@ -1,0 +1,173 @@
+"""What a detection method is: fitted on the training answers, chosen on those for validation, and
+then a score for any answer (higher: more likely made up). Runs are alike for all of them.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from jaxtyping import Float
+
+from clew.errors import InputError, StoreError
+from clew.metrics import auroc
+
+Family = Literal["baseline", "no training", "probe", "network"]
+Scores = Float[np.ndarray, " answers"]
+
+
+class Features(Protocol):
+    """What a method reads: fields of the answers, split by split, in one order."""
+
+    @property
+    def fields(self) -> frozenset[str]: ...
+
+    @property
+    def labels(self) -> dict[str, np.ndarray]: ...
+
+    @property
+    def layers(self) -> int: ...
+
+    def read(self, field: str, split: str, *, layer: int | None = None) -> Any: ...
+
+
+class Scorer(Protocol):
+    """A score for every answer of a split, of the store it was fitted on or of another."""
+
+    @property
+    def parameters(self) -> int: ...
+
+    def score(self, data: Features, split: str) -> Scores: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fitted:
+    """A method after its training. `by_layer` are its rivals at every layer, for drawing;
+    `shared_seconds` is work it needed that had been done for another method already."""
+
+    scorer: Scorer
+    chosen: dict[str, Any] = field(default_factory=dict)
+    by_layer: Sequence[Scorer] = ()
+    shared_seconds: float = 0.0
+
+    @property
+    def parameters(self) -> int:
+        return self.scorer.parameters
+
+    def score(self, data: Features, split: str) -> Scores:
+        """Raises StoreError when a score is no number."""
+        scores = np.asarray(self.scorer.score(data, split), np.float32)
+        strange = np.flatnonzero(~np.isfinite(scores))
+        if len(strange):
+            raise StoreError(
+                f"{len(strange):,} of {len(scores):,} answers of the {split} split, e.g. number "
+                f"{strange[0]}, hold NaN or infinity where they are scored: make the samples "
+                f'again with "clew preprocess".'
+            )
+        return scores
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What a run of a method gave. `by_layer` holds AUROCs, those of "test" for drawing only;
+    `score_seconds` is what scoring the test split took, from reading its fields on."""
+
+    validation: Scores
+    test: Scores
+    parameters: int
+    chosen: dict[str, Any]
+    by_layer: dict[str, list[float]] | None
+    train_seconds: float
+    score_seconds: float
+
+
+class Method(Protocol):
+    """`needs` are the fields it reads, `also_reads` those that it takes where they are there;
+    `is_seeded` says that another seed gives other scores."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def title(self) -> str: ...
+
+    @property
+    def family(self) -> Family: ...
+
+    @property
+    def needs(self) -> tuple[str, ...]: ...
+
+    @property
+    def also_reads(self) -> tuple[str, ...]: ...
+
+    @property
+    def is_seeded(self) -> bool: ...
+
+    def fit(self, data: Features, *, seed: int) -> Fitted: ...
+
+    def run(self, data: Features, *, seed: int) -> Outcome: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe:
+    """A method that is one function from the features to what it learnt from them; only one that
+    is seeded is given the seed too."""
+
+    name: str
+    title: str
+    family: Family
+    needs: tuple[str, ...]
+    learn: Callable[..., Fitted]
+    is_seeded: bool = False
+    also_reads: tuple[str, ...] = ()
+
+    def fit(self, data: Features, *, seed: int) -> Fitted:
+        """Raises InputError for a missing field, or a split in which all answers are alike."""
+        missing = sorted({*self.needs} - data.fields)
+        if missing:
+            raise InputError(
+                f"{self.name} needs {', '.join(missing)}, which these answers do not have: leave "
+                f"it out, or capture and preprocess them again."
+            )
+        _refuse_one_class(data)
+        return self.learn(data, seed=seed) if self.is_seeded else self.learn(data)
+
+    def run(self, data: Features, *, seed: int) -> Outcome:
+        return run(self, data, seed=seed)
+
+
+def run(method: Method, data: Features, *, seed: int) -> Outcome:
+    """Fit the method, then score the answers that it did not learn from."""
+    start = perf_counter()
+    fitted = method.fit(data, seed=seed)
+    trained = perf_counter()
+    test = fitted.score(data, "test")
+    scored = perf_counter()
+    return Outcome(
+        validation=fitted.score(data, "validation"),
+        test=test,
+        parameters=fitted.parameters,
+        chosen=fitted.chosen,
+        by_layer=_layer_aurocs(fitted, data) if fitted.by_layer else None,
+        train_seconds=trained - start + fitted.shared_seconds,
+        score_seconds=scored - trained,
+    )
+
+
+def _layer_aurocs(fitted: Fitted, data: Features) -> dict[str, list[float]]:
+    return {
+        split: [auroc(data.labels[split], probe.score(data, split)) for probe in fitted.by_layer]
+        for split in ("validation", "test")
+    }
+
+
+def _refuse_one_class(data: Features) -> None:
+    for split in ("train", "validation"):
+        made_up = int(data.labels[split].sum())
+        if made_up in (0, len(data.labels[split])):
+            raise InputError(
+                f"{made_up:,} of the {len(data.labels[split]):,} answers of the {split} split are "
+                f"made up: a method needs right and made-up ones there. Capture more questions, or "
+                f"give that split a larger share."
+            )

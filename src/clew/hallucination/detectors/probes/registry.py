@@ -1,0 +1,137 @@
+"""The methods that are fitted without the engine, by name. A new one: its function, and a line."""
+
+from clew.hallucination.detectors.probes.fusion import SIGNALS, learn_fusion
+from clew.hallucination.detectors.probes.heads import (
+    DIAGONAL,
+    LOOKBACK,
+    learn_attention_score,
+    learn_lookback,
+)
+from clew.hallucination.detectors.probes.linear import STATES, learn_best_layer, learn_middle_layer
+from clew.hallucination.detectors.probes.method import Method, Probe
+from clew.hallucination.detectors.probes.saplma import learn_saplma
+from clew.hallucination.detectors.probes.semantic import learn_semantic_entropy
+from clew.hallucination.detectors.probes.spectra import (
+    LOG_DIAGONAL,
+    SPECTRUM,
+    learn_all_layers,
+    learn_attn_logdet,
+    learn_lapeigvals,
+)
+from clew.hallucination.detectors.probes.surface import learn_category, learn_length
+from clew.hallucination.detectors.probes.tokens import (
+    learn_mean_entropy,
+    learn_min_probability,
+    learn_perplexity,
+)
+
+_METHODS = (
+    Probe(
+        name="length",
+        title="Answer length",
+        family="baseline",
+        needs=("token_logprobs",),
+        learn=learn_length,
+    ),
+    Probe(
+        name="category",
+        title="Question category",
+        family="baseline",
+        needs=("category",),
+        learn=learn_category,
+    ),
+    Probe(
+        name="perplexity",
+        title="Perplexity",
+        family="no training",
+        needs=("token_logprobs",),
+        learn=learn_perplexity,
+    ),
+    Probe(
+        name="min_probability",
+        title="Minimum token probability",
+        family="no training",
+        needs=("token_logprobs",),
+        learn=learn_min_probability,
+    ),
+    Probe(
+        name="mean_entropy",
+        title="Mean token entropy",
+        family="no training",
+        needs=("token_entropies",),
+        learn=learn_mean_entropy,
+    ),
+    Probe(
+        name="semantic_entropy",
+        title="Semantic entropy",
+        family="no training",
+        needs=("samples", "question"),
+        learn=learn_semantic_entropy,
+    ),
+    Probe(
+        name="attention_score",
+        title="Attention score (LLM-Check)",
+        family="no training",
+        needs=(DIAGONAL, "token_logprobs"),
+        learn=learn_attention_score,
+    ),
+    Probe(
+        name="linear_probe",
+        title="Linear probe",
+        family="probe",
+        needs=(STATES,),
+        learn=learn_best_layer,
+    ),
+    Probe(
+        name="linear_probe_middle",
+        title="Linear probe, middle layer",
+        family="probe",
+        needs=(STATES,),
+        learn=learn_middle_layer,
+    ),
+    Probe(
+        name="linear_probe_pca",
+        title="Linear probe, all layers (PCA)",
+        family="probe",
+        needs=(STATES,),
+        learn=learn_all_layers,
+    ),
+    Probe(
+        name="saplma",
+        title="SAPLMA",
+        family="probe",
+        needs=(STATES,),
+        learn=learn_saplma,
+        is_seeded=True,
+    ),
+    Probe(
+        name="lapeigvals",
+        title="LapEigvals",
+        family="probe",
+        needs=(SPECTRUM,),
+        learn=learn_lapeigvals,
+    ),
+    Probe(
+        name="attn_logdet",
+        title="AttnLogDet",
+        family="probe",
+        needs=(LOG_DIAGONAL,),
+        learn=learn_attn_logdet,
+    ),
+    Probe(
+        name="lookback",
+        title="Lookback Lens",
+        family="probe",
+        needs=(LOOKBACK,),
+        learn=learn_lookback,
+    ),
+    Probe(
+        name="fusion",
+        title="Fusion (clew)",
+        family="probe",
+        needs=("sequence", "token_logprobs", "token_entropies"),
+        learn=learn_fusion,
+        also_reads=SIGNALS,
+    ),
+)
+PROBES: dict[str, Method] = {method.name: method for method in _METHODS}

@@ -1,0 +1,140 @@
+"""The networks that can be trained as detectors: one entry each, nothing else names them."""
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from torch import nn
+
+from clew.errors import InputError
+from clew.hallucination.detectors.kinds import SampleKind
+from clew.hallucination.detectors.networks import (
+    ActViTConfig,
+    ActViTDetector,
+    CharmConfig,
+    CharmDetector,
+    GNNLSTMConfig,
+    GNNLSTMDetector,
+    GVAELSTMConfig,
+    GVAELSTMDetector,
+    LSTMConfig,
+    LSTMDetector,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkKind:
+    """A network over the samples that `clew preprocess` makes; `name` is its folder and its flag.
+
+    `is_usual` is one that a run trains unless told otherwise.
+    """
+
+    name: str
+    title: str
+    samples: SampleKind
+    config: type[Any]
+    network: type[nn.Module]
+    is_usual: bool = True
+
+    def build(self, config: Any) -> nn.Module:
+        return self.network(config)
+
+    @property
+    def setting_names(self) -> set[str]:
+        return {field.name for field in fields(self.config)}
+
+
+NETWORKS = {
+    kind.name: kind
+    for kind in (
+        NetworkKind(
+            name="lstm",
+            title="LSTM",
+            samples="sequences",
+            config=LSTMConfig,
+            network=LSTMDetector,
+        ),
+        NetworkKind(
+            name="gnn_det",
+            title="GNN-det + LSTM",
+            samples="graphs",
+            config=GNNLSTMConfig,
+            network=GNNLSTMDetector,
+        ),
+        NetworkKind(
+            name="gvae",
+            title="GVAE + LSTM",
+            samples="graphs",
+            config=GVAELSTMConfig,
+            network=GVAELSTMDetector,
+        ),
+        NetworkKind(
+            name="charm",
+            title="CHARM",
+            samples="heads",
+            config=CharmConfig,
+            network=CharmDetector,
+            is_usual=False,
+        ),
+        NetworkKind(
+            name="act_vit",
+            title="ACT-ViT",
+            samples="grids",
+            config=ActViTConfig,
+            network=ActViTDetector,
+            is_usual=False,
+        ),
+    )
+}
+USUAL_NETWORKS = tuple(kind.name for kind in NETWORKS.values() if kind.is_usual)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkSettings:
+    """Sizes and weights of the networks; None is each network's own default."""
+
+    lstm_hidden: int | None = None
+    num_lstm_layers: int | None = None
+    dropout: float | None = None
+    gnn_hidden: int | None = None
+    latent_dim: int | None = None
+    kl_weight: float | None = None
+    reconstruction_weight: float | None = None
+
+    def given(self) -> dict[str, int | float]:
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+def find_networks(names: Iterable[str]) -> list[NetworkKind]:
+    """The networks of these names; raises InputError for one that there is not, or for none."""
+    wanted = list(names)
+    unknown = [name for name in wanted if name not in NETWORKS]
+    if unknown:
+        raise InputError(f'there is no network "{unknown[0]}": choose of {", ".join(NETWORKS)}.')
+    if not wanted:
+        flags = ", ".join(run_flag(name) for name in NETWORKS)
+        raise InputError(f"no network is left to train: give at least one of {flags}.")
+    return [NETWORKS[name] for name in wanted]
+
+
+def run_flag(name: str, *, off: bool = False) -> str:
+    """The flag of `clew train` that turns a network on, or off."""
+    return f"--{'no-' if off else ''}run-{name.replace('_', '-')}"
+
+
+def configure(kind: NetworkKind, sizes: dict[str, int], settings: NetworkSettings) -> Any:
+    """The network's config from the sizes of the data and what of the settings is meant for it."""
+    given = {**sizes, **settings.given()}
+    return kind.config(**{name: given[name] for name in kind.setting_names & given.keys()})
+
+
+def refuse_unused(settings: NetworkSettings, kinds: Iterable[NetworkKind]) -> None:
+    """Raises InputError for a setting that none of the networks has: it would do nothing."""
+    known = set().union(*(kind.setting_names for kind in kinds))
+    for name, value in settings.given().items():
+        if name not in known:
+            owners = [kind.name for kind in NETWORKS.values() if name in kind.setting_names]
+            raise InputError(
+                f"--{name.replace('_', '-')} {value} is a setting of {' and '.join(owners)}, "
+                f"which this run does not train: leave it out, or add {run_flag(owners[0])}."
+            )

@@ -1,0 +1,188 @@
+"""The splits that networks are trained, validated and tested on, and what is known of them."""
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from clew.engine import LoadSettings, OpenBatches
+from clew.errors import InputError
+from clew.hallucination.detectors.kinds import SampleKind
+from clew.hallucination.detectors.training.sources import DataSource
+from clew.hallucination.samples.reading.resident import ResidentSamples
+from clew.loading.buffers import BufferPool
+from clew.loading.lazy import LazyDataset
+from clew.loading.loader import Loader
+from clew.loading.order import Rank
+from clew.loading.reader import SampleReader
+from clew.loading.splits import SPLIT_NAMES
+from clew.storage.hashing import hash_text
+
+logger = logging.getLogger(__name__)
+
+# Samples go to the GPU for good when they leave most of its memory to the networks.
+_RESIDENT_SHARE = 0.3
+_HASH_LETTERS = 16
+_PURPOSE = {"train": "learn from", "validation": "choose on", "test": "measure on"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Balance:
+    """The samples of one split."""
+
+    right: int
+    made_up: int
+
+    @classmethod
+    def of(cls, labels: np.ndarray) -> "Balance":
+        made_up = int((labels > 0.5).sum())
+        return cls(right=len(labels) - made_up, made_up=made_up)
+
+    @property
+    def samples(self) -> int:
+        return self.right + self.made_up
+
+
+class DetectorSamples:
+    """The splits of one kind of samples, opened. Raises InputError when a split is empty or has
+    one class alone: nothing could be learnt from it, or measured on it."""
+
+    def __init__(self, source: DataSource, kind: SampleKind) -> None:
+        self._kind = kind
+        self.splits = {name: source.open(kind, name) for name in SPLIT_NAMES}
+        self.balance = {name: Balance.of(split.index.labels) for name, split in self.splits.items()}
+        refuse_thin(source.name, self.balance)
+        self._on_gpu: dict[str, ResidentSamples] = {}
+
+    @property
+    def positive_weight(self) -> float:
+        """What a made-up training sample must weigh for both classes to weigh the same."""
+        return self.balance["train"].right / self.balance["train"].made_up
+
+    def sizes(self) -> dict[str, int]:
+        """Those of the arrays, as the networks' configs name them."""
+        return read_sizes(self.splits["train"])
+
+    def describe(self) -> dict[str, Any]:
+        """Which questions these are, with which labels and in which splits: not where they lie."""
+        counts = {name: asdict(balance) for name, balance in self.balance.items()}
+        indices = {name: split.index for name, split in self.splits.items()}
+        questions = {name: (index.labels, index.question_ids) for name, index in indices.items()}
+        return {"questions": hash_questions(questions), **counts}
+
+    def hash_values(self) -> str:
+        """Changes with any value of the samples."""
+        shards = [shard.sha256 for reader in self._readers() for shard in reader.shards]
+        return hash_text(*shards)[:_HASH_LETTERS]
+
+    def open_later(self, split: str) -> OpenBatches:
+        """What the engine is given to open the batches of a split, in a size of its choice."""
+
+        return partial(self._open, split)
+
+    def open_whole(self, split: str, settings: LoadSettings) -> Loader:
+        """The batches of a split for this process alone, however many there are."""
+        return self._open(split, settings, Rank())
+
+    def _open(self, split: str, settings: LoadSettings, rank: Rank | None = None) -> Loader:
+        resident = self._bring_to_gpu(split, settings)
+        is_read = resident is None
+        return Loader(
+            self.splits[split] if resident is None else resident,
+            settings.batch_size,
+            shuffle=settings.shuffle,
+            seed=settings.seed,
+            num_workers=settings.num_workers if is_read else 0,
+            prefetch_factor=settings.prefetch_factor,
+            persistent_workers=settings.persistent_workers and is_read,
+            pin_memory=settings.pin_memory and is_read,
+            max_cache_batches=settings.max_cache_batches,
+            rank=rank,
+        )
+
+    def let_go(self) -> None:
+        """Give the GPU's memory back."""
+        self._on_gpu.clear()
+
+    def _bring_to_gpu(self, split: str, settings: LoadSettings) -> ResidentSamples | None:
+        """The samples on the GPU that is trained on, where they fit: they are read once for all
+        epochs. Who limits the open shards gets every batch from the files. Only batches for a GPU
+        are wanted in pinned memory."""
+        if not settings.pin_memory or settings.max_cache_batches is not None:
+            return None
+        if split not in self._on_gpu:
+            place = _own_gpu()
+            if not self._fit_on(place):
+                return None
+            self._on_gpu[split] = ResidentSamples(
+                self.splits[split], place, num_workers=max(1, settings.num_workers)
+            )
+        return self._on_gpu[split]
+
+    def _fit_on(self, place: torch.device) -> bool:
+        """Decided once for all splits."""
+        if self._on_gpu:
+            return True
+        size = sum(reader.manifest.bytes for reader in self._readers())
+        fits = size <= _RESIDENT_SHARE * torch.cuda.mem_get_info(place)[0]
+        where = f"are read to {place} once" if fits else "stay in their files: the GPU is too small"
+        logger.info(f"the samples ({size / 1e9:,.1f} GB of {self._kind}) {where}")
+        return fits
+
+    def _readers(self) -> list[SampleReader]:
+        """Those of the stores behind the samples; graphs have their sequences beside them."""
+        samples = self.splits["train"].samples
+        beside = getattr(samples, "sequences", None)
+        return [samples.reader] if beside is None else [samples.reader, beside.reader]
+
+
+def read_sizes(dataset: LazyDataset) -> dict[str, int]:
+    """Sizes of the arrays of a sample (there is one at least), as the networks' configs name
+    them."""
+    batch = dataset.samples.read_batch(np.zeros(1, np.int64), BufferPool())
+    named = {"input_dim": "sequence", "node_dim": "nodes", "edge_dim": "edge_attr"}
+    sizes = {size: batch[name].shape[-1] for size, name in named.items() if name in batch}
+    if "max_tokens" in batch:
+        sizes["layers"] = len(batch["nodes"]) // int(batch["node_counts"][0])
+    return sizes
+
+
+def _own_gpu() -> torch.device:
+    """That of this process: the engine has chosen it before batches are opened."""
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def hash_questions(splits: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> str:
+    """Of the labels and the question ids of every split."""
+    parts: list[str] = []
+    for name, (labels, question_ids) in splits.items():
+        parts += [name, np.packbits(labels > 0.5).tobytes().hex(), *map(str, question_ids)]
+    return hash_text(*parts)[:_HASH_LETTERS]
+
+
+def refuse_thin(
+    name: str, balance: Mapping[str, Balance], splits: Iterable[str] = SPLIT_NAMES
+) -> None:
+    """Raises InputError when one of the splits does not have both kinds of answers."""
+    thin = [split for split in splits if not (balance[split].right and balance[split].made_up)]
+    if not thin:
+        return
+    counts = ", ".join(
+        f"{split} {of.samples:,} ({of.right:,} right, {of.made_up:,} made up)"
+        for split, of in balance.items()
+    )
+    raise InputError(
+        f'the {thin[0]} split of "{name}" {_lacking(balance[thin[0]])}: without '
+        f"both kinds there is nothing to {_PURPOSE[thin[0]]}. Its samples: {counts}. Use more "
+        f'questions, or run "clew preprocess" with another --score-threshold or --split.'
+    )
+
+
+def _lacking(counts: Balance) -> str:
+    if not counts.samples:
+        return "is empty"
+    return f"has none that are {'made up' if counts.right else 'right'}"

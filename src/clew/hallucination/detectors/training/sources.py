@@ -1,0 +1,184 @@
+"""Where the samples of a run come from: a folder of `clew preprocess`, or traces with their scores.
+
+Traces are labelled and split when they are opened, as `clew preprocess` does by default.
+"""
+
+import glob
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from clew.engine.together import first_does
+from clew.errors import InputError, StoreError
+from clew.hallucination.detectors.kinds import FORMS, STORES, SampleKind
+from clew.hallucination.detectors.registry import NetworkKind, run_flag
+from clew.hallucination.detectors.training.config import TrainRunConfig
+from clew.hallucination.samples.reading.grids import PreprocessedGrids
+from clew.hallucination.samples.reading.heads import PreprocessedHeads
+from clew.hallucination.samples.reading.preprocessed import (
+    PreprocessedGraphs,
+    PreprocessedSequences,
+)
+from clew.hallucination.samples.reading.raw import (
+    RawGraphs,
+    RawSequences,
+    RawTraces,
+    convert_pattern,
+)
+from clew.loading.lazy import LazyDataset
+from clew.loading.reader import Access
+from clew.loading.samples import Samples, SampleSource
+from clew.storage import read_manifest
+from clew.storage.manifest import MANIFEST_NAME
+
+logger = logging.getLogger(__name__)
+
+_DEFAULT_FOLDER = Path("preprocessed_data")
+_CONVERTED = "traces_store"
+_SOURCES: dict[SampleKind, Callable[..., SampleSource]] = {
+    "sequences": PreprocessedSequences,
+    "graphs": partial(PreprocessedGraphs, with_sequence=True, flat=True),
+    "heads": PreprocessedHeads,
+    "grids": PreprocessedGrids,
+}
+
+
+class DataSource(Protocol):
+    """Opens the splits of one set of samples."""
+
+    @property
+    def name(self) -> str:
+        """What to call it in a sentence."""
+
+    def open(self, kind: SampleKind, split: str) -> LazyDataset: ...
+
+    def refuse_missing(self, networks: list[NetworkKind]) -> None:
+        """Raises InputError when a network needs samples that are not there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreprocessedData:
+    """What `clew preprocess` wrote, or a store of samples that `clew convert` made."""
+
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        return str(self.folder)
+
+    def open(self, kind: SampleKind, split: str) -> LazyDataset:
+        return _lazy(_SOURCES[kind](folder=self.folder, split=split))
+
+    def refuse_missing(self, networks: list[NetworkKind]) -> None:
+        if not self.folder.exists():
+            raise InputError(
+                f'there is no folder "{self.folder}": make it with "clew preprocess", or say where '
+                f"the samples are with --preprocessed-dir (or the traces with --data-pattern)."
+            )
+        held = {store for store in STORES if _holds(self.folder, store)}
+        if not held:
+            self._explain_strange()
+            return
+        for store in STORES:
+            without = [n for n in networks if store in FORMS[n.samples].stores]
+            if without and store not in held:
+                raise InputError(_explain_missing(self.folder, store, without, networks))
+
+    def _explain_strange(self) -> None:
+        """Raises InputError for a folder that is no store; what a store holds, opening it tells."""
+        others = [path.parent for path in sorted(self.folder.glob(f"*/{MANIFEST_NAME}"))]
+        renames = [f'"{path}" to "{path.with_name(read_manifest(path).kind)}"' for path in others]
+        if renames:
+            raise InputError(
+                f'"{self.folder}" holds stores under other names than "sequences" and "graphs": '
+                f"rename {' and '.join(renames)}."
+            )
+        try:
+            read_manifest(self.folder)
+        except StoreError as error:
+            raise InputError(
+                f'{error} --preprocessed-dir is the folder that "clew preprocess" wrote.'
+            ) from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RawData:
+    """A store of traces and the file with their scores."""
+
+    store: Path
+    scores_file: Path
+    score_threshold: float
+
+    @property
+    def name(self) -> str:
+        return str(self.store)
+
+    def open(self, kind: SampleKind, split: str) -> LazyDataset:
+        traces = RawTraces(
+            store=self.store,
+            scores_file=self.scores_file,
+            score_threshold=self.score_threshold,
+            split=split,
+        )
+        if kind == "sequences":
+            return _lazy(RawSequences(traces=traces))
+        return _lazy(RawGraphs(traces=traces, with_sequence=True, flat=True))
+
+    def refuse_missing(self, networks: list[NetworkKind]) -> None:
+        """What is made of a trace at once is what the usual networks need."""
+        for network in networks:
+            if network.samples not in ("sequences", "graphs"):
+                raise InputError(
+                    f"{network.name} is not trained on traces directly: make samples of "
+                    f'"{self.store}" with "clew preprocess", and give --preprocessed-dir.'
+                )
+
+
+def open_source(config: TrainRunConfig) -> DataSource:
+    """Files of the older tools are turned into a store first; that of an earlier run is kept."""
+    if config.data_pattern is None or config.scores_file is None:
+        return PreprocessedData(folder=config.preprocessed_dir or _DEFAULT_FOLDER)
+    store = Path(config.data_pattern)
+    if glob.has_magic(config.data_pattern) or store.is_file():
+        store = config.output_dir / _CONVERTED
+        logger.info(f'{config.data_pattern} is turned into a store, "{store}"')
+        first_does(partial(convert_pattern, config.data_pattern, store))
+    return RawData(store=store, scores_file=config.scores_file, score_threshold=config.threshold)
+
+
+class _OpenedOnce:
+    """Opens samples once for each way of access. A plan in the making opens the batches again and
+    again, and reading the index of a large store takes longer than a batch."""
+
+    def __init__(self, source: SampleSource) -> None:
+        self._source = source
+        self._opened: dict[tuple[Access | None, int], Samples] = {}
+
+    def open(self, *, access: Access | None, max_open: int) -> Samples:
+        key = (access, max_open)
+        if key not in self._opened:
+            self._opened[key] = self._source.open(access=access, max_open=max_open)
+        return self._opened[key]
+
+
+def _lazy(source: SampleSource) -> LazyDataset:
+    return LazyDataset(_OpenedOnce(source))
+
+
+def _holds(folder: Path, kind: str) -> bool:
+    inner = folder / kind
+    store = inner if (inner / MANIFEST_NAME).exists() else folder
+    return (store / MANIFEST_NAME).exists() and read_manifest(store).kind == kind
+
+
+def _explain_missing(
+    folder: Path, store: str, without: list[NetworkKind], wanted: list[NetworkKind]
+) -> str:
+    *some, last = [network.name for network in without]
+    names = f"{', '.join(some)} and {last} need" if some else f"{last} needs"
+    leave_out = " ".join(run_flag(network.name, off=True) for network in without)
+    other_way = "" if without == wanted else f", or train without: {leave_out}"
+    return f'"{folder}" holds no {store}, which {names}: {STORES[store]}{other_way}.'

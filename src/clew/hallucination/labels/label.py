@@ -1,0 +1,158 @@
+"""Label a store: a score for every answer that can be scored, and what a person should look at."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+from clew.errors import InputError
+from clew.hallucination.labels.answers import Answer, open_traces, read_answers
+from clew.hallucination.labels.chat import ChatConfig
+from clew.hallucination.labels.examples import Examples, choose_examples
+from clew.hallucination.labels.judge import OnJudged, judge_answers
+from clew.hallucination.labels.methods import Method, match_answer
+from clew.hallucination.labels.rows import LabelledAnswer, write_rows
+from clew.storage import Manifest
+
+DEFAULT_THRESHOLD = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class CategoryShare:
+    """How many answers of a category there are, and how many of them are wrong."""
+
+    category: str
+    answers: int
+    wrong: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelResult:
+    """The rows of the scores file in the order of `global_example_id`, and what they say.
+
+    `left_out` are the question ids of answers that nothing could be compared with.
+    `written` is False where the file held these very rows already.
+    """
+
+    path: Path
+    rows: list[LabelledAnswer]
+    left_out: list[str]
+    score_threshold: float
+    categories: list[CategoryShare]
+    examples: Examples
+    planned_rows: int | None
+    written: bool
+
+    @property
+    def wrong(self) -> int:
+        return sum(row.score < self.score_threshold for row in self.rows)
+
+    @property
+    def wrong_share(self) -> float:
+        return self.wrong / len(self.rows)
+
+
+def label_store(
+    store: str | Path,
+    out: str | Path,
+    *,
+    method: Method = "alias",
+    judge: ChatConfig | None = None,
+    score_threshold: float = DEFAULT_THRESHOLD,
+    overwrite: bool = False,
+    on_judged: OnJudged | None = None,
+) -> LabelResult:
+    """Score the answers of a store of traces and write the scores file.
+
+    With `judge`, a model behind a chat address scores instead of `method`. Raises InputError if
+    no answer can be scored, or if `out` holds something else and `overwrite` is not given.
+    """
+    out = Path(out)
+    _check_settings(out, method, score_threshold)
+    reader = open_traces(Path(store))
+    left_out: list[str] = []
+    usable = _leave_out(read_answers(reader), left_out)
+    rows = _judge(usable, judge, out, on_judged) if judge else _score(usable, method)
+    if not rows:
+        raise InputError(_why_none(store, reader.manifest, len(left_out)))
+    rows.sort(key=lambda row: row.global_example_id)
+    return LabelResult(
+        path=out,
+        rows=rows,
+        left_out=left_out,
+        score_threshold=score_threshold,
+        categories=_count_categories(rows, score_threshold),
+        examples=choose_examples(rows, score_threshold),
+        planned_rows=reader.manifest.planned_rows,
+        written=write_rows(out, rows, overwrite=overwrite),
+    )
+
+
+def _check_settings(out: Path, method: str, score_threshold: float) -> None:
+    if method not in get_args(Method):
+        known = ", ".join(get_args(Method))
+        raise InputError(f'there is no method "{method}": use one of {known}.')
+    if out.is_dir():
+        raise InputError(f'"{out}" is a folder: give the name of the file to write with --out.')
+    if not 0 < score_threshold <= 1:
+        raise InputError(
+            f"score threshold {score_threshold:g} is not above 0 and at most 1: answers that "
+            "score below it count as wrong; 0.5 is usual."
+        )
+
+
+def _why_none(store: str | Path, manifest: Manifest, answers: int) -> str:
+    if not manifest.rows:
+        return f'"{store}" has no finished batch yet: capture answers with "clew extract" first.'
+    return (
+        f'none of the {answers:,} answers in "{store}" has accepted answers, so there is nothing '
+        "to compare them with: capture with questions that have an answer column, or make a file "
+        "with the columns question_id and score (1 right, 0 wrong) by other means."
+    )
+
+
+def _leave_out(answers: Iterable[Answer], left_out: list[str]) -> Iterator[Answer]:
+    """The answers that can be scored; the question ids of the others go to `left_out`."""
+    for answer in answers:
+        if answer.accepted:
+            yield answer
+        else:
+            left_out.append(answer.question_id)
+
+
+def _score(answers: Iterable[Answer], method: Method) -> list[LabelledAnswer]:
+    matches = ((a, match_answer(method, a.text, a.accepted, a.question)) for a in answers)
+    return [LabelledAnswer.of(a, match.score, method, match.accepted) for a, match in matches]
+
+
+def _judge(
+    usable: Iterable[Answer], judge: ChatConfig, out: Path, on_judged: OnJudged | None
+) -> list[LabelledAnswer]:
+    """The judge does not say which accepted answer it had in mind: the one with the most words
+    in common is named."""
+    answers = list(usable)
+    if not answers:
+        return []
+    out.parent.mkdir(parents=True, exist_ok=True)
+    side_file = out.with_name(f"{out.name}.judged.jsonl")
+    scores = judge_answers(answers, judge, side_file, on_judged)
+    closest = (match_answer("token-f1", a.text, a.accepted, a.question).accepted for a in answers)
+    return [
+        LabelledAnswer.of(answer, score, f"judge {judge.model}", accepted)
+        for answer, score, accepted in zip(answers, scores, closest, strict=True)
+    ]
+
+
+def _count_categories(rows: Iterable[LabelledAnswer], threshold: float) -> list[CategoryShare]:
+    """By name; empty when the store has no categories."""
+    counts: dict[str, list[int]] = {}
+    for row in rows:
+        count = counts.setdefault(row.category or "", [0, 0])
+        count[0] += 1
+        count[1] += row.score < threshold
+    if set(counts) == {""}:
+        return []
+    return [
+        CategoryShare(category=name or "(none)", answers=answers, wrong=wrong)
+        for name, (answers, wrong) in sorted(counts.items())
+    ]

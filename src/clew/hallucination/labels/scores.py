@@ -1,0 +1,224 @@
+"""Read a scores file, the one `clew label` wrote or one that is there already, and use it."""
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from clew.errors import InputError
+from clew.hallucination.labels.table import EXAMPLE_COLUMN, ScoresTable
+from clew.storage.hashing import hash_file
+
+HigherIs = Literal["right", "made-up"]
+_NAMED = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scores:
+    """Scores from 0 (wrong) to 1 (right).
+
+    `by_example` has one for each (question_id, global_example_id) where the file tells answers
+    to the same question apart; questions with different ones are then not in `scores`.
+    `answers` has what was scored, where `clew label` wrote the file.
+    """
+
+    path: Path
+    scores: dict[str, float]
+    by_example: dict[tuple[str, int], float]
+    answers: dict[tuple[str, int], str]
+    notes: tuple[str, ...]
+    sha256: str
+
+    def match(self, question_ids: Sequence[str], example_ids: Sequence[int]) -> np.ndarray:
+        """The score of each answer as float32, NaN where the file has none."""
+        names = [name.strip() for name in question_ids]
+        keys: Iterator[Hashable] = iter(names)
+        known: Mapping[Any, float] = self.scores
+        if self.by_example:
+            keys = zip(names, map(int, example_ids), strict=True)
+            known = self.by_example
+        return np.array([known.get(key, np.nan) for key in keys], dtype=np.float32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatchedScores:
+    """`values` float32 with NaN where `missing`; `notes` are sentences for a person."""
+
+    values: np.ndarray
+    missing: np.ndarray
+    notes: tuple[str, ...]
+
+
+def read_scores(
+    path: str | Path,
+    *,
+    score_column: str | None = None,
+    higher_is: HigherIs | None = None,
+) -> Scores:
+    """Read a CSV with `question_id` and a score column; raises InputError naming the line.
+
+    The score is `score`, else `hallucination_score`, else the only other column of numbers. It
+    is turned (1 - value) where `higher_is` says "made-up", or the name has "halluc" in it.
+    """
+    table = ScoresTable(Path(path), score_column)
+    turned = _is_turned(table.score_column, higher_is)
+    found = _Found(table)
+    for line, row in table.rows():
+        found.add(line, row)
+    found.check()
+    if turned:
+        found.values = {key: 1.0 - value for key, value in found.values.items()}
+    return Scores(
+        path=table.path,
+        scores=_by_question(found.values) if table.example_place is not None else found.values,
+        by_example=found.values if table.example_place is not None else {},
+        answers=found.answers,
+        notes=(*_turned_notes(table, turned), *found.notes()),
+        sha256=hash_file(table.path),
+    )
+
+
+class _Found:
+    """The scores by key, a question's id or (id, example), with the line each came from."""
+
+    def __init__(self, table: ScoresTable) -> None:
+        self.table = table
+        self.values: dict[Any, float] = {}
+        self.answers: dict[Any, str] = {}
+        self._lines: dict[Any, int] = {}
+        self._doubles = 0
+        self._clashes: list[str] = []
+
+    def add(self, line: int, row: Sequence[str]) -> None:
+        table = self.table
+        key: Any = table.parse_id(line, row)
+        if table.example_place is not None:
+            key = key, table.parse_example(line, row, table.example_place)
+        score = table.parse_score(line, row)
+        if table.answer_place is not None:
+            self.answers[key] = row[table.answer_place]
+        before = self.values.setdefault(key, score)
+        first = self._lines.setdefault(key, line)
+        if first == line:
+            return
+        self._doubles += 1
+        if before != score:
+            name = key if isinstance(key, str) else f"{key[0]} (example {key[1]})"
+            self._clashes.append(f"{name} (lines {first} and {line}: {before:g} and {score:g})")
+
+    def check(self) -> None:
+        if not self.values:
+            raise InputError(
+                f"{self.table.path} has a header but no scores: "
+                f'label the store with "clew label STORE --out {self.table.path}".'
+            )
+        if self._clashes:
+            apart = "" if self.table.example_place is not None else _tell_apart()
+            raise InputError(
+                f"{self.table.path} has different scores for the same answer: "
+                f"{_some(self._clashes, '; ')}: keep one line of each{apart}."
+            )
+
+    def notes(self) -> tuple[str, ...]:
+        if not self._doubles:
+            return ()
+        lines = "1 line repeats" if self._doubles == 1 else f"{self._doubles:,} lines repeat"
+        return (f"{self.table.path}: {lines} a score that is there already",)
+
+
+def _tell_apart() -> str:
+    return f", or add a column {EXAMPLE_COLUMN} where a question was answered several times"
+
+
+def _is_turned(column: str, higher_is: HigherIs | None) -> bool:
+    return higher_is == "made-up" if higher_is else "halluc" in column
+
+
+def _turned_notes(table: ScoresTable, turned: bool) -> tuple[str, ...]:
+    if not turned:
+        return ()
+    return (
+        f"{table.path}: {table.score_column} is taken as higher = more made up, "
+        f"so the score is 1 - {table.score_column}",
+    )
+
+
+def _by_question(by_example: Mapping[tuple[str, int], float]) -> dict[str, float]:
+    scores: dict[str, float] = {}
+    unequal = set()
+    for (question_id, _), score in by_example.items():
+        if scores.setdefault(question_id, score) != score:
+            unequal.add(question_id)
+    return {name: score for name, score in scores.items() if name not in unequal}
+
+
+def require_scores(
+    scores: Scores,
+    question_ids: Sequence[str],
+    example_ids: Sequence[int],
+    *,
+    allow_missing: bool,
+) -> MatchedScores:
+    """The scores of a store's answers; raises InputError if some are missing and may not be,
+    or if the file has none of them at all."""
+    values = scores.match(question_ids, example_ids)
+    missing = np.isnan(values)
+    if missing.all():
+        raise InputError(_explain_none(scores, question_ids, example_ids))
+    names = [question_ids[place] for place in np.flatnonzero(missing).tolist()]
+    if names and not allow_missing:
+        raise InputError(
+            f"{len(names):,} of {len(values):,} answers have no score in {scores.path}, e.g. "
+            f'{_some(names)}: label the store again with "clew label STORE --out {scores.path}", '
+            "or leave them out with --skip-unlabelled."
+        )
+    return MatchedScores(values=values, missing=missing, notes=_shared_notes(scores, question_ids))
+
+
+def refuse_other_answers(
+    scores: Scores,
+    question_ids: Sequence[str],
+    example_ids: Sequence[int],
+    answers: Sequence[str | None],
+) -> None:
+    """Raises InputError when the file scores other answers: the ids of two stores that were
+    made of the same questions are the same."""
+    for name, number, answer in zip(question_ids, example_ids, answers, strict=True):
+        scored = scores.answers.get((name.strip(), number), answer or "")
+        if scored != (answer or ""):
+            raise InputError(
+                f"{scores.path} belongs to other answers than those of the store: {name} (example "
+                f'{number}) is "{scored:.60}" in the file and "{answer or "":.60}" in the store. '
+                f'Label this store with "clew label STORE --out ANOTHER.csv".'
+            )
+
+
+def _explain_none(scores: Scores, question_ids: Sequence[str], example_ids: Sequence[int]) -> str:
+    if not len(question_ids):
+        return "the store has no answers: there is nothing to look up in a scores file."
+    theirs, mine = next(iter(scores.scores or scores.by_example)), question_ids[0]
+    if scores.by_example:
+        name, number = next(iter(scores.by_example))
+        theirs, mine = f"{name}, example {number}", f"{mine}, example {example_ids[0]}"
+    return (
+        f"{scores.path} has no score for any answer of the store: the file has ids like "
+        f'"{theirs}", the store like "{mine}": give the file that belongs to the store, or '
+        'make one with "clew label".'
+    )
+
+
+def _shared_notes(scores: Scores, question_ids: Sequence[str]) -> tuple[str, ...]:
+    repeated = len(question_ids) - len(set(question_ids))
+    if scores.by_example or not repeated:
+        return ()
+    return (
+        f"{scores.path} has one score a question, but some questions have several answers "
+        f"({repeated:,} more answers than questions): they all get it",
+    )
+
+
+def _some(names: Sequence[str], between: str = ", ") -> str:
+    more = f"{between}and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
+    return between.join(names[:_NAMED]) + more

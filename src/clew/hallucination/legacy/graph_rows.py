@@ -1,0 +1,168 @@
+"""Old attention graphs, one a layer, as rows of a `graphs` store.
+
+A row keeps the layers of a sample one after the other: `nodes` and the edge columns are flat,
+`node_counts` and `edge_counts` say how many belong to each layer. Edges count the nodes of the
+whole sample from 0, so that a batch is built by adding one number a sample.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from jaxtyping import Float, Int
+
+from clew.hallucination.legacy.names import Inert
+from clew.hallucination.legacy.records import MalformedRecordError
+from clew.hallucination.legacy.sample_columns import (
+    build_row,
+    common_columns,
+    common_fields,
+    fill_lists,
+    narrow,
+)
+from clew.hallucination.legacy.samples import RowIds
+from clew.hallucination.traces.schema import shaped
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerGraph:
+    """The graph of one layer: token states (or their reduction), and attention as edges."""
+
+    nodes: Float[np.ndarray, "nodes features"]
+    edges: Int[np.ndarray, "2 edges"]
+    edge_attr: Float[np.ndarray, "edges edge_features"] | None
+
+
+class GraphFormat:
+    """Rows with the graphs of all layers; flat, with counts a layer."""
+
+    kind = "graphs"
+
+    def __init__(self, layers: int, features: int, edge_features: int) -> None:
+        self.layers, self.features, self.edge_features = layers, features, edge_features
+        self.notes: set[str] = set()
+        node, edge = pa.list_(pa.float16(), features), pa.int32()
+        fields = [
+            shaped("nodes", pa.list_(node), "nodes", features),
+            shaped("edge_source", pa.list_(edge), "edges"),
+            shaped("edge_target", pa.list_(edge), "edges"),
+            shaped("node_counts", pa.list_(pa.int32(), layers), layers),
+            shaped("edge_counts", pa.list_(pa.int32(), layers), layers),
+        ]
+        if edge_features:
+            attr = pa.list_(pa.list_(pa.float16(), edge_features))
+            fields.append(shaped("edge_attr", attr, "edges", edge_features))
+        self.schema = pa.schema([*common_fields(), *fields])
+
+    @classmethod
+    def fit(cls, samples: Sequence[Any]) -> "GraphFormat":
+        """The sizes that most samples have."""
+        sizes: Counter[tuple[int, int, int]] = Counter()
+        for sample in samples:
+            try:
+                sizes[_sizes_of(_read_graphs(sample["content"]))] += 1
+            except MalformedRecordError:
+                continue
+        if not sizes:
+            _read_graphs(samples[0]["content"])
+        return cls(*sizes.most_common(1)[0][0])
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        names = ("layers", "features", "edge_features")
+        return {"shape": {name: getattr(self, name) for name in names}}
+
+    def save(self, _store: Path) -> dict[str, str]:
+        """Nothing but its shards belongs to such a store."""
+        return {}
+
+    def row(self, sample: Mapping[str, Any], ids: RowIds) -> pa.RecordBatch:
+        """One row; raises MalformedRecordError when the sample does not fit the store."""
+        graphs = _read_graphs(sample["content"], self.notes)
+        wanted = (self.layers, self.features, self.edge_features)
+        if _sizes_of(graphs) != wanted:
+            raise MalformedRecordError(
+                "it has {} layers, {} features a node and {} an edge".format(*_sizes_of(graphs))
+                + ", the store has {}, {} and {}".format(*wanted)
+            )
+        columns = common_columns(sample, ids)
+        for name, values in self._flatten(graphs).items():
+            columns[name] = fill_lists(self.schema, name, values)
+        return build_row(self.schema, columns)
+
+    def _flatten(self, graphs: Sequence[LayerGraph]) -> dict[str, np.ndarray]:
+        node_counts = np.array([len(graph.nodes) for graph in graphs], np.int32)
+        firsts = np.cumsum(node_counts, dtype=np.int32) - node_counts
+        shifted = [graph.edges + first for graph, first in zip(graphs, firsts, strict=True)]
+        edges = np.concatenate(shifted, axis=1)
+        columns = {
+            "nodes": narrow(np.concatenate([graph.nodes for graph in graphs]), self.notes),
+            "edge_source": edges[0],
+            "edge_target": edges[1],
+            "node_counts": node_counts,
+            "edge_counts": np.array([graph.edges.shape[1] for graph in graphs], np.int32),
+        }
+        attr = [graph.edge_attr for graph in graphs if graph.edge_attr is not None]
+        if attr:
+            columns["edge_attr"] = narrow(np.concatenate(attr), self.notes)
+        return columns
+
+
+def _read_graphs(content: Any, notes: set[str] | None = None) -> list[LayerGraph]:
+    if not isinstance(content, list | tuple) or not content:
+        raise MalformedRecordError(f"it is a {type(content).__name__}, not a list over layers")
+    graphs = [_read_graph(graph, layer, notes) for layer, graph in enumerate(content)]
+    _sizes_of(graphs)
+    return graphs
+
+
+def _read_graph(graph: Any, layer: int, notes: set[str] | None) -> LayerGraph:
+    fields = _graph_fields(graph)
+    nodes: Any = fields.get("x")
+    edges: Any = fields.get("edge_index")
+    attr: Any = fields.get("edge_attr")
+    if not _is_array(nodes, 2, "f"):
+        raise MalformedRecordError(f"the graph of layer {layer} has no nodes x [nodes, features]")
+    if not _is_array(edges, 2, "i") or len(edges) != 2:
+        raise MalformedRecordError(f"the graph of layer {layer} has no edge_index [2, edges]")
+    if edges.size and not 0 <= edges.min() <= edges.max() < len(nodes):
+        raise MalformedRecordError(f"an edge of layer {layer} leads to a node that is not there")
+    if attr is not None:
+        attr = attr[:, None] if _is_array(attr, 1, "f") else attr
+        if not _is_array(attr, 2, "f") or len(attr) != edges.shape[1]:
+            raise MalformedRecordError(f"edge_attr of layer {layer} does not fit its edges")
+    if notes is not None:
+        for name, value in fields.items():
+            if value is not None and name not in ("x", "edge_index", "edge_attr"):
+                notes.add(f"the field {name!r:.60} of the old graphs was not taken over")
+    return LayerGraph(nodes=nodes, edges=edges.astype(np.int32), edge_attr=attr)
+
+
+def _graph_fields(graph: Any) -> Mapping[str, Any]:
+    """PyG 2 keeps a graph's tensors in a storage's mapping, PyG 1 in the object itself."""
+    state = graph.state if isinstance(graph, Inert) else graph
+    if isinstance(state, Mapping) and isinstance(state.get("_store"), Inert):
+        inner = state["_store"].state
+        state = inner.get("_mapping") if isinstance(inner, Mapping) else None
+    if not isinstance(state, Mapping):
+        raise MalformedRecordError(f"a layer is a {type(graph).__name__}, not a graph")
+    return state
+
+
+def _sizes_of(graphs: Sequence[LayerGraph]) -> tuple[int, int, int]:
+    """Layers, features a node, features an edge (0: edges have none)."""
+    sizes = {
+        (graph.nodes.shape[1], 0 if graph.edge_attr is None else graph.edge_attr.shape[1])
+        for graph in graphs
+    }
+    if len(sizes) != 1:
+        raise MalformedRecordError("its layers differ in the features of their nodes or edges")
+    return len(graphs), *sizes.pop()
+
+
+def _is_array(value: Any, ndim: int, kind: str) -> bool:
+    return isinstance(value, np.ndarray) and value.ndim == ndim and value.dtype.kind == kind

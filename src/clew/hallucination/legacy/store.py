@@ -1,0 +1,274 @@
+"""One store in the making: which source files are in it, which are left out and why."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from clew.errors import InputError, SettingsMismatchError
+from clew.hallucination.legacy.formats import Format, explain_no_rows, fit_format, open_format
+from clew.hallucination.legacy.records import MalformedRecordError
+from clew.hallucination.legacy.samples import RowIds, assign_ids, load_samples, nameless_id
+from clew.hallucination.legacy.sources import FileKind, Source
+from clew.hallucination.legacy.unpickle import explain_errors
+from clew.hallucination.traces.schema import Keep
+from clew.storage import Manifest, ShardEntry, ShardWriter, read_manifest, shard_name
+from clew.storage.hashing import hash_file
+from clew.storage.manifest import (
+    MANIFEST_NAME,
+    describe_in_schema,
+    update_manifest,
+    write_manifest,
+)
+from clew.storage.verify import expected_rows
+from clew.version import __version__
+
+COMMAND = "convert"
+# The older tools wrote batches of at most so many.
+_LEAST_ROWS_PER_SHARD = 500
+_RECORD_BATCH_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Skipped:
+    """A file, or one record of it, that is not in the store, and why."""
+
+    file: str
+    reason: str
+    record: int | None = None
+    question_id: str | None = None
+
+    def __str__(self) -> str:
+        if self.record is None:
+            return f"{self.file}: {self.reason}"
+        return f"{self.file}, record {self.record} ({self.question_id}): {self.reason}"
+
+
+class ConvertedStore:
+    """A store at `path` that files of one kind go into, one shard each."""
+
+    def __init__(self, path: Path, keep: Keep, files: Iterable[Path]) -> None:
+        self.path, self.keep = path, keep
+        self._names = {printable(file.name) for file in files}
+        self._format: Format | None = None
+        self._manifest: Manifest | None = None
+        self._skipped: dict[str, list[Skipped]] = {}
+        if (path / MANIFEST_NAME).exists():
+            self._manifest = read_manifest(path)
+            _check_origin(path, self._manifest, keep)
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """None as long as no file could be converted."""
+        return self._manifest
+
+    @property
+    def skipped(self) -> list[Skipped]:
+        """Everything left out, in earlier runs too; not files that were taken away since."""
+        earlier = [Skipped(**entry) for entry in self._manifest.skipped] if self._manifest else []
+        kept = [
+            skip
+            for skip in earlier
+            if skip.file not in self._skipped
+            and (skip.record is not None or skip.file in self._names)
+        ]
+        new = [skip for skips in self._skipped.values() for skip in skips]
+        return sorted([*kept, *new], key=lambda skip: (skip.file, skip.record or 0))
+
+    def has(self, source: Source) -> bool:
+        """Whether all of the file is in the store, and not only what a repair could save.
+
+        Raises SettingsMismatchError when the store has another content for it.
+        """
+        number = source.batch_number
+        entry = self._find_source(number)
+        if entry is None:
+            return False
+        with explain_errors(source.path):
+            sha256 = hash_file(source.path)
+        if entry["sha256"] != sha256:
+            raise SettingsMismatchError(
+                f'batch {number} of "{self.path}" was converted from '
+                f'"{entry["file"]}" (SHA-256 {entry["sha256"][:12]}...), and "{source.path}" has '
+                f"other content: put that file back, or choose another --out."
+            )
+        assert self._manifest is not None
+        shard = self._manifest.shard(number)
+        whole = shard is not None and shard.rows >= expected_rows(self._manifest).get(number, 0)
+        return whole and (self.path / shard_name(number)).exists()
+
+    def skip(self, path: Path, reason: str) -> None:
+        name = printable(path.name)
+        self._skipped[name] = [Skipped(file=name, reason=printable(reason))]
+
+    def convert(self, source: Source, file_kind: FileKind) -> None:
+        """Write the file's shard; raises InputError when it cannot be used."""
+        with explain_errors(source.path):
+            sha256 = hash_file(source.path)
+        kind, samples = load_samples(source.path, file_kind)
+        form = self._choose_format(kind, samples, source.path)
+        assert self._manifest is not None
+        size = self._manifest.rows_per_shard
+        if len(samples) > size:
+            raise InputError(
+                f'"{source.path}" has {len(samples)} records, the store has room for {size} a '
+                f"batch (set by its first file): convert it alone, into another --out."
+            )
+        ids = assign_ids(samples, source.batch_number, size)
+        if any(row.question_id == nameless_id(row.global_example_id) for row in ids):
+            form.notes.add("records without a question id are named record_<global_example_id>")
+        name = printable(source.path.name)
+        origin = {
+            "batch_number": source.batch_number,
+            "file": name,
+            "sha256": sha256,
+            "records": len(samples),
+        }
+        entry, skips = self._write_shard(form, samples, ids, source, origin)
+        self._skipped[name] = skips
+        self._enter(form, origin, entry)
+
+    def close(self) -> None:
+        """Enter into the manifest what was skipped since the last shard."""
+        if self._manifest is not None:
+            self._change(lambda manifest: manifest)
+
+    def _choose_format(self, kind: str, samples: Sequence[Any], path: Path) -> Format:
+        if self._manifest is None:
+            form = fit_format(kind, samples, self.keep, path)
+            self._begin(form, len(samples))
+            self._format = form
+        assert self._manifest is not None
+        if kind != self._manifest.kind:
+            raise InputError(
+                f'"{path}" holds {kind}, the files before it hold {self._manifest.kind}: put the '
+                f"two kinds into folders of their own."
+            )
+        if self._format is None:
+            self._format = open_format(kind, self.path, self._manifest.settings)
+        return self._format
+
+    def _begin(self, form: Format, rows: int) -> None:
+        self._manifest = Manifest(
+            kind=form.kind,
+            settings={"command": COMMAND, **form.settings, "sources": []},
+            rows_per_shard=max(_LEAST_ROWS_PER_SHARD, rows),
+            planned_rows=None,
+            files=form.save(self.path),
+            clew_version=__version__,
+        )
+        write_manifest(self.path, self._manifest)
+
+    def _write_shard(
+        self,
+        form: Format,
+        samples: Sequence[Any],
+        ids: Sequence[RowIds],
+        source: Source,
+        origin: Mapping[str, Any],
+    ) -> tuple[ShardEntry, list[Skipped]]:
+        self._drop_leftovers(source.batch_number)
+        schema = self._describe_shard(form, origin)
+        skips: list[Skipped] = []
+        writer: ShardWriter | None = None
+        try:
+            for batch in _join_rows(_make_rows(form, samples, ids, origin["file"], skips)):
+                writer = writer or ShardWriter(
+                    self.path, source.batch_number, schema, id_column="global_example_id"
+                )
+                writer.write(batch)
+        except BaseException:
+            if writer is not None:
+                writer.abandon()
+            raise
+        if writer is None:
+            raise explain_no_rows(source.path, len(samples), skips[0].reason)
+        return writer.finish(), skips
+
+    def _describe_shard(self, form: Format, origin: Mapping[str, Any]) -> pa.Schema:
+        """A shard names its own source; a lost manifest gets all of them from all shards."""
+        assert self._manifest is not None
+        settings = {**self._manifest.settings, "sources": [origin]}
+        return describe_in_schema(form.schema, replace(self._manifest, settings=settings))
+
+    def _drop_leftovers(self, batch_number: int) -> None:
+        """What a broken run left could stem from another source; it is quickly made again."""
+        for ending in (".arrow", ".arrow.part", ".arrow.recovered"):
+            path = (self.path / shard_name(batch_number)).with_suffix(ending)
+            path.unlink(missing_ok=True)
+
+    def _enter(self, form: Format, origin: Mapping[str, Any], entry: ShardEntry) -> None:
+        """Shard and source in one step: a shard without its source would be made again."""
+        number = entry.batch_number
+
+        def enter(manifest: Manifest) -> Manifest:
+            shards = [s for s in manifest.shards if s.batch_number != number] + [entry]
+            known = manifest.settings["sources"]
+            sources = [s for s in known if s["batch_number"] != number] + [origin]
+            return replace(
+                manifest,
+                shards=tuple(sorted(shards, key=lambda s: s.batch_number)),
+                settings={
+                    **manifest.settings,
+                    "sources": sorted(sources, key=lambda s: s["batch_number"]),
+                },
+                notes=tuple(sorted({*manifest.notes, *form.notes})),
+            )
+
+        self._change(enter)
+
+    def _change(self, change: Callable[[Manifest], Manifest]) -> None:
+        skipped = tuple(asdict(skip) for skip in self.skipped)
+        self._manifest = update_manifest(
+            self.path, lambda manifest: replace(change(manifest), skipped=skipped)
+        )
+
+    def _find_source(self, batch_number: int) -> Mapping[str, Any] | None:
+        if self._manifest is None or self._manifest.shard(batch_number) is None:
+            return None
+        sources = self._manifest.settings["sources"]
+        return next((s for s in sources if s["batch_number"] == batch_number), None)
+
+
+def printable(text: str) -> str:
+    """Text that JSON can hold; names of files need not be UTF-8."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _make_rows(
+    form: Format, samples: Sequence[Any], ids: Sequence[RowIds], file: str, skips: list[Skipped]
+) -> Iterator[pa.RecordBatch]:
+    for index, (sample, row_ids) in enumerate(zip(samples, ids, strict=True)):
+        try:
+            yield form.row(sample, row_ids)
+        except MalformedRecordError as error:
+            named = row_ids.question_id
+            skips.append(Skipped(file=file, reason=str(error), record=index, question_id=named))
+
+
+def _join_rows(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Rows together in record batches of a good size for reading, small beside the memory."""
+    waiting: list[pa.RecordBatch] = []
+    for row in rows:
+        waiting.append(row)
+        if sum(batch.nbytes for batch in waiting) >= _RECORD_BATCH_BYTES:
+            yield pa.concat_batches(waiting)
+            waiting = []
+    if waiting:
+        yield pa.concat_batches(waiting)
+
+
+def _check_origin(store: Path, manifest: Manifest, keep: Keep) -> None:
+    settings = manifest.settings
+    if settings.get("command") != COMMAND:
+        raise SettingsMismatchError(
+            f'"{store}" is a store of {manifest.kind} that "clew convert" did not write: choose '
+            f"another --out."
+        )
+    if settings.get("keep", keep) != keep:
+        raise SettingsMismatchError(
+            f'"{store}" was begun with --keep {settings["keep"]}, now --keep {keep} is asked for: '
+            f"go on with --keep {settings['keep']}, or choose another --out."
+        )

@@ -1,0 +1,174 @@
+"""Questions from a local file: JSON, JSON lines, CSV, TSV, Parquet or Arrow."""
+
+import csv
+import gzip
+import json
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TextIO, cast
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from clew.errors import InputError
+from clew.hallucination.questions.records import (
+    Collector,
+    QuestionSet,
+    Row,
+    first_line,
+    plain_fields,
+    useful_columns,
+)
+
+_BATCH_ROWS = 1024
+# Columns beside the question may hold whole articles; csv would refuse more than 131,072.
+csv.field_size_limit(1 << 30)
+
+
+def load_file(path: Path, limit: int | None) -> QuestionSet:
+    """The first `limit` questions of a file, or all. Raises InputError if it cannot be used."""
+    ending = file_ending(path)
+    if ending not in READERS:
+        raise InputError(
+            f'{path}: the ending "{ending}" is not understood: use one of {", ".join(READERS)}'
+        )
+    collector = Collector(path.name[: -len(ending)], limit)
+    try:
+        for row in READERS[ending](path):
+            collector.add_row(row)
+    except UnicodeDecodeError as error:
+        byte = error.object[error.start]
+        raise InputError(
+            f"{path} is not UTF-8 text (found the byte 0x{byte:02x}): save it as UTF-8"
+        ) from error
+    except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
+        raise InputError(
+            f"{path} cannot be read as {ending} ({first_line(error)}): check the file"
+        ) from error
+    return collector.finish(path.name)
+
+
+def file_ending(path: Path) -> str:
+    """What the file is by its name, such as ".csv" or ".jsonl.gz"."""
+    endings = [ending.lower() for ending in path.suffixes[-2:]]
+    return "".join(endings) if endings[-1:] == [".gz"] else "".join(endings[-1:])
+
+
+def _open_text(path: Path) -> TextIO:
+    """Text with or without a byte order mark, line ends as they are (csv wants them so)."""
+    if path.suffix.lower() == ".gz":
+        return cast(TextIO, gzip.open(path, "rt", encoding="utf-8-sig", newline=""))
+    return path.open(encoding="utf-8-sig", newline="")
+
+
+def _read_json_lines(path: Path) -> Iterator[Row]:
+    number = 0
+    with _open_text(path) as file:
+        for line_number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            where = f"line {line_number}"
+            try:
+                yield Row(number=number, where=where, record=json.loads(line))
+            except (ValueError, RecursionError) as error:
+                yield Row(number=number, where=where, problem=f"it is not JSON ({error})")
+            # A broken line counts, so that mending it changes the id of no other record.
+            number += 1
+
+
+def _read_json(path: Path) -> Iterator[Row]:
+    with _open_text(path) as file:
+        text = file.read()
+    try:
+        records = json.loads(text) if text.strip() else []
+    except (ValueError, RecursionError) as error:
+        if getattr(error, "msg", "") != "Extra data":
+            raise InputError(f"{path} is not JSON ({error}): repair it or save it anew") from error
+        # Many .json files hold one record a line.
+        yield from _read_json_lines(path)
+        return
+    if isinstance(records, dict):
+        fields = plain_fields(records)
+        records = fields.get("data", fields.get("questions"))
+    if not isinstance(records, list):
+        raise InputError(f'{path} holds no list of records: write [...] or {{"data": [...]}}')
+    for number, record in enumerate(records):
+        yield Row(number=number, where=f"row {number + 1}", record=record)
+
+
+def _read_csv(path: Path) -> Iterator[Row]:
+    delimiter = "\t" if ".tsv" in file_ending(path) else ","
+    with _open_text(path) as file:
+        # Strict, since a quote that is never closed would silently swallow the rest of the file.
+        lines = csv.reader(file, delimiter=delimiter, strict=True)
+        header: list[str] | None = None
+        number, last_line = 0, 0
+        while True:
+            where, first_line = f"row {number + 1}", last_line + 1
+            try:
+                cells = next(lines, None)
+                last_line = lines.line_num
+            except csv.Error as error:
+                last_line = lines.line_num
+                problem = f"lines {first_line} to {last_line} are not CSV ({error})"
+                yield Row(number=number, where=where, problem=problem)
+                number += 1
+                continue
+            if cells is None:
+                return
+            if not any(map(str.strip, cells)):
+                continue
+            if header is None:
+                header = cells
+                continue
+            yield _csv_row(number, where, header, cells)
+            number += 1
+
+
+def _csv_row(number: int, where: str, header: list[str], cells: list[str]) -> Row:
+    if len(cells) > len(header):
+        problem = f"it has {len(cells)} cells for {len(header)} columns (a comma without quotes?)"
+        return Row(number=number, where=where, problem=problem)
+    return Row(number=number, where=where, record=dict(zip(header, cells, strict=False)))
+
+
+def _read_parquet(path: Path) -> Iterator[Row]:
+    with pq.ParquetFile(path) as file:
+        columns = useful_columns(path.name, file.schema_arrow.names)
+        yield from _batch_rows(file.iter_batches(batch_size=_BATCH_ROWS, columns=columns))
+
+
+def _read_arrow(path: Path) -> Iterator[Row]:
+    with pa.memory_map(str(path)) as source:
+        batches: Iterable[pa.RecordBatch]
+        try:
+            reader = pa.ipc.open_file(source)
+            batches = map(reader.get_batch, range(reader.num_record_batches))
+        except pa.ArrowInvalid:  # the stream format, which Hugging Face writes
+            source.seek(0)
+            batches = reader = pa.ipc.open_stream(source)
+        columns = useful_columns(path.name, reader.schema.names)
+        yield from _batch_rows(batch.select(columns) for batch in batches)
+
+
+def _batch_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
+    number = 0
+    for batch in batches:
+        for start in range(0, batch.num_rows, _BATCH_ROWS):
+            for record in batch.slice(start, _BATCH_ROWS).to_pylist():
+                yield Row(number=number, where=f"row {number + 1}", record=record)
+                number += 1
+
+
+READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
+    ".jsonl": _read_json_lines,
+    ".json": _read_json,
+    ".csv": _read_csv,
+    ".tsv": _read_csv,
+    ".parquet": _read_parquet,
+    ".arrow": _read_arrow,
+    ".jsonl.gz": _read_json_lines,
+    ".csv.gz": _read_csv,
+    ".tsv.gz": _read_csv,
+}

@@ -1,0 +1,128 @@
+"""Questions from a folder of data or from the Hugging Face hub, read with `datasets`."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from clew.errors import InputError
+from clew.hallucination.questions.records import (
+    Collector,
+    QuestionSet,
+    Row,
+    first_line,
+    plain_name,
+    useful_columns,
+)
+from clew.storage.hashing import hash_text
+
+_PREFERRED_SPLITS = ("train", "validation", "dev", "test")
+
+
+def load_dataset(base: str, names: list[str], limit: int | None, *, from_hub: bool) -> QuestionSet:
+    """The first `limit` questions of a data set, or all; `names` is [split] or [config, split].
+
+    `base` is a folder, or an id on the hub. Raises InputError if it cannot be loaded.
+    """
+    label = base if from_hub else Path(base).resolve().name
+    try:
+        if from_hub:
+            _check_hub_answers(base)
+        splits, config, split, revision = _open_splits(base, names)
+        name = ":".join(filter(None, (label, config, split)))
+        collector = Collector(label.split("/")[-1], limit)
+        for row in _dataset_rows(name, splits[split]):
+            collector.add_row(row)
+            # What lies here is read to its end for the hash, the hub no further than needed.
+            if from_hub and collector.full:
+                break
+    except InputError:
+        raise
+    except Exception as error:  # `datasets` raises a dozen unrelated kinds
+        raise InputError(_why_not_loaded(":".join((base, *names)), from_hub, error)) from error
+    return collector.finish(name, hash_text(base, config, split, revision) if from_hub else None)
+
+
+def _check_hub_answers(hub_id: str) -> None:
+    """Ask for the file that `datasets` asks for first, which it would try six times in 23 s."""
+    import datasets
+    from huggingface_hub import constants, hf_hub_url, is_offline_mode
+    from huggingface_hub.utils import http_backoff
+
+    if datasets.config.HF_HUB_OFFLINE or is_offline_mode() or _is_cached(hub_id):
+        return
+    url = hf_hub_url(
+        hub_id,
+        datasets.config.REPOCARD_FILENAME,
+        repo_type="dataset",
+        endpoint=datasets.config.HF_ENDPOINT,
+    )
+    # Any reply will do, an error too: what it means is for `datasets` to say.
+    http_backoff(
+        "HEAD",
+        url,
+        max_retries=1,
+        retry_on_status_codes=(),
+        timeout=constants.HF_HUB_ETAG_TIMEOUT,
+    )
+
+
+def _is_cached(hub_id: str) -> bool:
+    """Whether `datasets` has a copy of its own, which it uses when the hub is out of reach."""
+    import datasets
+
+    cache = Path(datasets.config.HF_DATASETS_CACHE).expanduser()
+    names = [folder.name for folder in cache.iterdir()] if cache.is_dir() else []
+    # The folder of "rajpurkar/SquadV2" is "rajpurkar___squad_v2".
+    return plain_name(hub_id) in map(plain_name, names)
+
+
+def _why_not_loaded(spec: str, from_hub: bool, error: Exception) -> str:
+    if not from_hub:
+        return (
+            f"folder {spec} cannot be read as a data set ({first_line(error)}): "
+            'give a file in it, or check ":config:split"'
+        )
+    return (
+        f'data set "{spec}" could not be loaded from the Hugging Face hub, and there is no such '
+        f'file or folder here ({first_line(error)}): check "name:config:split", the network and '
+        "HF_HUB_OFFLINE, or give a local file (.jsonl, .csv, .parquet)"
+    )
+
+
+def _open_splits(base: str, names: list[str]) -> tuple[Mapping[str, Any], str, str, str]:
+    """All splits of a data set (nothing is read yet), the config, the split meant, the revision."""
+    # Here, since it takes seconds to import.
+    import datasets
+
+    if any(Path(base, mark).exists() for mark in ("dataset_dict.json", "state.json")):
+        saved = datasets.load_from_disk(base)
+        splits = (
+            saved if isinstance(saved, datasets.DatasetDict) else {str(saved.split or ""): saved}
+        )
+        if len(names) > 1 and names[0]:
+            raise InputError(f'{base} has no configs: leave "{names[0]}" away')
+        return splits, "", _choose_split(base, splits, names[-1] if names else ""), ""
+    config, split = names if len(names) == 2 else ("", "".join(names))
+    if not config and split and split in datasets.get_dataset_config_names(base):
+        config, split = split, ""
+    builder = datasets.load_dataset_builder(base, config or None)
+    # Streaming: files are opened as rows are asked for, and nothing is copied into a cache.
+    splits = builder.as_streaming_dataset()
+    config = "" if builder.config.name == "default" else builder.config.name
+    return splits, config, _choose_split(base, splits, split), str(builder.hash)
+
+
+def _choose_split(base: str, splits: Mapping[str, Any], wanted: str) -> str:
+    """The split named; else the only one, or the one that is most likely to be large."""
+    if wanted and wanted not in splits:
+        raise InputError(f'{base} has no split "{wanted}": use one of {", ".join(splits)}')
+    preferred = [name for name in (wanted, *_PREFERRED_SPLITS, *splits) if name in splits]
+    return preferred[0]
+
+
+def _dataset_rows(name: str, rows: Any) -> Iterator[Row]:
+    # A stream of loose files may not know its columns before it is read.
+    if rows.column_names is not None:
+        rows = rows.select_columns(useful_columns(name, rows.column_names))
+    for number, record in enumerate(rows):
+        yield Row(number=number, where=f"row {number + 1}", record=record)

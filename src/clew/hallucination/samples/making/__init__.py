@@ -1,0 +1,16 @@
+"""From traces and labels to samples: sequences over layers, graphs of attention, answers."""
+
+from clew.hallucination.samples.making.config import PreprocessConfig
+from clew.hallucination.samples.making.preprocess import PreprocessResult, preprocess_store
+from clew.hallucination.samples.making.reporter import LoggingReporter, Reporter
+from clew.hallucination.samples.making.summary import SamplesSummary, summarize_samples
+
+__all__ = [
+    "LoggingReporter",
+    "PreprocessConfig",
+    "PreprocessResult",
+    "Reporter",
+    "SamplesSummary",
+    "preprocess_store",
+    "summarize_samples",
+]

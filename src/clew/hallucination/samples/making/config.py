@@ -1,0 +1,58 @@
+"""What a user can ask of preprocessing."""
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from clew.errors import InputError
+from clew.loading.splits import Shares
+
+Kind = Literal["sequences", "graphs", "answers", "heads"]
+KINDS: tuple[Kind, ...] = ("sequences", "graphs", "answers", "heads")
+SplitBy = Literal["question", "file"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreprocessConfig:
+    """Settings of `preprocess_store`; None for `top_k` and `node_dim` means all that is stored.
+    "heads" are made only of traces that hold the full attention maps."""
+
+    store: Path
+    scores_file: Path
+    out: Path
+    score_threshold: float = 0.5
+    attn_threshold: float = 0.0
+    top_k: int | None = None
+    node_dim: int | None = None
+    shares: Shares = field(default_factory=Shares)
+    split_by: SplitBy = "question"
+    kinds: tuple[Kind, ...] = KINDS
+    workers: int | None = None
+    skip_unlabelled: bool = False
+    score_column: str | None = None
+    higher_is: Literal["right", "made-up"] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.kinds:
+            flags = ", ".join(f"--no-{kind}" for kind in KINDS)
+            raise InputError(f"{flags} together leave nothing to make: leave one of them out.")
+        for name in ("score_threshold", "attn_threshold"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise InputError(
+                    f"{_option(name)} {getattr(self, name):g} makes no sense: give a number from "
+                    f"0 to 1."
+                )
+        for name in ("top_k", "node_dim", "workers"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InputError(f"{_option(name)} {value} makes no sense: it must be at least 1.")
+
+    def count_workers(self, jobs: int) -> int:
+        """As many as asked for, or one a core; never more than there is work for."""
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        return max(1, min(self.workers or cores or 1, jobs))
+
+
+def _option(name: str) -> str:
+    return "--" + name.replace("_", "-")

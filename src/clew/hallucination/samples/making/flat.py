@@ -1,0 +1,56 @@
+"""List columns of Arrow as the flat numpy arrays that they are, and the way back."""
+
+import numpy as np
+import pyarrow as pa
+from jaxtyping import Int
+
+from clew.storage.reader import is_list
+
+
+def flat(column: pa.Array) -> np.ndarray:
+    """All values of a column without missing ones, without copying."""
+    while is_list(column.type):
+        column = column.flatten()
+    return column.to_numpy(zero_copy_only=True)
+
+
+def lengths(column: pa.Array) -> Int[np.ndarray, " rows"]:
+    """How many items each row has; a missing one has none."""
+    found = column.value_lengths().fill_null(0)
+    return found.to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def split_rows(column: pa.Array, parts: int, tokens: Int[np.ndarray, " rows"]) -> list[np.ndarray]:
+    """A view `[parts, tokens, ...]` of each row: one part a layer, or a layer and head."""
+    values = flat(column)
+    width = column.type.value_type
+    items = (width.list_size,) if pa.types.is_fixed_size_list(width) else ()
+    ends = np.cumsum(parts * tokens).tolist()
+    values = values.reshape(-1, *items)
+    return [
+        values[end - parts * count : end].reshape(parts, count, *items)
+        for end, count in zip(ends, tokens.tolist(), strict=True)
+    ]
+
+
+def as_fixed(values: np.ndarray) -> pa.Array:
+    """One row for each of `[rows, ...]`."""
+    column = pa.array(np.ascontiguousarray(values).reshape(-1))
+    for size in reversed(values.shape[1:]):
+        column = pa.FixedSizeListArray.from_arrays(column, size)
+    return column
+
+
+def as_ragged(values: np.ndarray, counts: np.ndarray) -> pa.Array:
+    """`counts[r]` items of `[items, ...]` for row r."""
+    offsets = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+    items = as_fixed(values) if values.ndim > 1 else pa.array(np.ascontiguousarray(values))
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), items)
+
+
+def fixed_type(*shape: int) -> pa.DataType:
+    """The type of a column whose rows are float16 of that shape."""
+    kind = pa.float16()
+    for size in reversed(shape):
+        kind = pa.list_(kind, size)
+    return kind

@@ -1,0 +1,93 @@
+"""Join traces with their scores, and hold them against what is stored already."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Bool, Float32
+
+from clew.errors import SettingsMismatchError
+from clew.hallucination.labels import Scores, refuse_other_answers, require_scores
+from clew.hallucination.samples.making.source import ShardTable
+from clew.hallucination.samples.making.store import SampleStore
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelledShard:
+    """A trace shard's small columns with the score of every row, NaN where there is none."""
+
+    table: ShardTable
+    scores: Float32[np.ndarray, " rows"]
+    labels: Float32[np.ndarray, " rows"]  # 1 made up, 0 right
+
+    @property
+    def labelled(self) -> Bool[np.ndarray, " rows"]:
+        return ~np.isnan(self.scores)
+
+
+def label_shards(
+    tables: Sequence[ShardTable],
+    scores: Scores,
+    *,
+    threshold: float,
+    skip_unlabelled: bool = False,
+) -> tuple[list[LabelledShard], tuple[str, ...]]:
+    """Every shard with its scores, and notes for a person; raises InputError for missing ones."""
+    question_ids = [name for table in tables for name in table.question_id]
+    example_ids = np.concatenate([table.global_example_id for table in tables]).tolist()
+    answers = [text for table in tables for text in table.answer]
+    refuse_other_answers(scores, question_ids, example_ids, answers)
+    matched = require_scores(scores, question_ids, example_ids, allow_missing=skip_unlabelled)
+    # Both in float32: 0.7 is not below 0.7.
+    labels = (matched.values < np.float32(threshold)).astype(np.float32)
+    ends = np.cumsum([table.entry.rows for table in tables])[:-1]
+    parts = zip(tables, np.split(matched.values, ends), np.split(labels, ends), strict=True)
+    shards = [LabelledShard(table=table, scores=s, labels=y) for table, s, y in parts]
+    return shards, matched.notes
+
+
+def describe_balance(shards: Sequence[LabelledShard], threshold: float) -> list[str]:
+    """A sentence when all answers are of one class: nothing can be learned from them."""
+    labels = np.concatenate([shard.labels[shard.labelled] for shard in shards])
+    if 0 < labels.sum() < len(labels):
+        return []
+    what = "made up (score below" if labels.all() else "right (score not below"
+    return [
+        f"all {len(labels):,} answers are {what} {threshold:g}): a detector cannot learn from one "
+        f"class alone. Look at the scores, or choose another --score-threshold."
+    ]
+
+
+def refuse_changed_scores(out: Path, store: SampleStore, shards: Sequence[LabelledShard]) -> None:
+    """Raises SettingsMismatchError when what is stored does not go with the traces or scores."""
+    by_number = {shard.table.entry.batch_number: shard for shard in shards}
+    for number in store.numbers():
+        if number not in by_number:
+            raise SettingsMismatchError(
+                f'"{store.path}" has samples of batch {number}, which the trace store does not '
+                f"have now: let it be made again first, or write to a new folder (--out)."
+            )
+        _refuse_changed_shard(out, store, by_number[number])
+
+
+def _refuse_changed_shard(out: Path, store: SampleStore, shard: LabelledShard) -> None:
+    table = shard.table
+    rows = {number: row for row, number in enumerate(table.global_example_id.tolist())}
+    stored = store.stored_rows(table.entry.batch_number)
+    columns = (stored.global_example_id.tolist(), stored.question_id, stored.score.tolist())
+    for number, question_id, before in zip(*columns, strict=True):
+        row = rows.get(number)
+        if row is None or table.question_id[row] != question_id:
+            now = None if row is None else table.question_id[row]
+            raise SettingsMismatchError(
+                f'"{store.path}" was made from other traces: example {number} is {question_id!r} '
+                f"in it and {now!r} in the trace store. Write to a new folder (--out)."
+            )
+        score = float(shard.scores[row])
+        if score != before:
+            now = "none" if np.isnan(score) else f"{score:g}"
+            raise SettingsMismatchError(
+                f'the score of {question_id} changed from {before:g} to {now} since "{out}" was '
+                f"begun: write to a new folder (--out)."
+            )

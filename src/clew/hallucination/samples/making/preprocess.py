@@ -1,0 +1,236 @@
+"""Turn a trace store and its scores into samples: check everything, write the shards, split."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int
+
+from clew.errors import InputError
+from clew.hallucination.labels import Scores, read_scores
+from clew.hallucination.samples.making.answers import answer_fields
+from clew.hallucination.samples.making.config import KINDS, Kind, PreprocessConfig
+from clew.hallucination.samples.making.heads import HEAD_THRESHOLD
+from clew.hallucination.samples.making.labelled import (
+    LabelledShard,
+    describe_balance,
+    label_shards,
+    refuse_changed_scores,
+)
+from clew.hallucination.samples.making.reporter import LoggingReporter, Reporter
+from clew.hallucination.samples.making.run import plan_jobs, refuse_if_disk_too_small, run_jobs
+from clew.hallucination.samples.making.shape import SampleShape
+from clew.hallucination.samples.making.shard import ShardJob
+from clew.hallucination.samples.making.source import NUMBERS, TraceSource
+from clew.hallucination.samples.making.splitting import previous_splits, split_samples
+from clew.hallucination.samples.making.store import SampleStore
+from clew.hallucination.samples.splits import (
+    SPLITS_FILE,
+    count_files,
+    count_labels,
+    find_thin_splits,
+    write_splits,
+)
+from clew.storage import Part, read_manifest, writer_lock
+from clew.storage.manifest import MANIFEST_NAME
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreprocessResult:
+    """What is in the folder now. `counts` has a row a split: samples right, samples made up."""
+
+    out: Path
+    samples: int
+    made: int
+    bytes: int
+    counts: Int[np.ndarray, "splits classes"]
+    skipped: tuple[dict[str, Any], ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def complete(self) -> bool:
+        """Whether all traces that have a score became samples."""
+        return all(skip["unlabelled"] for skip in self.skipped)
+
+
+def preprocess_store(
+    config: PreprocessConfig, reporter: Reporter | None = None
+) -> PreprocessResult:
+    """Write sequences, graphs, answers, heads and splits.csv; what an earlier run finished is kept.
+
+    Raises InputError, StoreError, SettingsMismatchError or DiskFullError before anything is
+    written, as far as the small columns can tell.
+    """
+    reporter = reporter or LoggingReporter()
+    source = TraceSource(config.store)
+    shape = choose_shape(config, source)
+    config = choose_kinds(config, shape)
+    _refuse_store_as_out(config.out)
+    scores = read_scores(
+        config.scores_file, score_column=config.score_column, higher_is=config.higher_is
+    )
+    shards, notes = label_shards(
+        source.read_tables(),
+        scores,
+        threshold=config.score_threshold,
+        skip_unlabelled=config.skip_unlabelled,
+    )
+    warnings = describe_balance(shards, config.score_threshold)
+    lacking = (*_describe_unfinished(source), *_describe_lacking(config, source))
+    for note in (*scores.notes, *notes, *lacking, *warnings):
+        reporter.say(note)
+    if config.split_by == "file":
+        count_files(len(shards), config.shares)
+    with _locked(config):
+        previous = previous_splits(config.out / SPLITS_FILE)
+        stores = _open_stores(config, source, shape, scores)
+        jobs = _plan_checked(config, source, shards, shape, stores)
+        made = run_jobs(jobs, shards, config, reporter)
+        splits, more = split_samples(config, shards, stores[0], previous)
+        write_splits(config.out / SPLITS_FILE, splits)
+    counts = count_labels(splits.split, splits.label)
+    thin = find_thin_splits(counts, tuple(config.shares))
+    return PreprocessResult(
+        out=config.out,
+        samples=len(splits),
+        made=made,
+        bytes=sum(store.manifest.bytes for store in stores),
+        counts=counts,
+        skipped=stores[0].manifest.skipped,
+        warnings=(*warnings, *more, *thin, *_describe_other_kind(config, len(splits))),
+    )
+
+
+def choose_shape(config: PreprocessConfig, source: TraceSource) -> SampleShape:
+    """What goes into the samples; raises InputError when more is asked for than is stored."""
+    stored = source.shape
+    if config.node_dim is not None and config.node_dim > stored.node_dim:
+        raise InputError(
+            f'--node-dim {config.node_dim} is more than "{source.path}" has: it keeps '
+            f"{stored.node_dim} numbers a node. Ask for at most {stored.node_dim}, or capture "
+            f"with a larger --node-dim."
+        )
+    top_k = config.top_k or stored.edges_per_token
+    if top_k > stored.edges_per_token and not stored.has_maps:
+        raise InputError(
+            f'--top-k {top_k} is more than "{source.path}" has: it keeps '
+            f"{stored.edges_per_token} edges a token. Ask for at most {stored.edges_per_token}, "
+            f"or capture with a larger --edges-per-token or with --keep full."
+        )
+    return SampleShape(
+        source=stored,
+        features=config.node_dim or stored.node_dim,
+        top_k=top_k,
+        attn_threshold=config.attn_threshold,
+    )
+
+
+def choose_kinds(config: PreprocessConfig, shape: SampleShape) -> PreprocessConfig:
+    """The same, less the kinds that the traces hold too little for; raises InputError when that
+    leaves none."""
+    kinds = tuple(filter(shape.can_make, config.kinds))
+    if not kinds:
+        raise InputError(
+            f'"{config.store}" keeps no attention maps, so only sequences, graphs and answers can '
+            f"be made of it: leave one of --no-sequences, --no-graphs and --no-answers out, or "
+            f"capture with --keep full."
+        )
+    return replace(config, kinds=kinds)
+
+
+def _describe_lacking(config: PreprocessConfig, source: TraceSource) -> Iterator[str]:
+    lacking = [name for name in NUMBERS if name not in source.shape.extras]
+    if "answers" in config.kinds and lacking:
+        yield (
+            f"not all traces of {source.path} have {' and '.join(lacking)}: the answers are made "
+            f"without what follows from it"
+        )
+
+
+def _describe_unfinished(source: TraceSource) -> Iterator[str]:
+    planned, rows = source.manifest.planned_rows, source.manifest.rows
+    if planned is not None and rows < planned:
+        yield (
+            f"{source.path} has {rows:,} of its {planned:,} planned traces: when the rest is "
+            f"there, the same command adds it"
+        )
+
+
+def _refuse_store_as_out(out: Path) -> None:
+    if (out / MANIFEST_NAME).exists():
+        raise InputError(
+            f'--out "{out}" is a store itself: choose a folder for the samples, for example '
+            f'"{out.with_name("preprocessed_data")}".'
+        )
+
+
+@contextmanager
+def _locked(config: PreprocessConfig) -> Iterator[None]:
+    """The folder for this command, the stores in it against "clew verify --repair"."""
+    with ExitStack() as stack:
+        stack.enter_context(writer_lock(config.out, Part()))
+        for kind in config.kinds:
+            stack.enter_context(writer_lock(config.out / kind, Part()))
+        yield
+
+
+def _open_stores(
+    config: PreprocessConfig, source: TraceSource, shape: SampleShape, scores: Scores
+) -> list[SampleStore]:
+    settings = {
+        "source": source.identity,
+        "scores": {"file": scores.path.name, "sha256": scores.sha256},
+        "score_threshold": config.score_threshold,
+        "attn_threshold": shape.attn_threshold,
+        "top_k": shape.top_k,
+        "node_dim": shape.features,
+        "split": str(config.shares),
+        "split_by": config.split_by,
+        "shape": {
+            "layers": shape.source.layers,
+            "dim": shape.source.dim,
+            "features": shape.features,
+            "edge_features": 1,
+        },
+    }
+    own: dict[Kind, dict[str, Any]] = {
+        "answers": {"columns": [field.name for field in answer_fields(shape)]},
+        "heads": {"head_threshold": HEAD_THRESHOLD},
+    }
+    size = source.manifest.rows_per_shard
+    return [
+        SampleStore(config.out / kind, kind, {**settings, **own.get(kind, {})}, size)
+        for kind in config.kinds
+    ]
+
+
+def _plan_checked(
+    config: PreprocessConfig,
+    source: TraceSource,
+    shards: Sequence[LabelledShard],
+    shape: SampleShape,
+    stores: Sequence[SampleStore],
+) -> list[ShardJob]:
+    """What is to be made, when it goes with what is there and fits; then the stores are begun."""
+    for store in stores:
+        refuse_changed_scores(config.out, store, shards)
+    jobs = plan_jobs(source, shards, shape, stores)
+    refuse_if_disk_too_small(config.out, jobs)
+    for store in stores:
+        store.begin()
+    return jobs
+
+
+def _describe_other_kind(config: PreprocessConfig, samples: int) -> Iterator[str]:
+    for kind in KINDS:
+        path = config.out / kind
+        if kind not in config.kinds and (path / MANIFEST_NAME).exists():
+            rows = read_manifest(path).rows
+            if rows != samples:
+                yield (
+                    f"{path} was left as it is, with {rows:,} samples where {config.out} now has "
+                    f"{samples:,}: give the same command without --no-{kind} to bring it up to date"
+                )

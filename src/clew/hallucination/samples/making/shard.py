@@ -1,0 +1,204 @@
+"""Make the sample shards of one trace shard, those of all kinds in one pass over it.
+
+Rows keep their order. Memory stays flat: traces are cut into pieces of a few megabytes, and
+pieces are put together until a record batch is large enough for reading at full speed.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from jaxtyping import Bool, Float32
+
+from clew.hallucination.samples.making.config import KINDS
+from clew.hallucination.samples.making.labelled import LabelledShard
+from clew.hallucination.samples.making.rows import (
+    build_rows,
+    find_unusable,
+    measure_lengths,
+    row_bytes,
+    sample_schema,
+)
+from clew.hallucination.samples.making.shape import Lengths, SampleShape
+from clew.hallucination.samples.making.source import TraceSource
+from clew.hallucination.samples.making.store import SampleStore
+from clew.storage import ShardEntry, ShardWriter
+
+RECORD_BATCH_BYTES = 16 << 20
+# Mapped pages count as this process's memory until the file is let go: now and then it is.
+_REMAP_BYTES = 64 << 20
+UNLABELLED = "it has no score in the scores file"
+
+
+class StoppedError(Exception):
+    """Another shard failed, or the user asked to stop: this one is not finished."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """Some traces of one record batch, in order, with their scores and labels."""
+
+    batch: pa.RecordBatch
+    scores: Float32[np.ndarray, " rows"]
+    labels: Float32[np.ndarray, " rows"]
+
+    def cut(self, start: int, stop: int) -> "Piece":
+        return Piece(
+            batch=self.batch.slice(start, stop - start),
+            scores=self.scores[start:stop],
+            labels=self.labels[start:stop],
+        )
+
+
+@dataclass(kw_only=True)
+class ShardJob:
+    """One trace shard and the stores that lack its samples."""
+
+    source: TraceSource
+    shard: LabelledShard
+    shape: SampleShape
+    stores: Sequence[SampleStore]
+    skipped: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def entry(self) -> ShardEntry:
+        return self.shard.table.entry
+
+    def max_bytes(self) -> int:
+        table, chosen = self.shard.table, self.shard.labelled
+        sizes = Lengths(tokens=table.tokens[chosen], answer=table.answer_tokens[chosen])
+        kinds = [store.kind for store in self.stores]
+        arrays = sum(int(row_bytes(kind, self.shape, sizes).sum()) for kind in kinds)
+        return arrays + ("answers" in kinds) * table.text_bytes
+
+    def run(self, stopped: Callable[[], bool], on_written: Callable[[int, int], None]) -> None:
+        """Write the shards and enter them; raises StoppedError as soon as `stopped()` says so.
+
+        `on_written(samples, bytes)` is called after every record batch.
+        """
+        self._note_unlabelled()
+        writers: dict[str, ShardWriter] = {}
+        try:
+            for pieces in self._gather():
+                if stopped():
+                    raise StoppedError
+                self._write(pieces, writers, on_written)
+            for store in self.stores:
+                made = writers[store.kind].finish() if writers else None
+                store.enter(made, self.entry, self.skipped)
+        except BaseException:
+            for writer in writers.values():
+                writer.abandon()
+            raise
+
+    def _write(
+        self,
+        pieces: Sequence[Piece],
+        writers: dict[str, ShardWriter],
+        on_written: Callable[[int, int], None],
+    ) -> None:
+        written = 0
+        for store in self.stores:
+            if store.kind not in writers:
+                schema = sample_schema(store.kind, self.shape)
+                writers[store.kind] = store.begin_shard(schema, self.entry)
+            writer = writers[store.kind]
+            before = writer.bytes_written
+            rows = [
+                build_rows(store.kind, piece.batch, piece.scores, piece.labels, self.shape)
+                for piece in pieces
+            ]
+            writer.write(pa.concat_batches(rows))
+            written += writer.bytes_written - before
+        on_written(sum(piece.batch.num_rows for piece in pieces), written)
+
+    def _gather(self) -> Iterator[list[Piece]]:
+        """Pieces that together make one record batch."""
+        waiting: list[Piece] = []
+        size = 0
+        for piece in self._pieces():
+            more = int(self._row_bytes(piece.batch).sum())
+            if waiting and size + more > RECORD_BATCH_BYTES:
+                yield waiting
+                waiting, size = [], 0
+            waiting.append(piece)
+            size += more
+        if waiting:
+            yield waiting
+
+    def _pieces(self) -> Iterator[Piece]:
+        """All usable traces that have a score, in order, in pieces that are small enough."""
+        for first, batch in self._read_batches():
+            scores, labels = (
+                values[first : first + batch.num_rows]
+                for values in (self.shard.scores, self.shard.labels)
+            )
+            whole = Piece(batch=batch, scores=scores, labels=labels)
+            for start, stop in _runs(~np.isnan(scores)):
+                sizes = self._row_bytes(whole.cut(start, stop).batch)
+                for begin, end in _cut_by_size(sizes, start):
+                    yield from self._usable(whole.cut(begin, end), first + begin)
+
+    def _usable(self, piece: Piece, first: int) -> Iterator[Piece]:
+        unusable = find_unusable(piece.batch, self.shape)
+        if not unusable:
+            yield piece
+            return
+        keep = np.ones(piece.batch.num_rows, bool)
+        for row, reason in unusable.items():
+            keep[row] = False
+            self._skip(first + row, reason, unlabelled=False)
+        for start, stop in _runs(keep):
+            # Looked at again: beside arrays that do not fit, the numbers were not looked at.
+            yield from self._usable(piece.cut(start, stop), first + start)
+
+    def _read_batches(self) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Record batches of the columns that matter, with the number of their first row."""
+        names, first, mapped = self.shape.columns([s.kind for s in self.stores]), 0, 0
+        reader = self.source.open(self.entry)
+        for index in range(reader.num_record_batches):
+            if mapped > _REMAP_BYTES:
+                reader, mapped = self.source.open(self.entry), 0
+            batch = reader.record_batch(index).select(names)
+            yield first, batch
+            first += batch.num_rows
+            mapped += batch.nbytes
+
+    def _row_bytes(self, batch: pa.RecordBatch) -> np.ndarray:
+        # The same for all kinds, whichever are made: their record batches hold the same rows.
+        kinds, sizes = filter(self.shape.can_make, KINDS), measure_lengths(batch)
+        return np.max([row_bytes(kind, self.shape, sizes) for kind in kinds], axis=0)
+
+    def _note_unlabelled(self) -> None:
+        for row in np.flatnonzero(~self.shard.labelled).tolist():
+            self._skip(row, UNLABELLED, unlabelled=True)
+
+    def _skip(self, row: int, reason: str, *, unlabelled: bool) -> None:
+        self.skipped.append(
+            {
+                "file": self.entry.file,
+                "record": row,
+                "question_id": self.shard.table.question_id[row],
+                "reason": reason,
+                "unlabelled": unlabelled,
+            }
+        )
+
+
+def _runs(keep: Bool[np.ndarray, " rows"]) -> list[tuple[int, int]]:
+    """Where consecutive rows are kept: (start, stop) of every run."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], keep, [False]]).astype(np.int8)))
+    return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
+
+
+def _cut_by_size(sizes: np.ndarray, first: int) -> Iterator[tuple[int, int]]:
+    """(start, stop) of pieces of at most RECORD_BATCH_BYTES, and of at least one row."""
+    start = total = 0
+    for row, size in enumerate(sizes.tolist()):
+        if row > start and total + size > RECORD_BATCH_BYTES:
+            yield first + start, first + row
+            start, total = row, 0
+        total += size
+    yield first + start, first + len(sizes)

@@ -1,0 +1,169 @@
+"""The trace store that samples are made from: its sizes, and its small columns."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from jaxtyping import Int
+
+from clew.errors import InputError, StoreError
+from clew.hallucination.samples.making.flat import lengths
+from clew.hallucination.traces.schema import ANSWER_HIDDEN, SHAPE_KEY
+from clew.storage import ShardEntry, ShardReader, StoreReader
+from clew.storage.hashing import hash_text
+
+_NEEDED = ("last_hidden", "nodes", "edge_source", "edge_weight")
+# What answers are made of besides; a store that lacks some of it gives answers without it.
+TEXTS = ("question", "category", "accepted_answers", "answer", "stop_reason", "samples")
+NUMBERS = (
+    *("prompt_length", "token_logprobs", "token_entropies", "lookback", ANSWER_HIDDEN),
+    *("attention_log_diagonal", "laplacian_diagonal"),
+)
+# What describes the machine, or grows with the store, does not tell whether it is the same.
+_NOT_IDENTITY = ("machine", "sources")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceShape:
+    """The sizes of the stored arrays that samples are cut from."""
+
+    layers: int
+    dim: int
+    node_dim: int
+    edges_per_token: int
+    heads: int | None  # None: nothing is stored by head
+    has_maps: bool  # whether the full attention maps are stored
+    extras: frozenset[str]  # columns for answers: texts, and numbers that all traces have
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardTable:
+    """The small columns of one trace shard, its rows as they lie in the file."""
+
+    entry: ShardEntry
+    global_example_id: Int[np.ndarray, " rows"]
+    question_id: list[str]
+    question: list[str | None]
+    answer: list[str | None]
+    tokens: Int[np.ndarray, " rows"]
+    answer_tokens: Int[np.ndarray, " rows"]  # all, where the prompt's length is not known
+    text_bytes: int
+
+
+class TraceSource:
+    """A store of traces; raises StoreError when it is not one, InputError when it is empty."""
+
+    def __init__(self, path: Path) -> None:
+        store = StoreReader(path)
+        self.path, self.manifest = store.path, store.manifest
+        if self.manifest.kind != "traces":
+            raise InputError(
+                f'"{path}" holds {self.manifest.kind}, not traces: give the store that '
+                f'"clew extract" or "clew convert" wrote.'
+            )
+        self.shards: Sequence[ShardEntry] = [shard for shard in store.shards if shard.rows]
+        if not self.shards:
+            raise InputError(
+                f'"{path}" has no traces yet: let "clew extract" finish a batch first.'
+            )
+
+    def open(self, entry: ShardEntry) -> ShardReader:
+        return ShardReader(self.path / entry.file)
+
+    @cached_property
+    def shape(self) -> SourceShape:
+        schema = self.open(self.shards[0]).schema
+        missing = [name for name in _NEEDED if name not in schema.names]
+        if missing:
+            raise StoreError(
+                f'the traces of "{self.path}" have no "{missing[0]}": capture or convert them '
+                f"with this clew."
+            )
+        last = schema.field("last_hidden").type
+        return SourceShape(
+            layers=last.list_size,
+            dim=last.value_type.list_size,
+            node_dim=schema.field("nodes").type.value_type.list_size,
+            edges_per_token=schema.field("edge_source").type.value_type.list_size,
+            heads=_count_heads(schema),
+            has_maps="attentions" in schema.names,
+            extras=self._find_extras(),
+        )
+
+    def _find_extras(self) -> frozenset[str]:
+        """Shard by shard: all of them open at once would be too many files of a large store."""
+        found = {*TEXTS, *NUMBERS}
+        for entry in self.shards:
+            reader = self.open(entry)
+            found = {name for name in found if _holds(reader, name)}
+        return frozenset(found)
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """Name, model and a hash of the settings: what tells one trace store from another."""
+        settings = {k: v for k, v in self.manifest.settings.items() if k not in _NOT_IDENTITY}
+        files = self.manifest.files
+        model = settings.pop("model", None) or {}
+        # As in capture: the fingerprint tells a model, under whatever name it was loaded.
+        model_settings = {k: v for k, v in model.items() if k not in ("id", "revision")}
+        text = json.dumps([settings, model_settings, files], sort_keys=True)
+        return {
+            "store": self.path.resolve().name,
+            "model": model.get("id"),
+            "sha256": hash_text(text),
+            "capture": {k: v for k, v in self.manifest.settings.items() if k not in _NOT_IDENTITY},
+        }
+
+    def read_tables(self) -> list[ShardTable]:
+        """The small columns of all shards; the large ones stay unread."""
+        return [self._read_table(entry) for entry in self.shards]
+
+    def _read_table(self, entry: ShardEntry) -> ShardTable:
+        reader = self.open(entry)
+        parts = [lengths(column) for column in reader.read_column("tokens").chunks]
+        tokens = np.concatenate(parts)
+        prompts = reader.read_column("prompt_length").fill_null(0).to_numpy()
+        return ShardTable(
+            entry=entry,
+            global_example_id=_to_numpy(reader.read_column("global_example_id")),
+            question_id=reader.read_column("question_id").to_pylist(),
+            question=reader.read_column("question").to_pylist(),
+            answer=reader.read_column("answer").to_pylist(),
+            tokens=tokens,
+            answer_tokens=count_answer(tokens, prompts),
+            text_bytes=_count_text(reader),
+        )
+
+
+def count_answer(tokens: Int[np.ndarray, " rows"], prompts: np.ndarray) -> np.ndarray:
+    """How many tokens are the answer's; a prompt is never longer than the whole."""
+    return tokens - np.clip(prompts, 0, tokens)
+
+
+def _holds(reader: ShardReader, name: str) -> bool:
+    """Whether a shard has the column, and no row of it lacks numbers."""
+    if name not in reader.schema.names:
+        return False
+    return name in TEXTS or not reader.read_column(name).null_count
+
+
+def _count_heads(schema: pa.Schema) -> int | None:
+    """By the shape that every column by head bears: layers, heads, ..."""
+    for name in ("attentions", "attention_log_diagonal", "laplacian_diagonal", "lookback"):
+        if name in schema.names:
+            return int((schema.field(name).metadata or {})[SHAPE_KEY].split(b",")[1])
+    return None
+
+
+def _count_text(reader: ShardReader) -> int:
+    names = [name for name in TEXTS if name in reader.schema.names]
+    return sum(reader.read_column(name).nbytes for name in names)
+
+
+def _to_numpy(column: pa.ChunkedArray) -> np.ndarray:
+    return column.to_numpy()

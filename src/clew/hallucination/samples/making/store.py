@@ -1,0 +1,195 @@
+"""One sample store in the making: begun or gone on with, shard by shard."""
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from jaxtyping import Float32, Int
+
+from clew.errors import SettingsMismatchError, StoreError
+from clew.hallucination.samples.making.config import Kind
+from clew.hallucination.samples.making.source import ShardTable
+from clew.storage import Manifest, ShardEntry, ShardReader, ShardWriter, read_manifest, shard_name
+from clew.storage.manifest import (
+    MANIFEST_NAME,
+    describe_in_schema,
+    update_manifest,
+    write_manifest,
+)
+from clew.storage.settings import refuse_other_settings
+from clew.version import __version__
+
+COMMAND = "preprocess"
+# What may differ when a store is gone on with: it grows, and so does the file of scores; a trace
+# store that was moved is still the same.
+_MAY_DIFFER = ("sources", "scores.", "source.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredRows:
+    """What a finished sample shard holds."""
+
+    global_example_id: Int[np.ndarray, " rows"]
+    question_id: list[str]
+    label: Float32[np.ndarray, " rows"]
+    score: Float32[np.ndarray, " rows"]
+
+
+class SampleStore:
+    """A store of one kind of samples; every shard is made from the trace shard of its number."""
+
+    def __init__(
+        self, path: Path, kind: Kind, settings: Mapping[str, Any], rows_per_shard: int
+    ) -> None:
+        """Raises SettingsMismatchError with both values when it was begun with other settings."""
+        self.path, self.kind = path, kind
+        wanted = {"command": COMMAND, **settings, "sources": []}
+        if not (path / MANIFEST_NAME).exists():
+            _refuse_foreign_folder(path)
+            manifest = Manifest(
+                kind=kind,
+                settings=wanted,
+                rows_per_shard=rows_per_shard,
+                planned_rows=None,
+                clew_version=__version__,
+            )
+        else:
+            manifest = read_manifest(path)
+            _refuse_other_settings(path, manifest, kind, wanted)
+            settings = {**wanted, "sources": manifest.settings.get("sources", [])}
+            manifest = replace(manifest, settings=settings)
+        self.manifest = manifest
+        self._entering = threading.Lock()
+
+    def begin(self) -> None:
+        """From now on the store exists, with the settings of this run."""
+        write_manifest(self.path, self.manifest)
+
+    def numbers(self) -> list[int]:
+        """The batches that were made, those without a usable row too."""
+        return [source["batch_number"] for source in self.manifest.settings["sources"]]
+
+    def stored_rows(self, batch_number: int) -> StoredRows:
+        """The rows of a finished shard; none when it has not been made."""
+        shard = self.manifest.shard(batch_number)
+        path = self.path / shard_name(batch_number)
+        if shard is None or not path.exists():
+            return _read_rows(None)
+        return _read_rows(ShardReader(path))
+
+    def unusable_rows(self, file: str) -> list[int]:
+        """The rows of a trace shard that were found to be of no use, by their place in it."""
+        entries = [skip for skip in self.manifest.skipped if skip["file"] == file]
+        return [skip["record"] for skip in entries if not skip["unlabelled"]]
+
+    def has(self, table: ShardTable, labelled: Sequence[int]) -> bool:
+        """Whether the shard is made from these very traces and holds all that have a score."""
+        entry = table.entry
+        sources = self.manifest.settings["sources"]
+        source = next((s for s in sources if s["batch_number"] == entry.batch_number), None)
+        if source is None or source["sha256"] != entry.sha256:
+            return False
+        ids = table.global_example_id
+        stored = self.stored_rows(entry.batch_number).global_example_id.tolist()
+        unusable = ids[self.unusable_rows(entry.file)].tolist()
+        return sorted([*stored, *unusable]) == sorted(ids[list(labelled)].tolist())
+
+    def begin_shard(self, schema: pa.Schema, entry: ShardEntry) -> ShardWriter:
+        """A writer for the shard. What a broken run left is dropped: to make it again takes as
+        long as to check and copy it, and gives the very same file."""
+        path = self.path / shard_name(entry.batch_number)
+        for ending in (".arrow", ".arrow.part", ".arrow.recovered"):
+            path.with_suffix(ending).unlink(missing_ok=True)
+        settings = {**self.manifest.settings, "sources": [_origin(entry)]}
+        described = describe_in_schema(schema, replace(self.manifest, settings=settings))
+        return ShardWriter(self.path, entry.batch_number, described, id_column="global_example_id")
+
+    def enter(
+        self, made: ShardEntry | None, entry: ShardEntry, skipped: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """The shard, its source and what was left out of it, in one step. `made` is None when
+        no row of the source could be used."""
+        number = entry.batch_number
+
+        def change(manifest: Manifest) -> Manifest:
+            shards = [s for s in manifest.shards if s.batch_number != number]
+            sources = [s for s in manifest.settings["sources"] if s["batch_number"] != number]
+            others = [skip for skip in manifest.skipped if skip["file"] != entry.file]
+            shards += [made] if made is not None else []
+            sources = sorted([*sources, _origin(entry)], key=lambda s: s["batch_number"])
+            return replace(
+                manifest,
+                shards=tuple(sorted(shards, key=lambda s: s.batch_number)),
+                settings={**manifest.settings, "sources": sources},
+                skipped=tuple(sorted([*others, *map(dict, skipped)], key=_place)),
+            )
+
+        with self._entering:
+            self.manifest = update_manifest(self.path, change)
+
+
+def _origin(entry: ShardEntry) -> dict[str, Any]:
+    return {
+        "batch_number": entry.batch_number,
+        "file": entry.file,
+        "sha256": entry.sha256,
+        "records": entry.rows,
+    }
+
+
+def _place(skip: Mapping[str, Any]) -> tuple[str, int]:
+    return skip["file"], skip["record"]
+
+
+def _read_rows(reader: ShardReader | None) -> StoredRows:
+    def read(name: str, kind: Any) -> np.ndarray:
+        return reader.read_column(name).to_numpy() if reader else np.zeros(0, kind)
+
+    return StoredRows(
+        global_example_id=read("global_example_id", np.int64),
+        question_id=reader.read_column("question_id").to_pylist() if reader else [],
+        label=read("label", np.float32),
+        score=read("score", np.float32),
+    )
+
+
+def _refuse_foreign_folder(path: Path) -> None:
+    """Raises StoreError when a folder holds something, but no store: nothing is mixed up."""
+    names = sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
+    # A run killed while it wrote its first manifest leaves a .tmp.
+    entries = [name for name in names if not name.startswith(".") and not name.endswith(".tmp")]
+    if any(name.startswith("batch_") and ".arrow" in name for name in entries):
+        raise StoreError(
+            f'"{path}" has shards but no {MANIFEST_NAME}: build it anew from them with '
+            f'"clew verify --repair {path}", then run this again.'
+        )
+    if entries:
+        raise StoreError(
+            f'"{path}" is neither empty nor a clew store (it holds {", ".join(entries[:3])}'
+            f"{', ...' if len(entries) > 3 else ''}): choose another --out."
+        )
+
+
+def _refuse_other_settings(
+    path: Path, manifest: Manifest, kind: Kind, settings: Mapping[str, Any]
+) -> None:
+    if manifest.kind != kind or manifest.settings.get("command") != COMMAND:
+        raise SettingsMismatchError(
+            f'"{path}" is a store of {manifest.kind} that "clew preprocess" did not write: choose '
+            f"another --out."
+        )
+    _refuse_other_source(path, manifest.settings.get("source", {}), settings["source"])
+    refuse_other_settings(path, manifest.settings, settings, _MAY_DIFFER)
+
+
+def _refuse_other_source(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    if before.get("sha256") != now["sha256"]:
+        old, new = (f'"{s.get("store")}" (model {s.get("model")})' for s in (before, now))
+        raise SettingsMismatchError(
+            f'"{path}" was made from the traces of {old}, now those of {new} are given, which '
+            f"were made in another way: choose another --out."
+        )

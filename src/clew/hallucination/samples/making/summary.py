@@ -1,0 +1,151 @@
+"""What is in a folder of samples, from manifests, splits.csv and the small columns."""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from jaxtyping import Int
+
+from clew.errors import StoreError
+from clew.hallucination.samples.making.config import KINDS
+from clew.hallucination.samples.splits import SPLITS_FILE, Splits, read_splits
+from clew.hallucination.traces.schema import id_fields
+from clew.hallucination.traces.summary import Spread, StoreSummary, summarize_store
+from clew.loading.splits import SPLIT_NAMES
+from clew.storage import StoreReader
+from clew.storage.manifest import MANIFEST_NAME
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitBalance:
+    """The samples of one split ("all" where there are no splits), and their labels."""
+
+    split: str
+    samples: int
+    made_up: int
+    right: int
+    unlabelled: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphSizes:
+    """How large the graphs of a store are; tokens are counted once, edges over all layers."""
+
+    tokens: Spread
+    edges: Spread
+    edges_per_token: float  # of a layer, where there is a graph a layer
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplesSummary:
+    """The balance of the labels, and each store with its sizes."""
+
+    path: str
+    balance: list[SplitBalance]
+    stores: list[StoreSummary]
+    graphs: GraphSizes | None
+    heads: GraphSizes | None
+    answer_fields: list[str]
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def holds_samples(path: Path) -> bool:
+    """Whether `summarize_samples` can tell about the folder, rather than `summarize_store`."""
+    if (path / MANIFEST_NAME).exists():
+        return StoreReader(path).manifest.kind in KINDS
+    return any((path / name / MANIFEST_NAME).exists() for name in KINDS)
+
+
+def summarize_samples(path: Path) -> SamplesSummary:
+    """The summary of a folder that `clew preprocess` wrote, or of one store of samples.
+
+    Raises StoreError when there is no store, or splits.csv does not go with it.
+    """
+    alone = (path / MANIFEST_NAME).exists()
+    folders = [path] if alone else [path / name for name in KINDS]
+    stores = [StoreReader(folder) for folder in folders if (folder / MANIFEST_NAME).exists()]
+    filled = {store.manifest.kind: store for store in stores if store.shards}
+    # A store that stands alone may lie beside the splits of its folder.
+    splits_path = (path.absolute().parent if alone else path) / SPLITS_FILE
+    splits = read_splits(splits_path) if splits_path.exists() else None
+    return SamplesSummary(
+        path=str(path),
+        balance=_balance(stores, splits, splits_path),
+        stores=[summarize_store(store.path) for store in stores],
+        graphs=_graph_sizes(filled["graphs"]) if "graphs" in filled else None,
+        heads=_graph_sizes(filled["heads"]) if "heads" in filled else None,
+        answer_fields=_list_fields(filled["answers"]) if "answers" in filled else [],
+    )
+
+
+def _balance(
+    stores: list[StoreReader], splits: Splits | None, splits_path: Path
+) -> list[SplitBalance]:
+    if splits is None:
+        return [_count("all", _read(stores[0], "label", _floats))]
+    for store in stores:
+        _refuse_strangers(store, splits, splits_path)
+    numbered = enumerate(SPLIT_NAMES)
+    return [_count(name, splits.label[splits.split == number]) for number, name in numbered]
+
+
+def _refuse_strangers(store: StoreReader, splits: Splits, splits_path: Path) -> None:
+    ids = _read(store, "global_example_id", _integers)
+    if not np.array_equal(ids, splits.global_example_id):
+        raise StoreError(
+            f'"{splits_path}" does not list the samples of "{store.path}" (it has '
+            f"{len(splits):,} rows, the store {len(ids):,}): run the same "
+            f'"clew preprocess" again.'
+        )
+
+
+def _count(name: str, labels: np.ndarray) -> SplitBalance:
+    made_up, unlabelled = int((labels > 0.5).sum()), int(np.isnan(labels).sum())
+    right = len(labels) - made_up - unlabelled
+    return SplitBalance(
+        split=name, samples=len(labels), made_up=made_up, right=right, unlabelled=unlabelled
+    )
+
+
+def _graph_sizes(store: StoreReader) -> GraphSizes:
+    nodes = _read(store, "nodes", _lengths)
+    edges = _read(store, "edge_source", _lengths)
+    of_layers = store.manifest.kind == "graphs"
+    layers = store.manifest.settings["shape"]["layers"] if of_layers else 1
+    return GraphSizes(
+        tokens=Spread.of(nodes // layers),
+        edges=Spread.of(edges),
+        edges_per_token=float(edges.sum() / max(1, nodes.sum())),
+    )
+
+
+def _list_fields(store: StoreReader) -> list[str]:
+    """What is stored of every answer, besides what every kind has."""
+    common = {*(field.name for field in id_fields()), "label", "score"}
+    return [name for name in store.shard(0).schema.names if name not in common]
+
+
+def _read(store: StoreReader, column: str, convert: Callable[[pa.Array], np.ndarray]) -> np.ndarray:
+    chunks = [
+        convert(chunk)
+        for index in range(len(store.shards))
+        for chunk in store.shard(index).read_column(column).chunks
+    ]
+    return np.concatenate(chunks) if chunks else np.zeros(0)
+
+
+def _lengths(column: pa.Array) -> Int[np.ndarray, " rows"]:
+    return column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+
+
+def _integers(column: pa.Array) -> Int[np.ndarray, " rows"]:
+    return column.to_numpy()
+
+
+def _floats(column: pa.Array) -> np.ndarray:
+    return column.to_numpy(zero_copy_only=False)

@@ -1,0 +1,1 @@
+"""PyTorch datasets over sample stores; `clew.datasets` is the public front."""

@@ -1,0 +1,285 @@
+"""Samples that are one graph a layer: tokens as nodes, attention as edges, flat and ragged.
+
+All layers of a sample lie one after the other, so a batch of graphs is built by laying the
+samples end to end and adding one number to the edges of each.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int, Int64
+from torch.utils.data._utils.collate import default_collate_fn_map
+
+from clew.errors import StoreError
+from clew.hallucination.samples.reading.sequences import SequenceSamples, describe
+from clew.loading.buffers import BufferPool
+from clew.loading.reader import Rows, SampleReader
+from clew.loading.samples import SampleIndex
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Batch, Data
+
+_INT32, _INT64 = np.dtype(np.int32), np.dtype(np.int64)
+GRAPH_COLUMNS = ("nodes", "edge_source", "edge_target", "edge_attr", "node_counts", "edge_counts")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphSample:
+    """The graphs of one answer, layer after layer; edges count the nodes of the whole sample."""
+
+    nodes: Float[torch.Tensor, "nodes features"]
+    edge_index: Int64[torch.Tensor, "2 edges"]
+    edge_attr: Float[torch.Tensor, "edges edge_features"]
+    node_counts: Int[torch.Tensor, " layers"]
+    edge_counts: Int[torch.Tensor, " layers"]
+    label: Float[torch.Tensor, ""]
+    index: int
+    question_id: str
+    sequence: Float[torch.Tensor, "layers dim"] | None = None
+
+    def to_data_list(self) -> "list[Data]":
+        """One PyG graph a layer."""
+        from torch_geometric.data import Data
+
+        nodes = self.nodes.split(self.node_counts.tolist())
+        edges = self.edge_index.split(self.edge_counts.tolist(), dim=1)
+        attrs = self.edge_attr.split(self.edge_counts.tolist())
+        first = (self.node_counts.cumsum(0) - self.node_counts).tolist()
+        return [
+            Data(x=x, edge_index=edge - shift, edge_attr=attr)
+            for x, edge, attr, shift in zip(nodes, edges, attrs, first, strict=True)
+        ]
+
+
+def collate(samples: Sequence[GraphSample]) -> "Batch":
+    """All layers of all samples as one PyG batch, equal to what PyG's own collate gives.
+
+    Graph `i * layers + l` is layer l of sample i. The batch also bears `label`, `index` and
+    `question_id`, one a sample, and `sequence` where the samples have it.
+    """
+    parts = [
+        GraphParts(
+            nodes=sample.nodes.numpy(),
+            edges=(sample.edge_index[0].numpy(), sample.edge_index[1].numpy()),
+            edge_attr=sample.edge_attr.numpy(),
+            node_counts=sample.node_counts.numpy(),
+            edge_counts=sample.edge_counts.numpy(),
+        )
+        for sample in samples
+    ]
+    about: dict[str, Any] = {
+        "label": torch.stack([sample.label for sample in samples]),
+        "index": torch.tensor([sample.index for sample in samples]),
+        "question_id": [sample.question_id for sample in samples],
+    }
+    sequences = [sample.sequence for sample in samples if sample.sequence is not None]
+    if sequences:
+        about["sequence"] = torch.stack(sequences)
+    buffers = BufferPool()
+    return _as_pyg(_lay_end_to_end(parts, buffers, _INT64), about, buffers)
+
+
+def _collate_in_torch(samples: Sequence[GraphSample], *, collate_fn_map: Any = None) -> "Batch":  # noqa: ARG001
+    return collate(samples)
+
+
+# PyTorch's own loader then batches graphs as it stands, without being given a collate_fn.
+default_collate_fn_map[GraphSample] = _collate_in_torch
+
+
+class GraphSamples:
+    """Reads graphs as whole batches or one by one; with `sequences`, their sequences beside.
+
+    A batch is a PyG batch. A `flat` one is a dict of plain arrays, half the bytes, as clew's own
+    networks read it: `nodes`, `edge_source`, `edge_target` (int32, counted in the batch, sorted by
+    target), `edge_attr`, `last_node` `[batch, layers]`, and `max_degree`, which no node exceeds.
+    """
+
+    def __init__(
+        self,
+        reader: SampleReader,
+        index: SampleIndex,
+        sequences: SequenceSamples | None = None,
+        *,
+        flat: bool = False,
+    ) -> None:
+        if not flat:
+            _batch_class()  # imports PyG now, before workers are forked: it takes seconds
+        self.reader, self.index, self.sequences, self.flat = reader, index, sequences, flat
+
+    def __len__(self) -> int:
+        return len(self.index.rows)
+
+    @property
+    def max_degree(self) -> int | None:
+        """The most edges that lead to one node, where the store was made so; else None."""
+        settings = self.reader.manifest.settings
+        return settings["top_k"] if settings.get("command") == "preprocess" else None
+
+    def read_batch(self, indices: Rows, buffers: BufferPool) -> "Batch | dict[str, Any]":
+        rows = self.index.rows[indices]
+        about = describe(self.index, indices)
+        if self.sequences is not None:
+            about["sequence"] = self.sequences.read_sequences(rows, buffers)
+        parts = self.read_parts(rows)
+        if self.flat:
+            return self._read_flat(parts, about, buffers)
+        return _as_pyg(_lay_end_to_end(parts, buffers, _INT64), about, buffers)
+
+    def _read_flat(
+        self, parts: "list[GraphParts]", about: dict[str, Any], buffers: BufferPool
+    ) -> dict[str, Any]:
+        for part, name in zip(parts, about["question_id"], strict=True):
+            if not part.node_counts.all():
+                raise StoreError(
+                    f"the sample of {name} in {self.reader.path} has a layer without a token: "
+                    f'make the samples again with "clew preprocess", which leaves such ones out.'
+                )
+        max_degree = self.max_degree
+        if max_degree is None:
+            parts = [part.sort_edges() for part in parts]
+            max_degree = max(part.count_degree() for part in parts)
+        laid = _lay_end_to_end(parts, buffers, _INT32)
+        return {
+            "nodes": laid.x,
+            "edge_source": laid.edge_index[0],
+            "edge_target": laid.edge_index[1],
+            "edge_attr": laid.edge_attr,
+            "last_node": torch.from_numpy(laid.ptr[1:].reshape(len(parts), -1) - 1),
+            "max_degree": max_degree,
+            **about,
+        }
+
+    def read_sample(self, index: int, buffers: BufferPool | None) -> GraphSample:
+        return self.read_samples(np.array([index]), buffers or BufferPool())[0]
+
+    def read_samples(self, indices: Rows, buffers: BufferPool) -> list[GraphSample]:
+        rows = self.index.rows[indices]
+        about = describe(self.index, indices)
+        sequences: Sequence[torch.Tensor | None] = [None] * len(rows)
+        if self.sequences is not None:
+            sequences = list(self.sequences.read_sequences(rows, buffers))
+        return [
+            GraphSample(
+                nodes=torch.tensor(part.nodes),
+                edge_index=torch.tensor(np.stack(part.edges), dtype=torch.int64),
+                edge_attr=torch.tensor(part.edge_attr),
+                node_counts=torch.tensor(part.node_counts),
+                edge_counts=torch.tensor(part.edge_counts),
+                label=about["label"][i],
+                index=int(indices[i]),
+                question_id=about["question_id"][i],
+                sequence=sequences[i],
+            )
+            for i, part in enumerate(self.read_parts(rows))
+        ]
+
+    def read_parts(self, rows: Rows) -> "list[GraphParts]":
+        """The ragged arrays of some samples, as they lie in the files."""
+        shards = self.reader.locate(rows)
+        columns = {name: self.reader.read_rows(name, rows, shards) for name in GRAPH_COLUMNS}
+        return [
+            GraphParts(
+                nodes=nodes,
+                edges=(source, target),
+                edge_attr=edge_attr,
+                node_counts=node_counts[0],
+                edge_counts=edge_counts[0],
+            )
+            for nodes, source, target, edge_attr, node_counts, edge_counts in zip(
+                *columns.values(), strict=True
+            )
+        ]
+
+
+@dataclass(kw_only=True, slots=True)
+class GraphParts:
+    """The arrays of one sample; edges count the nodes of the whole sample."""
+
+    nodes: Float[np.ndarray, "nodes features"]
+    edges: tuple[Int[np.ndarray, " edges"], Int[np.ndarray, " edges"]]
+    edge_attr: Float[np.ndarray, "edges edge_features"]
+    node_counts: Int[np.ndarray, " layers"]
+    edge_counts: Int[np.ndarray, " layers"]
+
+    def sort_edges(self) -> "GraphParts":
+        """The same graphs with the edges of each node side by side."""
+        target = self.edges[1]
+        if (target[1:] >= target[:-1]).all():
+            return self
+        order = np.argsort(target, kind="stable")
+        edges = (self.edges[0][order], target[order])
+        return replace(self, edges=edges, edge_attr=self.edge_attr[order])
+
+    def count_degree(self) -> int:
+        return int(np.bincount(self.edges[1], minlength=1).max())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LaidGraphs:
+    """All layers of all samples as one graph; where each graph's nodes and edges begin and end."""
+
+    x: torch.Tensor
+    edge_index: torch.Tensor
+    edge_attr: torch.Tensor
+    ptr: Int64[np.ndarray, " graphs_and_one"]
+    edge_ptr: Int64[np.ndarray, " graphs_and_one"]
+
+
+def _lay_end_to_end(
+    parts: Sequence[GraphParts], buffers: BufferPool, index_type: np.dtype
+) -> LaidGraphs:
+    layers = len(parts[0].node_counts)
+    ptr = _offsets([part.node_counts for part in parts])
+    edge_ptr = _offsets([part.edge_counts for part in parts])
+    first_node, first_edge = ptr[::layers].tolist(), edge_ptr[::layers].tolist()
+    x = _empty_like(buffers, parts[0].nodes, int(ptr[-1]))
+    edge_attr = _empty_like(buffers, parts[0].edge_attr, int(edge_ptr[-1]))
+    edge_index = buffers.take((2, int(edge_ptr[-1])), index_type)
+    x_out, attr_out, index_out = x.numpy(), edge_attr.numpy(), edge_index.numpy()
+    for i, part in enumerate(parts):
+        nodes, edges = slice(*first_node[i : i + 2]), slice(*first_edge[i : i + 2])
+        x_out[nodes] = part.nodes
+        attr_out[edges] = part.edge_attr
+        for side in (0, 1):
+            np.add(part.edges[side], first_node[i], out=index_out[side, edges])
+    return LaidGraphs(x=x, edge_index=edge_index, edge_attr=edge_attr, ptr=ptr, edge_ptr=edge_ptr)
+
+
+def _as_pyg(laid: LaidGraphs, about: dict[str, Any], buffers: BufferPool) -> "Batch":
+    """What `Batch.from_data_list` makes of the same graphs, its way back to them included, with
+    what there is to say `about` the samples."""
+    ptr, edge_ptr = laid.ptr, laid.edge_ptr
+    graphs = {"x": laid.x, "edge_index": laid.edge_index, "edge_attr": laid.edge_attr}
+    count = len(ptr) - 1
+    graph_of = buffers.take((int(ptr[-1]),), _INT64)
+    graph_of.numpy()[:] = np.repeat(np.arange(count), np.diff(ptr))
+    nodes, edges = torch.from_numpy(ptr), torch.from_numpy(edge_ptr)
+    none = torch.zeros(count, dtype=torch.int64)
+    batch = type.__call__(_batch_class())
+    batch.update({**graphs, "batch": graph_of, "ptr": nodes, **about})
+    batch._num_graphs = count
+    batch._slice_dict = {"x": nodes, "edge_index": edges, "edge_attr": edges}
+    batch._inc_dict = {"x": none, "edge_index": nodes[:-1], "edge_attr": none}
+    return batch
+
+
+@cache
+def _batch_class() -> "type[Batch]":
+    """PyG makes the class of its batches anew for every one, which takes as long as a copy."""
+    from torch_geometric.data import Batch, Data
+
+    return type(Batch(_base_cls=Data))
+
+
+def _offsets(counts: Sequence[np.ndarray]) -> Int64[np.ndarray, " graphs_and_one"]:
+    ends = np.cumsum(np.concatenate(counts), dtype=np.int64)
+    return np.concatenate([np.zeros(1, np.int64), ends])
+
+
+def _empty_like(buffers: BufferPool, array: np.ndarray, count: int) -> torch.Tensor:
+    return buffers.take((count, *array.shape[1:]), array.dtype)

@@ -1,0 +1,110 @@
+"""Which samples a folder holds: their questions, labels and splits, without their values."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from clew.errors import StoreError
+from clew.hallucination.samples.splits import SPLITS_FILE, assign_splits, read_splits
+from clew.loading.samples import SampleIndex, to_strings
+from clew.loading.splits import Shares
+from clew.storage import StoreReader
+
+
+def find_store(folder: Path, kind: str) -> Path:
+    """The store of `kind` (such as "sequences") in what `clew preprocess` wrote, or itself."""
+    inner = folder / kind
+    if (inner / "manifest.json").exists():
+        return inner
+    if (folder / SPLITS_FILE).exists():
+        full = ", on traces that were captured with --keep full" if kind == "heads" else ""
+        raise StoreError(
+            f"{folder} holds no {kind}: they were left out when it was made. Run the "
+            f'"clew preprocess" command again without --no-{kind}{full}.'
+        )
+    return folder
+
+
+def read_index(store: Path, kind: str) -> SampleIndex:
+    """Read the index of a sample store: splits.csv beside it, or for one that `clew convert`
+    made, the shards' small columns."""
+    reader = StoreReader(store)
+    if reader.manifest.kind != kind:
+        raise StoreError(_explain_kind(store, reader.manifest.kind, kind))
+    written = store.absolute().parent / SPLITS_FILE
+    if reader.manifest.settings.get("command") == "preprocess" and not written.exists():
+        raise StoreError(
+            f"there is no {written}, which says what {store} holds and which of it is for "
+            f'training: bring it along with the store, or run the same "clew preprocess" again; '
+            f"it writes the file last."
+        )
+    index = _read_written(written) if written.exists() else _read_columns(reader)
+    if len(index.rows) != reader.manifest.rows:
+        raise StoreError(
+            f"{written} lists {len(index.rows):,} samples, {store} holds "
+            f'{reader.manifest.rows:,}: run the "clew preprocess" command again, it goes on where '
+            f"it stopped."
+        )
+    return index
+
+
+def _read_written(path: Path) -> SampleIndex:
+    splits = read_splits(path)
+    return SampleIndex(
+        rows=np.arange(len(splits.label)),
+        example_ids=splits.global_example_id,
+        question_ids=to_strings(splits.question_id.to_pylist()),
+        labels=np.array(splits.label),
+        splits=splits.split,
+    )
+
+
+def _read_columns(reader: StoreReader) -> SampleIndex:
+    """The index of a store without splits.csv (one that `clew convert` made): the splits are
+    those that `clew preprocess` would choose."""
+    names = {"global_example_id": pa.int64(), "question_id": pa.string(), "label": pa.float32()}
+    ids, questions, labels = (
+        pa.chunked_array(list(_chunks(reader, name)), type=kind) for name, kind in names.items()
+    )
+    if labels.null_count:
+        raise StoreError(
+            f"{labels.null_count:,} of {len(labels):,} samples in {reader.path} have no label: "
+            f"they cannot be trained on. Make the samples again from the traces, with "
+            f'"clew preprocess".'
+        )
+    made_up = labels.to_numpy().astype(np.float32)
+    strange = np.flatnonzero(~np.isin(made_up, (0, 1)))
+    if len(strange):
+        raise StoreError(
+            f"{len(strange):,} of {len(made_up):,} samples in {reader.path} have a label that is "
+            f"neither 0 (right) nor 1 (made up), e.g. {made_up[strange[0]]:g} of "
+            f'{questions[int(strange[0])]}: make them again with "clew preprocess".'
+        )
+    question_ids = questions.to_pylist()
+    return SampleIndex(
+        rows=np.arange(len(ids)),
+        example_ids=ids.to_numpy(),
+        question_ids=to_strings(question_ids),
+        labels=made_up,
+        splits=assign_splits(question_ids, None, made_up, shares=Shares()),
+    )
+
+
+def _chunks(reader: StoreReader, column: str) -> Iterator[pa.Array]:
+    """Shard by shard: were all of them open at once, a large store would need too many files."""
+    for number in range(len(reader.shards)):
+        yield from reader.shard(number).read_column(column).chunks
+
+
+def _explain_kind(store: Path, found: str, wanted: str) -> str:
+    if found == "traces":
+        return (
+            f"{store} holds traces, not {wanted}: make training samples of them with "
+            f'"clew preprocess {store} --scores-file SCORES.csv --out preprocessed_data".'
+        )
+    return (
+        f'{store} holds {found}, not {wanted}: give the folder that "clew preprocess" wrote, '
+        f"in which {found}/ and {wanted}/ lie."
+    )

@@ -1,0 +1,158 @@
+"""The datasets of a folder that `clew preprocess` wrote: sequences and graphs, as streams and by
+place."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from clew.errors import StoreError
+from clew.hallucination.samples.reading.graphs import GRAPH_COLUMNS, GraphSamples
+from clew.hallucination.samples.reading.index import find_store, read_index
+from clew.hallucination.samples.reading.sequences import SequenceSamples
+from clew.loading.lazy import LazyDataset
+from clew.loading.order import Rank
+from clew.loading.reader import Access, SampleReader
+from clew.loading.stream import StreamDataset
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreprocessedSequences:
+    """The sequences of a split; None takes all splits."""
+
+    folder: Path
+    split: str | None = None
+
+    def open(self, *, access: Access | None, max_open: int) -> SequenceSamples:
+        path = find_store(self.folder, "sequences")
+        whole = read_index(path, "sequences")
+        reader = SampleReader(
+            path,
+            ("sequence",),
+            ids=whole.example_ids,
+            questions=whole.question_ids,
+            access=access,
+            max_open=max_open,
+        )
+        return SequenceSamples(reader, whole.select(self.split))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreprocessedGraphs:
+    """The graphs of a split, with their sequences beside them on request."""
+
+    folder: Path
+    split: str | None = None
+    with_sequence: bool = False
+    flat: bool = False
+
+    def open(self, *, access: Access | None, max_open: int) -> GraphSamples:
+        path = find_store(self.folder, "graphs")
+        whole = read_index(path, "graphs")
+        reader = SampleReader(
+            path,
+            GRAPH_COLUMNS,
+            ids=whole.example_ids,
+            questions=whole.question_ids,
+            access=access,
+            max_open=max_open,
+        )
+        index, sequences = whole.select(self.split), None
+        if self.with_sequence:
+            beside = PreprocessedSequences(folder=self.folder, split=self.split)
+            sequences = beside.open(access=access, max_open=max_open)
+            if not np.array_equal(sequences.index.question_ids, index.question_ids):
+                raise StoreError(
+                    f"the sequences in {self.folder} are of other samples than the graphs: make "
+                    f"both again from the same traces, or leave with_sequence out."
+                )
+        return GraphSamples(reader, index, sequences, flat=self.flat)
+
+
+class PreprocessedLSTMDataset(StreamDataset):
+    """Sequences `[layers, dim]` with their labels, as a stream.
+
+    A sample is a dict: `sequence` float16 `[layers, dim]`, `label` (1 is made up), `index` (its
+    place in the data set), `question_id`. `split` is train, validation, test, or None for all.
+    """
+
+    def __init__(
+        self,
+        preprocessed_dir: str | Path,
+        *,
+        split: str | None = None,
+        shuffle_buffer_size: int = 1000,
+        seed: int = 0,
+        max_cache_batches: int = 8,
+        rank: Rank | None = None,
+    ) -> None:
+        super().__init__(
+            PreprocessedSequences(folder=Path(preprocessed_dir), split=split),
+            shuffle_buffer_size=shuffle_buffer_size,
+            seed=seed,
+            max_cache_batches=max_cache_batches,
+            rank=rank,
+        )
+
+
+class PreprocessedGNNDataset(StreamDataset):
+    """The attention graphs of all layers with their labels, as a stream of `GraphSample`s.
+
+    PyTorch's loader batches them as it stands, through `collate`. With `with_sequence`, each
+    also bears its sequence `[layers, dim]`.
+    """
+
+    def __init__(
+        self,
+        preprocessed_dir: str | Path,
+        *,
+        split: str | None = None,
+        shuffle_buffer_size: int = 1000,
+        seed: int = 0,
+        max_cache_batches: int = 8,
+        rank: Rank | None = None,
+        with_sequence: bool = False,
+    ) -> None:
+        super().__init__(
+            PreprocessedGraphs(
+                folder=Path(preprocessed_dir), split=split, with_sequence=with_sequence
+            ),
+            shuffle_buffer_size=shuffle_buffer_size,
+            seed=seed,
+            max_cache_batches=max_cache_batches,
+            rank=rank,
+        )
+
+
+class PreprocessedLSTMMapDataset(LazyDataset):
+    """Sequences `[layers, dim]` with their labels, by place."""
+
+    def __init__(
+        self,
+        preprocessed_dir: str | Path,
+        *,
+        split: str | None = None,
+        max_cache_batches: int = 2,
+        copy: bool = True,
+    ) -> None:
+        source = PreprocessedSequences(folder=Path(preprocessed_dir), split=split)
+        super().__init__(source, max_cache_batches=max_cache_batches, copy=copy)
+
+
+class PreprocessedGNNMapDataset(LazyDataset):
+    """The graphs of all layers with their labels, by place. `flat` is for clew's own loader: its
+    batches are then plain arrays instead of PyG batches."""
+
+    def __init__(
+        self,
+        preprocessed_dir: str | Path,
+        *,
+        split: str | None = None,
+        max_cache_batches: int = 2,
+        with_sequence: bool = False,
+        flat: bool = False,
+    ) -> None:
+        source = PreprocessedGraphs(
+            folder=Path(preprocessed_dir), split=split, with_sequence=with_sequence, flat=flat
+        )
+        super().__init__(source, max_cache_batches=max_cache_batches)

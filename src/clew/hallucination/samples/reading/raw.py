@@ -1,0 +1,264 @@
+"""Trace stores trained on as they are: slower, no extra disk; files of the older tools are turned
+into one first. A trace that `clew preprocess` would leave out stops the run when it is read."""
+
+import glob
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from clew.errors import InputError, StoreError
+from clew.hallucination.labels import read_scores
+from clew.hallucination.samples.making.graphs import Edges, Nodes, build_graphs, leads_forward
+from clew.hallucination.samples.making.labelled import label_shards
+from clew.hallucination.samples.making.source import TraceSource
+from clew.hallucination.samples.reading.graphs import GraphParts, GraphSamples
+from clew.hallucination.samples.reading.sequences import SequenceSamples
+from clew.hallucination.samples.splits import assign_splits
+from clew.loading.buffers import BufferPool
+from clew.loading.lazy import LazyDataset
+from clew.loading.reader import Access, Rows, SampleReader
+from clew.loading.samples import SampleIndex, Samples, to_strings
+from clew.loading.splits import Shares
+
+logger = logging.getLogger(__name__)
+
+_EDGES = ("edge_source", "edge_weight")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RawTraces:
+    """A trace store with its scores. The splits are those of `clew preprocess` by default."""
+
+    store: Path
+    scores_file: Path
+    score_threshold: float = 0.5
+    split: str | None = None
+
+    def read_index(self) -> SampleIndex:
+        """Join the traces' ids with their scores; raises InputError when one has none."""
+        scores = read_scores(self.scores_file)
+        shards, notes = label_shards(
+            TraceSource(self.store).read_tables(), scores, threshold=self.score_threshold
+        )
+        for note in (*scores.notes, *notes):
+            logger.info(note)
+        tables = [shard.table for shard in shards]
+        ids = np.concatenate([table.global_example_id for table in tables])
+        question_ids = [name for table in tables for name in table.question_id]
+        questions = [text for table in tables for text in table.question]
+        labels = np.concatenate([shard.labels for shard in shards])
+        index = SampleIndex(
+            rows=np.arange(len(ids)),
+            example_ids=ids,
+            question_ids=to_strings(question_ids),
+            labels=labels,
+            splits=assign_splits(question_ids, questions, labels, shares=Shares(), order=ids),
+        )
+        return index.select(self.split)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RawSequences:
+    traces: RawTraces
+
+    def open(self, *, access: Access | None, max_open: int) -> SequenceSamples:
+        reader = SampleReader(self.traces.store, ("last_hidden",), access=access, max_open=max_open)
+        return TraceSequenceSamples(reader, self.traces.read_index(), column="last_hidden")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RawGraphs:
+    traces: RawTraces
+    attn_threshold: float = 0.0
+    with_sequence: bool = False
+    flat: bool = False
+
+    def open(self, *, access: Access | None, max_open: int) -> "TraceGraphSamples":
+        sequences = None
+        if self.with_sequence:
+            beside = RawSequences(traces=self.traces)
+            sequences = beside.open(access=access, max_open=max_open)
+        reader = SampleReader(
+            self.traces.store,
+            ("last_hidden", "nodes", *_EDGES),
+            access=access,
+            max_open=max_open,
+        )
+        return TraceGraphSamples(
+            reader,
+            self.traces.read_index(),
+            sequences,
+            flat=self.flat,
+            attn_threshold=self.attn_threshold,
+        )
+
+
+class TraceSequenceSamples(SequenceSamples):
+    """The last token's states of traces, whose numbers nobody has looked at before."""
+
+    def read_sequences(self, rows: Rows, buffers: BufferPool) -> torch.Tensor:
+        sequences = super().read_sequences(rows, buffers)
+        finite = torch.isfinite(sequences).flatten(1).all(1).numpy()
+        if not finite.all():
+            row = int(rows[np.argmin(finite)])
+            raise broken_trace(self, row, "its last_hidden holds NaN or infinity")
+        return sequences
+
+    def read_sample(self, index: int, buffers: BufferPool | None) -> dict[str, Any]:
+        sample = super().read_sample(index, buffers)
+        if not torch.isfinite(sample["sequence"]).all():
+            row = int(self.index.rows[index])
+            raise broken_trace(self, row, "its last_hidden holds NaN or infinity")
+        return sample
+
+
+class TraceGraphSamples(GraphSamples):
+    """Graphs built from the edges that a trace keeps of every token, when they are read."""
+
+    def __init__(
+        self,
+        reader: SampleReader,
+        index: SampleIndex,
+        sequences: SequenceSamples | None,
+        *,
+        flat: bool,
+        attn_threshold: float,
+    ) -> None:
+        super().__init__(reader, index, sequences, flat=flat)
+        self._layers = reader.columns["last_hidden"].item_shape[0]
+        self._attn_threshold = attn_threshold
+
+    @property
+    def max_degree(self) -> int:
+        return self.reader.columns["edge_source"].item_shape[0]
+
+    def read_parts(self, rows: Rows) -> list[GraphParts]:
+        shards = self.reader.locate(rows)
+        columns = [self.reader.read_rows(name, rows, shards) for name in ("nodes", *_EDGES)]
+        return [self._build(*parts) for parts in zip(rows.tolist(), *columns, strict=True)]
+
+    def _build(
+        self, row: int, nodes: np.ndarray, source: np.ndarray, weight: np.ndarray
+    ) -> GraphParts:
+        tokens = np.array([len(nodes) // self._layers])
+        edges = Edges(source=source, weight=weight)
+        places = Nodes(tokens=tokens, layers=self._layers)
+        self._refuse_broken(row, nodes, edges, places)
+        graphs = build_graphs(edges, places, self._attn_threshold)
+        return GraphParts(
+            nodes=nodes,
+            edges=(graphs.source, graphs.target),
+            edge_attr=graphs.weight[:, None],
+            node_counts=np.full(self._layers, tokens[0], np.int32),
+            edge_counts=graphs.edge_counts[0],
+        )
+
+    def _refuse_broken(self, row: int, nodes: np.ndarray, edges: Edges, places: Nodes) -> None:
+        reason = ""
+        if not (np.isfinite(nodes).all() and np.isfinite(edges.weight).all()):
+            reason = "its nodes or edges hold NaN or infinity"
+        elif leads_forward(edges, places).any():
+            reason = "an edge leads from a token to an earlier one"
+        if reason:
+            raise broken_trace(self, row, reason)
+
+
+def broken_trace(samples: Samples, row: int, reason: str) -> StoreError:
+    place = np.searchsorted(samples.index.rows, row)
+    question_id, store = samples.index.question_ids[place], samples.reader.path
+    return StoreError(
+        f'the trace of {question_id} in {store} cannot be trained on: {reason}. Use "clew '
+        f'preprocess", which leaves such traces out and names them.'
+    )
+
+
+class RawLSTMDataset(LazyDataset):
+    """The sequences of traces that were not preprocessed, by place.
+
+    `traces` is a trace store, or a pattern such as "traces_data/*.pkl*" for files of the older
+    tools; these are first turned into a store at `converted`.
+    """
+
+    def __init__(
+        self,
+        traces: str | Path,
+        scores_file: str | Path,
+        *,
+        score_threshold: float = 0.5,
+        split: str | None = None,
+        converted: str | Path | None = None,
+        max_cache_batches: int = 2,
+    ) -> None:
+        raw = open_traces(traces, scores_file, score_threshold, split, converted)
+        super().__init__(RawSequences(traces=raw), max_cache_batches=max_cache_batches)
+
+
+class RawGNNDataset(LazyDataset):
+    """The graphs of traces that were not preprocessed, by place; built when they are read."""
+
+    def __init__(
+        self,
+        traces: str | Path,
+        scores_file: str | Path,
+        *,
+        score_threshold: float = 0.5,
+        split: str | None = None,
+        converted: str | Path | None = None,
+        max_cache_batches: int = 2,
+        attn_threshold: float = 0.0,
+        with_sequence: bool = False,
+        flat: bool = False,
+    ) -> None:
+        raw = open_traces(traces, scores_file, score_threshold, split, converted)
+        source = RawGraphs(
+            traces=raw, attn_threshold=attn_threshold, with_sequence=with_sequence, flat=flat
+        )
+        super().__init__(source, max_cache_batches=max_cache_batches)
+
+
+def open_traces(
+    traces: str | Path,
+    scores_file: str | Path,
+    score_threshold: float,
+    split: str | None,
+    converted: str | Path | None,
+) -> RawTraces:
+    """A store as it is; a pattern of old files after converting them."""
+    store = Path(traces)
+    if glob.has_magic(str(traces)):
+        store = convert_pattern(str(traces), converted)
+    return RawTraces(
+        store=store, scores_file=Path(scores_file), score_threshold=score_threshold, split=split
+    )
+
+
+def convert_pattern(pattern: str, converted: str | Path | None) -> Path:
+    """Turn the old trace files that match into a store; files done earlier are kept.
+
+    Raises InputError when a file could not be used: training on a part must be asked for.
+    """
+    from clew.hallucination.legacy import convert_folder
+
+    folder, names = Path(pattern).parent, Path(pattern).name
+    if glob.has_magic(str(folder)):
+        raise InputError(
+            f'the pattern "{pattern}" has wildcards in its folder: give the files of one folder, '
+            f'for example "traces_data/*.pkl*".'
+        )
+    if converted is None:
+        raise InputError(
+            f'"{pattern}" names files of the older tools: say where the store made of them is to '
+            f'lie (converted="traces_store").'
+        )
+    result = convert_folder(folder, Path(converted), keep="compact", names=names)
+    if not result.complete:
+        left_out = result.skipped[0]
+        raise InputError(
+            f"{len(result.skipped):,} files or records of {pattern} cannot be used, e.g. "
+            f'{left_out}. Take them away, or use what could be read: "{converted}".'
+        )
+    return Path(converted)

@@ -1,0 +1,26 @@
+"""Which sample belongs to training, validation or test: decided by question, for good."""
+
+from clew.hallucination.samples.splits.assign import assign_splits, group_questions
+from clew.hallucination.samples.splits.by_file import FileSplits, assign_splits_by_file, count_files
+from clew.hallucination.samples.splits.table import (
+    SPLITS_FILE,
+    Splits,
+    count_labels,
+    find_thin_splits,
+    read_splits,
+    write_splits,
+)
+
+__all__ = [
+    "SPLITS_FILE",
+    "FileSplits",
+    "Splits",
+    "assign_splits",
+    "assign_splits_by_file",
+    "count_files",
+    "count_labels",
+    "find_thin_splits",
+    "group_questions",
+    "read_splits",
+    "write_splits",
+]

@@ -1,0 +1,137 @@
+"""Splits by question: no question in two of them, both classes in proportion, and an old
+question stays where it is when new ones are added. No randomness besides a hash."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from jaxtyping import Int, UInt8
+
+from clew.hallucination.labels import normalize_answer
+from clew.loading.splits import SPLIT_NAMES, Shares
+
+# How far a class may lie above or below its share of a split, in samples: 1 where samples are
+# few and each counts, 2 where there are many, so that nine in ten stay where their hash puts them.
+_TIGHT, _LOOSE, _MANY = 1.0, 2.0, 500
+
+
+def assign_splits(
+    question_ids: Sequence[str],
+    questions: Sequence[str | None] | None,
+    labels: Sequence[float] | np.ndarray,
+    *,
+    shares: Shares,
+    previous: Mapping[str, str] | None = None,
+    order: Sequence[int] | np.ndarray | None = None,
+) -> UInt8[np.ndarray, " rows"]:
+    """The split of every row: 0 training, 1 validation, 2 test.
+
+    Rows with the same id or, normalised, the same question text form a group that stays
+    together. Groups are dealt in `order` (numbers to sort the rows by, such as their
+    `global_example_id`; the order given when None), so that rows added behind change nothing
+    before them. `previous` maps question ids to split names that stand.
+    """
+    place = np.argsort(np.asarray(order), kind="stable") if order is not None else slice(None)
+    rows = np.arange(len(question_ids))[place]
+    ids = [question_ids[row] for row in rows]
+    texts = [questions[row] for row in rows] if questions is not None else None
+    groups = group_questions(ids, texts)
+    known = known_splits(ids, previous)
+    chosen = _deal(ids, groups, np.asarray(labels)[rows], known, shares)
+    splits = np.zeros(len(rows), np.uint8)
+    splits[rows] = np.where(known >= 0, known, chosen[groups])
+    return splits
+
+
+def group_questions(
+    question_ids: Sequence[str], questions: Sequence[str | None] | None
+) -> Int[np.ndarray, " rows"]:
+    """The group of every row, numbered by first appearance.
+
+    Two rows are in one group when they share the id or the normalised text, directly or
+    through others.
+    """
+    first = list(range(len(question_ids)))
+    by_id: dict[str, int] = {}
+    by_text: dict[str, int] = {}
+    for row, question_id in enumerate(question_ids):
+        _join(first, by_id.setdefault(question_id, row), row)
+        text = normalize_answer((questions[row] if questions is not None else None) or "")
+        if text:
+            _join(first, by_text.setdefault(text, row), row)
+    roots = [_find(first, row) for row in range(len(first))]
+    return np.unique(np.asarray(roots, np.int64), return_inverse=True)[1]
+
+
+def known_splits(
+    question_ids: Sequence[str], previous: Mapping[str, str] | None
+) -> Int[np.ndarray, " rows"]:
+    """The split that each row had before, -1 where it is new."""
+    numbers = {name: number for number, name in enumerate(SPLIT_NAMES)}
+    before = {key: numbers[name] for key, name in (previous or {}).items()}
+    return np.array([before.get(question_id, -1) for question_id in question_ids], np.int64)
+
+
+def hash_place(key: str) -> float:
+    """A number in [0, 1) that follows from the text alone."""
+    digest = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "big") / 2**64
+
+
+def _find(first: list[int], row: int) -> int:
+    while first[row] != row:
+        first[row] = first[first[row]]
+        row = first[row]
+    return row
+
+
+def _join(first: list[int], one: int, other: int) -> None:
+    """The earlier row stands for both, so that a group's name does not change as it grows."""
+    low, high = sorted((_find(first, one), _find(first, other)))
+    first[high] = low
+
+
+def _deal(
+    ids: Sequence[str],
+    groups: Int[np.ndarray, " rows"],
+    labels: np.ndarray,
+    known: Int[np.ndarray, " rows"],
+    shares: Shares,
+) -> Int[np.ndarray, " groups"]:
+    """The split of every group: those known from before first, then the others in order."""
+    sizes = np.bincount(groups)
+    # A tie counts as made up, the class that a detector is there for.
+    made_up = (2 * np.bincount(groups, weights=labels > 0.5) >= sizes).tolist()
+    starts = np.unique(groups, return_index=True)[1]
+    chosen = np.full(len(sizes), -1, np.int64)
+    for row in reversed(np.flatnonzero(known >= 0)):
+        chosen[groups[row]] = known[row]
+    tallies = (_Tally(shares), _Tally(shares))
+    for group in np.flatnonzero(chosen >= 0):
+        tallies[made_up[group]].add(int(chosen[group]), int(sizes[group]))
+    for group in np.flatnonzero(chosen < 0):
+        wanted = shares.pick(hash_place(ids[starts[group]]))
+        chosen[group] = tallies[made_up[group]].place(wanted, int(sizes[group]))
+    return chosen
+
+
+class _Tally:
+    """The samples of one class in each split, held close to the shares."""
+
+    def __init__(self, shares: Shares) -> None:
+        self._shares = tuple(shares)
+        self._counts = [0, 0, 0]
+
+    def add(self, split: int, size: int) -> None:
+        self._counts[split] += size
+
+    def place(self, wanted: int, size: int) -> int:
+        """Take in a group: where its hash wants it, unless that would upset the balance."""
+        total = sum(self._counts) + size
+        lacking = [s * total - n for s, n in zip(self._shares, self._counts, strict=True)]
+        room = max(size, _TIGHT + (_LOOSE - _TIGHT) * min(1.0, total / _MANY))
+        others = max(lack for split, lack in enumerate(lacking) if split != wanted)
+        if size - lacking[wanted] > room or others > room:
+            wanted = lacking.index(max(lacking))
+        self.add(wanted, size)
+        return wanted

@@ -1,0 +1,169 @@
+"""splits.csv: one row a sample, in the order in which the samples lie in the shards."""
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from jaxtyping import Float32, Int, Int64, UInt8
+from pyarrow import csv as arrow_csv
+
+from clew.errors import InputError
+from clew.loading.splits import SPLIT_NAMES
+from clew.storage.manifest import write_file_atomically
+
+SPLITS_FILE = "splits.csv"
+_TYPES = {
+    "global_example_id": pa.int64(),
+    "question_id": pa.string(),
+    "split": pa.string(),
+    "label": pa.float32(),
+    "score": pa.float32(),
+}
+# What people write who edit the file by hand.
+_OTHER_NAMES = {"val": "validation", "valid": "validation", "dev": "validation"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Splits:
+    """The columns of splits.csv; `split` counts in SPLIT_NAMES, `label` 1 is made up."""
+
+    global_example_id: Int64[np.ndarray, " rows"]
+    question_id: pa.StringArray
+    split: UInt8[np.ndarray, " rows"]
+    label: Float32[np.ndarray, " rows"]
+    score: Float32[np.ndarray, " rows"]
+
+    def __len__(self) -> int:
+        return len(self.split)
+
+    def by_question(self, path: Path) -> dict[str, str]:
+        """The split of every question; raises InputError when one is in two."""
+        found: dict[str, str] = {}
+        for question_id, split in zip(self.question_id.to_pylist(), self.split, strict=True):
+            name = SPLIT_NAMES[split]
+            if found.setdefault(question_id, name) != name:
+                raise InputError(
+                    f'"{path}" has question {question_id!r:.60} in {found[question_id]} and in '
+                    f"{name}: a detector would be tested on what it was trained on. Put all its "
+                    f"rows into one split."
+                )
+        return found
+
+
+def write_splits(path: Path, table: Splits) -> None:
+    """Write the file in one step: readers see the old one or the new one, never half."""
+    names = np.array(SPLIT_NAMES)[table.split].tolist()
+    ids, question_ids = table.global_example_id.tolist(), table.question_id.to_pylist()
+    # Arrow writes a float32 as short as it can be read back from.
+    scores = pa.array(table.score).cast(pa.string()).to_pylist()
+    labels = (table.label > 0.5).astype(int).tolist()
+    sink = io.StringIO(newline="")
+    writer = csv.writer(sink, lineterminator="\n")
+    writer.writerow(_TYPES)
+    writer.writerows(zip(ids, question_ids, names, labels, scores, strict=True))
+    write_file_atomically(path, sink.getvalue().encode())
+
+
+def read_splits(path: str | Path) -> Splits:
+    """Read splits.csv, also one edited by hand; raises InputError with the line at fault."""
+    path = Path(path)
+    table = _read_table(path)
+    missing = [name for name in _TYPES if name not in table.column_names]
+    if missing:
+        raise InputError(
+            f'"{path}" has no column "{missing[0]}"; it has: '
+            f"{', '.join(table.column_names)}. {_WAY_OUT}"
+        )
+    columns = {name: table[name].combine_chunks() for name in _TYPES}
+    for name, column in columns.items():
+        _refuse(path, column.is_null(), f'has no "{name}"')
+    numbers = _number_splits(path, columns["split"])
+    table_ids = columns["global_example_id"].to_numpy()
+    label = columns["label"].to_numpy()
+    _refuse(path, ~np.isin(label, (0, 1)), "has a label that is neither 0 nor 1")
+    repeated = np.ones(len(table_ids), bool)
+    repeated[np.unique(table_ids, return_index=True)[1]] = False
+    _refuse(path, repeated, "has a global_example_id that an earlier line has too")
+    return Splits(
+        global_example_id=table_ids,
+        question_id=columns["question_id"],
+        split=numbers,
+        label=label,
+        score=columns["score"].to_numpy(),
+    )
+
+
+def count_labels(
+    split: UInt8[np.ndarray, " rows"], label: Float32[np.ndarray, " rows"]
+) -> Int[np.ndarray, "splits classes"]:
+    """Samples of every split (rows) that are right (column 0) and made up (column 1)."""
+    places = split.astype(np.int64) * 2 + (np.asarray(label) > 0.5)
+    return np.bincount(places, minlength=6).reshape(3, 2)
+
+
+def find_thin_splits(
+    counts: Int[np.ndarray, "splits classes"], shares: Sequence[float]
+) -> list[str]:
+    """A sentence for every split that ought to hold both classes and does not."""
+    found = []
+    for name, row, share in zip(SPLIT_NAMES, counts.tolist(), shares, strict=True):
+        lacking = [what for what, count in zip(("right", "made up"), row, strict=True) if not count]
+        if share and lacking and counts.any(0).all():
+            found.append(
+                f"the {name} split ({sum(row):,} in all) has none that are "
+                f"{' or '.join(lacking)}: nothing can be measured on it. Use more questions, or "
+                f"give it a larger share with --split."
+            )
+    return found
+
+
+_WAY_OUT = 'Put it right, or delete the file and run the same "clew preprocess" again.'
+
+
+def _read_table(path: Path) -> pa.Table:
+    options = arrow_csv.ConvertOptions(
+        column_types=_TYPES, strings_can_be_null=False, null_values=["", "nan", "NaN"]
+    )
+    try:
+        return arrow_csv.read_csv(
+            path,
+            parse_options=arrow_csv.ParseOptions(newlines_in_values=True),
+            convert_options=options,
+            # Arrow's own pool would hold on to several times the size of the table.
+            memory_pool=pa.system_memory_pool(),
+        )
+    except FileNotFoundError:
+        raise InputError(
+            f'there is no "{path}": make it with "clew preprocess", or check the path.'
+        ) from None
+    except OSError as error:
+        raise InputError(f'"{path}" cannot be read ({error.strerror or error}).') from None
+    except (pa.ArrowException, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f'"{path}" is cut short or garbled ({reason}). {_WAY_OUT}') from None
+
+
+def _number_splits(path: Path, names: pa.StringArray) -> UInt8[np.ndarray, " rows"]:
+    plain = pc.utf8_lower(pc.utf8_trim_whitespace(names))
+    known = [*SPLIT_NAMES, *_OTHER_NAMES]
+    places = pc.index_in(plain, pa.array(known))
+    if places.null_count:
+        row = int(np.argmax(places.is_null().to_numpy(zero_copy_only=False)))
+        raise InputError(
+            f'"{path}", line {row + 2}: there is no split {names[row].as_py()!r:.60}; write '
+            f"{', '.join(SPLIT_NAMES[:2])} or {SPLIT_NAMES[2]}."
+        )
+    numbers = [SPLIT_NAMES.index(_OTHER_NAMES.get(name, name)) for name in known]
+    return np.array(numbers, np.uint8)[places.to_numpy()]
+
+
+def _refuse(path: Path, wrong: pa.Array | np.ndarray, what: str) -> None:
+    """Raises InputError for the first line that is wrong."""
+    mask = wrong if isinstance(wrong, np.ndarray) else wrong.to_numpy(zero_copy_only=False)
+    if mask.any():
+        raise InputError(f'"{path}", line {int(mask.argmax()) + 2} {what}. {_WAY_OUT}')

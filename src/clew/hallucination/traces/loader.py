@@ -1,0 +1,180 @@
+"""TraceBatchLoader and its two helpers: the calls that scripts of the older system use."""
+
+import gzip
+import os
+import pickle
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from clew.errors import InputError, StoreError
+from clew.hallucination.traces.trace import Trace
+from clew.storage import ShardReader, StoreReader
+
+DEFAULT_TRACES_DIR = "./traces_data"
+
+
+class TraceBatchLoader:
+    """Reads a store of traces batch by batch or one by one, never more than is asked for."""
+
+    def __init__(self, traces_dir: str | Path = DEFAULT_TRACES_DIR) -> None:
+        self._store = StoreReader(traces_dir)
+        if self._store.manifest.kind != "traces":
+            raise StoreError(
+                f'"{traces_dir}" holds {self._store.manifest.kind}, not traces: '
+                f'"clew inspect {traces_dir}" shows what is in it.'
+            )
+        self.traces_dir = self._store.path
+        self.manifest = self._store.manifest
+
+    def __len__(self) -> int:
+        """The number of finished batches (shards)."""
+        return len(self._store.shards)
+
+    @property
+    def total_traces(self) -> int:
+        return self.manifest.rows
+
+    def get_total_traces(self) -> int:
+        """The number of traces in all batches, from the manifest alone."""
+        return self.total_traces
+
+    def get_batch_info(self) -> list[dict[str, Any]]:
+        """File, size and number of traces of every batch, from the manifest alone."""
+        return [
+            {
+                "batch_idx": index,
+                "batch_number": shard.batch_number,
+                "filename": shard.file,
+                "num_traces": shard.rows,
+                "size_mb": shard.bytes / 2**20,
+                "bytes": shard.bytes,
+                "first_global_example_id": shard.batch_number * self.manifest.rows_per_shard,
+            }
+            for index, shard in enumerate(self._store.shards)
+        ]
+
+    def get_batch(self, batch_idx: int) -> list[Trace]:
+        """The traces of one batch in the order of their ids; their arrays are not read yet."""
+        if not 0 <= batch_idx < len(self):
+            raise IndexError(
+                f"there is no batch {batch_idx} in {self.traces_dir}: it has {len(self)}, "
+                f"counted from 0."
+            )
+        return list(_traces_in_order(self._store.shard(batch_idx)))
+
+    def iter_batches(self) -> Iterator[list[Trace]]:
+        """One batch after the other."""
+        for index in range(len(self)):
+            yield self.get_batch(index)
+
+    def iter_traces(self) -> Iterator[Trace]:
+        """One trace after the other, in the order of `global_example_id`."""
+        for index in range(len(self)):
+            yield from _traces_in_order(self._store.shard(index))
+
+    def get_trace_by_global_id(self, global_id: int) -> Trace | None:
+        """The trace with that `global_example_id`, None when the store has none."""
+        number = global_id // self.manifest.rows_per_shard
+        for index, shard in enumerate(self._store.shards):
+            if shard.batch_number == number:
+                reader = self._store.shard(index)
+                at = reader.locate("global_example_id", global_id)
+                return None if at is None else Trace(reader.record_batch(at[0]), at[1])
+        return None
+
+
+def merge_batches(
+    output_file: str | Path = "./traces_data/all_traces_merged.pkl",
+    traces_dir: str | Path = DEFAULT_TRACES_DIR,
+) -> Path:
+    """Write all traces into one file, in constant memory; see `extract_batch_subset`."""
+    loader = TraceBatchLoader(traces_dir)
+    return extract_batch_subset(range(len(loader)), output_file, traces_dir)
+
+
+def extract_batch_subset(
+    batch_numbers: Iterable[int],
+    output_file: str | Path,
+    traces_dir: str | Path = DEFAULT_TRACES_DIR,
+) -> Path:
+    """Write the traces of some batches into one file, in constant memory.
+
+    The ending chooses the form: `.arrow` is one Arrow file that any Arrow reader opens;
+    `.pkl` and `.pkl.gz` are the list of dicts that scripts of the older system load.
+    """
+    loader = TraceBatchLoader(traces_dir)
+    indices = list(batch_numbers)
+    for index in indices:
+        if not 0 <= index < len(loader):
+            raise InputError(
+                f"there is no batch {index} in {traces_dir}: it has {len(loader)}, counted from 0."
+            )
+    path = Path(output_file)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(path.name + ".part")
+    if path.name.endswith(".arrow"):
+        _write_arrow(loader, indices, part)
+    elif path.name.endswith((".pkl", ".pkl.gz")):
+        _write_pickle(loader, indices, part, compress=path.name.endswith(".gz"))
+    else:
+        raise InputError(f'"{path.name}" must end in .arrow, .pkl or .pkl.gz.')
+    os.replace(part, path)
+    return path
+
+
+def _traces_in_order(reader: ShardReader) -> Iterator[Trace]:
+    places = [
+        (int(example_id), index, row)
+        for index in range(reader.num_record_batches)
+        for row, example_id in enumerate(reader.record_batch(index).column("example_id").to_numpy())
+    ]
+    for _, index, row in sorted(places):
+        yield Trace(reader.record_batch(index), row)
+
+
+def _write_arrow(loader: TraceBatchLoader, indices: Sequence[int], path: Path) -> None:
+    readers = [loader._store.shard(index) for index in indices]
+    if not readers:
+        raise InputError("no batch was named: there is nothing to write.")
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, readers[0].schema) as file:
+        for reader in readers:
+            for index in range(reader.num_record_batches):
+                file.write_batch(reader.record_batch(index))
+
+
+def _write_pickle(
+    loader: TraceBatchLoader, indices: Sequence[int], path: Path, *, compress: bool
+) -> None:
+    with gzip.open(path, "wb", compresslevel=1) if compress else path.open("wb") as file:
+        pickler = pickle.Pickler(file, protocol=4)
+        pickler.fast = True  # no memo: it would keep every trace alive until the end
+        pickler.dump(_ListOfTraces(loader, indices))
+
+
+class _ListOfTraces:
+    """Pickles as a plain list, but hands its items to the pickler one at a time."""
+
+    def __init__(self, loader: TraceBatchLoader, indices: Sequence[int]) -> None:
+        self._loader = loader
+        self._indices = indices
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return list, (), None, self._items()
+
+    def _items(self) -> Iterator[dict[str, Any]]:
+        for index in self._indices:
+            for trace in self._loader.get_batch(index):
+                yield _as_plain_dict(trace)
+
+
+def _as_plain_dict(trace: Trace) -> dict[str, Any]:
+    plain = {name: trace[name] for name in trace}
+    for name in ("hidden_states", "attentions"):
+        if name in plain:
+            plain[name] = [np.array(layer) for layer in plain[name]]
+    plain["generated_answer_clean"] = plain["answer"]
+    return plain

@@ -1,0 +1,1 @@
+"""Samples for PyTorch: order, resume, streams, map-style datasets and the fast loader."""

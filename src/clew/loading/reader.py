@@ -1,0 +1,215 @@
+"""One store of samples, read by row: in which shard a row lies, and where in its file."""
+
+import threading
+from bisect import bisect_right
+from collections.abc import Collection, Sequence
+from operator import itemgetter
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import psutil
+import torch
+from jaxtyping import Int64, UInt8
+
+from clew.errors import StoreError, TooManyFilesError
+from clew.storage import (
+    CachedFiles,
+    ColumnLayout,
+    MappedFiles,
+    ReadFiles,
+    ShardEntry,
+    ShardFiles,
+    ShardLayout,
+    StoreReader,
+    read_layout,
+)
+
+_MAPPED_SHARE = 0.25
+_WORD = 8
+_SMALLEST_VIEW, _LARGEST_VIEW = 8 << 10, 256 << 10
+_FEW_PIECES = 4
+
+Access = Literal["mapped", "cached", "read"]
+Rows = Int64[np.ndarray, " rows"]
+
+
+class _Column:
+    """Where the rows of one column lie, over all shards that were looked into."""
+
+    def __init__(self, first: ColumnLayout, rows: int) -> None:
+        self.dtype, self.item_shape = first.dtype, first.item_shape
+        self.item_bytes = first.item_bytes
+        self.starts = np.zeros(rows, np.int64)
+        self.counts = np.zeros(rows, np.int64)
+        self.views: dict[int, torch.Tensor] = {}
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "views": {}}  # places in the memory of this process
+
+
+class SampleReader:
+    """The columns of a store that training reads. Shards are looked into when first touched.
+
+    `access` "mapped" keeps every shard mapped that was touched, "cached" at most `max_open`;
+    "read" maps none and reads piece by piece. None maps a store that fits easily into the memory
+    that is free, and reads a larger one. `ids` are the `global_example_id`s that the rows must
+    have, `questions` their questions.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        columns: Sequence[str],
+        *,
+        ids: Rows | None = None,
+        questions: np.ndarray | None = None,
+        access: Access | None = None,
+        max_open: int = 64,
+    ) -> None:
+        reader = StoreReader(path)
+        self.path, self.manifest, self.shards = path, reader.manifest, reader.shards
+        self.first_rows = np.cumsum([0, *(shard.rows for shard in self.shards)])
+        if not self.rows:
+            raise StoreError(f"{path} holds no samples yet: run the command that fills it again.")
+        self.access = access or ("read" if _is_large(self.manifest.bytes) else "mapped")
+        self.files = self._open_files(max_open)
+        self._ids, self._questions = ids, questions
+        self._known = [False] * len(self.shards)
+        self._first_rows = self.first_rows.tolist()
+        self._lock = threading.Lock()
+        first = read_layout(path, self.shards[0], columns)
+        self.columns = {name: _Column(first.columns[name], self.rows) for name in columns}
+
+    def _open_files(self, max_open: int) -> ShardFiles:
+        if self.access == "mapped":
+            return MappedFiles(self.path, self.shards)
+        kind = CachedFiles if self.access == "cached" else ReadFiles
+        return kind(self.path, self.shards, max_open)
+
+    @property
+    def rows(self) -> int:
+        return int(self.first_rows[-1])
+
+    def shards_of(self, rows: Rows) -> Rows:
+        return np.searchsorted(self.first_rows, rows, side="right") - 1
+
+    def locate(self, rows: Rows) -> Rows:
+        """The shards of `rows`, whose places are known and whose files are whole after this."""
+        shards = self.shards_of(rows)
+        self._make_ready(set(shards.tolist()))
+        return shards
+
+    def copy_rows(self, column: str, rows: Rows, out: UInt8[np.ndarray, "rows row_bytes"]) -> None:
+        """Copy rows of equal size into place, shard by shard; neighbours go in one piece."""
+        shards = self.locate(rows)
+        starts = self.columns[column].starts[rows]
+        size, flat = out.shape[1], out.reshape(-1)
+        apart = (starts[1:] - starts[:-1] != size) | (shards[1:] != shards[:-1])
+        firsts = np.concatenate([np.zeros(1, np.int64), np.flatnonzero(apart) + 1])
+        if len(firsts) > _FEW_PIECES and self._is_small(size):
+            views = self._view_rows(column, rows, shards, starts, size)
+            torch.cat(views, out=torch.from_numpy(flat.view(np.int64)))
+            return
+        lengths = np.diff(firsts, append=len(rows)) * size
+        pieces = np.stack([shards[firsts], starts[firsts], firsts * size, lengths], axis=1)
+        in_order = np.lexsort((pieces[:, 1], pieces[:, 0]))
+        self.files.copy(pieces[in_order].tolist(), flat)
+
+    def _is_small(self, size: int) -> bool:
+        """Whether rows are better copied in one call. Copied one by one, small ones make the
+        threads wait for each other to take up Python again; larger ones PyTorch would cut up for
+        threads of its own, and of tiny ones the views would take more memory than the rows."""
+        fits = _SMALLEST_VIEW <= size <= _LARGEST_VIEW and size % _WORD == 0
+        return isinstance(self.files, MappedFiles) and fits
+
+    def _view_rows(
+        self, column: str, rows: Rows, shards: Rows, starts: Rows, size: int
+    ) -> tuple[torch.Tensor, ...]:
+        """Mapped rows as tensors, each made once: making one costs as much as copying 10 kB."""
+        known, numbers = self.columns[column].views, rows.tolist()
+        for number, shard, start in zip(numbers, shards.tolist(), starts.tolist(), strict=True):
+            if number not in known:
+                mapped = self.files.view(shard, start, size)
+                known[number] = torch.from_numpy(mapped.view(np.int64))
+        return itemgetter(*numbers)(known)
+
+    def read_one(self, column: str, row: int) -> np.ndarray:
+        """One row as `read_rows` gives it, the quick way for who reads one by one."""
+        shard = bisect_right(self._first_rows, row) - 1
+        self._make_ready((shard,))
+        kind = self.columns[column]
+        size = int(kind.counts[row]) * kind.item_bytes
+        content = self.files.view(shard, int(kind.starts[row]), size)
+        return content.view(kind.dtype).reshape(-1, *kind.item_shape)
+
+    def read_rows(self, column: str, rows: Rows, shards: Rows) -> list[np.ndarray]:
+        """Located rows as arrays `[items, *item_shape]`. Copies when files are read; views when
+        they are mapped, not to be written to unless they are cached."""
+        kind, view = self.columns[column], self.files.view
+        dtype, shape = kind.dtype, (-1, *kind.item_shape)
+        sizes = (kind.counts[rows] * kind.item_bytes).tolist()
+        places = zip(shards.tolist(), kind.starts[rows].tolist(), sizes, strict=True)
+        return [view(*place).view(dtype).reshape(shape) for place in places]
+
+    def _make_ready(self, shards: Collection[int]) -> None:
+        for shard in shards:
+            if not self._known[shard]:
+                self._look_into(shard)
+        self.files.check(shards)
+
+    def _look_into(self, shard: int) -> None:
+        with self._lock:
+            if self._known[shard]:
+                return
+            first, end = self.first_rows[shard : shard + 2].tolist()
+            entry = self.shards[shard]
+            layout = self._read_layout(entry)
+            if not self._is_as_listed(layout, first, end):
+                raise StoreError(
+                    f"splits.csv lists other samples than {entry.file} in {self.path} holds: "
+                    f'run the "clew preprocess" command again.'
+                )
+            for name, column in layout.columns.items():
+                self._fill(name, first, end, column)
+            self._known[shard] = True
+
+    def _read_layout(self, entry: ShardEntry) -> ShardLayout:
+        try:
+            return read_layout(self.path, entry, list(self.columns))
+        except TooManyFilesError:
+            self.files.let_go()
+        return read_layout(self.path, entry, list(self.columns))
+
+    def _is_as_listed(self, layout: ShardLayout, first: int, end: int) -> bool:
+        # The ids of every store run from 0: only the questions tell two of them apart.
+        ids, questions = self._ids, self._questions
+        if ids is not None and not np.array_equal(layout.ids, ids[first:end]):
+            return False
+        return questions is None or layout.questions == questions[first:end].tolist()
+
+    def _fill(self, name: str, first: int, end: int, layout: ColumnLayout) -> None:
+        column = self.columns[name]
+        found, expected = (layout.item_shape, layout.dtype), (column.item_shape, column.dtype)
+        if found != expected:
+            raise StoreError(
+                f'the shards of {self.path} do not fit together: "{name}" is {_kind(*found)} in '
+                f"one and {_kind(*expected)} in another. Make the store anew."
+            )
+        column.starts[first:end] = layout.starts
+        column.counts[first:end] = layout.counts
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_lock": None}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state)
+        self._lock = threading.Lock()
+
+
+def _is_large(size: int) -> bool:
+    return size > _MAPPED_SHARE * psutil.virtual_memory().available
+
+
+def _kind(shape: tuple[int, ...], dtype: np.dtype) -> str:
+    return f"{dtype} {list(shape)}"

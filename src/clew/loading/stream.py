@@ -1,0 +1,213 @@
+"""Streaming data sets for PyTorch's own loader: shard by shard, through a shuffle buffer."""
+
+import sys
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from torch.utils.data import IterableDataset, get_worker_info
+
+from clew.errors import InputError
+from clew.loading.buffers import BufferPool
+from clew.loading.epochs import EpochCounter
+from clew.loading.lazy import check_cache, check_index
+from clew.loading.order import (
+    Order,
+    Rank,
+    buffered_order,
+    check_seed,
+    current_rank,
+    deal_batches,
+    deal_shards,
+)
+from clew.loading.samples import SampleIndex, SampleSource
+from clew.loading.workers import find_batch_size
+
+_READ_AT_ONCE = 32
+
+
+class StreamDataset(IterableDataset[Any]):
+    """Every sample once an epoch, in an order that follows from the seed and the epoch.
+
+    The order is that of the shards, themselves in random order, mixed through a buffer of
+    `shuffle_buffer_size` samples; 0 leaves the samples as they lie, for validation. The buffer
+    holds places, not samples: its size costs no memory. Each iteration is a new epoch;
+    `set_epoch` says which.
+
+    In PyTorch's loader the workers share out the batches, so that the same batches come in the
+    same order for any number of workers. Where the loader is another one that does not tell its
+    batch size, they share out the shards.
+    """
+
+    def __init__(
+        self,
+        source: SampleSource,
+        *,
+        shuffle_buffer_size: int = 1000,
+        seed: int = 0,
+        max_cache_batches: int = 8,
+        rank: Rank | None = None,
+    ) -> None:
+        check_cache(max_cache_batches)
+        check_seed(seed)
+        if shuffle_buffer_size < 0:
+            raise InputError(f"shuffle_buffer_size is {shuffle_buffer_size}: give 0 or more.")
+        self.source = source
+        self.samples = source.open(access="read", max_open=max_cache_batches)
+        self.buffers = BufferPool()
+        self.shuffle_buffer_size, self.seed = shuffle_buffer_size, seed
+        self.rank = rank or current_rank()
+        self.epochs = EpochCounter()
+        self._resumed: dict[str, Any] | None = None
+        self._progress: dict[str, Any] | None = None
+
+    @property
+    def index(self) -> SampleIndex:
+        """Question ids, labels and splits of all samples."""
+        return self.samples.index
+
+    def __len__(self) -> int:
+        """The samples that this rank sees in an epoch."""
+        return self.rank.count_share(len(self.samples))
+
+    def __getitem__(self, index: int) -> Any:
+        return self.samples.read_sample(check_index(index, len(self.samples)), self.buffers)
+
+    def __iter__(self) -> Iterator[Any]:
+        iterator = _StreamIterator(self)
+        if self._resumed is not None:
+            iterator.load_state_dict(self._resumed)
+        self._resumed, self._progress = None, iterator.progress
+        return iterator
+
+    def set_epoch(self, epoch: int) -> None:
+        """The next iteration is this epoch; those after it count on."""
+        self.epochs.set(epoch)
+
+    def order(self, epoch: int) -> Order:
+        """The places of all samples, of all ranks, in the order of that epoch."""
+        if not self.shuffle_buffer_size:
+            return np.arange(len(self.samples))
+        shards = self.samples.reader.shards_of(self.index.rows)
+        return buffered_order(shards, self.shuffle_buffer_size, seed=self.seed, epoch=epoch)
+
+    def share(self, epoch: int, batch_size: int | None) -> Order:
+        """What this rank and worker read of an epoch."""
+        order = self.rank.share_all(self.order(epoch), batch_size or 1)
+        worker = get_worker_info()
+        if worker is None:
+            return order
+        if batch_size is not None:
+            return deal_batches(order, batch_size, worker.id, worker.num_workers)
+        shards = self.samples.reader.shards_of(self.index.rows)
+        return deal_shards(order, shards, worker.id, worker.num_workers)
+
+    def state_dict(self) -> dict[str, Any]:
+        """How far the last iteration in this process has come; torchdata's StatefulDataLoader
+        asks its workers for it. Raises InputError where PyTorch's own workers do the reading:
+        each has a position of its own."""
+        if get_worker_info() is None and not self._resumed and self.epochs.are_in_workers():
+            raise InputError(
+                "the samples are read by worker processes, whose positions this process does not "
+                "know: use torchdata's StatefulDataLoader, clew's Loader, or num_workers=0."
+            )
+        return dict(self._resumed or self._progress or self.new_progress())
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """The next iteration goes on from there; raises InputError for another order of samples.
+
+        Not for PyTorch's own loader with workers, each of which has a position of its own:
+        torchdata's StatefulDataLoader keeps them.
+        """
+        self.check_state(state)
+        self._resumed = dict(state)
+        if state["epoch"] is not None:  # also when nothing is left of it to be read
+            self.epochs.set(state["epoch"] + 1)
+
+    def new_progress(self) -> dict[str, Any]:
+        """Nothing read yet; with what a position depends on."""
+        return {
+            "epoch": None,
+            "done": 0,
+            "workers": 0,
+            "batch_size": None,
+            "seed": self.seed,
+            "samples": len(self.samples),
+            "shuffle_buffer_size": self.shuffle_buffer_size,
+            "ranks": self.rank.count,
+        }
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        mine = self.new_progress()
+        for name in ("seed", "samples", "shuffle_buffer_size", "ranks"):
+            if state[name] != mine[name]:
+                raise InputError(
+                    f"the saved position belongs to a data set with {name} {state[name]:,}, this "
+                    f"one has {mine[name]:,}: resume with the same data and settings, or start "
+                    f"afresh."
+                )
+
+
+class _StreamIterator:
+    """One worker's way through one epoch. `progress`: the epoch, and the samples given out."""
+
+    def __init__(self, dataset: StreamDataset) -> None:
+        self.progress = dataset.new_progress()
+        self._dataset = dataset
+        self._places: Order | None = None
+        self._read_at_once = _READ_AT_ONCE
+        self._ready: deque[Any] = deque()
+
+    def __iter__(self) -> "_StreamIterator":
+        return self
+
+    def __next__(self) -> Any:
+        if self._places is None:
+            self._begin(find_batch_size(sys._getframe(1)))
+        if not self._ready:
+            self._read_on()
+        self.progress["done"] += 1
+        return self._ready.popleft()
+
+    def state_dict(self) -> dict[str, Any]:
+        return dict(self.progress)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._dataset.check_state(state)
+        self.progress.update(state)
+        self._places = None
+        self._ready.clear()
+
+    def _begin(self, batch_size: int | None) -> None:
+        self._check_share(batch_size)
+        self.progress["epoch"] = self._dataset.epochs.begin(self.progress["epoch"])
+        self._read_at_once = batch_size or _READ_AT_ONCE
+        self._places = self._dataset.share(self.progress["epoch"], batch_size)
+
+    def _check_share(self, batch_size: int | None) -> None:
+        """A position counts the samples of one worker's share, which these two decide."""
+        worker = get_worker_info()
+        workers = worker.num_workers if worker else 0
+        shared = workers or self._dataset.rank.count > 1
+        mine: dict[str, Any] = {"workers": workers, "batch_size": batch_size if shared else None}
+        saved = {name: self.progress[name] for name in mine}
+        if self.progress["done"] and saved != mine:
+            raise InputError(
+                f"the saved position is that of {_share(**saved)}, this loader has "
+                f"{_share(**mine)}: go on with the same, in torchdata's StatefulDataLoader, or "
+                f"with num_workers=0 both times."
+            )
+        self.progress.update(mine)
+
+    def _read_on(self) -> None:
+        assert self._places is not None
+        done = self.progress["done"]
+        places = self._places[done : done + self._read_at_once]
+        if not len(places):
+            raise StopIteration
+        self._ready.extend(self._dataset.samples.read_samples(places, self._dataset.buffers))
+
+
+def _share(workers: int, batch_size: int | None) -> str:
+    return f"{workers} workers" + (f" with batches of {batch_size}" if batch_size else "")

@@ -1,0 +1,35 @@
+"""The statistics of a table that a reviewer accepts: made up is the positive class (label 1), and
+a higher score means more likely made up."""
+
+from clew.metrics.calibration import calibration_points, expected_calibration_error
+from clew.metrics.curves import area_under_risk_coverage, risk_coverage_points, roc_points
+from clew.metrics.measures import Measures, best_threshold, measure_scores
+from clew.metrics.platt import PlattScale
+from clew.metrics.ranking import (
+    RESAMPLES,
+    Difference,
+    auroc,
+    bootstrap_auroc,
+    bootstrap_aurocs,
+    compare_paired,
+    draw_resamples,
+)
+
+__all__ = [
+    "RESAMPLES",
+    "Difference",
+    "Measures",
+    "PlattScale",
+    "area_under_risk_coverage",
+    "auroc",
+    "best_threshold",
+    "bootstrap_auroc",
+    "bootstrap_aurocs",
+    "calibration_points",
+    "compare_paired",
+    "draw_resamples",
+    "expected_calibration_error",
+    "measure_scores",
+    "risk_coverage_points",
+    "roc_points",
+]

@@ -1,0 +1,1 @@
+"""Building blocks of every report and web page: HTML, SVG, and the guarded local server."""

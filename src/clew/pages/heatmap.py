@@ -1,0 +1,86 @@
+"""Draws a matrix as SVG: one colour, deeper for more; the number in every cell."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from clew.pages.markup import Html, tag
+from clew.pages.panels import Matrix
+
+_CELL, _CHARACTER, _LONGEST = 38, 6.3, 36
+_SLANT = 0.71  # column names rise at 45 degrees
+DEEP = 0.7  # from here on the number is drawn in the paper's colour
+
+
+def draw_matrix(matrix: Matrix, *, words: str) -> Html:
+    """Of its own size: where the screen is narrower, it is scrolled."""
+    left, (top, right) = 14 + _length(matrix.rows), _rise(matrix.columns)
+    width = left + _CELL * len(matrix.columns) + right
+    height = top + _CELL * len(matrix.rows) + 4
+    picture = tag(
+        "svg",
+        [_column_name(name, left, top, place) for place, name in enumerate(matrix.columns)],
+        [_row(matrix, row, left, top) for row in range(len(matrix.rows))],
+        viewBox=f"0 0 {width:.0f} {height:.0f}",
+        width=width,
+        height=height,
+        class_="heat",
+        role="img",
+        aria_label=words,
+    )
+    return tag("div", picture, class_="scroll", tabindex="0")
+
+
+def _length(names: Sequence[str]) -> float:
+    return _CHARACTER * max(len(_cut(name)) for name in names)
+
+
+def _rise(names: Sequence[str]) -> tuple[float, float]:
+    """How far the slanted names reach up, and the last one to the right of its column."""
+    return 22 + _SLANT * _length(names), max(0.0, _SLANT * _length(names[-1:]) - _CELL / 2 + 12)
+
+
+def _column_name(name: str, left: float, top: float, place: int) -> Html:
+    x, y = left + _CELL * (place + 0.5) + 3, top - 8
+    turned = f"rotate(-45 {x:.1f} {y:.1f})"
+    return tag("text", _cut(name), x=x, y=y, transform=turned, class_="name")
+
+
+def _row(matrix: Matrix, row: int, left: float, top: float) -> Html:
+    y = top + _CELL * row
+    name = tag("text", _cut(matrix.rows[row]), x=left - 8, y=y + 23, class_="name end")
+    cells = [
+        _cell(matrix, row, column, x=left + _CELL * column, y=y)
+        for column in range(len(matrix.columns))
+    ]
+    return tag("g", name, cells)
+
+
+def _cell(matrix: Matrix, row: int, column: int, *, x: float, y: float) -> Html:
+    value = float(matrix.values[row, column])
+    depth = matrix.depth(value) if np.isfinite(value) else 0.0
+    box = tag(
+        "rect",
+        x=x + 1,
+        y=y + 1,
+        width=_CELL - 2,
+        height=_CELL - 2,
+        rx=3,
+        style=f"fill-opacity:{depth:.2f}",
+    )
+    words = short_number(value)
+    tone = "deep" if depth > DEEP else "pale"
+    text = tag("text", words, x=x + _CELL / 2, y=y + 23, class_=f"cell middle {tone}")
+    return tag("g", box, text, class_="cell-box", data_tip=matrix.tips[row][column])
+
+
+def short_number(value: float) -> str:
+    """Two places without the nought before the point, which is the same in all cells."""
+    if not np.isfinite(value):
+        return "\N{EN DASH}"
+    text = f"{value:.2f}"
+    return {"1.00": "1", "-0.00": ".00"}.get(text, text.replace("0.", ".", 1)).replace("-", "−")
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…"

@@ -1,0 +1,246 @@
+"""identified.html: doubtful photos first, then class by class. One file that needs no network,
+written piece by piece, for a page of thumbnails is large."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from PIL.Image import Image
+
+from clew.pages.markup import Html, tag
+from clew.patterns.identification.results import MADE_BY, Identified
+from clew.patterns.identification.tally import Group
+from clew.patterns.identification.thumbnails import as_data_address
+from clew.version import __version__
+from clew.wording import counted, whole_percent
+
+_LEAST_SHOWN = 0.01
+_LABEL = 18  # characters of a class in the overview
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageFacts:
+    """What the page tells besides the photos. `sheets` are the contact sheets' names, `left_off`
+    says in a sentence which photos are not shown ("" when all are)."""
+
+    settings: dict[str, Any]
+    counts: dict[str, int]
+    class_counts: list[tuple[str, int]]
+    sheets: list[str]
+    left_off: str
+
+    @property
+    def title(self) -> str:
+        return tell_counts(self.counts)
+
+
+def tell_counts(counts: dict[str, int]) -> str:
+    """The headline: how many photos there are, and how many are doubtful or cannot be read."""
+    usable = counts["photos"] - counts["faulty"]
+    if not usable:
+        text = f"None of {counted(counts['photos'], 'photo')} can be read"
+        return text if counts["photos"] > 1 else "The photo cannot be read"
+    if not counts["doubtful"]:
+        text = f"{counted(usable, 'photo')} identified, {'none' if usable > 1 else 'not'} doubtful"
+    else:
+        text = f"{counts['identified']:,} of {counted(usable, 'photo')} identified, "
+        text += f"{counts['doubtful']:,} doubtful"
+    faulty = f", {counts['faulty']:,} cannot be read" if counts["faulty"] else ""
+    return text + faulty
+
+
+def open_page(facts: PageFacts) -> Html:
+    """Everything above the photos."""
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", name="generator", content=MADE_BY),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="color-scheme", content="light dark"),
+        tag("title", f"{Path(facts.settings['folder']).name}: {facts.title}"),
+        tag("style", _package_text("style.css")),
+    )
+    return Html(f'<!doctype html>\n<html lang="en">{head}<body>{_header(facts)}<main>')
+
+
+def draw_group(
+    group: Group, photos: Iterable[tuple[Identified, Image | None]], threshold: float
+) -> Iterator[Html]:
+    """A heading, and a card a photo."""
+    yield Html(f'<section class="{_kind(group)}" id="{_anchor(group.label)}">')
+    yield tag("h2", _heading(group), tag("span", f"{group.count:,}", class_="count"))
+    yield tag("p", _describe(group, threshold), class_="dek")
+    yield Html('<div class="photos">')
+    for photo, picture in photos:
+        yield _card(photo, picture)
+    yield Html("</div></section>\n")
+
+
+def draw_faults(photos: Iterable[Identified], count: int) -> Iterator[Html]:
+    """Those that cannot be read, with the reason; no pictures, for there are none."""
+    yield Html('<section class="faulty" id="faulty">')
+    yield tag("h2", "Cannot be read", tag("span", f"{count:,}", class_="count"))
+    yield Html("<table><thead><tr><th>photo</th><th>what is wrong</th></tr></thead><tbody>")
+    shown = 0
+    for photo in photos:
+        reason = photo.fault.reason if photo.fault else ""
+        yield tag("tr", tag("td", tag("bdi", photo.name)), tag("td", reason))
+        shown += 1
+    yield Html("</tbody></table>")
+    if shown < count:
+        yield tag("p", f"{count - shown:,} more are in identified.csv.", class_="dek")
+    yield Html("</section>\n")
+
+
+def close_page(facts: PageFacts) -> Html:
+    settings = facts.settings
+    rows = [("photos", settings["folder"]), ("model", settings["model"])]
+    if settings["copied_to"]:
+        rows.append(("copies, a folder a class", settings["copied_to"]))
+    listed = [(tag("dt", name), tag("dd", tag("bdi", value))) for name, value in rows]
+    made = tag("p", f"Made by {MADE_BY}, clew {__version__}.")
+    footer = tag("footer", tag("dl", listed), made)
+    script = tag("script", _package_text("page.js"))
+    return Html(f"</main>{footer}{script}</body></html>\n")
+
+
+def _header(facts: PageFacts) -> Html:
+    folder = Path(facts.settings["folder"]).name
+    return tag(
+        "header",
+        tag("p", tag("b", "clew"), " ", tag("bdi", folder), class_="eyebrow"),
+        tag("h1", facts.title),
+        tag("p", _lead(facts), class_="lead"),
+        tag("p", facts.left_off, class_="left-off") if facts.left_off else None,
+        _overview(facts),
+        _search() if facts.counts["photos"] > facts.counts["faulty"] else None,
+    )
+
+
+def _lead(facts: PageFacts) -> list[Html | str]:
+    threshold = whole_percent(facts.settings["threshold"])
+    words: list[Html | str] = [
+        f"A photo is doubtful when its likeliest class is less probable than {threshold}. "
+        f"All photos, one a line: ",
+        tag("a", "identified.csv", href="identified.csv"),
+        ", ",
+        tag("a", "identified.json", href="identified.json"),
+    ]
+    for number, name in enumerate(facts.sheets, 1):
+        words += [", " if number > 1 else ". To print: ", _sheet_link(name, number)]
+    return [*words, "."]
+
+
+def _sheet_link(name: str, number: int) -> Html:
+    return tag("a", "contact sheet" if number == 1 else f"page {number}", href=name)
+
+
+def _overview(facts: PageFacts) -> list[Html]:
+    """A bar a class, which leads to its photos; classes without any are only named."""
+    rows: list[tuple[str | None, int]] = [(None, facts.counts["doubtful"]), *facts.class_counts]
+    found = [(label, count) for label, count in rows if count]
+    empty = [label for label, count in facts.class_counts if not count]
+    longest = max([1, *(count for label, count in found if label is not None)])
+    widest = max([3, *(len(label or "doubtful") for label, _ in found)])
+    bars = [_bar(label, count, longest) for label, count in found]
+    style = f"--label:{min(_LABEL, widest) * 0.62:.1f}em"
+    parts = [tag("nav", bars, class_="overview", aria_label="classes", style=style)]
+    if empty:
+        parts.append(tag("p", f"Found nowhere: {', '.join(empty)}.", class_="nowhere"))
+    return parts
+
+
+def _bar(label: str | None, count: int, longest: int) -> Html:
+    filled = tag("i", style=f"width:{min(100, 100 * count / longest):.1f}%")
+    parts = (
+        tag("bdi", label or "doubtful", class_="name"),
+        tag("span", filled, class_="track"),
+        tag("span", f"{count:,}", class_="number"),
+    )
+    kind = "bar doubtful" if label is None else "bar"
+    return tag("a", *parts, class_=kind, href=f"#{_anchor(label)}")
+
+
+def _search() -> Html:
+    field = tag(
+        "input", type="search", id="search", placeholder="name or class", autocomplete="off"
+    )
+    found = tag("output", id="found", for_="search")
+    return tag("p", tag("label", "Find ", field), found, class_="search", hidden=True)
+
+
+def _kind(group: Group) -> str:
+    return "doubtful" if group.label is None else "class"
+
+
+def _anchor(label: str | None) -> str:
+    """An id of letters alone; classes may hold anything."""
+    return "doubtful" if label is None else f"class-{label.encode('utf-8', 'replace').hex()}"
+
+
+def _heading(group: Group) -> Html:
+    return tag("bdi", "Doubtful" if group.label is None else group.label)
+
+
+def _describe(group: Group, threshold: float) -> str:
+    order = "The least sure first." if group.count > 1 else ""
+    if group.label is None:
+        order = f"No class reaches {whole_percent(threshold)}. {order}"
+    if len(group.places) < group.count:
+        order += f" {len(group.places):,} of {group.count:,} are shown."
+    return order.strip()
+
+
+def _card(photo: Identified, picture: Image | None) -> Html:
+    inner: Html | str = tag("span", "the photo is gone", class_="gone")
+    if picture is not None:
+        address = as_data_address(picture)
+        inner = tag("img", src=address, alt="", width=picture.width, height=picture.height)
+    link = tag("a", inner, href=_address(photo.path), class_="picture")
+    told = _guesses(photo.best) if photo.doubtful else _sureness(photo.best)
+    name = tag("span", tag("bdi", photo.name), class_="file")
+    return tag(
+        "figure",
+        link,
+        tag("figcaption", told, name),
+        title=_tooltip(photo),
+        data_words=f"{photo.name} {photo.best[0][0]}",
+    )
+
+
+def _sureness(best: tuple[tuple[str, float], ...]) -> Html:
+    """How sure of the class it stands under, and the next one, where that has any chance."""
+    other = None
+    if len(best) > 1 and best[1][1] >= _LEAST_SHOWN:
+        label, chance = best[1]
+        other = tag("span", tag("bdi", label), f" {whole_percent(chance)}", class_="other")
+    return tag("span", tag("b", whole_percent(best[0][1])), other, class_="told")
+
+
+def _guesses(best: tuple[tuple[str, float], ...]) -> list[Html]:
+    return [
+        tag(
+            "span",
+            tag("i", style=f"width:{100 * chance:.1f}%"),
+            tag("bdi", label),
+            tag("b", whole_percent(chance)),
+            class_="guess",
+        )
+        for label, chance in best
+    ]
+
+
+def _tooltip(photo: Identified) -> str:
+    told = [f"{label} {whole_percent(chance)}" for label, chance in photo.best]
+    return f"{photo.name}: {', '.join(told)}"
+
+
+def _address(path: Path) -> str:
+    return path.absolute().as_uri()
+
+
+def _package_text(name: str) -> Html:
+    """Our own style and script, which are markup as they stand."""
+    return Html(files("clew.patterns.identification").joinpath(name).read_text(encoding="utf-8"))

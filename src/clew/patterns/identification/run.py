@@ -1,0 +1,191 @@
+"""Identify the photos of a folder: ask the model, write the lists, draw the page and the sheets."""
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Int64
+
+from clew.errors import InputError
+from clew.patterns.identification.config import IdentifyConfig
+from clew.patterns.identification.drawing import draw_results
+from clew.patterns.identification.files import (
+    PAGE_FILE,
+    TABLE_FILE,
+    refuse_foreign,
+    replace_when_done,
+)
+from clew.patterns.identification.reporter import IdentifyReporter, LoggingReporter
+from clew.patterns.identification.results import (
+    IDENTIFIED_FILE,
+    Identified,
+    IdentifiedWriter,
+    read_entry,
+)
+from clew.patterns.identification.sorting import ClassFolders
+from clew.patterns.identification.table import TableWriter
+from clew.patterns.identification.tally import Tally
+from clew.patterns.photos.find import PhotoFolder, find_photos
+from clew.patterns.trained.model import PatternModel, load_model
+from clew.patterns.trained.predict import Prediction, predict_photos
+from clew.wording import counted
+
+_SOME = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class IdentifyResult:
+    """What was found. `counts` has photos, identified, doubtful, faulty; `notes` are sentences on
+    what was left out; `unsure` and `faulty` are the first few of each, for a person to see at
+    once; `copies` is None where nothing was to be copied."""
+
+    folder: Path
+    counts: dict[str, int]
+    class_counts: list[tuple[str, int]]
+    notes: tuple[str, ...]
+    sheets: tuple[Path, ...]
+    unsure: tuple[Identified, ...]
+    faulty: tuple[Identified, ...]
+    copies: ClassFolders | None = None
+
+    @property
+    def list_file(self) -> Path:
+        return self.folder / IDENTIFIED_FILE
+
+    @property
+    def page(self) -> Path:
+        return self.folder / PAGE_FILE
+
+
+def identify_photos(
+    config: IdentifyConfig,
+    reporter: IdentifyReporter | None = None,
+    model: PatternModel | None = None,
+) -> IdentifyResult:
+    """Photos that cannot be read are listed with the others, with the reason.
+
+    Raises InputError: no photos, or results in a place that is not free; StoreError: no model.
+    """
+    reporter = reporter or LoggingReporter()
+    folder, notes = _find(config)
+    refuse_foreign(config.output_dir)
+    copies = ClassFolders(config.copy_to) if config.copy_to is not None else None
+    model = model or load_model(config.model, config.device)
+    config.output_dir.mkdir(parents=True, exist_ok=True)
+    tally = Tally(model.classes)
+    reporter.begin(len(folder.photos) + len(folder.faults))
+    try:
+        _list_all(config, model, folder, tally, copies, reporter)
+    finally:
+        reporter.end()
+    sheets, left_off = draw_results(config, tally, model.classes)
+    return IdentifyResult(
+        folder=config.output_dir,
+        counts=tally.counts(),
+        class_counts=tally.class_counts(),
+        notes=tuple(filter(None, (*notes, left_off, _tell_lost(copies)))),
+        sheets=tuple(sheets),
+        unsure=_read_some(config.output_dir, tally.unsure(_SOME)),
+        faulty=_read_some(config.output_dir, tally.faulty(_SOME)),
+        copies=copies,
+    )
+
+
+def _tell_lost(copies: ClassFolders | None) -> str:
+    if copies is None or not copies.lost:
+        return ""
+    lost = counted(copies.lost, "photo")
+    return f"{lost} not copied: gone, or not to be read, when it came to that."
+
+
+def _read_some(folder: Path, places: Int64[np.ndarray, " some"]) -> tuple[Identified, ...]:
+    with (folder / IDENTIFIED_FILE).open("rb") as lines:
+        return tuple(read_entry(lines, place) for place in places.tolist())
+
+
+def _find(config: IdentifyConfig) -> tuple[PhotoFolder, list[str]]:
+    """The photos, without those that an earlier run has put among them."""
+    folder = find_photos(config.photos)
+    results = [fault for fault in folder.faults if fault.kind == "results"]
+    folder = replace(folder, faults=tuple(f for f in folder.faults if f.kind != "results"))
+    notes = [f'"{fault.name}" is passed over: {fault.reason}.' for fault in results]
+    if config.photos.is_dir():
+        for flag, ours in (("--output-dir", config.output_dir), ("--copy-to", config.copy_to)):
+            if ours is not None:
+                folder = _leave_out(folder, ours, flag, notes)
+    if not folder.photos and not folder.faults:
+        raise InputError(f'"{config.photos}" holds no photos besides those of earlier results.')
+    return folder, notes
+
+
+def _leave_out(folder: PhotoFolder, ours: Path, flag: str, notes: list[str]) -> PhotoFolder:
+    place = _inside(folder.root, ours, flag)
+    if place is None:
+        return folder
+    photos = tuple(photo for photo in folder.photos if not photo.name.startswith(place))
+    if left := len(folder.photos) - len(photos):
+        notes.append(f'{counted(left, "photo")} in "{ours}" not identified: it is {flag}.')
+    faults = tuple(fault for fault in folder.faults if not fault.name.startswith(place))
+    return replace(folder, photos=photos, faults=faults)
+
+
+def _inside(root: Path, ours: Path, flag: str) -> str | None:
+    """How the names of photos in `ours` begin; None where it lies elsewhere."""
+    place = os.path.relpath(ours.resolve(), root.resolve())
+    if place == ".":
+        raise InputError(
+            f'{flag} "{ours}" is the folder of the photos itself: choose another, so that results '
+            f"and photos do not mix."
+        )
+    is_outside = place.startswith("..") or os.path.isabs(place)
+    return None if is_outside else f"{Path(place).as_posix()}/"
+
+
+def _list_all(
+    config: IdentifyConfig,
+    model: PatternModel,
+    folder: PhotoFolder,
+    tally: Tally,
+    copies: ClassFolders | None,
+    reporter: IdentifyReporter,
+) -> None:
+    """Write identified.json and identified.csv as the answers come."""
+    with ExitStack() as files:
+        lines = files.enter_context(replace_when_done(config.output_dir / IDENTIFIED_FILE))
+        rows = files.enter_context(replace_when_done(config.output_dir / TABLE_FILE))
+        writer = IdentifiedWriter(lines, config.as_settings(model.classes))
+        table = TableWriter(rows)
+        for photo in _identify(config, model, folder):
+            tally.add(photo, writer.add(photo))
+            table.add(photo)
+            if copies is not None:
+                copies.add(photo)
+            reporter.advance(1)
+        writer.end(tally.counts())
+
+
+def _identify(
+    config: IdentifyConfig, model: PatternModel, folder: PhotoFolder
+) -> Iterator[Identified]:
+    for fault in folder.faults:
+        path = folder.root / fault.name
+        yield Identified(name=fault.name, path=path, best=(), doubtful=False, fault=fault)
+    predictions = predict_photos(
+        model, folder.photos, batch_size=config.batch_size, workers=config.workers
+    )
+    for prediction in predictions:
+        yield _judge(prediction, config)
+
+
+def _judge(prediction: Prediction, config: IdentifyConfig) -> Identified:
+    best = tuple(prediction.best(config.top_k))
+    return Identified(
+        name=prediction.photo.name,
+        path=prediction.photo.path,
+        best=best,
+        doubtful=bool(best) and best[0][1] < config.threshold,
+        fault=prediction.fault,
+    )

@@ -1,0 +1,107 @@
+"""Copies of the photos, a folder a class. What lies there already is never overwritten."""
+
+import filecmp
+import itertools
+import os
+import re
+import shutil
+from pathlib import Path
+
+from clew.errors import InputError
+from clew.patterns.identification.results import Identified
+from clew.patterns.library.pattern_set import SET_FILE
+from clew.storage.disk import disk_errors
+
+DOUBTFUL_FOLDER = "_doubtful"
+# What some file system cannot have in a name, and what would lead out of the folder.
+_UNSAFE = re.compile(r'[\x00-\x1f<>:"/\\|?*]')
+_MAX_STEM = 200  # bytes: a number must still fit into a name
+
+
+class ClassFolders:
+    """Sorts photos into `folder`; counts what was copied, what lay there already, and what was
+    gone or closed to us by then. Raises InputError for a folder that cannot be taken."""
+
+    def __init__(self, folder: Path) -> None:
+        if folder.exists() and not folder.is_dir():
+            raise InputError(f'--copy-to "{folder}" is a file: name a folder.')
+        _refuse_photos_of_a_set(folder)
+        self.folder = folder
+        self.copied = self.already_there = self.lost = 0
+
+    @property
+    def doubtful(self) -> Path:
+        """Where photos go whose class is not sure."""
+        return self.folder / DOUBTFUL_FOLDER
+
+    def add(self, photo: Identified) -> None:
+        """Copy it into its class's folder, with its time. Faulty photos are not copied."""
+        if photo.fault is not None:
+            return
+        name = DOUBTFUL_FOLDER if photo.doubtful else class_folder(photo.best[0][0])
+        if not os.access(photo.path, os.R_OK):
+            self.lost += 1
+            return
+        with disk_errors(self.folder):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+            self._copy(photo.path, self.folder / name)
+
+    def _copy(self, source: Path, folder: Path) -> None:
+        for number in itertools.count(1):
+            target = folder / _numbered(source, number)
+            if not target.exists():
+                if _copy_new(source, target):
+                    self.copied += 1
+                    return
+            elif filecmp.cmp(source, target, shallow=False):
+                self.already_there += 1
+                return
+
+
+def _refuse_photos_of_a_set(folder: Path) -> None:
+    """There a guess would be learnt as if a person had said so."""
+    whole = folder.resolve()
+    for place in (whole, *whole.parents):
+        if (place.parent / SET_FILE).is_file() and place.name == "photos":
+            raise InputError(
+                f'--copy-to "{folder}" holds the photos of the set "{place.parent.name}", and what '
+                f"is identified may be wrong: choose another folder, or add photos to the set with "
+                f'"clew patterns review --all".'
+            )
+
+
+def class_folder(label: str) -> str:
+    """A class as the name of a folder: inside the folder it is put in, whatever the class."""
+    name = _UNSAFE.sub("_", label).strip(" .") or "_"
+    return f"{name}_" if name == DOUBTFUL_FOLDER else name
+
+
+def _numbered(source: Path, number: int) -> str:
+    if number == 1:
+        return source.name
+    stem = os.fsdecode(os.fsencode(source.stem)[:_MAX_STEM])
+    return f"{stem}-{number}{source.suffix}"
+
+
+def _copy_new(source: Path, target: Path) -> bool:
+    """A whole copy or none; False when somebody else has made `target` meanwhile."""
+    part = target.with_name(f".clew-{os.getpid()}.tmp")
+    try:
+        shutil.copy2(source, part)
+        return _name_exclusively(part, target)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _name_exclusively(part: Path, target: Path) -> bool:
+    try:
+        os.link(part, target)
+    except FileExistsError:
+        return False
+    except OSError:  # a file system without hard links
+        try:
+            target.touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        part.replace(target)
+    return True

@@ -1,0 +1,100 @@
+"""A few numbers of every photo, so that many thousands can be counted and put in order without
+being held in memory: its group, how sure the model was, where its line is."""
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Int64
+
+from clew.patterns.identification.results import Identified
+
+_DOUBTFUL, _FAULTY = -1, -2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Photos that stand together: those of one class, or (`label` None) the doubtful ones.
+
+    `places` are the places of the lines of those that are shown, the least sure first; `count` is
+    how many there are in all."""
+
+    label: str | None
+    count: int
+    places: Int64[np.ndarray, " shown"]
+
+
+class Tally:
+    """Takes the photos one by one."""
+
+    def __init__(self, classes: Sequence[str]) -> None:
+        self._classes = list(classes)
+        self._numbers = {label: number for number, label in enumerate(classes)}
+        self._groups, self._chances, self._places = array("i"), array("f"), array("q")
+
+    def add(self, photo: Identified, place: int) -> None:
+        self._groups.append(self._group_of(photo))
+        self._chances.append(photo.best[0][1] if photo.best else 0.0)
+        self._places.append(place)
+
+    def _group_of(self, photo: Identified) -> int:
+        if photo.fault is not None:
+            return _FAULTY
+        return _DOUBTFUL if photo.doubtful else self._numbers[photo.best[0][0]]
+
+    def counts(self) -> dict[str, int]:
+        groups = np.asarray(self._groups)
+        faulty, unsure = int((groups == _FAULTY).sum()), int((groups == _DOUBTFUL).sum())
+        return {
+            "photos": len(groups),
+            "identified": len(groups) - faulty - unsure,
+            "doubtful": unsure,
+            "faulty": faulty,
+        }
+
+    def class_counts(self) -> list[tuple[str, int]]:
+        """Of every class how many photos were found, without the doubtful ones."""
+        groups = np.asarray(self._groups)
+        counts = np.bincount(groups[groups >= 0], minlength=len(self._classes))
+        return list(zip(self._classes, counts.tolist(), strict=True))
+
+    def groups(self, most: int) -> list[Group]:
+        """The doubtful ones first, then class by class; `most` photos in all are shown.
+
+        Doubtful ones have up to half of the room, for they are what a person should look at."""
+        numbers = [_DOUBTFUL, *range(len(self._classes))]
+        members = [self._members(number) for number in numbers]
+        sizes = [len(places) for places in members]
+        first = min(sizes[0], max(most // 2, most - sum(sizes[1:])))
+        shares = [first, *share_out(sizes[1:], most - first)]
+        labels = [None, *self._classes]
+        together = zip(labels, members, shares, strict=True)
+        return [
+            Group(label=label, count=len(places), places=places[:share])
+            for label, places, share in together
+            if len(places)
+        ]
+
+    def unsure(self, most: int) -> Int64[np.ndarray, " shown"]:
+        """The places of the doubtful ones, the least sure first."""
+        return self._members(_DOUBTFUL)[:most]
+
+    def faulty(self, most: int) -> Int64[np.ndarray, " shown"]:
+        """The places of the first faulty ones, in the order they came."""
+        groups, places = np.asarray(self._groups), np.asarray(self._places)
+        return places[groups == _FAULTY][:most]
+
+    def _members(self, number: int) -> Int64[np.ndarray, " members"]:
+        chosen = np.flatnonzero(np.asarray(self._groups) == number)
+        order = np.argsort(np.asarray(self._chances)[chosen], kind="stable")
+        return np.asarray(self._places, np.int64)[chosen[order]]
+
+
+def share_out(sizes: Sequence[int], room: int) -> list[int]:
+    """How much each may have of `room`: the same for all, but none more than its size."""
+    shares = [0] * len(sizes)
+    for done, number in enumerate(sorted(range(len(sizes)), key=sizes.__getitem__)):
+        shares[number] = min(sizes[number], -(-room // (len(sizes) - done)))
+        room -= shares[number]
+    return shares

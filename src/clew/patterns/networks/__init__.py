@@ -1,0 +1,12 @@
+"""The image classifiers: SE-ResNets of several sizes, and those of timm."""
+
+from clew.patterns.networks.registry import (
+    CPU_NETWORK,
+    GPU_NETWORK,
+    NETWORKS,
+    TIMM,
+    build_network,
+    usual_network,
+)
+
+__all__ = ["CPU_NETWORK", "GPU_NETWORK", "NETWORKS", "TIMM", "build_network", "usual_network"]

@@ -1,0 +1,131 @@
+"""SE-ResNet: a residual network whose blocks weigh their own channels (arXiv 1709.01507)."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from clew.errors import InputError
+from clew.patterns.networks.convolution import Conv3x3
+from clew.settings import check_fraction, check_positive
+
+# Up to these sides a stem that halves the picture twice, or once, would leave too little of it.
+_KEEP_UP_TO, _HALVE_UP_TO = 40, 80
+_STD = 0.02
+
+
+@dataclass(frozen=True, kw_only=True)
+class SEResNetConfig:
+    """Sizes of an SE-ResNet: those of the data, then those of the network."""
+
+    classes: int
+    image_size: int = 128
+    widths: tuple[int, ...] = (64, 128, 256, 512)
+    blocks: tuple[int, ...] = (3, 3, 3, 3)
+    squeeze: int = 16
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_positive(self, "classes", "image_size", "squeeze")
+        check_fraction(self, "dropout")
+        if len(self.widths) != len(self.blocks) or min(*self.widths, *self.blocks) < 1:
+            raise InputError(
+                f"widths are {self.widths} and blocks {self.blocks}: give as many of one as of the "
+                f"other, each 1 or more."
+            )
+
+
+class SEResNet(nn.Module):
+    """Takes normalised pictures `[batch, 3, height, width]`; gives logits `[batch, classes]`.
+
+    Small pictures pass a stem that keeps their size, so that the blocks see about as many places
+    of a picture of 32 pixels as of one of 128.
+    """
+
+    def __init__(self, config: SEResNetConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.stem = _stem(config.image_size, config.widths[0])
+        self.blocks = nn.ModuleList(_blocks(config))
+        self.dropout = nn.Dropout(config.dropout)
+        self.classify = nn.Linear(config.widths[-1], config.classes)
+        _initialise(self)
+
+    def forward(
+        self, images: Float[Tensor, "batch 3 height width"]
+    ) -> Float[Tensor, "batch classes"]:
+        return self.head(self.features(images))
+
+    def features(
+        self, images: Float[Tensor, "batch 3 height width"]
+    ) -> Float[Tensor, "batch channels rows columns"]:
+        """What the last block sees, place by place."""
+        found = self.stem(images)
+        for block in self.blocks:
+            found = block(found)
+        return found
+
+    def head(
+        self, features: Float[Tensor, "batch channels rows columns"]
+    ) -> Float[Tensor, "batch classes"]:
+        return self.classify(self.dropout(features.mean(dim=(2, 3))))
+
+
+class SEBlock(nn.Module):
+    """Two convolutions; what they add to the picture is weighed channel by channel."""
+
+    def __init__(self, width_in: int, width: int, stride: int, squeeze: int) -> None:
+        super().__init__()
+        self.first = _convolution(width_in, width, 3, stride)
+        self.second = _convolution(width, width, 3, 1)
+        self.squeeze = nn.Linear(width, max(4, width // squeeze))
+        self.excite = nn.Linear(max(4, width // squeeze), width)
+        changes = stride != 1 or width_in != width
+        self.shortcut = _convolution(width_in, width, 1, stride) if changes else nn.Identity()
+
+    def forward(
+        self, images: Float[Tensor, "batch channels rows columns"]
+    ) -> Float[Tensor, "batch channels rows columns"]:
+        found = self.second(F.relu(self.first(images), inplace=True))
+        weights = self.excite(F.relu(self.squeeze(found.mean(dim=(2, 3))))).sigmoid()
+        return F.relu(torch.addcmul(self.shortcut(images), found, weights[:, :, None, None]))
+
+
+def _stem(image_size: int, width: int) -> nn.Sequential:
+    if image_size <= _KEEP_UP_TO:
+        return nn.Sequential(_convolution(3, width, 3, 1), nn.ReLU(inplace=True))
+    if image_size <= _HALVE_UP_TO:
+        return nn.Sequential(_convolution(3, width, 5, 2), nn.ReLU(inplace=True))
+    pool = nn.MaxPool2d(3, stride=2, padding=1)
+    return nn.Sequential(_convolution(3, width, 7, 2), nn.ReLU(inplace=True), pool)
+
+
+def _blocks(config: SEResNetConfig) -> list[SEBlock]:
+    blocks, width_in = [], config.widths[0]
+    for stage, (width, count) in enumerate(zip(config.widths, config.blocks, strict=True)):
+        for place in range(count):
+            stride = 2 if stage and not place else 1
+            blocks.append(SEBlock(width_in, width, stride, config.squeeze))
+            width_in = width
+    return blocks
+
+
+def _convolution(width_in: int, width: int, size: int, stride: int) -> nn.Sequential:
+    """With the norm that follows it."""
+    if size == 3:
+        return nn.Sequential(Conv3x3(width_in, width, stride), nn.BatchNorm2d(width))
+    convolution = nn.Conv2d(width_in, width, size, stride, size // 2, bias=False)
+    return nn.Sequential(convolution, nn.BatchNorm2d(width))
+
+
+def _initialise(network: nn.Module) -> None:
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            nn.init.trunc_normal_(module.weight, std=_STD, a=-2 * _STD, b=2 * _STD)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+        elif isinstance(module, SEBlock):
+            # Every block begins by passing on what it was given: the depth is grown into.
+            nn.init.zeros_(module.second[1].get_parameter("weight"))

@@ -1,5 +1,0 @@
-"""report.html and its pictures from a finished comparison folder; nothing is fitted here."""
-
-from clew.report.write import FIGURES_FOLDER, REPORT_FILE, write_report
-
-__all__ = ["FIGURES_FOLDER", "REPORT_FILE", "write_report"]

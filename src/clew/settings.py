@@ -1,0 +1,61 @@
+"""Settings: checked when they are given, compared when earlier work is resumed."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from clew.errors import InputError
+
+
+def check_positive(config: Any, *names: str) -> None:
+    for name in names:
+        if getattr(config, name) < 1:
+            raise InputError("give 1 or more.", setting=name, value=getattr(config, name))
+
+
+def check_fraction(config: Any, *names: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        if not 0 <= value < 1:
+            raise InputError("give a number from 0 to below 1.", setting=name, value=value)
+
+
+def check_weight(config: Any, *names: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        if not 0 <= value < math.inf:
+            raise InputError("give 0 or more.", setting=name, value=value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """A setting that was another one before."""
+
+    name: str
+    before: Any
+    now: Any
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.before!r} before, {self.now!r} now"
+
+
+def find_differences(
+    before: Mapping[str, Any], now: Mapping[str, Any], may_differ: tuple[str, ...] = ()
+) -> list[Difference]:
+    """Settings that differ, by name; nested ones are named as "model.layers". Names that begin
+    with one of `may_differ` do not count."""
+    old, new = dict(_flatten(before)), dict(_flatten(now))
+    return [
+        Difference(name=name, before=old.get(name), now=new.get(name))
+        for name in sorted(old.keys() | new.keys())
+        if old.get(name) != new.get(name) and not name.startswith(may_differ)
+    ]
+
+
+def _flatten(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", value

@@ -1,0 +1,243 @@
+"""The bytes of a store's shards, mapped into memory or read piece by piece.
+
+Mapping is the fastest way; the pages that were touched count as the process's own until the
+system needs them. Reading copies through the kernel: slower, and no page ever stays.
+"""
+
+import ctypes
+import errno
+import mmap
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+import numpy as np
+import pyarrow as pa
+from jaxtyping import UInt8
+
+from clew.errors import StoreError
+from clew.storage.layout import check_size
+from clew.storage.manifest import ShardEntry
+from clew.storage.reader import ShardReader, too_many_files
+
+Bytes = UInt8[np.ndarray, " bytes"]
+Opened = TypeVar("Opened")
+Piece = tuple[int, int, int, int]  # the shard, its first byte to take, the place, how many bytes
+
+
+class ShardFiles(Protocol):
+    """Gives the bytes of shards, by the shard's place in the store."""
+
+    def check(self, shards: Iterable[int]) -> None:
+        """To be called before every batch; raises StoreError when a shard was cut. Touching a
+        mapped page behind the end of a file that was cut would kill the process."""
+
+    def copy(self, pieces: Iterable[Piece], out: Bytes) -> None:
+        """Put pieces of shards into their places in `out`."""
+
+    def view(self, shard: int, start: int, length: int) -> Bytes:
+        """Those bytes, without copying where that is possible. Not to be written to."""
+
+    def let_go(self) -> None:
+        """Close what is open, and keep fewer open from now on: no other file can be opened."""
+
+
+class MappedFiles:
+    """Every shard that was touched stays mapped; no file stays open."""
+
+    def __init__(self, store: Path, shards: list[ShardEntry]) -> None:
+        self._paths = [str(store / shard.file) for shard in shards]
+        self._sizes = [shard.bytes for shard in shards]
+        self._maps: dict[int, Bytes] = {}
+
+    def check(self, shards: Iterable[int]) -> None:
+        for shard in shards:
+            check_size(self._paths[shard], self._sizes[shard])
+            if shard not in self._maps:
+                self._map(shard)
+
+    def copy(self, pieces: Iterable[Piece], out: Bytes) -> None:
+        maps = self._maps
+        for shard, start, place, length in pieces:
+            out[place : place + length] = maps[shard][start : start + length]
+
+    def view(self, shard: int, start: int, length: int) -> Bytes:
+        return self._maps[shard][start : start + length]
+
+    def _map(self, shard: int) -> None:
+        reader = ShardReader(Path(self._paths[shard]))
+        self._maps[shard] = _as_writable(reader.whole_file())
+        reader.close()
+
+    def let_go(self) -> None:
+        """Nothing to do: no file stays open."""
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_maps": {}}
+
+
+class CachedFiles:
+    """At most `max_open` shards are mapped; the least recently used is let go first.
+
+    What `view` gives may be written to: the file is not changed by it.
+    """
+
+    def __init__(self, store: Path, shards: list[ShardEntry], max_open: int) -> None:
+        self._files = _Recent(store, shards, max_open, _map_privately)
+
+    def check(self, shards: Iterable[int]) -> None:
+        for shard in shards:
+            self._files.check(shard)
+
+    def copy(self, pieces: Iterable[Piece], out: Bytes) -> None:
+        for shard, start, place, length in pieces:
+            out[place : place + length] = self.view(shard, start, length)
+
+    def view(self, shard: int, start: int, length: int) -> Bytes:
+        return self._files[shard][start : start + length]
+
+    def let_go(self) -> None:
+        self._files.let_go()
+
+
+class ReadFiles:
+    """At most `max_open` files are open; the least recently used is closed first."""
+
+    def __init__(self, store: Path, shards: list[ShardEntry], max_open: int) -> None:
+        self._files = _Recent(store, shards, max_open, _Descriptor)
+
+    def check(self, shards: Iterable[int]) -> None:
+        """Nothing to do: a read that comes back short is noticed."""
+
+    def let_go(self) -> None:
+        self._files.let_go()
+
+    def copy(self, pieces: Iterable[Piece], out: Bytes) -> None:
+        for shard, start, place, length in pieces:
+            self._read(shard, start, out[place : place + length])
+
+    def view(self, shard: int, start: int, length: int) -> Bytes:
+        out = np.empty(length, np.uint8)
+        self._read(shard, start, out)
+        return out
+
+    def _read(self, shard: int, start: int, out: Bytes) -> None:
+        descriptor, done = self._files[shard], 0
+        while done < len(out):
+            try:
+                more = os.preadv(descriptor.number, [out[done:].data], start + done)
+            except OSError as error:
+                raise self._files.unreadable(shard, str(error)) from None
+            if not more:
+                self._files.check(shard)
+                raise self._files.unreadable(shard, "it was cut while being read")
+            done += more
+
+
+class _Recent(Generic[Opened]):
+    """The shards used last, opened by `open_file`; threads may share it."""
+
+    def __init__(
+        self,
+        store: Path,
+        shards: list[ShardEntry],
+        max_open: int,
+        open_file: Callable[[str], Opened],
+    ) -> None:
+        self._paths = [str(store / shard.file) for shard in shards]
+        self._sizes = [shard.bytes for shard in shards]
+        self._first_seen: dict[int, tuple[int, int, int]] = {}
+        self._max_open, self._open_file = max_open, open_file
+        self._open: OrderedDict[int, Opened] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def check(self, shard: int) -> None:
+        check_size(self._paths[shard], self._sizes[shard])
+
+    def unreadable(self, shard: int, reason: str) -> StoreError:
+        path = Path(self._paths[shard])
+        return StoreError(
+            f"shard {path.name} in {path.parent} cannot be read ({reason}): check the disk, then "
+            f'run "clew verify {path.parent}".'
+        )
+
+    def __getitem__(self, shard: int) -> Opened:
+        with self._lock:
+            found = self._open.get(shard)
+            if found is not None:
+                self._open.move_to_end(shard)
+                return found
+            self._check_same(shard)
+            while len(self._open) >= self._max_open:
+                self._open.popitem(last=False)
+            opened = self._open[shard] = self._try_to_open(self._paths[shard])
+        return opened
+
+    def let_go(self) -> None:
+        with self._lock:
+            self._halve()
+
+    def _halve(self) -> None:
+        """The system's limit is lower than ours: go on with fewer."""
+        self._max_open = max(1, len(self._open) // 2)
+        self._open.clear()
+
+    def _check_same(self, shard: int) -> None:
+        """A shard that is opened again is still the file whose layout was read."""
+        self.check(shard)
+        found = os.stat(self._paths[shard])
+        seen = (found.st_dev, found.st_ino, found.st_mtime_ns)
+        if self._first_seen.setdefault(shard, seen) != seen:
+            path = Path(self._paths[shard])
+            raise StoreError(
+                f"shard {path.name} in {path.parent} was replaced while it was being read: start "
+                f"again with the new files."
+            )
+
+    def _try_to_open(self, path: str) -> Opened:
+        try:
+            return self._open_file(path)
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+            self._halve()
+        try:
+            return self._open_file(path)
+        except OSError:
+            raise too_many_files(Path(path)) from None
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_open": OrderedDict(), "_lock": None}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state)
+        self._lock = threading.Lock()
+
+
+class _Descriptor:
+    """An open file that closes itself when the last reader lets go of it: another thread may
+    still be reading when it falls out of the cache."""
+
+    def __init__(self, path: str) -> None:
+        self.number = -1
+        self.number = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+
+    def __del__(self) -> None:
+        if self.number >= 0:
+            os.close(self.number)
+
+
+def _as_writable(buffer: pa.Buffer) -> Bytes:
+    """The buffer by its address, since PyTorch warns of arrays that may not be written to. It may
+    not be written to all the same."""
+    place = (ctypes.c_uint8 * buffer.size).from_address(buffer.address)
+    place.owner = buffer  # stays mapped as long as the array lives
+    return np.frombuffer(place, np.uint8)
+
+
+def _map_privately(path: str) -> Bytes:
+    with open(path, "rb") as file:
+        return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), np.uint8)

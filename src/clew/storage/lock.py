@@ -1,0 +1,107 @@
+"""Who may write which part of a store. The kernel drops the locks of a process that dies."""
+
+import json
+import os
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import filelock
+
+from clew.errors import InputError, StoreLockedError
+from clew.storage.disk import disk_errors
+from clew.storage.manifest import manifest_lock
+
+_LOCK_NAME = re.compile(r"\.writer-(\d+)-of-(\d+)\.lock$")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """Part `index` (from 1) of `count`: it owns every batch b with b % count == index - 1."""
+
+    index: int = 1
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.index <= self.count:
+            raise InputError(
+                f"--part {self.index}/{self.count} makes no sense: write it as I/N with I "
+                f"from 1 to N, for example --part 2/8."
+            )
+
+    @classmethod
+    def parse(cls, text: str) -> "Part":
+        match = re.fullmatch(r"(\d+)/(\d+)", text.strip())
+        if match is None:
+            raise InputError(f'--part "{text}" is not of the form I/N, for example --part 2/8.')
+        return cls(index=int(match[1]), count=int(match[2]))
+
+    def owns(self, batch_number: int) -> bool:
+        return batch_number % self.count == self.index - 1
+
+    def __str__(self) -> str:
+        return f"{self.index}/{self.count}"
+
+
+@contextmanager
+def writer_lock(store: Path, part: Part) -> Iterator[None]:
+    """Hold the right to write one part; raises StoreLockedError when another process has it.
+
+    Locks of a different division into parts would share batches with this one, so they
+    stand in the way too.
+    """
+    try:
+        store.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f'the folder "{store}" cannot be made ({error.strerror}): choose another --out.'
+        ) from None
+    path = store / f".writer-{part.index}-of-{part.count}.lock"
+    lock = filelock.FileLock(path, blocking=False)
+    with manifest_lock(store):
+        for other in sorted(store.glob(".writer-*-of-*.lock")):
+            match = _LOCK_NAME.search(other.name)
+            if match and (int(match[2]) != part.count or other == path):
+                _refuse_if_held(other, part)
+        lock.acquire()
+        with disk_errors(store):
+            _owner_file(path).write_text(_describe_owner())
+    try:
+        yield
+    finally:
+        _owner_file(path).unlink(missing_ok=True)
+        lock.release()
+
+
+def _owner_file(lock_path: Path) -> Path:
+    return lock_path.with_suffix(".json")
+
+
+def _refuse_if_held(path: Path, part: Part) -> None:
+    probe = filelock.FileLock(path, blocking=False)
+    try:
+        probe.acquire()
+        probe.release()
+    except filelock.Timeout:
+        raise StoreLockedError(
+            f"another process is writing to this store: {_read_owner(path)}. "
+            f"Wait until it has ended, choose another --out, or start all processes with the "
+            f"same number of parts (this one asked for part {part})."
+        ) from None
+
+
+def _describe_owner() -> str:
+    started = datetime.now(UTC).isoformat(timespec="seconds")
+    return json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": started})
+
+
+def _read_owner(path: Path) -> str:
+    try:
+        owner = json.loads(_owner_file(path).read_text())
+        return f"process {owner['pid']} on {owner['host']}, since {owner['since']}"
+    except (OSError, ValueError, KeyError):
+        return path.name

@@ -1,0 +1,203 @@
+"""manifest.json: what a store is, how it was made, and which shards are finished."""
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import filelock
+import pyarrow as pa
+
+from clew.errors import OtherVersionError, StoreError
+from clew.storage.disk import disk_errors
+
+MANIFEST_NAME = "manifest.json"
+FORMAT = "clew-store"
+SCHEMA_VERSION = 1
+ORIGIN_KEY = b"clew"
+_ORIGIN_FIELDS = ("kind", "settings", "rows_per_shard", "planned_rows", "clew_version", "created")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardEntry:
+    """One finished shard: its file, its rows, and what its bytes must hash to."""
+
+    batch_number: int
+    file: str
+    rows: int
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """The self-description of a store. `settings` identify it: a run with others is refused."""
+
+    kind: str
+    settings: dict[str, Any]
+    rows_per_shard: int
+    planned_rows: int | None
+    shards: tuple[ShardEntry, ...] = ()
+    files: dict[str, str] = field(default_factory=dict)
+    skipped: tuple[dict[str, Any], ...] = ()
+    notes: tuple[str, ...] = ()
+    clew_version: str = ""
+    created: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+    format: str = FORMAT
+    schema_version: int = SCHEMA_VERSION
+
+    @property
+    def rows(self) -> int:
+        return sum(shard.rows for shard in self.shards)
+
+    @property
+    def bytes(self) -> int:
+        return sum(shard.bytes for shard in self.shards)
+
+    def shard(self, batch_number: int) -> ShardEntry | None:
+        return next((s for s in self.shards if s.batch_number == batch_number), None)
+
+
+def describe_in_schema(schema: pa.Schema, manifest: Manifest) -> pa.Schema:
+    """The schema with the manifest's settings in its metadata: shards describe themselves."""
+    origin = {name: getattr(manifest, name) for name in _ORIGIN_FIELDS}
+    return schema.with_metadata({ORIGIN_KEY: json.dumps(origin, ensure_ascii=False).encode()})
+
+
+def manifest_from_schema(schema: pa.Schema) -> Manifest | None:
+    """The manifest, without its shards, that `describe_in_schema` left in a shard."""
+    origin = (schema.metadata or {}).get(ORIGIN_KEY)
+    return Manifest(**json.loads(origin)) if origin else None
+
+
+def shard_name(batch_number: int) -> str:
+    """The file name of a shard, four digits as the older tools had them, more when needed."""
+    return f"batch_{batch_number:04d}.arrow"
+
+
+def read_manifest(store: Path) -> Manifest:
+    """Read a store's manifest; raises StoreError when there is none or it makes no sense."""
+    path = store / MANIFEST_NAME
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        raise StoreError(_explain_missing(store)) from None
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read ({error.strerror}): check its rights.") from None
+    except (ValueError, RecursionError) as error:
+        raise StoreError(
+            f"{path} cannot be read ({error}). Shards beside it are untouched: "
+            f'"clew verify --repair {store}" builds a new manifest from them.'
+        ) from None
+    return parse_manifest(raw, path)
+
+
+def parse_manifest(raw: Any, path: Path) -> Manifest:
+    if not isinstance(raw, dict) or raw.get("format") != FORMAT:
+        raise StoreError(f'{path} is not a clew manifest (no "format": "{FORMAT}" in it).')
+    if raw.get("schema_version") != SCHEMA_VERSION:
+        raise OtherVersionError(
+            f"{path} has schema version {raw.get('schema_version')}; this clew reads version "
+            f"{SCHEMA_VERSION}. Use the clew that wrote it: {raw.get('clew_version', 'unknown')}."
+        )
+    raw = dict(raw)
+    try:
+        raw["shards"] = tuple(ShardEntry(**entry) for entry in raw.get("shards", ()))
+        raw["skipped"] = tuple(raw.get("skipped", ()))
+        raw["notes"] = tuple(raw.get("notes", ()))
+        manifest = Manifest(**raw)
+        _check_fields(manifest)
+        return manifest
+    except (TypeError, ValueError, AttributeError) as error:
+        raise StoreError(
+            f"{path} is garbled ({error}). Shards beside it are untouched: "
+            f'"clew verify --repair {path.parent}" builds a new manifest from them.'
+        ) from None
+
+
+def _check_fields(manifest: Manifest) -> None:
+    """Raises ValueError. Above all no name may lead out of the store: `verify --repair` renames."""
+    for shard in manifest.shards:
+        if shard.file != shard_name(shard.batch_number):
+            raise ValueError(f"batch {shard.batch_number} is in {shard.file!r:.80}")
+        if not all(_is_count(number) for number in (shard.rows, shard.bytes)):
+            raise ValueError(f"{shard.file}: {shard.rows!r:.20} rows, {shard.bytes!r:.20} bytes")
+    for name in manifest.files:
+        if Path(name).name != name or not isinstance(manifest.files[name], str):
+            raise ValueError(f"it lists the file {name!r:.80}")
+    if not _is_count(manifest.rows_per_shard) or manifest.rows_per_shard == 0:
+        raise ValueError(f"rows_per_shard is {manifest.rows_per_shard!r:.20}")
+    if manifest.planned_rows is not None and not _is_count(manifest.planned_rows):
+        raise ValueError(f"planned_rows is {manifest.planned_rows!r:.20}")
+    if not all(isinstance(value, dict) for value in (manifest.settings, *manifest.skipped)):
+        raise ValueError("settings or skipped are not of the form that clew writes")
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and value >= 0
+
+
+def write_manifest(store: Path, manifest: Manifest) -> None:
+    """Replace the manifest in one step: readers see the old one or the new one, never half."""
+    write_file_atomically(
+        store / MANIFEST_NAME,
+        (json.dumps(asdict(manifest), indent=1, ensure_ascii=False) + "\n").encode(),
+    )
+
+
+def update_manifest(store: Path, change: Callable[[Manifest], Manifest]) -> Manifest:
+    """Read, change and replace the manifest under a lock that other processes respect."""
+    with manifest_lock(store):
+        manifest = change(read_manifest(store))
+        write_manifest(store, manifest)
+    return manifest
+
+
+def manifest_lock(store: Path) -> filelock.BaseFileLock:
+    """The lock held for the short moment of a manifest change."""
+    return filelock.FileLock(store / ".manifest.lock")
+
+
+def write_file_atomically(path: Path, content: bytes) -> None:
+    """Write beside, sync, rename; the folder is synced too so that the name survives a crash."""
+    part = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    with disk_errors(path.parent):
+        try:
+            with part.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(path)
+        except OSError:
+            part.unlink(missing_ok=True)
+            raise
+        sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _explain_missing(store: Path) -> str:
+    if not store.exists():
+        return f'there is no store at "{store}": the folder does not exist. Check the path.'
+    if not store.is_dir():
+        return f'"{store}" is a file: give the folder of the store.'
+    if any(store.glob("batch_*.arrow*")):
+        return (
+            f'"{store}" has shards but no {MANIFEST_NAME}: '
+            f'"clew verify --repair {store}" builds a new one from them.'
+        )
+    if any(any(store.glob(f"{folder}*{end}")) for folder in ("", "*/") for end in (".pkl*", ".pt")):
+        return (
+            f'"{store}" holds files of the older tools, not a clew store: '
+            f'turn them into one with "clew convert {store} --out NEW_STORE".'
+        )
+    return f'"{store}" is not a clew store: it has no {MANIFEST_NAME}.'

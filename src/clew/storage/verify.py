@@ -1,0 +1,347 @@
+"""Hold a store against its manifest, and put right what can be put right."""
+
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import pyarrow as pa
+
+from clew.errors import OtherVersionError, StoreError
+from clew.storage.hashing import hash_file
+from clew.storage.lock import Part, writer_lock
+from clew.storage.manifest import (
+    Manifest,
+    ShardEntry,
+    manifest_from_schema,
+    read_manifest,
+    shard_name,
+    update_manifest,
+    write_manifest,
+)
+from clew.storage.reader import ShardReader
+from clew.storage.writer import ShardWriter, read_intact_batches
+
+OnShard = Callable[[str, int, int], None]
+_SHARD_NAME = re.compile(r"(batch_(\d+)\.arrow)(\.part|\.recovered)?")
+# Every row of every store bears it.
+_ID_COLUMN = "global_example_id"
+
+ProblemKind = Literal["missing", "damaged", "rows", "unlisted", "part", "gap", "file"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """One thing wrong with a store. `lost_rows` is what must be made again."""
+
+    kind: ProblemKind
+    file: str
+    message: str
+    batch_number: int | None = None
+    lost_rows: int = 0
+
+
+def verify_store(store: Path, on_shard: OnShard | None = None) -> list[Problem]:
+    """Check hashes, row counts, gaps and half-written files; reads every byte once.
+
+    `on_shard(file, number, total)` is called before each shard; `number` counts from 1.
+    """
+    manifest = read_manifest(store)
+    problems: list[Problem] = []
+    shards = sorted(manifest.shards, key=lambda s: s.batch_number)
+    for number, shard in enumerate(shards, start=1):
+        if on_shard is not None:
+            on_shard(shard.file, number, len(shards))
+        problem = _check_shard(store, shard)
+        if problem:
+            problems.append(problem)
+    extra = _check_extra_files(store, manifest)
+    problems += extra
+    problems += _check_side_files(store, manifest)
+    problems += _check_gaps(manifest, told={problem.batch_number for problem in extra})
+    return problems
+
+
+def way_on(manifest: Manifest) -> str:
+    """What makes the missing rows of a store; only a capture plans how many there will be."""
+    if manifest.planned_rows is not None:
+        return "run the same extraction again"
+    return f"{manifest.settings.get('command', 'convert')} again"
+
+
+def expected_rows(manifest: Manifest) -> dict[int, int]:
+    """The rows each batch must have: as planned, or as many as its source had fit records."""
+    planned, size = manifest.planned_rows, manifest.rows_per_shard
+    if planned is not None:
+        return {n: min(size, planned - n * size) for n in range(-(-planned // size))}
+    unfit = Counter(skip.get("file") for skip in manifest.skipped if skip.get("record") is not None)
+    return {
+        source["batch_number"]: source["records"] - unfit[source["file"]]
+        for source in manifest.settings.get("sources", ())
+        if "records" in source
+    }
+
+
+def ensure_manifest(store: Path) -> str | None:
+    """Build the manifest anew from the shards when it is gone or unreadable; says so if it was.
+
+    The half-written state of other files is left to `verify_store` and the next run.
+    """
+    try:
+        read_manifest(store)
+        return None
+    except OtherVersionError:
+        raise
+    except StoreError:
+        shards = sorted(store.glob("batch_*.arrow")) if store.is_dir() else []
+        if not shards:
+            raise
+    schemas = [schema for path in shards if (schema := _read_schema(path)) is not None]
+    origins = [origin for schema in schemas if (origin := _read_origin(schema)) is not None]
+    if origins:
+        with writer_lock(store, Part()):
+            files = {
+                side.name: hash_file(side)
+                for side in sorted(store.glob("*.arrow"))
+                if not side.name.startswith("batch_")
+            }
+            write_manifest(store, replace(_join_origins(origins), files=files))
+        return "the manifest was gone or unreadable: built it anew from the shards"
+    raise StoreError(f"{store} has no readable manifest, and {_no_origin(schemas, len(shards))}")
+
+
+def _read_schema(path: Path) -> pa.Schema | None:
+    try:
+        return ShardReader(path).schema
+    except StoreError:
+        return None
+
+
+def _read_origin(schema: pa.Schema) -> Manifest | None:
+    try:
+        return manifest_from_schema(schema)
+    except (ValueError, TypeError):  # flipped bytes
+        return None
+
+
+def _join_origins(origins: Sequence[Manifest]) -> Manifest:
+    """Shards made before the store grew know of fewer rows; a converted one knows its source."""
+    manifest = max(origins, key=lambda origin: origin.planned_rows or 0)
+    if "sources" not in manifest.settings:
+        return manifest
+    known = {
+        source["batch_number"]: source
+        for origin in origins
+        for source in origin.settings.get("sources", ())
+    }
+    sources = [known[number] for number in sorted(known)]
+    return replace(manifest, settings={**manifest.settings, "sources": sources})
+
+
+def _no_origin(readable: Sequence[pa.Schema], shards: int) -> str:
+    if not readable:
+        return (
+            f"none of its shards ({shards}) can be read either: restore it from a copy, or "
+            f"capture or convert again into another folder."
+        )
+    return (
+        f"its shards do not say how they were made: {len(readable)} of {shards} can be read, but "
+        f"a manifest cannot be built from them. Restore manifest.json from a copy, or capture or "
+        f"convert again into another folder."
+    )
+
+
+def repair_store(store: Path, problems: list[Problem]) -> list[str]:
+    """Keep every intact record batch, forget what is damaged; returns what was done.
+
+    Damaged shards become `.part` files: the next run of the same extraction takes over their
+    intact rows and makes the lost ones again. A conversion never goes on with a `.part`, so the
+    damaged shards of a converted store are written anew at once, from their intact rows.
+    """
+    with writer_lock(store, Part()):
+        return [line for problem in problems for line in _repair_one(store, problem)]
+
+
+def _check_shard(store: Path, shard: ShardEntry) -> Problem | None:
+    path = store / shard.file
+    if not path.exists():
+        return Problem(
+            kind="missing",
+            file=shard.file,
+            batch_number=shard.batch_number,
+            lost_rows=shard.rows,
+            message=f"shard {shard.file} is missing; the manifest says it has {_rows(shard.rows)}",
+        )
+    found_bytes = path.stat().st_size
+    if found_bytes == shard.bytes and hash_file(path) == shard.sha256:
+        rows = ShardReader(path).count_rows()
+        if rows == shard.rows:
+            return None
+        return Problem(
+            kind="rows",
+            file=shard.file,
+            batch_number=shard.batch_number,
+            message=f"shard {shard.file} has {_rows(rows)}, the manifest says {shard.rows}",
+        )
+    intact = _count_intact(path)
+    what = (
+        f"{found_bytes:,} bytes instead of {shard.bytes:,}"
+        if found_bytes != shard.bytes
+        else "other bytes than when it was written (SHA-256 differs)"
+    )
+    return Problem(
+        kind="damaged",
+        file=shard.file,
+        batch_number=shard.batch_number,
+        lost_rows=shard.rows - intact,
+        message=f"shard {shard.file} has {what}; still intact: {intact} of its {_rows(shard.rows)}",
+    )
+
+
+def _check_extra_files(store: Path, manifest: Manifest) -> list[Problem]:
+    listed = {shard.file for shard in manifest.shards}
+    to_do = "to finish it" if manifest.planned_rows is not None else "to make it anew"
+    problems = []
+    for path in sorted(store.glob("batch_*.arrow*")):
+        number = _batch_number(path)
+        if number is None or path.name in listed:
+            continue
+        kind: ProblemKind = "unlisted" if path.suffix == ".arrow" else "part"
+        state = "is not in the manifest"
+        if kind == "part":
+            rows = _rows(_count_intact(path), "complete")
+            state = f"is half-written, with {rows}: {way_on(manifest)} {to_do}"
+        message = f"{path.name} {state}"
+        problems.append(Problem(kind=kind, file=path.name, batch_number=number, message=message))
+    return problems
+
+
+def _check_side_files(store: Path, manifest: Manifest) -> list[Problem]:
+    problems = []
+    for name, sha256 in manifest.files.items():
+        path = store / name
+        if not path.exists() or hash_file(path) != sha256:
+            state = "is missing" if not path.exists() else "has changed since it was written"
+            problems.append(
+                Problem(
+                    kind="file",
+                    file=name,
+                    message=f"{name} {state}: restore it from a copy of the store; traces made "
+                    "with another one would not fit those that are here",
+                )
+            )
+    return problems
+
+
+def _check_gaps(manifest: Manifest, told: Collection[int | None]) -> list[Problem]:
+    """Rows that no file has; batches in `told` have one, which was spoken of already."""
+    made = {shard.batch_number: shard.rows for shard in manifest.shards}
+    problems = []
+    for number, rows in expected_rows(manifest).items():
+        missing = rows - made.get(number, 0)
+        if missing > 0 and number not in told:
+            problems.append(
+                Problem(
+                    kind="gap",
+                    file=shard_name(number),
+                    batch_number=number,
+                    lost_rows=missing,
+                    message=f"{_describe_gap(manifest, number, missing, rows)}: {way_on(manifest)}",
+                )
+            )
+    return problems
+
+
+def _describe_gap(manifest: Manifest, number: int, missing: int, rows: int) -> str:
+    if manifest.planned_rows is None:
+        return f"batch {number} lacks {missing} of the {_rows(rows)} that its source file has"
+    return f"batch {number} ({_rows(missing)}) has not been made yet"
+
+
+def _repair_one(store: Path, problem: Problem) -> list[str]:
+    path = store / problem.file
+    lost = f"{_rows(problem.lost_rows)} lost, to make again" if problem.lost_rows else "none lost"
+    if problem.kind == "missing":
+        _forget_shard(store, problem.batch_number)
+        return [f"took {problem.file} off the manifest; {lost}"]
+    if problem.kind in ("damaged", "rows"):
+        return [f"{_keep_intact_rows(store, path)}; {lost}"]
+    if problem.kind == "unlisted":
+        return [_adopt_shard(store, path)]
+    return []
+
+
+def _keep_intact_rows(store: Path, path: Path) -> str:
+    """Set a shard back to half-written, or, where no run goes on with those, write it anew."""
+    number = _batch_number(path)
+    assert number is not None  # files of other names are not looked at
+    first = next(read_intact_batches(path), None)
+    kept = _rows(_count_intact(path), "intact")
+    if read_manifest(store).planned_rows is None and first is not None:
+        # The writer takes over the intact rows of the old file, and puts the new one in its place.
+        writer = ShardWriter(store, number, first.schema, id_column=_ID_COLUMN)
+        add_shard(store, writer.finish())
+        return f"wrote {path.name} anew with its {kept}"
+    # First the manifest, then the rename: a crash in between leaves an unlisted shard,
+    # which the next run recovers just the same.
+    _forget_shard(store, number)
+    os.replace(path, path.with_suffix(".arrow.part"))
+    return f"set {path.name} back to half-written with its {kept}"
+
+
+def _forget_shard(store: Path, batch_number: int | None) -> None:
+    def forget(manifest: Manifest) -> Manifest:
+        kept = tuple(s for s in manifest.shards if s.batch_number != batch_number)
+        return replace(manifest, shards=kept)
+
+    update_manifest(store, forget)
+
+
+def _adopt_shard(store: Path, path: Path) -> str:
+    try:
+        rows = ShardReader(path).count_rows()
+    except (StoreError, pa.ArrowException):
+        rows = -1
+    # The manifest knows no hash of it: only the checksums of its record batches can tell.
+    if rows != _count_intact(path):
+        return f"{_keep_intact_rows(store, path)}: it was not complete"
+    entry = ShardEntry(
+        batch_number=int(path.stem.split("_")[1]),
+        file=path.name,
+        rows=rows,
+        bytes=path.stat().st_size,
+        sha256=hash_file(path),
+    )
+    add_shard(store, entry)
+    return f"added {path.name} with {_rows(rows)} to the manifest"
+
+
+def _batch_number(path: Path) -> int | None:
+    """The number of a shard or a half-written one; None for a file of another name."""
+    match = _SHARD_NAME.fullmatch(path.name)
+    if match is None or match[1] != shard_name(int(match[2])):
+        return None
+    return int(match[2])
+
+
+def _count_intact(path: Path) -> int:
+    return sum(batch.num_rows for batch in read_intact_batches(path))
+
+
+def _rows(count: int, state: str = "") -> str:
+    noun = "row" if count == 1 else "rows"
+    return " ".join(filter(None, (str(count), state, noun)))
+
+
+def add_shard(store: Path, entry: ShardEntry) -> Manifest:
+    """Enter a finished shard into the manifest, in place of an older entry of the same number."""
+
+    def add(manifest: Manifest) -> Manifest:
+        others = tuple(s for s in manifest.shards if s.batch_number != entry.batch_number)
+        shards = sorted((*others, entry), key=lambda s: s.batch_number)
+        return replace(manifest, shards=tuple(shards))
+
+    return update_manifest(store, add)

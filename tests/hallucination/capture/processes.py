@@ -1,0 +1,81 @@
+"""Real `clew` processes that start fast: forked from one that has the libraries loaded."""
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+_DEADLINE_SECONDS = 120.0
+_LIBRARIES = [
+    "torch",
+    "transformers.models.llama.modeling_llama",
+    "clew.hallucination.capture",
+    "clew.cli.progress",
+]
+
+
+def _run_clew(arguments: list[str], output: Path) -> None:
+    """In the new process: what the command `clew` does, with its output in a file."""
+    import torch
+
+    from clew.cli import main
+
+    torch.set_num_threads(1)
+    file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for stream in (1, 2):
+        os.dup2(file, stream)
+    sys.argv = ["clew", *arguments]
+    main()
+
+
+class ClewProcess:
+    """`clew ARGUMENTS` as a process of its own, which ends with the `with` block."""
+
+    _context = multiprocessing.get_context("forkserver")
+    _context.set_forkserver_preload(_LIBRARIES)
+
+    def __init__(self, arguments: list[str], output: Path) -> None:
+        self._output = output
+        self._process = self._context.Process(target=_run_clew, args=(arguments, output))
+
+    def __enter__(self) -> "ClewProcess":
+        self._process.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.join()
+        self._process.close()
+
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
+    @property
+    def output(self) -> str:
+        return self._output.read_text() if self._output.exists() else ""
+
+    def send(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):  # it has ended already
+            os.kill(self.pid, number)
+
+    def wait(self) -> int:
+        """Until it has ended; returns the exit code, -9 after a kill."""
+        self._process.join(_DEADLINE_SECONDS)
+        assert self._process.exitcode is not None, f"still running:\n{self.output}"
+        return self._process.exitcode
+
+    def wait_until(self, condition: Callable[[], bool]) -> bool:
+        """Until the condition holds; False when the process ended first."""
+        deadline = time.monotonic() + _DEADLINE_SECONDS
+        while not condition():
+            if not self._process.is_alive():
+                return condition()
+            assert time.monotonic() < deadline, f"waited in vain:\n{self.output}"
+            time.sleep(0.001)
+        return True

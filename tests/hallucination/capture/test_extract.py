@@ -1,0 +1,543 @@
+"""A capture gives one trace a question, the same whatever happens on the way, and hides nothing."""
+
+import dataclasses
+import json
+import shutil
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+from clew import TraceBatchLoader
+from clew.errors import ClewError, DiskFullError, InputError, SettingsMismatchError, StoreError
+from clew.hallucination.capture import ExtractConfig, ExtractResult, LoadedModel, extract, job
+from clew.hallucination.capture.decode import Decoder
+from clew.storage import (
+    Part,
+    ShardWriter,
+    ensure_manifest,
+    read_manifest,
+    repair_store,
+    verify_store,
+)
+from tests.builders import tiny_loaded, tiny_model, tiny_tokenizer
+from tests.hallucination.capture.reference import pass_plainly
+from tests.stores import assert_same_store, one_thread, read_columns, tiny_config
+
+EXACT = ("global_example_id", "example_id", "batch_number", "question_id", "question", "answer")
+SAME_TOKENS = (*EXACT, "tokens", "prompt_length", "stop_reason", "accepted_answers")
+FLOAT16_STEP = 2e-3
+
+
+class Sayings:
+    """A reporter that remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def say(self, message: str) -> None:
+        self.lines.append(message)
+
+    def begin(self, *_: Any) -> None: ...
+
+    def keep(self, *_: Any) -> None: ...
+
+    def advance(self, *_: Any) -> None: ...
+
+    def end(self) -> None: ...
+
+
+@pytest.fixture
+def capture(model_folder: Path, loaded: LoadedModel, questions_file: Path, tmp_path: Path) -> Any:
+    """Runs an extraction into `tmp_path/name` with the tiny model."""
+
+    def run(name: str = "new", model: LoadedModel = loaded, **changes: Any) -> ExtractResult:
+        reporter = changes.pop("reporter", None)
+        should_stop = changes.pop("should_stop", lambda: False)
+        questions = changes.pop("questions", questions_file)
+        config = tiny_config(model_folder, questions, tmp_path / name, **changes)
+        with one_thread():
+            return extract(config, reporter, should_stop, model)
+
+    return run
+
+
+def write_lines(path: Path, lines: list[Any]) -> Path:
+    texts = [line if isinstance(line, str) else json.dumps(line) for line in lines]
+    path.write_text("\n".join(texts) + "\n")
+    return path
+
+
+def ask(count: int, **odd: str) -> list[dict[str, str]]:
+    """Questions q0, q1, ...; `q3="..."` replaces the text of one."""
+    return [{"id": f"q{i}", "question": odd.get(f"q{i}", f"who is {i}?")} for i in range(count)]
+
+
+def test_one_trace_a_question_in_order_with_its_text(
+    compact_store: Path, questions_file: Path
+) -> None:
+    asked = [json.loads(line) for line in questions_file.read_text().splitlines()]
+    traces = list(TraceBatchLoader(compact_store).iter_traces())
+    assert [t["question"] for t in traces] == [q["question"] for q in asked]
+    assert [t["question_id"] for t in traces] == [q["id"] for q in asked]
+    assert [t["accepted_answers"] for t in traces] == [q["answer"] for q in asked]
+    places = [(t["batch_number"], t["example_id"]) for t in traces]
+    assert places == [divmod(i, 20) for i in range(70)]
+
+
+def test_tokens_are_the_prompt_and_then_the_answer(compact_store: Path) -> None:
+    tokenizer = tiny_tokenizer()
+    for trace in TraceBatchLoader(compact_store).iter_traces():
+        prompt, answer = np.split(trace["tokens"], [trace["prompt_length"]])
+        asked = f"Answer the question concisely. Q: {trace['question']} A:"
+        assert tokenizer.decode(prompt.tolist()) == asked
+        assert tokenizer.decode(answer.tolist()).strip() == trace["answer"]
+        assert len(answer) == len(trace["token_logprobs"]) <= 6
+
+
+def test_the_store_is_whole_and_says_how_it_was_made(
+    compact_store: Path, model_folder: Path
+) -> None:
+    assert verify_store(compact_store) == []
+    manifest = read_manifest(compact_store)
+    assert manifest.settings["model"]["id"] == str(model_folder)
+    assert manifest.settings["generation"]["max_new_tokens"] == 6
+    assert (manifest.rows, manifest.planned_rows, manifest.skipped) == (70, 70, ())
+
+
+def test_the_reasons_why_answers_ended_are_kept(capture: Any, tmp_path: Path) -> None:
+    """This random model either repeats itself or goes on until it is stopped."""
+    capture(max_new_tokens=24)
+    reasons = {t["stop_reason"] for t in TraceBatchLoader(tmp_path / "new").iter_traces()}
+    assert (
+        {"repetition", "length"} <= reasons <= {"repetition", "length", "end", "sentence", "line"}
+    )
+
+
+def test_a_second_run_has_nothing_to_do(capture: Any, store: Path) -> None:
+    before = {path.name: path.stat().st_mtime_ns for path in store.glob("batch_*")}
+    result = capture("store")
+    assert (result.finished, result.traces_made, result.traces_stored) == (True, 0, 70)
+    assert {path.name: path.stat().st_mtime_ns for path in store.glob("batch_*")} == before
+
+
+def test_a_run_that_is_stopped_goes_on_where_it_was(
+    capture: Any, compact_store: Path, tmp_path: Path
+) -> None:
+    made = []
+    while sum(made) < 70:
+        made.append(capture(should_stop=lambda: True).traces_made)
+    assert max(made) <= 8
+    assert capture().traces_made == 0
+    assert_same_store(tmp_path / "new", compact_store)
+    assert verify_store(tmp_path / "new") == []
+
+
+def test_three_parts_make_the_store_that_one_process_makes(
+    capture: Any, compact_store: Path, tmp_path: Path
+) -> None:
+    made = [capture(part=Part(index=i, count=3)).traces_made for i in (2, 3, 1)]
+    assert made == [20, 20, 30]
+    assert_same_store(tmp_path / "new", compact_store)
+
+
+def test_a_store_can_grow(capture: Any, compact_store: Path, tmp_path: Path) -> None:
+    assert capture(num_samples=30).traces_stored == 30
+    assert capture(num_samples=70).traces_made == 40
+    assert_nearly_same_store(tmp_path / "new", compact_store)
+    assert verify_store(tmp_path / "new") == []
+
+
+def test_fewer_questions_than_before_leave_a_store_as_it_is(capture: Any, store: Path) -> None:
+    result = capture("store", num_samples=30)
+    assert (result.finished, result.traces_made) == (True, 0)
+    assert read_manifest(store).planned_rows == 70
+
+
+@pytest.mark.parametrize(
+    ("change", "before", "now"),
+    [
+        ({"max_new_tokens": 9}, "generation.max_new_tokens: 6 in the store", "9 now"),
+        ({"batch_size": 30}, "batch_size: 20 in the store", "30 now"),
+        ({"keep": "full"}, "keep: 'compact' in the store", "'full' now"),
+        ({"prompt": "Q {question}"}, "prompt.template: 'Answer the", "'Q {question}' now"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_other_settings_are_refused_with_both_values(
+    capture: Any, store: Path, change: dict[str, Any], before: str, now: str
+) -> None:
+    files = {path: path.read_bytes() for path in store.glob("*.*")}
+    with pytest.raises(SettingsMismatchError) as refused:
+        capture("store", **change)
+    assert before in str(refused.value)
+    assert now in str(refused.value)
+    assert {path: path.read_bytes() for path in store.glob("*.*")} == files
+
+
+def test_other_weights_are_refused(capture: Any, store: Path) -> None:
+    with pytest.raises(SettingsMismatchError, match="model.fingerprint"):
+        capture(store.name, tiny_loaded(seed=1))
+
+
+def test_other_questions_are_refused(capture: Any, store: Path, questions_file: Path) -> None:
+    changed = store.parent / questions_file.name
+    changed.write_text(questions_file.read_text().replace("Paris", "Lyon"))
+    with pytest.raises(SettingsMismatchError, match="questions.sha256"):
+        capture(store.name, questions=changed)
+
+
+def test_a_store_begun_by_an_older_clew_goes_on_with_the_columns_it_has(
+    capture: Any, compact_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    describe = job._describe_settings
+
+    def describe_as_before(*given: Any) -> dict[str, Any]:
+        return {k: v for k, v in describe(*given).items() if k != "answer_hidden"}
+
+    with monkeypatch.context() as older:
+        older.setattr(job, "_describe_settings", describe_as_before)
+        assert capture(should_stop=lambda: True).traces_made == 8
+    said = Sayings()
+    assert capture(reporter=said).traces_made == 62
+    assert any("older clew, without answer_hidden: it goes on" in line for line in said.lines)
+    found, now = read_columns(tmp_path / "new"), read_columns(compact_store)
+    assert found == {name: now[name] for name in now if name != "answer_hidden"}
+    trace = TraceBatchLoader(tmp_path / "new").get_batch(0)[0]
+    with pytest.raises(KeyError, match='this trace has no field "answer_hidden"'):
+        trace["answer_hidden"]
+
+
+def test_a_folder_with_other_things_in_it_is_refused(capture: Any, tmp_path: Path) -> None:
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "thesis.docx").touch()
+    with pytest.raises(StoreError, match=r"neither empty nor a clew store \(it holds thesis.docx"):
+        capture()
+
+
+def test_a_run_killed_while_it_wrote_its_first_manifest_can_be_repeated(
+    capture: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "manifest.json.4711.tmp").write_text('{"kind": "tra')
+    assert capture(num_samples=5).finished
+
+
+def test_a_manifest_built_anew_knows_how_far_the_store_has_grown(
+    capture: Any, tmp_path: Path
+) -> None:
+    capture(num_samples=20)
+    capture(num_samples=25)
+    lose_manifest(tmp_path / "new")
+    assert read_manifest(tmp_path / "new").planned_rows == 25
+
+
+def test_after_a_lost_manifest_the_same_run_names_again_what_is_left_out(
+    capture: Any, tmp_path: Path
+) -> None:
+    questions = write_lines(tmp_path / "odd.jsonl", [*ask(3), "not json"])
+    capture(questions=questions)
+    before = read_manifest(tmp_path / "new")
+    lose_manifest(tmp_path / "new")
+    assert capture(questions=questions).traces_made == 0
+    assert read_manifest(tmp_path / "new").skipped == before.skipped != ()
+
+
+def test_empty_answers_are_kept_and_named(capture: Any, tmp_path: Path) -> None:
+    capture(model=always_silent(), num_samples=5)
+    traces = list(TraceBatchLoader(tmp_path / "new").iter_traces())
+    assert [(t["answer"], t["stop_reason"]) for t in traces] == [("", "end")] * 5
+    assert all(len(t["tokens"]) == t["prompt_length"] for t in traces)
+    assert all(np.isfinite(t["last_hidden"]).all() for t in traces)
+    assert not any(t["answer_hidden"].any() for t in traces)
+    [note] = read_manifest(tmp_path / "new").notes
+    assert note.startswith("batch 0: 5 empty answers: ")
+    assert set(note.split(": ")[2].split(", ")) == {"q0", "q1", "q2", "q3", "q4"}
+
+
+def test_empty_answers_of_a_full_store_are_kept(capture: Any, tmp_path: Path) -> None:
+    capture(model=always_silent(), num_samples=3, keep="full")
+    for trace in TraceBatchLoader(tmp_path / "new").iter_traces():
+        assert trace["attentions"].shape[-1] == trace["prompt_length"]
+
+
+def test_lines_that_cannot_be_used_are_left_out_by_name(capture: Any, tmp_path: Path) -> None:
+    good = ask(3)
+    lines = [good[0], '{"id": "torn", "quest', good[1], {"id": "bare", "question": ""}, good[2]]
+    said = Sayings()
+    result = capture(questions=write_lines(tmp_path / "odd.jsonl", lines), reporter=said)
+    assert (result.traces_stored, result.skipped) == (3, 2)
+    skipped = read_manifest(tmp_path / "new").skipped
+    assert [entry["where"] for entry in skipped] == ["line 2", "line 4 (id bare)"]
+    assert sum(line.startswith("left out: line ") for line in said.lines) == 2
+    ids = [t["global_example_id"] for t in TraceBatchLoader(tmp_path / "new").iter_traces()]
+    assert ids == [0, 1, 2]
+
+
+def test_a_question_too_long_for_the_model_is_left_out_by_name(
+    capture: Any, tmp_path: Path
+) -> None:
+    lines = ask(4, q2="who " * 300)
+    result = capture(questions=write_lines(tmp_path / "long.jsonl", lines))
+    assert (result.traces_stored, result.skipped) == (3, 1)
+    [entry] = read_manifest(tmp_path / "new").skipped
+    assert entry["where"] == "question q2"
+    assert entry["reason"].endswith(
+        "do not fit into the model's 256: shorten it, or lower --max-new-tokens"
+    )
+
+
+def test_questions_that_are_all_too_long_are_refused(capture: Any, tmp_path: Path) -> None:
+    lines = write_lines(tmp_path / "long.jsonl", [{"id": "q0", "question": "who " * 300}])
+    with pytest.raises(InputError, match="none of the 1 questions .* can be captured"):
+        capture(questions=lines)
+
+
+@pytest.mark.slow
+def test_a_question_of_4000_tokens_is_captured(capture: Any, tmp_path: Path) -> None:
+    roomy = tiny_loaded(context=8192)
+    lines = write_lines(tmp_path / "long.jsonl", ask(4, q2="who " * 4000))
+    assert capture(model=roomy, questions=lines, max_new_tokens=3).skipped == 0
+    trace = TraceBatchLoader(tmp_path / "new").get_trace_by_global_id(2)
+    assert trace is not None
+    assert len(trace["tokens"]) > 4000
+    with torch.no_grad():
+        states = roomy.model(
+            torch.from_numpy(trace["tokens"][None].astype(np.int64)), output_hidden_states=True
+        ).hidden_states
+    last = np.stack([state[0, -1].numpy() for state in states[1:]])
+    assert np.allclose(trace["last_hidden"], last, atol=0.02)
+    assert trace["nodes"].shape[1] == len(trace["tokens"])
+
+
+def test_full_traces_equal_plain_passes(full_store: Path, loaded: LoadedModel) -> None:
+    for trace in TraceBatchLoader(full_store).iter_traces():
+        plain = pass_plainly(loaded.model, trace["tokens"].tolist())
+        hidden, attention = trace["hidden_states"], trace["attentions"]
+        assert np.allclose(hidden, plain.hidden, rtol=FLOAT16_STEP, atol=FLOAT16_STEP)
+        assert np.allclose(attention, plain.attention, rtol=FLOAT16_STEP, atol=FLOAT16_STEP)
+
+
+def test_full_stores_hold_what_compact_ones_hold(
+    full_store: Path, capture: Any, tmp_path: Path
+) -> None:
+    capture(num_samples=12, batch_size=5)
+    full, compact = read_columns(full_store), read_columns(tmp_path / "new")
+    assert full.keys() - compact.keys() == {"hidden_states", "attentions"}
+    assert {name: full[name] for name in compact} == compact
+
+
+def test_traces_with_nan_are_kept_and_named(capture: Any, tmp_path: Path) -> None:
+    """The embedding of "Z" is broken: the one question with a Z in it cannot be right."""
+    model, tokenizer = tiny_loaded()
+    with torch.no_grad():
+        model.get_input_embeddings().weight[tokenizer.encode("Z")] = float("nan")
+    lines = ask(40, q30="who is Z?")
+    capture(model=LoadedModel(model, tokenizer), questions=write_lines(tmp_path / "z.jsonl", lines))
+    notes = read_manifest(tmp_path / "new").notes
+    assert "batch 1: 1 traces hold NaN or Inf: q30" in notes
+
+
+def test_a_model_of_nothing_but_nan_is_refused_in_one_sentence(capture: Any) -> None:
+    model, tokenizer = tiny_loaded()
+    with torch.no_grad():
+        model.lm_head.weight.fill_(float("nan"))
+        model.get_input_embeddings().weight.fill_(float("nan"))
+    with pytest.raises(ClewError, match="NaN|not finite|cannot be captured faithfully"):
+        capture(model=LoadedModel(model, tokenizer), num_samples=5)
+
+
+def test_too_little_device_memory_halves_the_batch_and_says_so(
+    capture: Any, compact_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit_device_memory(monkeypatch, prompts=4)
+    said = Sayings()
+    assert capture(reporter=said).finished
+    sentence = "out of device memory: going on with 4 prompts at a time"
+    assert sentence in said.lines
+    assert f"batch 0: {sentence}" in read_manifest(tmp_path / "new").notes
+    assert_nearly_same_store(tmp_path / "new", compact_store)
+
+
+def test_a_prompt_that_does_not_fit_even_alone_is_named(
+    capture: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit_device_memory(monkeypatch, prompts=4, but_never="Lyon")
+    lines = ask(9, q7="who was it that went there?", q8="who is in Lyon?")
+    with pytest.raises(ClewError, match="question q8 with .* does not fit into the memory of cpu"):
+        capture(questions=write_lines(tmp_path / "big.jsonl", lines))
+
+
+def test_too_little_device_memory_for_the_first_estimate_halves_the_batch_too(
+    capture: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    time_batch = Decoder.time_batch
+
+    def limited(decoder: Decoder, given: list[list[int]]) -> Any:
+        if len(given) > 4:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return time_batch(decoder, given)
+
+    monkeypatch.setattr(Decoder, "time_batch", limited)
+    assert capture().finished
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("clew.hallucination.capture.job.batching_error", "a batch of three prompts"),
+        ("clew.hallucination.capture.job.Decoder.time_batch", "a single prompt"),
+        ("clew.hallucination.capture.full.listen_to_whole", "the full trace of [0-9]+ tokens"),
+    ],
+)
+def test_where_nothing_smaller_can_be_tried_too_little_memory_is_one_sentence(
+    capture: Any, monkeypatch: pytest.MonkeyPatch, name: str, what: str
+) -> None:
+    def too_little(*_: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(name, too_little)
+    with pytest.raises(ClewError, match=f"{what} does not fit into the memory of cpu. Use"):
+        capture(num_samples=3, keep="full")
+
+
+def test_a_disk_that_is_too_small_is_refused_before_the_work(
+    capture: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = SimpleNamespace(free=10_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: free)
+    with pytest.raises(DiskFullError, match=r"may write up to .* GB, but .* has 0.00 GB free"):
+        capture()
+    assert not list((tmp_path / "new").glob("batch_*"))
+    free.free = 10**12
+    assert capture().finished
+
+
+def test_a_write_that_fails_never_leaves_a_shard_that_counts_as_finished(
+    capture: Any, compact_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last of a shard's three writes fails late, when its end may already be waiting."""
+    write, calls = ShardWriter.write, []
+
+    def failing(writer: ShardWriter, batch: pa.RecordBatch) -> None:
+        calls.append(batch.num_rows)
+        if len(calls) == 3:
+            time.sleep(0.2)
+            raise DiskFullError("the disk is full")
+        write(writer, batch)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ShardWriter, "write", failing)
+        with pytest.raises(DiskFullError):
+            capture()
+    assert read_manifest(tmp_path / "new").shards == ()
+    assert not (tmp_path / "new" / "batch_0000.arrow").exists()
+    assert capture().traces_made == 54
+    assert_same_store(tmp_path / "new", compact_store)
+
+
+def test_other_tools_open_the_shards_as_they_are(compact_store: Path) -> None:
+    path = str(compact_store / "batch_0003.arrow")
+    frame = pa.ipc.open_file(pa.memory_map(path)).read_all().to_pandas()
+    assert sorted(frame["question_id"]) == sorted(f"q{i}" for i in range(60, 70))
+    assert len(frame["last_hidden"][0]) == 3
+
+
+def test_polars_opens_the_shards_as_they_are(compact_store: Path) -> None:
+    polars = pytest.importorskip("polars")
+    frame = polars.read_ipc(compact_store / "batch_0003.arrow")
+    assert frame["global_example_id"].sort().to_list() == list(range(60, 70))
+
+
+def test_duckdb_queries_texts_and_tokens(compact_store: Path) -> None:
+    """It knows no float16, so those columns stay out."""
+    duckdb = pytest.importorskip("duckdb")
+    table = pa.ipc.open_file(pa.memory_map(str(compact_store / "batch_0003.arrow"))).read_all()
+    shard = table.select(["global_example_id", "answer", "tokens"])  # noqa: F841 - in the query
+    found = duckdb.sql("select count(*), min(global_example_id), min(len(tokens)) > 0 from shard")
+    assert found.fetchall() == [(10, 60, True)]
+
+
+def test_hugging_face_datasets_opens_the_shards_as_they_are(
+    compact_store: Path, tmp_path: Path
+) -> None:
+    datasets = pytest.importorskip("datasets")
+    opened = datasets.load_dataset(
+        "arrow", data_files=str(compact_store / "batch_0003.arrow"), cache_dir=tmp_path
+    )["train"]
+    assert sorted(opened["global_example_id"]) == list(range(60, 70))
+
+
+def test_a_store_is_made_of_arrow_and_json_alone(full_store: Path) -> None:
+    for path in full_store.iterdir():
+        if path.suffix == ".arrow":
+            assert path.read_bytes().startswith(b"ARROW1")
+        elif not path.name.startswith("."):
+            json.loads(path.read_bytes())
+
+
+@pytest.mark.parametrize("content", ["", "\n\n", '{"id": "q0"}\n'])
+def test_a_file_without_a_question_is_refused(capture: Any, tmp_path: Path, content: str) -> None:
+    (tmp_path / "none.jsonl").write_text(content)
+    with pytest.raises(InputError, match="none.jsonl"):
+        capture(questions=tmp_path / "none.jsonl")
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"batch_size": 0}, {"num_samples": 0}, {"max_new_tokens": -1}, {"node_dim": 0}]
+)
+def test_numbers_that_make_no_sense_are_refused(wrong: dict[str, int]) -> None:
+    [(name, value)] = wrong.items()
+    option = name.replace("_", "-")
+    with pytest.raises(InputError, match=f"--{option} {value} makes no sense: use 1 or more"):
+        ExtractConfig(**wrong)
+    assert name in {field.name for field in dataclasses.fields(ExtractConfig)}
+
+
+def lose_manifest(store: Path) -> None:
+    """What `clew verify --repair` does when the manifest is gone."""
+    (store / "manifest.json").unlink()
+    assert ensure_manifest(store)
+    repair_store(store, verify_store(store))
+
+
+def always_silent() -> LoadedModel:
+    """All logits equal: the first token of the vocabulary wins, and that is the end token."""
+    model = tiny_model("llama")
+    with torch.no_grad():
+        model.lm_head.weight.zero_()
+    return LoadedModel(model, tiny_tokenizer())
+
+
+def limit_device_memory(
+    monkeypatch: pytest.MonkeyPatch, prompts: int, but_never: str | None = None
+) -> None:
+    """Answering more prompts at a time raises what CUDA raises; so does a certain text alone."""
+    answer = Decoder.answer
+    tokenizer = tiny_tokenizer()
+
+    def limited(decoder: Decoder, given: list[list[int]]) -> Any:
+        texts = [tokenizer.decode(prompt) for prompt in given]
+        if len(given) > prompts or (but_never and any(but_never in text for text in texts)):
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return answer(decoder, given)
+
+    monkeypatch.setattr(Decoder, "answer", limited)
+
+
+def assert_nearly_same_store(found: Path, expected: Path) -> None:
+    """Batches put together differently round differently; everything else is the same."""
+    mine, other = read_columns(found), read_columns(expected)
+    assert {name: mine[name] for name in SAME_TOKENS} == {n: other[n] for n in SAME_TOKENS}
+    for ours, theirs in zip(
+        TraceBatchLoader(found).iter_traces(), TraceBatchLoader(expected).iter_traces(), strict=True
+    ):
+        states = ("last_hidden", "answer_hidden", "nodes")
+        for name in (*states, "edge_weight", "laplacian_diagonal", "lookback"):
+            assert np.allclose(ours[name], theirs[name], rtol=5e-3, atol=5e-3), name

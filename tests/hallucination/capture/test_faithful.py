@@ -1,0 +1,221 @@
+"""What is recorded equals a plain pass over the same tokens, at every batch size."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from clew.hallucination.capture.beams import answer_with_beams
+from clew.hallucination.capture.check import batching_error
+from clew.hallucination.capture.decode import Answer, Decoder
+from clew.hallucination.capture.full import record_fully
+from clew.hallucination.capture.models import LoadedModel, load_model
+from clew.hallucination.capture.prompts import choose_prompt, shared_prefix, tokenize_prompts
+from clew.hallucination.capture.record import Reduced
+from clew.hallucination.capture.stopping import Cut
+from tests.builders import VOCABULARY, make_decoder, ragged_prompts, tiny_loaded
+from tests.hallucination.capture.reference import (
+    PlainPass,
+    answer_mean,
+    laplacian_diagonal,
+    lookback,
+    pass_plainly,
+)
+
+TOLERANCE = 1e-4
+BATCH_SIZES = (1, 2, 7, 32)
+LARGE = 130  # passed in groups of rows
+
+
+@pytest.fixture(scope="module", params=["llama", "gpt2", "qwen2", "opt"])
+def loaded(request: pytest.FixtureRequest) -> LoadedModel:
+    return tiny_loaded(request.param)
+
+
+@pytest.mark.parametrize("size", [*BATCH_SIZES, LARGE])
+@pytest.mark.parametrize("prefix_length", [0, 5])
+def test_batches_equal_plain_passes(loaded: LoadedModel, size: int, prefix_length: int) -> None:
+    prefix = list(range(40, 40 + prefix_length))
+    prompts = ragged_prompts(size, prefix)
+    decoder = make_decoder(loaded, prefix=prefix)
+    answers, reduced = decoder.answer(prompts)
+    assert worst_error(decoder, prompts, answers, reduced) < TOLERANCE
+
+
+@pytest.mark.parametrize("cut", ["none", "sentence"])
+def test_the_fixed_shape_passes_of_a_gpu_are_as_faithful(loaded: LoadedModel, cut: Cut) -> None:
+    prompts = ragged_prompts(9, [40, 41])
+    decoder = make_decoder(loaded, prefix=[40, 41], cut=cut, max_new_tokens=20)
+    expected = [answer.tokens for answer in decoder.answer(prompts)[0]]
+    decoder.graphs = True
+    answers, reduced = decoder.answer(prompts)
+    assert [answer.tokens for answer in answers] == expected
+    assert worst_error(decoder, prompts, answers, reduced) < TOLERANCE
+
+
+@pytest.mark.parametrize("graphs", [False, True])
+def test_answers_that_end_at_different_times_are_as_faithful(
+    loaded: LoadedModel, graphs: bool
+) -> None:
+    prompts = ragged_prompts(9, [40, 41])
+    decoder = make_decoder(loaded, prefix=[40, 41], max_new_tokens=20)
+    decoder.answer_end.end_tokens = list(range(0, VOCABULARY, 5))
+    decoder.graphs = graphs
+    answers, reduced = decoder.answer(prompts)
+    assert len({len(answer.tokens) for answer in answers}) > 2
+    assert worst_error(decoder, prompts, answers, reduced) < TOLERANCE
+
+
+def test_long_prompts_are_passed_in_pieces(
+    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clew.hallucination.capture.batch.MAX_BLOCK", 3000)
+    prompts = ragged_prompts(7)
+    decoder = make_decoder(loaded)
+    answers, reduced = decoder.answer(prompts)
+    assert worst_error(decoder, prompts, answers, reduced) < TOLERANCE
+
+
+def test_beam_search_answers_are_recorded_as_faithfully(loaded: LoadedModel) -> None:
+    prompts = ragged_prompts(5, [40, 41, 42])
+    decoder = make_decoder(loaded, prefix=[40, 41, 42])
+    answers, reduced = answer_with_beams(decoder, prompts, 3)
+    assert worst_error(decoder, prompts, answers, reduced) < TOLERANCE
+
+
+def test_answers_that_are_cut_back_are_recorded_as_cut() -> None:
+    """This random model soon repeats itself; what it said twice is not part of the trace."""
+    loaded = tiny_loaded("llama")
+    prompts = ragged_prompts(12, [40, 41])
+    decoder = make_decoder(loaded, prefix=[40, 41], cut="sentence", max_new_tokens=40)
+    answers, reduced = decoder.answer(prompts)
+    assert "repetition" in {answer.stop_reason for answer in answers}
+    assert worst_error(decoder, prompts, answers, reduced) < TOLERANCE
+
+
+def test_full_traces_equal_plain_passes(loaded: LoadedModel) -> None:
+    sequences = ragged_prompts(7)
+    record = record_fully(loaded.model, make_decoder(loaded).observer, sequences, torch.float32)
+    for row, tokens in enumerate(sequences):
+        plain = pass_plainly(loaded.model, tokens)
+        assert np.abs(record.hidden_states(row).numpy() - plain.hidden).max() < TOLERANCE
+        assert np.abs(record.attentions(row).numpy() - plain.attention).max() < TOLERANCE
+
+
+def test_the_check_before_a_run_sees_a_model_that_padding_changes(loaded: LoadedModel) -> None:
+    decoder = make_decoder(loaded)
+    prompts = ragged_prompts(3)
+    assert batching_error(decoder, prompts) < 1e-4
+    decoder.arguments = lambda positions, keep: {  # positions as if nothing were padded
+        "position_ids": torch.arange(positions.shape[1]).expand_as(positions),
+        "logits_to_keep": keep,
+    }
+    assert batching_error(decoder, prompts) > 1e-2
+
+
+@pytest.fixture(scope="module")
+def embedded() -> LoadedModel:
+    return load_model("smollm2")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", BATCH_SIZES)
+def test_the_embedded_model_is_recorded_faithfully(embedded: LoadedModel, size: int) -> None:
+    """Its states reach 23,000, where float32 itself is coarser than 1e-4: what counts there is
+    that the batch is as near to the exact (float64) values as a plain float32 pass is."""
+    questions = [f"What is the capital of {'the old ' * (i % 4)}country {i}?" for i in range(size)]
+    prompt = choose_prompt(embedded.tokenizer, None, None)
+    prompts = tokenize_prompts(embedded.tokenizer, prompt, questions)
+    prefix = shared_prefix(prompts)
+    decoder = make_decoder(embedded, prefix=prefix, max_new_tokens=6, cut="sentence")
+    answers, reduced = decoder.answer(prompts)
+    checked = range(0, size, max(1, size // 4))
+    exact_model = embedded.model.double()
+    exact = {r: pass_plainly(exact_model, [*prompts[r], *answers[r].tokens]) for r in checked}
+    single_model = embedded.model.float()
+    for row, trace in enumerate(split(decoder, prompts, answers, reduced)):
+        if row not in exact:
+            continue
+        plain = pass_plainly(single_model, [*prompts[row], *answers[row].tokens])
+        truth = exact[row]
+        diagonal = np.diagonal(truth.attention, axis1=-2, axis2=-1)
+        assert np.abs(np.exp(trace["attention_log_diagonal"]) - diagonal).max() < TOLERANCE
+        laplacian = laplacian_diagonal(truth.attention)
+        assert np.abs(trace["laplacian_diagonal"] - laplacian).max() < TOLERANCE
+        mine = np.abs(trace["last_hidden"] - truth.hidden[:, -1]).max()
+        plain_error = np.abs(plain.hidden[:, -1] - truth.hidden[:, -1]).max()
+        assert mine < max(TOLERANCE, 3 * plain_error)
+        exact_mean = answer_mean(truth.hidden, len(prompts[row]))
+        mine = np.abs(trace["answer_hidden"] - exact_mean).max()
+        plain_error = np.abs(answer_mean(plain.hidden, len(prompts[row])) - exact_mean).max()
+        assert mine < max(TOLERANCE, 3 * plain_error)
+
+
+def worst_error(
+    decoder: Decoder, prompts: list[list[int]], answers: list[Answer], reduced: Reduced
+) -> float:
+    """The largest absolute difference of any recorded number from its definition."""
+    worst = 0.0
+    traces = split(decoder, prompts, answers, reduced)
+    for prompt, answer, trace in zip(prompts, answers, traces, strict=True):
+        plain = pass_plainly(decoder.model, [*prompt, *answer.tokens])
+        worst = max(worst, *(difference for _, difference in differences(decoder, trace, plain)))
+        rows = plain.logprobs[len(prompt) - 1 : -1] if answer.tokens else plain.logprobs[:0]
+        chosen = rows[np.arange(len(answer.tokens)), answer.tokens]
+        entropy = -(np.exp(rows) * rows).sum(-1)
+        if answer.tokens:
+            worst = max(worst, np.abs(chosen - answer.logprobs).max())
+            worst = max(worst, np.abs(entropy - answer.entropies).max())
+    return worst
+
+
+def differences(decoder: Decoder, trace: dict, plain: PlainPass) -> Iterator[tuple[str, float]]:
+    basis, k = decoder.basis, decoder.shape.edges_per_token
+    nodes = (plain.hidden - basis.mean.numpy()[:, None]) @ basis.components.numpy()
+    mean = plain.attention.mean(1)
+    strongest = -np.sort(-mean, axis=-1)[..., :k]
+    strongest = np.pad(strongest, [(0, 0), (0, 0), (0, k - strongest.shape[-1])])
+    at_source = np.take_along_axis(mean, trace["edge_source"].astype(int), axis=-1)
+    expected = {
+        "last_hidden": plain.hidden[:, -1],
+        "answer_hidden": answer_mean(plain.hidden, trace["prompt_length"]),
+        "nodes": nodes,
+        "edge_weight": strongest,
+        "laplacian_diagonal": laplacian_diagonal(plain.attention),
+        "lookback": lookback(plain.attention, trace["prompt_length"]),
+    }
+    for name, value in expected.items():
+        yield name, float(np.abs(trace[name] - value).max())
+    diagonal = np.diagonal(plain.attention, axis1=-2, axis2=-1)
+    yield "diagonal", float(np.abs(np.exp(trace["attention_log_diagonal"]) - diagonal).max())
+    real = trace["edge_weight"] > 0
+    yield "edge_source", float(np.abs((at_source - trace["edge_weight"])[real]).max())
+
+
+def split(
+    decoder: Decoder, prompts: list[list[int]], answers: list[Answer], reduced: Reduced
+) -> Iterator[dict]:
+    """The flat fields of a batch as one dict a trace."""
+    layers, heads, start = decoder.shape.layers, decoder.shape.heads, 0
+    for row, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
+        tokens = len(prompt) + len(answer.tokens)
+        stop = start + tokens
+        flat = slice(start * layers, stop * layers)
+        by_head = slice(start * layers * heads, stop * layers * heads)
+        start = stop
+        yield {
+            "prompt_length": len(prompt),
+            "last_hidden": reduced.last_hidden[row].numpy(),
+            "answer_hidden": reduced.answer_hidden[row].numpy(),
+            "lookback": reduced.lookback[row].numpy(),
+            "nodes": reduced.nodes[flat].reshape(layers, tokens, -1).numpy(),
+            "edge_weight": reduced.edge_weight[flat].reshape(layers, tokens, -1).numpy(),
+            "edge_source": reduced.edge_source[flat].reshape(layers, tokens, -1).numpy(),
+            "attention_log_diagonal": reduced.attention_log_diagonal[by_head]
+            .reshape(layers, heads, tokens)
+            .numpy(),
+            "laplacian_diagonal": reduced.laplacian_diagonal[by_head]
+            .reshape(layers, heads, tokens)
+            .numpy(),
+        }

@@ -1,0 +1,233 @@
+"""Whatever ends a capture, giving the same command again gives the store of an unbroken run."""
+
+import os
+import random
+import re
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clew.storage import read_intact_batches, read_manifest, verify_store
+from tests import disks
+from tests.builders import write_questions
+from tests.disks import bytes_in
+from tests.hallucination.capture.processes import ClewProcess
+from tests.stores import assert_same_store
+
+pytestmark = pytest.mark.slow
+
+QUESTIONS = 120
+KILLS = 10
+SETTINGS = (
+    *("--batch-size", "20", "--generation-batch", "4", "--max-new-tokens", "6"),
+    *("--node-dim", "4", "--edges-per-token", "4", "--device", "cpu"),
+    # Square brackets mean something to the library that prints; they must come out as they are.
+    *("--prompt", "[INST] {question} [/INST]"),
+)
+
+
+@pytest.fixture(scope="module")
+def questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_questions(tmp_path_factory.mktemp("many") / "questions.jsonl", QUESTIONS)
+
+
+@pytest.fixture(scope="module")
+def start(model_folder: Path, questions: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Starts `clew extract` into a store."""
+    outputs = tmp_path_factory.mktemp("outputs")
+
+    def begin(out: Path, *more: str) -> ClewProcess:
+        where = ["--model", str(model_folder), "--questions", str(questions), "--out", str(out)]
+        number = len(list(outputs.iterdir()))
+        output = outputs / f"{number}.txt"
+        output.touch()
+        return ClewProcess(["extract", *where, *SETTINGS, *more], output)
+
+    return begin
+
+
+@pytest.fixture(scope="module")
+def unbroken(start: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("unbroken") / "store"
+    finish(start, out)
+    return out
+
+
+def finish(start: Any, out: Path) -> str:
+    with start(out) as process:
+        assert process.wait() == 0, process.output
+        return process.output
+
+
+def assert_whole(store: Path, unbroken: Path) -> None:
+    assert verify_store(store) == []
+    assert_same_store(store, unbroken)
+    left = [path.name for path in store.iterdir() if path.suffix in (".part", ".recovered")]
+    assert left == []
+
+
+def rows_on_disk(store: Path) -> int:
+    finished = read_manifest(store).rows
+    parts = store.glob("*.part")
+    return finished + sum(b.num_rows for part in parts for b in read_intact_batches(part))
+
+
+def test_killed_ten_times_and_resumed(start: Any, unbroken: Path, tmp_path: Path) -> None:
+    """Each kill comes at a moment within the capture, told by how far the files have grown."""
+    store, chance = tmp_path / "store", random.Random(20)
+    whole, hits, finished_before = bytes_in(unbroken), 0, {}
+    for kill in range(KILLS):
+        goal = whole * (kill + chance.random()) / KILLS
+        with start(store) as process:
+            if process.wait_until(lambda goal=goal: bytes_in(store) >= goal):
+                time.sleep(chance.random() * 0.03)
+            process.send(signal.SIGKILL)
+            hits += process.wait() == -signal.SIGKILL
+        for path, changed in finished_before.items():
+            assert path.stat().st_mtime_ns == changed, f"{path.name} was written again"
+        if (store / "manifest.json").exists():
+            shards = [store / shard.file for shard in read_manifest(store).shards]
+            finished_before = {path: path.stat().st_mtime_ns for path in shards}
+    assert hits > KILLS // 2
+    finish(start, store)
+    assert_whole(store, unbroken)
+
+
+@pytest.mark.parametrize("moment", [".writer-1-of-1.json", "manifest.json", "basis.arrow"])
+def test_killed_while_it_prepares(start: Any, unbroken: Path, tmp_path: Path, moment: str) -> None:
+    store = tmp_path / "store"
+    with start(store) as process:
+        assert process.wait_until((store / moment).exists)
+        process.send(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+    finish(start, store)
+    assert_whole(store, unbroken)
+
+
+def test_killed_while_it_takes_over_old_rows(start: Any, unbroken: Path, tmp_path: Path) -> None:
+    """Three times in a row, as soon as the file that holds them appears."""
+    store = tmp_path / "store"
+    with start(store) as process:
+        assert process.wait_until(lambda: bytes_in(store) > 50_000)
+        process.send(signal.SIGKILL)
+    for _ in range(3):
+        with start(store) as process:
+            process.wait_until(lambda: any(store.glob("*.recovered")))
+            process.send(signal.SIGKILL)
+    finish(start, store)
+    assert_whole(store, unbroken)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_asked_to_stop_it_stops_in_order_and_says_how_to_go_on(
+    start: Any, unbroken: Path, tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    store = tmp_path / "store"
+    with start(store) as process:
+        assert process.wait_until(lambda: bytes_in(store) > 100_000)
+        process.send(number)
+        assert process.wait() == code, process.output
+        said = process.output
+    assert "stopping: finishing the answers in hand" in said
+    stopped = re.search(r"stopped with (\d+) new traces on disk. To go on: (.*)", said)
+    assert stopped, said
+    assert int(stopped[1]) == rows_on_disk(store) < QUESTIONS
+    assert stopped[2].startswith("clew extract --model ")
+    assert stopped[2].endswith("--prompt '[INST] {question} [/INST]'")
+    assert "Traceback" not in said
+    said = finish(start, store)
+    assert (
+        "traces are there already" in said or "an earlier run had begun to write are kept" in said
+    )
+    assert_whole(store, unbroken)
+
+
+def test_asked_twice_it_stops_at_once(start: Any, unbroken: Path, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    with start(store) as process:
+        assert process.wait_until(lambda: bytes_in(store) > 100_000)
+        process.send(signal.SIGINT)
+        process.wait_until(lambda: "again to stop at once" in process.output)
+        process.send(signal.SIGINT)
+        assert process.wait() == 130, process.output
+        assert "Traceback" not in process.output
+    finish(start, store)
+    assert_whole(store, unbroken)
+
+
+def test_a_second_process_on_the_same_store_is_refused(
+    start: Any, unbroken: Path, tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    with start(store) as first:
+        assert first.wait_until(lambda: bytes_in(store) > 20_000)
+        first.send(signal.SIGSTOP)
+        with start(store) as second:
+            assert second.wait() == 1
+            assert f"process {first.pid} on " in second.output
+            assert "Traceback" not in second.output
+        first.send(signal.SIGCONT)
+        assert first.wait() == 0
+    assert_whole(store, unbroken)
+
+
+def test_parts_run_side_by_side(start: Any, unbroken: Path, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    with start(store, "--part", "1/2") as one, start(store, "--part", "2/2") as two:
+        assert (one.wait(), two.wait()) == (0, 0), one.output + two.output
+    assert_whole(store, unbroken)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """An unbroken run needs about half of it."""
+    with disks.small_disk(tmp_path / "disk", megabytes=2) as disk:
+        yield disk
+
+
+def test_a_disk_that_fills_stops_the_run_and_room_lets_it_go_on(
+    start: Any, unbroken: Path, small_disk: Path
+) -> None:
+    store, other = small_disk / "store", small_disk / "somebody_elses_file"
+    with start(store) as process:
+        assert process.wait_until(lambda: bytes_in(store) > 60_000)
+        process.send(signal.SIGSTOP)
+        fill(other)
+        process.send(signal.SIGCONT)
+        assert process.wait() == 1, process.output
+        said = process.output
+    assert "is full. What was written before is kept: make room" in said
+    assert "Traceback" not in said
+    assert "Exception ignored" not in said
+    assert rows_on_disk(store) > 0
+    other.unlink()
+    finish(start, store)
+    assert_whole(store, unbroken)
+
+
+def test_a_disk_that_is_full_from_the_start(start: Any, unbroken: Path, small_disk: Path) -> None:
+    store, other = small_disk / "store", small_disk / "somebody_elses_file"
+    fill(other)
+    with start(store) as process:
+        assert process.wait() == 1
+        assert "Traceback" not in process.output
+        assert "Make room" in process.output or "make room" in process.output
+    other.unlink()
+    finish(start, store)
+    assert_whole(store, unbroken)
+
+
+def fill(path: Path) -> None:
+    """Write until the disk has no byte left."""
+    with path.open("wb", buffering=0) as file:
+        for size in (4096, 1):
+            try:
+                while file.write(b"x" * size):
+                    pass
+            except OSError:
+                continue
+        os.fsync(file.fileno())

@@ -1,0 +1,80 @@
+"""Models: fetched, converted, loaded from all the places that `--model` names."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from clew.errors import InputError
+from clew.hallucination.capture import load_model
+from clew.hallucination.capture.embedded import embedded_model_folder, fetch_gguf
+from clew.hallucination.capture.models import fingerprint
+from tests.builders import save_tiny_model
+
+
+@pytest.mark.slow
+def test_the_embedded_model_is_fetched_and_converted_on_a_fresh_machine(tmp_path: Path) -> None:
+    """With an empty cache, so that nothing lies here already; and a .gguf file loads as it is."""
+    folder = embedded_model_folder(cache=tmp_path / "cache")
+    converted = load_model(str(folder))
+    gguf = fetch_gguf(tmp_path)
+    direct = load_model(str(gguf))
+    assert fingerprint(converted.model) == fingerprint(direct.model)
+    assert converted.tokenizer.chat_template == direct.tokenizer.chat_template
+    assert not list(folder.parent.glob(".fetch-*"))
+
+
+def test_a_model_folder_gives_model_and_tokenizer(tmp_path: Path) -> None:
+    model, tokenizer = load_model(str(save_tiny_model(tmp_path)), dtype="float16", device="cpu")
+    assert model.dtype == torch.float16
+    assert not model.training
+    assert tokenizer.decode(tokenizer.encode("in Paris")) == "in Paris"
+
+
+@pytest.mark.parametrize(
+    ("name", "match"),
+    [
+        ("/no/such/folder", 'there is no folder "/no/such/folder"'),
+        ("nothing.gguf", 'there is no file "nothing.gguf"'),
+    ],
+)
+def test_a_model_that_is_not_there_is_named(name: str, match: str) -> None:
+    with pytest.raises(InputError, match=match):
+        load_model(name)
+
+
+def test_a_folder_that_is_no_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="without config.json"):
+        load_model(str(tmp_path))
+
+
+def test_a_model_without_all_its_weights_is_refused(tmp_path: Path) -> None:
+    """transformers would fill the gap with random numbers."""
+    from safetensors.torch import load_file, save_file
+
+    path = save_tiny_model(tmp_path) / "model.safetensors"
+    weights = load_file(path)
+    del weights["model.layers.1.mlp.down_proj.weight"]
+    save_file(weights, path, metadata={"format": "pt"})
+    with pytest.raises(InputError, match="lacks 1 of its weights"):
+        load_model(str(tmp_path))
+
+
+def test_a_truncated_model_is_refused(tmp_path: Path) -> None:
+    path = save_tiny_model(tmp_path) / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:2000])
+    with pytest.raises(InputError, match="could not be loaded"):
+        load_model(str(tmp_path))
+
+
+@pytest.mark.parametrize(("option", "value"), [("dtype", "float8"), ("device", "toaster")])
+def test_unknown_options_are_named(option: str, value: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=f'--{option} "{value}"'):
+        load_model(str(tmp_path), **{option: value})
+
+
+@pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="this machine has a GPU")
+def test_a_gpu_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="PyTorch sees no CUDA GPU"):
+        load_model(str(tmp_path), device="cuda")

@@ -1,0 +1,93 @@
+"""Samples to compare on, and methods that score as they are told to."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from clew.engine import PlanRequest, TrainConfig
+from clew.hallucination.comparison import CompareConfig
+from clew.hallucination.detectors.probes import Outcome
+from clew.hallucination.samples.reading.answers import AnswerFeatures
+from clew.storage import read_manifest
+from clew.storage.manifest import write_manifest
+from tests.samples import write_samples
+
+PLAIN = PlanRequest(device="cpu", calibrate=False, batch_size=16, num_workers=0)
+
+
+def write_data(folder: Path, **changes: Any) -> Path:
+    """A folder of `clew preprocess` whose answers tell, often, which are made up."""
+    sizes: dict[str, Any] = {"shards": 2, "rows": 100, "answers": True, "signal": 0.7}
+    return write_samples(folder, **sizes | changes)
+
+
+def describe_capture(folder: Path, **capture: Any) -> None:
+    """Let the samples say how their traces were made."""
+    for store in folder.iterdir():
+        if store.is_dir():
+            manifest = read_manifest(store)
+            source = {"store": "traces", "sha256": folder.name, "capture": capture}
+            settings = {**manifest.settings, "source": source}
+            write_manifest(store, replace(manifest, settings=settings))
+
+
+def compare_config(data: Path, out: Path, **changes: Any) -> CompareConfig:
+    options: dict[str, Any] = {
+        "train_on": (data,),
+        "test_on": (data,),
+        "seeds": 3,
+        "train": TrainConfig(epochs=2, lr=0.01),
+        "request": PLAIN,
+    }
+    return CompareConfig(output_dir=out, **options | changes)
+
+
+@dataclass(kw_only=True)
+class Told:
+    """A method whose scores are the labels and noise: the more noise, the worse. It counts how
+    often it was fitted, and breaks as it is told to."""
+
+    name: str
+    noise: float = 1.0
+    title: str = ""
+    family: str = "probe"
+    needs: tuple[str, ...] = ("token_logprobs",)
+    is_seeded: bool = False
+    also_reads: tuple[str, ...] = ()
+    noises: tuple[float, ...] = ()
+    breaks: Exception | None = None
+    change: Callable[[np.ndarray], np.ndarray] = field(default=lambda scores: scores)
+    fitted: int = 0
+    parameters: int = 7
+    shared_seconds: float = 0.0
+    chosen: dict[str, Any] = field(default_factory=lambda: {"layer": 1})
+
+    def __post_init__(self) -> None:
+        self.title = self.title or self.name.replace("_", " ").capitalize()
+
+    def run(self, data: AnswerFeatures, *, seed: int) -> Outcome:
+        fitted = self.fit(data, seed=seed)
+        return Outcome(
+            validation=fitted.score(data, "validation"),
+            test=fitted.score(data, "test"),
+            parameters=self.parameters,
+            chosen=self.chosen,
+            by_layer={"validation": [0.5, 0.6], "test": [0.5, 0.6]},
+            train_seconds=0.25,
+            score_seconds=0.01,
+        )
+
+    def fit(self, data: AnswerFeatures, *, seed: int) -> "Told":  # noqa: ARG002 - a method's shape
+        self.fitted += 1
+        if self.breaks is not None:
+            raise self.breaks
+        noise = self.noises[seed] if self.noises else self.noise
+        return replace(self, noise=noise)
+
+    def score(self, data: AnswerFeatures, split: str) -> np.ndarray:
+        random = np.random.default_rng(len(split))
+        truth = (data.ids[split] % 3 == 0).astype(float)  # as tests.samples labels them
+        return self.change(truth + self.noise * random.standard_normal(len(truth)))

@@ -1,0 +1,161 @@
+"""Texts that anybody may have written, parts that are missing, folders that are damaged."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from clew.errors import StoreError
+from clew.hallucination.comparison.report import write_report
+from tests.hallucination.comparison.report.making import (
+    NETWORKS,
+    change_results,
+    make_comparison,
+    read_results,
+)
+from tests.hallucination.comparison.report.reading import Page, read_page
+
+EVIL = (
+    '<script>document.title="owned"</script><img src=x onerror=alert(1)>\'"><svg onload=alert(1)>'
+)
+TEXTS: list[dict[str, Any]] = [
+    {"question": EVIL, "answer": EVIL, "right_answer": EVIL, "category": EVIL},
+    {"question": "מהי בירת צרפת? \u202e", "answer": "פריז", "right_answer": "باريس"},
+    {"question": "🗼🇫🇷 $x_1$?", "answer": "👩‍👩‍👧", "category": None, "right_answer": None},
+    {"question": "Tell me all.", "answer": "ha " * 7000, "category": ""},
+    {"question": "x" * 600, "answer": "\x00\x08bell\x1b[31m", "right_answer": ""},
+    {"question": "", "answer": None},
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return make_comparison(tmp_path / "out", test=6, texts=TEXTS)
+
+
+def test_texts_never_become_markup(folder: Path) -> None:
+    results = read_results(folder)
+    results["left_out"] = [{"method": EVIL, "title": EVIL, "reason": EVIL}]
+    results["methods"][0]["title"] = results["methods"][-3]["title"] = EVIL
+    results["methods"][0]["chosen"] = {EVIL: EVIL}
+    change_results(
+        folder,
+        **{name: results[name] for name in ("left_out", "methods")},
+        capture={"model": EVIL},
+        data={"name": EVIL, EVIL: EVIL},
+        findings={EVIL: EVIL},
+        versions={EVIL: "half a pair \ud800"},
+    )
+    page = Page(write_report(folder).read_text(encoding="utf-8"))
+    assert page.count("script") == 1 and page.count("img") == 0
+    assert not [a for _, attributes in page.elements for a in attributes if a.startswith("on")]
+    assert EVIL in page.text and "half a pair \N{REPLACEMENT CHARACTER}" in page.text
+
+
+def test_other_directions_emoji_and_long_answers_are_kept(folder: Path) -> None:
+    page = read_page(folder)
+    for text in ("מהי בירת צרפת?", "פריז", "🗼🇫🇷 $x_1$?", "👩‍👩‍👧", "(no category)"):
+        assert text in page.text
+    assert "all 21,000 characters" in page.text and "cut here" in page.text
+    assert "\x00" not in page.markup and "\x1b" not in page.markup
+    assert page.markup.count("ha ha ha") < 20_000
+
+
+def test_three_answers_are_enough(tmp_path: Path) -> None:
+    folder = make_comparison(tmp_path / "out", test=4)
+    assert "of 18 methods" in read_page(folder).text
+
+
+def test_answers_of_one_kind_give_no_curves_and_say_so(tmp_path: Path) -> None:
+    folder = make_comparison(tmp_path / "out", test=3, one_kind=True)
+    page = Page(write_report(folder).read_text(encoding="utf-8"))
+    assert "they need test answers of both kinds" in page.text
+    assert not (folder / "figures" / "roc.png").exists()
+
+
+def test_missing_figures_are_dashes(folder: Path) -> None:
+    kept = ("method", "title", "family")
+    bare = [{name: row[name] for name in kept} for row in read_results(folder)["methods"]]
+    bare[1] |= {"test_auroc": float("nan"), "test_auroc_ci": [None, None], "chosen": None}
+    bare[2] |= {"family": "divination", "by_layer": {"validation": [None, 0.7], "test": []}}
+    bare[3] |= {"by_layer": {"validation": [None]}, "versus_best": {"difference": None}}
+    change_results(folder, methods=bare)
+    page = Page(write_report(folder).read_text(encoding="utf-8"))
+    assert "its test AUROC is not known" in page.text
+    assert "Mean entropy" in page.text
+
+
+def test_a_comparison_that_holds_little_else_is_shown(folder: Path) -> None:
+    rows = [row for row in read_results(folder)["methods"] if row["method"] not in NETWORKS]
+    shutil.rmtree(folder / "networks")
+    (folder / "results.json").write_text(json.dumps({"methods": rows[:1]}), encoding="utf-8")
+    page = read_page(folder)
+    assert "No network left a log of its training." in page.text
+    assert "It takes the scores of two methods" in page.text
+    assert "No method was left out." in page.text
+
+
+def test_a_method_without_scores_keeps_its_row(folder: Path) -> None:
+    rows = read_results(folder)["methods"]
+    new = {**rows[0], "method": "mine", "title": "Mine alone"}
+    change_results(folder, methods=[*rows, new], best={"method": "mine"})
+    page = read_page(folder)
+    assert "Mine alone" in page.section("table") and "Mine alone" not in page.section("curves")
+    assert "The single scores of Mine alone are not known." in page.text
+
+
+@pytest.mark.parametrize("log", ["", "epoch,train_loss,val_loss,val_auroc\n1,0.7,,\n"])
+def test_a_log_of_little_is_shown_as_far_as_it_goes(folder: Path, log: str) -> None:
+    (folder / "networks" / "lstm" / "seed-0" / "log.csv").write_text(log, encoding="utf-8")
+    assert "LSTM over layers" in read_page(folder).section("training")
+
+
+def damage_results(folder: Path) -> None:
+    (folder / "results.json").write_text("{", encoding="utf-8")
+
+
+def results_of_training(folder: Path) -> None:
+    (folder / "results.json").write_text('{"runs": []}', encoding="utf-8")
+
+
+def remove_results(folder: Path) -> None:
+    (folder / "results.json").unlink()
+
+
+def remove_scores(folder: Path) -> None:
+    (folder / "scores.arrow").unlink()
+
+
+def cut_scores(folder: Path) -> None:
+    path = folder / "scores.arrow"
+    path.write_bytes(path.read_bytes()[:100])
+
+
+def scores_of_something_else(folder: Path) -> None:
+    table = pa.table({"split": ["test"]})
+    with pa.ipc.new_file(folder / "scores.arrow", table.schema) as writer:
+        writer.write_table(table)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (remove_results, r'no "results.json" in .* made from a finished comparison'),
+        (damage_results, r"results.json\" cannot be read .* again"),
+        (results_of_training, r"names no methods: it is not of a comparison"),
+        (remove_scores, r'no "scores.arrow" in'),
+        (cut_scores, r"scores.arrow\" cannot be read"),
+        (scores_of_something_else, r"has no column label"),
+    ],
+)
+def test_a_damaged_folder_is_refused_with_what_to_do(
+    folder: Path, damage: Any, message: str
+) -> None:
+    damage(folder)
+    with pytest.raises(StoreError, match=message) as refused:
+        write_report(folder)
+    assert 'Run "clew compare"' in str(refused.value)
+    assert not (folder / "report.html").exists()

@@ -1,0 +1,299 @@
+"""A comparison: what it leaves, what it chooses on, and what it does about what goes wrong."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from clew.errors import (
+    InputError,
+    SettingsMismatchError,
+    StoreError,
+    TrainingError,
+    TrainingStoppedError,
+)
+from clew.hallucination.comparison import compare_methods
+from clew.hallucination.samples.reading.answers import AnswerFeatures
+from clew.metrics import auroc
+from tests.hallucination.comparison.making import Told, compare_config, write_data
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_data(tmp_path_factory.mktemp("data") / "preprocessed_data")
+
+
+@pytest.fixture
+def tell(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Puts methods in the place of the real ones."""
+
+    def put(*methods: Told) -> None:
+        monkeypatch.setattr(
+            "clew.hallucination.comparison.methods.PROBES", {one.name: one for one in methods}
+        )
+        monkeypatch.setattr("clew.hallucination.comparison.methods.NETWORK_METHODS", [])
+
+    return put
+
+
+def read(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "results.json").read_text(encoding="utf-8"))
+
+
+def rows_of(folder: Path) -> dict[str, dict[str, Any]]:
+    return {row["method"]: row for row in read(folder)["methods"]}
+
+
+def test_a_comparison_leaves_a_table_that_others_can_read(
+    data: Path, tell: Any, tmp_path: Path
+) -> None:
+    tell(
+        Told(name="length", noise=3, family="baseline"),
+        Told(name="perplexity", noise=1.5, family="no training"),
+        Told(name="sharp_probe", noise=0.4, title="Sharp & 100% _probe_"),
+    )
+    made = compare_methods(compare_config(data, tmp_path / "out"))
+    results = read(tmp_path / "out")
+    assert results == json.loads(json.dumps(made.results))
+    assert [row["method"] for row in results["methods"]] == ["sharp_probe", "perplexity", "length"]
+    assert results["best"] == {"method": "sharp_probe", "chosen_on": "validation"}
+    best, plain, _ = results["methods"]
+    low, high = best["test_auroc_ci"]
+    assert 0.5 < low <= best["test_auroc"] <= high <= 1
+    assert best["versus_best"] is None and plain["versus_perplexity"] is None
+    gain = best["versus_perplexity"]
+    assert gain["difference"] == pytest.approx(best["test_auroc"] - plain["test_auroc"])
+    assert gain["low"] <= gain["difference"] <= gain["high"] and 0 < gain["p_value"] <= 1
+    assert "beats perplexity by" in results["findings"]["best"]
+    lines = list(csv.DictReader((tmp_path / "out" / "table.csv").read_text().splitlines()))
+    assert [line["method"] for line in lines] == [row["method"] for row in results["methods"]]
+    assert float(lines[0]["test_auroc"]) == best["test_auroc"]
+    latex = (tmp_path / "out" / "table.tex").read_text()
+    assert r"\textbf{Sharp \& 100\% \_probe\_}" in latex and latex.count(r"\\") == 4
+
+
+def test_the_scores_of_every_answer_are_kept(data: Path, tell: Any, tmp_path: Path) -> None:
+    tell(Told(name="perplexity"), Told(name="other", noise=0.5))
+    compare_methods(compare_config(data, tmp_path))
+    table = pa.ipc.open_file(tmp_path / "scores.arrow").read_all()
+    rows = rows_of(tmp_path)
+    for split, name in (("validation", "val_auroc"), ("test", "test_auroc")):
+        part = table.filter(pa.compute.equal(table["split"], split))
+        for method in ("perplexity", "other"):
+            found = auroc(part["label"].to_numpy(), part[f"score_{method}"].to_numpy())
+            assert found == pytest.approx(rows[method][name], abs=1e-3)
+    row = table.slice(0, 1).to_pylist()[0]
+    number = row["global_example_id"]
+    assert row["question"] == f"What is {number}?"
+    assert row["right_answer"] == f"answer {number} / {number}"
+
+
+def test_the_test_split_chooses_nothing(data: Path, tell: Any, tmp_path: Path) -> None:
+    """With all test labels the other way round, only what is measured on them changes."""
+    other = write_data(tmp_path / "turned")
+    path = other / "splits.csv"
+    with path.open(newline="") as file:
+        header, *lines = list(csv.reader(file))
+    label, split = header.index("label"), header.index("split")
+    for line in lines:
+        if line[split] == "test":
+            line[label] = str(1 - int(float(line[label])))
+    with path.open("w", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([header, *lines])
+    tell(*(Told(name=name, noise=n) for name, n in (("perplexity", 1.0), ("a", 0.3), ("b", 2.0))))
+    compare_methods(compare_config(data, tmp_path / "one"))
+    compare_methods(compare_config(other, tmp_path / "two"))
+    one, two = read(tmp_path / "one"), read(tmp_path / "two")
+    assert one["best"] == two["best"]
+    for before, after in zip(one["methods"], two["methods"], strict=True):
+        for name in ("method", "val_auroc", "threshold", "chosen", "seeds"):
+            assert before[name] == after[name]
+        assert after["test_auroc"] == pytest.approx(1 - before["test_auroc"])
+
+
+def test_a_seeded_method_stands_with_its_median_seed(data: Path, tell: Any, tmp_path: Path) -> None:
+    tell(Told(name="chancy", noises=(0.1, 3.0, 1.0), is_seeded=True), Told(name="sure"))
+    compare_methods(compare_config(data, tmp_path))
+    chancy, sure = rows_of(tmp_path)["chancy"], rows_of(tmp_path)["sure"]
+    assert chancy["seeds"] == 3 and sure["seeds"] == 1
+    assert chancy["val_auroc"] == sure["val_auroc"]  # that of noise 1.0
+    assert chancy["test_auroc"] == sure["test_auroc"]
+    assert chancy["test_auroc_mean"] != chancy["test_auroc"] and chancy["test_auroc_std"] > 0.05
+    assert sure["test_auroc_mean"] is None and sure["test_auroc_std"] is None
+
+
+def test_what_was_finished_is_not_run_again(data: Path, tell: Any, tmp_path: Path) -> None:
+    first, second = Told(name="first"), Told(name="second", breaks=TrainingStoppedError("stop"))
+    tell(first, second)
+    with pytest.raises(TrainingStoppedError):
+        compare_methods(compare_config(data, tmp_path / "broken"))
+    assert not (tmp_path / "broken" / "results.json").exists()
+    second.breaks = None
+    compare_methods(compare_config(data, tmp_path / "broken"))
+    assert (first.fitted, second.fitted) == (1, 2)
+    compare_methods(compare_config(data, tmp_path / "whole"))
+    assert rows_of(tmp_path / "broken") == rows_of(tmp_path / "whole")
+    compare_methods(compare_config(data, tmp_path / "broken", overwrite=True))
+    assert first.fitted == 3
+
+
+def test_it_stops_between_methods_when_asked(data: Path, tell: Any, tmp_path: Path) -> None:
+    first, second = Told(name="first"), Told(name="second")
+    tell(first, second)
+    with pytest.raises(TrainingStoppedError, match="stopped before Second was begun"):
+        compare_methods(compare_config(data, tmp_path), should_stop=lambda: first.fitted > 0)
+    assert (tmp_path / "methods" / "first.json").exists() and second.fitted == 0
+
+
+def test_scores_of_other_data_or_settings_are_refused(
+    data: Path, tell: Any, tmp_path: Path
+) -> None:
+    tell(Told(name="sure"), Told(name="chancy", is_seeded=True, noises=(1, 1, 1, 1)))
+    compare_methods(compare_config(data, tmp_path / "out"))
+    with pytest.raises(SettingsMismatchError, match="seeds: 3 there, 4 now"):
+        compare_methods(compare_config(data, tmp_path / "out", seeds=4))
+    other = write_data(tmp_path / "other", rows=90)
+    with pytest.raises(SettingsMismatchError, match=r"scores of sure .*(\n.*)*--overwrite") as told:
+        compare_methods(compare_config(other, tmp_path / "out"))
+    assert f"test_on: ['{data.name}'] there, ['other'] now" in str(told.value)
+    compare_methods(compare_config(other, tmp_path / "out", overwrite=True))
+    assert sum(read(tmp_path / "out")["data"]["train"].values()) < 140
+
+
+@pytest.mark.parametrize(
+    ("broken", "reason"),
+    [
+        (Told(name="charm", needs=("heads",)), "capture with --keep full"),
+        (Told(name="semantic", needs=("nothing_such",)), 'the samples have no "nothing_such"'),
+        (Told(name="diverged", breaks=TrainingError("the loss is no number")), "the loss is no"),
+        (Told(name="singular", breaks=np.linalg.LinAlgError("singular")), "singular"),
+        (Told(name="large", breaks=MemoryError("9 GB")), "does not fit in memory"),
+        (Told(name="nan", change=lambda scores: scores * np.nan), "scores are no numbers"),
+    ],
+    ids=lambda value: value.name if isinstance(value, Told) else "",
+)
+def test_a_method_that_cannot_run_is_named_and_the_rest_goes_on(
+    data: Path, tell: Any, tmp_path: Path, broken: Told, reason: str
+) -> None:
+    tell(broken, Told(name="perplexity"))
+    made = compare_methods(compare_config(data, tmp_path))
+    assert list(rows_of(tmp_path)) == ["perplexity"] and not made.faults
+    [left_out] = read(tmp_path)["left_out"]
+    assert left_out["method"] == broken.name and reason in left_out["reason"]
+
+
+def test_a_fault_of_ours_is_not_swallowed(data: Path, tell: Any, tmp_path: Path) -> None:
+    tell(Told(name="faulty", breaks=TypeError("oops")), Told(name="perplexity"))
+    made = compare_methods(compare_config(data, tmp_path))
+    assert [fault.method for fault in made.faults] == ["faulty"]
+    assert "TypeError: oops" in (tmp_path / "methods" / "faulty.fault.txt").read_text()
+    assert list(rows_of(tmp_path)) == ["perplexity"]
+
+
+def test_when_no_method_can_run_it_says_why(data: Path, tell: Any, tmp_path: Path) -> None:
+    tell(Told(name="charm", title="CHARM", needs=("heads",)))
+    with pytest.raises(InputError, match=r"no method could be run:\s+CHARM: .*--keep full"):
+        compare_methods(compare_config(data, tmp_path))
+
+
+def test_unknown_methods_are_told_from_those_there_are(
+    data: Path, tell: Any, tmp_path: Path
+) -> None:
+    tell(Told(name="perplexity"))
+    with pytest.raises(InputError, match='no method "magic": choose of perplexity'):
+        compare_methods(compare_config(data, tmp_path / "out", methods=("magic",)))
+    with pytest.raises(InputError, match='no method "magic", "more": choose'):
+        compare_methods(compare_config(data, tmp_path / "out", methods=("more", "magic")))
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_was_run_before_and_is_not_asked_for_is_named(
+    data: Path, tell: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tell(Told(name="first"), Told(name="second"))
+    with caplog.at_level("INFO"):
+        compare_methods(compare_config(data, tmp_path, methods=("first",)))
+        assert "also has scores" not in caplog.text
+        compare_methods(compare_config(data, tmp_path, methods=("second",)))
+    assert "also has scores of first: they are kept" in caplog.text
+    assert list(rows_of(tmp_path)) == ["second"]
+
+
+def test_damaged_answers_are_told_before_anything_runs(tell: Any, tmp_path: Path) -> None:
+    only = Told(name="perplexity")
+    tell(only)
+    folder = write_data(tmp_path / "data")
+    shard = sorted((folder / "answers").glob("*.arrow"))[-1]
+    shard.write_bytes(shard.read_bytes()[:-100])
+    with pytest.raises(StoreError, match="it was cut or replaced"):
+        compare_methods(compare_config(folder, tmp_path / "out"))
+    assert only.fitted == 0 and not (tmp_path / "out").exists()
+
+
+def test_one_class_alone_is_refused_before_anything_runs(
+    tell: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.samples.label", lambda ids: np.zeros(np.shape(ids), np.float32))
+    only = Told(name="perplexity")
+    tell(only)
+    folder = write_data(tmp_path / "data")
+    with pytest.raises(InputError, match="train split of .* has none that are made up"):
+        compare_methods(compare_config(folder, tmp_path / "out"))
+    assert only.fitted == 0 and not (tmp_path / "out").exists()
+
+
+def test_too_few_samples_are_refused(tell: Any, tmp_path: Path) -> None:
+    tell(Told(name="perplexity"))
+    folder = write_data(tmp_path / "data", shards=1, rows=4)
+    with pytest.raises(InputError, match="Use more questions"):
+        compare_methods(compare_config(folder, tmp_path / "out"))
+
+
+def test_the_best_is_not_said_to_win_when_it_does_not(
+    data: Path, tell: Any, tmp_path: Path
+) -> None:
+    tell(
+        Told(name="perplexity", noise=0.8, family="no training"),
+        Told(name="weak", noise=4),
+        Told(name="length", noise=0.9, family="baseline"),
+    )
+    compare_methods(compare_config(data, tmp_path))
+    findings = read(tmp_path)["findings"]
+    assert findings["best"].endswith("on validation no method beats perplexity.")
+    assert "the best is not above Length beyond chance" in findings["baselines"]
+
+
+def test_small_splits_are_named(data: Path, tell: Any, tmp_path: Path) -> None:
+    tell(Told(name="perplexity"))
+    compare_methods(compare_config(data, tmp_path))
+    results = read(tmp_path)
+    few = {split: results["data"][split]["made_up"] for split in ("validation", "test")}
+    assert max(few.values()) < 30
+    assert results["findings"]["few_to_measure_on"].startswith(
+        f"The test split has only {few['test']} made-up answers: the intervals are narrower"
+    )
+    assert results["findings"]["few_to_choose_on"].startswith(
+        f"The validation split has only {few['validation']} made-up answers: which method is the"
+    )
+
+
+def test_what_is_read_only_where_it_is_there_counts_as_stored(
+    data: Path, tell: Any, tmp_path: Path
+) -> None:
+    more = ("lookback", "token_logprobs", "nowhere")
+    tell(Told(name="perplexity"), Told(name="takes_all", also_reads=more))
+    compare_methods(compare_config(data, tmp_path))
+    size = {row["method"]: row["bytes_per_answer"] for row in read(tmp_path)["methods"]}
+    assert size["takes_all"] - size["perplexity"] == AnswerFeatures(data).bytes_of("lookback")
+
+
+def test_a_damaged_file_of_scores_gets_a_sentence(data: Path, tell: Any, tmp_path: Path) -> None:
+    tell(Told(name="perplexity"))
+    compare_methods(compare_config(data, tmp_path))
+    (tmp_path / "methods" / "perplexity.json").write_text("{")
+    with pytest.raises(StoreError, match=r"take perplexity.json away"):
+        compare_methods(compare_config(data, tmp_path))

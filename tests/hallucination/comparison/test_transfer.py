@@ -1,0 +1,123 @@
+"""Trained on one set of questions, tested on another."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clew.errors import InputError
+from clew.hallucination.comparison import compare_methods
+from clew.hallucination.comparison.stores import distinct_names
+from tests.hallucination.comparison.making import Told, compare_config, describe_capture, write_data
+
+MODEL = {"id": "tiny", "fingerprint": "abc"}
+
+
+@pytest.fixture
+def stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """Two sets of the same model; a third of the second one's questions are in the first, spelt
+    in another way."""
+    monkeypatch.setattr("clew.hallucination.comparison.methods.NETWORK_METHODS", [])
+    first = write_data(tmp_path / "a" / "pre")
+    from tests import samples
+
+    plain = samples.answer_of
+
+    def others(number: int, sizes: Any) -> dict[str, Any]:
+        question = f"what is the {number + 1}" if number % 3 == 0 else f"Who was {number}?"
+        return {**plain(number, sizes), "question": question}
+
+    monkeypatch.setattr(samples, "answer_of", others)
+    second = write_data(tmp_path / "b" / "pre", rows=150)
+    for folder in (first, second):
+        describe_capture(folder, model=MODEL, questions={"name": folder.parent.name})
+    return first, second
+
+
+def tell(monkeypatch: pytest.MonkeyPatch, *methods: Told) -> None:
+    monkeypatch.setattr(
+        "clew.hallucination.comparison.methods.PROBES", {one.name: one for one in methods}
+    )
+
+
+def test_one_pair(
+    stores: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tell(monkeypatch, Told(name="perplexity"), Told(name="probe", noise=0.5))
+    first, second = stores
+    config = compare_config(first, tmp_path / "out", test_on=(second,))
+    results = compare_methods(config).results
+    data, transfer = results["data"], results["transfer"]
+    assert (data["train_on"], data["test_on"]) == ("a/pre", "b/pre")
+    [[left_out]] = transfer["left_out"]
+    assert left_out > 0
+    assert sum(data["test"].values()) == len(second_test(second)) - left_out
+    assert np.shape(transfer["auroc"]) == (2, 1, 1)
+    rows = {row["method"]: row for row in results["methods"]}
+    assert transfer["auroc"][1] == [[rows["probe"]["test_auroc"]]]
+
+
+def second_test(folder: Path) -> list[Any]:
+    lines = csv.DictReader((folder / "splits.csv").read_text().splitlines())
+    return [line for line in lines if line["split"] == "test"]
+
+
+def test_the_matrix_over_several_stores(
+    stores: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graphs = Told(name="graphs", needs=("graphs",), noise=0.5)
+    tell(monkeypatch, Told(name="perplexity"), graphs)
+    config = compare_config(stores[0], tmp_path / "out", train_on=stores, test_on=stores)
+    results = compare_methods(config).results
+    transfer = results["transfer"]
+    assert transfer["train_on"] == transfer["test_on"] == ["a/pre", "b/pre"]
+    by_name = dict(zip(transfer["methods"], transfer["auroc"], strict=True))
+    assert np.array(by_name["perplexity"], float).min() > 0.5
+    # Nodes of two captures lie in two spaces.
+    assert by_name["graphs"][0][1] is None and by_name["graphs"][1][0] is None
+    assert by_name["graphs"][0][0] is not None
+    assert transfer["left_out"][0][0] == transfer["left_out"][1][1] == 0
+    lines = list(csv.DictReader((tmp_path / "out" / "transfer.csv").read_text().splitlines()))
+    assert len(lines) == 6
+    again = compare_methods(config).results
+    assert json.dumps(again["transfer"]) == json.dumps(transfer) and graphs.fitted == 2
+
+
+def test_a_method_is_fitted_on_what_means_the_same_in_all_stores(
+    stores: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nodes do not, though a method may do without them."""
+    seen: list[frozenset[str]] = []
+
+    class Taker(Told):
+        def fit(self, data: Any, *, seed: int) -> Told:
+            seen.append(data.fields)
+            return super().fit(data, seed=seed)
+
+    tell(monkeypatch, Taker(name="taker"))
+    compare_methods(compare_config(stores[0], tmp_path / "pair", test_on=(stores[1],)))
+    compare_methods(compare_config(stores[0], tmp_path / "alone"))
+    pair, alone = seen
+    assert alone - pair == {"node_mean", "node_max", "node_prompt"} and "lookback" in pair
+
+
+def test_stores_of_different_models_are_refused(
+    stores: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tell(monkeypatch, Told(name="perplexity"))
+    describe_capture(stores[1], model={"id": "other", "fingerprint": "xyz"})
+    config = compare_config(stores[0], tmp_path / "out", test_on=(stores[1],))
+    with pytest.raises(InputError, match=r"fingerprint abc there, id other, fingerprint xyz here"):
+        compare_methods(config)
+    wide = write_data(tmp_path / "wide", dim=12)
+    describe_capture(wide, model=MODEL)
+    with pytest.raises(InputError, match=r"dim 8 there, id tiny, dim 12 here"):
+        compare_methods(compare_config(stores[0], tmp_path / "out", test_on=(wide,)))
+
+
+def test_names_tell_folders_apart() -> None:
+    assert distinct_names([Path("/x/facts"), Path("/x/nq")]) == ["facts", "nq"]
+    assert distinct_names([Path("/a/pre"), Path("/b/pre")]) == ["a/pre", "b/pre"]

@@ -1,0 +1,168 @@
+"""Every method over a real folder of answers: what it gives, and what it never looks at."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clew.errors import InputError, StoreError
+from clew.hallucination.detectors.probes import PROBES
+from clew.hallucination.samples.reading.answers import AnswerFeatures
+from clew.metrics import auroc
+from tests.hallucination.detectors.probes.features import MemoryFeatures, telling_states
+from tests.hallucination.detectors.training.making import write_learnable
+
+# In `write_samples`, a signal makes these larger for made-up answers.
+TELLING = (
+    "perplexity",
+    "min_probability",
+    "mean_entropy",
+    "attention_score",
+    "linear_probe",
+    "linear_probe_middle",
+    "linear_probe_pca",
+    "saplma",
+    "lapeigvals",
+    "attn_logdet",
+    "lookback",
+    "fusion",
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_learnable(
+        tmp_path_factory.mktemp("probes") / "pre", answers=True, graphs=False, signal=1.5
+    )
+
+
+@pytest.fixture(scope="module")
+def data(folder: Path) -> AnswerFeatures:
+    return AnswerFeatures(folder)
+
+
+@pytest.mark.parametrize("name", PROBES)
+def test_a_run_scores_every_answer(data: AnswerFeatures, name: str) -> None:
+    outcome = PROBES[name].run(data, seed=0)
+    for split, scores in (("validation", outcome.validation), ("test", outcome.test)):
+        assert scores.shape == data.labels[split].shape
+        assert np.isfinite(scores).all()
+    assert outcome.train_seconds > 0
+    assert outcome.score_seconds > 0
+    if name in TELLING:
+        assert auroc(data.labels["test"], outcome.test) > 0.75
+
+
+@pytest.mark.parametrize("name", PROBES)
+def test_the_labels_of_the_test_split_change_nothing(
+    data: AnswerFeatures, folder: Path, name: str
+) -> None:
+    before = PROBES[name].run(data, seed=0)
+    other = AnswerFeatures(folder)
+    other.labels["test"] = 1 - other.labels["test"]
+    after = PROBES[name].run(other, seed=0)
+    assert after.chosen == before.chosen
+    np.testing.assert_array_equal(after.test, before.test)
+    np.testing.assert_array_equal(after.validation, before.validation)
+
+
+@pytest.mark.parametrize("name", PROBES)
+def test_what_was_fitted_scores_another_store(
+    data: AnswerFeatures, tmp_path: Path, name: str
+) -> None:
+    fitted = PROBES[name].fit(data, seed=0)
+    pre = write_learnable(tmp_path / "pre", answers=True, graphs=False, shards=1, rows=40)
+    other = AnswerFeatures(pre)
+    assert fitted.score(other, "test").shape == other.labels["test"].shape
+
+
+@pytest.mark.parametrize("name", ["linear_probe", "linear_probe_pca", "saplma", "lookback"])
+def test_a_store_of_another_model_is_refused(
+    data: AnswerFeatures, tmp_path: Path, name: str
+) -> None:
+    fitted = PROBES[name].fit(data, seed=0)
+    pre = write_learnable(
+        tmp_path / "pre", answers=True, graphs=False, rows=10, dim=6, layers=4, attention_heads=3
+    )
+    with pytest.raises(InputError, match="score answers of the same model"):
+        fitted.score(AnswerFeatures(pre), "test")
+
+
+def test_the_layer_is_chosen_and_all_of_them_can_be_drawn() -> None:
+    labels, states = telling_states(300, layers=4, dim=8)
+    outcome = PROBES["linear_probe"].run(MemoryFeatures(labels, {"sequence": states}), seed=0)
+    assert outcome.chosen["layer"] == 1
+    assert outcome.by_layer is not None
+    assert {split: len(found) for split, found in outcome.by_layer.items()} == {
+        "validation": 4,
+        "test": 4,
+    }
+    assert outcome.parameters == 8 + 1
+
+
+def test_only_another_seed_of_a_seeded_method_gives_other_scores(data: AnswerFeatures) -> None:
+    for name in ("saplma", "lapeigvals"):
+        first, again, other = (PROBES[name].run(data, seed=seed).test for seed in (0, 0, 1))
+        np.testing.assert_array_equal(first, again)
+        assert PROBES[name].is_seeded == (not np.array_equal(first, other))
+
+
+def test_training_that_was_shared_is_counted(folder: Path) -> None:
+    data = AnswerFeatures(folder)
+    alone = PROBES["linear_probe"].fit(data, seed=0)
+    shared = PROBES["saplma"].fit(data, seed=0)
+    assert alone.shared_seconds == 0
+    assert shared.shared_seconds > 0
+
+
+def test_answers_without_tokens_get_the_median_of_training() -> None:
+    logprobs = [[-float(i + 1)] * 2 for i in range(9)] + [[]]
+    labels = np.tile([0, 1], 15)
+    data = MemoryFeatures(labels, {"token_logprobs": [np.array(p) for p in logprobs * 3]})
+    found = {name: PROBES[name].run(data, seed=0) for name in ("perplexity", "min_probability")}
+    assert found["perplexity"].test[-1] == pytest.approx(5)
+    assert found["min_probability"].test[-1] == pytest.approx(-math.exp(-5))
+    assert found["min_probability"].test[-2] == pytest.approx(-math.exp(-9))
+
+
+def test_a_category_that_training_lacks_gets_the_overall_rate() -> None:
+    labels = np.array([1, 1, 1, 0, 0, 0] + [0, 1] + [0, 1])
+    names = ["river", "river", "river", "capital", "capital", None, "river", "capital", "sea", None]
+    data = MemoryFeatures(labels, {"category": names})
+    outcome = PROBES["category"].run(data, seed=0)
+    river, capital = outcome.validation
+    sea, none = outcome.test
+    assert capital < none < sea == 0.5 < river < 1
+
+
+def test_a_missing_field_is_named() -> None:
+    labels, states = telling_states(40, layers=2, dim=4)
+    with pytest.raises(InputError, match="semantic_entropy needs question, samples, which"):
+        PROBES["semantic_entropy"].fit(MemoryFeatures(labels, {"sequence": states}), seed=0)
+
+
+@pytest.mark.parametrize("changed", [slice(0, 60), slice(60, 80)])
+def test_a_split_of_right_answers_only_is_refused(changed: slice) -> None:
+    labels, states = telling_states(100, layers=2, dim=4)
+    labels[changed] = 0
+    with pytest.raises(InputError, match="0 of the .* answers of the .* split are made up"):
+        PROBES["linear_probe"].fit(MemoryFeatures(labels, {"sequence": states}), seed=0)
+
+
+@pytest.mark.parametrize("name", ["linear_probe", "linear_probe_pca"])
+def test_states_that_are_no_numbers_are_told_with_their_layer(name: str) -> None:
+    labels, states = telling_states(100, layers=3, dim=4)
+    states[7, 2, 1] = np.inf
+    with pytest.raises(StoreError, match="sequence, layer 2, holds NaN or infinity"):
+        PROBES[name].fit(MemoryFeatures(labels, {"sequence": states}), seed=0)
+
+
+def test_an_answer_to_score_that_holds_nan_is_told() -> None:
+    labels, states = telling_states(100, layers=3, dim=4)
+    states[-1] = np.nan
+    data: Any = MemoryFeatures(labels, {"sequence": states})
+    fitted = PROBES["linear_probe"].fit(data, seed=0)
+    with pytest.raises(StoreError, match="1 of 20 answers of the test split, e.g. number 19"):
+        fitted.score(data, "test")

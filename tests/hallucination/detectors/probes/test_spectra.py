@@ -1,0 +1,108 @@
+"""LapEigvals' diagonal is the spectrum, and the probes in pieces are those of the whole."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import spearmanr
+from sklearn.decomposition import PCA
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from clew import TraceBatchLoader
+from clew.errors import InputError
+from clew.hallucination.capture.models import load_model
+from clew.hallucination.capture.prompts import choose_prompt, tokenize_prompts
+from clew.hallucination.detectors.probes import PROBES, components
+from tests.builders import make_decoder
+from tests.hallucination.capture.reference import pass_plainly
+from tests.hallucination.detectors.probes.features import MemoryFeatures
+
+
+def eigenvalues(attention: np.ndarray) -> np.ndarray:
+    """Those of D - A, largest first, for every layer and head; nothing is known of its shape."""
+    tokens = attention.shape[-1]
+    degrees = attention.sum(axis=-2) / (tokens - np.arange(tokens))
+    laplacian = degrees[..., None] * np.eye(tokens) - attention
+    found = np.linalg.eigvals(laplacian)
+    assert np.abs(found.imag).max() == 0
+    return -np.sort(-found.real, axis=-1)
+
+
+def test_what_a_capture_stores_are_the_eigenvalues_of_its_maps(full_store: Path) -> None:
+    for trace in TraceBatchLoader(full_store).iter_traces():
+        stored = -np.sort(-trace["laplacian_diagonal"].astype(np.float64), axis=-1)
+        expected = eigenvalues(trace["attentions"].astype(np.float64))
+        assert stored.shape == expected.shape
+        assert np.abs(stored - expected).max() < 2e-3  # maps and diagonals are float16
+
+
+@pytest.mark.slow
+def test_the_embedded_models_diagonals_are_its_eigenvalues() -> None:
+    embedded = load_model("smollm2")
+    questions = ["What is the capital of Peru?", "In which country does the city of Lyon lie?"]
+    prompt = choose_prompt(embedded.tokenizer, None, None)
+    prompts = tokenize_prompts(embedded.tokenizer, prompt, questions)
+    decoder = make_decoder(embedded, max_new_tokens=6, cut="sentence")
+    answers, reduced = decoder.answer(prompts)
+    shape, start = decoder.shape, 0
+    for tokens in ([*p, *a.tokens] for p, a in zip(prompts, answers, strict=True)):
+        stop = start + shape.layers * shape.heads * len(tokens)
+        diagonal = reduced.laplacian_diagonal[start:stop].numpy()
+        stored = -np.sort(-diagonal.reshape(shape.layers, shape.heads, -1), axis=-1)
+        expected = eigenvalues(pass_plainly(embedded.model, tokens).attention)
+        assert np.abs(stored - expected).max() < 1e-3
+        start = stop
+
+
+def telling_spectra(answers: int, ranks: int) -> tuple[np.ndarray, np.ndarray]:
+    """Labels, and [answers, 3, 2, ranks], largest first; the largest twenty know the label."""
+    random = np.random.default_rng(0)
+    labels = (random.random(answers) < 0.4).astype(np.int8)
+    spectra = -np.sort(-random.random((answers, 3, 2, ranks)), axis=-1)
+    spectra[..., :20] += 0.02 * labels[:, None, None, None]
+    return labels, spectra.astype(np.float32)
+
+
+def test_a_probe_in_pieces_scores_as_scikit_learns_pipeline() -> None:
+    labels, values = telling_spectra(500, ranks=100)
+    data = MemoryFeatures(labels, {"laplacian_top": values})
+    outcome = PROBES["lapeigvals"].run(data, seed=0)
+    flat = values[..., : outcome.chosen["k"]].reshape(500, -1)
+    rival = make_pipeline(
+        StandardScaler(),
+        PCA(min(512, flat.shape[1], 299)),
+        LogisticRegression(C=outcome.chosen["C"], class_weight="balanced", max_iter=2000),
+    ).fit(flat[:300], labels[:300])
+    expected = rival.decision_function(flat[400:])
+    assert spearmanr(outcome.test, expected).statistic > 0.999
+    assert np.abs(outcome.test - expected).max() < 0.02 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("name", ["lapeigvals", "linear_probe_pca"])
+def test_components_of_some_answers_serve_all(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    labels, values = telling_spectra(1500, ranks=10)
+    data = MemoryFeatures(labels, {"laplacian_top": values, "sequence": values[:, :, 0]})
+    whole = PROBES[name].run(data, seed=0)
+    monkeypatch.setattr(components, "_MOST_ANSWERS", 400)
+    some = PROBES[name].run(data, seed=0)
+    assert spearmanr(whole.test, some.test).statistic > 0.98
+
+
+def test_many_answers_are_taken_apart_by_iterating(monkeypatch: pytest.MonkeyPatch) -> None:
+    labels, values = telling_spectra(800, ranks=10)
+    data = MemoryFeatures(labels, {"laplacian_top": values})
+    exact = PROBES["lapeigvals"].run(data, seed=0)
+    monkeypatch.setattr(components, "_EXACT", 100)
+    monkeypatch.setattr(components, "COMPONENTS", 60)
+    iterated = PROBES["lapeigvals"].run(data, seed=0)
+    assert spearmanr(exact.test, iterated.test).statistic > 0.99
+
+
+def test_spectra_of_a_model_with_other_layers_are_refused() -> None:
+    labels, values = telling_spectra(200, ranks=10)
+    fitted = PROBES["lapeigvals"].fit(MemoryFeatures(labels, {"laplacian_top": values}), seed=0)
+    other = MemoryFeatures(labels, {"laplacian_top": values[:, :2]})
+    with pytest.raises(InputError, match="have 2 layers, the method was fitted to 3"):
+        fitted.score(other, "test")

@@ -1,0 +1,47 @@
+"""Samples that can be learnt, and small runs over them."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clew.engine import PlanRequest, TrainConfig
+from clew.hallucination.detectors.registry import NetworkSettings
+from clew.hallucination.detectors.training import TrainRunConfig
+from tests import samples
+
+SMALL = NetworkSettings(lstm_hidden=8, num_lstm_layers=1)
+PLAIN = PlanRequest(device="cpu", calibrate=False, batch_size=16, num_workers=0)
+
+
+def write_learnable(folder: Path, **sizes: Any) -> Path:
+    """Samples that tell, almost always, whether the answer is made up."""
+    plain, plain_graph = samples.sequence_of, samples.graph_of
+
+    def telling(number: int, layers: int, dim: int) -> np.ndarray:
+        values = plain(number, layers, dim)
+        values[:, : dim // 2] += 1.5 * samples.label(number)
+        return values
+
+    def telling_graph(number: int, *of: int) -> dict[str, np.ndarray]:
+        graph = plain_graph(number, *of)
+        graph["nodes"][:, 0] += 4 * samples.label(number)
+        return graph
+
+    options = {"shards": 3, "rows": 80, "heads": True, "signal": 0.5, **sizes}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(samples, "sequence_of", telling)
+        patch.setattr(samples, "graph_of", telling_graph)
+        return samples.write_samples(folder, **options)
+
+
+def small_run(data: Path, out: Path, **changes: Any) -> TrainRunConfig:
+    """A few epochs of small networks."""
+    options: dict[str, Any] = {
+        "preprocessed_dir": data,
+        "network": SMALL,
+        "train": TrainConfig(epochs=4, lr=0.01),
+        "request": PLAIN,
+    }
+    return TrainRunConfig(output_dir=out, **options | changes)

@@ -1,0 +1,71 @@
+"""A detector loaded from its file is the one that was trained."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from clew.datasets import Loader, PreprocessedGNNMapDataset
+from clew.engine.metrics import score_metrics
+from clew.errors import InputError, StoreError
+from clew.hallucination.detectors.detector import load_detector
+from tests.hallucination.detectors.training.test_train import read_results
+
+
+@pytest.mark.parametrize("name", ["lstm", "gnn_det", "gvae"])
+def test_it_gives_the_figures_of_its_training(trained: Path, learnable: Path, name: str) -> None:
+    [run] = [run for run in read_results(trained)["runs"] if run["model"] == name]
+    detector = load_detector(trained / name / "best.safetensors")
+    assert (detector.name, detector.threshold) == (name, run["threshold"])
+    dataset = PreprocessedGNNMapDataset(learnable, split="test", with_sequence=True, flat=True)
+    batch = next(iter(Loader(dataset, len(dataset))))
+    metrics = score_metrics(detector.score(batch).logit(), batch["label"], detector.threshold)
+    assert metrics["auroc"] == pytest.approx(run["test_auroc"])
+    assert metrics["f1"] == pytest.approx(run["test_f1"])
+
+
+def test_its_file_is_all_it_needs(trained: Path, tmp_path: Path) -> None:
+    shutil.copy(trained / "gvae" / "best.safetensors", tmp_path)
+    detector = load_detector(tmp_path)
+    assert detector.config.input_dim == 8
+    assert detector.metrics["auroc"] > 0.9
+    assert not detector.network.training
+
+
+def test_files_that_are_no_detector(trained: Path, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="there is no .*: train first"):
+        load_detector(tmp_path)
+    save_file({"a": torch.zeros(1)}, tmp_path / "a.safetensors", metadata={"clew": "{}"})
+    with pytest.raises(StoreError, match='holds no detector .* that "clew train" wrote'):
+        load_detector(tmp_path / "a.safetensors")
+    with pytest.raises(StoreError, match=r"give a best\.safetensors"):
+        load_detector(trained / "lstm" / "last.safetensors")
+    (tmp_path / "best.safetensors").write_bytes(b"no tensors")
+    with pytest.raises(StoreError, match="cannot be read"):
+        load_detector(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["gnn_det", "gvae"])
+def test_graphs_of_any_form_are_scored_alike(learnable: Path, trained: Path, name: str) -> None:
+    detector = load_detector(trained / name)
+    flat, pyg = (
+        next(iter(Loader(open_graphs(learnable, flat=flat), 8, num_workers=0)))
+        for flat in (True, False)
+    )
+    torch.testing.assert_close(detector.score(pyg), detector.score(flat))
+
+
+@pytest.mark.parametrize(("name", "advice"), [("lstm", "LSTMMap"), ("gvae", "with_sequence=True")])
+def test_a_batch_of_other_samples_is_refused(
+    learnable: Path, trained: Path, name: str, advice: str
+) -> None:
+    graphs = PreprocessedGNNMapDataset(learnable, split="test")
+    batch = next(iter(Loader(graphs, 8, num_workers=0)))
+    with pytest.raises(InputError, match=f"not of the samples that {name} reads.*{advice}"):
+        load_detector(trained / name).score(batch)
+
+
+def open_graphs(folder: Path, *, flat: bool) -> PreprocessedGNNMapDataset:
+    return PreprocessedGNNMapDataset(folder, split="test", with_sequence=True, flat=flat)

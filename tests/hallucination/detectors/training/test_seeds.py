@@ -1,0 +1,176 @@
+"""One network from several seeds: what it scores, going on with it, and other stores."""
+
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clew.datasets import PreprocessedLSTMMapDataset
+from clew.engine import PlanRequest, TrainConfig
+from clew.errors import InputError, TrainingStoppedError
+from clew.hallucination.detectors.detector import load_detector
+from clew.hallucination.detectors.registry import NetworkSettings
+from clew.hallucination.detectors.training import (
+    SeedScores,
+    TrainRunConfig,
+    score_samples,
+    train_seeds,
+)
+from clew.hallucination.detectors.training.sources import PreprocessedData
+from tests.engine.children import start, tensors, wait, wait_until
+from tests.hallucination.detectors.training.making import PLAIN, small_run, write_learnable
+from tests.hallucination.detectors.training.test_train import Events
+from tests.stores import one_thread
+
+EPOCHS = {"lstm": 4, "charm": 12, "act_vit": 2}
+# One in seven of the samples has no answer, and CHARM then nothing to read.
+REACHED = {"lstm": 0.9, "charm": 0.75, "act_vit": 0.9}
+OWN = {"lstm": NetworkSettings(lstm_hidden=8), "charm": NetworkSettings(gnn_hidden=16)}
+
+
+def run_of(name: str, data: Path, out: Path, **changes: Any) -> TrainRunConfig:
+    options = {
+        "networks": (name,),
+        "network": OWN.get(name, NetworkSettings()),
+        "train": TrainConfig(epochs=EPOCHS[name], lr=0.001 if name == "act_vit" else 0.01),
+    }
+    return small_run(data, out, **options | changes)
+
+
+@pytest.fixture(scope="module", params=["lstm", "charm", "act_vit"])
+def seeded(
+    request: pytest.FixtureRequest, learnable: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[TrainRunConfig, list[SeedScores]]:
+    """Two seeds of a network. Shared: look, do not touch."""
+    config = run_of(request.param, learnable, tmp_path_factory.mktemp("seeded") / "networks")
+    with one_thread():
+        return config, train_seeds(config, request.param, [0, 7])
+
+
+def labels(folder: Path, split: str) -> np.ndarray:
+    return PreprocessedLSTMMapDataset(folder, split=split).index.labels
+
+
+def auroc(truth: np.ndarray, scores: np.ndarray) -> float:
+    made_up, right = scores[truth > 0.5], scores[truth < 0.5]
+    return float((made_up[:, None] > right).mean() + (made_up[:, None] == right).mean() / 2)
+
+
+def test_every_seed_scores_every_sample_in_the_order_of_the_data(
+    seeded: tuple[TrainRunConfig, list[SeedScores]], learnable: Path
+) -> None:
+    config, seeds = seeded
+    [name] = config.networks
+    assert [of.seed for of in seeds] == [0, 7]
+    for of in seeds:
+        truth = labels(learnable, "test")
+        assert auroc(truth, of.test) == pytest.approx(of.fitted.test["auroc"], abs=1e-3)
+        assert auroc(labels(learnable, "validation"), of.validation) == pytest.approx(of.val_auroc)
+        assert of.val_auroc > REACHED[name]
+        assert of.score_seconds > 0
+        folder = config.output_dir / name / f"seed-{of.seed}"
+        again = score_samples(folder, PreprocessedData(folder=learnable), "test", device="cpu")
+        np.testing.assert_allclose(again, of.test, atol=1e-5)
+    assert not np.allclose(seeds[0].test, seeds[1].test)
+
+
+def test_the_same_again_only_scores(
+    seeded: tuple[TrainRunConfig, list[SeedScores]],
+) -> None:
+    config, before = seeded
+    events = Events()
+    again = train_seeds(config, config.networks[0], [0, 7], events)
+    assert [is_new for _, is_new in events.ended] == [False, False]
+    for one, other in zip(before, again, strict=True):
+        np.testing.assert_array_equal(one.test, other.test)
+        assert one.fitted == other.fitted
+
+
+def test_each_seed_is_a_detector(seeded: tuple[TrainRunConfig, list[SeedScores]]) -> None:
+    config, [one, _] = seeded
+    folder = config.output_dir / config.networks[0] / "seed-0"
+    detector = load_detector(folder)
+    assert (detector.name, detector.threshold) == (config.networks[0], one.fitted.threshold)
+    assert (folder / "log.csv").exists()
+    with pytest.raises(InputError, match=f"not of the samples that {detector.name} reads: open"):
+        detector.score({"label": one.test})
+
+
+def test_seeds_that_were_killed_go_on(learnable: Path, tmp_path: Path) -> None:
+    """The first seed is kept; the second ends as if nothing had happened."""
+    whole = TrainConfig(epochs=12, patience=None)
+    config = run_of("lstm", learnable, tmp_path, train=whole, request=replace(PLAIN, batch_size=64))
+    saving = replace(config, train=replace(whole, checkpoint_every_seconds=0))
+    child = start(train_seeds, saving, "lstm", [0, 1])
+    log = tmp_path / "lstm" / "seed-1" / "log.csv"
+    wait_until(lambda: log.exists() and len(log.read_text().splitlines()) > 3, child)
+    os.kill(child.pid, signal.SIGKILL)
+    assert wait(child) == -signal.SIGKILL
+    events = Events()
+    broken = train_seeds(config, "lstm", [0, 1], events)
+    assert [is_new for _, is_new in events.ended] == [False, True]
+    unbroken = train_seeds(replace(config, output_dir=tmp_path / "unbroken"), "lstm", [0, 1])
+    best = Path("lstm") / "seed-1" / "best.safetensors"
+    assert tensors(tmp_path / best) == tensors(tmp_path / "unbroken" / best)
+    np.testing.assert_array_equal(broken[1].test, unbroken[1].test)
+
+
+def test_all_seeds_follow_the_plan_that_was_measured_for_the_first(
+    learnable: Path, tmp_path: Path
+) -> None:
+    config = run_of("lstm", learnable, tmp_path, request=PlanRequest(device="cpu"))
+    for _ in range(2):
+        first, second = (of.fitted.plan for of in train_seeds(config, "lstm", [0, 1]))
+        assert first.calibration_seconds > 0 and second.calibration_seconds == 0
+        assert first.choices == second.choices
+
+
+def test_asked_to_stop_it_stops_between_seeds_too(learnable: Path, tmp_path: Path) -> None:
+    events = Events()
+    with pytest.raises(TrainingStoppedError, match="before LSTM, seed 1 was begun"):
+        train_seeds(
+            run_of("lstm", learnable, tmp_path), "lstm", [0, 1], events, lambda: bool(events.ended)
+        )
+    assert len(events.ended) == 1
+
+
+def test_overwrite_trains_all_seeds_anew(learnable: Path, tmp_path: Path) -> None:
+    config = run_of("lstm", learnable, tmp_path)
+    train_seeds(config, "lstm", [0])
+    other = replace(config, network=NetworkSettings(lstm_hidden=4), overwrite=True)
+    events = Events()
+    train_seeds(other, "lstm", [0], events)
+    assert [is_new for _, is_new in events.ended] == [True]
+
+
+@pytest.mark.parametrize("seeds", [[], [1, 1]])
+def test_seeds_that_make_no_sense_are_refused(
+    learnable: Path, tmp_path: Path, seeds: list[int]
+) -> None:
+    with pytest.raises(InputError, match=r"the seeds are \[.*: give one or more, each once"):
+        train_seeds(run_of("lstm", learnable, tmp_path / "out"), "lstm", seeds)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_network_is_tried_on_other_questions(
+    seeded: tuple[TrainRunConfig, list[SeedScores]], tmp_path: Path
+) -> None:
+    config, _ = seeded
+    folder = config.output_dir / config.networks[0] / "seed-0"
+    other = write_learnable(tmp_path / "other", rows=60)
+    scores = score_samples(folder, PreprocessedData(folder=other), "test")
+    assert auroc(labels(other, "test"), scores) > REACHED[config.networks[0]] - 0.1
+
+
+def test_samples_of_another_model_are_refused(
+    seeded: tuple[TrainRunConfig, list[SeedScores]], tmp_path: Path
+) -> None:
+    config, _ = seeded
+    folder = config.output_dir / config.networks[0] / "seed-0"
+    wider = write_learnable(tmp_path / "wider", dim=12, features=6, attention_heads=4)
+    with pytest.raises(InputError, match='was trained on samples with .*_dim .*wider" have'):
+        score_samples(folder, PreprocessedData(folder=wider), "test")

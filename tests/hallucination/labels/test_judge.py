@@ -1,0 +1,238 @@
+"""A judge behind a real local address: replies, failures, waiting, and going on after a break."""
+
+import json
+import socket
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clew.errors import InputError
+from clew.hallucination.labels import ChatConfig, JudgeError, LabelResult, label_store
+from clew.hallucination.labels.judge import parse_reply
+from tests.hallucination.labels.judge_server import Reply, judge_server
+from tests.hallucination.labels.text_stores import trace_row, write_text_store
+
+SECRET = "sk-very-secret"
+Label = Callable[..., LabelResult]
+
+
+@pytest.fixture(autouse=True)
+def direct(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy of this machine has no business between the test and its own server."""
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+
+
+@pytest.fixture
+def label(tmp_path: Path) -> Label:
+    """Labels six answers, one of them empty, with the judge at an address."""
+    texts = ["Rome", "It is Oslo", "", "Bonn", "Bern", "Paris"]
+    rows = [trace_row(i, text, ["Rome", "Roma"]) for i, text in enumerate(texts)]
+    store = write_text_store(tmp_path / "store", rows)
+
+    def call(url: str, **changes: Any) -> LabelResult:
+        settings: dict[str, Any] = {"first_wait_seconds": 0.01, "attempts": 3} | changes
+        judge = ChatConfig(url=url, model=settings.pop("model", "grader"), **settings)
+        return label_store(store, tmp_path / "scores.csv", judge=judge)
+
+    return call
+
+
+def says_rome(graded: dict[str, Any], _: int) -> Reply:
+    return Reply(content="YES" if "Rome" in graded["answer_to_grade"] else " no. ")
+
+
+def test_every_answer_but_the_empty_one_is_judged_once(label: Label, tmp_path: Path) -> None:
+    with judge_server(says_rome) as server:
+        result = label(server.url, key=SECRET)
+        assert [row.score for row in result.rows] == [1.0, 0.0, 0.0, 0.0, 0.0, 0.0]
+        assert {row.method for row in result.rows} == {"judge grader"}
+        assert len(server.asked) == 5
+        assert set(server.keys) == {f"Bearer {SECRET}"}
+        assert not label(server.url + "/").written
+        assert len(server.asked) == 5, "what was judged is not asked again"
+    written = "".join(path.read_text() for path in tmp_path.glob("scores.csv*"))
+    assert SECRET not in written
+
+
+def test_another_model_judges_anew(label: Label, tmp_path: Path) -> None:
+    with judge_server(says_rome) as server:
+        label(server.url)
+        (tmp_path / "scores.csv").unlink()
+        label(server.url, model="other")
+        assert [body["model"] for body in server.asked].count("other") == 5
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        Reply(status=500),
+        Reply(status=429, headers={"Retry-After": "0"}),
+        Reply(status=503, headers={"Retry-After": format_datetime(datetime.now(UTC))}),
+        Reply(status=429, headers={"Retry-After": "soon"}),
+        Reply(body="{not json"),
+        Reply(body='{"choices": []}'),
+        Reply(content=None),
+        Reply(content="Well, it depends."),
+    ],
+    ids=lambda reply: f"{reply.status} {reply.body or reply.content}",
+)
+def test_trouble_that_passes_costs_no_answer(label: Label, trouble: Reply) -> None:
+    def answer(graded: dict[str, Any], before: int) -> Reply:
+        return trouble if before == 0 else says_rome(graded, before)
+
+    with judge_server(answer) as server:
+        assert [row.score for row in label(server.url).rows] == [1.0, 0.0, 0.0, 0.0, 0.0, 0.0]
+
+
+def test_a_model_that_takes_no_temperature_is_asked_without(label: Label) -> None:
+    def answer(graded: dict[str, Any], before: int) -> Reply:
+        if "temperature" in graded["body"]:
+            return Reply(status=400, body='{"error": "temperature must be 1"}')
+        return says_rome(graded, before)
+
+    with judge_server(answer) as server:
+        assert label(server.url).wrong == 5
+
+
+def test_retry_after_is_waited_for(label: Label, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr("threading.Event.wait", waiting_notes(waits))
+
+    def answer(graded: dict[str, Any], before: int) -> Reply:
+        busy = graded["answer_to_grade"] == "Rome" and before == 0
+        later = format_datetime(datetime.now(UTC) + timedelta(seconds=200))
+        return Reply(status=429, headers={"Retry-After": later}) if busy else Reply()
+
+    with judge_server(answer) as server:
+        label(server.url)
+    assert any(150 < seconds <= 200 for seconds in waits)
+
+
+def waiting_notes(waits: list[float]) -> Callable[..., bool]:
+    """Stands in for Event.wait: long waits are noted, not waited."""
+    import threading
+
+    original = threading.Event.wait
+
+    def wait(event: threading.Event, timeout: float | None = None) -> bool:
+        if timeout is not None and timeout > 100:
+            waits.append(timeout)
+            return False
+        return original(event, timeout)
+
+    return wait
+
+
+def test_a_wait_of_an_hour_is_left_to_the_user(label: Label) -> None:
+    def answer(*_: object) -> Reply:
+        return Reply(status=429, headers={"Retry-After": "3600"})
+
+    with judge_server(answer) as server, pytest.raises(JudgeError, match="asks to wait 3,600 s"):
+        label(server.url)
+
+
+def test_a_reply_that_is_no_judgement_names_the_question_and_loses_nothing(
+    label: Label, tmp_path: Path
+) -> None:
+    def answer(graded: dict[str, Any], before: int) -> Reply:
+        garbage = graded["answer_to_grade"] == "Bern"
+        return Reply(content="Let me think") if garbage else says_rome(graded, before)
+
+    with judge_server(answer) as server:
+        with pytest.raises(JudgeError, match=r"question q4: .* 'Let me think' 3 times.*judged\.js"):
+            label(server.url, threads=1)
+        assert not (tmp_path / "scores.csv").exists()
+        server.answer = says_rome
+        asked = len(server.asked)
+        assert label(server.url).wrong == 5
+        assert 1 <= len(server.asked) - asked <= 2, "only what is missing is asked"
+
+
+def test_a_half_written_judgement_is_asked_for_again(label: Label, tmp_path: Path) -> None:
+    with judge_server(says_rome) as server:
+        label(server.url)
+        side = tmp_path / "scores.csv.judged.jsonl"
+        side.write_bytes(side.read_bytes()[:-20])
+        assert not label(server.url).written
+        assert len(server.asked) == 6
+        assert not label(server.url).written
+        assert len(server.asked) == 6
+    assert len([line for line in side.read_text().splitlines() if is_json(line)]) == 5
+
+
+def is_json(line: str) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True
+
+
+def test_a_server_that_hangs_is_given_up(label: Label) -> None:
+    with (
+        judge_server(lambda *_: Reply(hangs=True)) as server,
+        pytest.raises(JudgeError, match="was asked 2 times; at last there was no reply within 0.2"),
+    ):
+        label(server.url, timeout_seconds=0.2, attempts=2)
+
+
+def test_a_refused_connection_says_what_to_check(label: Label) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with pytest.raises(JudgeError, match="asked once; .* no connection .*: check --judge-url"):
+        label(f"http://127.0.0.1:{port}/v1")
+
+
+@pytest.mark.parametrize(
+    ("reply", "message"),
+    [
+        (Reply(status=401, body=f"bad key {SECRET}"), r"401 \(bad key \*\*\*\): .* MY_KEY"),
+        (Reply(status=404, body="no such model"), r'404 \(no such model\): .* "grader"'),
+        (Reply(status=308, headers={"Location": "https://x/v1"}), "308 .moved to https://x/v1"),
+    ],
+)
+def test_a_wrong_key_or_address_is_said_at_once(label: Label, reply: Reply, message: str) -> None:
+    with judge_server(lambda *_: reply) as server:
+        with pytest.raises(InputError, match=message) as caught:
+            label(server.url, key=SECRET, key_name="MY_KEY", threads=1)
+        assert len(server.asked) <= 3
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["", "localhost:8000", "ftp://x/v1", "http://u:p@x/v1", "http://["])
+def test_an_address_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(InputError, match="give it as http://host:port/v1") as caught:
+        ChatConfig(url=url, model="m")
+    assert "u:p" not in str(caught.value)
+
+
+def test_the_key_is_not_in_the_settings_that_are_shown() -> None:
+    assert SECRET not in repr(ChatConfig(url="http://x", model="m", key=SECRET))
+
+
+@pytest.mark.parametrize(
+    ("reply", "score"),
+    [
+        ("YES", 1.0),
+        ("no", 0.0),
+        ("**Yes.**", 1.0),
+        ("<think>NO? hm</think>\nYES", 1.0),
+        ("0.75", 0.75),
+        (".5", 0.5),
+        ("1", 1.0),
+        ("1.0", 1.0),
+        ("10", None),
+        ("-1", None),
+        ("1.5", None),
+        ("YES and NO", None),
+        ("", None),
+        ("not sure", None),
+    ],
+)
+def test_replies_are_read_strictly(reply: str, score: float | None) -> None:
+    assert parse_reply(reply) == score

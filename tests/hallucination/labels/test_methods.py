@@ -1,0 +1,116 @@
+"""What counts as right, by each method."""
+
+import pytest
+
+from clew.hallucination.labels import alias_score, rouge_l, token_f1
+from clew.hallucination.labels.methods import Method, match_answer
+
+LUXEMBOURG = "What is the capital of Luxembourg?"
+CHOICE = "Which is larger, New York or Chicago?"
+
+
+@pytest.mark.parametrize(
+    ("answer", "accepted"),
+    [
+        ("paris", "Paris"),
+        ("The capital of France is Paris.", "Paris"),
+        ("It was written by the Beatles, in 1967", "The Beatles"),
+        ("There are 5 of them", "5"),
+        ("On 8.5.1945", "1945"),
+        ("About 12,500 people", "12500"),
+        ("The symbol of tungsten is W.", "W"),
+        ("Vitamin A is needed", "vitamin A"),
+        ("It is not Lyon, it is Paris", "Paris"),
+        ("Not only Paris", "Paris"),
+        ("I am not sure, but Paris", "Paris"),
+        ("フランスの首都はパリです", "パリ"),
+        ("首都是北京。", "北京"),
+        ("عاصمة فرنسا هي باريس.", "باريس"),
+        ("It is São Paulo", "Sao Paulo"),
+    ],
+)
+def test_an_answer_that_states_an_accepted_one_is_right(answer: str, accepted: str) -> None:
+    assert alias_score(answer, accepted) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("answer", "accepted"),
+    [
+        ("", "Paris"),
+        (" \n", "Paris"),
+        ("Parisian cafés", "Paris"),
+        ("It is not Paris", "Paris"),
+        ("It isn't in the Hague", "The Hague"),
+        ("Lyon rather than Paris", "Paris"),
+        ("Paris or Rome", "Rome"),
+        ("1945", "19"),
+        ("in the 1900s", "1900"),
+        ("It is 3.5", "5"),
+        ("2 million", "2"),
+        ("A dog", "A"),
+        ("I think so", "I"),
+        ("Vitamin C", "Vitamin A"),
+        ("パリス", "パリ"),
+        ("バリです", "パリ"),
+    ],
+)
+def test_an_answer_that_only_has_the_letters_is_wrong(answer: str, accepted: str) -> None:
+    assert alias_score(answer, accepted) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("answer", "accepted", "question", "score"),
+    [
+        ("The capital of Luxembourg is Paris.", "Luxembourg", LUXEMBOURG, 0.0),
+        ("The capital of Luxembourg is Luxembourg.", "Luxembourg", LUXEMBOURG, 1.0),
+        ("Luxembourg", "Luxembourg", LUXEMBOURG, 1.0),
+        ("Mexico City is in Peru", "Mexico", "In which country is Mexico City?", 0.0),
+        ("New York is larger than Chicago.", "New York", CHOICE, 1.0),
+        ("New York or Chicago", "New York", CHOICE, 0.0),
+    ],
+)
+def test_words_that_repeat_the_question_are_no_answer(
+    answer: str, accepted: str, question: str, score: float
+) -> None:
+    assert alias_score(answer, accepted, question=question) == score
+
+
+def test_two_accepted_answers_with_or_between_them_are_right() -> None:
+    assert alias_score("Burma or Myanmar", ["Myanmar", "Burma"]) == 1.0
+    assert alias_score("Burma or Laos", ["Myanmar", "Burma"]) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("method", "score", "accepted"),
+    [
+        ("alias", 1.0, "cat"),
+        ("exact", 0.0, "dog"),
+        ("token-f1", 2 * 3 / (5 + 3), "mat cat sat"),
+        ("rouge-l", 2 * 2 / (5 + 3), "mat cat sat"),
+    ],
+)
+def test_the_best_accepted_answer_counts_and_is_named(
+    method: Method, score: float, accepted: str
+) -> None:
+    found = match_answer(method, "The cat sat on the mat today", ["dog", "cat", "mat cat sat"], "")
+    assert found == (score, accepted)
+
+
+def test_exact_is_equality_after_normalisation() -> None:
+    assert match_answer("exact", "the PARIS!", ["Paris"], "").score == 1.0
+    assert match_answer("exact", "It is Paris", ["Paris"], "").score == 0.0
+
+
+def test_overlap_by_hand() -> None:
+    # 2 of 3 words and 2 of 4: precision 2/3, recall 1/2, F = 4/7.
+    assert token_f1("x c b", "b c d e") == pytest.approx(4 / 7)
+    # Only one of them in the same order: precision 1/3, recall 1/4, F = 2/7.
+    assert rouge_l("x c b", "b c d e") == pytest.approx(2 / 7)
+    # A word twice counts once when the other has it once.
+    assert token_f1("b b", "b") == pytest.approx(2 / 3)
+
+
+def test_overlap_in_other_scripts() -> None:
+    assert rouge_l("Столица - Москва", "москва") == pytest.approx(2 / 3)
+    assert token_f1("東京", "東京都") == pytest.approx(4 / 5)
+    assert token_f1("", "x") == rouge_l("?", "x") == 0.0

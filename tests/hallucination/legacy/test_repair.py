@@ -1,0 +1,123 @@
+"""A converted store that was damaged keeps its intact rows, and gets the others from its files."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from clew.hallucination.legacy import convert_folder
+from clew.hallucination.traces import TraceBatchLoader
+from clew.storage import ensure_manifest, read_manifest, repair_store, verify_store
+from tests.hallucination.legacy.old_files import make_record, write_pickle, write_traces
+from tests.stores import flip_byte, forget_shards, offset_of, read_rows
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    for batch in (0, 1):
+        write_traces(tmp_path / "old", batch, count=3)
+    return tmp_path / "old"
+
+
+@pytest.fixture
+def store(old: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Each row in a record batch of its own, so that damage costs one."""
+    monkeypatch.setattr("clew.hallucination.legacy.store._RECORD_BATCH_BYTES", 1)
+    convert_folder(old, tmp_path / "new")
+    return tmp_path / "new"
+
+
+def damage_one_row(store: Path) -> None:
+    shard = store / "batch_0001.arrow"
+    flip_byte(shard, offset_of(shard, b"q101"))
+
+
+def repair(store: Path) -> list[str]:
+    return repair_store(store, verify_store(store))
+
+
+def questions_of(store: Path) -> list[str]:
+    return [trace["question_id"] for trace in TraceBatchLoader(store).iter_traces()]
+
+
+def test_repair_keeps_the_intact_rows_at_once_and_says_what_is_lost(store: Path) -> None:
+    damage_one_row(store)
+    assert repair(store) == [
+        "wrote batch_0001.arrow anew with its 2 intact rows; 1 row lost, to make again"
+    ]
+    assert questions_of(store) == ["q0", "q1", "q2", "q100", "q102"]
+    assert [problem.message for problem in verify_store(store)] == [
+        "batch 1 lacks 1 of the 3 rows that its source file has: convert again"
+    ]
+
+
+def test_converting_again_brings_back_the_lost_rows_and_touches_nothing_else(
+    store: Path, old: Path
+) -> None:
+    whole = {path.name: read_rows(path) for path in store.glob("batch_*")}
+    first = (store / "batch_0000.arrow").stat()
+    damage_one_row(store)
+    repair(store)
+    result = convert_folder(old, store)
+    assert (result.files, result.already, result.traces) == (2, 1, 6)
+    assert verify_store(store) == []
+    assert (store / "batch_0000.arrow").stat().st_mtime_ns == first.st_mtime_ns
+    found = {path.name: read_rows(path) for path in store.glob("batch_*")}
+    np.testing.assert_equal(found, whole)
+
+
+def test_a_repaired_shard_can_be_repaired_again(store: Path) -> None:
+    damage_one_row(store)
+    repair(store)
+    shard = store / "batch_0001.arrow"
+    flip_byte(shard, offset_of(shard, b"q102"))
+    repair(store)
+    assert questions_of(store) == ["q0", "q1", "q2", "q100"]
+
+
+def test_a_shard_without_an_intact_row_is_converted_again(store: Path, old: Path) -> None:
+    (store / "batch_0001.arrow").write_bytes(b"nothing")
+    [line] = repair(store)
+    assert line.endswith("with its 0 intact rows; 3 rows lost, to make again")
+    [problem] = verify_store(store)
+    assert problem.message == (
+        "batch_0001.arrow.part is half-written, with 0 complete rows: convert again to make it anew"
+    )
+    assert convert_folder(old, store).already == 1
+    assert verify_store(store) == []
+
+
+def test_a_damaged_shard_that_is_not_listed_keeps_its_rows(store: Path) -> None:
+    damage_one_row(store)
+    forget_shards(store, [1])
+    assert repair(store) == [
+        "wrote batch_0001.arrow anew with its 2 intact rows: it was not complete"
+    ]
+    assert questions_of(store) == ["q0", "q1", "q2", "q100", "q102"]
+
+
+def test_a_file_with_unfit_records_is_not_converted_again_and_again(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    write_pickle(old / "batch_0000.pkl", [make_record(0), "text", make_record(2)])
+    convert_folder(old, new)
+    assert verify_store(new) == []
+    assert convert_folder(old, new).already == 1
+
+
+def test_a_lost_manifest_is_built_anew_with_all_sources(store: Path, old: Path) -> None:
+    before = read_manifest(store)
+    (store / "manifest.json").unlink()
+    assert ensure_manifest(store) is not None
+    repair(store)
+    assert read_manifest(store) == before
+    assert convert_folder(old, store).already == 2
+
+
+def test_a_lost_manifest_and_a_damaged_shard(store: Path, old: Path) -> None:
+    damage_one_row(store)
+    (store / "manifest.json").unlink()
+    ensure_manifest(store)
+    repair(store)
+    assert questions_of(store) == ["q0", "q1", "q2", "q100", "q102"]
+    assert convert_folder(old, store).already == 1
+    assert questions_of(store) == ["q0", "q1", "q2", "q100", "q101", "q102"]

@@ -1,0 +1,154 @@
+"""A conversion that stopped goes on; one that would mix sources is refused."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clew.errors import SettingsMismatchError
+from clew.hallucination.legacy import convert_folder
+from clew.hallucination.legacy.store import ConvertedStore
+from clew.hallucination.legacy.trace_rows import TraceFormat
+from clew.hallucination.traces import TraceBatchLoader
+from clew.hallucination.traces.schema import Keep
+from clew.storage import ShardReader, read_manifest, verify_store
+from tests.hallucination.legacy.old_files import write_traces
+from tests.stores import read_rows
+
+
+def shard_bytes(store: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(store.glob("*.arrow"))}
+
+
+def rows_of(store: Path) -> list[str]:
+    """Every value of every row, in the order of the shards."""
+    return [
+        str(row) for path in sorted(store.glob("batch_*.arrow")) for row in read_rows(path).values()
+    ]
+
+
+def test_a_mended_file_is_taken_in_and_a_removed_one_forgotten(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    for batch in (0, 1, 2):
+        write_traces(old, batch)
+    for batch in (0, 2):
+        (old / f"trivia_qa_traces_batch_{batch:04d}.pkl.gz").write_bytes(b"broken")
+    assert len(convert_folder(old, new).skipped) == 2
+    write_traces(old, 0)
+    (old / "trivia_qa_traces_batch_0002.pkl.gz").unlink()
+    result = convert_folder(old, new)
+    assert (result.complete, result.files, result.already) == (True, 2, 1)
+    assert read_manifest(new).skipped == ()
+
+
+def test_a_store_begun_by_an_older_clew_goes_on_with_the_columns_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    fit = TraceFormat.fit
+
+    def fit_as_before(samples: list[Any], keep: Keep) -> TraceFormat:
+        form = fit(samples, keep)
+        return TraceFormat(form.shape, keep, form.basis, answer_hidden=False)
+
+    write_traces(old, 0)
+    with monkeypatch.context() as older:
+        older.setattr(TraceFormat, "fit", fit_as_before)
+        convert_folder(old, new)
+    write_traces(old, 1)
+    assert convert_folder(old, new).traces == 4
+    first, second = (ShardReader(path).schema for path in sorted(new.glob("batch_*.arrow")))
+    assert first.equals(second)
+    assert "answer_hidden" not in first.names
+
+
+_KILLED_AT_SECOND_FILE = """
+import os, signal, sys
+from pathlib import Path
+import clew.hallucination.legacy.store as store
+from clew.hallucination.legacy import convert_folder
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+class DyingWriter(store.ShardWriter):
+    def write(self, batch):
+        super().write(batch)
+        self._sink.sync()
+        if self.batch_number == 1 and sys.argv[3] == "while writing":
+            die()
+
+    def finish(self):
+        entry = super().finish()
+        return die() if self.batch_number == 1 else entry
+
+store.ShardWriter = DyingWriter
+store._RECORD_BATCH_BYTES = 1
+convert_folder(Path(sys.argv[1]), Path(sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize("moment", ["while writing", "before the manifest"])
+def test_after_a_kill_the_same_command_finishes_the_store(
+    tmp_path: Path, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clew.hallucination.legacy.store._RECORD_BATCH_BYTES", 1)
+    old, new = tmp_path / "old", tmp_path / "new"
+    for batch in range(3):
+        write_traces(old, batch)
+    command = [sys.executable, "-c", _KILLED_AT_SECOND_FILE, str(old), str(new), moment]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    assert len(read_manifest(new).shards) == 1
+    left = "batch_0001.arrow.part" if moment == "while writing" else "batch_0001.arrow"
+    assert (new / left).stat().st_size > 0
+    first = (new / "batch_0000.arrow").stat()
+    result = convert_folder(old, new)
+    assert (result.files, result.already, result.complete) == (3, 1, True)
+    assert (new / "batch_0000.arrow").stat().st_mtime_ns == first.st_mtime_ns
+    convert_folder(old, tmp_path / "unbroken")
+    assert rows_of(new) == rows_of(tmp_path / "unbroken")
+    assert verify_store(new) == []
+
+
+def test_rows_of_another_source_are_never_mixed_in(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    write_traces(old, 0)
+    convert_folder(old, new)
+    # A half-written shard of batch 1, as a run that died leaves it; then another batch 1.
+    os.link(new / "batch_0000.arrow", new / "batch_0001.arrow.part")
+    write_traces(old, 1)
+    convert_folder(old, new)
+    ids = [trace["question_id"] for trace in TraceBatchLoader(new).get_batch(1)]
+    assert ids == ["q100", "q101"]
+
+
+def test_other_sources_for_the_same_batch_are_refused(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    write_traces(old, 0)
+    convert_folder(old, new)
+    before = shard_bytes(new)
+    write_traces(old, 0, count=1)
+    write_traces(old, 1)
+    with pytest.raises(SettingsMismatchError, match="batch 0 of .* has other content"):
+        convert_folder(old, new)
+    assert shard_bytes(new) == before
+
+
+def test_another_keep_is_refused(tmp_path: Path) -> None:
+    write_traces(tmp_path / "old", 0)
+    convert_folder(tmp_path / "old", tmp_path / "new")
+    with pytest.raises(SettingsMismatchError, match="begun with --keep full, now --keep compact"):
+        convert_folder(tmp_path / "old", tmp_path / "new", keep="compact")
+
+
+def test_a_store_that_convert_did_not_write_is_left_alone(tmp_path: Path) -> None:
+    write_traces(tmp_path / "old", 0)
+    convert_folder(tmp_path / "old", tmp_path / "new")
+    path = tmp_path / "new" / "manifest.json"
+    path.write_text(path.read_text().replace('"convert"', '"extract"'))
+    with pytest.raises(SettingsMismatchError, match='"clew convert" did not write'):
+        ConvertedStore(tmp_path / "new", "full", [])

@@ -1,0 +1,23 @@
+"""One preprocessed folder a session, to look at."""
+
+from pathlib import Path
+
+import pytest
+
+from clew.hallucination.samples.making import preprocess_store
+from tests.hallucination.samples.making.making import tiny_preprocess, write_scores
+
+
+@pytest.fixture(scope="session")
+def scores_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_scores(tmp_path_factory.mktemp("scores") / "scores.csv", 70)
+
+
+@pytest.fixture(scope="session")
+def samples(
+    tmp_path_factory: pytest.TempPathFactory, compact_store: Path, scores_file: Path
+) -> Path:
+    """The 70 traces of the compact store as samples. Shared: look, do not touch."""
+    out = tmp_path_factory.mktemp("samples") / "preprocessed"
+    preprocess_store(tiny_preprocess(compact_store, scores_file, out))
+    return out

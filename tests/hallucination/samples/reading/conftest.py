@@ -1,0 +1,3 @@
+from tests.loading.conftest import folder, samples
+
+__all__ = ["folder", "samples"]

@@ -1,0 +1,129 @@
+"""Fields of answers, read split by split: the values, their order, and what is refused."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from clew.datasets import AnswerFeatures, PreprocessedLSTMMapDataset
+from clew.errors import InputError, StoreError
+from clew.loading.splits import SPLIT_NAMES
+from tests.samples import SampleSizes, answer_of, label, question_id, sequence_of, write_samples
+
+SIZES = SampleSizes(layers=3, heads=2, dim=8, features=5, max_tokens=7)
+TEXTS = ("question", "category", "accepted_answers", "answer", "stop_reason", "samples")
+RAGGED = ("token_logprobs", "token_entropies")
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """100 samples with answers. Shared: look, do not touch."""
+    return write_samples(tmp_path_factory.mktemp("told") / "data", answers=True)
+
+
+@pytest.mark.parametrize("split", SPLIT_NAMES)
+def test_every_field_is_that_of_the_samples_in_their_order(told: Path, split: str) -> None:
+    data, dataset = AnswerFeatures(told), PreprocessedLSTMMapDataset(told, split=split)
+    numbers = data.ids[split].tolist()
+    assert data.question_ids[split].tolist() == dataset.index.question_ids.tolist()
+    assert data.question_ids[split].tolist() == [question_id(number) for number in numbers]
+    np.testing.assert_array_equal(data.labels[split], label(np.array(numbers)))
+    expected = [answer_of(number, SIZES) for number in numbers]
+    assert data.fields == {"sequence", *expected[0]}
+    for name in data.fields - {"sequence", *TEXTS, *RAGGED}:
+        values = np.array([answer[name] for answer in expected], np.float16).astype(np.float32)
+        np.testing.assert_array_equal(data.read(name, split), values, strict=True)
+    for name in TEXTS:
+        assert data.read(name, split) == [answer[name] for answer in expected]
+    for name in RAGGED:
+        for found, answer in zip(data.read(name, split), expected, strict=True):
+            np.testing.assert_array_equal(found, answer[name].astype(np.float32), strict=True)
+
+
+def test_one_layer_is_read_by_itself(told: Path) -> None:
+    data = AnswerFeatures(told)
+    assert (data.layers, data.heads, data.dim) == (3, 2, 8)
+    for layer in range(3):
+        expected = [sequence_of(number, 3, 8)[layer] for number in data.ids["test"]]
+        found = data.read("sequence", "test", layer=layer)
+        np.testing.assert_array_equal(found, np.array(expected, np.float32), strict=True)
+    top = data.read("laplacian_top", "train")
+    np.testing.assert_array_equal(data.read("laplacian_top", "train", layer=1), top[:, 1])
+
+
+def test_large_reads_come_in_pieces(told: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = AnswerFeatures(told).read("state_mean", "train")
+    monkeypatch.setattr("clew.hallucination.samples.reading.fields._READ_BYTES", 100)
+    np.testing.assert_array_equal(AnswerFeatures(told).read("state_mean", "train"), whole)
+
+
+def test_what_was_read_does_not_stay_in_memory(tmp_path: Path) -> None:
+    """40 MB of states, of which every layer is read, one at a time."""
+    folder = write_samples(
+        tmp_path / "data", shards=2, rows=160, layers=16, dim=4096, graphs=False, batch_rows=40
+    )
+    data, process = AnswerFeatures(folder), psutil.Process()
+    data.read("sequence", "train", layer=0)
+    before = process.memory_info().rss
+    for layer in range(16):
+        data.read("sequence", "train", layer=layer)
+    assert process.memory_info().rss - before < 20e6
+
+
+def test_without_answers_there_are_sequences(folder: Path) -> None:
+    data = AnswerFeatures(folder)
+    assert data.fields == {"sequence"} and data.samples == {"sequences", "graphs"}
+    assert data.heads is None and data.read("sequence", "test").shape[1:] == (3, 8)
+    assert data.bytes_of("sequence") == 48 and data.bytes_of("graphs") > 100
+
+
+def test_without_sequences_there_are_answers(told: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(told, tmp_path / "data"))
+    shutil.rmtree(folder / "sequences")
+    data = AnswerFeatures(folder)
+    assert (data.layers, data.dim) == (3, 8) and "sequence" not in data.fields
+    assert data.bytes_of("laplacian_top") == 2 * 3 * 2 * 100
+
+
+def test_whose_answers_they_are(tmp_path: Path) -> None:
+    capture = {"model": {"id": "m", "fingerprint": "f"}, "questions": {"sha256": "q"}}
+    source = {"store": "traces", "model": "m", "sha256": "s", "capture": capture}
+    settings = {"command": "preprocess", "source": source, "sources": [], "top_k": 4}
+    data = AnswerFeatures(write_samples(tmp_path / "data", answers=True, settings=settings))
+    assert data.identity == {"store": "traces", "sha256": "s", **capture}
+    assert data.settings == {"capture": capture, "preprocess": {"top_k": 4}}
+
+
+@pytest.mark.parametrize(
+    ("field", "split", "layer", "sentence"),
+    [
+        ("moon", "train", None, 'has no "moon" of its answers, only accepted_answers, answer, '),
+        ("label", "train", None, 'has no "label" of its answers'),
+        ("sequence", "dev", None, 'split is "dev": choose one of train, validation, test'),
+        ("sequence", "train", 3, 'layer 3 of "sequence" was asked for: its layers are 0 to 2'),
+        ("answer", "train", 0, 'layer 0 of "answer" was asked for: it has no layers'),
+        ("token_logprobs", "train", 0, "it has no layers"),
+    ],
+)
+def test_what_is_not_there_gets_a_sentence(
+    told: Path, field: str, split: str, layer: int | None, sentence: str
+) -> None:
+    with pytest.raises(InputError, match=sentence):
+        AnswerFeatures(told).read(field, split, layer=layer)
+
+
+def test_folders_that_are_not_whole(told: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="holds neither answers nor sequences"):
+        AnswerFeatures(tmp_path)
+    folder = Path(shutil.copytree(told, tmp_path / "data"))
+    shard = folder / "answers" / "batch_0001.arrow"
+    shard.write_bytes(shard.read_bytes()[:-8])
+    with pytest.raises(StoreError, match="it was cut or replaced"):
+        AnswerFeatures(folder).read("lookback", "train")
+    other = write_samples(tmp_path / "other", shards=2, answers=True)
+    shutil.rmtree(folder / "answers")
+    shutil.copytree(other / "answers", folder / "answers")
+    with pytest.raises(StoreError, match="lists 100 samples, .*answers holds 50"):
+        AnswerFeatures(folder)

@@ -1,0 +1,164 @@
+"""Traces trained on as they are: the same samples as after preprocessing."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from clew.datasets import (
+    Loader,
+    PreprocessedGNNMapDataset,
+    PreprocessedLSTMMapDataset,
+    RawGNNDataset,
+    RawLSTMDataset,
+    collate,
+)
+from clew.errors import InputError, StoreError
+from clew.hallucination.samples.making import preprocess_store
+from tests.hallucination.legacy.old_files import make_record, write_pickle, write_traces
+from tests.hallucination.samples.making.making import overwrite_value, tiny_preprocess, write_scores
+
+SPLITS = ("train", "validation", "test", None)
+
+
+def test_samples_without_their_splits_are_not_guessed_at(
+    preprocessed: Path, tmp_path: Path
+) -> None:
+    """The file is written last: a run that was broken off has none yet."""
+    folder = Path(shutil.copytree(preprocessed, tmp_path / "copy"))
+    (folder / "splits.csv").unlink()
+    with pytest.raises(StoreError, match=r"there is no .*splits\.csv.* run the same"):
+        PreprocessedLSTMMapDataset(folder)
+
+
+@pytest.fixture(scope="module")
+def scores_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_scores(tmp_path_factory.mktemp("scores") / "scores.csv", 70)
+
+
+@pytest.fixture(scope="module")
+def preprocessed(
+    tmp_path_factory: pytest.TempPathFactory, compact_store: Path, scores_file: Path
+) -> Path:
+    out = tmp_path_factory.mktemp("samples") / "preprocessed"
+    preprocess_store(tiny_preprocess(compact_store, scores_file, out))
+    return out
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_the_same_sequences_labels_and_splits(
+    compact_store: Path, scores_file: Path, preprocessed: Path, split: str | None
+) -> None:
+    raw = RawLSTMDataset(compact_store, scores_file, split=split)
+    made = PreprocessedLSTMMapDataset(preprocessed, split=split)
+    assert len(raw) == len(made) > 0
+    for one, other in zip(raw, made, strict=True):
+        assert one["question_id"] == other["question_id"]
+        assert one["label"] == other["label"]
+        assert torch.equal(one["sequence"], other["sequence"])
+
+
+def test_the_same_graphs(compact_store: Path, scores_file: Path, preprocessed: Path) -> None:
+    raw = RawGNNDataset(compact_store, scores_file, with_sequence=True)
+    made = PreprocessedGNNMapDataset(preprocessed, with_sequence=True)
+    one, other = collate([raw[i] for i in range(7)]), collate([made[i] for i in range(7)])
+    for name in ("x", "edge_index", "edge_attr", "batch", "ptr", "label", "sequence"):
+        assert torch.equal(one[name], other[name]), name
+
+
+def test_a_threshold_drops_weak_edges(compact_store: Path, scores_file: Path) -> None:
+    whole = RawGNNDataset(compact_store, scores_file)[0]
+    strong = RawGNNDataset(compact_store, scores_file, attn_threshold=0.2)[0]
+    assert strong.edge_attr.min() >= 0.2
+    assert len(strong.edge_attr) == (whole.edge_attr >= 0.2).sum()
+
+
+@pytest.mark.parametrize("kind", [RawLSTMDataset, RawGNNDataset])
+def test_in_the_loader(
+    compact_store: Path,
+    scores_file: Path,
+    kind: type[RawLSTMDataset] | type[RawGNNDataset],
+) -> None:
+    loader = Loader(kind(compact_store, scores_file), 16, shuffle=True)
+    places = np.concatenate([batch["index"].numpy() for batch in loader])
+    assert sorted(places) == list(range(70))
+
+
+@pytest.mark.parametrize(
+    ("kind", "column", "value", "reason"),
+    [
+        (RawLSTMDataset, "last_hidden", np.nan, "its last_hidden holds NaN or infinity"),
+        (RawGNNDataset, "nodes", np.inf, "its nodes or edges hold NaN or infinity"),
+        (RawGNNDataset, "edge_source", 60_000, "an edge leads from a token to an earlier one"),
+    ],
+)
+def test_a_broken_trace_stops_the_run(
+    store: Path, scores_file: Path, kind: Any, column: str, value: float, reason: str
+) -> None:
+    """What `clew preprocess` leaves out and names must not be trained on either."""
+    overwrite_value(store / "batch_0001.arrow", column, 13, 0, value)
+    data = kind(store, scores_file)
+    broken = int(np.flatnonzero(data.index.rows == 33)[0])
+    named = rf"the trace of {data.index.question_ids[broken]} in .* cannot be trained on: {reason}"
+    with pytest.raises(StoreError, match=named):
+        data[broken]
+    with pytest.raises(StoreError, match=named):
+        list(Loader(data, 16))
+
+
+def test_a_trace_without_a_score_is_named(compact_store: Path, tmp_path: Path) -> None:
+    scores = write_scores(tmp_path / "few.csv", 60)
+    with pytest.raises(InputError, match=r"10 of 70 answers have no score"):
+        RawLSTMDataset(compact_store, scores)
+
+
+def write_old_scores(path: Path, count: int) -> Path:
+    lines = [f"q{100 * batch + i},{i % 2}" for batch in range(2) for i in range(count)]
+    path.write_text("\n".join(["question_id,score", *lines]) + "\n")
+    return path
+
+
+def test_a_pattern_of_old_pickles(tmp_path: Path) -> None:
+    old, store = tmp_path / "old", tmp_path / "store"
+    for batch in (0, 1):
+        write_traces(old, batch, count=4)
+    write_pickle(old / "notes.txt.pkl.bak", ["not for us"])
+    scores = write_old_scores(tmp_path / "scores.csv", 4)
+    data = RawLSTMDataset(f"{old}/*.pkl.gz", scores, converted=store)
+    assert len(data) == 8
+    last = make_record(101)["hidden_states"]
+    sample = next(s for s in data if s["question_id"] == "q101")
+    np.testing.assert_array_equal(sample["sequence"], np.stack(last)[:, -1])
+    assert sample["label"] == 0
+    again = RawGNNDataset(f"{old}/*.pkl.gz", scores, converted=store)
+    assert len(again) == 8
+
+
+def test_a_pattern_picks_among_the_files(tmp_path: Path) -> None:
+    old = tmp_path / "old"
+    for batch in (0, 1):
+        write_traces(old, batch, count=4)
+    scores = write_old_scores(tmp_path / "scores.csv", 4)
+    assert len(RawLSTMDataset(f"{old}/*_0001.pkl*", scores, converted=tmp_path / "store")) == 4
+
+
+def test_a_pattern_needs_a_place_for_its_store(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"say where the store made of them is to lie"):
+        RawLSTMDataset(f"{tmp_path}/*.pkl*", tmp_path / "scores.csv")
+
+
+def test_a_pattern_that_matches_nothing(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"clew looked for \*\.pkl\*"):
+        RawLSTMDataset(f"{tmp_path}/*.pkl*", tmp_path / "s.csv", converted=tmp_path / "store")
+
+
+def test_a_broken_file_stops_the_run(tmp_path: Path) -> None:
+    old = tmp_path / "old"
+    write_traces(old, 0, count=4)
+    (old / "trivia_qa_traces_batch_0001.pkl").write_bytes(b"\x80\x04cut")
+    scores = write_old_scores(tmp_path / "scores.csv", 4)
+    with pytest.raises(InputError, match=r"1 files or records .* cannot be used"):
+        RawLSTMDataset(f"{old}/*.pkl*", scores, converted=tmp_path / "store")

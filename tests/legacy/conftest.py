@@ -1,3 +1,0 @@
-from tests.legacy.old_files import graph_classes
-
-__all__ = ["graph_classes"]

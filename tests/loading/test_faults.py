@@ -1,0 +1,246 @@
+"""What goes wrong while an epoch runs: always a sentence, never a dead process, nothing skipped."""
+
+import os
+import resource
+import shutil
+import signal
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch_geometric.data  # noqa: F401 - here once, not in every process that is started
+from torch.utils.data import DataLoader
+
+from clew.datasets import (
+    Loader,
+    PreprocessedGNNDataset,
+    PreprocessedGNNMapDataset,
+    PreprocessedLSTMDataset,
+    PreprocessedLSTMMapDataset,
+)
+from clew.errors import StoreError
+from tests.loading.children import Outcome, run_in_child
+from tests.loading.reading import COUNT, assert_sequences, flat
+from tests.samples import sequence_of, write_samples
+
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
+
+LAST = "batch_0004.arrow"
+Batches = Callable[[Path], Iterable[Any]]
+
+
+def mapped(folder: Path) -> Loader:
+    return Loader(PreprocessedLSTMDataset(folder), 8, num_workers=0, low_memory=False)
+
+
+def mapped_by_threads(folder: Path) -> Loader:
+    return Loader(PreprocessedLSTMDataset(folder), 8, num_workers=2, low_memory=False)
+
+
+def read(folder: Path) -> Loader:
+    return Loader(PreprocessedLSTMDataset(folder), 8, num_workers=1, low_memory=True)
+
+
+def mapped_graphs(folder: Path) -> Loader:
+    return Loader(PreprocessedGNNDataset(folder), 8, num_workers=1, low_memory=False)
+
+
+def pytorch_workers(folder: Path) -> DataLoader[Any]:
+    dataset = PreprocessedLSTMDataset(folder, shuffle_buffer_size=0)
+    return DataLoader(dataset, batch_size=8, num_workers=2)
+
+
+def pytorch_map_workers(folder: Path) -> DataLoader[Any]:
+    dataset = PreprocessedGNNMapDataset(folder, max_cache_batches=1)
+    return DataLoader(dataset, batch_size=8, num_workers=2)
+
+
+WAYS = [mapped, mapped_by_threads, read, mapped_graphs, pytorch_workers, pytorch_map_workers]
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 3)
+
+
+def empty(path: Path) -> None:
+    os.truncate(path, 0)
+
+
+def replace(path: Path) -> None:
+    """By a file of another size, in one step."""
+    other = path.with_suffix(".other")
+    other.write_bytes(path.read_bytes() * 2)
+    other.replace(path)
+
+
+def read_on(batches: Batches, folder: Path, spoil: Callable[[Path], None]) -> list[int]:
+    """Read a whole epoch; both stores' last shards are spoiled after the first batch."""
+    seen: list[list[int]] = []
+    try:
+        for batch in batches(folder):
+            if not seen:
+                for store in ("sequences", "graphs"):
+                    spoil(folder / store / LAST)
+            seen.append(batch["index"].tolist())
+    except StoreError as error:
+        assert flat(seen) == list(range(8 * len(seen))), "something was skipped"
+        # PyTorch puts the worker's trace before the sentence.
+        sentence = str(error).splitlines()[-1].removeprefix("clew.errors.StoreError: ")
+        raise StoreError(sentence) from None
+    return flat(seen)
+
+
+@pytest.mark.parametrize("batches", WAYS)
+@pytest.mark.parametrize("spoil", [cut, empty])
+def test_a_shard_that_is_cut_while_an_epoch_runs(
+    folder: Path, batches: Batches, spoil: Callable[[Path], None]
+) -> None:
+    outcome = run_in_child(read_on, batches, folder, spoil)
+    assert outcome.exitcode == 0, outcome
+    assert outcome.error.startswith(f"StoreError: shard {LAST} in "), outcome.trace
+    assert 'it was cut or replaced. Run "clew verify --repair' in outcome.error
+
+
+@pytest.mark.parametrize("batches", WAYS)
+@pytest.mark.parametrize(
+    ("spoil", "says"), [(Path.unlink, "is gone from"), (replace, "it was cut or replaced")]
+)
+def test_a_shard_that_vanishes_or_is_replaced_while_an_epoch_runs(
+    folder: Path, batches: Batches, spoil: Callable[[Path], None], says: str
+) -> None:
+    outcome = run_in_child(read_on, batches, folder, spoil)
+    assert outcome.exitcode == 0, outcome
+    assert outcome.error.startswith(f"StoreError: shard {LAST} "), outcome.trace
+    assert says in outcome.error
+
+
+@pytest.mark.parametrize("batches", [mapped, mapped_graphs])
+def test_a_shard_that_was_read_before_and_is_cut_then(folder: Path, batches: Batches) -> None:
+    """Its pages are mapped already: touching them would kill the process."""
+    outcome = run_in_child(cut_between_epochs, batches, folder)
+    assert outcome.exitcode == 0, outcome
+    assert "has 0 bytes, the manifest says" in outcome.error, outcome.trace
+
+
+def cut_between_epochs(batches: Batches, folder: Path) -> None:
+    loader = batches(folder)
+    assert sum(len(batch["index"]) for batch in loader) == COUNT
+    for shard in folder.glob("*/*.arrow"):
+        empty(shard)
+    list(loader)
+
+
+def test_an_open_shard_that_is_deleted_goes_on_giving_its_values(folder: Path) -> None:
+    dataset = PreprocessedLSTMMapDataset(folder, max_cache_batches=5)
+    batches = Loader(dataset, 8, low_memory=True)
+    assert sum(len(batch["index"]) for batch in batches) == COUNT
+    shutil.rmtree(folder / "sequences")
+    for batch in batches:
+        assert_sequences(batch)
+
+
+def test_a_shard_replaced_by_another_of_its_size_is_noticed(folder: Path) -> None:
+    store = folder / "sequences"
+    one, other = store / "batch_0002.arrow", store / "batch_0003.arrow"
+    assert one.stat().st_size == other.stat().st_size
+    dataset = PreprocessedLSTMMapDataset(folder, max_cache_batches=1)
+    assert [dataset[place]["index"] for place in (50, 0)] == [50, 0]
+    shutil.copy(other, store / "copy")
+    (store / "copy").replace(one)
+    with pytest.raises(StoreError, match=r"shard batch_0002.arrow .*replaced"):
+        dataset[50]
+
+
+def test_a_shard_that_is_not_there_from_the_start(folder: Path) -> None:
+    (folder / "sequences" / LAST).unlink()
+    for batches in (mapped, read):
+        with pytest.raises(StoreError, match=f"shard {LAST} is gone from .*restore the file"):
+            list(batches(folder))
+
+
+@pytest.fixture(scope="module")
+def many_shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("many") / "data"
+    return write_samples(folder, shards=60, rows=2, graphs=False)
+
+
+@pytest.mark.parametrize(
+    "places", [list(range(120)), np.random.default_rng(0).permutation(240).tolist()]
+)
+def test_fewer_open_files_than_shards_are_enough(many_shards: Path, places: list[int]) -> None:
+    outcome = run_in_child(read_with_few_files, many_shards, places)
+    assert outcome.error == "", outcome.trace
+    assert outcome.value == len(places)
+
+
+def read_with_few_files(folder: Path, places: list[int]) -> int:
+    """50 shards may be open, and 20 files can."""
+    allow_more_files(20)
+    dataset = PreprocessedLSTMMapDataset(folder, max_cache_batches=50)
+    for place in places:
+        values = dataset[place % 120]["sequence"]
+        np.testing.assert_array_equal(values, sequence_of(place % 120, 3, 8))
+    return len(places)
+
+
+def test_fewer_open_files_are_enough_for_reading(many_shards: Path) -> None:
+    """Also where looking into a new shard, not reading it, meets the limit."""
+    outcome = run_in_child(read_batches_with_few_files, many_shards)
+    assert outcome.value == 120, outcome.trace
+
+
+def read_batches_with_few_files(folder: Path) -> int:
+    allow_more_files(20)
+    loader = Loader(PreprocessedLSTMDataset(folder), 1, num_workers=0, low_memory=True)
+    return sum(len(batch["index"]) for batch in loader)
+
+
+def test_mapping_needs_no_open_files(many_shards: Path) -> None:
+    outcome = run_in_child(map_with_few_files, many_shards)
+    assert outcome.value == 120, outcome.trace
+
+
+def map_with_few_files(folder: Path) -> int:
+    dataset = PreprocessedLSTMDataset(folder)
+    next(iter(dataset))  # what is imported at the first use opens files of its own
+    allow_more_files(4)
+    loader = Loader(dataset, 8, shuffle=True, low_memory=False)
+    return sum(len(batch["index"]) for batch in loader)
+
+
+def test_no_open_file_at_all_is_said(many_shards: Path) -> None:
+    outcome = run_in_child(read_without_files, many_shards)
+    assert outcome.error.startswith("TooManyFilesError: batch_"), outcome.trace
+    assert 'too many open files. Raise the limit of this process ("ulimit -n' in outcome.error
+
+
+def read_without_files(folder: Path) -> None:
+    dataset = PreprocessedLSTMMapDataset(folder)
+    allow_more_files(0)
+    dataset[3]
+
+
+def allow_more_files(count: int) -> None:
+    """The limit is one on the highest number of a file: the gaps below are filled first."""
+    highest = max(int(name) for name in os.listdir("/proc/self/fd"))
+    while os.open("/dev/null", os.O_RDONLY) < highest:
+        pass
+    limit = max(int(name) for name in os.listdir("/proc/self/fd")) + count
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+
+
+def test_a_worker_that_is_killed_is_an_error_and_no_endless_wait(samples: Path) -> None:
+    outcome: Outcome = run_in_child(kill_a_worker, samples)
+    assert outcome.error.startswith("RuntimeError: DataLoader worker (pid"), outcome
+
+
+def kill_a_worker(folder: Path) -> None:
+    dataset = PreprocessedLSTMDataset(folder, shuffle_buffer_size=0)
+    batches = iter(DataLoader(dataset, batch_size=2, num_workers=2))
+    next(batches)
+    worker = batches._workers[1]  # type: ignore[attr-defined]
+    os.kill(worker.pid, signal.SIGKILL)
+    worker.join()  # a batch that is being fetched while it dies would be another error
+    list(batches)

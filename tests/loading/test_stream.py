@@ -1,0 +1,237 @@
+"""Streamed data sets in PyTorch's own loader, as it stands."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+from clew.datasets import PreprocessedGNNDataset, PreprocessedLSTMDataset, Rank
+from clew.errors import InputError
+from tests.loading.reading import (
+    COUNT,
+    assert_graph,
+    assert_same_batches,
+    assert_sequences,
+    flat,
+    places_of,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
+
+WORKERS = [0, 1, 2, 4]
+EVERY = list(range(COUNT))
+
+
+@pytest.fixture(scope="module")
+def expected(samples: Path) -> list[list[list[int]]]:
+    """The batches of three epochs."""
+    loader = DataLoader(PreprocessedLSTMDataset(samples), batch_size=8)
+    return [places_of(loader) for _ in range(3)]
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_the_same_batches_for_any_number_of_workers(
+    samples: Path, expected: list[list[list[int]]], workers: int
+) -> None:
+    loader = DataLoader(PreprocessedLSTMDataset(samples), batch_size=8, num_workers=workers)
+    batches = list(loader)
+    for batch in batches:
+        assert_sequences(batch)
+    assert places_of(batches) == expected[0]
+    assert sorted(flat(places_of(batches))) == EVERY
+    assert len(batches) == len(loader) == 14
+    assert places_of(loader) == expected[1]
+
+
+def test_epochs_differ(expected: list[list[list[int]]]) -> None:
+    assert expected[0] != expected[1] != expected[2] != expected[0]
+    assert all(sorted(flat(epoch)) == EVERY for epoch in expected)
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_graphs_are_the_same_batches_too(samples: Path, workers: int) -> None:
+    whole = list(DataLoader(PreprocessedGNNDataset(samples), batch_size=8))
+    loader = DataLoader(PreprocessedGNNDataset(samples), batch_size=8, num_workers=workers)
+    assert_same_batches(list(loader), whole)
+    assert sorted(flat(places_of(whole))) == EVERY
+
+
+def test_samples_one_by_one(samples: Path) -> None:
+    dataset = PreprocessedGNNDataset(samples)
+    graphs = list(dataset)
+    assert len(graphs) == len(dataset) == COUNT
+    for graph in graphs:
+        assert_graph(graph)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_set_epoch_repeats_an_epoch(
+    samples: Path, expected: list[list[list[int]]], workers: int
+) -> None:
+    dataset = PreprocessedLSTMDataset(samples)
+    loader = DataLoader(dataset, batch_size=8, num_workers=workers)
+    for epoch in (2, 0, 0):
+        dataset.set_epoch(epoch)
+        assert places_of(loader) == expected[epoch]
+    assert places_of(loader) == expected[1]
+
+
+def test_workers_that_persist_go_through_the_same_epochs(
+    samples: Path, expected: list[list[list[int]]]
+) -> None:
+    dataset = PreprocessedLSTMDataset(samples)
+    loader = DataLoader(dataset, batch_size=8, num_workers=2, persistent_workers=True)
+    assert [places_of(loader) for _ in range(3)] == expected
+    dataset.set_epoch(1)
+    assert places_of(loader) == expected[1]
+    next(iter(loader))  # broken off: an epoch all the same
+    dataset.set_epoch(0)
+    assert places_of(loader) == expected[0]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_breaking_off_begins_the_next_epoch(
+    samples: Path, expected: list[list[list[int]]], workers: int
+) -> None:
+    loader = DataLoader(PreprocessedLSTMDataset(samples), batch_size=8, num_workers=workers)
+    assert next(iter(loader))["index"].tolist() == expected[0][0]
+    assert places_of(loader) == expected[1]
+
+
+def slow_first_worker(worker: int) -> None:
+    """The others are then ready before the first has said which epoch it is."""
+    if worker == 0:
+        time.sleep(0.2)
+
+
+def test_seeding_pytorch_alike_before_each_epoch_loses_nothing(
+    samples: Path, expected: list[list[list[int]]]
+) -> None:
+    dataset = PreprocessedLSTMDataset(samples)
+    for epoch in range(2):
+        torch.manual_seed(42)
+        loader = DataLoader(dataset, batch_size=8, num_workers=2, worker_init_fn=slow_first_worker)
+        assert places_of(loader) == expected[epoch]
+
+
+def test_the_seed_decides(samples: Path, expected: list[list[list[int]]]) -> None:
+    again = DataLoader(PreprocessedLSTMDataset(samples, seed=0), batch_size=8)
+    other = DataLoader(PreprocessedLSTMDataset(samples, seed=1), batch_size=8)
+    assert places_of(again) == expected[0] != places_of(other)
+
+
+@pytest.mark.parametrize("workers", [0, 3])
+def test_without_a_buffer_samples_come_as_they_lie(samples: Path, workers: int) -> None:
+    dataset = PreprocessedLSTMDataset(samples, shuffle_buffer_size=0)
+    loader = DataLoader(dataset, batch_size=8, num_workers=workers)
+    for _ in range(2):
+        assert flat(places_of(loader)) == EVERY
+
+
+def test_a_small_buffer_mixes_shard_after_shard(samples: Path) -> None:
+    dataset = PreprocessedLSTMDataset(samples, shuffle_buffer_size=4)
+    order = [int(sample["index"]) for sample in dataset]
+    assert sorted(order) == EVERY
+    assert order != EVERY
+    for first in range(0, COUNT, 21):  # the edges of a shard mix with their neighbours
+        assert len({place // 21 for place in order[first + 4 : first + 17]}) == 1
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", [PreprocessedLSTMDataset, PreprocessedGNNDataset])
+def test_without_batches(samples: Path, kind: Callable[..., Any], workers: int) -> None:
+    one_by_one = list(kind(samples))
+    loader = DataLoader(kind(samples), batch_size=None, num_workers=workers)
+    if kind is PreprocessedGNNDataset:
+        assert [sample.index for sample in loader] == [sample.index for sample in one_by_one]
+    else:
+        assert_same_batches(list(loader), one_by_one)
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_drop_last_drops_only_the_rest(samples: Path, workers: int) -> None:
+    whole = places_of(DataLoader(PreprocessedLSTMDataset(samples), batch_size=8))
+    dataset = PreprocessedLSTMDataset(samples)
+    loader = DataLoader(dataset, batch_size=8, num_workers=workers, drop_last=True)
+    assert places_of(loader) == whole[:-1]
+    assert len(loader) == 13
+
+
+class Wrapped(IterableDataset[Any]):
+    """A user's own data set around one of clew's: PyTorch's batch size is out of sight."""
+
+    def __init__(self, inner: PreprocessedLSTMDataset) -> None:
+        self.inner = inner
+
+    def __iter__(self) -> Iterator[Any]:
+        for sample in self.inner:
+            yield {**sample, "worker": torch.utils.data.get_worker_info().id}
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_where_the_batch_size_is_unknown_workers_share_out_the_shards(
+    samples: Path, workers: int
+) -> None:
+    loader = DataLoader(
+        Wrapped(PreprocessedLSTMDataset(samples)), batch_size=8, num_workers=workers
+    )
+    for _ in range(2):
+        pairs = [
+            (place, worker)
+            for batch in loader
+            for place, worker in zip(batch["index"].tolist(), batch["worker"].tolist(), strict=True)
+        ]
+        assert sorted(place for place, _ in pairs) == EVERY
+        shards_of_workers = {(place // 21, worker) for place, worker in pairs}
+        assert len(shards_of_workers) == 5
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_ranks_together_see_the_batches_of_one_process(samples: Path, workers: int) -> None:
+    whole = places_of(DataLoader(PreprocessedLSTMDataset(samples), batch_size=16))
+    ranks = [PreprocessedLSTMDataset(samples, rank=Rank(number=n, count=2)) for n in (0, 1)]
+    parts = [places_of(DataLoader(d, batch_size=8, num_workers=workers)) for d in ranks]
+    joined = [first + second for first, second in zip(*parts, strict=True)]
+    assert [sorted(batch) for batch in joined] == [sorted(batch) for batch in whole]
+    assert sorted(flat(joined)) == EVERY
+    assert [len(dataset) for dataset in ranks] == [52, 53]
+
+
+def test_a_split_alone(samples: Path) -> None:
+    parts = [
+        PreprocessedLSTMDataset(samples, split=split) for split in ("train", "validation", "test")
+    ]
+    batches = [batch for part in parts for batch in DataLoader(part, batch_size=8)]
+    questions = [question for batch in batches for question in batch["question_id"]]
+    assert len(questions) == len(set(questions)) == sum(map(len, parts)) == COUNT
+    assert [len(part) > 0 for part in parts] == [True, True, True]
+
+
+@pytest.mark.slow
+def test_workers_that_are_spawned(samples: Path, expected: list[list[list[int]]]) -> None:
+    loader = DataLoader(
+        PreprocessedLSTMDataset(samples),
+        batch_size=8,
+        num_workers=2,
+        multiprocessing_context="spawn",
+        persistent_workers=True,
+    )
+    assert [places_of(loader) for _ in range(2)] == expected[:2]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"shuffle_buffer_size": -1}, "shuffle_buffer_size is -1: give 0 or more"),
+        ({"max_cache_batches": 0}, "max_cache_batches is 0: give 1 or more"),
+        ({"seed": -1}, "seed is -1: give 0 or more"),
+        ({"split": "dev"}, 'split is "dev": choose one of train, validation, test'),
+    ],
+)
+def test_wrong_use(samples: Path, options: dict[str, Any], says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        PreprocessedLSTMDataset(samples, **options)

@@ -1,0 +1,122 @@
+"""AUROC with its interval and its differences: right by other means, and right often enough."""
+
+import numpy as np
+import pytest
+from sklearn.metrics import roc_auc_score
+
+from clew.errors import InputError
+from clew.metrics import (
+    auroc,
+    bootstrap_auroc,
+    bootstrap_aurocs,
+    compare_paired,
+    draw_resamples,
+)
+from tests.metrics.scores import draw_scores, draw_tied
+
+
+@pytest.mark.parametrize("draw", [draw_scores, draw_tied])
+def test_auroc_is_that_of_scikit_learn(draw) -> None:
+    for seed in range(5):
+        labels, scores = draw(seed=seed)
+        assert auroc(labels, scores) == pytest.approx(roc_auc_score(labels, scores), abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("labels", "scores", "expected"),
+    [
+        ([0, 1], [1, 2], 1.0),
+        ([0, 1], [2, 1], 0.0),
+        ([0, 1, 0, 1], [5, 5, 5, 5], 0.5),
+        ([0, 0, 1, 1], [1, 2, 2, 3], 3.5 / 4),  # one of four pairs is equal
+        ([0, 0, 1, 1], [-1e300, 1e-300, 2e-300, 1e300], 1.0),
+    ],
+)
+def test_auroc_by_hand(labels: list[int], scores: list[float], expected: float) -> None:
+    assert auroc(np.array(labels), np.array(scores)) == expected
+
+
+def test_a_resample_is_the_drawn_answers() -> None:
+    labels, scores = draw_tied(60)
+    counts = draw_resamples(labels, resamples=50, seed=3)
+    found = bootstrap_aurocs(labels, scores, counts)
+    for row, value in zip(counts, found, strict=True):
+        drawn = np.repeat(np.arange(len(labels)), row)
+        assert value == pytest.approx(roc_auc_score(labels[drawn], scores[drawn]), abs=1e-12)
+
+
+def test_every_resample_has_as_many_of_each_class() -> None:
+    labels = np.array([1] + 40 * [0])
+    counts = draw_resamples(labels, resamples=200)
+    assert (counts[:, labels == 1].sum(axis=1) == 1).all()
+    assert (counts[:, labels == 0].sum(axis=1) == 40).all()
+    assert np.array_equal(counts, draw_resamples(labels, resamples=200))
+    assert not np.array_equal(counts, draw_resamples(labels, resamples=200, seed=1))
+
+
+def test_many_answers_are_resampled_in_blocks() -> None:
+    labels, scores = draw_scores(5000)
+    counts = draw_resamples(labels, resamples=1000)
+    found = bootstrap_aurocs(labels, scores, counts)
+    assert found[-1] == bootstrap_aurocs(labels, scores, counts[-1:])[0]
+    assert found.mean() == pytest.approx(auroc(labels, scores), abs=1e-3)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.3])
+def test_the_interval_covers_the_true_auroc(share: float) -> None:
+    covered = 0
+    for seed in range(300):
+        labels, scores = draw_scores(200, auroc=0.8, share=share, seed=seed)
+        low, high = bootstrap_auroc(labels, scores, seed=seed)
+        covered += low <= 0.8 <= high
+    assert 0.92 <= covered / 300 <= 0.98
+
+
+def test_a_narrower_level_lies_within() -> None:
+    labels, scores = draw_scores()
+    low, high = bootstrap_auroc(labels, scores, level=0.95)
+    inner = bootstrap_auroc(labels, scores, level=0.5)
+    assert low < inner[0] < auroc(labels, scores) < inner[1] < high
+
+
+def test_equal_methods_do_not_differ() -> None:
+    labels, scores = draw_tied()
+    found = compare_paired(labels, scores, 3 * scores + 7)
+    assert (found.difference, found.low, found.high, found.p_value) == (0, 0, 0, 1)
+
+
+def test_a_real_difference_is_found_and_has_a_sign() -> None:
+    labels, scores = draw_scores(600, auroc=0.9)
+    noisy = scores + 2 * np.random.default_rng(1).standard_normal(600)
+    better, worse = compare_paired(labels, scores, noisy), compare_paired(labels, noisy, scores)
+    assert 0 < better.low < better.difference < better.high
+    assert better.p_value == worse.p_value == pytest.approx(2 / 1001)  # never 0
+    assert worse.difference == -better.difference
+    assert better.difference == auroc(labels, scores) - auroc(labels, noisy)
+
+
+def test_pairs_are_told_apart_where_intervals_overlap() -> None:
+    """What both methods find hard moves both: that is why the resamples are shared."""
+    labels, scores = draw_scores(300, auroc=0.8)
+    nearly = scores + 0.5 * np.random.default_rng(0).standard_normal(300)
+    assert bootstrap_auroc(labels, nearly)[1] > bootstrap_auroc(labels, scores)[0]
+    assert compare_paired(labels, scores, nearly).p_value < 0.05
+
+
+def test_equally_good_methods_rarely_seem_to_differ() -> None:
+    random, seeming = np.random.default_rng(2), 0
+    for seed in range(200):
+        labels, shared = draw_scores(150, seed=seed)
+        first, second = shared + random.standard_normal((2, 150))
+        seeming += compare_paired(labels, first, second, resamples=400, seed=seed).p_value < 0.05
+    assert 0.01 <= seeming / 200 <= 0.09
+
+
+def test_wrong_use_is_named() -> None:
+    labels, scores = draw_scores(20)
+    with pytest.raises(InputError, match="resamples is 0: give at least 1"):
+        draw_resamples(labels, resamples=0)
+    with pytest.raises(InputError, match="level is 95: give a share between 0 and 1"):
+        bootstrap_auroc(labels, scores, level=95)
+    with pytest.raises(InputError, match="draw them with draw_resamples from the same labels"):
+        bootstrap_aurocs(labels, scores, draw_resamples(labels)[:, :10])

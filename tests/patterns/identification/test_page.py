@@ -1,0 +1,101 @@
+"""identified.html and the contact sheets: whole, safe, and working in a real browser."""
+
+import re
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from clew.patterns.identification.config import IdentifyConfig
+from clew.patterns.identification.page import tell_counts
+from clew.patterns.identification.results import Identified
+from clew.patterns.identification.run import IdentifyResult, identify_photos
+from clew.patterns.identification.sheets import ContactSheets
+from clew.patterns.trained.model import PatternModel
+from tests.hallucination.comparison.report.test_browser import CHROMIUM, open_page
+from tests.patterns.identification.making import draw_doubtful, make_folder
+
+# What a person would do: type part of a name, look what is left, take it back.
+ACTIONS = """
+<script>
+  const left = () => [...document.querySelectorAll("figure")].filter((one) => !one.hidden).length;
+  const type = (text) => { field.value = text; field.dispatchEvent(new Event("input")); };
+  const all = left();
+  type("DÍA 1  azul");
+  const one = left();
+  const sections = document.querySelectorAll("main section:not([hidden])").length;
+  type("");
+  const wide = document.documentElement.scrollWidth <= innerWidth;
+  document.body.dataset.outcome = [all, one, sections, left(), wide].join(" ");
+</script>
+"""
+
+
+@pytest.fixture
+def result(tmp_path: Path, colours: PatternModel) -> IdentifyResult:
+    photos = make_folder(tmp_path / "fotos ñ <script>alert(1)")
+    draw_doubtful(photos / "mixed.png")
+    config = IdentifyConfig(
+        photos=photos, model=colours.folder, output_dir=tmp_path / "out", threshold=0.9
+    )
+    return identify_photos(config, model=colours)
+
+
+def test_the_page_holds_all_it_needs_and_no_markup_of_others(result: IdentifyResult) -> None:
+    page = result.page.read_text(encoding="utf-8")
+    assert page.count("<figure") == 11 and page.count("data:image/jpeg;base64,") == 11
+    assert "<script>alert" not in page and "foto 0 &lt;b&gt;&amp;amp;.png" in page
+    assert not re.search(r"""(?:src|href)=["']?(?:https?:)?//""", page)
+    assert "the file is empty (0 bytes)" in page
+    ids = set(re.findall(r'<section class="[a-z]+" id="([^"]+)"', page))
+    assert set(re.findall(r'href="#([^"]+)"', page)) <= ids
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium here: install the package chromium")
+@pytest.mark.parametrize("width", [1200, 420])
+def test_it_opens_without_a_complaint_and_finds_photos(result: IdentifyResult, width: int) -> None:
+    text = result.page.read_text(encoding="utf-8").replace("</body>", f"{ACTIONS}</body>")
+    result.page.write_text(text, encoding="utf-8")
+    document, complaints = open_page(result.page, f"--window-size={width},900")
+    outcome = re.search(r'data-outcome="([^"]*)"', document)
+    assert complaints == "" and outcome is not None
+    # The list of faulty files stays: it is no section of photos.
+    assert outcome[1] == "11 1 2 11 true"
+
+
+def test_small_sheets_are_narrow_and_long_texts_are_cut(tmp_path: Path) -> None:
+    photo = Identified(
+        name=f"{'x' * 300} 鳥 \udce9.jpg",
+        path=tmp_path / "a",
+        best=((f"{'class ' * 50}\n", 0.0),),
+        doubtful=True,
+    )
+    sheets = ContactSheets(tmp_path, title="t" * 500, photos=65)
+    for _ in range(65):
+        sheets.add(photo, Image.new("RGB", (3, 500)))
+    sheets.end()
+    first, second = (
+        _sides(tmp_path / name) for name in ("contact_sheet.jpg", "contact_sheet_2.jpg")
+    )
+    assert first[0] == second[0] and first[1] > 2 * second[1]
+
+
+def _sides(path: Path) -> tuple[int, int]:
+    with Image.open(path) as image:
+        return image.size
+
+
+@pytest.mark.parametrize(
+    ("counts", "text"),
+    [
+        ((5, 5, 0, 0), "5 photos identified, none doubtful"),
+        ((1, 1, 0, 0), "1 photo identified, not doubtful"),
+        ((1204, 1200, 3, 1), "1,200 of 1,203 photos identified, 3 doubtful, 1 cannot be read"),
+        ((2, 0, 0, 2), "None of 2 photos can be read"),
+        ((1, 0, 0, 1), "The photo cannot be read"),
+    ],
+)
+def test_the_headline(counts: tuple[int, ...], text: str) -> None:
+    names = ("photos", "identified", "doubtful", "faulty")
+    assert tell_counts(dict(zip(names, counts, strict=True))) == text

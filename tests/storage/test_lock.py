@@ -1,0 +1,94 @@
+"""Two processes never write the same shard, and a dead one never stands in the way."""
+
+import multiprocessing
+import os
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+
+from clew.errors import InputError, StoreLockedError
+from clew.storage import Part, writer_lock
+
+
+def hold_lock(store: Path, index: int, count: int, pipe: Connection) -> None:
+    with writer_lock(store, Part(index=index, count=count)):
+        pipe.send("held")
+        pipe.recv()
+
+
+class OtherWriter:
+    """A real process that holds the lock of a part until it is told to end, or killed."""
+
+    def __init__(self, store: Path, index: int = 1, count: int = 1) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self.process = context.Process(target=hold_lock, args=(store, index, count, theirs))
+        self.process.start()
+        assert self._pipe.recv() == "held"
+
+    def __enter__(self) -> "OtherWriter":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.is_alive():
+            self._pipe.send("end")
+        self.process.join()
+
+
+def test_a_second_writer_is_refused_and_told_who_writes(tmp_path: Path) -> None:
+    with (
+        OtherWriter(tmp_path) as other,
+        pytest.raises(StoreLockedError, match=f"process {other.process.pid} on "),
+        writer_lock(tmp_path, Part()),
+    ):
+        pass
+
+
+def test_the_lock_is_free_again_afterwards(tmp_path: Path) -> None:
+    for _ in range(2):
+        with writer_lock(tmp_path, Part()):
+            pass
+
+
+def test_parts_of_the_same_division_work_side_by_side(tmp_path: Path) -> None:
+    with OtherWriter(tmp_path, 1, 2), writer_lock(tmp_path, Part(index=2, count=2)):
+        pass
+
+
+def test_another_division_into_parts_is_refused(tmp_path: Path) -> None:
+    message = r"same number of parts \(this one asked for part 2/3\)"
+    with (
+        OtherWriter(tmp_path, 1, 2),
+        pytest.raises(StoreLockedError, match=message),
+        writer_lock(tmp_path, Part(index=2, count=3)),
+    ):
+        pass
+
+
+def test_a_killed_writer_does_not_block(tmp_path: Path) -> None:
+    with OtherWriter(tmp_path) as other:
+        other.process.kill()
+        other.process.join()
+        with writer_lock(tmp_path, Part()):
+            owner = (tmp_path / ".writer-1-of-1.json").read_text()
+            assert f'"pid": {os.getpid()}' in owner
+
+
+def test_parts_share_out_every_batch_once() -> None:
+    parts = [Part.parse(f"{i}/3") for i in (1, 2, 3)]
+    owners = [[p.index for p in parts if p.owns(number)] for number in range(6)]
+    assert owners == [[1], [2], [3], [1], [2], [3]]
+    assert str(parts[1]) == "2/3"
+
+
+@pytest.mark.parametrize("text", ["", "2", "a/b", "1/2/3", "-1/2", "1 of 2", "1.0/2"])
+def test_a_part_that_is_not_written_as_i_of_n(text: str) -> None:
+    with pytest.raises(InputError, match=r"not of the form I/N, for example --part 2/8"):
+        Part.parse(text)
+
+
+@pytest.mark.parametrize("text", ["0/3", "4/3", "1/0"])
+def test_a_part_that_does_not_exist(text: str) -> None:
+    with pytest.raises(InputError, match=rf"--part {text} makes no sense: .* from 1 to N"):
+        Part.parse(text)

@@ -1,5 +1,6 @@
 """Stores for tests: settings for tiny captures, small stores without a model, compare, damage."""
 
+import resource
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -166,3 +167,14 @@ def _as_bytes(value: pa.Scalar) -> bytes:
     if pa.types.is_string(array.type):
         return "\0".join(array.to_pylist()).encode()
     return array.to_numpy(zero_copy_only=False).tobytes()
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """A limit on the size of files stands for the end of the disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -19,7 +19,7 @@ ALLOWED: dict[str, set[str]] = {
     "metrics": set(),
     "pages": set(),
     "loading": {"storage"},
-    "engine": {"metrics"},
+    "engine": {"metrics", "storage"},
     "hallucination": {"storage", "metrics", "pages", "loading", "engine"},
     "patterns": {"storage", "metrics", "pages", "loading", "engine"},
     "datasets": {"loading", "hallucination"},

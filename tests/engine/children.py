@@ -10,7 +10,7 @@ from typing import Any
 
 from safetensors import safe_open
 
-from clew.engine import files
+from clew.storage import writing
 
 _DEADLINE_SECONDS = 60.0
 _context = multiprocessing.get_context("fork")
@@ -42,7 +42,7 @@ def wait_until(condition: Callable[[], bool], child: Any) -> None:
 
 def kill_at_rename(number: int, *, before: bool, run: Callable[[], Any]) -> None:
     """In the child: dies right before or after it puts its `number`-th file in place."""
-    put_in_place, count = files._put_in_place, iter(range(1, 1_000_000))
+    put_in_place, count = writing.put_in_place, iter(range(1, 1_000_000))
 
     def put_or_die(part: Path, path: Path) -> None:
         last = next(count) == number
@@ -51,7 +51,7 @@ def kill_at_rename(number: int, *, before: bool, run: Callable[[], Any]) -> None
         if last:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    files._put_in_place = put_or_die
+    writing.put_in_place = put_or_die
     run()
 
 

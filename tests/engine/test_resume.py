@@ -80,7 +80,7 @@ def test_killed_at_every_write(tmp_path: Path, before: bool) -> None:
             break
         short(folder)
         assert_same_run(folder, tmp_path / "unbroken")
-        assert not list(folder.glob("*.part")) and not (folder / "best.next.safetensors").exists()
+        assert not list(folder.glob("*.tmp")) and not (folder / "best.next.safetensors").exists()
     assert number > 9
 
 

@@ -1,8 +1,5 @@
 """A shard appears whole or not at all, and a broken attempt loses only its torn end."""
 
-import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -10,7 +7,7 @@ import pytest
 from clew.errors import DiskFullError
 from clew.storage import ShardReader, ShardWriter, read_intact_batches
 from clew.storage.hashing import checksum_batch, hash_file, hash_text
-from tests.stores import SCHEMA, flip_byte, make_rows, read_rows, write_groups
+from tests.stores import SCHEMA, flip_byte, largest_file, make_rows, read_rows, write_groups
 
 WHOLE = {row["global_example_id"]: row for row in make_rows(range(12)).to_pylist()}
 GROUPS = [set(range(0, 4)), set(range(4, 8)), set(range(8, 12))]
@@ -155,16 +152,6 @@ def test_a_disk_that_is_full_when_a_shard_is_closed_is_told_too(tmp_path: Path) 
             writer.finish()
         writer.abandon()
     assert not writer.path.exists()
-
-
-@contextmanager
-def largest_file(size: int) -> Iterator[None]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_a_column_is_read_by_its_name(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from clew.engine.files import write_bytes
+from clew.storage.writing import replace_file
 
 # Apart for people who see few colours, and in print.
 _TRAIN, _VALIDATION, _BEST = "#0072B2", "#D55E00", "#555555"
@@ -39,7 +39,7 @@ def draw_curves(
         _label(axes, name, epochs=len(history))
     image = io.BytesIO()
     FigureCanvasAgg(figure).print_png(image)
-    write_bytes(path, image.getvalue())
+    replace_file(path, image.getvalue())
 
 
 def _draw(

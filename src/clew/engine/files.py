@@ -1,7 +1,6 @@
-"""Files that are whole or not there: written beside their place, flushed to the disk, renamed."""
+"""Model files: tensors with a header that describes them, and JSON beside them."""
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,44 +10,26 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from clew.errors import StoreError
+from clew.storage.writing import replace_file, replacing
 
 _HEADER = "clew"
 
 
-def _usual_mode() -> int:
-    """What other files get: safetensors would keep its own from everybody else."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return 0o666 & ~mask
-
-
-def write_text(path: Path, text: str) -> None:
-    write_bytes(path, text.encode())
-
-
-def write_bytes(path: Path, content: bytes) -> None:
-    part = path.with_name(path.name + ".part")
-    part.write_bytes(content)
-    _put_in_place(part, path)
-
-
 def write_json(path: Path, value: Any) -> None:
-    write_text(path, json.dumps(value, indent=1) + "\n")
+    replace_file(path, f"{json.dumps(value, indent=1)}\n".encode())
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
     """A safetensors file whose header bears `about` as JSON; raises StoreError when the disk is
     full."""
-    part = path.with_name(path.name + ".part")
     try:
-        save_file(_apart(tensors), part, metadata={_HEADER: json.dumps(about)})
+        with replacing(path) as file:
+            save_file(_apart(tensors), file.name, metadata={_HEADER: json.dumps(about)})
     except SafetensorError as error:  # it hides what the system says of a full disk
-        part.unlink(missing_ok=True)
         raise StoreError(
             f'"{path}" cannot be written ({error}): make room on the disk, then give the same '
             f"command again. What was written before is kept."
         ) from error
-    _put_in_place(part, path)
 
 
 def read_about(path: Path) -> dict[str, Any]:
@@ -85,15 +66,3 @@ def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         apart[name] = value if whole and place not in seen else value.clone()
         seen.add(place)
     return apart
-
-
-def _put_in_place(part: Path, path: Path) -> None:
-    part.chmod(_usual_mode())
-    with part.open("rb") as file:
-        os.fsync(file.fileno())
-    part.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

@@ -6,6 +6,7 @@ from pathlib import Path
 from clew.engine.checkpoint import BEST, LAST, NEXT_BEST
 from clew.engine.result import RESULT
 from clew.errors import InputError
+from clew.storage.writing import remove_temporaries
 
 CURVES = "curves.png"
 # What a network's training leaves; anything else in its folder is somebody else's.
@@ -25,6 +26,6 @@ def make_folder(folder: Path) -> None:
 def clear_run(folder: Path, *more: str) -> None:
     """Take away what an earlier run wrote into a network's folder, and `more` files of its own."""
     for name in (*_LEFT_BEHIND, *more):
-        for path in (folder / name, folder / f"{name}.part"):
-            path.unlink(missing_ok=True)
+        (folder / name).unlink(missing_ok=True)
+    remove_temporaries(folder)
     shutil.rmtree(folder / "tensorboard", ignore_errors=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 from tensorboardX import SummaryWriter
 
-from clew.engine.files import write_text
+from clew.storage.writing import replace_file
 
 Row = dict[str, Any]
 _EVENTS = "events.out.tfevents.*"
@@ -24,7 +24,7 @@ class Logs:
             left_over.unlink()
         self._board = SummaryWriter(str(board))
         self._columns: tuple[str, ...] = ()
-        write_text(self._csv, "".join(map(self._lines, history)))
+        replace_file(self._csv, "".join(map(self._lines, history)).encode())
         for row in history:
             self._show(row)
 

@@ -29,6 +29,7 @@ from clew.engine.sources import Source
 from clew.engine.state import RunState
 from clew.engine.validation import score
 from clew.errors import InputError, StoreError, StoreLockedError
+from clew.storage.writing import remove_temporaries
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -71,8 +72,10 @@ def fit(
     limit_threads(max(1, look_at_machine().cores // count_processes()))
     with only_one(task.folder):
         about = task.find_saved()
-        if about is None and is_first_process():
-            (task.folder / RESULT).unlink(missing_ok=True)  # its run is gone
+        if is_first_process():
+            remove_temporaries(task.folder)
+            if about is None:
+                (task.folder / RESULT).unlink(missing_ok=True)  # its run is gone
         fabric, plan = task.plan(about)
         if about is not None and (task.folder / RESULT).exists():
             return task.load_result(fabric)

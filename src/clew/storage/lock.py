@@ -13,8 +13,8 @@ from pathlib import Path
 import filelock
 
 from clew.errors import InputError, StoreLockedError
-from clew.storage.disk import disk_errors
 from clew.storage.manifest import manifest_lock
+from clew.storage.writing import replace_file
 
 _LOCK_NAME = re.compile(r"\.writer-(\d+)-of-(\d+)\.lock$")
 
@@ -68,8 +68,7 @@ def writer_lock(store: Path, part: Part) -> Iterator[None]:
             if match and (int(match[2]) != part.count or other == path):
                 _refuse_if_held(other, part)
         lock.acquire()
-        with disk_errors(store):
-            _owner_file(path).write_text(_describe_owner())
+        replace_file(_owner_file(path), _describe_owner().encode())
     try:
         yield
     finally:

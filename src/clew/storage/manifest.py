@@ -1,7 +1,6 @@
 """manifest.json: what a store is, how it was made, and which shards are finished."""
 
 import json
-import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -12,7 +11,7 @@ import filelock
 import pyarrow as pa
 
 from clew.errors import OtherVersionError, StoreError
-from clew.storage.disk import disk_errors
+from clew.storage.writing import replace_file
 
 MANIFEST_NAME = "manifest.json"
 FORMAT = "clew-store"
@@ -142,7 +141,7 @@ def _is_count(value: Any) -> bool:
 
 def write_manifest(store: Path, manifest: Manifest) -> None:
     """Replace the manifest in one step: readers see the old one or the new one, never half."""
-    write_file_atomically(
+    replace_file(
         store / MANIFEST_NAME,
         (json.dumps(asdict(manifest), indent=1, ensure_ascii=False) + "\n").encode(),
     )
@@ -159,30 +158,6 @@ def update_manifest(store: Path, change: Callable[[Manifest], Manifest]) -> Mani
 def manifest_lock(store: Path) -> filelock.BaseFileLock:
     """The lock held for the short moment of a manifest change."""
     return filelock.FileLock(store / ".manifest.lock")
-
-
-def write_file_atomically(path: Path, content: bytes) -> None:
-    """Write beside, sync, rename; the folder is synced too so that the name survives a crash."""
-    part = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    with disk_errors(path.parent):
-        try:
-            with part.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            part.replace(path)
-        except OSError:
-            part.unlink(missing_ok=True)
-            raise
-        sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _explain_missing(store: Path) -> str:

@@ -17,7 +17,8 @@ import pyarrow as pa
 
 from clew.storage.disk import disk_errors
 from clew.storage.hashing import checksum_batch
-from clew.storage.manifest import ShardEntry, shard_name, sync_folder
+from clew.storage.manifest import ShardEntry, shard_name
+from clew.storage.writing import create_file, is_leftover, put_in_place
 
 CHECKSUM_KEY = b"crc32"
 _MAGIC_BYTES = 8
@@ -64,8 +65,7 @@ class ShardWriter:
             self._ipc.close()
             self._sink.sync()
             self._sink.close()
-            self._part.replace(self.path)
-            sync_folder(self.path.parent)
+            put_in_place(self._part, self.path)
         return ShardEntry(
             batch_number=self.batch_number,
             file=self.path.name,
@@ -80,8 +80,10 @@ class ShardWriter:
             self._sink.close()
 
     def _set_old_rows_aside(self) -> None:
-        if self._part.exists() and not self._aside.exists():
-            self._part.replace(self._aside)
+        safe = is_leftover(self._aside)
+        if is_leftover(self._part):
+            # Unlinked, not truncated: it may be a second name of another file.
+            self._part.unlink() if safe else self._part.replace(self._aside)
 
     def _take_over_old_rows(self) -> None:
         for old in (self.path, self._aside):
@@ -139,7 +141,7 @@ class _HashingFile:
     """A file that knows the SHA-256 and the length of what went through it."""
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("wb", buffering=1 << 20)
+        self._file = create_file(path)
         self._digest = hashlib.sha256()
         # Hashing and writing take about as long as each other: large pieces do both at once.
         self._hasher = ThreadPoolExecutor(max_workers=1, thread_name_prefix="clew-hash")

@@ -13,7 +13,7 @@ from clew.patterns.library import PatternSet
 from clew.patterns.review import Review
 from clew.patterns.review.notes import Notes
 from clew.patterns.review.shelf import Shelf
-from clew.storage.manifest import write_file_atomically
+from clew.storage.writing import replace_file
 from tests.patterns.review.making import NAMES, list_photos, reviewing
 
 FIRST = ["cat/first.png", "dog/first.png", "fox/first.png"]
@@ -106,10 +106,10 @@ def test_notes_that_cannot_be_written_change_nothing(
         writes += 1
         if writes == 2:
             raise DiskFullError("the disk is full")
-        write_file_atomically(path, content)
+        replace_file(path, content)
 
     with reviewing(animals, moves=True) as review:
-        monkeypatch.setattr("clew.patterns.review.notes.write_file_atomically", full_at_the_second)
+        monkeypatch.setattr("clew.patterns.review.notes.replace_file", full_at_the_second)
         with pytest.raises(DiskFullError):
             review.approve()
         assert _is_untouched(review, animals, photos)

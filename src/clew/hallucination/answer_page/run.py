@@ -12,7 +12,7 @@ from clew.hallucination.answer_page.picture import Picture
 from clew.hallucination.answer_page.store import find_answer, open_traces
 from clew.hallucination.answer_page.tokens import read_token_texts
 from clew.hallucination.traces import Trace, TraceBatchLoader
-from clew.storage.manifest import write_file_atomically
+from clew.storage.writing import replace_file
 
 GENERATOR = "clew show"
 NOBODY = "none"
@@ -59,7 +59,7 @@ def show_answer(config: ShowConfig) -> ShowResult:
     picture = _gather(config, loader, trace)
     for path in paths:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_file_atomically(path, _WRITERS[path.suffix.lower()](picture))
+        replace_file(path, _WRITERS[path.suffix.lower()](picture))
     return ShowResult(picture=picture, paths=tuple(paths))
 
 

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from clew.errors import StoreError
-from clew.storage.manifest import write_file_atomically
+from clew.storage.writing import replace_file
 
 BASIS_NAME = "basis.arrow"
 
@@ -95,7 +95,7 @@ def save_basis(store: Path, basis: Basis) -> None:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
-    write_file_atomically(store / BASIS_NAME, sink.getvalue().to_pybytes())
+    replace_file(store / BASIS_NAME, sink.getvalue().to_pybytes())
 
 
 def load_basis(store: Path) -> Basis:

@@ -14,7 +14,7 @@ from clew.engine.versions import read_versions
 from clew.hallucination.comparison.rows import Labels, Measured
 from clew.hallucination.comparison.stores import Store
 from clew.hallucination.detectors.training.results import LIBRARY, RESULTS_FILE
-from clew.storage.manifest import write_file_atomically
+from clew.storage.writing import replace_file
 
 SCORES_FILE, CSV_FILE, LATEX_FILE, TRANSFER_FILE = (
     "scores.arrow",
@@ -27,7 +27,7 @@ _SHOWN_ANSWERS = 3
 
 
 def write_text(path: Path, text: str) -> None:
-    write_file_atomically(path, text.encode())
+    replace_file(path, text.encode())
 
 
 def write_results(folder: Path, content: Mapping[str, Any]) -> None:
@@ -55,7 +55,7 @@ def write_scores(
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
-    write_file_atomically(folder / SCORES_FILE, sink.getvalue().to_pybytes())
+    replace_file(folder / SCORES_FILE, sink.getvalue().to_pybytes())
 
 
 def describe_versions() -> dict[str, str]:

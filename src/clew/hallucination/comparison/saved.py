@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from clew.errors import SettingsMismatchError, StoreError
 from clew.settings import find_differences
-from clew.storage.manifest import write_file_atomically
+from clew.storage.writing import replace_file
 
 _VALIDATION = "validation"
 
@@ -59,10 +59,10 @@ class SavedScores:
         table = _to_table(seeds)
         with pa.ipc.new_file(sink, table.schema) as writer:
             writer.write_table(table)
-        write_file_atomically(self._path(method, "arrow"), sink.getvalue().to_pybytes())
+        replace_file(self._path(method, "arrow"), sink.getvalue().to_pybytes())
         about = {"identity": identity, "seeds": [_describe(seed) for seed in seeds]}
         text = json.dumps(about, indent=1, ensure_ascii=False)
-        write_file_atomically(self._path(method, "json"), f"{text}\n".encode())
+        replace_file(self._path(method, "json"), f"{text}\n".encode())
 
     def names(self) -> list[str]:
         """The methods that are finished."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from clew.errors import InputError
 from clew.hallucination.labels.answers import Answer
 from clew.hallucination.labels.table import OWN_COLUMNS
-from clew.storage.manifest import write_file_atomically
+from clew.storage.writing import replace_file
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,7 +53,7 @@ def write_rows(path: Path, rows: Sequence[LabelledAnswer], *, overwrite: bool) -
         if not overwrite:
             raise InputError(_explain_difference(path, before, content))
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_file_atomically(path, content)
+    replace_file(path, content)
     return True
 
 

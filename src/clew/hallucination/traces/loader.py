@@ -1,11 +1,11 @@
 """TraceBatchLoader and its two helpers: the calls that scripts of the older system use."""
 
 import gzip
-import os
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +13,7 @@ import pyarrow as pa
 from clew.errors import InputError, StoreError
 from clew.hallucination.traces.trace import Trace
 from clew.storage import ShardReader, StoreReader
+from clew.storage.writing import replacing
 
 DEFAULT_TRACES_DIR = "./traces_data"
 
@@ -114,15 +115,14 @@ def extract_batch_subset(
                 f"there is no batch {index} in {traces_dir}: it has {len(loader)}, counted from 0."
             )
     path = Path(output_file)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    if path.name.endswith(".arrow"):
-        _write_arrow(loader, indices, part)
-    elif path.name.endswith((".pkl", ".pkl.gz")):
-        _write_pickle(loader, indices, part, compress=path.name.endswith(".gz"))
-    else:
+    if not path.name.endswith((".arrow", ".pkl", ".pkl.gz")):
         raise InputError(f'"{path.name}" must end in .arrow, .pkl or .pkl.gz.')
-    os.replace(part, path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as file:
+        if path.suffix == ".arrow":
+            _write_arrow(loader, indices, file)
+        else:
+            _write_pickle(loader, indices, file, compress=path.suffix == ".gz")
     return path
 
 
@@ -136,20 +136,20 @@ def _traces_in_order(reader: ShardReader) -> Iterator[Trace]:
         yield Trace(reader.record_batch(index), row)
 
 
-def _write_arrow(loader: TraceBatchLoader, indices: Sequence[int], path: Path) -> None:
+def _write_arrow(loader: TraceBatchLoader, indices: Sequence[int], sink: BinaryIO) -> None:
     readers = [loader._store.shard(index) for index in indices]
     if not readers:
         raise InputError("no batch was named: there is nothing to write.")
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, readers[0].schema) as file:
+    with pa.ipc.new_file(sink, readers[0].schema) as file:
         for reader in readers:
             for index in range(reader.num_record_batches):
                 file.write_batch(reader.record_batch(index))
 
 
 def _write_pickle(
-    loader: TraceBatchLoader, indices: Sequence[int], path: Path, *, compress: bool
+    loader: TraceBatchLoader, indices: Sequence[int], sink: BinaryIO, *, compress: bool
 ) -> None:
-    with gzip.open(path, "wb", compresslevel=1) if compress else path.open("wb") as file:
+    with gzip.open(sink, "wb", compresslevel=1) if compress else nullcontext(sink) as file:
         pickler = pickle.Pickler(file, protocol=4)
         pickler.fast = True  # no memo: it would keep every trace alive until the end
         pickler.dump(_ListOfTraces(loader, indices))

@@ -8,7 +8,7 @@ from PIL.Image import Image
 
 from clew.pages.markup import Html
 from clew.patterns.identification.config import IdentifyConfig
-from clew.patterns.identification.files import PAGE_FILE, replace_when_done, sheet_file
+from clew.patterns.identification.files import PAGE_FILE, sheet_file
 from clew.patterns.identification.page import (
     PageFacts,
     close_page,
@@ -21,6 +21,7 @@ from clew.patterns.identification.results import IDENTIFIED_FILE, Identified, re
 from clew.patterns.identification.sheets import ContactSheets
 from clew.patterns.identification.tally import Group, Tally
 from clew.patterns.identification.thumbnails import make_thumbnails
+from clew.storage.writing import replacing
 from clew.wording import counted
 
 _MOST_FAULTS = 500
@@ -43,7 +44,7 @@ def draw_results(
     )
     with (
         (config.output_dir / IDENTIFIED_FILE).open("rb") as lines,
-        replace_when_done(config.output_dir / PAGE_FILE) as page,
+        replacing(config.output_dir / PAGE_FILE) as page,
     ):
         for piece in _pieces(config, facts, tally, groups, sheets, lines):
             page.write(piece.encode("utf-8", "replace"))

@@ -1,10 +1,6 @@
 """The files of an identification: where they go by default, replaced only when they are ours."""
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
 
 from clew.errors import InputError
 from clew.patterns.identification.results import (
@@ -13,7 +9,6 @@ from clew.patterns.identification.results import (
     MADE_BY,
     read_settings,
 )
-from clew.storage.disk import disk_errors
 
 PAGE_FILE, TABLE_FILE = "identified.html", "identified.csv"
 SHEET_NAME = "contact_sheet"
@@ -80,17 +75,3 @@ def _is_ours(path: Path) -> bool:
     return MADE_BY.encode() in opening or opening.lstrip(b"\xef\xbb\xbf").startswith(
         TABLE_HEAD.encode()
     )
-
-
-@contextmanager
-def replace_when_done(path: Path) -> Iterator[IO[bytes]]:
-    """A file beside `path` that takes its place at the end; after an error nothing has changed."""
-    part = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        with disk_errors(path.parent), part.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)

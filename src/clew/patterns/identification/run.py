@@ -16,7 +16,6 @@ from clew.patterns.identification.files import (
     PAGE_FILE,
     TABLE_FILE,
     refuse_foreign,
-    replace_when_done,
 )
 from clew.patterns.identification.reporter import IdentifyReporter, LoggingReporter
 from clew.patterns.identification.results import (
@@ -31,6 +30,7 @@ from clew.patterns.identification.tally import Tally
 from clew.patterns.photos.find import PhotoFolder, find_photos
 from clew.patterns.trained.model import PatternModel, load_model
 from clew.patterns.trained.predict import Prediction, predict_photos
+from clew.storage.writing import replacing
 from clew.wording import counted
 
 _SOME = 10
@@ -154,8 +154,8 @@ def _list_all(
 ) -> None:
     """Write identified.json and identified.csv as the answers come."""
     with ExitStack() as files:
-        lines = files.enter_context(replace_when_done(config.output_dir / IDENTIFIED_FILE))
-        rows = files.enter_context(replace_when_done(config.output_dir / TABLE_FILE))
+        lines = files.enter_context(replacing(config.output_dir / IDENTIFIED_FILE))
+        rows = files.enter_context(replacing(config.output_dir / TABLE_FILE))
         writer = IdentifiedWriter(lines, config.as_settings(model.classes))
         table = TableWriter(rows)
         for photo in _identify(config, model, folder):

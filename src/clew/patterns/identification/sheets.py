@@ -4,10 +4,11 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageOps
 
-from clew.patterns.identification.files import remove_sheets, replace_when_done, sheet_file
+from clew.patterns.identification.files import remove_sheets, sheet_file
 from clew.patterns.identification.lettering import write_line
 from clew.patterns.identification.results import MADE_BY, Identified
 from clew.patterns.identification.thumbnails import THUMBNAIL_SIDE
+from clew.storage.writing import replacing
 from clew.wording import whole_percent
 
 COLUMNS, ROWS = 8, 8
@@ -103,5 +104,5 @@ class ContactSheets:
 
     def _write(self) -> None:
         number = (self._taken - 1) // (COLUMNS * ROWS)
-        with replace_when_done(self._folder / sheet_file(number)) as file:
+        with replacing(self._folder / sheet_file(number)) as file:
             self._page.save(file, "JPEG", quality=88, comment=MADE_BY.encode())

@@ -23,7 +23,7 @@ from clew.patterns.library.placing import (
 from clew.patterns.library.reporter import ImportReporter, LoggingImportReporter
 from clew.patterns.library.sources import find_sources
 from clew.patterns.library.threads import map_ahead
-from clew.storage.manifest import sync_folder
+from clew.storage.writing import sync_folder
 
 _COPYING = 8  # photos copied side by side
 

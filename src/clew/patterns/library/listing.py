@@ -6,7 +6,7 @@ from pathlib import Path
 
 from clew.patterns.library.journal import Journal, Source
 from clew.patterns.photos.photo import natural_order
-from clew.storage.manifest import write_file_atomically
+from clew.storage.writing import replace_file
 
 LISTING = "import.csv"
 _COLUMNS = ("file", "class", "result", "kind", "reason", "photo")
@@ -23,7 +23,7 @@ def write_listing(folder: Path, journal: Journal) -> Path:
     writer.writerows(map(_row, decided))
     path = folder / LISTING
     # A name that is no text comes out as the bytes it has on the disk.
-    write_file_atomically(path, text.getvalue().encode("utf-8", "surrogateescape"))
+    replace_file(path, text.getvalue().encode("utf-8", "surrogateescape"))
     return path
 
 

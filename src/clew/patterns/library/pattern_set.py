@@ -23,7 +23,7 @@ from clew.patterns.library.runs import (
 from clew.patterns.photos.find import find_classes
 from clew.patterns.photos.photo import Photo
 from clew.patterns.photos.walk import walk
-from clew.storage.manifest import write_file_atomically
+from clew.storage.writing import replace_file
 from clew.version import __version__
 
 logger = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ class PatternSet:
         _make(folder / "photos")
         about = {"format": _FORMAT, "version": 1, "name": name, "created": _now()}
         text = json.dumps(about | {"clew": __version__}, indent=1, ensure_ascii=False) + "\n"
-        write_file_atomically(folder / SET_FILE, text.encode())
+        replace_file(folder / SET_FILE, text.encode())
         return cls(name=name, folder=folder)
 
     @classmethod

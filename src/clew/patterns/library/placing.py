@@ -14,7 +14,7 @@ import psutil
 
 from clew.errors import DiskFullError
 from clew.patterns.library.names import safe_file_name
-from clew.storage.manifest import sync_folder
+from clew.storage.writing import sync_folder
 from clew.wording import bytes_text
 
 logger = logging.getLogger(__name__)

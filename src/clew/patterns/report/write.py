@@ -9,7 +9,7 @@ from clew.patterns.report.pictures import Looking
 from clew.patterns.report.run import Run, read_run
 from clew.patterns.trained.gradcam import check_maps
 from clew.patterns.trained.model import load_model
-from clew.storage.manifest import write_file_atomically
+from clew.storage.writing import replace_file
 
 REPORT_FILE = "report.html"
 
@@ -24,7 +24,7 @@ def write_report(folder: Path, *, device: str | None = None) -> Path:
     page = make_page(run, _load(run, device))
     path = run.folder / REPORT_FILE
     # Half a surrogate pair, which a file's name may hold, has no bytes: it becomes a question mark.
-    write_file_atomically(path, page.encode("utf-8", errors="replace"))
+    replace_file(path, page.encode("utf-8", errors="replace"))
     logger.info("wrote %s", path)
     return path
 

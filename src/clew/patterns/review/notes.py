@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from clew.errors import StoreError
-from clew.storage.manifest import write_file_atomically
+from clew.storage.writing import replace_file
 from clew.version import __version__
 
 NOTES_NAME = "review.json"
@@ -116,7 +116,7 @@ class Notes:
         opening = json.dumps(about).removesuffix("}")
         joined = ",\n".join(lines)
         content = f'{opening}, "decisions": [\n{joined}\n]}}\n'
-        write_file_atomically(self.path, content.encode())
+        replace_file(self.path, content.encode())
         self._lines = lines
 
 

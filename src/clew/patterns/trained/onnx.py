@@ -21,7 +21,7 @@ from clew.errors import ClewError, InputError
 from clew.patterns.classifier import Normalise
 from clew.patterns.trained.examples import sample_images
 from clew.patterns.trained.model import PatternModel
-from clew.storage.manifest import write_file_atomically
+from clew.storage.writing import replace_file
 from clew.version import __version__
 
 INPUT, OUTPUT = "image", "probabilities"
@@ -68,7 +68,7 @@ def export_onnx(model: PatternModel, path: Path) -> ExportedModel:
     images, with_photos = sample_images(model, _CHECKED)
     content = _convert(model, onnx)
     difference = _compare(model, content, images, runtime)
-    write_file_atomically(path, content)
+    replace_file(path, content)
     return ExportedModel(
         path=path,
         bytes=len(content),

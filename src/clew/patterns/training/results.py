@@ -9,7 +9,7 @@ from clew.engine import FitResult
 from clew.engine.versions import read_versions
 from clew.patterns.trained.model import RESULTS
 from clew.patterns.training.measures import Measures
-from clew.storage.manifest import write_file_atomically
+from clew.storage.writing import replace_file
 
 # What photos are read with, besides what every training stands on.
 _LIBRARY = "pillow"
@@ -62,5 +62,5 @@ def write_results(folder: Path, results: Mapping[str, Any]) -> dict[str, Any]:
     """Gives them as they are read back: there are no tuples in JSON."""
     text = json.dumps(results, indent=1, ensure_ascii=False)
     # The name of a folder need not be text.
-    write_file_atomically(folder / RESULTS, f"{text}\n".encode("utf-8", "backslashreplace"))
+    replace_file(folder / RESULTS, f"{text}\n".encode("utf-8", "backslashreplace"))
     return json.loads(text)

@@ -11,7 +11,7 @@ from jaxtyping import Float
 
 from clew.errors import StoreError
 from clew.patterns.photos.photo import Fault
-from clew.storage.manifest import write_file_atomically
+from clew.storage.writing import replace_file
 
 SPLITS_FILE, LEFT_OUT_FILE = "splits.csv", "left_out.csv"
 PREDICTIONS_FILE = "predictions.csv"
@@ -95,4 +95,4 @@ def _write(path: Path, header: Sequence[str], lines: Iterable[Sequence[str]]) ->
     writer.writerow(header)
     writer.writerows(lines)
     # A file's name need not be text: it is written as it is.
-    write_file_atomically(path, text.getvalue().encode("utf-8", "surrogateescape"))
+    replace_file(path, text.getvalue().encode("utf-8", "surrogateescape"))

@@ -6,7 +6,7 @@ from pathlib import Path
 from clew.hallucination.comparison.report.comparison import read_comparison
 from clew.hallucination.comparison.report.page import make_page
 from clew.hallucination.comparison.report.pictures import PICTURES, draw_pictures
-from clew.storage.manifest import write_file_atomically
+from clew.storage.writing import replace_file
 
 REPORT_FILE, FIGURES_FOLDER = "report.html", "figures"
 
@@ -23,7 +23,7 @@ def write_report(folder: Path) -> Path:
     _write_pictures(folder / FIGURES_FOLDER, pictures)
     page = make_page(comparison, list(pictures))
     # Half a surrogate pair, which JSON may hold, has no bytes: it becomes a question mark.
-    write_file_atomically(folder / REPORT_FILE, page.encode("utf-8", errors="replace"))
+    replace_file(folder / REPORT_FILE, page.encode("utf-8", errors="replace"))
     logger.info("wrote %s and %d pictures", folder / REPORT_FILE, len(pictures))
     return folder / REPORT_FILE
 
@@ -35,4 +35,4 @@ def _write_pictures(folder: Path, pictures: dict[str, bytes]) -> None:
         if name not in pictures:
             (folder / f"{name}.png").unlink(missing_ok=True)
     for name, image in pictures.items():
-        write_file_atomically(folder / f"{name}.png", image)
+        replace_file(folder / f"{name}.png", image)

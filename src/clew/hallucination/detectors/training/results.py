@@ -10,7 +10,7 @@ import filelock
 from clew.engine.versions import read_versions
 from clew.errors import SettingsMismatchError, StoreError
 from clew.hallucination.detectors.registry import NETWORKS
-from clew.storage.manifest import write_file_atomically
+from clew.storage.writing import replace_file
 
 RESULTS_FILE = "results.json"
 # What networks over graphs stand on besides.
@@ -80,7 +80,7 @@ class ResultsFile:
         text = json.dumps(
             {**ordered, "versions": read_versions(LIBRARY)}, indent=1, ensure_ascii=False
         )
-        write_file_atomically(self.path, f"{text}\n".encode())
+        replace_file(self.path, f"{text}\n".encode())
 
 
 def _describe(data: dict[str, Any]) -> str:

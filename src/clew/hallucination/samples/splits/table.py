@@ -14,7 +14,7 @@ from pyarrow import csv as arrow_csv
 
 from clew.errors import InputError
 from clew.loading.splits import SPLIT_NAMES
-from clew.storage.manifest import write_file_atomically
+from clew.storage.writing import replace_file
 
 SPLITS_FILE = "splits.csv"
 _TYPES = {
@@ -66,7 +66,7 @@ def write_splits(path: Path, table: Splits) -> None:
     writer = csv.writer(sink, lineterminator="\n")
     writer.writerow(_TYPES)
     writer.writerows(zip(ids, question_ids, names, labels, scores, strict=True))
-    write_file_atomically(path, sink.getvalue().encode())
+    replace_file(path, sink.getvalue().encode())
 
 
 def read_splits(path: str | Path) -> Splits:

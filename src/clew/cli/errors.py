@@ -16,6 +16,7 @@ _FLAGS = {
     "compile": ("--use-compile", "--no-compile"),
     "cuda_graph": ("--use-cuda-graph", "--no-cuda-graph"),
     "gradient_checkpointing": ("--use-gradient-checkpointing", ""),
+    "shares": ("--split", ""),
 }
 _COMMANDS: dict[Action, str] = {
     "repair": 'run "clew verify --repair {store}"',

@@ -64,7 +64,9 @@ def test_curves_sureness_what_was_left_out_and_settings_are_there(page: Page) ->
     assert "epoch 6 was kept" in page.section("training")
     assert "no GPU was found" in page.section("training")
     assert page.section("sureness").count('class="panel"') == 2
-    assert "With &quot;identify --threshold 0.6&quot;, 83.3%" in page.section("sureness")
+    assert "With a threshold of 0.6 in &quot;clew patterns identify&quot;, 83.3%" in page.section(
+        "sureness"
+    )
     assert "image file is truncated" in page.section("left-out")
     assert "2 files took no part" in page.section("left-out")
     assert "mixup" in page.section("settings") and "torch" in page.section("settings")

@@ -8,7 +8,7 @@ import pytest
 
 from clew.patterns.photos import Photo, find_classes, find_photos
 from clew.patterns.trained import load_model, predict_photos
-from clew.patterns.training.tables import read_splits
+from clew.patterns.trained.tables import read_splits
 from tests.patterns.training.making import write_photo
 
 

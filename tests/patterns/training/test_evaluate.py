@@ -101,7 +101,7 @@ def test_asked_to_stop_it_writes_nothing(trained: Path, photos: Path, tmp_path: 
 
 
 def test_results_of_a_training_are_not_overwritten(trained: Path, photos: Path) -> None:
-    with pytest.raises(StoreError, match="is that of something else: choose another --output-dir"):
+    with pytest.raises(StoreError, match="is that of something else: choose another `output_dir`"):
         evaluate_patterns(trained, photos, output_dir=trained)
 
 

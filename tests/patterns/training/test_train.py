@@ -272,12 +272,17 @@ def test_a_class_does_not_vanish_with_its_photos(tmp_path: Path) -> None:
 
 def test_other_settings_are_refused_with_both_values(trained: Path, photos: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in trained.iterdir() if path.is_file()}
-    with pytest.raises(SettingsMismatchError, match="config.epochs: 8 there, 9 now"):
+    with pytest.raises(
+        SettingsMismatchError,
+        match=r"(?s)config.epochs: 8 before, 9 now.* `overwrite=True` starts over in this one\.$",
+    ):
         train_patterns(small_run(photos, trained, epochs=9))
-    with pytest.raises(SettingsMismatchError, match="image size of 16, now it is 24.*--overwrite"):
+    with pytest.raises(
+        SettingsMismatchError, match="image size of 16, now it is 24.*`overwrite=True` starts"
+    ):
         train_patterns(small_run(photos, trained, epochs=8, image_size=24))
     assert not (trained / "images" / "24px").exists()  # nothing is decoded for nothing
-    with pytest.raises(SettingsMismatchError, match=r"loss.focal_gamma: None there, 2.0 now"):
+    with pytest.raises(SettingsMismatchError, match=r"loss.focal_gamma: None before, 2.0 now"):
         train_patterns(small_run(photos, trained, epochs=8, loss=LossSettings(focal=True)))
     after = {path: path.stat().st_mtime_ns for path in trained.iterdir() if path.is_file()}
     assert {path.name for path in after if after[path] != before.get(path)} <= {".lock"}
@@ -291,7 +296,7 @@ def test_other_photos_are_refused_with_what_changed_and_what_to_do(
     (data / "maçã ñ" / "photo 0.png").unlink()
     (data / "azul" / "photo 3.png").rename(data / "azul" / "renamed.png")  # no change
     with pytest.raises(
-        SettingsMismatchError, match='1 new, 1 gone.* --start-from ".*out"; --overwrite begins'
+        SettingsMismatchError, match='1 new, 1 gone.* `start_from=".*out"`. `overwrite=True` starts'
     ):
         train_patterns(small_run(data, trained, epochs=8))
 
@@ -354,7 +359,9 @@ def test_a_model_without_its_last_checkpoint_is_not_trained_over(
 ) -> None:
     out = Path(shutil.copytree(trained, tmp_path / "out"))
     (out / "last.safetensors").unlink()
-    with pytest.raises(SettingsMismatchError, match="choose another --output-dir .*--overwrite"):
+    with pytest.raises(
+        SettingsMismatchError, match="choose another `output_dir` .*`overwrite=True` starts"
+    ):
         train_patterns(small_run(photos, out, epochs=8))
     assert read_results(out) == read_results(trained)
     assert train_patterns(small_run(photos, out, epochs=1, overwrite=True))["epochs_run"] == 1
@@ -389,7 +396,7 @@ def test_the_output_must_not_lie_among_the_photos(tmp_path: Path) -> None:
     ("changes", "sentence"),
     [
         ({"network": "huge"}, 'there is no network "huge": choose one of tiny, '),
-        ({"pretrained": True}, "--pretrained goes with networks of timm"),
+        ({"pretrained": True}, "`pretrained` goes with networks of timm"),
     ],
 )
 def test_networks_are_refused_before_photos_are_read(
@@ -403,9 +410,9 @@ def test_networks_are_refused_before_photos_are_read(
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"image_size": 7}, "--image-size is 7: give 16 to 1024"),
-        ({"epochs": 0}, "--epochs is 0"),
-        ({"shares": Shares(train=0.8, validation=0.2, test=0)}, "--split is 80/20/0: .* test"),
+        ({"image_size": 7}, "image_size is 7: give 16 to 1024"),
+        ({"epochs": 0}, "epochs is 0: give 1 or more"),
+        ({"shares": Shares(train=0.8, validation=0.2, test=0)}, "shares is 80/20/0: .* test"),
         ({"pretrained": True, "start_from": Path("x")}, "both name weights"),
     ],
 )

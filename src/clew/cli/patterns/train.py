@@ -16,7 +16,7 @@ from clew.cli.patterns.printing import print_line
 from clew.cli.patterns.training_progress import PatternsTrainingReporter
 from clew.cli.stopping import StopOnSignal
 from clew.cli.train import how_to_go_on
-from clew.errors import InputError, SettingsMismatchError, TrainingStoppedError
+from clew.errors import InputError, TrainingStoppedError
 from clew.wording import duration_text
 
 if TYPE_CHECKING:
@@ -304,9 +304,6 @@ def run_training(config: "PatternsConfig") -> dict[str, Any]:
         again = how_to_go_on(is_alone=is_alone, overwrite=config.overwrite)
         print_line(console, f"{error}{again}")
         raise typer.Exit(128 + stop.number) from None
-    except SettingsMismatchError as error:
-        hint = "" if "--overwrite" in str(error) else " --overwrite begins anew in this one."
-        raise SettingsMismatchError(f"{error}{hint}") from None
     except InputError:
         if is_first_process():
             raise

@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 
+from clew.cli.errors import with_flags
 from clew.cli.formats import plain_text
 from clew.cli.progress import RunReporter, TrainingReporter
 from clew.wording import bytes_text, counted
@@ -76,7 +77,9 @@ class PatternsTrainingReporter(TrainingReporter):
 
     def _tell(self, name: str, told: str) -> None:
         """In one line: a path in it can be copied, however long."""
-        self._console.print(f"[bold]{name:<{_NAME_WIDTH}}[/bold]{escape(plain_text(told))}")
+        self._console.print(
+            f"[bold]{name:<{_NAME_WIDTH}}[/bold]{escape(plain_text(with_flags(told)))}"
+        )
 
 
 class _Caching(RunReporter):

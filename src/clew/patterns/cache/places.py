@@ -30,9 +30,9 @@ def choose_place(
     """For the pictures of all splits together. What does not fit is never taken into memory, also
     when it is asked for. Each of several processes on a machine has a copy of its own."""
     if wanted not in ("auto", "ram", "disk"):
-        raise InputError(f'--cache is "{wanted}": choose auto, ram or disk.')
+        raise InputError("choose auto, ram or disk.", setting="cache", value=wanted)
     if wanted == "disk":
-        return PlaceChoice("disk", "as asked for with --cache disk")
+        return PlaceChoice("disk", 'as asked for with `cache="disk"`')
     machine, device = machine or look_at_machine(), torch.device(device)
     size = bytes_text(bytes_needed)
     if wanted == "auto" and device.type == "cuda":
@@ -46,5 +46,5 @@ def choose_place(
         return PlaceChoice("ram", have if wanted == "auto" else f"as asked for; {have}")
     too_much = f"{have}, of which they may take {share:.0%}"
     return PlaceChoice(
-        "disk", too_much if wanted == "auto" else f"--cache ram does not fit: {too_much}"
+        "disk", too_much if wanted == "auto" else f'`cache="ram"` does not fit: {too_much}'
     )

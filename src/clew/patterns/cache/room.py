@@ -14,5 +14,5 @@ def refuse_full_disk(folder: Path, needed: int, what: str) -> None:
         raise DiskFullError(
             f'{what} {bytes_text(needed)}, but the disk that holds "{folder}" has '
             f"{bytes_text(free)} free. Make room, then run the same command again, or choose a "
-            f"smaller --image-size."
+            f"smaller `image_size`."
         )

@@ -6,7 +6,16 @@ from clew.patterns.networks.registry import (
     NETWORKS,
     TIMM,
     build_network,
+    check_network,
     usual_network,
 )
 
-__all__ = ["CPU_NETWORK", "GPU_NETWORK", "NETWORKS", "TIMM", "build_network", "usual_network"]
+__all__ = [
+    "CPU_NETWORK",
+    "GPU_NETWORK",
+    "NETWORKS",
+    "TIMM",
+    "build_network",
+    "check_network",
+    "usual_network",
+]

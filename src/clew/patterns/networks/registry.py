@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -43,7 +44,19 @@ def usual_network(*, on_gpu: bool) -> tuple[str, str]:
     """The network that is taken when nobody says, and why."""
     if on_gpu:
         return GPU_NETWORK, f"for {NETWORKS[GPU_NETWORK].suits}"
-    return CPU_NETWORK, f"as there is no GPU; --network {GPU_NETWORK} takes five times as long"
+    return CPU_NETWORK, f'as there is no GPU; `network="{GPU_NETWORK}"` takes five times as long'
+
+
+def check_network(name: str | None, *, pretrained: bool) -> None:
+    """Raises InputError as `build_network` does; None is the usual one. Nothing is downloaded."""
+    name = name or GPU_NETWORK
+    with torch.device("meta"):  # no memory, no numbers: only whether it can be built
+        build_network(
+            name,
+            classes=2,
+            image_size=128,
+            pretrained=pretrained and not name.startswith(TIMM),
+        )
 
 
 def build_network(
@@ -63,8 +76,8 @@ def build_network(
         )
     if pretrained:
         raise InputError(
-            f'--pretrained goes with networks of timm, and "{name}" is clew\'s own, which starts '
-            f"from nothing: leave it out, or give --network timm:resnet18."
+            f'`pretrained` goes with networks of timm, and "{name}" is clew\'s own, which starts '
+            f'from scratch: leave it out, or give `network="timm:resnet18"`.'
         )
     preset = NETWORKS[name]
     return SEResNet(
@@ -107,7 +120,7 @@ def _create(name: str, *, classes: int, image_size: int, pretrained: bool) -> nn
         raise InputError(
             f'the network "{name}" could not be made for pictures of {image_size} pixels '
             f"({str(error).splitlines()[0]}): check the connection to the hub or leave "
-            f"--pretrained out, or choose another --image-size."
+            f"`pretrained` out, or choose another `image_size`."
         ) from error
 
 

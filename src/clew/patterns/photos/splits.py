@@ -95,8 +95,8 @@ def _refuse_nothing_left(labels: Sequence[str], splits: Sequence[str], shares: S
     what = f"training of {_name_some(untaught)}" if untaught else " and ".join(lacking)
     raise InputError(
         f"photos stay in the split that they had in the training whose weights are begun with, "
-        f"and that leaves none for {what}: add photos, or begin from scratch (without "
-        f"--start-from; a set with --overwrite)."
+        f"and that leaves none for {what}: add photos, or start from scratch (without "
+        f"`start_from`; a set with `overwrite=True`)."
     )
 
 

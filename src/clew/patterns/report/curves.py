@@ -114,8 +114,9 @@ def tell_threshold(run: Run, threshold: float = _USUAL_THRESHOLD) -> str:
         return f"No test photo reaches {percents(threshold)}."
     right = sum(answer.is_right for answer in kept) / len(kept)
     return (
-        f'With "identify --threshold {threshold:g}", {percents(len(kept) / len(run.answers))} of '
-        f"the {counted(len(run.answers), 'test photo')} are named, and {percents(right)} of those "
+        f'With a threshold of {threshold:g} in "clew patterns identify", '
+        f"{percents(len(kept) / len(run.answers))} of the "
+        f"{counted(len(run.answers), 'test photo')} are named, and {percents(right)} of those "
         f"rightly; the others are marked as doubtful, for you to look at."
     )
 

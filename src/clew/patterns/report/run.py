@@ -13,7 +13,7 @@ from clew.pages.results import History, as_dict, as_interval, as_number, read_re
 
 RESULTS_FILE, PREDICTIONS_FILE = "results.json", "predictions.csv"
 LEFT_OUT_FILE, LOG_FILE = "left_out.csv", "log.csv"
-_AGAIN = 'Run "clew patterns train" with this --output-dir again'
+_AGAIN = 'Run "clew patterns train" into this folder again'
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -46,6 +46,17 @@ class LossSettings:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class PhotoSettings:
+    """Which photos, where they are decoded to, how large (None: as suits them), and how much of
+    each class goes to which split."""
+
+    data: Path
+    cache_dir: Path
+    image_size: int | None
+    shares: Shares
+
+
 def usual_train() -> TrainConfig:
     """Its `epochs` and `patience` do not count: those of `PatternsConfig` do."""
     return TrainConfig(epochs=_EPOCHS, monitor="accuracy")
@@ -53,7 +64,7 @@ def usual_train() -> TrainConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class PatternsConfig:
-    """`data` has a folder a class, with or without folders for training, validation and test.
+    """`data` has one folder per class, with or without folders for training, validation and test.
 
     `start_from` is the folder of an earlier training: its weights are begun with, its network,
     image size and splits are kept. What is None is chosen: `network` and `image_size` are then
@@ -81,26 +92,35 @@ class PatternsConfig:
     def __post_init__(self) -> None:
         if self.image_size is not None and self.image_size not in _SIZES:
             raise InputError(
-                f"--image-size is {self.image_size}: give {_SIZES[0]} to {_SIZES[-1]} pixels."
+                f"give {_SIZES[0]} to {_SIZES[-1]} pixels.",
+                setting="image_size",
+                value=self.image_size,
             )
         if self.epochs is not None and self.epochs < 1:
-            raise InputError(f"--epochs is {self.epochs}: give 1 or more.")
+            raise InputError("give 1 or more.", setting="epochs", value=self.epochs)
         if self.patience is not None and self.patience < 0:
-            raise InputError(f"--patience is {self.patience}: give 1 or more, or 0 for no end.")
+            raise InputError(
+                "give 1 or more, or 0 for no end.", setting="patience", value=self.patience
+            )
         if min(self.shares) <= 0:
             raise InputError(
-                f"--split is {self.shares}: training, validation (to choose the best epoch on) and "
-                f"test (to measure on) need photos each."
+                "training, validation (to choose the best epoch on) and test (to measure on) need "
+                "photos each.",
+                setting="shares",
+                value=self.shares,
             )
         if self.pretrained and self.start_from is not None:
             raise InputError(
-                f'--pretrained and --start-from "{self.start_from}" both name weights to begin '
-                f"with: give one of them (a set begins from scratch with --overwrite)."
+                f'`pretrained` and `start_from="{self.start_from}"` both name weights to begin '
+                f"with: give one of them (a set starts from scratch with `overwrite=True`)."
             )
 
     @property
-    def images_dir(self) -> Path:
-        return self.cache_dir if self.cache_dir is not None else self.output_dir / "images"
+    def photos(self) -> PhotoSettings:
+        images = self.cache_dir if self.cache_dir is not None else self.output_dir / "images"
+        return PhotoSettings(
+            data=self.data, cache_dir=images, image_size=self.image_size, shares=self.shares
+        )
 
     def train_for(self, photos: int, *, on_gpu: bool = False) -> TrainConfig:
         """How to train on so many photos."""

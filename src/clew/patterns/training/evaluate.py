@@ -16,16 +16,16 @@ from clew.patterns.photos import Fault, PhotoFolder, find_classes
 from clew.patterns.photos.equals import refuse_equals
 from clew.patterns.trained.model import PatternModel, load_model, read_results
 from clew.patterns.trained.predict import Prediction, predict_photos
-from clew.patterns.training.checks import refuse_other_results
-from clew.patterns.training.measures import measure
+from clew.patterns.trained.tables import read_known_splits, write_left_out, write_predictions
 from clew.patterns.training.reporter import EvaluationReporter, LoggingEvaluationReporter
 from clew.patterns.training.results import (
     describe_classes,
     describe_test,
     describe_versions,
+    measure,
+    refuse_other_results,
     write_results,
 )
-from clew.patterns.training.tables import read_known_splits, write_left_out, write_predictions
 
 _LEARNT_FROM = {
     "train": "the model was trained on this picture",

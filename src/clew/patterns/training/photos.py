@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,16 +25,10 @@ from clew.patterns.cache import (
     open_images,
 )
 from clew.patterns.photos import SPLITS, Fault, PhotoFolder, assign_splits, find_classes
-from clew.patterns.training.checks import refuse_other_size
-from clew.patterns.training.config import PatternsConfig
-from clew.patterns.training.reporter import Choice
+from clew.patterns.trained.tables import RunTables, SplitRow
+from clew.patterns.training.config import PhotoSettings
+from clew.patterns.training.reporter import Decision
 from clew.patterns.training.start import Start
-from clew.patterns.training.tables import (
-    SplitRow,
-    write_earlier_splits,
-    write_left_out,
-    write_splits,
-)
 from clew.storage.hashing import hash_text
 
 _HASH_LETTERS = 16
@@ -47,7 +40,7 @@ class TrainingPhotos:
 
     folder: PhotoFolder
     cached: CachedPhotos
-    size: Choice
+    size: Decision
     classes: tuple[str, ...]
     labels: Int64[np.ndarray, " photos"]
     splits: Int64[np.ndarray, " photos"]
@@ -59,20 +52,14 @@ class TrainingPhotos:
     def faults(self) -> tuple[Fault, ...]:
         return (*self.folder.faults, *self.cached.faults)
 
-    def rows(self) -> list[SplitRow]:
-        """Those of splits.csv."""
-        return [
-            SplitRow(name=photo.name, label=photo.label or "", split=SPLITS[split], digest=digest)
-            for photo, split, digest in zip(
-                self.cached.photos, self.splits.tolist(), self.cached.digests, strict=True
-            )
-        ]
-
-    def write_tables(self, folder: Path) -> None:
+    def tables(self) -> RunTables:
         """What was found, for who looks at the run or measures its model."""
-        write_left_out(folder, self.faults)
-        write_splits(folder, self.rows())
-        write_earlier_splits(folder, self.earlier)
+        found = zip(self.cached.photos, self.splits.tolist(), self.cached.digests, strict=True)
+        rows = [
+            SplitRow(name=photo.name, label=photo.label or "", split=SPLITS[split], digest=digest)
+            for photo, split, digest in found
+        ]
+        return RunTables(splits=rows, left_out=self.faults, earlier=self.earlier)
 
     def count_learnt_before(self) -> int:
         """Test photos, by the word of their folders, that the weights begun with have learnt from:
@@ -110,34 +97,36 @@ class TrainingPhotos:
 
 
 def prepare_photos(
-    config: PatternsConfig,
+    settings: PhotoSettings,
     start: Start | None,
     *,
+    check_size: Callable[[int], None],
     workers: int,
     reporter: CacheReporter,
     should_stop: Callable[[], bool],
 ) -> TrainingPhotos:
-    """Raises InputError for folders that cannot be trained on, SettingsMismatchError for another
-    image size than that of the run, TrainingStoppedError when `should_stop` says yes."""
-    folder = find_classes(config.data)
-    size = config.image_size or (start.image_size if start else choose_size(folder))
-    refuse_other_size(config, size)  # before a large set is decoded for nothing
+    """`check_size` may refuse the image size before a large set is decoded for nothing. Raises
+    InputError for folders that cannot be trained on, TrainingStoppedError when `should_stop` says
+    yes."""
+    folder = find_classes(settings.data)
+    size = settings.image_size or (start.image_size if start else choose_size(folder))
+    check_size(size)
     cached = cache_photos(
         folder,
-        config.images_dir,
+        settings.cache_dir,
         size,
         workers=workers,
         reporter=reporter,
         should_stop=should_stop,
     )
-    _refuse_lost_classes(folder, cached, config)
+    _refuse_lost_classes(folder, cached)
     known = start.splits if start is not None else {}
-    splits = assign_splits(cached.photos, cached.digests, shares=config.shares, known=known)
+    splits = assign_splits(cached.photos, cached.digests, shares=settings.shares, known=known)
     places = {name: place for place, name in enumerate(folder.classes)}
     return TrainingPhotos(
         folder=folder,
         cached=cached,
-        size=Choice(value=size, reason=_explain_size(config, start, cached)),
+        size=Decision(value=size, reason=_explain_size(settings.image_size, start, cached)),
         classes=folder.classes,
         labels=np.array([places[photo.label or ""] for photo in cached.photos], np.int64),
         splits=np.array([SPLITS.index(split) for split in splits], np.int64),
@@ -188,17 +177,17 @@ class TrainingSamples:
         return batch["image"].cpu().numpy(), batch["label"].cpu().numpy()
 
 
-def _explain_size(config: PatternsConfig, start: Start | None, cached: CachedPhotos) -> str:
-    if config.image_size is not None:
-        return "as asked for with --image-size"
+def _explain_size(wished: int | None, start: Start | None, cached: CachedPhotos) -> str:
+    if wished is not None:
+        return "as asked for with `image_size`"
     if start is not None:
         return "that of the weights begun with"
     width, height = np.median(cached.sizes, axis=0).round().astype(int)
-    larger = "; --image-size takes larger ones" if min(width, height) > 1.5 * cached.size else ""
+    larger = "; `image_size` takes larger ones" if min(width, height) > 1.5 * cached.size else ""
     return f"since photos are about {width:,} x {height:,}{larger}"
 
 
-def _refuse_lost_classes(folder: PhotoFolder, cached: CachedPhotos, config: PatternsConfig) -> None:
+def _refuse_lost_classes(folder: PhotoFolder, cached: CachedPhotos) -> None:
     """A class must not vanish because none of its photos can be read."""
     lost = set(folder.classes) - {photo.label for photo in cached.photos}
     if not lost:
@@ -208,5 +197,5 @@ def _refuse_lost_classes(folder: PhotoFolder, cached: CachedPhotos, config: Patt
     raise InputError(
         f'none of the photos of the class "{name}" can be used (the first, "{first.name}": '
         f"{first.reason}). Put others into its folder, or take the folder out of "
-        f'"{config.data}".'
+        f'"{folder.root}".'
     )

@@ -12,9 +12,9 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
-    """What was chosen without being asked for, or because it was; `reason` is part of a
-    sentence."""
+class Decision:
+    """What was chosen without being asked for, or because it was; `reason` is part of a sentence,
+    in which settings stand between backticks."""
 
     value: Any
     reason: str
@@ -31,11 +31,11 @@ class Preparation:
     left_out: dict[str, int]
     other_files: int
     left_out_file: Path
-    image_size: Choice
-    place: Choice
-    flip: Choice
-    epochs: Choice
-    network: Choice
+    image_size: Decision
+    place: Decision
+    flip: Decision
+    epochs: Decision
+    network: Decision
     started_from: Path | None
     new_classes: tuple[str, ...]
 

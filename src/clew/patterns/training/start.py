@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,8 +12,7 @@ from clew.engine.files import read_tensors
 from clew.errors import InputError, StoreError
 from clew.patterns.networks import build_network
 from clew.patterns.trained.model import PREFIX, explain_misfit, read_model_settings
-from clew.patterns.training.config import PatternsConfig
-from clew.patterns.training.tables import read_known_splits
+from clew.patterns.trained.tables import read_known_splits
 from clew.storage.hashing import hash_file
 
 _HASH_LETTERS = 16
@@ -29,6 +29,19 @@ class Start:
     classes: tuple[str, ...]
     digest: str
     splits: dict[str, str]
+
+    def refuse_other(self, **wished: Any) -> None:
+        """Raises InputError for a `network` or an `image_size` that its weights do not fit; None
+        wishes for nothing."""
+        for name, value in wished.items():
+            if value is not None and value != getattr(self, name):
+                raise InputError(
+                    f'the weights in "{self.folder}" are those of {getattr(self, name)}: leave '
+                    f"`{name}` out, or start from scratch (without `start_from`; a set with "
+                    f"`overwrite=True`).",
+                    setting=name,
+                    value=value,
+                )
 
     def load_into(self, network: nn.Module, classes: tuple[str, ...]) -> None:
         """A class that was known keeps what was learnt of it; new ones begin with the network's
@@ -53,19 +66,10 @@ class Start:
         return matched
 
 
-def open_start(config: PatternsConfig) -> Start | None:
-    """None where a run begins with nothing. Raises StoreError when the folder holds no finished
-    training, InputError for settings that its weights do not fit."""
-    folder = config.start_from
-    if folder is None:
-        return None
-    if folder.resolve() == config.output_dir.resolve():
-        raise InputError(
-            f'--start-from and --output-dir are both "{folder}": give another --output-dir, what '
-            f"was trained before is kept."
-        )
+def open_start(folder: Path) -> Start:
+    """Raises StoreError when the folder holds no finished training."""
     settings = read_model_settings(folder)
-    start = Start(
+    return Start(
         folder=folder,
         network=settings["network"],
         image_size=settings["image_size"],
@@ -73,29 +77,13 @@ def open_start(config: PatternsConfig) -> Start | None:
         digest=hash_file(folder / BEST)[:_HASH_LETTERS],
         splits=read_known_splits(folder),
     )
-    _refuse_other(config, start)
-    return start
 
 
 def find_head(network: str, image_size: int) -> set[str]:
-    """The names of the weights that have a row a class: those whose shape follows their number."""
+    """The names of the weights with one row per class: those whose shape follows their number."""
     with torch.device("meta"):
         few, more = (
             build_network(network, classes=count, image_size=image_size).state_dict()
             for count in (2, 3)
         )
     return {name for name, value in few.items() if value.shape != more[name].shape}
-
-
-def _refuse_other(config: PatternsConfig, start: Start) -> None:
-    wishes = {
-        "--network": (config.network, start.network),
-        "--image-size": (config.image_size, start.image_size),
-    }
-    for flag, (wished, there) in wishes.items():
-        if wished is not None and wished != there:
-            raise InputError(
-                f'{flag} is {wished}, but the weights in "{start.folder}" are those of {there}: '
-                f"leave {flag} out, or begin from scratch (without --start-from; a set with "
-                f"--overwrite)."
-            )

@@ -1,18 +1,24 @@
-"""One network to train on photos: how it is built, fitted, and told from others."""
+"""One network to train on photos: everything decided, then built and fitted."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from clew.engine import CategoricalLoss, FitResult, Reporter, TrainConfig, fit
+from clew.engine import CategoricalLoss, FitResult, PlanRequest, Reporter, TrainConfig, fit
+from clew.engine.processes import count_processes
 from clew.patterns.augment import AugmentConfig, decide_flip
+from clew.patterns.cache import choose_place
 from clew.patterns.classifier import PatternClassifier
 from clew.patterns.networks import build_network, usual_network
+from clew.patterns.photos import SPLITS
+from clew.patterns.trained.tables import LEFT_OUT_FILE
 from clew.patterns.training.config import PatternsConfig
 from clew.patterns.training.photos import TrainingPhotos, TrainingSamples
-from clew.patterns.training.reporter import Choice
+from clew.patterns.training.reporter import Decision, Preparation
 from clew.patterns.training.start import Start
 
 # As many photos are looked at to decide on mirroring.
@@ -21,19 +27,18 @@ _LOOKED_AT = 2_000
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """All that a training needs, decided: `augment` and `train` have nothing open any more."""
+    """All that a training needs, decided: nothing in it is open any more."""
 
-    config: PatternsConfig
+    output_dir: Path
     network: str
+    pretrained: bool
     photos: TrainingPhotos
     samples: TrainingSamples
     start: Start | None
     augment: AugmentConfig
+    loss: CategoricalLoss
     train: TrainConfig
-
-    @property
-    def loss(self) -> CategoricalLoss:
-        return self.config.loss.build(self.photos.count_classes("train"))
+    request: PlanRequest
 
     def build(self) -> PatternClassifier:
         """The network to begin with, the same for the same seed."""
@@ -43,7 +48,7 @@ class Task:
             self.network,
             classes=len(classes),
             image_size=self.photos.size.value,
-            pretrained=self.config.pretrained,
+            pretrained=self.pretrained,
         )
         if self.start is not None:
             self.start.load_into(network, classes)
@@ -54,15 +59,15 @@ class Task:
     def fit(
         self, model: PatternClassifier, reporter: Reporter, should_stop: Callable[[], bool]
     ) -> FitResult:
-        """Train it, or go on with it, or find its result when it is finished. The test photos are
+        """Train it, or resume it, or find its result when it is finished. The test photos are
         looked at afterwards: what is measured is the model as it will be loaded."""
         return fit(
             model,
             self.samples.open_later("train"),
             self.samples.open_later("validation"),
             config=self.train,
-            request=self.config.request,
-            output_dir=self.config.output_dir,
+            request=self.request,
+            output_dir=self.output_dir,
             settings=self.identity,
             reporter=reporter,
             should_stop=should_stop,
@@ -75,7 +80,7 @@ class Task:
             "network": self.network,
             "classes": list(self.photos.classes),
             "image_size": self.photos.size.value,
-            "pretrained": self.config.pretrained,
+            "pretrained": self.pretrained,
             "augment": asdict(self.augment),
             "loss": asdict(self.loss),
             "data": self.photos.identify(),
@@ -83,18 +88,76 @@ class Task:
         }
 
 
-def settle_network(config: PatternsConfig, start: Start | None, *, on_gpu: bool) -> Choice:
-    if config.network is not None:
-        return Choice(value=config.network, reason="as asked for")
+def decide_task(
+    config: PatternsConfig, photos: TrainingPhotos, start: Start | None, device: torch.device
+) -> tuple[Task, Preparation]:
+    """What is left open is decided, and told with its reason."""
+    on_gpu, count = device.type == "cuda", len(photos.places("train"))
+    place = _decide_place(photos, config.cache, device)
+    network = _decide_network(config.network, start, on_gpu=on_gpu)
+    train = config.train_for(count, on_gpu=on_gpu)
+    epochs = Decision(value=train.epochs, reason=_why_epochs(config.epochs, start, count))
+    samples = TrainingSamples(photos, place.value, device)
+    flip = _decide_flip(config.augment.flip, samples)
+    task = Task(
+        output_dir=config.output_dir,
+        network=network.value,
+        pretrained=config.pretrained,
+        photos=photos,
+        samples=samples,
+        start=start,
+        augment=replace(config.augment, flip=flip.value),
+        loss=config.loss.build(photos.count_classes("train")),
+        train=train,
+        request=config.request,
+    )
+    return task, _tell(task, place=place, flip=flip, epochs=epochs, network=network)
+
+
+def _decide_place(photos: TrainingPhotos, wished: str, device: torch.device) -> Decision:
+    place, reason = choose_place(
+        photos.cached.image_bytes, wanted=wished, device=device, processes=count_processes()
+    )
+    return Decision(value=place, reason=reason)
+
+
+def _decide_network(wished: str | None, start: Start | None, *, on_gpu: bool) -> Decision:
+    if wished is not None:
+        return Decision(value=wished, reason="as asked for")
     if start is not None:
-        return Choice(value=start.network, reason="that of the weights it starts from")
+        return Decision(value=start.network, reason="that of the weights it starts from")
     name, reason = usual_network(on_gpu=on_gpu)
-    return Choice(value=name, reason=reason)
+    return Decision(value=name, reason=reason)
 
 
-def settle_augment(wished: AugmentConfig, samples: TrainingSamples) -> tuple[AugmentConfig, Choice]:
-    """The same with mirroring decided, and why."""
-    if wished.flip is not None:
-        return wished, Choice(value=wished.flip, reason="as asked for")
+def _decide_flip(wished: bool | None, samples: TrainingSamples) -> Decision:
+    if wished is not None:
+        return Decision(value=wished, reason="as asked for")
     flip, reason = decide_flip(*samples.read_some("train", _LOOKED_AT))
-    return replace(wished, flip=flip), Choice(value=flip, reason=reason)
+    return Decision(value=flip, reason=reason)
+
+
+def _why_epochs(wished: int | None, start: Start | None, count: int) -> str:
+    if wished is not None:
+        return "as asked for with `epochs`"
+    if start is not None:
+        return f"fewer than usual for {count:,} training photos: it does not start from scratch"
+    return f"for {count:,} training photos"
+
+
+def _tell(task: Task, **decided: Decision) -> Preparation:
+    photos, start = task.photos, task.start
+    counts = Counter(photos.classes[label] for label in photos.labels.tolist())
+    about = photos.describe()
+    return Preparation(
+        folder=photos.folder.root,
+        classes={name: counts[name] for name in photos.classes},
+        splits={split: about["splits"][split] for split in SPLITS},
+        left_out=about["left_out"],
+        other_files=about["other_files"],
+        left_out_file=task.output_dir / LEFT_OUT_FILE,
+        image_size=photos.size,
+        started_from=start.folder if start else None,
+        new_classes=tuple(name for name in photos.classes if start and name not in start.classes),
+        **decided,
+    )

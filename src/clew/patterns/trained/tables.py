@@ -1,4 +1,5 @@
-"""The tables beside a model: which photo is in which split, what was left out, what was said."""
+"""The tables beside a model: which photo is in which split, what was excluded, what was
+predicted."""
 
 import csv
 import io
@@ -29,6 +30,21 @@ class SplitRow:
     digest: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class RunTables:
+    """What is written at the beginning of a run, for who looks at it or measures its model.
+    `earlier` are splits by digest, of photos that only trainings before this one had."""
+
+    splits: list[SplitRow]
+    left_out: tuple[Fault, ...]
+    earlier: dict[str, str]
+
+    def write(self, folder: Path) -> None:
+        write_left_out(folder, self.left_out)
+        write_splits(folder, self.splits)
+        write_earlier_splits(folder, self.earlier)
+
+
 def write_splits(folder: Path, rows: Iterable[SplitRow]) -> None:
     lines = ((row.name, row.label, row.split, row.digest) for row in rows)
     _write(folder / SPLITS_FILE, ("name", "class", "split", "digest"), lines)
@@ -55,6 +71,22 @@ def read_known_splits(folder: Path) -> dict[str, str]:
     if (folder / EARLIER_FILE).exists():
         known |= {key: split for key, split in _read(folder / EARLIER_FILE, ("digest", "split"))}
     return known
+
+
+def describe_changes(before: Sequence[SplitRow], now: Sequence[SplitRow]) -> str:
+    """How many photos came, went, or have another class or split; "" where none did. A photo is
+    known by its picture, not by its name."""
+    old, new = ({row.digest: row for row in rows} for rows in (before, now))
+    both = old.keys() & new.keys()
+    counts = {
+        "new": len(new.keys() - old.keys()),
+        "gone": len(old.keys() - new.keys()),
+        "in another class": sum(old[key].label != new[key].label for key in both),
+        "in another split": sum(
+            old[key].split != new[key].split and old[key].label == new[key].label for key in both
+        ),
+    }
+    return ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
 
 
 def write_left_out(folder: Path, faults: Iterable[Fault]) -> None:

@@ -6,8 +6,13 @@ from pathlib import Path
 import pytest
 
 from clew.errors import StoreError
-from clew.patterns.training.checks import tell_changes
-from clew.patterns.training.tables import SPLITS_FILE, SplitRow, read_splits, write_splits
+from clew.patterns.trained.tables import (
+    SPLITS_FILE,
+    SplitRow,
+    describe_changes,
+    read_splits,
+    write_splits,
+)
 
 
 def row(name: str, *, label: str = "a", split: str = "train", digest: str = "0") -> SplitRow:
@@ -32,6 +37,8 @@ def test_damaged_splits_are_named(tmp_path: Path, content: str | None) -> None:
 def test_photos_are_known_by_their_pictures() -> None:
     before = [row("a.jpg", digest="1"), row("b.jpg", digest="2"), row("c.jpg", digest="3")]
     now = [row("other.jpg", digest="1"), row("b.jpg", digest="2", label="b"), row("d", digest="4")]
-    assert tell_changes(before, before) == ""
-    assert tell_changes(before, now) == "1 new, 1 gone, 1 in another class"
-    assert tell_changes(before[:1], [row("a", digest="1", split="test")]) == "1 in another split"
+    assert describe_changes(before, before) == ""
+    assert describe_changes(before, now) == "1 new, 1 gone, 1 in another class"
+    assert (
+        describe_changes(before[:1], [row("a", digest="1", split="test")]) == "1 in another split"
+    )

@@ -63,9 +63,9 @@ def test_a_terminal_gets_a_bar(
     ("options", "sentence"),
     [
         (["--split", "70/20"], 'clew: --split "70/20" is not of the form TRAIN/VALIDATION/TEST'),
-        (["--top-k", "5"], "clew: --top-k 5 is more than"),
-        (["--top-k", "0"], "clew: --top-k 0 makes no sense"),
-        (["--score-threshold", "7"], "clew: --score-threshold 7 makes no sense"),
+        (["--top-k", "5"], "clew: --top-k is 5: that is more than"),
+        (["--top-k", "0"], "clew: --top-k is 0: give 1 or more"),
+        (["--score-threshold", "7"], "clew: --score-threshold is 7.0: give a number"),
         (
             ["--no-graphs", "--no-sequences", "--no-answers", "--no-heads"],
             "clew: --no-sequences, --no-graphs, --no-answers, --no-heads together leave nothing",

@@ -94,10 +94,10 @@ def test_a_converted_label_is_0_or_1(tmp_path: Path) -> None:
 
 def test_a_store_that_was_left_out(folder: Path) -> None:
     shutil.rmtree(folder / "graphs")
-    with pytest.raises(StoreError, match="holds no graphs: .* again without --no-graphs"):
+    with pytest.raises(StoreError, match="holds no graphs: .* again without `graphs=False`"):
         PreprocessedGNNDataset(folder)
     shutil.rmtree(folder / "sequences")
-    with pytest.raises(StoreError, match="holds no sequences: .* again without --no-sequences"):
+    with pytest.raises(StoreError, match="holds no sequences: .* again without `sequences=False`"):
         PreprocessedGNNDataset(write_only_graphs(folder), with_sequence=True)
 
 
@@ -125,11 +125,7 @@ def test_sequences_of_other_samples_than_the_graphs(folder: Path, tmp_path: Path
 
 
 def test_traces_are_not_samples(compact_store: Path) -> None:
-    with pytest.raises(
-        StoreError,
-        match=r"holds traces, not sequences: make training samples .*"
-        r'"clew preprocess .* --scores-file',
-    ):
+    with pytest.raises(StoreError, match="holds traces, not sequences: make training samples"):
         PreprocessedLSTMDataset(compact_store)
 
 

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from clew.cli.errors import with_flags
 from clew.cli.formats import plain_text
 from clew.wording import bytes_text
 
@@ -165,5 +166,5 @@ def _print_left_out(console: Console, left_out: Sequence[dict[str, Any]]) -> Non
         titles.setdefault(one["reason"], []).append(one["title"])
     for reason, some in titles.items():
         names = ", ".join(dict.fromkeys(some))
-        text = plain_text(f"left out: {names}: {reason}")
+        text = plain_text(f"left out: {names}: {with_flags(reason)}")
         console.print(text, markup=False, soft_wrap=False)

@@ -12,6 +12,7 @@ from clew.errors import Action, ClewError, InputError, describe_setting, join_se
 
 # Settings whose flag is not simply their name: on, off.
 _FLAGS = {
+    "answer": ("--id", ""),
     "amp": ("--use-amp", "--no-amp"),
     "compile": ("--use-compile", "--no-compile"),
     "cuda_graph": ("--use-cuda-graph", "--no-cuda-graph"),

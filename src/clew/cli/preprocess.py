@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from clew.cli.errors import with_flags
 from clew.cli.formats import plain_text
 from clew.cli.progress import PreprocessReporter
 from clew.wording import bytes_text, counted
@@ -151,7 +152,7 @@ def _print_result(console: Console, result: "PreprocessResult") -> None:
         f"in {result.out}"
     )
     for warning in result.warnings:
-        say(f"warning: {warning}", style="bold")
+        say(f"warning: {with_flags(warning)}", style="bold")
     say(f"look at it with: clew inspect {shlex.quote(str(result.out))}")
 
 

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from clew.cli.errors import with_flags
 from clew.cli.formats import plain_text
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def _print_picture(console: Console, picture: "Picture") -> None:
         _print_tokens(console, first)
     notes = [f"answer {a.number}: {note}" for a in picture.answers for note in a.notes]
     for note in (*notes, *picture.notes):
-        _say(console, f"note: {note}")
+        _say(console, f"note: {with_flags(note)}")
 
 
 def _print_answer(console: Console, shown: "ShownAnswer") -> None:

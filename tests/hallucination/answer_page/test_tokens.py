@@ -39,7 +39,7 @@ def test_decoded_tokens_of_the_store_are_taken_as_they_are() -> None:
 def test_without_a_tokenizer_there_are_numbers_and_a_note(model: str) -> None:
     texts, note = read_token_texts([7, 8], None, model, None)
     assert texts == ["#7", "#8"]
-    assert note and model in note and "--tokenizer" in note
+    assert note and model in note and "`tokenizer`" in note
 
 
 def test_a_damaged_tokenizer_is_as_good_as_none(tmp_path: Path) -> None:

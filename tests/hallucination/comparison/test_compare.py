@@ -157,7 +157,9 @@ def test_scores_of_other_data_or_settings_are_refused(
     with pytest.raises(SettingsMismatchError, match="seeds: 3 there, 4 now"):
         compare_methods(compare_config(data, tmp_path / "out", seeds=4))
     other = write_data(tmp_path / "other", rows=90)
-    with pytest.raises(SettingsMismatchError, match=r"scores of sure .*(\n.*)*--overwrite") as told:
+    with pytest.raises(
+        SettingsMismatchError, match=r"scores of sure .*(\n.*)*`overwrite=True`"
+    ) as told:
         compare_methods(compare_config(other, tmp_path / "out"))
     assert f"test_on: ['{data.name}'] there, ['other'] now" in str(told.value)
     compare_methods(compare_config(other, tmp_path / "out", overwrite=True))
@@ -167,7 +169,7 @@ def test_scores_of_other_data_or_settings_are_refused(
 @pytest.mark.parametrize(
     ("broken", "reason"),
     [
-        (Told(name="charm", needs=("heads",)), "capture with --keep full"),
+        (Told(name="charm", needs=("heads",)), 'capture with `keep="full"`'),
         (Told(name="semantic", needs=("nothing_such",)), 'the samples have no "nothing_such"'),
         (Told(name="diverged", breaks=TrainingError("the loss is no number")), "the loss is no"),
         (Told(name="singular", breaks=np.linalg.LinAlgError("singular")), "singular"),
@@ -196,7 +198,7 @@ def test_a_fault_of_ours_is_not_swallowed(data: Path, tell: Any, tmp_path: Path)
 
 def test_when_no_method_can_run_it_says_why(data: Path, tell: Any, tmp_path: Path) -> None:
     tell(Told(name="charm", title="CHARM", needs=("heads",)))
-    with pytest.raises(InputError, match=r"no method could be run:\s+CHARM: .*--keep full"):
+    with pytest.raises(InputError, match=r"no method could be run:\s+CHARM: .*`keep=.full.`"):
         compare_methods(compare_config(data, tmp_path))
 
 

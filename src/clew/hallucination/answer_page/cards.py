@@ -81,7 +81,8 @@ def draw_sureness(answer: ShownAnswer) -> Html:
 def _token(place: int, text: str, chance: float, entropy: float) -> Html:
     # A token that goes on with a word stands close to the one before it.
     joined = " joined" if place and text[:1].isalnum() else ""
-    tint = f"--doubt:{1 - chance:.2f};--chance:{chance:.3f};--entropy:"
+    height = min(1.0, entropy / _HIGH_ENTROPY)
+    tints = {"doubt": f"{1 - chance:.2f}", "chance": f"{chance:.3f}", "entropy": f"{height:.3f}"}
     return tag(
         "span",
         tag("span", visible_text(text), class_="text"),
@@ -89,7 +90,7 @@ def _token(place: int, text: str, chance: float, entropy: float) -> Html:
         tag("i", class_="line"),
         tag("small", percent_text(chance)),
         class_=f"token{joined}",
-        style=f"{tint}{min(1.0, entropy / _HIGH_ENTROPY):.3f}",
+        style=";".join(f"--{name}:{value}" for name, value in tints.items()),
         title=f"probability {chance:.4f}, log-probability "
         f"{np.log(max(chance, 1e-30)):.2f}, entropy {entropy:.2f} nats",
     )

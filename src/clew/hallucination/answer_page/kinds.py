@@ -72,8 +72,10 @@ def judge_answers(loader: TraceBatchLoader, scores_file: Path, threshold: float)
     """Join a store with its scores file; raises InputError when they do not belong together."""
     if not 0 < threshold <= 1:
         raise InputError(
-            f"--score-threshold {threshold:g} is not above 0 and at most 1: scores go from 0 "
-            f"(wrong) to 1 (right), 0.5 is usual."
+            "give a number above 0 and at most 1: scores go from 0 (wrong) to 1 (right), 0.5 is "
+            "usual.",
+            setting="score_threshold",
+            value=threshold,
         )
     scores = read_scores(scores_file)
     names = ("global_example_id", "question_id", "answer", "question", "category")

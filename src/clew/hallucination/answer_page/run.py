@@ -36,8 +36,9 @@ class ShowConfig:
         for path in self.out:
             if path.suffix.lower() not in _WRITERS:
                 raise InputError(
-                    f'--out "{path}" must end in {" or ".join(_WRITERS)}: the ending chooses the '
-                    f"kind of picture."
+                    f"it must end in {' or '.join(_WRITERS)}, which chooses the kind of picture.",
+                    setting="out",
+                    value=path,
                 )
 
 
@@ -101,10 +102,12 @@ def _find_other(
     if config.beside == NOBODY:
         return None, []
     if config.beside is not None:
-        other = find_answer(loader, config.beside, "--beside")
+        other = find_answer(loader, config.beside, "beside")
         if other["global_example_id"] == number:
             raise InputError(
-                f'--beside "{config.beside}" is the answer itself: name another, or leave it out.'
+                "that is the answer itself. Name another, or leave it out.",
+                setting="beside",
+                value=config.beside,
             )
         return other, []
     if judged is None:
@@ -134,22 +137,22 @@ def _check_layer(layer: int | None, layers: int) -> int:
     if layer is None:
         return layers // 2
     if not layers:
-        raise InputError(f"--layer {layer}: the traces hold nothing of any layer; leave it out.")
-    if not 0 <= layer < layers:
         raise InputError(
-            f"--layer {layer} is out of range: the traces have layers 0 to {layers - 1}."
+            "the traces hold nothing of any layer; leave it out.", setting="layer", value=layer
         )
+    if not 0 <= layer < layers:
+        raise InputError(f"the traces have layers 0 to {layers - 1}.", setting="layer", value=layer)
     return layer
 
 
 def _refuse_foreign(path: Path) -> None:
     """A picture of an earlier run is replaced, somebody's own file is not."""
     if path.is_dir():
-        raise InputError(f'--out "{path}" is a folder: name the file in it.')
+        raise InputError("it is a folder: name the file in it.", setting="out", value=path)
     if path.exists() and GENERATOR.encode() not in path.read_bytes()[:2048]:
         raise InputError(
             f'"{path}" was not drawn by "{GENERATOR}", so it is left as it is: choose another '
-            f"--out, or delete it first."
+            f"`out`, or delete it first."
         )
 
 

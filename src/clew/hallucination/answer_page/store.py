@@ -26,8 +26,9 @@ def open_traces(path: Path) -> TraceBatchLoader:
     return loader
 
 
-def find_answer(loader: TraceBatchLoader, wanted: str, option: str = "--id") -> Trace:
-    """The trace that `wanted` names: a global_example_id, or else a question_id."""
+def find_answer(loader: TraceBatchLoader, wanted: str, setting: str = "answer") -> Trace:
+    """The trace that `wanted` names: a global_example_id, or else a question_id.
+    `setting` is where that was said."""
     if re.fullmatch(r"[0-9]{1,18}", wanted):
         trace = loader.get_trace_by_global_id(int(wanted))
         if trace is not None:
@@ -36,11 +37,12 @@ def find_answer(loader: TraceBatchLoader, wanted: str, option: str = "--id") -> 
     if len(numbers) > 1:
         some = ", ".join(map(str, numbers[:_NAMED])) + (", ..." if len(numbers) > _NAMED else "")
         raise InputError(
-            f'{option} "{wanted}": the question has {len(numbers):,} answers: give the number of '
-            f"one of them ({some})."
+            f"the question has {len(numbers):,} answers: give the number of one of them ({some}).",
+            setting=setting,
+            value=wanted,
         )
     if not numbers:
-        raise InputError(_explain_unknown(loader, wanted, option))
+        raise InputError(_explain_unknown(loader), setting=setting, value=wanted)
     found = loader.get_trace_by_global_id(numbers[0])
     if found is None:
         raise StoreError(
@@ -66,15 +68,15 @@ def _numbers_of_question(loader: TraceBatchLoader, question_id: str) -> list[int
     return sorted(found)
 
 
-def _explain_unknown(loader: TraceBatchLoader, wanted: str, option: str) -> str:
+def _explain_unknown(loader: TraceBatchLoader) -> str:
     ids = [
         int(i) for s in iter_shards(loader) for i in s.read_column("global_example_id").to_numpy()
     ]
     first_question = loader.get_batch(0)[0]["question_id"]
     gaps = "" if max(ids) - min(ids) + 1 == len(ids) else f" ({len(ids):,} answers, with gaps)"
     return (
-        f'there is no answer {option} "{wanted}" in "{loader.traces_dir}": its numbers go from '
-        f"{min(ids)} to {max(ids)}{gaps}, its question ids are like {first_question!r:.60}."
+        f'there is no such answer in "{loader.traces_dir}". Its numbers go from {min(ids)} to '
+        f"{max(ids)}{gaps}, its question ids are like {first_question!r:.60}."
     )
 
 

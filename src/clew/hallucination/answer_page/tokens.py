@@ -37,11 +37,13 @@ def read_token_texts(
         return split_texts(decode, [int(token) for token in tokens]), None
     if tokenizer is not None:
         raise InputError(
-            f'--tokenizer "{tokenizer}" cannot be loaded: give a folder with {_FILE}, or a '
-            f"Hugging Face id that is in the cache of this machine; the network is not asked."
+            f"it cannot be loaded. Give a folder with {_FILE}, or a Hugging Face id that is in "
+            f"the cache of this machine; the network is not asked.",
+            setting="tokenizer",
+            value=tokenizer,
         )
     whose = f'the tokenizer of "{name}" is not on this machine' if name else "no model is named"
-    note = f"{whose}: tokens are shown as numbers. Give its folder with --tokenizer."
+    note = f"{whose}: tokens are shown as numbers. Give its folder with `tokenizer`."
     return [f"#{token}" for token in tokens], note
 
 

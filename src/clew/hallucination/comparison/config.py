@@ -8,6 +8,7 @@ from clew.engine import PlanRequest, TrainConfig
 from clew.errors import InputError
 from clew.hallucination.detectors.registry import NetworkSettings
 from clew.hallucination.detectors.training import LossSettings
+from clew.settings import check_positive
 
 # They change how long a run takes, not what comes out.
 _HARMLESS = ("num_workers", "max_cache_batches", "calibrate")
@@ -31,10 +32,9 @@ class CompareConfig:
     overwrite: bool = False
 
     def __post_init__(self) -> None:
-        if self.seeds < 1:
-            raise InputError(f"--seeds is {self.seeds}: give 1 or more.")
+        check_positive(self, "seeds")
         if not (self.train_on and self.test_on):
-            raise InputError("there is nothing to compare on: give --preprocessed-dir.")
+            raise InputError("there is nothing to compare on: give `preprocessed_dir`.")
 
     @property
     def is_transfer(self) -> bool:

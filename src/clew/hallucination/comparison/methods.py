@@ -1,37 +1,70 @@
 """The methods there are, from cheap to dear, and why one of them cannot run on some data."""
 
 from collections.abc import Iterable, Sequence
-from typing import TypeAlias
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from clew.errors import InputError
-from clew.hallucination.comparison.networks import NETWORK_METHODS, NetworkMethod
+from clew.hallucination.detectors.kinds import FORMS
 from clew.hallucination.detectors.probes import PROBES, Method
+from clew.hallucination.detectors.registry import NETWORKS, NetworkKind
 from clew.hallucination.samples.reading.answers import AnswerFeatures
-
-AnyMethod: TypeAlias = Method | NetworkMethod
 
 _FAMILIES = ("baseline", "no training", "probe", "network")
 _SAMPLES = ("sequences", "graphs", "heads", "answers")
 _CAPTURE = 'run "clew extract" again with this clew, then "clew preprocess"'
 _NO_SEQUENCES = (
-    'there are no sequences: run the "clew preprocess" command again without --no-sequences'
+    'there are no sequences: run the "clew preprocess" command again without `sequences=False`'
 )
 # What to do where a field is missing; all others come with any new capture.
 _FIXES = {
     "sequence": _NO_SEQUENCES,
     "sequences": _NO_SEQUENCES,
-    "heads": "the traces were captured without attention maps: capture with --keep full, then "
+    "heads": 'the traces were captured without attention maps: capture with `keep="full"`, then '
     'run "clew preprocess" again',
-    "graphs": 'there are no graphs: run the "clew preprocess" command again without --no-graphs',
-    "samples": "the traces hold one answer a question: capture with --samples 10, then run "
+    "graphs": 'there are no graphs: run the "clew preprocess" command again without `graphs=False`',
+    "samples": "the traces hold one answer per question: capture with `samples=10`, then run "
     '"clew preprocess" again',
     "category": "the questions have no categories: give them a field named category",
 }
 
 
+@dataclass(frozen=True, kw_only=True)
+class NetworkMethod:
+    """A network beside the probes; `needs` are kinds of samples."""
+
+    kind: NetworkKind
+    family: Literal["network"] = "network"
+    is_seeded: bool = True
+    also_reads: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.kind.name
+
+    @property
+    def title(self) -> str:
+        return self.kind.title
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return FORMS[self.kind.samples].stores
+
+    @property
+    def reads_edges(self) -> bool:
+        """Whether it follows the attention from token to token."""
+        return self.kind.samples in ("graphs", "heads")
+
+
+AnyMethod: TypeAlias = Method | NetworkMethod
+
+
 def list_methods() -> dict[str, AnyMethod]:
     """All of them, the cheap ones first: what is told early is told soon."""
-    every: list[AnyMethod] = [*PROBES.values(), *NETWORK_METHODS]
+    every: list[AnyMethod] = [
+        *PROBES.values(),
+        *(NetworkMethod(kind=kind) for kind in NETWORKS.values()),
+    ]
     ordered = sorted(every, key=lambda one: (_FAMILIES.index(one.family), one.is_seeded))
     return {one.name: one for one in ordered}
 
@@ -47,7 +80,7 @@ def find_methods(names: Iterable[str] | None) -> list[AnyMethod]:
     if unknown or not wanted:
         named = ", ".join(f'"{name}"' for name in unknown)
         which = f"there is no method {named}" if unknown else "no method is given"
-        raise InputError(f"{which}: choose of {', '.join(known)} (--methods a,b,c).")
+        raise InputError(f"{which}: choose from {', '.join(known)} with `methods`.")
     return [method for name, method in known.items() if name in wanted]
 
 

@@ -107,7 +107,7 @@ def _tell_others(
         return []
     return [
         f'"{config.output_dir}" also has scores of {", ".join(others)}: they are kept, but the '
-        f"table and the report have only what --methods names now"
+        f"table and the report have only what `methods` names now"
     ]
 
 

@@ -106,8 +106,8 @@ def refuse_other(
         raise SettingsMismatchError(
             f'"{folder}" has scores of {method} that were made in another way:\n  '
             + "\n  ".join(map(str, different))
-            + "\nGive what they were made with to go on, choose another --output-dir, or begin "
-            "anew in this one with --overwrite."
+            + "\nGive what they were made with to go on, choose another `output_dir`, or "
+            "start over in this one with `overwrite=True`."
         )
 
 

@@ -120,7 +120,7 @@ def _open(folder: Path) -> AnswerFeatures:
     if not folder.exists():
         raise InputError(
             f'there is no folder "{folder}": make it with "clew preprocess", or say where the '
-            f"samples are with --preprocessed-dir."
+            f"samples are with `preprocessed_dir`."
         )
     return AnswerFeatures(folder)
 

@@ -8,11 +8,11 @@ SampleKind = Literal["sequences", "graphs", "heads", "grids"]
 _AGAIN = 'run the "clew preprocess" command that made it again'
 # Stores of samples in a folder of `clew preprocess`, and how one that is missing is come by.
 STORES = {
-    "sequences": f"{_AGAIN} without --no-sequences",
-    "graphs": f"{_AGAIN} without --no-graphs",
+    "sequences": f"{_AGAIN} without `sequences=False`",
+    "graphs": f"{_AGAIN} without `graphs=False`",
     "heads": (
-        'capture with "clew extract --keep full", which keeps whole attention maps, and run '
-        '"clew preprocess" on that (without --no-heads)'
+        'capture with `keep="full"`, which keeps whole attention maps, and run "clew preprocess" '
+        "on that (without `heads=False`)"
     ),
 }
 

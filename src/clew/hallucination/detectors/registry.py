@@ -24,7 +24,7 @@ from clew.hallucination.detectors.networks import (
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkKind:
-    """A network over the samples that `clew preprocess` makes; `name` is its folder and its flag.
+    """A network over the samples that `clew preprocess` makes; `name` is also its folder's.
 
     `is_usual` is one that a run trains unless told otherwise.
     """
@@ -112,14 +112,14 @@ def find_networks(names: Iterable[str]) -> list[NetworkKind]:
     if unknown:
         raise InputError(f'there is no network "{unknown[0]}": choose of {", ".join(NETWORKS)}.')
     if not wanted:
-        flags = ", ".join(run_flag(name) for name in NETWORKS)
-        raise InputError(f"no network is left to train: give at least one of {flags}.")
+        settings = ", ".join(map(run_setting, NETWORKS))
+        raise InputError(f"no network is left to train: give at least one of {settings}.")
     return [NETWORKS[name] for name in wanted]
 
 
-def run_flag(name: str, *, off: bool = False) -> str:
-    """The flag of `clew train` that turns a network on, or off."""
-    return f"--{'no-' if off else ''}run-{name.replace('_', '-')}"
+def run_setting(name: str, *, on: bool = True) -> str:
+    """What turns a network on, or off, in the words of an error."""
+    return f"`run_{name}={on}`"
 
 
 def configure(kind: NetworkKind, sizes: dict[str, int], settings: NetworkSettings) -> Any:
@@ -135,6 +135,8 @@ def refuse_unused(settings: NetworkSettings, kinds: Iterable[NetworkKind]) -> No
         if name not in known:
             owners = [kind.name for kind in NETWORKS.values() if name in kind.setting_names]
             raise InputError(
-                f"--{name.replace('_', '-')} {value} is a setting of {' and '.join(owners)}, "
-                f"which this run does not train: leave it out, or add {run_flag(owners[0])}."
+                f"this is a setting of {' and '.join(owners)}, which this run does not train. "
+                f"Leave it out, or add {run_setting(owners[0])}.",
+                setting=name,
+                value=value,
             )

@@ -171,7 +171,7 @@ def _results(
             {
                 "method": "charm",
                 "title": "CHARM",
-                "reason": 'needs "heads": capture with --keep full, then preprocess again',
+                "reason": 'needs "heads": capture with `keep="full"`, then preprocess again',
             }
         ],
         "best": {"method": best["method"], "chosen_on": "validation"},

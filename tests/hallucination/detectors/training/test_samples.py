@@ -112,16 +112,16 @@ def test_a_split_without_both_classes_is_refused_with_the_counts(tmp_path: Path)
 
 def test_networks_that_lack_their_samples_are_named_before_any_is_trained(tmp_path: Path) -> None:
     folder = write_samples(tmp_path / "samples", graphs=False)
-    sentence = "holds no graphs, which gnn_det and gvae need: .* --no-run-gnn-det --no-run-gvae"
+    sentence = "no graphs, which gnn_det and gvae need: .*`run_gnn_det=False` `run_gvae=False`"
     with pytest.raises(InputError, match=sentence):
         train_detectors(small_run(folder, tmp_path / "out"))
     assert not (tmp_path / "out").exists()
     PreprocessedData(folder=folder).refuse_missing([NETWORKS["lstm"]])
-    with pytest.raises(InputError, match="which gvae needs: .* without --no-graphs.$"):
+    with pytest.raises(InputError, match="which gvae needs: .* without `graphs=False`.$"):
         PreprocessedData(folder=folder).refuse_missing([NETWORKS["gvae"]])
-    with pytest.raises(InputError, match="holds no graphs, which act_vit needs: .*--no-graphs.$"):
+    with pytest.raises(InputError, match="no graphs, which act_vit needs: .*`graphs=False`.$"):
         PreprocessedData(folder=folder).refuse_missing([NETWORKS["act_vit"]])
-    with pytest.raises(InputError, match="no heads, which charm needs: .*--keep full.*run-charm.$"):
+    with pytest.raises(InputError, match="charm needs: .*`keep=.full.`.*run_charm=False`.$"):
         PreprocessedData(folder=folder).refuse_missing([NETWORKS["lstm"], NETWORKS["charm"]])
 
 

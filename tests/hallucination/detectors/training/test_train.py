@@ -263,15 +263,18 @@ def test_plans_without_training(learnable: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"networks": ()}, "no network is left to train: give at least one of --run-lstm, "),
+        ({"networks": ()}, "no network is left to train: give at least one of `run_lstm=True`, "),
         ({"networks": ("cnn",)}, 'there is no network "cnn": choose of lstm, gnn_det, gvae'),
         (
             {**ONLY_LSTM, "network": NetworkSettings(latent_dim=4)},
-            "--latent-dim 4 is a setting of gvae, .* or add --run-gvae",
+            "latent_dim is 4: this is a setting of gvae, .* or add `run_gvae=True`",
         ),
-        ({"data_pattern": "traces"}, '--preprocessed-dir ".*" and --data-pattern "traces" both'),
-        ({"scores_file": Path("s.csv")}, r"--scores-file s\.csv goes with --data-pattern"),
-        ({"score_threshold": 0.3}, r"--score-threshold 0\.3 goes with --data-pattern"),
+        (
+            {"data_pattern": "traces"},
+            'preprocessed_dir is ".*": `data_pattern=.* too',
+        ),
+        ({"scores_file": Path("s.csv")}, r'scores_file is "s\.csv": it goes with `data_pattern`'),
+        ({"score_threshold": 0.3}, r"score_threshold is 0\.3: it goes with `data_pattern`"),
         ({"preprocessed_dir": None, "data_pattern": "traces"}, "give their scores too"),
     ],
 )

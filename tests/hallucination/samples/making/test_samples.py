@@ -119,9 +119,9 @@ def test_more_edges_than_stored_come_from_the_attention_maps(
 def test_more_than_is_stored_is_refused(
     compact_store: Path, scores_file: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(InputError, match="--top-k 5 is more than .* keeps 4 edges a token"):
+    with pytest.raises(InputError, match="top_k is 5: that is more .* keeps 4 edges per token"):
         preprocess_store(tiny_preprocess(compact_store, scores_file, tmp_path / "a", top_k=5))
-    with pytest.raises(InputError, match="--node-dim 9 is more than .* keeps 4 numbers a node"):
+    with pytest.raises(InputError, match="node_dim is 9: that is more .* keeps 4 numbers per node"):
         preprocess_store(tiny_preprocess(compact_store, scores_file, tmp_path / "a", node_dim=9))
     assert not (tmp_path / "a").exists()
 

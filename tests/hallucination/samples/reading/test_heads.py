@@ -94,8 +94,8 @@ def test_samples_without_edges(tmp_path: Path) -> None:
 
 
 def test_folders_without_them_get_a_sentence(folder: Path) -> None:
-    with pytest.raises(StoreError, match="holds no heads.*captured with --keep full"):
+    with pytest.raises(StoreError, match='holds no heads.*captured with `keep="full"`'):
         PreprocessedHeadsMapDataset(folder)
     shutil.rmtree(folder / "graphs")
-    with pytest.raises(StoreError, match="holds no graphs.*again without --no-graphs"):
+    with pytest.raises(StoreError, match="holds no graphs.*again without `graphs=False`"):
         PreprocessedGridsMapDataset(folder)

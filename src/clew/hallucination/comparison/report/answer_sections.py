@@ -106,7 +106,7 @@ def transfer_section(comparison: Comparison) -> Section:
     return section.if_there(
         matrices,
         "Trained and tested on one set of questions. For a matrix, give several stores of the "
-        "same model (clew compare --stores).",
+        "same model.",
     )
 
 

@@ -12,7 +12,7 @@ from clew.pages.results import History, as_dict, as_interval, as_number, read_re
 RESULTS_FILE = "results.json"
 SCORES_FILE = "scores.arrow"
 FAMILIES = ("baseline", "no training", "probe", "network")
-_AGAIN = 'Run "clew compare" with this --output-dir again'
+_AGAIN = 'Run "clew compare" into this folder again'
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,7 +36,7 @@ def learn_semantic_entropy(data: Features) -> Fitted:
         raise InputError(
             f"the samples of all {len(known):,} training answers are equally scattered (entropy "
             f"{known[0]:.2f}), so that it tells nothing: draw more of them, at a lower "
-            f"--sample-temperature, or ask for shorter answers."
+            f"`sample_temperature`, or ask for shorter answers."
         )
     return Fitted(scorer=SemanticEntropy(without=float(np.median(known)) if known else 0.0))
 

@@ -61,22 +61,26 @@ class TrainRunConfig:
             self._refuse_trace_settings()
         elif self.preprocessed_dir is not None:
             raise InputError(
-                f'--preprocessed-dir "{self.preprocessed_dir}" and --data-pattern '
-                f'"{self.data_pattern}" both name samples: give one of them.'
+                f'`data_pattern="{self.data_pattern}"` names samples too: give one of them.',
+                setting="preprocessed_dir",
+                value=self.preprocessed_dir,
             )
         elif self.scores_file is None:
             raise InputError(
-                f'--data-pattern "{self.data_pattern}" names traces, which have no labels: give '
-                f'their scores too, with --scores-file (as "clew label" writes them).'
+                'traces have no labels: give their scores too, with `scores_file` (as "clew label" '
+                "writes them).",
+                setting="data_pattern",
+                value=self.data_pattern,
             )
 
     def _refuse_trace_settings(self) -> None:
-        given = {"--scores-file": self.scores_file, "--score-threshold": self.score_threshold}
-        for flag, value in given.items():
-            if value is not None:
+        for name in ("scores_file", "score_threshold"):
+            if getattr(self, name) is not None:
                 raise InputError(
-                    f"{flag} {value} goes with --data-pattern: preprocessed samples have their "
-                    f'labels already. Leave it out, or give it to "clew preprocess".'
+                    "it goes with `data_pattern`: preprocessed samples have their labels already. "
+                    'Leave it out, or give it to "clew preprocess".',
+                    setting=name,
+                    value=getattr(self, name),
                 )
 
     @property

@@ -38,8 +38,8 @@ class ResultsFile:
         before, now = (_describe(described) for described in (saved["data"], data))
         raise SettingsMismatchError(
             f'"{self.path.parent}" has results of {" and ".join(stay)} on other samples: {before} '
-            f"there, {now} now. Choose another --output-dir, or train all of them anew with "
-            f"--overwrite."
+            f"there, {now} now. Choose another `output_dir`, or train all of them anew with "
+            f"`overwrite=True`."
         )
 
     def add(self, run: Run, *, data: dict[str, Any], settings: dict[str, Any]) -> None:
@@ -71,7 +71,7 @@ class ResultsFile:
             raise StoreError(
                 f'"{self.path}" cannot be read ({error}): take it away (the networks beside it are '
                 f"not touched, and the same command lists them again), or choose another "
-                f"--output-dir."
+                f"`output_dir`."
             ) from None
         return content
 

@@ -178,7 +178,7 @@ def refuse_thin(
     raise InputError(
         f'the {thin[0]} split of "{name}" {_lacking(balance[thin[0]])}: without '
         f"both kinds there is nothing to {_PURPOSE[thin[0]]}. Its samples: {counts}. Use more "
-        f'questions, or run "clew preprocess" with another --score-threshold or --split.'
+        f'questions, or run "clew preprocess" with another `score_threshold` or `split`.'
     )
 
 

@@ -14,7 +14,7 @@ from typing import Protocol
 from clew.engine.together import first_does
 from clew.errors import InputError, StoreError
 from clew.hallucination.detectors.kinds import FORMS, STORES, SampleKind
-from clew.hallucination.detectors.registry import NetworkKind, run_flag
+from clew.hallucination.detectors.registry import NetworkKind, run_setting
 from clew.hallucination.detectors.training.config import TrainRunConfig
 from clew.hallucination.samples.reading.grids import PreprocessedGrids
 from clew.hallucination.samples.reading.heads import PreprocessedHeads
@@ -76,7 +76,7 @@ class PreprocessedData:
         if not self.folder.exists():
             raise InputError(
                 f'there is no folder "{self.folder}": make it with "clew preprocess", or say where '
-                f"the samples are with --preprocessed-dir (or the traces with --data-pattern)."
+                f"the samples are with `preprocessed_dir` (or the traces with `data_pattern`)."
             )
         held = {store for store in STORES if _holds(self.folder, store)}
         if not held:
@@ -100,7 +100,7 @@ class PreprocessedData:
             read_manifest(self.folder)
         except StoreError as error:
             raise InputError(
-                f'{error} --preprocessed-dir is the folder that "clew preprocess" wrote.'
+                f'{error} `preprocessed_dir` is the folder that "clew preprocess" wrote.'
             ) from None
 
 
@@ -133,7 +133,7 @@ class RawData:
             if network.samples not in ("sequences", "graphs"):
                 raise InputError(
                     f"{network.name} is not trained on traces directly: make samples of "
-                    f'"{self.store}" with "clew preprocess", and give --preprocessed-dir.'
+                    f'"{self.store}" with "clew preprocess", and give `preprocessed_dir`.'
                 )
 
 
@@ -179,6 +179,6 @@ def _explain_missing(
 ) -> str:
     *some, last = [network.name for network in without]
     names = f"{', '.join(some)} and {last} need" if some else f"{last} needs"
-    leave_out = " ".join(run_flag(network.name, off=True) for network in without)
+    leave_out = " ".join(run_setting(network.name, on=False) for network in without)
     other_way = "" if without == wanted else f", or train without: {leave_out}"
     return f'"{folder}" holds no {store}, which {names}: {STORES[store]}{other_way}.'

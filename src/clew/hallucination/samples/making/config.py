@@ -35,24 +35,18 @@ class PreprocessConfig:
 
     def __post_init__(self) -> None:
         if not self.kinds:
-            flags = ", ".join(f"--no-{kind}" for kind in KINDS)
-            raise InputError(f"{flags} together leave nothing to make: leave one of them out.")
+            without = ", ".join(f"`{kind}=False`" for kind in KINDS)
+            raise InputError(f"{without} together leave nothing to make: leave one of them out.")
         for name in ("score_threshold", "attn_threshold"):
             if not 0 <= getattr(self, name) <= 1:
-                raise InputError(
-                    f"{_option(name)} {getattr(self, name):g} makes no sense: give a number from "
-                    f"0 to 1."
-                )
+                value = getattr(self, name)
+                raise InputError("give a number from 0 to 1.", setting=name, value=value)
         for name in ("top_k", "node_dim", "workers"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise InputError(f"{_option(name)} {value} makes no sense: it must be at least 1.")
+                raise InputError("give 1 or more.", setting=name, value=value)
 
     def count_workers(self, jobs: int) -> int:
         """As many as asked for, or one a core; never more than there is work for."""
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         return max(1, min(self.workers or cores or 1, jobs))
-
-
-def _option(name: str) -> str:
-    return "--" + name.replace("_", "-")

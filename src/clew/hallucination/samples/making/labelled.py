@@ -55,7 +55,7 @@ def describe_balance(shards: Sequence[LabelledShard], threshold: float) -> list[
     what = "made up (score below" if labels.all() else "right (score not below"
     return [
         f"all {len(labels):,} answers are {what} {threshold:g}): a detector cannot learn from one "
-        f"class alone. Look at the scores, or choose another --score-threshold."
+        f"class alone. Look at the scores, or choose another `score_threshold`."
     ]
 
 
@@ -66,7 +66,7 @@ def refuse_changed_scores(out: Path, store: SampleStore, shards: Sequence[Labell
         if number not in by_number:
             raise SettingsMismatchError(
                 f'"{store.path}" has samples of batch {number}, which the trace store does not '
-                f"have now: let it be made again first, or write to a new folder (--out)."
+                f"have now: let it be made again first, or write to a new folder (`out`)."
             )
         _refuse_changed_shard(out, store, by_number[number])
 
@@ -82,12 +82,12 @@ def _refuse_changed_shard(out: Path, store: SampleStore, shard: LabelledShard) -
             now = None if row is None else table.question_id[row]
             raise SettingsMismatchError(
                 f'"{store.path}" was made from other traces: example {number} is {question_id!r} '
-                f"in it and {now!r} in the trace store. Write to a new folder (--out)."
+                f"in it and {now!r} in the trace store. Write to a new folder (`out`)."
             )
         score = float(shard.scores[row])
         if score != before:
             now = "none" if np.isnan(score) else f"{score:g}"
             raise SettingsMismatchError(
                 f'the score of {question_id} changed from {before:g} to {now} since "{out}" was '
-                f"begun: write to a new folder (--out)."
+                f"begun: write to a new folder (`out`)."
             )

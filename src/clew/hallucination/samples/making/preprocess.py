@@ -109,16 +109,19 @@ def choose_shape(config: PreprocessConfig, source: TraceSource) -> SampleShape:
     stored = source.shape
     if config.node_dim is not None and config.node_dim > stored.node_dim:
         raise InputError(
-            f'--node-dim {config.node_dim} is more than "{source.path}" has: it keeps '
-            f"{stored.node_dim} numbers a node. Ask for at most {stored.node_dim}, or capture "
-            f"with a larger --node-dim."
+            f'that is more than "{source.path}" has, which keeps {stored.node_dim} numbers per '
+            f"node. Ask for at most {stored.node_dim}, or capture with a larger `node_dim`.",
+            setting="node_dim",
+            value=config.node_dim,
         )
     top_k = config.top_k or stored.edges_per_token
     if top_k > stored.edges_per_token and not stored.has_maps:
         raise InputError(
-            f'--top-k {top_k} is more than "{source.path}" has: it keeps '
-            f"{stored.edges_per_token} edges a token. Ask for at most {stored.edges_per_token}, "
-            f"or capture with a larger --edges-per-token or with --keep full."
+            f'that is more than "{source.path}" has, which keeps {stored.edges_per_token} edges '
+            f"per token. Ask for at most {stored.edges_per_token}, or capture with a larger "
+            f'`edges_per_token` or with `keep="full"`.',
+            setting="top_k",
+            value=top_k,
         )
     return SampleShape(
         source=stored,
@@ -135,8 +138,8 @@ def choose_kinds(config: PreprocessConfig, shape: SampleShape) -> PreprocessConf
     if not kinds:
         raise InputError(
             f'"{config.store}" keeps no attention maps, so only sequences, graphs and answers can '
-            f"be made of it: leave one of --no-sequences, --no-graphs and --no-answers out, or "
-            f"capture with --keep full."
+            f"be made of it: leave one of `sequences=False`, `graphs=False` and `answers=False` "
+            f'out, or capture with `keep="full"`.'
         )
     return replace(config, kinds=kinds)
 
@@ -162,14 +165,16 @@ def _describe_unfinished(source: TraceSource) -> Iterator[str]:
 def _refuse_store_as_out(out: Path) -> None:
     if (out / MANIFEST_NAME).exists():
         raise InputError(
-            f'--out "{out}" is a store itself: choose a folder for the samples, for example '
-            f'"{out.with_name("preprocessed_data")}".'
+            f"this is a store itself. Choose a folder for the samples, for example "
+            f'"{out.with_name("preprocessed_data")}".',
+            setting="out",
+            value=out,
         )
 
 
 @contextmanager
 def _locked(config: PreprocessConfig) -> Iterator[None]:
-    """The folder for this command, the stores in it against "clew verify --repair"."""
+    """The folder for this command, the stores in it against a repair."""
     with ExitStack() as stack:
         stack.enter_context(writer_lock(config.out, Part()))
         for kind in config.kinds:
@@ -232,5 +237,6 @@ def _describe_other_kind(config: PreprocessConfig, samples: int) -> Iterator[str
             if rows != samples:
                 yield (
                     f"{path} was left as it is, with {rows:,} samples where {config.out} now has "
-                    f"{samples:,}: give the same command without --no-{kind} to bring it up to date"
+                    f"{samples:,}: give the same command without `{kind}=False` to bring it up to "
+                    f"date"
                 )

@@ -81,6 +81,6 @@ def refuse_if_disk_too_small(out: Path, jobs: Sequence[ShardJob]) -> None:
     if needed > free:
         raise DiskFullError(
             f'the run may write up to {needed / 1e9:,.2f} GB, but the disk that holds "{out}" has '
-            f"{free / 1e9:,.2f} GB free. Make room, choose another --out, or make less "
-            f"(--node-dim, --top-k, --no-graphs, --no-heads)."
+            f"{free / 1e9:,.2f} GB free. Make room, choose another `out`, or make less "
+            f"(`node_dim`, `top_k`, `graphs=False`, `heads=False`)."
         )

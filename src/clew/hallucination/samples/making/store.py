@@ -163,14 +163,11 @@ def _refuse_foreign_folder(path: Path) -> None:
     # A run killed while it wrote its first manifest leaves a .tmp.
     entries = [name for name in names if not name.startswith(".") and not name.endswith(".tmp")]
     if any(name.startswith("batch_") and ".arrow" in name for name in entries):
-        raise StoreError(
-            f'"{path}" has shards but no {MANIFEST_NAME}: build it anew from them with '
-            f'"clew verify --repair {path}", then run this again.'
-        )
+        raise StoreError(f'"{path}" has shards but no {MANIFEST_NAME}', action="repair", store=path)
     if entries:
         raise StoreError(
             f'"{path}" is neither empty nor a clew store (it holds {", ".join(entries[:3])}'
-            f"{', ...' if len(entries) > 3 else ''}): choose another --out."
+            f"{', ...' if len(entries) > 3 else ''}): choose another `out`."
         )
 
 
@@ -180,7 +177,7 @@ def _refuse_other_settings(
     if manifest.kind != kind or manifest.settings.get("command") != COMMAND:
         raise SettingsMismatchError(
             f'"{path}" is a store of {manifest.kind} that "clew preprocess" did not write: choose '
-            f"another --out."
+            f"another `out`."
         )
     _refuse_other_source(path, manifest.settings.get("source", {}), settings["source"])
     refuse_other_settings(path, manifest.settings, settings, _MAY_DIFFER)
@@ -191,5 +188,5 @@ def _refuse_other_source(path: Path, before: Mapping[str, Any], now: Mapping[str
         old, new = (f'"{s.get("store")}" (model {s.get("model")})' for s in (before, now))
         raise SettingsMismatchError(
             f'"{path}" was made from the traces of {old}, now those of {new} are given, which '
-            f"were made in another way: choose another --out."
+            f"were made in another way: choose another `out`."
         )

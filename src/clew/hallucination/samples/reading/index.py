@@ -19,10 +19,10 @@ def find_store(folder: Path, kind: str) -> Path:
     if (inner / "manifest.json").exists():
         return inner
     if (folder / SPLITS_FILE).exists():
-        full = ", on traces that were captured with --keep full" if kind == "heads" else ""
+        full = ', on traces that were captured with `keep="full"`' if kind == "heads" else ""
         raise StoreError(
             f"{folder} holds no {kind}: they were left out when it was made. Run the "
-            f'"clew preprocess" command again without --no-{kind}{full}.'
+            f'"clew preprocess" command again without `{kind}=False`{full}.'
         )
     return folder
 
@@ -32,7 +32,7 @@ def read_index(store: Path, kind: str) -> SampleIndex:
     made, the shards' small columns."""
     reader = StoreReader(store)
     if reader.manifest.kind != kind:
-        raise StoreError(_explain_kind(store, reader.manifest.kind, kind))
+        raise _explain_kind(store, reader.manifest.kind, kind)
     written = store.absolute().parent / SPLITS_FILE
     if reader.manifest.settings.get("command") == "preprocess" and not written.exists():
         raise StoreError(
@@ -98,13 +98,10 @@ def _chunks(reader: StoreReader, column: str) -> Iterator[pa.Array]:
         yield from reader.shard(number).read_column(column).chunks
 
 
-def _explain_kind(store: Path, found: str, wanted: str) -> str:
+def _explain_kind(store: Path, found: str, wanted: str) -> StoreError:
     if found == "traces":
-        return (
-            f"{store} holds traces, not {wanted}: make training samples of them with "
-            f'"clew preprocess {store} --scores-file SCORES.csv --out preprocessed_data".'
-        )
-    return (
+        return StoreError(f"{store} holds traces, not {wanted}", action="preprocess", store=store)
+    return StoreError(
         f'{store} holds {found}, not {wanted}: give the folder that "clew preprocess" wrote, '
         f"in which {found}/ and {wanted}/ lie."
     )

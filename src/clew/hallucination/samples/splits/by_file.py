@@ -55,8 +55,8 @@ def count_files(files: int, shares: Shares) -> list[int]:
     wanted = [share > 0 for share in shares]
     if files < sum(wanted):
         raise InputError(
-            f"--split-by file needs at least {sum(wanted)} batches for --split {shares}, the "
-            f"store has {files}: use --split-by question."
+            f'`split_by="file"` needs at least {sum(wanted)} batches for `split="{shares}"`, the '
+            f'store has {files}: use `split_by="question"`.'
         )
     ends = [int(files * end + 0.5 + 1e-9) for end in accumulate(shares)]
     # Rounding must not leave a split empty that is to have something.

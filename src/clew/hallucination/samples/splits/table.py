@@ -117,7 +117,7 @@ def find_thin_splits(
             found.append(
                 f"the {name} split ({sum(row):,} in all) has none that are "
                 f"{' or '.join(lacking)}: nothing can be measured on it. Use more questions, or "
-                f"give it a larger share with --split."
+                f"give it a larger share with `split`."
             )
     return found
 

@@ -19,11 +19,11 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
-from clew.hallucination.capture.basis import Basis
 from clew.hallucination.capture.decode import Decoder
 from clew.hallucination.capture.models import LoadedModel, end_tokens
 from clew.hallucination.capture.observe import ModelObserver
 from clew.hallucination.capture.stopping import AnswerEnd, Cut
+from clew.hallucination.traces.basis import Basis
 from clew.hallucination.traces.schema import TraceShape
 
 CORPUS = [

@@ -133,13 +133,13 @@ def test_questions_left_out_are_counted_and_named(
     [
         (["--part", "4/3"], "--part 4/3 makes no sense"),
         (["--part", "two"], '--part "two" is not of the form I/N'),
-        (["--prompt", "Answer me"], 'the prompt "Answer me" has no {question} in it'),
+        (["--prompt", "Answer me"], '--prompt is "Answer me": it has no {question} in it'),
         (["--chat"], "tokenizer has no chat template"),
-        (["--batch-size", "0"], "--batch-size 0 makes no sense"),
+        (["--batch-size", "0"], "--batch-size is 0: give 1 or more"),
         (["--model", "no/such-model"], 'the model "no/such-model" could not be loaded'),
         (["--questions", "missing.jsonl"], 'questions "missing.jsonl": no such file or folder'),
-        (["--device", "abacus"], '--device "abacus" is not a device'),
-        (["--dtype", "float7"], '--dtype "float7" is not known'),
+        (["--device", "abacus"], '--device is "abacus": this is not a device'),
+        (["--dtype", "float7"], '--dtype is "float7": choose from: auto, float32'),
     ],
     ids=lambda value: "=".join(value) if isinstance(value, list) else "",
 )
@@ -156,7 +156,7 @@ def test_input_that_cannot_be_used_gets_one_sentence_and_2(
 def test_other_settings_than_before_end_with_1_and_both_values(extract: Any, store: Path) -> None:
     ended = extract(store, "--max-new-tokens", "9")
     assert ended.code == 1
-    assert "generation.max_new_tokens: 6 in the store, 9 now" in ended.err
+    assert "generation.max_new_tokens: 6 before, 9 now" in ended.err
 
 
 def test_inspect_shows_totals_batches_lengths_answers_and_settings(

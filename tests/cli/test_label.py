@@ -86,9 +86,9 @@ def test_a_judge_that_cannot_be_reached_ends_with_1(
     [
         (("--judge-url", "http://x/v1"), "give --judge-model too"),
         (("--judge-model", "m"), "give --judge-url too"),
-        (("--judge-url", "x", "--judge-model", "m"), "give it as http://host:port/v1"),
+        (("--judge-url", "x", "--judge-model", "m"), "address as http://host:port/v1"),
         (("--judge-url", "http://x", "--judge-model", "m", "--method", "exact"), "one of the two"),
-        (("--score-threshold", "2"), "score threshold 2 is not above 0"),
+        (("--score-threshold", "2"), "--score-threshold is 2.0: give a number above 0"),
     ],
 )
 def test_settings_that_make_no_sense_end_with_2(

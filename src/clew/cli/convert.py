@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from clew.cli.errors import with_flags
 from clew.cli.formats import plain_text
 from clew.wording import counted
 
@@ -46,7 +47,7 @@ def convert(
 
     result = convert_folder(folder, out, keep=keep.value, on_file=show_file)
     for skip in result.skipped:
-        say(f"left out: {skip}")
+        say(f"left out: {with_flags(str(skip))}")
     stores = ", ".join(str(store) for store in result.stores) or "no store"
     rows, files = counted(result.traces, "row"), counted(result.files, "file")
     already = f" ({result.already:,} of them there already)" if result.already else ""

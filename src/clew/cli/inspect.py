@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from clew.cli.errors import with_flags
 from clew.cli.formats import plain_text
 from clew.wording import bytes_text, counted
 
@@ -190,7 +191,7 @@ def _print_skipped(console: Console, summary: Any) -> None:
         nouns = by_command.get(summary.settings.get("command"), ("question",))
         console.print(f"\nleft out: {counted(len(summary.skipped), *nouns)}")
         for entry in summary.skipped[:10]:
-            text = plain_text(f"  {_where(entry)}: {entry['reason']}")
+            text = plain_text(f"  {_where(entry)}: {with_flags(entry['reason'])}")
             console.print(text, markup=False, soft_wrap=True)
         if len(summary.skipped) > 10:
             console.print("  ... (the manifest names all)")

@@ -8,12 +8,12 @@ import torch
 
 from clew.hallucination.capture.beams import answer_with_beams
 from clew.hallucination.capture.check import batching_error
-from clew.hallucination.capture.decode import Answer, Decoder
+from clew.hallucination.capture.decode import Decoder, GeneratedAnswer
 from clew.hallucination.capture.full import record_fully
 from clew.hallucination.capture.models import LoadedModel, load_model
 from clew.hallucination.capture.prompts import choose_prompt, shared_prefix, tokenize_prompts
-from clew.hallucination.capture.record import Reduced
 from clew.hallucination.capture.stopping import Cut
+from clew.hallucination.traces.compact import Reduced
 from tests.builders import VOCABULARY, make_decoder, ragged_prompts, tiny_loaded
 from tests.hallucination.capture.reference import (
     PlainPass,
@@ -48,7 +48,7 @@ def test_the_fixed_shape_passes_of_a_gpu_are_as_faithful(loaded: LoadedModel, cu
     prompts = ragged_prompts(9, [40, 41])
     decoder = make_decoder(loaded, prefix=[40, 41], cut=cut, max_new_tokens=20)
     expected = [answer.tokens for answer in decoder.answer(prompts)[0]]
-    decoder.graphs = True
+    decoder.batch_model.graphs = True
     answers, reduced = decoder.answer(prompts)
     assert [answer.tokens for answer in answers] == expected
     assert worst_error(decoder, prompts, answers, reduced) < TOLERANCE
@@ -61,7 +61,7 @@ def test_answers_that_end_at_different_times_are_as_faithful(
     prompts = ragged_prompts(9, [40, 41])
     decoder = make_decoder(loaded, prefix=[40, 41], max_new_tokens=20)
     decoder.answer_end.end_tokens = list(range(0, VOCABULARY, 5))
-    decoder.graphs = graphs
+    decoder.batch_model.graphs = graphs
     answers, reduced = decoder.answer(prompts)
     assert len({len(answer.tokens) for answer in answers}) > 2
     assert worst_error(decoder, prompts, answers, reduced) < TOLERANCE
@@ -107,7 +107,7 @@ def test_the_check_before_a_run_sees_a_model_that_padding_changes(loaded: Loaded
     decoder = make_decoder(loaded)
     prompts = ragged_prompts(3)
     assert batching_error(decoder, prompts) < 1e-4
-    decoder.arguments = lambda positions, keep: {  # positions as if nothing were padded
+    decoder.batch_model.arguments = lambda positions, keep: {  # positions as if nothing were padded
         "position_ids": torch.arange(positions.shape[1]).expand_as(positions),
         "logits_to_keep": keep,
     }
@@ -153,7 +153,7 @@ def test_the_embedded_model_is_recorded_faithfully(embedded: LoadedModel, size: 
 
 
 def worst_error(
-    decoder: Decoder, prompts: list[list[int]], answers: list[Answer], reduced: Reduced
+    decoder: Decoder, prompts: list[list[int]], answers: list[GeneratedAnswer], reduced: Reduced
 ) -> float:
     """The largest absolute difference of any recorded number from its definition."""
     worst = 0.0
@@ -194,7 +194,7 @@ def differences(decoder: Decoder, trace: dict, plain: PlainPass) -> Iterator[tup
 
 
 def split(
-    decoder: Decoder, prompts: list[list[int]], answers: list[Answer], reduced: Reduced
+    decoder: Decoder, prompts: list[list[int]], answers: list[GeneratedAnswer], reduced: Reduced
 ) -> Iterator[dict]:
     """The flat fields of a batch as one dict a trace."""
     layers, heads, start = decoder.shape.layers, decoder.shape.heads, 0

@@ -77,7 +77,7 @@ def test_samples_are_those_of_plain_passes(family: str, graphs: bool) -> None:
     prompts = ragged_prompts(5, prefix)
     decoder = make_decoder(loaded, prefix=prefix, max_new_tokens=9)
     decoder.answer_end.end_tokens = list(range(0, VOCABULARY, 9))
-    decoder.graphs = graphs
+    decoder.batch_model.graphs = graphs
     ids = [f"q{i}" for i in range(5)]
     found = Sampler(decoder, count=4, temperature=0.7).sample(prompts, ids, PLAN)
     assert len({len(answer) for samples in found for answer in samples}) > 2
@@ -153,9 +153,9 @@ def test_too_little_device_memory_for_the_samples_halves_the_batch(
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"samples": 4}, "generation.samples: 3 in the store, 4 now"),
-        ({"samples": 0}, "generation.samples: 3 in the store, None now"),
-        ({"sample_temperature": 0.5}, "generation.sample_temperature: 1.0 in the store, 0.5 now"),
+        ({"samples": 4}, "generation.samples: 3 before, 4 now"),
+        ({"samples": 0}, "generation.samples: 3 before, None now"),
+        ({"sample_temperature": 0.5}, "generation.sample_temperature: 1.0 before, 0.5 now"),
     ],
 )
 def test_other_samples_in_the_same_store_are_refused(
@@ -169,9 +169,9 @@ def test_other_samples_in_the_same_store_are_refused(
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        ({"samples": -1}, "--samples -1 makes no sense: use 0 or more"),
-        ({"sample_temperature": 0.0}, "--sample-temperature 0 makes no sense: use a number above"),
-        ({"sample_temperature": float("nan")}, "--sample-temperature nan makes no sense"),
+        ({"samples": -1}, "samples is -1: give 0 or more"),
+        ({"sample_temperature": 0.0}, "sample_temperature is 0.0: give a number above"),
+        ({"sample_temperature": float("nan")}, "sample_temperature is nan: give a number above"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(wrong: dict[str, Any], sentence: str) -> None:

@@ -184,7 +184,7 @@ def test_a_refused_connection_says_what_to_check(label: Label) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    with pytest.raises(JudgeError, match="asked once; .* no connection .*: check --judge-url"):
+    with pytest.raises(JudgeError, match="asked once; .* no connection .*: check `judge_url`"):
         label(f"http://127.0.0.1:{port}/v1")
 
 
@@ -192,7 +192,10 @@ def test_a_refused_connection_says_what_to_check(label: Label) -> None:
     ("reply", "message"),
     [
         (Reply(status=401, body=f"bad key {SECRET}"), r"401 \(bad key \*\*\*\): .* MY_KEY"),
-        (Reply(status=404, body="no such model"), r'404 \(no such model\): .* "grader"'),
+        (
+            Reply(status=404, body="no such model"),
+            r"404 \(no such model\): .*`judge_model='grader'`",
+        ),
         (Reply(status=308, headers={"Location": "https://x/v1"}), "308 .moved to https://x/v1"),
     ],
 )
@@ -206,7 +209,7 @@ def test_a_wrong_key_or_address_is_said_at_once(label: Label, reply: Reply, mess
 
 @pytest.mark.parametrize("url", ["", "localhost:8000", "ftp://x/v1", "http://u:p@x/v1", "http://["])
 def test_an_address_that_is_none_is_refused(url: str) -> None:
-    with pytest.raises(InputError, match="give it as http://host:port/v1") as caught:
+    with pytest.raises(InputError, match="the judge.s address as http://host") as caught:
         ChatConfig(url=url, model="m")
     assert "u:p" not in str(caught.value)
 

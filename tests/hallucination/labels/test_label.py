@@ -85,7 +85,7 @@ def test_the_same_again_changes_nothing_and_an_edited_file_is_kept(
     assert not label_store(store, out).written
     edited = out.read_bytes().replace(b"q1,1,1.0", b"q1,1,0.0")
     out.write_bytes(edited)
-    with pytest.raises(InputError, match=r"from line 3 on\): give another --out, or .*--overwrite"):
+    with pytest.raises(InputError, match=r"from line 3 on\): .*another `out`, .*`overwrite=True`"):
         label_store(store, out)
     assert out.read_bytes() == edited
     assert label_store(store, out, overwrite=True).written
@@ -121,15 +121,15 @@ def test_the_doubtful_examples_are_the_long_and_the_near_ones(tmp_path: Path, ou
 def test_a_threshold_that_says_nothing_is_refused(
     tmp_path: Path, out: Path, threshold: float
 ) -> None:
-    with pytest.raises(InputError, match="score threshold"):
+    with pytest.raises(InputError, match="^score_threshold is .*: give a number above 0"):
         label_store(tmp_path, out, score_threshold=threshold)
 
 
 def test_a_folder_is_no_file_to_write(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is a folder: give the name of the file"):
+    with pytest.raises(InputError, match="^out is .*: this is a folder: name the file"):
         label_store(tmp_path, tmp_path)
 
 
 def test_a_method_that_is_not_there_is_named(tmp_path: Path, out: Path) -> None:
-    with pytest.raises(InputError, match='no method "bleu": use one of alias, exact'):
+    with pytest.raises(InputError, match='^method is "bleu": choose from: alias, exact'):
         label_store(tmp_path, out, method="bleu")  # type: ignore[arg-type]

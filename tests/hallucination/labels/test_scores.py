@@ -118,7 +118,7 @@ def test_answers_to_one_question_are_told_apart(file: Path) -> None:
 def test_missing_scores_are_refused_or_marked(file: Path) -> None:
     scores = read(file, "question_id,score\nq0,1\n")
     names = [f"q{i}" for i in range(8)]
-    with pytest.raises(InputError, match=r"7 of 8 answers .*q1, .*q5, and 2 more: .*--skip-unlab"):
+    with pytest.raises(InputError, match=r"7 of 8 answers .*q1, .*q5, and 2 more: .*`skip_unlab"):
         require_scores(scores, names, range(8), allow_missing=False)
     found = require_scores(scores, names, range(8), allow_missing=True)
     assert found.missing.tolist() == [False] + [True] * 7

@@ -141,7 +141,9 @@ def test_other_sources_for_the_same_batch_are_refused(tmp_path: Path) -> None:
 def test_another_keep_is_refused(tmp_path: Path) -> None:
     write_traces(tmp_path / "old", 0)
     convert_folder(tmp_path / "old", tmp_path / "new")
-    with pytest.raises(SettingsMismatchError, match="begun with --keep full, now --keep compact"):
+    with pytest.raises(
+        SettingsMismatchError, match='started with `keep="full"`, now `keep="compact"`'
+    ):
         convert_folder(tmp_path / "old", tmp_path / "new", keep="compact")
 
 

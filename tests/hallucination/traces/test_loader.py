@@ -136,7 +136,7 @@ def test_a_field_that_compact_stores_leave_out_says_how_to_get_it(
 ) -> None:
     trace = loader.get_batch(0)[0]
     assert "hidden_states" not in trace
-    with pytest.raises(KeyError, match='no field "hidden_states" .*clew extract --keep full'):
+    with pytest.raises(KeyError, match='no field "hidden_states" .*capture with keep="full"'):
         trace["hidden_states"]
     with pytest.raises(KeyError, match='no field "colour"; it has: global_example_id, '):
         trace["colour"]

@@ -1,19 +1,18 @@
 """A batch of prompts of different lengths on the device: its slots, its cache, its passes."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from transformers import PreTrainedModel
 
-from clew.hallucination.capture.cache import RoomyCache
-from clew.hallucination.capture.graph import Choice, StepGraph
-from clew.hallucination.capture.record import Slots
-
-if TYPE_CHECKING:
-    from clew.hallucination.capture.decode import Decoder
+from clew.hallucination.capture.observe import ModelObserver
+from clew.hallucination.capture.steps import Choice, RoomyCache, StepGraph
+from clew.hallucination.traces.compact import CompactRecord, Slots
 
 # The largest attention block (rows x heads x tokens x columns, in numbers) of one pass; longer
 # prompts are passed in pieces.
@@ -22,21 +21,49 @@ _MAX_GROUPS = 4
 _MIN_GROUP_ROWS = 32
 
 
+@dataclass(frozen=True, kw_only=True)
+class Prefix:
+    """What the shared beginning of all prompts leaves behind: its cache and its record."""
+
+    tokens: list[int]
+    cache: RoomyCache | None = None
+    record: CompactRecord | None = None
+
+
+@dataclass(kw_only=True)
+class BatchModel:
+    """A model as batches are passed through it.
+
+    `arguments` gives what a pass takes besides its tokens and its mask. With `graphs`, steps
+    are replayed as a CUDA graph. All sequences begin with the tokens of `prefix`.
+    """
+
+    model: PreTrainedModel
+    observer: ModelObserver
+    dtype: torch.dtype
+    arguments: Callable[[Tensor, int], dict[str, Any]]
+    graphs: bool = False
+    prefix: Prefix = field(default_factory=lambda: Prefix(tokens=[]))
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
+
+
 class PaddedBatch:
     """The state of one batch: slots, cache, and the rows that still go on."""
 
     def __init__(
         self,
-        decoder: "Decoder",
+        model: BatchModel,
         sequences: Sequence[Sequence[int]],
         *,
         room: int,
         answer_lengths: Sequence[int] | None = None,
     ) -> None:
-        self.decoder = decoder
-        self.dtype = decoder.dtype
-        prefix = decoder.prefix
-        skip, device = len(prefix.tokens), decoder.device
+        self.model, self.dtype = model, model.dtype
+        prefix = model.prefix
+        skip, device = len(prefix.tokens), model.device
         rests = [list(sequence[skip:]) for sequence in sequences]
         width = max(len(rest) for rest in rests)
         self.ids = torch.tensor([[0] * (width - len(r)) + r for r in rests], device=device)
@@ -49,7 +76,7 @@ class PaddedBatch:
             padding=torch.tensor(self.paddings, device=device),
             prompt_end=skip + width - given,
         )
-        self.cache = RoomyCache(decoder.observer.num_layers, len(rests), self.slots.count)
+        self.cache = RoomyCache(model.observer.num_layers, len(rests), self.slots.count)
         if prefix.cache is not None:
             self.cache.fill(prefix.cache)
         self.rows = torch.arange(len(rests), device=device)
@@ -72,7 +99,7 @@ class PaddedBatch:
     ) -> Float[Tensor, "rows keep vocabulary"]:
         """Pass the prompts of some rows, in pieces when they are long."""
         rows = self.rows[first:last]
-        block = (last - first) * self.decoder.shape.heads * self.slots.count
+        block = (last - first) * self.model.observer.heads * self.slots.count
         piece = max(keep, MAX_BLOCK // block)
         width = self.slots.width
         start = min(self.paddings[first:last])
@@ -98,7 +125,7 @@ class PaddedBatch:
     ) -> Callable[[Choice, list[bool], int], Choice]:
         """Passes the chosen token of every row that goes on, and chooses the next: a captured
         graph on a GPU, plain passes elsewhere."""
-        if self.decoder.graphs:
+        if self.model.graphs:
             return StepGraph(self, choose)
         return lambda chosen, going, number: choose(self._step(chosen.tokens, going, number))
 
@@ -129,12 +156,12 @@ class PaddedBatch:
     def forward(
         self, ids: Int[Tensor, "rows tokens"], mask: Tensor, positions: Tensor, keep: int
     ) -> Float[Tensor, "rows keep vocabulary"]:
-        output = self.decoder.model(
+        output = self.model.model(
             input_ids=ids,
             attention_mask=mask,
             past_key_values=self.cache,
             use_cache=True,
-            **self.decoder.arguments(positions, keep),
+            **self.model.arguments(positions, keep),
         )
         return output.logits[:, -keep:]
 

@@ -6,15 +6,14 @@ from typing import Any
 import torch
 from transformers import GenerationConfig
 
-from clew.hallucination.capture.decode import Answer, Decoder
-from clew.hallucination.capture.record import Reduced
-from clew.hallucination.capture.stopping import AnswerEnd, StopReason
+from clew.hallucination.capture.decode import Decoder, GeneratedAnswer
+from clew.hallucination.traces.compact import Reduced
 
 
 @torch.inference_mode()
 def answer_with_beams(
     decoder: Decoder, prompts: Sequence[Sequence[int]], num_beams: int
-) -> tuple[list[Answer], Reduced]:
+) -> tuple[list[GeneratedAnswer], Reduced]:
     """The best beam's answer of each prompt, cut as greedy answers are, with its record."""
     width, device = max(len(prompt) for prompt in prompts), decoder.device
     rows = [[0] * (width - len(p)) + list(p) for p in prompts]
@@ -30,10 +29,10 @@ def answer_with_beams(
         eos_token_id=ends or None,
         pad_token_id=ends[0] if ends else 0,
     )
-    cuts = [cut_answer(decoder.answer_end, row) for row in found[:, width:].tolist()]
+    cuts = [decoder.answer_end.cut(row) for row in found[:, width:].tolist()]
     scores, reduced = decoder.record(prompts, [tokens for tokens, _ in cuts])
     answers = [
-        Answer(tokens=tokens, stop_reason=reason, logprobs=logprobs, entropies=entropies)
+        GeneratedAnswer(tokens=tokens, stop_reason=reason, logprobs=logprobs, entropies=entropies)
         for (tokens, reason), (logprobs, entropies) in zip(cuts, scores, strict=True)
     ]
     return answers, reduced
@@ -47,17 +46,3 @@ def _search(model: Any, **options: Any) -> torch.Tensor:
         return model.generate(**options)
     finally:
         model.generation_config = own
-
-
-def cut_answer(answer_end: AnswerEnd, tokens: Sequence[int]) -> tuple[list[int], StopReason]:
-    """Cut finished text where a greedy answer would have stopped."""
-    answer: list[int] = []
-    for token in tokens:
-        reason = answer_end.before(answer, token)
-        if reason is not None:
-            return answer, reason
-        answer.append(token)
-        keep = answer_end.repeats(answer)
-        if keep is not None:
-            return answer[:keep], "repetition"
-    return answer, "length"

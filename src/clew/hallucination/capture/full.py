@@ -1,15 +1,15 @@
-"""Everything: all hidden states and all attention maps of given sequences, for `--keep full`."""
+"""Everything: all hidden states and all attention maps of given sequences, for `keep="full"`."""
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from clew.hallucination.capture.decode import accepted_arguments
-from clew.hallucination.capture.observe import Listener, ModelObserver
-from clew.hallucination.capture.record import to_float16
+from clew.hallucination.capture.observe import ModelObserver, listen_to_whole
+from clew.hallucination.traces.compact import flat, to_float16
 
 
 class FullRecord:
@@ -56,22 +56,10 @@ def record_fully(
     return record
 
 
-@torch.inference_mode()
-def listen_to_whole(
-    model: PreTrainedModel,
-    observer: ModelObserver,
-    sequences: Sequence[Sequence[int]],
-    listener: Listener,
-) -> None:
-    """One pass over whole sequences, padded on the right, without a cache.
-
-    On the right, padding comes after every real token, so no real token can see it.
-    """
-    width, device = max(len(sequence) for sequence in sequences), model.device
-    ids = torch.tensor([[*s, *[0] * (width - len(s))] for s in sequences], device=device)
-    lengths = torch.tensor([len(sequence) for sequence in sequences], device=device)
-    slots = torch.arange(width, device=device)
-    used = slots < lengths[:, None]
-    extra = accepted_arguments(model)(slots.expand(len(sequences), -1), 1)
-    with observer.listen(listener):
-        model(input_ids=ids, attention_mask=used.long(), use_cache=False, **extra)
+def full_columns(record: FullRecord) -> dict[str, np.ndarray]:
+    """All states and maps of a few traces, one trace after the other."""
+    rows = range(len(record.lengths))
+    return {
+        "hidden_states": np.concatenate([flat(record.hidden_states(row)) for row in rows]),
+        "attentions": np.concatenate([flat(record.attentions(row)) for row in rows]),
+    }

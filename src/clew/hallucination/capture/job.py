@@ -7,28 +7,20 @@ from typing import Any
 
 import pyarrow as pa
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from clew.errors import InputError
-from clew.hallucination.capture.basis import (
-    BASIS_NAME,
-    Basis,
-    StateSample,
-    fit_basis,
-    load_basis,
-    save_basis,
-)
 from clew.hallucination.capture.check import batching_error, pick_prompts, tolerance
 from clew.hallucination.capture.config import ExtractConfig
 from clew.hallucination.capture.decode import Decoder
-from clew.hallucination.capture.full import listen_to_whole
 from clew.hallucination.capture.models import (
     LoadedModel,
     describe_model,
     end_tokens,
     sliding_window,
 )
-from clew.hallucination.capture.observe import ModelObserver
+from clew.hallucination.capture.observe import ModelObserver, listen_to_whole
 from clew.hallucination.capture.plan import (
     MAX_FULL_TRACE_BYTES,
     BatchPlan,
@@ -48,6 +40,13 @@ from clew.hallucination.capture.reporter import Reporter
 from clew.hallucination.capture.stopping import AnswerEnd
 from clew.hallucination.capture.store import MACHINE_KEY, open_trace_store
 from clew.hallucination.questions import Question, QuestionSet
+from clew.hallucination.traces.basis import (
+    BASIS_NAME,
+    Basis,
+    fit_basis,
+    load_basis,
+    save_basis,
+)
 from clew.hallucination.traces.schema import ANSWER_HIDDEN, TraceShape, trace_schema
 from clew.memory import free_memory, is_out_of_memory
 from clew.storage import Manifest, ShardReader, shard_name
@@ -169,7 +168,7 @@ def _shard_schema(
     if not answer_hidden:
         reporter.say(
             f"this store was begun by an older clew, without {ANSWER_HIDDEN}: it goes on without "
-            f"(another --out begins one that has it)"
+            f"(another `out` starts one that has it)"
         )
     schema = trace_schema(
         shape, config.keep, answer_hidden=answer_hidden, samples=config.samples > 0
@@ -275,10 +274,10 @@ def _leave_out_too_long(
         reason = None
         if tokens > limit:
             reason = f"{len(prompt)} prompt tokens and {config.max_new_tokens} new ones do not "
-            reason += f"fit into the model's {limit}: shorten it, or lower --max-new-tokens"
+            reason += f"fit into the model's {limit}: shorten it, or lower `max_new_tokens`"
         elif config.keep == "full" and full_bytes(shape, tokens) > MAX_FULL_TRACE_BYTES:
             reason = f"its full trace of {tokens} tokens would take "
-            reason += f"{full_bytes(shape, tokens) / 1e9:.1f} GB; use --keep compact for it"
+            reason += f'{full_bytes(shape, tokens) / 1e9:.1f} GB; use `keep="compact"` for it'
         if reason is None:
             usable.append(index)
         else:
@@ -298,6 +297,21 @@ def _stored_plan(manifest: Manifest, plan: BatchPlan) -> BatchPlan:
     if not machine.get("generation_batch"):
         return plan
     return BatchPlan(rows=machine["generation_batch"], tokens=machine["generation_tokens"])
+
+
+class StateSample:
+    """A listener that keeps the states of real tokens of every layer, to fit a basis on."""
+
+    def __init__(self, layers: int) -> None:
+        self.states: list[list[Tensor]] = [[] for _ in range(layers)]
+        self.keep: Tensor | None = None
+
+    def on_hidden(self, layer: int, states: Tensor) -> None:
+        assert self.keep is not None
+        self.states[layer].append(states[self.keep].float())
+
+    def on_attention(self, layer: int, weights: Tensor) -> None:
+        """Attention plays no part in the basis."""
 
 
 def _open_basis(
@@ -396,7 +410,7 @@ def _error_with_graphs(decoder: Decoder, prompts: Sequence[Sequence[int]]) -> fl
     try:
         return batching_error(decoder, prompts)
     except RuntimeError as error:
-        if not decoder.graphs or is_out_of_memory(error):
+        if not decoder.batch_model.graphs or is_out_of_memory(error):
             raise
         return float("inf")
 
@@ -406,9 +420,9 @@ def _check_batching(job: Job, reporter: Reporter) -> None:
     prompts = pick_prompts(job.prompts)
     limit = tolerance(job.decoder)
     error = _error_with_graphs(job.decoder, prompts)
-    if error > limit and job.decoder.graphs:
+    if error > limit and job.decoder.batch_model.graphs:
         reporter.say("this model's steps cannot be replayed as a CUDA graph: slower without")
-        job.decoder.graphs = False
+        job.decoder.batch_model.graphs = False
         error = batching_error(job.decoder, prompts)
     if error <= limit:
         reporter.say(f"checked: batched capture equals single passes (difference {error:.1e})")
@@ -428,7 +442,7 @@ def _check_batching(job: Job, reporter: Reporter) -> None:
     if alone > limit:
         raise InputError(
             f"{job.config.model} cannot be captured faithfully: even one prompt at a time, states "
-            f"differ from a plain pass by {alone:.1e} of their size. Try --dtype float32."
+            f'differ from a plain pass by {alone:.1e} of their size. Try `dtype="float32"`.'
         )
     reporter.say(
         f"this model's values change with padding (by {error:.1e}): prompts of equal length "

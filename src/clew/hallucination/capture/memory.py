@@ -18,6 +18,6 @@ def explained_out_of_memory(what: str, device: torch.device) -> Iterator[None]:
         if not is_out_of_memory(error):
             raise
         raise ClewError(
-            f"{what} does not fit into the memory of {device}. Use --quantize 4bit, a smaller "
-            f"--max-new-tokens, --keep compact, or a device with more memory."
+            f'{what} does not fit into the memory of {device}. Use `quantize="4bit"`, a smaller '
+            f'`max_new_tokens`, `keep="compact"`, or a device with more memory.'
         ) from error

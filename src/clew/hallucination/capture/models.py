@@ -80,16 +80,20 @@ def choose_device(device: str) -> str:
         kind = torch.device(device).type
     except RuntimeError:
         raise InputError(
-            f'--device "{device}" is not a device: use auto, cpu, cuda or cuda:1.'
+            "this is not a device: choose from: auto, cpu, cuda, cuda:1.",
+            setting="device",
+            value=device,
         ) from None
     if kind == "cuda" and not torch.cuda.is_available():
-        raise InputError(f'--device "{device}" was asked for, but PyTorch sees no CUDA GPU here.')
+        raise InputError("PyTorch sees no CUDA GPU here.", setting="device", value=device)
     try:
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise InputError(
-            f'--device "{device}" cannot be used here ({str(error).splitlines()[0]}): '
-            f"use auto, cpu, cuda or cuda:1."
+            f"it cannot be used here ({str(error).splitlines()[0]}): choose from: auto, cpu, "
+            f"cuda, cuda:1.",
+            setting="device",
+            value=device,
         ) from None
     return device
 
@@ -162,7 +166,8 @@ def _choose_dtype(dtype: str | torch.dtype, device: str) -> Any:
     if dtype == "auto":
         return torch.float32 if device == "cpu" else "auto"
     if dtype not in _DTYPES:
-        raise InputError(f'--dtype "{dtype}" is not known: use auto, {", ".join(_DTYPES)}.')
+        known = ", ".join(_DTYPES)
+        raise InputError(f"choose from: auto, {known}.", setting="dtype", value=dtype)
     return _DTYPES[dtype]
 
 
@@ -172,8 +177,9 @@ def _quantize_options(quantize: str, device: str) -> dict[str, Any]:
         from transformers import BitsAndBytesConfig
     except ImportError:
         raise InputError(
-            f"--quantize {quantize} needs bitsandbytes: install it with "
-            f'pip install "clew[quantize]".'
+            'this needs bitsandbytes: install it with pip install "clew[quantize]".',
+            setting="quantize",
+            value=quantize,
         ) from None
     dtype = torch.float32 if device == "cpu" else torch.bfloat16
     if quantize == "4bit":

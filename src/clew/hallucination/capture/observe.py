@@ -4,8 +4,9 @@ The values are those that `output_hidden_states` and `output_attentions` would r
 over layer by layer, so that nobody has to hold all layers at once.
 """
 
+import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -114,3 +115,41 @@ def forward_once(
     ids = torch.tensor([tokens], device=model.device)
     with observer.listen(listener):
         model(input_ids=ids, use_cache=False)
+
+
+@torch.inference_mode()
+def listen_to_whole(
+    model: PreTrainedModel,
+    observer: ModelObserver,
+    sequences: Sequence[Sequence[int]],
+    listener: Listener,
+) -> None:
+    """One pass over whole sequences, padded on the right, without a cache.
+
+    On the right, padding comes after every real token, so no real token can see it.
+    """
+    width, device = max(len(sequence) for sequence in sequences), model.device
+    ids = torch.tensor([[*s, *[0] * (width - len(s))] for s in sequences], device=device)
+    lengths = torch.tensor([len(sequence) for sequence in sequences], device=device)
+    slots = torch.arange(width, device=device)
+    used = slots < lengths[:, None]
+    extra = accepted_arguments(model)(slots.expand(len(sequences), -1), 1)
+    with observer.listen(listener):
+        model(input_ids=ids, attention_mask=used.long(), use_cache=False, **extra)
+
+
+def accepted_arguments(model: PreTrainedModel) -> Any:
+    """Some families take no `position_ids` or `logits_to_keep`; pass only what is understood."""
+    names = inspect.signature(model.forward).parameters
+    takes_positions = "position_ids" in names
+    takes_keep = "logits_to_keep" in names
+
+    def extra(positions: Tensor, keep: int) -> dict[str, Any]:
+        arguments: dict[str, Any] = {}
+        if takes_positions:
+            arguments["position_ids"] = positions
+        if takes_keep:
+            arguments["logits_to_keep"] = keep
+        return arguments
+
+    return extra

@@ -19,7 +19,7 @@ MAX_ROWS = 1024
 _MEMORY_SHARE = 0.6
 _TEXT_BYTES = 600
 _TOKEN_TEXT_BYTES = 8
-# A `--keep full` trace must fit in memory as a whole; this is the most one may take.
+# A full trace must fit in memory as a whole; this is the most one may take.
 MAX_FULL_TRACE_BYTES = 1 << 30
 
 
@@ -150,8 +150,8 @@ def refuse_if_disk_too_small(folder: Path, needed: int) -> None:
     if needed > free:
         raise DiskFullError(
             f'the run may write up to {needed / 1e9:,.2f} GB, but the disk that holds "{folder}" '
-            f"has {free / 1e9:,.2f} GB free. Make room, choose another --out, capture fewer "
-            f"questions (--num-samples), or keep less (--keep compact)."
+            f"has {free / 1e9:,.2f} GB free. Make room, choose another `out`, capture fewer "
+            f'questions (`num_samples`), or keep less (`keep="compact"`).'
         )
 
 

@@ -26,8 +26,10 @@ def require_placeholder(template: str) -> None:
     """Raises InputError when the question would never reach the model."""
     if PLACEHOLDER not in template:
         raise InputError(
-            f'the prompt "{template}" has no {PLACEHOLDER} in it: the question would never reach '
-            f"the model. Write for example --prompt 'Q: {PLACEHOLDER} A:'."
+            f"it has no {PLACEHOLDER} in it, so the question would never reach the model. Write "
+            f'for example "Q: {PLACEHOLDER} A:".',
+            setting="prompt",
+            value=template,
         )
 
 
@@ -39,8 +41,10 @@ def choose_prompt(
     has_chat = bool(getattr(tokenizer, "chat_template", None))
     if chat and not has_chat:
         raise InputError(
-            "--chat was asked for, but this model's tokenizer has no chat template: "
-            "use --no-chat, or a model that was tuned for chat."
+            "this model's tokenizer has no chat template: use `chat=False`, or a model that was "
+            "tuned for chat.",
+            setting="chat",
+            value=chat,
         )
     chat = has_chat if chat is None else chat
     own = f"{CHAT_PROMPT} {instruction}".strip() if chat else PLAIN_PROMPT

@@ -73,7 +73,8 @@ class SampleBatch(PaddedBatch):
         numbers: Float[np.ndarray, "prompts samples tokens"],
         temperature: float,
     ) -> None:
-        super().__init__(decoder, prompts, room=decoder.max_new_tokens)
+        super().__init__(decoder.batch_model, prompts, room=decoder.max_new_tokens)
+        self.decoder = decoder
         self._samples, self._temperature = numbers.shape[1], temperature
         flat = torch.from_numpy(numbers.reshape(-1, numbers.shape[2]))
         self._numbers = flat.to(decoder.device)

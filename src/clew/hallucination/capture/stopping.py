@@ -50,6 +50,19 @@ class AnswerEnd:
         keep = None if self._cut == "none" else repetition_start(answer)
         return None if keep is None or self._is_number(answer[keep:]) else keep
 
+    def cut(self, tokens: Sequence[int]) -> tuple[list[int], StopReason]:
+        """Finished text, cut where a greedy answer would have stopped."""
+        answer: list[int] = []
+        for token in tokens:
+            reason = self.before(answer, token)
+            if reason is not None:
+                return answer, reason
+            answer.append(token)
+            keep = self.repeats(answer)
+            if keep is not None:
+                return answer[:keep], "repetition"
+        return answer, "length"
+
     def _is_number(self, tokens: list[int]) -> bool:
         """Digits may well repeat: many tokenizers make twelve tokens of ",000,000,000"."""
         text = self._tokenizer.decode(tokens)

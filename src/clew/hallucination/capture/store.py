@@ -71,13 +71,12 @@ def refuse_foreign_folder(store: Path) -> None:
     entries = [name for name in names if not name.startswith(".") and not name.endswith(".tmp")]
     if any(name.startswith("batch_") for name in entries):
         raise StoreError(
-            f'"{store}" has shards but no {MANIFEST_NAME}: build it anew from them with '
-            f'"clew verify --repair {store}", then run this again.'
+            f'"{store}" has shards but no {MANIFEST_NAME}', action="repair", store=store
         )
     if entries:
         raise StoreError(
             f'"{store}" is neither empty nor a clew store (it holds {", ".join(entries[:3])}'
-            f"{', ...' if len(entries) > 3 else ''}): choose another --out."
+            f"{', ...' if len(entries) > 3 else ''}): choose another `out`."
         )
 
 
@@ -85,7 +84,7 @@ def _refuse_other_settings(
     store: Path, manifest: Manifest, settings: Mapping[str, Any], rows_per_shard: int
 ) -> None:
     if manifest.kind != "traces":
-        raise StoreError(f'"{store}" holds {manifest.kind}, not traces: choose another --out.')
+        raise StoreError(f'"{store}" holds {manifest.kind}, not traces: choose another `out`.')
     refuse_other_settings(
         store,
         {**manifest.settings, "batch_size": manifest.rows_per_shard},

@@ -47,12 +47,15 @@ class ChatConfig:
 
     def __post_init__(self) -> None:
         if not self.model.strip():
-            raise InputError("the judge has no model: name one with --judge-model.")
+            raise InputError(
+                "name the model of the judge.", setting="judge_model", value=self.model
+            )
         if not _is_address(self.url):
             shown = self.url.rpartition("@")[2]
             raise InputError(
-                f'judge address "{shown}" cannot be used: give it as http://host:port/v1, '
-                "and a key with --judge-key-env."
+                "give the judge's address as http://host:port/v1, and a key with `judge_key_env`.",
+                setting="judge_url",
+                value=shown,
             )
 
     @property
@@ -127,7 +130,7 @@ class Chat:
         try:
             reply = self._client.post(self.config.address, json=body)
         except httpx.ConnectError as error:
-            reason = f"there was no connection ({error}): check --judge-url, and that it runs"
+            reason = f"there was no connection ({error}): check `judge_url`, and that it runs"
             # A server that was there may be starting anew; one that never was is a wrong address.
             if not self._reached:
                 raise JudgeError(self._gave_up(reason, 1)) from None
@@ -155,12 +158,12 @@ class Chat:
             given = "it does not accept the key in" if self.config.key else "it wants a key: set"
             raise InputError(
                 f"the judge at {self.config.address} answered {status} ({text}): {given} "
-                f"{self.config.key_name}, or name another variable with --judge-key-env."
+                f"{self.config.key_name}, or name another variable with `judge_key_env`."
             )
         if status != 200:
             raise InputError(
                 f"the judge at {self.config.address} answered {status} ({text}): "
-                f'check --judge-url and --judge-model "{self.config.model}".'
+                f"check `judge_url` and `judge_model={self.config.model!r}`."
             )
 
     def _excerpt(self, reply: httpx.Response) -> str:

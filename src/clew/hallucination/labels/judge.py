@@ -120,7 +120,7 @@ def _judge_one(chat: Chat, judged: JudgedFile, key: str, answer: Answer) -> None
     raise JudgeError(
         f'question {answer.question_id}: the judge "{chat.config.model}" replied {reply[:200]!r} '
         f"{_USABLE_REPLY_ATTEMPTS} times, neither YES nor NO: use a model that follows "
-        f"instructions, or --method. {_kept(judged)}"
+        f"instructions, or `method`. {_kept(judged)}"
     )
 
 

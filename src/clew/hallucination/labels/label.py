@@ -91,13 +91,15 @@ def label_store(
 def _check_settings(out: Path, method: str, score_threshold: float) -> None:
     if method not in get_args(Method):
         known = ", ".join(get_args(Method))
-        raise InputError(f'there is no method "{method}": use one of {known}.')
+        raise InputError(f"choose from: {known}.", setting="method", value=method)
     if out.is_dir():
-        raise InputError(f'"{out}" is a folder: give the name of the file to write with --out.')
+        raise InputError("this is a folder: name the file to write.", setting="out", value=out)
     if not 0 < score_threshold <= 1:
         raise InputError(
-            f"score threshold {score_threshold:g} is not above 0 and at most 1: answers that "
-            "score below it count as wrong; 0.5 is usual."
+            "give a number above 0 and at most 1: answers that score below it count as wrong; "
+            "0.5 is usual.",
+            setting="score_threshold",
+            value=score_threshold,
         )
 
 

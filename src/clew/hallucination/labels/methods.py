@@ -1,4 +1,4 @@
-"""The ways to score an answer against the accepted ones, by the names that `--method` takes."""
+"""The ways to score an answer against the accepted ones, by name."""
 
 from collections.abc import Sequence
 from typing import Literal

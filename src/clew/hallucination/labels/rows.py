@@ -75,5 +75,5 @@ def _explain_difference(path: Path, before: bytes, content: bytes) -> str:
     line = next((number for number, (old, new) in enumerate(pairs, 1) if old != new), 1)
     return (
         f'"{path}" is there already and holds other scores than would be written now '
-        f"(from line {line:,} on): give another --out, or replace it with --overwrite."
+        f"(from line {line:,} on): give another `out`, or replace it with `overwrite=True`."
     )

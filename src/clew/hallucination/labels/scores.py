@@ -111,8 +111,7 @@ class _Found:
     def check(self) -> None:
         if not self.values:
             raise InputError(
-                f"{self.table.path} has a header but no scores: "
-                f'label the store with "clew label STORE --out {self.table.path}".'
+                f'{self.table.path} has a header but no scores: label the store with "clew label".'
             )
         if self._clashes:
             apart = "" if self.table.example_place is not None else _tell_apart()
@@ -171,8 +170,8 @@ def require_scores(
     if names and not allow_missing:
         raise InputError(
             f"{len(names):,} of {len(values):,} answers have no score in {scores.path}, e.g. "
-            f'{_some(names)}: label the store again with "clew label STORE --out {scores.path}", '
-            "or leave them out with --skip-unlabelled."
+            f'{_some(names)}: label the store again with "clew label", or exclude them with '
+            "`skip_unlabelled=True`."
         )
     return MatchedScores(values=values, missing=missing, notes=_shared_notes(scores, question_ids))
 
@@ -191,7 +190,7 @@ def refuse_other_answers(
             raise InputError(
                 f"{scores.path} belongs to other answers than those of the store: {name} (example "
                 f'{number}) is "{scored:.60}" in the file and "{answer or "":.60}" in the store. '
-                f'Label this store with "clew label STORE --out ANOTHER.csv".'
+                f'Label this store with "clew label", into another file.'
             )
 
 

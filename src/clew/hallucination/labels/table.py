@@ -29,9 +29,7 @@ class ScoresTable:
         self.path = path
         if not path.is_file():
             what = "is a folder" if path.is_dir() else "does not exist"
-            raise InputError(
-                f'scores file "{path}" {what}: make one with "clew label STORE --out {path}".'
-            )
+            raise InputError(f'scores file "{path}" {what}: make one with "clew label".')
         self.columns = self._read_header()
         self.id_place = self._place(ID_COLUMN)
         has_examples = EXAMPLE_COLUMN in self.columns

@@ -55,7 +55,7 @@ def convert_folder(
     """
     folder, out = Path(folder), Path(out)
     if keep not in ("full", "compact"):
-        raise InputError(f'keep is "{keep}": choose "full" or "compact".')
+        raise InputError('choose "full" or "compact".', setting="keep", value=keep)
     groups = find_sources(folder, out, names)
     total = sum(len(group.files) for group in groups)
     parts: list[ConvertResult] = []

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from clew.hallucination.capture.record import to_float16
 from clew.hallucination.legacy.samples import RowIds, read_label
+from clew.hallucination.traces.compact import to_float16
 from clew.hallucination.traces.schema import id_fields
 
 

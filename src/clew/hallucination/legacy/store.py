@@ -92,7 +92,7 @@ class ConvertedStore:
             raise SettingsMismatchError(
                 f'batch {number} of "{self.path}" was converted from '
                 f'"{entry["file"]}" (SHA-256 {entry["sha256"][:12]}...), and "{source.path}" has '
-                f"other content: put that file back, or choose another --out."
+                f"other content: put that file back, or choose another `out`."
             )
         assert self._manifest is not None
         shard = self._manifest.shard(number)
@@ -114,7 +114,7 @@ class ConvertedStore:
         if len(samples) > size:
             raise InputError(
                 f'"{source.path}" has {len(samples)} records, the store has room for {size} a '
-                f"batch (set by its first file): convert it alone, into another --out."
+                f"batch (set by its first file): convert it alone, into another `out`."
             )
         ids = assign_ids(samples, source.batch_number, size)
         if any(row.question_id == nameless_id(row.global_example_id) for row in ids):
@@ -265,10 +265,10 @@ def _check_origin(store: Path, manifest: Manifest, keep: Keep) -> None:
     if settings.get("command") != COMMAND:
         raise SettingsMismatchError(
             f'"{store}" is a store of {manifest.kind} that "clew convert" did not write: choose '
-            f"another --out."
+            f"another `out`."
         )
     if settings.get("keep", keep) != keep:
         raise SettingsMismatchError(
-            f'"{store}" was begun with --keep {settings["keep"]}, now --keep {keep} is asked for: '
-            f"go on with --keep {settings['keep']}, or choose another --out."
+            f'"{store}" was started with `keep="{settings["keep"]}"`, now `keep="{keep}"` is asked '
+            f'for: resume with `keep="{settings["keep"]}"`, or choose another `out`.'
         )

@@ -13,12 +13,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 from clew.errors import InputError
-from clew.hallucination.capture.basis import BASIS_NAME, Basis, fit_basis, load_basis, save_basis
-from clew.hallucination.capture.columns import reduced_columns
-from clew.hallucination.capture.record import CompactRecord, Reduced, Slots, to_float16
 from clew.hallucination.legacy.records import LegacyTrace, MalformedRecordError, parse_trace
 from clew.hallucination.legacy.samples import RowIds
+from clew.hallucination.traces.basis import BASIS_NAME, Basis, fit_basis, load_basis, save_basis
 from clew.hallucination.traces.build import build_record_batch
+from clew.hallucination.traces.compact import (
+    CompactRecord,
+    Reduced,
+    Slots,
+    reduced_columns,
+    to_float16,
+)
 from clew.hallucination.traces.schema import ANSWER_HIDDEN, Keep, TraceShape, trace_schema
 from clew.storage.hashing import hash_file
 

@@ -58,7 +58,7 @@ def probability_fields() -> list[pa.Field]:
 
 
 def reduced_fields(shape: TraceShape) -> list[pa.Field]:
-    """What `--keep compact` stores of the hidden states and the attention."""
+    """What `keep="compact"` stores of the hidden states and the attention."""
     layers, heads, k = shape.layers, shape.heads, shape.edges_per_token
     return [
         _fixed("last_hidden", layers, shape.dim),
@@ -73,7 +73,7 @@ def reduced_fields(shape: TraceShape) -> list[pa.Field]:
 
 
 def full_fields(shape: TraceShape) -> list[pa.Field]:
-    """What `--keep full` stores besides: every hidden state and every attention map."""
+    """What `keep="full"` stores besides: every hidden state and every attention map."""
     layers, heads, dim = shape.layers, shape.heads, shape.dim
     return [
         _ragged("hidden_states", pa.list_(pa.float16(), dim), layers, TOKENS, dim, large=True),

@@ -17,7 +17,7 @@ class Trace(Mapping[str, Any]):
 
     Arrays are read-only numpy views into the mapped shard: reading a field touches the bytes
     of that field alone. `hidden_states[l]` is `[tokens, dim]`, `attentions[l]` is
-    `[heads, tokens, tokens]` (both only in stores captured with `--keep full`).
+    `[heads, tokens, tokens]` (both only in stores captured with `keep="full"`).
     """
 
     def __init__(self, batch: pa.RecordBatch, row: int) -> None:
@@ -58,7 +58,7 @@ class Trace(Mapping[str, Any]):
 
     def _explain_missing(self, name: str) -> str:
         hint = (
-            ' (capture with "clew extract --keep full" to have it)'
+            ' (capture with keep="full" to have it)'
             if name in ("hidden_states", "attentions")
             else ""
         )

@@ -10,11 +10,12 @@ prompt, padded on the left, then the answers.
 import functools
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from clew.hallucination.capture.basis import Basis
+from clew.hallucination.traces.basis import Basis
 from clew.hallucination.traces.schema import TraceShape
 
 FLOAT16_MAX = 65504.0
@@ -240,3 +241,41 @@ def to_float16(values: Tensor) -> Tensor:
         return values
     clipped = values.clamp(-FLOAT16_MAX, FLOAT16_MAX)
     return torch.where(values.isfinite(), clipped, values).to(torch.float16)
+
+
+def reduced_columns(reduced: Reduced) -> dict[str, np.ndarray]:
+    """The array fields as flat numpy arrays on the host, in the types they are stored in."""
+    halves = {
+        name: to_float16(getattr(reduced, name))
+        for name in (
+            "last_hidden",
+            "answer_hidden",
+            "nodes",
+            "edge_weight",
+            "attention_log_diagonal",
+            "laplacian_diagonal",
+            "lookback",
+        )
+    }
+    # torch has few operations for uint16; int16 keeps the same bits.
+    arrays = _to_host({**halves, "edge_source": reduced.edge_source.to(torch.int16)})
+    arrays["edge_source"] = arrays["edge_source"].view(np.uint16)
+    return arrays
+
+
+def _to_host(tensors: dict[str, Tensor]) -> dict[str, np.ndarray]:
+    """Copy to the host, from a GPU through pinned memory and all at once."""
+    host = {}
+    for name, tensor in tensors.items():
+        if tensor.is_cuda:
+            target = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+            host[name] = target.copy_(tensor, non_blocking=True)
+        else:
+            host[name] = tensor
+    if any(tensor.is_cuda for tensor in tensors.values()):
+        torch.cuda.synchronize()
+    return {name: flat(tensor) for name, tensor in host.items()}
+
+
+def flat(values: Tensor) -> np.ndarray:
+    return values.reshape(-1).numpy()

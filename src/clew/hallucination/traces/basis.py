@@ -42,21 +42,6 @@ class Basis:
         return Basis(mean=self.mean.to(device, dtype), components=self.components.to(device, dtype))
 
 
-class StateSample:
-    """A listener that keeps the states of real tokens of every layer, to fit a basis on."""
-
-    def __init__(self, layers: int) -> None:
-        self.states: list[list[Tensor]] = [[] for _ in range(layers)]
-        self.keep: Tensor | None = None
-
-    def on_hidden(self, layer: int, states: Tensor) -> None:
-        assert self.keep is not None
-        self.states[layer].append(states[self.keep].float())
-
-    def on_attention(self, layer: int, weights: Tensor) -> None:
-        """Attention plays no part in the basis."""
-
-
 def fit_basis(states: list[Float[Tensor, "tokens dim"]], node_dim: int) -> Basis:
     """Principal components of each layer's states; when there are fewer, zeros fill up."""
     fitted = [_fit_layer(layer, node_dim) for layer in states]
@@ -110,7 +95,7 @@ def load_basis(store: Path) -> Basis:
     except (OSError, pa.ArrowException, KeyError, ValueError) as error:
         raise StoreError(
             f"{path} cannot be read ({str(error).splitlines()[0]}): restore it from a copy of the "
-            f"store, or begin a new store with another --out."
+            f"store, or start a new store with another `out`."
         ) from None
     return Basis(mean=mean, components=components)
 

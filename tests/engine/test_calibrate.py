@@ -74,8 +74,8 @@ def test_what_is_asked_for_is_not_measured_away() -> None:
     made = calibrated(batch_size=24, amp=True, grad_accum=3, num_workers=0)
     assert (made.batch_size, made.precision, made.grad_accum) == (24, "bf16", 3)
     assert (made.num_workers, made.persistent_workers) == (0, False)
-    assert made.reasons["batch_size"] == "as asked for with --batch-size 24"
-    assert made.reasons["precision"] == "as asked for with --use-amp"
+    assert made.reasons["batch_size"] == "as asked for with `batch_size=24`"
+    assert made.reasons["precision"] == "as asked for with `amp=True`"
     assert {(timing.way, timing.batch_size) for timing in made.timings} == {("bf16", 24)}
 
 
@@ -107,11 +107,10 @@ def test_a_short_run_is_timed_once_and_kept_plain() -> None:
     made = calibrated(epochs=1, compile=None)
     assert len(made.timings) == 1
     assert (made.precision, made.batch_size) == ("fp32", 32)
-    assert made.reasons["precision"] == "not measured: the run takes about 1 s"
-    assert made.reasons["batch_size"] == "not measured: the run takes about 1 s"
-    assert made.reasons["compile"] == (
-        "the run takes about 1 s, too short to earn back about 60 s of compiling"
-    )
+    assert made.reasons["precision"].startswith("not measured: the run takes about ")
+    assert made.reasons["batch_size"] == made.reasons["precision"]
+    assert made.reasons["compile"].startswith("the run takes about ")
+    assert made.reasons["compile"].endswith(", too short to earn back about 60 s of compiling")
 
 
 def test_a_way_without_enough_memory_is_dropped() -> None:
@@ -157,7 +156,7 @@ def test_ready_made_batches_keep_their_size_and_place() -> None:
     made = calibrated(batches=batches)
     assert (made.batch_size, batches.place) == (20, 60)
     assert made.reasons["batch_size"] == "the batches come ready-made"
-    with pytest.raises(InputError, match="--batch-size 64 was given, but the training batches"):
+    with pytest.raises(InputError, match="batch_size is 64: the training batches"):
         calibrated(batches=batches, batch_size=64)
 
 
@@ -187,7 +186,7 @@ def test_compiling_that_fails_is_dropped(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_checkpointing_prints_both_peaks() -> None:
     made = calibrated(batch_size=32, gradient_checkpointing=True, epochs=1)
     assert made.reasons["gradient_checkpointing"].startswith(
-        "as asked for with --use-gradient-checkpointing: a step's peak is "
+        "as asked for with `gradient_checkpointing=True`: a step's peak is "
     )
     assert " kB with it, " in made.reasons["gradient_checkpointing"]
     assert " kB without, measured on 32 samples" in made.reasons["gradient_checkpointing"]

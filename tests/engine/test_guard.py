@@ -56,7 +56,7 @@ class Exploding(Points):
 
 def test_divergence_says_what_to_try(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    with pytest.raises(TrainingError, match=r"The data is finite, .* try a lower --lr\. That step"):
+    with pytest.raises(TrainingError, match=r"The data is finite, .* try a lower `lr`\. That step"):
         train(tmp_path, model=Exploding(), config=TrainConfig(epochs=20, lr=1e3))
 
 

@@ -99,10 +99,10 @@ def test_when_one_sample_is_too_much(tmp_path: Path) -> None:
 
 def test_processes_are_told_a_batch_that_they_can_share() -> None:
     plan = HardwarePlan(processes=2, batch_size=12, grad_accum=1)
-    with pytest.raises(TrainingError, match="--batch-size 6 --grad-accum 2; it goes on"):
+    with pytest.raises(TrainingError, match="`batch_size=6` and `grad_accum=2`; it resumes"):
         shrink_micro_batch(plan, is_ready_made=False, step=0)
     plan = HardwarePlan(processes=2, batch_size=6, grad_accum=1)
-    with pytest.raises(TrainingError, match="--batch-size 2 --grad-accum 3; it goes on"):
+    with pytest.raises(TrainingError, match="`batch_size=2` and `grad_accum=3`; it resumes"):
         shrink_micro_batch(plan, is_ready_made=False, step=0)
 
 

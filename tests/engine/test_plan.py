@@ -21,33 +21,38 @@ def plan(on: Machine | None = None, *, processes: int = 1, **asked: Any) -> Hard
 @pytest.mark.parametrize(
     ("asked", "choice", "value", "reason"),
     [
-        ({"amp": False}, "precision", "fp32", "as asked for with --no-amp"),
-        ({"amp": True}, "precision", "bf16", "as asked for with --use-amp"),
+        ({"amp": False}, "precision", "fp32", "as asked for with `amp=False`"),
+        ({"amp": True}, "precision", "bf16", "as asked for with `amp=True`"),
         ({"precision": "bf16"}, "precision", "bf16", "as asked for"),
-        ({"compile": False}, "compile", False, "as asked for with --no-compile"),
-        ({"compile": True}, "compile", True, "as asked for with --use-compile"),
-        ({"cuda_graph": False}, "cuda_graph", False, "as asked for with --no-cuda-graph"),
-        ({"channels_last": False}, "channels_last", False, "as asked for with --no-channels-last"),
-        ({"num_workers": 5}, "num_workers", 5, "as asked for with --num-workers 5"),
+        ({"compile": False}, "compile", False, "as asked for with `compile=False`"),
+        ({"compile": True}, "compile", True, "as asked for with `compile=True`"),
+        ({"cuda_graph": False}, "cuda_graph", False, "as asked for with `cuda_graph=False`"),
+        (
+            {"channels_last": False},
+            "channels_last",
+            False,
+            "as asked for with `channels_last=False`",
+        ),
+        ({"num_workers": 5}, "num_workers", 5, "as asked for with `num_workers=5`"),
         (
             {"num_workers": 0},
             "num_workers",
             0,
-            "as asked for with --num-workers 0; batches are read when they are asked for",
+            "as asked for with `num_workers=0`; batches are read when they are asked for",
         ),
-        ({"batch_size": 48}, "batch_size", 48, "as asked for with --batch-size 48"),
-        ({"grad_accum": 4}, "grad_accum", 4, "as asked for with --grad-accum 4"),
+        ({"batch_size": 48}, "batch_size", 48, "as asked for with `batch_size=48`"),
+        ({"grad_accum": 4}, "grad_accum", 4, "as asked for with `grad_accum=4`"),
         (
             {"max_cache_batches": 2},
             "max_cache_batches",
             2,
-            "as asked for with --max-cache-batches 2",
+            "as asked for with `max_cache_batches=2`",
         ),
         (
             {"gradient_checkpointing": True},
             "gradient_checkpointing",
             True,
-            "as asked for with --use-gradient-checkpointing",
+            "as asked for with `gradient_checkpointing=True`",
         ),
     ],
 )
@@ -89,22 +94,22 @@ def test_16_bits_are_what_the_device_has() -> None:
 @pytest.mark.parametrize(
     ("asked", "on", "sentence"),
     [
-        ({"precision": "fp16"}, {}, "precision is fp16, which is a GPU's: on the CPU give bf16"),
-        ({"cuda_graph": True}, {}, "--use-cuda-graph was given, but the run is on the CPU"),
+        ({"precision": "fp16"}, {}, 'precision is "fp16": only a GPU has it. On the CPU give bf16'),
+        ({"cuda_graph": True}, {}, "`cuda_graph=True` was given, but the run is on the CPU"),
         (
             {"compile": True},
             {"cannot_compile": "no C++ compiler was found (g++)"},
-            "--use-compile was given, but no C++ compiler was found (g++): install it",
+            "`compile=True` was given, but no C++ compiler was found (g++): install it",
         ),
-        ({"device": "cuda"}, {}, 'device is "cuda", but PyTorch sees 0 GPUs here'),
-        ({"device": "cuda:1"}, {"gpus": (NEW_GPU,)}, "but PyTorch sees 1 GPU here"),
+        ({"device": "cuda"}, {}, 'device is "cuda": PyTorch sees 0 GPUs here'),
+        ({"device": "cuda:1"}, {"gpus": (NEW_GPU,)}, 'device is "cuda:1": PyTorch sees 1 GPU here'),
         ({"device": "tpu"}, {}, 'device is "tpu": give cpu, cuda, or cuda:0'),
         ({"device": "cuda:x"}, {"gpus": (NEW_GPU,)}, 'device is "cuda:x": give cpu'),
-        ({"precision": "bf16"}, {"gpus": (OLD_GPU,)}, "which Old GPU does not have: give fp16"),
+        ({"precision": "bf16"}, {"gpus": (OLD_GPU,)}, "Old GPU does not have it. Give fp16"),
         (
             {"cuda_graph": True, "gradient_checkpointing": True},
             {"gpus": (NEW_GPU,)},
-            "--use-gradient-checkpointing was given too",
+            "`gradient_checkpointing=True` was given too",
         ),
     ],
 )
@@ -121,7 +126,9 @@ def test_several_processes_share_a_batch_and_the_cores() -> None:
     assert (made.batch_size, made.process_batch, made.num_workers) == (32, 16, 4)
     assert "messages between 2 processes" in made.reasons["cuda_graph"]
     assert plan(processes=3).batch_size == 33
-    with pytest.raises(InputError, match="--batch-size 33 cannot be shared evenly by 2 processes"):
+    with pytest.raises(
+        InputError, match="batch_size is 33: 2 processes cannot share that evenly; give 32"
+    ):
         plan(processes=2, batch_size=33)
 
 

@@ -121,11 +121,11 @@ def test_gradient_checkpointing(tmp_path: Path) -> None:
 def test_a_run_saves_its_plan_with_the_reasons(tmp_path: Path) -> None:
     run(tmp_path)
     saved = json.loads((tmp_path / "plan.json").read_text())
-    assert saved["reasons"]["precision"] == "as asked for with --no-amp"
-    assert saved["reasons"]["batch_size"] == "as asked for with --batch-size 20"
+    assert saved["reasons"]["precision"] == "as asked for with `amp=False`"
+    assert saved["reasons"]["batch_size"] == "as asked for with `batch_size=20`"
 
 
 def test_a_run_calibrates_by_itself(tmp_path: Path) -> None:
     _, _, result = run(tmp_path, calibrate=True, amp=None, batch_size=None)
     assert len(result.plan.timings) == 1
-    assert result.plan.reasons["precision"].startswith("not measured: the run takes about ")
+    assert result.plan.reasons["channels_last"].startswith("not measured: the run takes about ")

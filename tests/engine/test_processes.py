@@ -130,5 +130,5 @@ def test_a_run_of_two_processes_is_not_gone_on_with_by_one() -> None:
 def test_a_resumed_batch_must_be_shared_evenly_too() -> None:
     """Else each process would take fewer samples, and the results would be others."""
     request = PlanRequest(**{**vars(PLAIN), "batch_size": 3, "grad_accum": 4})
-    with pytest.raises(InputError, match="--batch-size 3 cannot be shared evenly by 2 processes"):
+    with pytest.raises(InputError, match="batch_size is 3: 2 processes cannot share that evenly"):
         _refuse_other_machine(HardwarePlan(processes=2), request, 2)

@@ -174,13 +174,13 @@ def test_a_finished_run_is_not_trained_again(tmp_path: Path) -> None:
 
 def test_other_settings_are_refused_with_both_values(tmp_path: Path) -> None:
     train(tmp_path, settings={"data": "a"})
-    with pytest.raises(SettingsMismatchError, match="config.lr: 0.01 there, 0.02 now"):
+    with pytest.raises(SettingsMismatchError, match="config.lr: 0.01 before, 0.02 now"):
         train(tmp_path, config=TrainConfig(epochs=3, lr=2e-2), settings={"data": "a"})
-    with pytest.raises(SettingsMismatchError, match="settings.data: 'a' there, 'b' now"):
+    with pytest.raises(SettingsMismatchError, match="settings.data: 'a' before, 'b' now"):
         train(tmp_path, settings={"data": "b"})
-    with pytest.raises(SettingsMismatchError, match=r"layers.3.weight: \[1, 16\] there, \[3, 16\]"):
+    with pytest.raises(SettingsMismatchError, match=r"layers.3.weight: \[1, 16\] before, \[3, 16\]"):
         train(tmp_path, model=new_model(outputs=3), settings={"data": "a"})
-    with pytest.raises(SettingsMismatchError, match=r"batch_size \* grad_accum: 16 there, 32 now"):
+    with pytest.raises(SettingsMismatchError, match=r"batch_size \* grad_accum: 16 before, 32 now"):
         train(
             tmp_path,
             request=PlanRequest(**{**vars(PLAIN), "batch_size": 32}),

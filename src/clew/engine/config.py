@@ -88,11 +88,11 @@ class PlanRequest:
             mixed = self.precision in ("bf16", "fp16")
             if mixed != self.amp:
                 raise InputError(
-                    f"precision {self.precision} and amp={self.amp} contradict each other: "
+                    f'`precision="{self.precision}"` and `amp={self.amp}` contradict each other: '
                     f"give one of the two."
                 )
 
 
 def _check(name: str, value: object, is_right: bool, wanted: str) -> None:
     if not is_right:
-        raise InputError(f"{name} is {value}: give {wanted}.")
+        raise InputError(f"give {wanted}.", setting=name, value=value)

@@ -16,14 +16,14 @@ def shrink_micro_batch(plan: HardwarePlan, *, is_ready_made: bool, step: int) ->
     smaller = _next_divisor(plan.effective_batch, plan.batch_size, plan.processes)
     if smaller is None:
         raise TrainingError(
-            f"{where}: a single sample does not fit. Try --use-gradient-checkpointing or a smaller "
-            f"network, or free memory that other programs use."
+            f"{where}: a single sample does not fit. Try `gradient_checkpointing=True`, a smaller "
+            f"network, or freeing memory that other programs use."
         )
     accum = plan.effective_batch // smaller
     if plan.processes > 1:
         raise TrainingError(
-            f"{where}, on one of {plan.processes} processes: give the same command with "
-            f"--batch-size {smaller} --grad-accum {accum}; it goes on from the last checkpoint."
+            f"{where}, on one of {plan.processes} processes: start it again with "
+            f"`batch_size={smaller}` and `grad_accum={accum}`; it resumes from the last checkpoint."
         )
     reason = f"{where}; {accum} x {smaller} samples make the same step of {plan.effective_batch}"
     return plan.change("batch_size", smaller, reason).change("grad_accum", accum, reason)

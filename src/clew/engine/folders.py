@@ -19,7 +19,7 @@ def make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(
-            f'the folder "{folder}" cannot be made ({error.strerror}): choose another --output-dir.'
+            f'the folder "{folder}" cannot be made ({error.strerror}): choose another `output_dir`.'
         ) from None
 
 

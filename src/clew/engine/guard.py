@@ -33,8 +33,8 @@ def explain_not_finite(
         cause = f"The data itself holds inf or NaN: {list_some(wrong)}. Leave these samples out."
     else:
         mixed = precision in ("bf16", "fp16")
-        amp = f", or --no-amp (it ran in {precision})" if mixed else ""
-        cause = f"The data is finite, so training diverged: try a lower --lr{amp}."
+        amp = f", or `amp=False` (it ran in {precision})" if mixed else ""
+        cause = f"The data is finite, so training diverged: try a lower `lr`{amp}."
     return TrainingError(
         f"{what} in epoch {epoch + 1}, step {step + 1} (samples: {list_some(names)}). {cause} "
         f"That step was not applied; the last checkpoint is from before it."

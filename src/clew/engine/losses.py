@@ -29,7 +29,9 @@ class BinaryLoss:
     def __post_init__(self) -> None:
         _check(self.focal_gamma, self.label_smoothing)
         if self.positive_weight is not None and not self.positive_weight > 0:
-            raise InputError(f"positive_weight is {self.positive_weight}: give more than 0.")
+            raise InputError(
+                "give more than 0.", setting="positive_weight", value=self.positive_weight
+            )
 
     def __call__(
         self, logits: Float[Tensor, " batch"], labels: Shaped[Tensor, " batch"]
@@ -90,6 +92,8 @@ class CategoricalLoss:
 
 def _check(focal_gamma: float | None, label_smoothing: float) -> None:
     if focal_gamma is not None and not focal_gamma >= 0:
-        raise InputError(f"focal_gamma is {focal_gamma}: give 0 or more (2 is usual).")
+        raise InputError("give 0 or more (2 is usual).", setting="focal_gamma", value=focal_gamma)
     if not 0 <= label_smoothing < 1:
-        raise InputError(f"label_smoothing is {label_smoothing}: give 0 or more, less than 1.")
+        raise InputError(
+            "give 0 or more, less than 1.", setting="label_smoothing", value=label_smoothing
+        )

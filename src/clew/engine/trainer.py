@@ -233,8 +233,8 @@ def _with_own_size(plan: HardwarePlan, train: Batches | OpenBatches) -> Hardware
 def _refuse_other_machine(plan: HardwarePlan, request: PlanRequest, processes: int) -> None:
     if plan.processes != processes:
         raise InputError(
-            f"this run was begun with {plan.processes} processes, there are {processes} now: start "
-            f"it with torchrun --nproc-per-node {plan.processes}, or anew in another folder."
+            f"this run was started with {plan.processes} processes, there are {processes} now: let "
+            f"torchrun start {plan.processes}, or start over in another folder."
         )
     plan_hardware(replace(request, device=plan.device), processes=processes)
 

@@ -81,9 +81,10 @@ def _open_sizes(plan: HardwarePlan, run: Run, real: RealBatches) -> tuple[Hardwa
         return plan, sizes
     if asked not in (None, real.own_size):
         raise InputError(
-            f"--batch-size {asked} was given, but the training batches come ready-made with "
-            f"{counted(real.own_size, 'sample')}: leave it out, or give a function that opens "
-            f"the batches."
+            f"the training batches come ready-made with {counted(real.own_size, 'sample')}. Omit "
+            f"the setting, or give a function that opens the batches.",
+            setting="batch_size",
+            value=asked,
         )
     return plan.change("batch_size", real.own_size, "the batches come ready-made"), [real.own_size]
 

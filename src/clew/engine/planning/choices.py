@@ -18,7 +18,7 @@ Choice = tuple[Any, str]
 
 def choose_device(request: PlanRequest, machine: Machine) -> Choice:
     """The device and why; raises InputError when the one asked for is not there."""
-    asked = f"as asked for with --device {request.device}; " if request.device else ""
+    asked = f'as asked for with `device="{request.device}"`; ' if request.device else ""
     device = request.device or ("cuda" if machine.gpus else "cpu")
     if device != "cpu":
         refuse_missing_gpu(device, machine)
@@ -53,8 +53,8 @@ def choose_plainly(request: PlanRequest, machine: Machine, processes: int) -> Ha
 
 def _checkpointing(request: PlanRequest) -> Choice:
     if request.gradient_checkpointing:
-        return True, "as asked for with --use-gradient-checkpointing"
-    return False, "not asked for; --use-gradient-checkpointing trades time for memory"
+        return True, "as asked for with `gradient_checkpointing=True`"
+    return False, "not asked for; `gradient_checkpointing=True` trades time for memory"
 
 
 def _precision(request: PlanRequest, plan: HardwarePlan, machine: Machine) -> Choice:
@@ -65,9 +65,9 @@ def _precision(request: PlanRequest, plan: HardwarePlan, machine: Machine) -> Ch
     if request.amp:
         slow = plan.device == "cpu" and not machine.bf16_instructions
         but = "; this CPU has no instructions for it, so it will be slow" if slow else ""
-        return mixed, f"as asked for with --use-amp{but}"
+        return mixed, f"as asked for with `amp=True`{but}"
     if request.amp is False:
-        return plain, "as asked for with --no-amp"
+        return plain, "as asked for with `amp=False`"
     if plan.device == "cpu" and not machine.bf16_instructions:
         return plain, "this CPU has no bf16 instructions"
     return plain, f"not measured: {mixed} is tried on the real network when a run starts"
@@ -80,7 +80,7 @@ def _full_precision(plan: HardwarePlan, machine: Machine) -> Precision:
 
 def _compile(request: PlanRequest, machine: Machine) -> Choice:
     if request.compile is not None:
-        return request.compile, f"as asked for with --{'use' if request.compile else 'no'}-compile"
+        return request.compile, f"as asked for with `compile={request.compile}`"
     if machine.cannot_compile:
         return False, machine.cannot_compile
     return False, "not measured: tried on the real network when a run is long enough"
@@ -88,8 +88,7 @@ def _compile(request: PlanRequest, machine: Machine) -> Choice:
 
 def _cuda_graph(request: PlanRequest, plan: HardwarePlan) -> Choice:
     if request.cuda_graph is not None:
-        word = "use" if request.cuda_graph else "no"
-        return request.cuda_graph, f"as asked for with --{word}-cuda-graph"
+        return request.cuda_graph, f"as asked for with `cuda_graph={request.cuda_graph}`"
     if plan.device == "cpu":
         return False, "only a GPU has them"
     if can_graph(plan):
@@ -101,26 +100,26 @@ def _cuda_graph(request: PlanRequest, plan: HardwarePlan) -> Choice:
 
 def _channels_last(request: PlanRequest) -> Choice:
     if request.channels_last is not None:
-        name = "as asked for" if request.channels_last else "as asked for with --no-channels-last"
-        return request.channels_last, name
+        asked = "" if request.channels_last else " with `channels_last=False`"
+        return request.channels_last, f"as asked for{asked}"
     return False, "not measured: tried on networks with 2-D convolutions when a run starts"
 
 
 def _batch_size(request: PlanRequest, processes: int) -> Choice:
     if request.batch_size is not None:
-        return request.batch_size, f"as asked for with --batch-size {request.batch_size}"
+        return request.batch_size, f"as asked for with `batch_size={request.batch_size}`"
     size = -(-DEFAULT_BATCH // processes) * processes
     return size, "not measured: the fastest is found on the real network when a run starts"
 
 
 def _grad_accum(request: PlanRequest) -> Choice:
     if request.grad_accum is not None:
-        return request.grad_accum, f"as asked for with --grad-accum {request.grad_accum}"
-    return 1, "every batch is a step of its own; --grad-accum N adds up N of them"
+        return request.grad_accum, f"as asked for with `grad_accum={request.grad_accum}`"
+    return 1, "every batch is a step of its own; `grad_accum=N` adds up N of them"
 
 
 def _max_cache(request: PlanRequest) -> Choice:
     count = request.max_cache_batches
     if count is not None:
-        return count, f"as asked for with --max-cache-batches {count}"
+        return count, f"as asked for with `max_cache_batches={count}`"
     return None, "shards are mapped, so the system keeps in memory what fits and drops the rest"

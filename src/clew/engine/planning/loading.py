@@ -46,7 +46,7 @@ def _workers(
 ) -> tuple[int, str]:
     if request.num_workers is not None:
         when = "; batches are read when they are asked for" if request.num_workers == 0 else ""
-        return request.num_workers, f"as asked for with --num-workers {request.num_workers}{when}"
+        return request.num_workers, f"as asked for with `num_workers={request.num_workers}`{when}"
     cores = max(1, machine.cores // plan.processes)
     is_cpu = plan.device == "cpu"
     if read_seconds is None or step_seconds is None:

@@ -89,5 +89,5 @@ class HardwarePlan:
         except (TypeError, KeyError) as error:
             raise InputError(
                 f"the saved hardware plan is not one of this clew's ({error}): train into a new "
-                f"--output-dir, or with the clew that wrote it."
+                f"`output_dir`, or with the clew that wrote it."
             ) from error

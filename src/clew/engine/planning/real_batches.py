@@ -9,9 +9,9 @@ from statistics import mean
 from typing import Any
 
 from clew.engine.batches import count_samples, named_tensors
-from clew.engine.graphed import shapes_of
 from clew.engine.planning.plan import HardwarePlan
 from clew.engine.protocols import Batches, LoadSettings, OpenBatches
+from clew.engine.step import shapes_of
 from clew.errors import InputError
 
 _TIMED_BATCHES = 3

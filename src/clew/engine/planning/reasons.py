@@ -59,15 +59,16 @@ def batch_reason(found: Found, bench: Bench) -> str:
 
 
 def too_short(run_seconds: float) -> str:
-    return f"not measured: the run takes about {duration_text(run_seconds)}"
+    return f"not measured: the run takes {_about(run_seconds)}"
 
 
 def compile_too_dear(run_seconds: float, compile_seconds: float) -> str:
-    cost = duration_text(compile_seconds)
-    return (
-        f"the run takes about {duration_text(run_seconds)}, too short to earn back about {cost} "
-        f"of compiling"
-    )
+    cost = _about(compile_seconds)
+    return f"the run takes {_about(run_seconds)}, too short to earn back {cost} of compiling"
+
+
+def _about(seconds: float) -> str:
+    return f"about {duration_text(max(1.0, seconds))}"
 
 
 def compile_reason(plain: float, compiled: Timing | None, run_seconds: float) -> tuple[bool, str]:
@@ -86,7 +87,7 @@ def compile_reason(plain: float, compiled: Timing | None, run_seconds: float) ->
 
 
 def checkpointing_reason(with_it: int | None, without: int | None, size: int) -> str:
-    asked = "as asked for with --use-gradient-checkpointing"
+    asked = "as asked for with `gradient_checkpointing=True`"
     if with_it is None:
         return f"{asked}; even so {counted(size, 'sample')} do not fit into memory"
     other = "too much to fit" if without is None else bytes_text(without)

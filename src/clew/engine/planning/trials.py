@@ -12,11 +12,10 @@ from torch import nn
 
 from clew.engine.checkpointing import checkpoint_activations
 from clew.engine.config import TrainConfig
-from clew.engine.graphed import RUNS_BEFORE
 from clew.engine.optimizer import build_optimizer
 from clew.engine.planning.plan import HardwarePlan
 from clew.engine.seeding import same_random_numbers
-from clew.engine.step import build_step
+from clew.engine.step import RUNS_BEFORE, build_step
 from clew.memory import free_memory
 
 if TYPE_CHECKING:

@@ -1,0 +1,26 @@
+"""A run records the versions of what it stands on, as far as they are known."""
+
+from importlib import metadata
+
+import pytest
+
+from clew.engine import versions
+from clew.engine.versions import read_versions
+
+
+def test_every_library_has_its_version() -> None:
+    found = read_versions("safetensors")
+    assert found["torch"] == metadata.version("torch")
+    assert found["safetensors"] == metadata.version("safetensors")
+
+
+def test_a_library_without_metadata_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        if name == "lightning-fabric":
+            raise metadata.PackageNotFoundError(name)
+        return metadata.version(name)
+
+    monkeypatch.setattr(versions, "version", version)
+    found = read_versions()
+    assert found["lightning-fabric"] is None
+    assert found["torch"] == metadata.version("torch")

@@ -77,12 +77,12 @@ def test_compile_is_followed_or_refused(run: Any) -> None:
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        (["--device", "tpu"], 'clew: device is "tpu": give cpu, cuda, or cuda:0'),
-        (["--device", "cuda:99"], 'clew: device is "cuda:99", but PyTorch sees '),
+        (["--device", "tpu"], 'clew: --device is "tpu": give cpu, cuda, or cuda:0'),
+        (["--device", "cuda:99"], 'clew: --device is "cuda:99": PyTorch sees '),
         (["--device", "cpu", "--use-cuda-graph"], "clew: --use-cuda-graph was given, but the run"),
-        (["--batch-size", "0"], "clew: batch_size is 0: give 1 or more."),
-        (["--num-workers", "-1"], "clew: num_workers is -1: give 0 or more."),
-        (["--epochs", "0"], "clew: epochs is 0: give 1 or more."),
+        (["--batch-size", "0"], "clew: --batch-size is 0: give 1 or more."),
+        (["--num-workers", "-1"], "clew: --num-workers is -1: give 0 or more."),
+        (["--epochs", "0"], "clew: --epochs is 0: give 1 or more."),
         (["--grad-accum", "x"], "Invalid value for '--grad-accum'"),
     ],
 )

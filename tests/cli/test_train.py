@@ -212,7 +212,7 @@ def test_other_settings_are_refused_until_asked_to_overwrite(run: Any, folder: P
     assert run(*line).code == 0
     ended = run(*line, "--seed", 3)
     assert ended.code == 1
-    assert "config.seed: 0 there, 3 now" in ended.err
+    assert "config.seed: 0 before, 3 now" in ended.err
     assert "--overwrite begins anew" in ended.err
     assert run(*line, "--seed", 3, "--overwrite").code == 0
     assert json.loads((folder / "results/results.json").read_text())["runs"][0]["seed"] == 3

@@ -178,7 +178,9 @@ def test_other_settings_are_refused_with_both_values(tmp_path: Path) -> None:
         train(tmp_path, config=TrainConfig(epochs=3, lr=2e-2), settings={"data": "a"})
     with pytest.raises(SettingsMismatchError, match="settings.data: 'a' before, 'b' now"):
         train(tmp_path, settings={"data": "b"})
-    with pytest.raises(SettingsMismatchError, match=r"layers.3.weight: \[1, 16\] before, \[3, 16\]"):
+    with pytest.raises(
+        SettingsMismatchError, match=r"layers.3.weight: \[1, 16\] before, \[3, 16\]"
+    ):
         train(tmp_path, model=new_model(outputs=3), settings={"data": "a"})
     with pytest.raises(SettingsMismatchError, match=r"batch_size \* grad_accum: 16 before, 32 now"):
         train(

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from clew.cli import plan_flags
+from clew.cli.errors import with_flags
 from clew.cli.formats import plain_text
 from clew.wording import bytes_text, counted, duration_text
 
@@ -126,7 +127,8 @@ def plan_table(made: "HardwarePlan", before: "HardwarePlan | None" = None) -> Ta
     for name, value in made.choices.items():
         if before is not None and before.choices[name] == value and not _is_measured(made, name):
             continue
-        table.add_row(name, _value_text(name, value), Text(plain_text(made.reasons.get(name, ""))))
+        why = with_flags(made.reasons.get(name, ""))
+        table.add_row(name, _value_text(name, value), Text(plain_text(why)))
     return table
 
 

@@ -89,7 +89,7 @@ def test_a_training_begun_with_other_settings_says_how_to_begin_anew(
     PatternSet.create(here / "patterns", "my animals")
 
     def refuse(*_: Any, **__: Any) -> None:
-        raise SettingsMismatchError("config.epochs: 9 there, 30 now.")
+        raise SettingsMismatchError("config.epochs: 9 before, 30 now.")
 
     monkeypatch.setattr("clew.cli.patterns.flow.train_set", refuse)
     ended = run("patterns", "flow", "my animals")

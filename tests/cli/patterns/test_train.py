@@ -179,7 +179,7 @@ def test_another_run_in_the_folder_is_refused_with_what_to_do(run: Any, folder: 
     assert run(*line, "--epochs", 1).code == 0
     other = run(*line, "--epochs", 2)
     assert other.code == 1
-    assert "config.epochs: 1 there, 2 now" in other.err
+    assert "config.epochs: 1 before, 2 now" in other.err
     assert "--overwrite starts over in this one." in other.err
     write_photo(folder / "mis fotos" / "azul" / "new.png", "azul", 99)
     more = run(*line, "--epochs", 1)

@@ -22,5 +22,5 @@ def test_a_library_without_metadata_is_no_error(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(versions, "version", version)
     found = read_versions()
-    assert found["lightning-fabric"] is None
+    assert found["lightning-fabric"] == "unknown"
     assert found["torch"] == metadata.version("torch")

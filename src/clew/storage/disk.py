@@ -1,9 +1,11 @@
-"""One sentence for a disk that is full."""
+"""Whether the disk has room: seen before the work, or told in one sentence when it runs out."""
 
 import errno
+import shutil
 from pathlib import Path
 
 from clew.errors import DiskFullError
+from clew.wording import bytes_text
 
 
 class disk_errors:  # noqa: N801 - reads as a phrase: with disk_errors(folder)
@@ -21,3 +23,14 @@ class disk_errors:  # noqa: N801 - reads as a phrase: with disk_errors(folder)
                 f'the disk that holds "{self.folder}" is full. What was written before is kept: '
                 f"make room, then run the same command again."
             ) from error
+
+
+def refuse_full_disk(folder: Path, needed_bytes: int, *, what: str, advice: str) -> None:
+    """Raises DiskFullError when so many bytes do not fit. `what` is the beginning of its sentence,
+    up to the number of bytes; `advice` is a sentence of its own."""
+    free = shutil.disk_usage(folder).free
+    if needed_bytes > free:
+        raise DiskFullError(
+            f'{what} {bytes_text(needed_bytes)}, but the disk that holds "{folder}" has '
+            f"{bytes_text(free)} free. {advice}"
+        )

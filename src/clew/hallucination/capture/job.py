@@ -28,7 +28,6 @@ from clew.hallucination.capture.plan import (
     estimate_run,
     full_bytes,
     plan_batches,
-    refuse_if_disk_too_small,
 )
 from clew.hallucination.capture.prompts import (
     Prompt,
@@ -50,6 +49,7 @@ from clew.hallucination.traces.basis import (
 from clew.hallucination.traces.schema import ANSWER_HIDDEN, TraceShape, trace_schema
 from clew.memory import free_memory, is_out_of_memory
 from clew.storage import Manifest, ShardReader, shard_name
+from clew.storage.disk import refuse_full_disk
 from clew.storage.hashing import hash_file
 from clew.storage.manifest import describe_in_schema, update_manifest
 
@@ -241,7 +241,13 @@ def estimate_job(job: Job, pending: Sequence[int]) -> Estimate:
     # Other parts' unfinished shards are no room that this one has.
     parts = [job.store / f"{shard_name(number)}.part" for number in pending]
     begun = sum(path.stat().st_size for path in parts if path.exists())
-    refuse_if_disk_too_small(job.store, estimate.bytes - begun)
+    refuse_full_disk(
+        job.store,
+        estimate.bytes - begun,
+        what="the run may write up to",
+        advice="Make room, choose another `out`, capture fewer questions (`num_samples`), or keep "
+        'less (`keep="compact"`).',
+    )
     return estimate
 
 

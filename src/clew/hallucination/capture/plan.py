@@ -1,16 +1,13 @@
 """What a run will take: how many rows at a time, how many bytes, how much memory, how long."""
 
-import shutil
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import psutil
 import torch
 from transformers import PreTrainedModel
 
-from clew.errors import DiskFullError
 from clew.hallucination.traces.schema import Keep, TraceShape
 
 CPU_ROWS = 128
@@ -142,17 +139,6 @@ def estimate_run(
     seconds = sum(prompt_lengths) * seconds_per_prompt_token * (2 if samples else 1)
     seconds += batches * max_new_tokens * seconds_per_step * (1 + samples)
     return Estimate(traces=len(tokens), bytes=size, memory_bytes=memory, seconds=seconds)
-
-
-def refuse_if_disk_too_small(folder: Path, needed: int) -> None:
-    """Raises DiskFullError when what is to come will not fit."""
-    free = shutil.disk_usage(folder).free
-    if needed > free:
-        raise DiskFullError(
-            f'the run may write up to {needed / 1e9:,.2f} GB, but the disk that holds "{folder}" '
-            f"has {free / 1e9:,.2f} GB free. Make room, choose another `out`, capture fewer "
-            f'questions (`num_samples`), or keep less (`keep="compact"`).'
-        )
 
 
 def _typical(lengths: Sequence[int]) -> int:

@@ -12,13 +12,13 @@ from clew.patterns.cache.cached import CachedPhotos, judge_photos
 from clew.patterns.cache.contents import Contents
 from clew.patterns.cache.ledger import OtherFile
 from clew.patterns.cache.reporter import CacheReporter, LoggingCacheReporter
-from clew.patterns.cache.room import refuse_full_disk
 from clew.patterns.cache.rows import SeenPictures, build_rows
 from clew.patterns.cache.squares import Squares, decode_photos
 from clew.patterns.cache.stamps import Stamps, stamp_photos
-from clew.patterns.cache.store import ImageStore, image_bytes
+from clew.patterns.cache.store import ROOM_ADVICE, ImageStore, image_bytes
 from clew.patterns.photos.find import PhotoFolder
 from clew.patterns.photos.photo import Fault, Photo
+from clew.storage.disk import refuse_full_disk
 
 # Besides the picture: its name, digest and numbers, and what Arrow puts around them.
 _ROW_EXTRA_BYTES = 512
@@ -138,7 +138,7 @@ class _Filling:
     def _refuse_full_disk(self, new: int) -> None:
         needed = new * self._row_bytes() + (self._store.bytes_to_copy() if new else 0)
         what = f"{new:,} photos of {self._store.size} x {self._store.size} pixels take up to"
-        refuse_full_disk(self._store.path, needed, what)
+        refuse_full_disk(self._store.path, needed, what=what, advice=ROOM_ADVICE)
 
 
 def _stopped(done: int, planned: int) -> TrainingStoppedError:

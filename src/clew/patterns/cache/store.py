@@ -14,7 +14,6 @@ import pyarrow as pa
 from clew.errors import StoreError, StoreLockedError
 from clew.patterns.cache.contents import Contents, read_contents
 from clew.patterns.cache.ledger import Ledger
-from clew.patterns.cache.room import refuse_full_disk
 from clew.storage import (
     Manifest,
     Part,
@@ -26,6 +25,7 @@ from clew.storage import (
     shard_name,
     writer_lock,
 )
+from clew.storage.disk import refuse_full_disk
 from clew.storage.manifest import (
     MANIFEST_NAME,
     describe_in_schema,
@@ -36,6 +36,7 @@ from clew.version import __version__
 
 KIND = "photos"
 CHANNELS = 3
+ROOM_ADVICE = "Make room and run the same command again, or choose a smaller `image_size`."
 _ID = "global_example_id"
 # Changes when photos are made into squares in another way: old squares would not fit new ones.
 _METHOD = "whole photo, squashed"
@@ -93,7 +94,8 @@ class ImageStore:
         before = read_manifest(self.path).rows
         for number in sorted(self._unfinished()):
             left = sum(path.stat().st_size for path in self._files(number))
-            refuse_full_disk(self.path, left, "what an earlier run left is copied, which takes")
+            what = "what an earlier run left is copied, which takes"
+            refuse_full_disk(self.path, left, what=what, advice=ROOM_ADVICE)
             writer = self.open_writer(number)
             if writer.rows:
                 add_shard(self.path, writer.finish())

@@ -16,13 +16,13 @@ from clew.patterns.library.pattern_set import PatternSet
 from clew.patterns.library.placing import (
     copy_beside,
     name_copy,
-    refuse_full_disk,
     remove_parts,
     remove_source,
 )
 from clew.patterns.library.reporter import ImportReporter, LoggingImportReporter
 from clew.patterns.library.sources import find_sources
 from clew.patterns.library.threads import map_ahead
+from clew.storage.disk import refuse_full_disk
 from clew.storage.writing import sync_folder
 
 _COPYING = 8  # photos copied side by side
@@ -128,7 +128,12 @@ def _carry_out(
     """What is done when it is stopped."""
     to_add = [source for source in decided if not source.result]
     if not move:  # what is moved makes room where it was
-        refuse_full_disk(pattern_set.folder, sum(source.bytes for source in to_add))
+        refuse_full_disk(
+            pattern_set.folder,
+            sum(source.bytes for source in to_add),
+            what="the photos take",
+            advice="Nothing was copied: make room, or put the library on another disk (`library`).",
+        )
     # The disk is waited for in threads; names are given one by one, so that they are the same
     # every time.
     copies = map_ahead(lambda source: _copy(pattern_set.photos, source), to_add, _COPYING)

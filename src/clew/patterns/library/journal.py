@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from clew.patterns.library.placing import full_disk
 from clew.patterns.photos.photo import class_name
+from clew.storage.disk import disk_errors
 
 JOURNAL = "photos.jsonl"
 
@@ -76,7 +76,7 @@ class Journal:
         """Put it on disk and into memory."""
         self._take(event)
         line = json.dumps(asdict(event)) + "\n"  # names that are no UTF-8 come out as escapes
-        with full_disk(self._path.parent), self._path.open("a+b") as file:
+        with disk_errors(self._path.parent), self._path.open("a+b") as file:
             if _ends_in_a_cut_line(file):
                 line = "\n" + line
             file.write(line.encode("ascii"))

@@ -7,19 +7,16 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 
-from clew.errors import DiskFullError
 from clew.patterns.library.names import safe_file_name
+from clew.storage.disk import disk_errors
 from clew.storage.writing import sync_folder
-from clew.wording import bytes_text
 
 logger = logging.getLogger(__name__)
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS)
 # Hidden, so that nobody takes a half-written photo for one.
 _PART = ".clew-{}.part"
@@ -42,7 +39,7 @@ def copy_beside(source: Path, folder: Path) -> Path:
     """Copy `source` into `folder` under a hidden name, safe on the disk; gives that copy."""
     part = folder / _PART.format(f"{os.getpid()}-{next(_COUNTER)}")
     try:
-        with full_disk(folder):
+        with disk_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
             _copy(source, part)
     except BaseException:
@@ -54,7 +51,7 @@ def copy_beside(source: Path, folder: Path) -> Path:
 def name_copy(part: Path, name: str) -> Path:
     """Give a hidden copy the photo's own name, or the next that is free; gives its path."""
     try:
-        with full_disk(part.parent):
+        with disk_errors(part.parent):
             return _take_free_name(part, safe_file_name(name))
     finally:
         part.unlink(missing_ok=True)
@@ -66,17 +63,6 @@ def remove_parts(photos: Path) -> None:
         process = re.search(r"\d+", part.name)
         if process and (int(process[0]) == os.getpid() or not psutil.pid_exists(int(process[0]))):
             part.unlink(missing_ok=True)
-
-
-def refuse_full_disk(folder: Path, needed_bytes: int) -> None:
-    """Raises DiskFullError when so many bytes do not fit; before anything is copied."""
-    free = shutil.disk_usage(folder).free
-    if needed_bytes > free:
-        raise DiskFullError(
-            f'the photos take {bytes_text(needed_bytes)}, the disk that holds "{folder}" has '
-            f"{bytes_text(free)} left: make room, or put the library on another disk with "
-            f"--library. Nothing was copied."
-        )
 
 
 def _copy(source: Path, part: Path) -> None:
@@ -122,17 +108,3 @@ def remove_source(source: Path) -> None:
             source,
             error.strerror,
         )
-
-
-@contextmanager
-def full_disk(folder: Path) -> Iterator[None]:
-    """Turns the system's "no space left" into a sentence with a way on."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in _FULL:
-            raise
-        raise DiskFullError(
-            f'the disk that holds "{folder}" is full. What was copied before is kept, nothing was '
-            f"taken away: make room, then give the same command again."
-        ) from error

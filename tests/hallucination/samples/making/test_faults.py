@@ -193,7 +193,7 @@ def test_a_disk_without_room_is_seen_before(
         return SimpleNamespace(free=1000)
 
     monkeypatch.setattr("shutil.disk_usage", little_room)
-    with pytest.raises(DiskFullError, match="may write up to .* GB free"):
+    with pytest.raises(DiskFullError, match="may write up to .* 1 kB free"):
         preprocess_store(tiny_preprocess(compact_store, scores_file, tmp_path / "out"))
     assert not list(tmp_path.rglob("manifest.json"))
 

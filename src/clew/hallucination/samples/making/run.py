@@ -1,6 +1,5 @@
 """Which shards are lacking, and several of them made at a time."""
 
-import shutil
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -8,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 
-from clew.errors import DiskFullError
 from clew.hallucination.samples.making.config import PreprocessConfig
 from clew.hallucination.samples.making.labelled import LabelledShard
 from clew.hallucination.samples.making.reporter import Reporter
@@ -16,6 +14,7 @@ from clew.hallucination.samples.making.shape import SampleShape
 from clew.hallucination.samples.making.shard import ShardJob
 from clew.hallucination.samples.making.source import TraceSource
 from clew.hallucination.samples.making.store import SampleStore
+from clew.storage.disk import refuse_full_disk
 
 
 def plan_jobs(
@@ -77,10 +76,10 @@ def _run_parallel(jobs: Sequence[ShardJob], workers: int, reporter: Reporter) ->
 def refuse_if_disk_too_small(out: Path, jobs: Sequence[ShardJob]) -> None:
     """Raises DiskFullError when what is to come will not fit."""
     needed = sum(job.max_bytes() for job in jobs)
-    free = shutil.disk_usage(out).free
-    if needed > free:
-        raise DiskFullError(
-            f'the run may write up to {needed / 1e9:,.2f} GB, but the disk that holds "{out}" has '
-            f"{free / 1e9:,.2f} GB free. Make room, choose another `out`, or make less "
-            f"(`node_dim`, `top_k`, `graphs=False`, `heads=False`)."
-        )
+    refuse_full_disk(
+        out,
+        needed,
+        what="the run may write up to",
+        advice="Make room, choose another `out`, or make less (`node_dim`, `top_k`, "
+        "`graphs=False`, `heads=False`).",
+    )

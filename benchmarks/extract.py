@@ -27,6 +27,7 @@ from clew.hallucination.capture import (
     load_questions,
 )
 from clew.hallucination.capture.prompts import choose_prompt, tokenize_prompts
+from clew.progress import Note, WorkAdvanced, WorkEnded, WorkStarted
 from clew.storage import read_manifest
 
 
@@ -70,21 +71,16 @@ class Stopwatch:
     def __init__(self):
         self.traces = self.tokens = 0
 
-    def say(self, message):
-        print(f"  clew: {message}")
-
-    def begin(self, *_):
-        self.started = time.perf_counter()
-
-    def keep(self, traces):
-        pass
-
-    def advance(self, progress):
-        self.traces += progress.traces
-        self.tokens += progress.tokens
-
-    def end(self):
-        self.seconds = time.perf_counter() - self.started
+    def __call__(self, event):
+        if isinstance(event, Note):
+            print(f"  clew: {event}")
+        elif isinstance(event, WorkStarted):
+            self.started = time.perf_counter()
+        elif isinstance(event, WorkAdvanced):
+            self.traces += event.count
+            self.tokens += event.tokens
+        elif isinstance(event, WorkEnded):
+            self.seconds = time.perf_counter() - self.started
 
 
 def run_clew(loaded, questions, args, folder):

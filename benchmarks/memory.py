@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 
 from clew.hallucination.capture import ExtractConfig, extract
+from clew.progress import Note, WorkAdvanced, WorkStarted
 
 
 class MemoryWatch:
@@ -21,21 +22,12 @@ class MemoryWatch:
         self.traces = 0
         self.samples = []
 
-    def say(self, message):
-        print(f"  clew: {message}")
-
-    def begin(self, _done, _planned, estimate):
-        print(f"  clew: foretold {estimate.memory_bytes / 1e6:,.0f} MB of memory")
-
-    def keep(self, traces):
-        pass
-
-    def advance(self, progress):
-        self.traces += progress.traces
-        self.samples.append((self.traces, psutil.Process().memory_info().rss))
-
-    def end(self):
-        pass
+    def __call__(self, event):
+        if isinstance(event, Note | WorkStarted):
+            print(f"  clew: {event}")
+        elif isinstance(event, WorkAdvanced):
+            self.traces += event.count
+            self.samples.append((self.traces, psutil.Process().memory_info().rss))
 
     def near(self, traces, window=100):
         sizes = [size for count, size in self.samples if traces <= count < traces + window]

@@ -27,13 +27,13 @@ from train_rivals.report import Report
 from clew.engine import CategoricalLoss, LoadSettings, PlanRequest, TrainConfig, fit
 from clew.engine.optimizer import build_optimizer
 from clew.engine.processes import start_fabric
-from clew.engine.reporter import SilentReporter
 from clew.engine.step import build_step
 from clew.patterns.augment import AugmentConfig
 from clew.patterns.cache import ImageSamples, cache_photos, choose_place, open_images
 from clew.patterns.classifier import PatternClassifier
 from clew.patterns.networks import build_network
 from clew.patterns.photos import find_classes
+from clew.progress import ignore_event
 
 CLASSES = 10
 
@@ -166,7 +166,7 @@ def train(args, folder, samples, batch):
         config=TrainConfig(epochs=args.epochs, patience=None, checkpoint_every_seconds=1e6),
         request=PlanRequest(batch_size=batch, device=args.device),
         output_dir=folder / "run",
-        reporter=SilentReporter(),
+        reporter=ignore_event,
     )
 
 

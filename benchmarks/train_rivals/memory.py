@@ -3,7 +3,7 @@
 import tempfile
 from pathlib import Path
 
-from clew.engine import LoggingReporter, PlanRequest, TrainConfig, fit
+from clew.engine import EpochEnded, PlanRequest, TrainConfig, fit
 
 from .data import write_folder
 from .speed import build, open_files
@@ -46,15 +46,14 @@ def train(args, name, folder, epochs, checkpointing=False):
     return result, watch.memory
 
 
-class Watch(LoggingReporter):
+class Watch:
     """Notes after every epoch what memory is the process's own: mapped files are the system's."""
 
     def __init__(self):
-        super().__init__()
         self.memory = []
 
-    def epoch(self, row):
-        super().epoch(row)
-        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-        own = next(line for line in lines if line.startswith("RssAnon"))
-        self.memory.append(int(own.split()[1]) // 1024)
+    def __call__(self, event):
+        if isinstance(event, EpochEnded):
+            lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+            own = next(line for line in lines if line.startswith("RssAnon"))
+            self.memory.append(int(own.split()[1]) // 1024)

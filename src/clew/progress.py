@@ -5,30 +5,30 @@ its own beside the work they tell of; those that all share stand here.
 """
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 logger = logging.getLogger("clew")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """Something that happened. `level` is that of the log."""
+    """Something that happened; as text it is a line of the log, at `level`."""
 
-    @property
-    def level(self) -> int:
-        return logging.INFO
+    level: ClassVar[int] = logging.INFO
 
 
 class Reporter(Protocol):
-    """Receives events, from the thread that does the work."""
+    """Receives events, one at a time, from the thread that does the work."""
 
     def __call__(self, event: Event, /) -> None: ...
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Note(Event):
-    """A sentence."""
+    """A sentence. Settings in it stand between backticks, as in errors."""
 
     text: str
 
@@ -41,7 +41,7 @@ class WorkStarted(Event):
     """Many things of one kind are about to be made: `done` of `planned` are there already.
 
     `noun` is what they are called ("traces"), `verb` what is done to them ("copied"), where that
-    is not plain. `estimate` says what is to come, as a sentence; `waiting` what happens before
+    is not plain. `estimate` is a sentence on what is to come; `waiting` says what happens before
     the first is done.
     """
 
@@ -53,46 +53,52 @@ class WorkStarted(Event):
     waiting: str = ""
 
     def __str__(self) -> str:
-        return f"{self.done:,} of {self.planned:,} {self.noun} done. {self.estimate}".strip()
+        done = f"{self.done:,} of {self.planned:,} {self.noun} done"
+        return f"{done}; {self.estimate}" if self.estimate else done
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkAdvanced(Event):
-    """So many more are done. `tokens` and `written_bytes` are of these, 0 where not counted."""
+    """`count` more are done. `tokens` and `written_bytes` are of these, 0 where not counted."""
 
+    level: ClassVar[int] = logging.DEBUG
     count: int = 1
     written_bytes: int = 0
     tokens: int = 0
 
-    @property
-    def level(self) -> int:
-        return logging.DEBUG
-
 
 @dataclass(frozen=True, kw_only=True)
 class WorkKept(Event):
-    """So many that an earlier run had started to write were kept."""
+    """`count` that an interrupted run had not finished writing were taken over."""
 
-    count: int
     noun: str
+    count: int
 
     def __str__(self) -> str:
-        return f"{self.count:,} {self.noun} of an interrupted run are kept"
+        return f"{self.count:,} {self.noun} that an earlier run had begun to write are kept"
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkEnded(Event):
     """All are done, or the work stopped early."""
 
-    @property
-    def level(self) -> int:
-        return logging.DEBUG
+    level: ClassVar[int] = logging.DEBUG
+
+
+@contextmanager
+def report_work(reporter: Reporter, started: WorkStarted) -> Iterator[None]:
+    """Reports the start, and the end however the work ends."""
+    reporter(started)
+    try:
+        yield
+    finally:
+        reporter(WorkEnded())
 
 
 def log_event(event: Event, /) -> None:
-    """The reporter of a library: everything goes to the log."""
+    """The reporter of the library: everything goes to the log."""
     logger.log(event.level, "%s", event)
 
 
-def ignore_event(event: Event, /) -> None:  # noqa: ARG001 - a reporter takes every event
+def ignore_event(event: Event, /) -> None:
     """The reporter of a process that does not write: one voice is enough."""

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from clew.cli.progress import TrainingReporter
-from clew.engine import HardwarePlan, PlanRequest, plan_hardware
+from clew.cli.renderer import Renderer
+from clew.engine import HardwarePlan, PlanRequest, TrainingStarted, plan_hardware
 from tests.samples import write_samples
 
 
@@ -124,12 +124,13 @@ def test_a_folder_that_is_not_there(run: Any, tmp_path: Path) -> None:
 def test_a_second_network_is_told_only_what_is_other() -> None:
     plan = plan_hardware(PlanRequest(device="cpu"))
     other = plan.change("precision", "bf16", "faster")
-    reporter = TrainingReporter(Console(width=100))
+    shown = io.StringIO()
+    reporter = Renderer(Console(file=shown, width=100))
 
     def begin(made: HardwarePlan) -> list[str]:
-        reporter._console = Console(file=io.StringIO(), width=100)
-        reporter.begin(made, epochs=1, steps=1, done_steps=0)
-        return reporter._console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+        before = len(shown.getvalue())
+        reporter(TrainingStarted(plan=made, epochs=1, steps=1, done_steps=0))
+        return shown.getvalue()[before:].splitlines()
 
     assert len(begin(plan)) > len(plan.choices)
     [same] = begin(plan)

@@ -14,11 +14,14 @@ from torch import nn
 from clew.engine import (
     CategoricalLoss,
     Classifier,
-    LoggingReporter,
+    EpochEnded,
+    Event,
     PlanRequest,
-    Progress,
     StepOutput,
     TrainConfig,
+    TrainingEnded,
+    TrainingProgress,
+    TrainingStarted,
     fit,
 )
 from clew.engine.checkpoint import read_weights
@@ -32,30 +35,18 @@ from tests.engine.learning import (
     torch_loader,
     train,
 )
-
-
-class Listening(LoggingReporter):
-    def __init__(self) -> None:
-        self.said: list[str] = []
-        self.rows: list[dict[str, Any]] = []
-        self.begun: list[int] = []
-
-    def say(self, message: str) -> None:
-        self.said.append(message)
-
-    def begin(self, _plan: Any, *, epochs: int, steps: int, done_steps: int) -> None:
-        self.begun += [epochs, steps, done_steps]
-
-    def epoch(self, row: dict[str, Any]) -> None:
-        self.rows.append(row)
+from tests.events import notes, pick
 
 
 def test_it_learns_and_tells(tmp_path: Path) -> None:
-    reporter, model = Listening(), new_model()
+    events: list[Event] = []
+    model = new_model()
     config = TrainConfig(epochs=8, lr=2e-2)
-    result = train(tmp_path, model=model, config=config, reporter=reporter)
-    assert reporter.begun == [8, 104, 0]
-    assert [row["epoch"] for row in reporter.rows] == list(range(1, 9))
+    result = train(tmp_path, model=model, config=config, reporter=events.append)
+    [started] = pick(events, TrainingStarted)
+    assert (started.epochs, started.steps, started.done_steps) == (8, 104, 0)
+    assert [event.row["epoch"] for event in pick(events, EpochEnded)] == list(range(1, 9))
+    assert isinstance(events[-1], TrainingEnded)
     assert result.history[-1]["train_loss"] < 0.7 * result.history[0]["train_loss"]
     assert result.test is not None and result.test["auroc"] > 0.9
     assert result.best_val["auroc"] == max(row["val_auroc"] for row in result.history)
@@ -77,21 +68,22 @@ def test_the_model_and_the_file_bear_the_best_epoch(tmp_path: Path) -> None:
 
 
 def test_early_stopping(tmp_path: Path) -> None:
-    reporter = Listening()
+    events: list[Event] = []
     config = TrainConfig(epochs=200, lr=2e-2, patience=4)
-    result = train(tmp_path, config=config, reporter=reporter)
+    result = train(tmp_path, config=config, reporter=events.append)
     assert len(result.history) == result.best_epoch + 4 < 200
-    assert reporter.said[-1].startswith("stopped early: 4 epochs without a better auroc than epoch")
+    assert notes(events)[-1].startswith("stopped early: 4 epochs without a better auroc than epoch")
 
 
 def test_validation_of_one_class_goes_by_the_loss(tmp_path: Path) -> None:
-    samples, reporter = Samples(40, seed=1), Listening()
+    samples = Samples(40, seed=1)
+    events: list[Event] = []
     samples.label[:] = 1
-    result = train(tmp_path, validation=open_loader(samples), reporter=reporter)
+    result = train(tmp_path, validation=open_loader(samples), reporter=events.append)
     losses = [row["val_loss"] for row in result.history]
     assert result.best_epoch == 1 + losses.index(min(losses))
     assert result.best_val["auroc"] is None
-    assert any("auroc is not defined on the validation samples" in s for s in reporter.said)
+    assert any("auroc is not defined on the validation samples" in s for s in notes(events))
     assert ",," in (tmp_path / "log.csv").read_text().splitlines()[1]
 
 
@@ -155,16 +147,14 @@ def test_the_default_learning_rate_grows_with_the_root_of_the_batch(tmp_path: Pa
 
 
 def test_progress_is_told(tmp_path: Path) -> None:
-    seen: list[Progress] = []
-
     class Slow(Points):
         def forward(self, batch: dict[str, Any]) -> torch.Tensor:
             torch.randn(600, 600) @ torch.randn(600, 600)
             return super().forward(batch)
 
-    reporter = Listening()
-    reporter.advance = seen.append  # type: ignore[method-assign]
-    train(tmp_path, model=Classifier(Slow()), config=TrainConfig(epochs=4), reporter=reporter)
+    events: list[Event] = []
+    train(tmp_path, model=Classifier(Slow()), config=TrainConfig(epochs=4), reporter=events.append)
+    seen = pick(events, TrainingProgress)
     assert seen, "a run of a second says how far it is"
     assert all(p.samples_per_second > 0 and p.loss and p.memory_bytes > 0 for p in seen)
 
@@ -172,12 +162,12 @@ def test_progress_is_told(tmp_path: Path) -> None:
 def test_memory_does_not_grow_with_the_epochs(tmp_path: Path) -> None:
     used: list[int] = []
 
-    class Watching(Listening):
-        def epoch(self, _row: dict[str, Any]) -> None:
+    def watch(event: Event) -> None:
+        if isinstance(event, EpochEnded):
             used.append(psutil.Process().memory_info().rss)
 
     config = TrainConfig(epochs=60, patience=None, checkpoint_every_seconds=0.1)
-    train(tmp_path, config=config, reporter=Watching())
+    train(tmp_path, config=config, reporter=watch)
     assert max(used[30:]) - max(used[:30]) < 4 << 20
 
 

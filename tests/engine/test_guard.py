@@ -9,15 +9,17 @@ import pytest
 import torch
 from rich.console import Console
 
-from clew.cli.progress import TrainingReporter
+from clew.cli.renderer import Renderer
 from clew.engine import Classifier, HardwarePlan, StepOutput, TrainConfig, trainer
 from clew.engine.guard import find_wrong_inputs
 from clew.engine.optimizer import build_optimizer
 from clew.engine.precision import build_precision
 from clew.engine.step import EagerStep
 from clew.errors import TrainingError
+from clew.progress import Event
 from tests.engine.children import tensors
 from tests.engine.learning import Points, Samples, new_model, open_loader, torch_loader, train
+from tests.events import notes
 
 
 def spoiled(value: float = np.nan) -> Samples:
@@ -100,13 +102,11 @@ def test_fp16_is_left_where_fp32_gives_numbers(
 ) -> None:
     planned(monkeypatch, precision="fp16")
     torch.manual_seed(0)
-    said: list[str] = []
-    reporter = trainer.LoggingReporter()
-    monkeypatch.setattr(reporter, "say", said.append)
-    result = train(tmp_path, model=Classifier(Large()), reporter=reporter)
+    events: list[Event] = []
+    result = train(tmp_path, model=Classifier(Large()), reporter=events.append)
     assert result.plan.precision == "bf16"
     assert result.plan.reasons["precision"].startswith("fp16 gave no numbers in epoch 1, step 1")
-    assert any("going on in bf16" in sentence for sentence in said)
+    assert any("going on in bf16" in sentence for sentence in notes(events))
     assert result.best_val["auroc"] > 0.6
 
 
@@ -142,13 +142,12 @@ def test_an_epoch_of_skipped_steps_has_no_loss(
     planned(monkeypatch, precision="fp16")
 
     torch.manual_seed(0)
-    reporter = TrainingReporter(Console(quiet=True))
     result = train(
         tmp_path,
         model=Classifier(Steep()),
         train=open_loader(Samples(16)),
         config=TrainConfig(epochs=12, lr=1e-2, patience=None),
-        reporter=reporter,
+        reporter=Renderer(Console(quiet=True)),
     )
     assert result.history[0]["train_loss"] is None
     assert result.history[-1]["train_loss"] > 0

@@ -8,10 +8,11 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from clew.engine import Classifier, HardwarePlan, LoggingReporter, PlanRequest, TrainConfig
+from clew.engine import Classifier, Event, HardwarePlan, PlanRequest, TrainConfig
 from clew.engine.fallback import shrink_micro_batch
 from clew.errors import TrainingError
 from tests.engine.learning import PLAIN, Points, Samples, open_loader, torch_loader, train
+from tests.events import notes
 
 
 class Failing(nn.Module):
@@ -34,20 +35,15 @@ class Failing(nn.Module):
 def run(folder: Path, *, batch_size: int, **options: Any) -> Any:
     torch.manual_seed(3)
     model = Classifier(Failing(**options))
-    said: list[str] = []
-
-    class Listening(LoggingReporter):
-        def say(self, message: str) -> None:
-            said.append(message)
-
+    events: list[Event] = []
     result = train(
         folder,
         model=model,
         request=PlanRequest(**{**vars(PLAIN), "batch_size": batch_size}),
         config=TrainConfig(epochs=2, lr=1e-2),
-        reporter=Listening(),
+        reporter=events.append,
     )
-    return result, said, model.network
+    return result, notes(events), model.network
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ import typer
 from rich.console import Console
 
 from clew.cli import plan_flags
-from clew.cli.compare_progress import ComparisonReporter
 from clew.cli.comparison import print_comparison
 from clew.cli.formats import plain_text
+from clew.cli.renderer import Renderer
 from clew.cli.stopping import StopOnSignal
 from clew.cli.train import how_to_go_on, shown_log
 from clew.errors import InputError, TrainingStoppedError
@@ -120,17 +120,13 @@ def run_comparison(console: Console, config: "CompareConfig") -> None:
     from clew.hallucination.comparison.report import write_report
 
     stop = StopOnSignal(console, "what is finished is kept, a network stops after this step")
-    reporter = ComparisonReporter(console)
     try:
-        with shown_log(console):
+        with shown_log(console), Renderer(console) as reporter:
             comparison = compare_methods(config, reporter, stop)
     except TrainingStoppedError as error:
-        reporter.stop()
         again = how_to_go_on(is_alone=True, overwrite=config.overwrite)
         console.print(plain_text(f"{error}{again}"), markup=False)
         raise typer.Exit(128 + stop.number) from None
-    finally:
-        reporter.stop()
     print_comparison(console, config.output_dir, comparison.results)
     report = write_report(config.output_dir)
     _say_where(console, config.output_dir, report)

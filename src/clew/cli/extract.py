@@ -107,7 +107,7 @@ def extract(
     """
     console = Console(highlight=False, soft_wrap=True)
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
-    from clew.cli.progress import CaptureReporter
+    from clew.cli.renderer import Renderer
     from clew.hallucination.capture import ExtractConfig
     from clew.hallucination.capture import extract as run_extract
     from clew.storage import Part
@@ -136,7 +136,8 @@ def extract(
         part=Part.parse(part),
     )
     stop = StopOnSignal(console, "finishing the answers in hand")
-    result = run_extract(config, CaptureReporter(console), stop)
+    with Renderer(console) as reporter:
+        result = run_extract(config, reporter, stop)
     again = shlex.join(["clew", *sys.argv[1:]])
     if result.finished:
         whose = "done" if config.part.count == 1 else f"part {config.part} is done"

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from clew.cli.errors import with_flags
 from clew.cli.formats import plain_text
-from clew.cli.progress import PreprocessReporter
+from clew.cli.renderer import Renderer
 from clew.wording import bytes_text, counted
 
 if TYPE_CHECKING:
@@ -129,7 +129,8 @@ def preprocess(
         score_column=score_column,
         higher_is=higher_is.value if higher_is else None,
     )
-    result = preprocess_store(config, PreprocessReporter(console))
+    with Renderer(console) as reporter:
+        result = preprocess_store(config, reporter)
     _print_result(console, result)
     if not result.complete:
         raise typer.Exit(1)

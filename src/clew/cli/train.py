@@ -13,8 +13,10 @@ from rich.console import Console
 from rich.table import Table
 
 from clew.cli import plan_flags
+from clew.cli.errors import with_flags
 from clew.cli.formats import plain_text
-from clew.cli.progress import TrainingReporter, say
+from clew.cli.progress import say
+from clew.cli.renderer import Renderer
 from clew.cli.stopping import StopOnSignal
 from clew.errors import InputError, SettingsMismatchError, TrainingStoppedError
 from clew.wording import duration_text
@@ -276,8 +278,8 @@ def _run(config: "TrainRunConfig") -> None:
     message = "everything is saved after this step"
     stop = StopOnSignal(console, message, is_passed_on=not is_alone)
     try:
-        with shown_log(console):
-            runs = train_detectors(config, TrainingReporter(console), stop)
+        with shown_log(console), Renderer(console) as reporter:
+            runs = train_detectors(config, reporter, stop)
     except TrainingStoppedError as error:
         again = how_to_go_on(is_alone=is_alone, overwrite=config.overwrite)
         console.print(plain_text(f"{error}{again}"), markup=False)
@@ -327,7 +329,7 @@ class _Sentences(logging.Handler):
         message = record.getMessage()
         if message not in self._said:
             self._said.add(message)
-            say(self._console, message)
+            say(self._console, with_flags(message))
 
 
 def _print_runs(console: Console, folder: Path, runs: Sequence[dict[str, Any]]) -> None:

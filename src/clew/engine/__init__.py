@@ -2,30 +2,35 @@
 
 from clew.engine.classifier import Classifier
 from clew.engine.config import PlanRequest, TrainConfig
+from clew.engine.events import EpochEnded, TrainingEnded, TrainingProgress, TrainingStarted
 from clew.engine.losses import BinaryLoss, CategoricalLoss
 from clew.engine.planning.plan import HardwarePlan
 from clew.engine.planning.planner import plan_hardware
 from clew.engine.protocols import Batches, LoadSettings, OpenBatches, StepOutput, Trainable
-from clew.engine.reporter import LoggingReporter, Progress, Reporter
 from clew.engine.result import FitResult
 from clew.engine.trainer import fit
+from clew.progress import Event, Note, Reporter
 
 __all__ = [
     "Batches",
     "BinaryLoss",
     "CategoricalLoss",
     "Classifier",
+    "EpochEnded",
+    "Event",
     "FitResult",
     "HardwarePlan",
     "LoadSettings",
-    "LoggingReporter",
+    "Note",
     "OpenBatches",
     "PlanRequest",
-    "Progress",
     "Reporter",
     "StepOutput",
     "TrainConfig",
     "Trainable",
+    "TrainingEnded",
+    "TrainingProgress",
+    "TrainingStarted",
     "fit",
     "plan_hardware",
 ]

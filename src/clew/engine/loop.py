@@ -5,13 +5,13 @@ from collections.abc import Callable
 from typing import Any
 
 from clew.engine.checkpoint import Checkpoints, Parts
+from clew.engine.events import EpochEnded, TrainingProgress, TrainingStarted
 from clew.engine.feed import Group
 from clew.engine.figures import EpochSums, Readings
 from clew.engine.logs import Logs
 from clew.engine.metrics import Metrics
 from clew.engine.processes import gather
 from clew.engine.protocols import Batches
-from clew.engine.reporter import Progress, Reporter
 from clew.engine.schedule import OneCycle
 from clew.engine.setup import Setup
 from clew.engine.state import RunState, monitored
@@ -21,6 +21,7 @@ from clew.engine.validation import score
 from clew.engine.watch import Watch
 from clew.errors import TrainingStoppedError
 from clew.memory import is_out_of_memory
+from clew.progress import Note, Reporter
 
 _REPORT_EVERY_SECONDS = 0.2
 _SAVE_TIMES_APART = 50
@@ -58,11 +59,13 @@ class Loop:
     def run(self, *, resumed: bool) -> None:
         """Raises TrainingStoppedError when asked to stop, TrainingError when it cannot go on."""
         config = self._setup.config
-        self._reporter.begin(
-            self._setup.plan,
-            epochs=config.epochs,
-            steps=self.state.total_steps,
-            done_steps=self.state.step,
+        self._reporter(
+            TrainingStarted(
+                plan=self._setup.plan,
+                epochs=config.epochs,
+                steps=self.state.total_steps,
+                done_steps=self.state.step,
+            )
         )
         self._since = time.perf_counter()
         while not self.state.is_trained:
@@ -87,7 +90,7 @@ class Loop:
         result = self._try_step(group)
         if result is None:
             self._setup.shrink(group, self.state.step)
-            self._reporter.say(self._setup.plan.reasons["batch_size"])
+            self._reporter(Note(self._setup.plan.reasons["batch_size"]))
             return False
         self._setup.feed.step_launched(group)
         self._group = group
@@ -220,33 +223,37 @@ class Loop:
         state, config = self.state, self._setup.config
         name = monitored(metrics, config.monitor)
         if state.epoch == 1 and self._validation is not None and name != config.monitor:
-            self._reporter.say(
-                f"{config.monitor} is not defined on the validation samples (AUROC needs both "
-                f"classes): the loss decides which epoch is best"
+            self._reporter(
+                Note(
+                    f"{config.monitor} is not defined on the validation samples (AUROC needs both "
+                    f"classes): the loss decides which epoch is best"
+                )
             )
         if state.epoch >= config.epochs:
             return True
         patience = config.patience
         if patience is None or state.epochs_without_better < patience or state.best is None:
             return False
-        self._reporter.say(
-            f"stopped early: {patience} epochs without a better {name} than epoch "
-            f"{state.best.epoch + 1}'s"
+        self._reporter(
+            Note(
+                f"stopped early: {patience} epochs without a better {name} than epoch "
+                f"{state.best.epoch + 1}'s"
+            )
         )
         return True
 
     def _tell(self, row: dict[str, Any]) -> None:
         if self._logs is not None:
             self._logs.add(row)
-        self._reporter.epoch(row)
+        self._reporter(EpochEnded(row=row))
 
     def _report(self) -> None:
         self._reported = now = time.perf_counter()
         state = self.state
         seconds = max(1e-9, state.epoch_seconds + now - self._since)
         waited = state.epoch_wait_seconds + self._setup.feed.wait_seconds
-        self._reporter.advance(
-            Progress(
+        self._reporter(
+            TrainingProgress(
                 epoch=state.epoch + 1,
                 step=state.step,
                 samples_per_second=state.sums.samples * self._setup.plan.processes / seconds,

@@ -12,6 +12,7 @@ from torch import nn
 
 from clew.engine.checkpoint import LAST, Checkpoints, Parts
 from clew.engine.config import PlanRequest, TrainConfig
+from clew.engine.events import TrainingEnded
 from clew.engine.files import read_about, write_json
 from clew.engine.identity import adapt_plan, describe_run, refuse_other_run, saved_request
 from clew.engine.logs import Logs
@@ -22,13 +23,13 @@ from clew.engine.planning.plan import HardwarePlan
 from clew.engine.planning.planner import plan_hardware
 from clew.engine.processes import count_processes, is_first_process, start_fabric
 from clew.engine.protocols import Batches, OpenBatches, Trainable
-from clew.engine.reporter import LoggingReporter, Reporter, SilentReporter
 from clew.engine.result import RESULT, FitResult
 from clew.engine.setup import Setup
 from clew.engine.sources import Source
 from clew.engine.state import RunState
 from clew.engine.validation import score
 from clew.errors import InputError, StoreError, StoreLockedError
+from clew.progress import Reporter, ignore_event, log_event
 from clew.storage.writing import remove_temporaries
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def fit(
         fabric, plan = task.plan(about)
         if about is not None and (task.folder / RESULT).exists():
             return task.load_result(fabric)
-        voice = (reporter or LoggingReporter()) if fabric.is_global_zero else SilentReporter()
+        voice = (reporter or log_event) if fabric.is_global_zero else ignore_event
         return _train(task, plan, fabric, voice, should_stop, is_begun=about is not None)
 
 
@@ -179,7 +180,7 @@ def _train(
             loop.run(resumed=is_begun)
     finally:
         setup.feed.close()
-        reporter.end()
+        reporter(TrainingEnded())
         if logs is not None:
             logs.close()
     return _finish(task, setup, state, checkpoints)

@@ -10,9 +10,9 @@ from clew.engine.guard import (
     is_finite_in_fp32,
 )
 from clew.engine.processes import gather
-from clew.engine.reporter import Reporter
 from clew.engine.setup import Setup
 from clew.engine.state import RunState
+from clew.progress import Note, Reporter
 
 # The loss scaler skips a step now and then, more often at first; never so many in a row.
 _MAX_SKIPS = STEPS_A_READING
@@ -73,4 +73,4 @@ class Watch:
         self._skips = 0
         reason = f"fp16 gave no numbers in epoch {epoch + 1}, step {step + 1}, where fp32 does"
         self._setup.leave_fp16(reason)
-        self._reporter.say(f"{reason}: going on in {self._setup.plan.precision}")
+        self._reporter(Note(f"{reason}: going on in {self._setup.plan.precision}"))

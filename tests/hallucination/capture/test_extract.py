@@ -17,6 +17,7 @@ from clew import TraceBatchLoader
 from clew.errors import ClewError, DiskFullError, InputError, SettingsMismatchError, StoreError
 from clew.hallucination.capture import ExtractConfig, ExtractResult, LoadedModel, extract, job
 from clew.hallucination.capture.decode import Decoder
+from clew.progress import Event
 from clew.storage import (
     Part,
     ShardWriter,
@@ -26,30 +27,13 @@ from clew.storage import (
     verify_store,
 )
 from tests.builders import tiny_loaded, tiny_model, tiny_tokenizer
+from tests.events import notes
 from tests.hallucination.capture.reference import pass_plainly
 from tests.stores import assert_same_store, one_thread, read_columns, tiny_config
 
 EXACT = ("global_example_id", "example_id", "batch_number", "question_id", "question", "answer")
 SAME_TOKENS = (*EXACT, "tokens", "prompt_length", "stop_reason", "accepted_answers")
 FLOAT16_STEP = 2e-3
-
-
-class Sayings:
-    """A reporter that remembers what it was told."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def say(self, message: str) -> None:
-        self.lines.append(message)
-
-    def begin(self, *_: Any) -> None: ...
-
-    def keep(self, *_: Any) -> None: ...
-
-    def advance(self, *_: Any) -> None: ...
-
-    def end(self) -> None: ...
 
 
 @pytest.fixture
@@ -203,9 +187,9 @@ def test_a_store_begun_by_an_older_clew_goes_on_with_the_columns_it_has(
     with monkeypatch.context() as older:
         older.setattr(job, "_describe_settings", describe_as_before)
         assert capture(should_stop=lambda: True).traces_made == 8
-    said = Sayings()
-    assert capture(reporter=said).traces_made == 62
-    assert any("older clew, without answer_hidden: it goes on" in line for line in said.lines)
+    events: list[Event] = []
+    assert capture(reporter=events.append).traces_made == 62
+    assert any("older clew, without answer_hidden: it goes on" in line for line in notes(events))
     found, now = read_columns(tmp_path / "new"), read_columns(compact_store)
     assert found == {name: now[name] for name in now if name != "answer_hidden"}
     trace = TraceBatchLoader(tmp_path / "new").get_batch(0)[0]
@@ -269,12 +253,12 @@ def test_empty_answers_of_a_full_store_are_kept(capture: Any, tmp_path: Path) ->
 def test_lines_that_cannot_be_used_are_left_out_by_name(capture: Any, tmp_path: Path) -> None:
     good = ask(3)
     lines = [good[0], '{"id": "torn", "quest', good[1], {"id": "bare", "question": ""}, good[2]]
-    said = Sayings()
-    result = capture(questions=write_lines(tmp_path / "odd.jsonl", lines), reporter=said)
+    events: list[Event] = []
+    result = capture(questions=write_lines(tmp_path / "odd.jsonl", lines), reporter=events.append)
     assert (result.traces_stored, result.skipped) == (3, 2)
     skipped = read_manifest(tmp_path / "new").skipped
     assert [entry["where"] for entry in skipped] == ["line 2", "line 4 (id bare)"]
-    assert sum(line.startswith("left out: line ") for line in said.lines) == 2
+    assert sum(line.startswith("left out: line ") for line in notes(events)) == 2
     ids = [t["global_example_id"] for t in TraceBatchLoader(tmp_path / "new").iter_traces()]
     assert ids == [0, 1, 2]
 
@@ -356,10 +340,10 @@ def test_too_little_device_memory_halves_the_batch_and_says_so(
     capture: Any, compact_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit_device_memory(monkeypatch, prompts=4)
-    said = Sayings()
-    assert capture(reporter=said).finished
+    events: list[Event] = []
+    assert capture(reporter=events.append).finished
     sentence = "out of device memory: going on with 4 prompts at a time"
-    assert sentence in said.lines
+    assert sentence in notes(events)
     assert f"batch 0: {sentence}" in read_manifest(tmp_path / "new").notes
     assert_nearly_same_store(tmp_path / "new", compact_store)
 

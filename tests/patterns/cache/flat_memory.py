@@ -10,11 +10,12 @@ import numpy as np
 import psutil
 
 from clew.engine import LoadSettings
-from clew.patterns.cache import ImageSamples, LoggingCacheReporter, cache_photos, open_images
+from clew.patterns.cache import ImageSamples, cache_photos, open_images
 from clew.patterns.photos import PhotoFolder, find_classes
+from clew.progress import Event
 
 
-class Memory(LoggingCacheReporter):
+class Memory:
     """The most that this process took since it was made."""
 
     def __init__(self) -> None:
@@ -26,7 +27,7 @@ class Memory(LoggingCacheReporter):
     def look(self) -> None:
         self.grown = max(self.grown, self._process.memory_info().rss - self._first)
 
-    def advance_caching(self, photos: int, written_bytes: int) -> None:  # noqa: ARG002
+    def __call__(self, _: Event) -> None:
         self.look()
 
 

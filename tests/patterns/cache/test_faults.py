@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from clew.errors import DiskFullError
-from clew.patterns.cache import LoggingCacheReporter, store
+from clew.patterns.cache import store
 from clew.patterns.cache.ledger import LEDGER_NAME
 from clew.patterns.cache.store import ImageStore
+from clew.progress import Event, Reporter, WorkAdvanced
 from clew.storage import read_manifest, repair_store, verify_store
 from tests import disks
 from tests.disks import bytes_in
@@ -154,14 +155,13 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         yield disk
 
 
-class FillingReporter(LoggingCacheReporter):
+def fill(disk: Path) -> Reporter:
     """Somebody else fills the disk after the first photos."""
 
-    def __init__(self, disk: Path) -> None:
-        self._file = disk / "somebody elses"
-
-    def advance_caching(self, photos: int, written_bytes: int) -> None:  # noqa: ARG002
-        with self._file.open("ab", buffering=0) as file:
+    def report(event: Event) -> None:
+        if not isinstance(event, WorkAdvanced):
+            return
+        with (disk / "somebody elses").open("ab", buffering=0) as file:
             for size in (4096, 1):
                 try:
                     while file.write(b"x" * size):
@@ -169,13 +169,15 @@ class FillingReporter(LoggingCacheReporter):
                 except OSError:
                     continue
 
+    return report
+
 
 def test_a_disk_that_fills_stops_it_and_room_lets_it_go_on(
     folder: Path, unbroken: Path, small_disk: Path
 ) -> None:
     begin(small_disk / "cache")
     with pytest.raises(DiskFullError, match="is full.*make room, then run the same"):
-        cache(folder, small_disk / "cache", reporter=FillingReporter(small_disk))
+        cache(folder, small_disk / "cache", reporter=fill(small_disk))
     with pytest.raises(DiskFullError, match="[Mm]ake room"):
         cache(folder, small_disk / "cache")
     (small_disk / "somebody elses").unlink()

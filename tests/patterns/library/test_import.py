@@ -17,7 +17,7 @@ from PIL import Image
 from clew.errors import DiskFullError, InputError, StoreLockedError
 from clew.patterns.library import PatternSet, import_photos
 from clew.patterns.library.adding import set_lock
-from clew.patterns.library.reporter import LoggingImportReporter
+from clew.progress import Event, Reporter, WorkAdvanced, WorkStarted
 from tests.patterns.library.making import contents, draw, make_photos, tally
 
 
@@ -184,23 +184,20 @@ def test_what_cannot_be_imported_gets_a_sentence_and_changes_nothing(
     assert contents(animals.folder) == before
 
 
-class KilledReporter(LoggingImportReporter):
+def kill(task: str, after: int) -> Reporter:
     """Ends everything in the middle of one of the two tasks."""
+    verb = ""
 
-    def __init__(self, task: str, after: int) -> None:
-        self.task, self.after = task, after
-        self.now = ""
-
-    def begin(self, task: str, photos: int) -> None:
-        super().begin(task, photos)
-        self.now = task
-
-    def advance(self, written_bytes: int) -> None:
-        super().advance(written_bytes)
-        if self.now == self.task:
-            self.after -= 1
-        if self.after < 0:
+    def report(event: Event) -> None:
+        nonlocal verb, after
+        if isinstance(event, WorkStarted):
+            verb = event.verb
+        elif isinstance(event, WorkAdvanced) and verb == task:
+            after -= 1
+        if after < 0:
             raise KeyboardInterrupt
+
+    return report
 
 
 @pytest.mark.parametrize(("task", "after"), [("looked at", 3), ("copied", 0), ("copied", 4)])
@@ -209,7 +206,7 @@ def test_an_import_that_was_broken_off_goes_on(
 ) -> None:
     source = make_photos(tmp_path / "in", {"cats": 4, "dogs": 4})
     with pytest.raises(KeyboardInterrupt):
-        import_photos(animals, [source], reporter=KilledReporter(task, after))
+        import_photos(animals, [source], reporter=kill(task, after))
     with (animals.folder / "photos.jsonl").open("ab") as file:
         file.write(b'{"photo": "ca')  # a line cut by the kill
     (animals.photos / "cats").mkdir(exist_ok=True)
@@ -238,13 +235,11 @@ def test_a_process_killed_for_real_loses_nothing(animals: PatternSet, tmp_path: 
 def test_a_photo_that_goes_away_meanwhile_is_named(animals: PatternSet, tmp_path: Path) -> None:
     source = make_photos(tmp_path / "in", {"cats": 2})
 
-    class Taken(LoggingImportReporter):
-        def begin(self, task: str, photos: int) -> None:
-            super().begin(task, photos)
-            if task == "copied":
-                (source / "cats/0.png").unlink()
+    def take(event: Event) -> None:
+        if isinstance(event, WorkStarted) and event.verb == "copied":
+            (source / "cats/0.png").unlink()
 
-    result = import_photos(animals, [source], reporter=Taken())
+    result = import_photos(animals, [source], reporter=take)
     assert tally(result) == {"cats": (1, 0, 1)}
     assert "not copied (No such file or directory)" in result.left_out[0].reason
 

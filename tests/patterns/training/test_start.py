@@ -16,8 +16,9 @@ from clew.patterns.trained import load_model
 from clew.patterns.trained.tables import read_splits
 from clew.patterns.training import evaluate_patterns, train_patterns
 from clew.patterns.training.config import PatternsConfig, usual_epochs
-from clew.patterns.training.reporter import LoggingPatternsReporter
 from clew.patterns.training.start import find_head, open_start
+from clew.progress import Event
+from tests.events import notes
 from tests.patterns.training.making import COLOURS, small_run, write_photo, write_photos
 
 ANY = {"network": None, "image_size": None}
@@ -163,16 +164,19 @@ def test_test_photos_that_were_learnt_from_are_told(
     trained: Path, photos: Path, tmp_path: Path
 ) -> None:
     """Folders win, but the figure is then better than it should be."""
-    data, out, said = tmp_path / "photos", tmp_path / "out", []
+    data, out = tmp_path / "photos", tmp_path / "out"
+    events: list[Event] = []
     for row in read_splits(trained):
         folder = "train" if row.split == "test" else "test"
         (data / folder / row.label).mkdir(parents=True, exist_ok=True)
         shutil.copy(photos / row.name, data / folder / row.label)
-    reporter = LoggingPatternsReporter()
-    reporter.say = said.append  # type: ignore[method-assign]
     config = small_run(data, out, **ANY, start_from=trained, epochs=1)
-    assert train_patterns(config, reporter)["data"]["test_learnt_before"] == 33
-    assert [line for line in said if line.startswith("33 of the 33 test photos were learnt from")]
+    assert train_patterns(config, events.append)["data"]["test_learnt_before"] == 33
+    assert [
+        line
+        for line in notes(events)
+        if line.startswith("33 of the 33 test photos were learnt from")
+    ]
     assert evaluate_patterns(out, data / "test")["data"]["all_seen"]
 
 

@@ -14,7 +14,7 @@ import pytest
 from filelock import FileLock
 from PIL import Image
 
-from clew.engine import HardwarePlan
+from clew.engine import EpochEnded, HardwarePlan
 from clew.errors import (
     InputError,
     SettingsMismatchError,
@@ -23,27 +23,34 @@ from clew.errors import (
     TrainingStoppedError,
 )
 from clew.loading.splits import Shares
-from clew.patterns.training import LossSettings, PatternsConfig, Preparation, train_patterns
-from clew.patterns.training.reporter import LoggingPatternsReporter
+from clew.patterns.training import LossSettings, PatternsConfig, Prepared, train_patterns
+from clew.progress import Event, WorkAdvanced
 from tests.engine.children import start, tensors, wait, wait_until
+from tests.events import pick
 from tests.patterns.training.making import COLOURS, small_run, write_photo, write_photos
 
 
-class Told(LoggingPatternsReporter):
+class Told:
     """Remembers what was told, and whether anything was decoded or trained."""
 
     def __init__(self) -> None:
-        self.prepared_with: Preparation | None = None
-        self.decoded = self.epochs = 0
+        self.events: list[Event] = []
 
-    def prepared(self, preparation: Preparation) -> None:
-        self.prepared_with = preparation
+    def __call__(self, event: Event) -> None:
+        self.events.append(event)
 
-    def advance_caching(self, photos: int, written_bytes: int) -> None:  # noqa: ARG002
-        self.decoded += photos
+    @property
+    def prepared(self) -> Prepared:
+        [event] = pick(self.events, Prepared)
+        return event
 
-    def epoch(self, row: dict[str, Any]) -> None:  # noqa: ARG002
-        self.epochs += 1
+    @property
+    def decoded(self) -> int:
+        return sum(event.count for event in pick(self.events, WorkAdvanced))
+
+    @property
+    def epochs(self) -> int:
+        return len(pick(self.events, EpochEnded))
 
 
 class Later:
@@ -181,7 +188,7 @@ def test_where_images_are_kept_changes_nothing(trained: Path, photos: Path, tmp_
     told = Told()
     config = small_run(photos, tmp_path / "out", epochs=8, cache="disk")
     train_patterns(replace(config, cache_dir=trained / "images"), told)
-    assert told.prepared_with is not None and told.prepared_with.place.value == "disk"
+    assert told.prepared.place.value == "disk"
     assert told.decoded == 0 and not (tmp_path / "out" / "images").exists()
     best = "best.safetensors"
     assert tensors(tmp_path / "out" / best) == tensors(trained / best)
@@ -210,7 +217,7 @@ def test_bad_photos_are_left_out_and_named(tmp_path: Path) -> None:
     }
     assert all(row["reason"] for row in rows)
     assert results["data"]["photos"] == 21 and results["data"]["other_files"] == 1
-    assert told.prepared_with is not None and told.prepared_with.left_out == kinds
+    assert told.prepared.left_out == kinds
 
 
 def test_split_folders_are_kept_to(tmp_path: Path) -> None:
@@ -241,8 +248,7 @@ def test_twenty_photos_in_two_unequal_classes_give_numbers(tmp_path: Path) -> No
     assert results["loss"]["focal_gamma"] == 2.0
     few, many = results["loss"]["class_weights"][::-1]
     assert few > 1 > many
-    assert told.prepared_with is not None
-    assert told.prepared_with.flip.reason and told.prepared_with.place.value == "ram"
+    assert told.prepared.flip.reason and told.prepared.place.value == "ram"
 
 
 @pytest.mark.parametrize(

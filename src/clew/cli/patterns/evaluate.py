@@ -9,9 +9,9 @@ from rich.console import Console
 
 from clew.cli.patterns.figures import print_reached, print_report
 from clew.cli.patterns.library_flags import Library, Model, SetName
-from clew.cli.patterns.photos_progress import PhotosReporter
 from clew.cli.patterns.printing import print_line
-from clew.cli.patterns.training_progress import left_out_text
+from clew.cli.preparation import left_out_text
+from clew.cli.renderer import Renderer
 from clew.cli.stopping import StopOnSignal
 from clew.errors import TrainingStoppedError
 from clew.wording import counted, tenth_percent
@@ -59,15 +59,16 @@ def evaluate(
     out = output_dir or _usual_folder(folder, data)
     stop = StopOnSignal(console, "nothing is written")
     try:
-        results = evaluate_patterns(
-            folder,
-            data,
-            output_dir=out,
-            device=device,
-            workers=num_workers,
-            reporter=_Shown(console),
-            should_stop=stop,
-        )
+        with Renderer(console) as reporter:
+            results = evaluate_patterns(
+                folder,
+                data,
+                output_dir=out,
+                device=device,
+                workers=num_workers,
+                reporter=reporter,
+                should_stop=stop,
+            )
     except TrainingStoppedError as error:
         print_line(console, error)
         raise typer.Exit(128 + stop.number) from None
@@ -76,14 +77,6 @@ def evaluate(
     _print_before(console, results)
     print_report(console, out)
     print_line(console, f"all figures: {out / 'results.json'}")
-
-
-class _Shown(PhotosReporter):
-    def begin(self, photos: int) -> None:
-        self._begin(0, photos, f"{counted(photos, 'photo')} to look at")
-
-    def advance(self, photos: int) -> None:
-        self._advance(photos, 0)
 
 
 def _usual_folder(model: Path, data: Path) -> Path:

@@ -12,8 +12,8 @@ from rich.table import Table
 from clew.cli import plan_flags
 from clew.cli.formats import plain_text
 from clew.cli.patterns.library_flags import Library, Model, Review, SetName, Web
-from clew.cli.patterns.photos_progress import PhotosReporter
 from clew.cli.patterns.printing import make_table, print_line
+from clew.cli.renderer import Renderer
 from clew.wording import counted, whole_percent
 
 if TYPE_CHECKING:
@@ -101,7 +101,8 @@ def identify_and_print(console: Console, config: "IdentifyConfig") -> "IdentifyR
     from clew.patterns.identification.run import identify_photos
 
     try:
-        result = identify_photos(config, _Reporter(console))
+        with Renderer(console) as reporter:
+            result = identify_photos(config, reporter)
     except KeyboardInterrupt:
         print_line(console, "stopped before the end: the same command begins anew.")
         raise typer.Exit(128 + signal.SIGINT) from None
@@ -173,11 +174,3 @@ def _print_places(console: Console, result: "IdentifyResult") -> None:
         copied = f"{counted(copies.copied, 'photo')} copied to {copies.folder}{there}"
         unsure = f"; doubtful ones are in {copies.doubtful}" if result.counts["doubtful"] else ""
         print_line(console, f"{copied}{unsure}")
-
-
-class _Reporter(PhotosReporter):
-    def begin(self, photos: int) -> None:
-        self._begin(0, photos, f"{counted(photos, 'photo')} to identify")
-
-    def advance(self, photos: int) -> None:
-        self._advance(photos, 0)

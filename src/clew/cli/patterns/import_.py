@@ -10,10 +10,9 @@ from rich.markup import escape
 
 from clew.cli.formats import plain_text
 from clew.cli.patterns.library_flags import Library
-from clew.cli.patterns.photos_progress import PhotosReporter
 from clew.cli.patterns.printing import make_table, print_line
+from clew.cli.renderer import Renderer
 from clew.cli.stopping import StopOnSignal
-from clew.wording import counted
 
 if TYPE_CHECKING:
     from clew.patterns.library import ImportResult, PatternSet
@@ -70,10 +69,10 @@ def import_and_print(
     from clew.patterns.library import import_photos
 
     stop = StopOnSignal(console, "finishing the photo in hand")
-    shown = _Shown(console)
-    result = import_photos(
-        pattern_set, sources, label=label, move=move, reporter=shown, should_stop=stop
-    )
+    with Renderer(console) as reporter:
+        result = import_photos(
+            pattern_set, sources, label=label, move=move, reporter=reporter, should_stop=stop
+        )
     _print_result(console, result)
     if not result.is_finished:
         again = how_to_go_on(is_alone=True, overwrite=False)
@@ -87,34 +86,6 @@ def say_next(console: Console, pattern_set: "PatternSet") -> None:
 
     library = pattern_set.library
     print_line(console, next_step(summarize_set(pattern_set), library))
-
-
-class _Shown:
-    """Shows each task of an import as a run of its own."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._run: _Task | None = None
-
-    def begin(self, task: str, photos: int) -> None:
-        self._run = _Task(self._console, task, photos) if photos else None
-
-    def advance(self, written_bytes: int) -> None:
-        if self._run is not None:
-            self._run.advance(written_bytes)
-
-    def end(self) -> None:
-        if self._run is not None:
-            self._run.end()
-
-
-class _Task(PhotosReporter):
-    def __init__(self, console: Console, task: str, photos: int) -> None:
-        super().__init__(console, task)
-        self._begin(0, photos, f"{counted(photos, 'photo')} to be {task}")
-
-    def advance(self, written_bytes: int) -> None:
-        self._advance(1, written_bytes)
 
 
 def _print_result(console: Console, result: "ImportResult") -> None:

@@ -13,7 +13,7 @@ from clew.cli import plan_flags
 from clew.cli.patterns.figures import print_doubt, print_reached, print_report
 from clew.cli.patterns.library_flags import Library
 from clew.cli.patterns.printing import print_line
-from clew.cli.patterns.training_progress import PatternsTrainingReporter
+from clew.cli.renderer import Renderer
 from clew.cli.stopping import StopOnSignal
 from clew.cli.train import how_to_go_on
 from clew.errors import InputError, TrainingStoppedError
@@ -328,12 +328,9 @@ def _train(
 ) -> dict[str, Any]:
     from clew.patterns.training import train_patterns
 
-    reporter = PatternsTrainingReporter(console)
-    try:
+    with Renderer(console) as reporter:
         results = train_patterns(config, reporter, should_stop)
-    finally:
-        reporter.stop()
-    reporter.say(_epochs_text(results, is_new=reporter.is_new))
+    reporter.say(_epochs_text(results, is_new=reporter.has_trained))
     return results
 
 

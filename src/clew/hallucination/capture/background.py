@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 
-from clew.hallucination.capture.reporter import Progress, Reporter
+from clew.progress import Reporter, WorkAdvanced
 
 
 class Background:
@@ -26,9 +26,8 @@ class Background:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-        self._reporter.end()
 
-    def do(self, task: Callable[[], Progress]) -> None:
+    def do(self, task: Callable[[], WorkAdvanced]) -> None:
         self.wait(leaving=2)
         self._pending.append(self._thread.submit(self._run, task))
 
@@ -40,11 +39,11 @@ class Background:
     def close(self) -> None:
         self._thread.shutdown(wait=True)
 
-    def _run(self, task: Callable[[], Progress]) -> None:
+    def _run(self, task: Callable[[], WorkAdvanced]) -> None:
         if self._failed:
             raise CancelledError
         try:
-            self._reporter.advance(task())
+            self._reporter(task())
         except BaseException:
             self._failed = True
             raise

@@ -20,7 +20,6 @@ from clew.hallucination.capture.job import Job, estimate_job, prepare_job
 from clew.hallucination.capture.memory import explained_out_of_memory
 from clew.hallucination.capture.models import LoadedModel, load_model
 from clew.hallucination.capture.plan import full_bytes, make_batches
-from clew.hallucination.capture.reporter import LoggingReporter, Progress, Reporter
 from clew.hallucination.capture.sample import Sampler
 from clew.hallucination.capture.store import refuse_foreign_folder
 from clew.hallucination.questions import load_questions
@@ -28,6 +27,15 @@ from clew.hallucination.traces.build import build_record_batch
 from clew.hallucination.traces.compact import Reduced, reduced_columns
 from clew.hallucination.traces.schema import TraceShape, full_fields
 from clew.memory import free_memory, is_out_of_memory
+from clew.progress import (
+    Note,
+    Reporter,
+    WorkAdvanced,
+    WorkKept,
+    WorkStarted,
+    log_event,
+    report_work,
+)
 from clew.storage import ShardReader, ShardWriter, add_shard, read_manifest, writer_lock
 from clew.storage.manifest import Manifest, update_manifest
 
@@ -61,35 +69,19 @@ def extract(
     `should_stop` is asked after every generation batch; when it says yes the run ends with
     everything made so far on disk. Raises ClewError with a sentence for a person.
     """
-    reporter = reporter or LoggingReporter()
+    reporter = reporter or log_event
     questions = load_questions(config.questions, config.num_samples)
     refuse_foreign_folder(config.out)
     with writer_lock(config.out, config.part):
         if loaded is None:
-            reporter.say(f"loading {config.model}")
+            reporter(Note(f"loading {config.model}"))
             loaded = load_model(
                 config.model, dtype=config.dtype, device=config.device, quantize=config.quantize
             )
         with explained_out_of_memory("a batch of three prompts", loaded.model.device):
             job = prepare_job(config, questions, loaded, reporter)
-        made = 0
         pending = job.pending_shards()
-        if pending:
-            with explained_out_of_memory("a single prompt", loaded.model.device):
-                estimate = estimate_job(job, pending)
-            planned = job.rows_in(job.own_shards())
-            if config.samples:
-                reporter.say(
-                    f"besides each answer, {config.samples} more are drawn at temperature "
-                    f"{config.sample_temperature:g}, as text"
-                )
-            reporter.begin(planned - job.rows_in(pending), planned, estimate)
-        with Background(reporter) as background:
-            for number in pending:
-                made += _ShardCapture(job, number, reporter, should_stop, background).run()
-                if should_stop():
-                    break
-            background.wait()
+        made = _capture_shards(job, pending, reporter, should_stop) if pending else 0
         job.manifest = read_manifest(job.store)
         return ExtractResult(
             store=job.store,
@@ -99,6 +91,37 @@ def extract(
             traces_planned=job.manifest.planned_rows or 0,
             skipped=len(job.manifest.skipped),
         )
+
+
+def _capture_shards(
+    job: Job, pending: Sequence[int], reporter: Reporter, should_stop: Callable[[], bool]
+) -> int:
+    """How many traces were made."""
+    with explained_out_of_memory("a single prompt", job.decoder.device):
+        estimate = estimate_job(job, pending)
+    if job.config.samples:
+        reporter(
+            Note(
+                f"besides each answer, {job.config.samples} more are drawn at temperature "
+                f"{job.config.sample_temperature:g}, as text"
+            )
+        )
+    planned = job.rows_in(job.own_shards())
+    started = WorkStarted(
+        noun="traces",
+        planned=planned,
+        done=planned - job.rows_in(pending),
+        estimate=str(estimate),
+        waiting="answering the first questions",
+    )
+    made = 0
+    with report_work(reporter, started), Background(reporter) as background:
+        for number in pending:
+            made += _ShardCapture(job, number, reporter, should_stop, background).run()
+            if should_stop():
+                break
+        background.wait()
+    return made
 
 
 class _ShardCapture:
@@ -123,7 +146,8 @@ class _ShardCapture:
             self.job.store, self.number, self.job.schema, id_column="global_example_id"
         )
         if writer.recovered_ids:
-            self.reporter.keep(len(writer.recovered_ids.intersection(self.rows)))
+            kept = len(writer.recovered_ids.intersection(self.rows))
+            self.reporter(WorkKept(noun="traces", count=kept))
         made = 0
         planned = len(set(self.rows) - writer.recovered_ids)
         try:
@@ -219,7 +243,7 @@ class _ShardCapture:
             ) from error
         job.plan = replace(job.plan, rows=-(-len(ids) // 2))
         sentence = f"out of device memory: going on with {job.plan.rows} prompts at a time"
-        self.reporter.say(sentence)
+        self.reporter(Note(sentence))
         _add_notes(job.store, [f"batch {self.number}: {sentence}"])
 
     def _compact_batch(
@@ -300,13 +324,14 @@ class _ShardCapture:
         return pa.RecordBatch.from_arrays(arrays, schema=self.job.schema)
 
 
-def _write(writer: ShardWriter, make: Callable[[], pa.RecordBatch]) -> Progress:
+def _write(writer: ShardWriter, make: Callable[[], pa.RecordBatch]) -> WorkAdvanced:
     before = writer.bytes_written
     with _abandoned_on_failure(writer):
         batch = make()
         writer.write(batch)
     tokens = int(np.sum(batch.column("tokens").value_lengths().to_numpy()))
-    return Progress(traces=batch.num_rows, tokens=tokens, bytes=writer.bytes_written - before)
+    written = writer.bytes_written - before
+    return WorkAdvanced(count=batch.num_rows, tokens=tokens, written_bytes=written)
 
 
 @contextmanager
@@ -318,7 +343,7 @@ def _abandoned_on_failure(writer: ShardWriter) -> Iterator[None]:
         raise
 
 
-def _finish(store: Path, writer: ShardWriter) -> Progress:
+def _finish(store: Path, writer: ShardWriter) -> WorkAdvanced:
     """Close a shard: from here on it counts as made."""
     before = writer.bytes_written
     with _abandoned_on_failure(writer):
@@ -326,7 +351,7 @@ def _finish(store: Path, writer: ShardWriter) -> Progress:
     # Notes first: a run that dies in between finds the shard unlisted and comes here again.
     _note_oddities(store, writer.path, writer.batch_number)
     add_shard(store, entry)
-    return Progress(traces=0, tokens=0, bytes=writer.bytes_written - before)
+    return WorkAdvanced(count=0, written_bytes=writer.bytes_written - before)
 
 
 def _split_by_bytes(

@@ -35,7 +35,6 @@ from clew.hallucination.capture.prompts import (
     shared_prefix,
     tokenize_prompts,
 )
-from clew.hallucination.capture.reporter import Reporter
 from clew.hallucination.capture.stopping import AnswerEnd
 from clew.hallucination.capture.store import MACHINE_KEY, open_trace_store
 from clew.hallucination.questions import Question, QuestionSet
@@ -48,6 +47,7 @@ from clew.hallucination.traces.basis import (
 )
 from clew.hallucination.traces.schema import ANSWER_HIDDEN, TraceShape, trace_schema
 from clew.memory import free_memory, is_out_of_memory
+from clew.progress import Note, Reporter
 from clew.storage import Manifest, ShardReader, shard_name
 from clew.storage.disk import refuse_full_disk
 from clew.storage.hashing import hash_file
@@ -166,9 +166,11 @@ def _shard_schema(
     """All shards of a store have the same columns, whichever clew began it."""
     answer_hidden = manifest.settings.get(ANSWER_HIDDEN, False)
     if not answer_hidden:
-        reporter.say(
-            f"this store was begun by an older clew, without {ANSWER_HIDDEN}: it goes on without "
-            f"(another `out` starts one that has it)"
+        reporter(
+            Note(
+                f"this store was begun by an older clew, without {ANSWER_HIDDEN}: it goes on "
+                f"without (another `out` starts one that has it)"
+            )
         )
     schema = trace_schema(
         shape, config.keep, answer_hidden=answer_hidden, samples=config.samples > 0
@@ -209,9 +211,9 @@ def _describe_settings(
 
 def _say_what_is_left_out(skipped: Sequence[dict[str, str]], reporter: Reporter) -> None:
     for entry in skipped[:_MAX_SAID]:
-        reporter.say(f"left out: {entry['where']}: {entry['reason']}")
+        reporter(Note(f"left out: {entry['where']}: {entry['reason']}"))
     if len(skipped) > _MAX_SAID:
-        reporter.say(f"left out: {len(skipped) - _MAX_SAID:,} more, named in the manifest")
+        reporter(Note(f"left out: {len(skipped) - _MAX_SAID:,} more, named in the manifest"))
 
 
 def estimate_job(job: Job, pending: Sequence[int]) -> Estimate:
@@ -427,11 +429,11 @@ def _check_batching(job: Job, reporter: Reporter) -> None:
     limit = tolerance(job.decoder)
     error = _error_with_graphs(job.decoder, prompts)
     if error > limit and job.decoder.batch_model.graphs:
-        reporter.say("this model's steps cannot be replayed as a CUDA graph: slower without")
+        reporter(Note("this model's steps cannot be replayed as a CUDA graph: slower without"))
         job.decoder.batch_model.graphs = False
         error = batching_error(job.decoder, prompts)
     if error <= limit:
-        reporter.say(f"checked: batched capture equals single passes (difference {error:.1e})")
+        reporter(Note(f"checked: batched capture equals single passes (difference {error:.1e})"))
         return
     loaded = LoadedModel(job.decoder.model, job.tokenizer)
     job.decoder = _make_decoder(
@@ -450,7 +452,9 @@ def _check_batching(job: Job, reporter: Reporter) -> None:
             f"{job.config.model} cannot be captured faithfully: even one prompt at a time, states "
             f'differ from a plain pass by {alone:.1e} of their size. Try `dtype="float32"`.'
         )
-    reporter.say(
-        f"this model's values change with padding (by {error:.1e}): prompts of equal length "
-        f"only are put together, which is slower"
+    reporter(
+        Note(
+            f"this model's values change with padding (by {error:.1e}): prompts of equal length "
+            f"only are put together, which is slower"
+        )
     )

@@ -9,6 +9,7 @@ import torch
 from transformers import PreTrainedModel
 
 from clew.hallucination.traces.schema import Keep, TraceShape
+from clew.wording import bytes_text, duration_text
 
 CPU_ROWS = 128
 MAX_ROWS = 1024
@@ -36,6 +37,12 @@ class Estimate:
     bytes: int
     memory_bytes: int
     seconds: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.traces:,} traces to make: at most {duration_text(self.seconds)}, "
+            f"{bytes_text(self.bytes)} on disk, about {bytes_text(self.memory_bytes)} of memory"
+        )
 
 
 def plan_batches(

@@ -2,8 +2,7 @@
 
 from clew.hallucination.comparison.config import CompareConfig
 from clew.hallucination.comparison.methods import choose_names
-from clew.hallucination.comparison.reporter import CompareReporter
 from clew.hallucination.comparison.result import Comparison
 from clew.hallucination.comparison.run import compare_methods
 
-__all__ = ["CompareConfig", "CompareReporter", "Comparison", "choose_names", "compare_methods"]
+__all__ = ["CompareConfig", "Comparison", "choose_names", "compare_methods"]

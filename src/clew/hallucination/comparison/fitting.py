@@ -2,23 +2,28 @@
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 from scipy.special import logit
 
-from clew.engine import HardwarePlan, Progress
 from clew.errors import ClewError, TrainingStoppedError
+from clew.hallucination.comparison.events import SeedStarted
 from clew.hallucination.comparison.methods import AnyMethod, NetworkMethod
-from clew.hallucination.comparison.reporter import CompareReporter
 from clew.hallucination.comparison.saved import SeedScores
 from clew.hallucination.comparison.stores import Store
 from clew.hallucination.comparison.trial import Trial
 from clew.hallucination.detectors.probes import Method
 from clew.hallucination.detectors.registry import NetworkSettings
+from clew.hallucination.detectors.training import (
+    NetworkEnded,
+    NetworkStarted,
+    TrainRunConfig,
+    score_samples,
+    train_seeds,
+)
 from clew.hallucination.detectors.training import SeedScores as Trained
-from clew.hallucination.detectors.training import TrainRunConfig, score_samples, train_seeds
 from clew.hallucination.detectors.training.sources import PreprocessedData
+from clew.progress import Event, Reporter
 
 # As near to 0 and 1 as a float32 tells probabilities apart.
 _SURE = 1e-7
@@ -28,7 +33,7 @@ def score_seeds(
     method: AnyMethod,
     trial: Trial,
     tests: Sequence[Store],
-    reporter: CompareReporter,
+    reporter: Reporter,
     should_stop: Callable[[], bool],
 ) -> list[SeedScores]:
     """One entry a seed; one alone for a method that does not depend on chance. Raises ClewError
@@ -46,7 +51,7 @@ def _fit_probe(
     method: Method,
     trial: Trial,
     tests: Sequence[Store],
-    reporter: CompareReporter,
+    reporter: Reporter,
     should_stop: Callable[[], bool],
 ) -> list[SeedScores]:
     config, made = trial.config, []
@@ -57,7 +62,7 @@ def _fit_probe(
                 f"stopped before seed {number + 1} of {method.title}; the same command begins the "
                 f"method anew."
             )
-        reporter.begin_seed(number=number + 1, count=count)
+        reporter(SeedStarted(number=number + 1, count=count))
         made.append(_fit_once(method, trial, tests, seed=config.first_seed + number))
     return made
 
@@ -105,14 +110,14 @@ def _train_network(
     method: NetworkMethod,
     trial: Trial,
     tests: Sequence[Store],
-    reporter: CompareReporter,
+    reporter: Reporter,
     should_stop: Callable[[], bool],
 ) -> list[SeedScores]:
     """Train the network from every seed, or go on with it; score the test splits of `tests`."""
     first = trial.config.first_seed
     seeds = range(first, first + trial.config.seeds)
     config = _train_config(method, trial)
-    trained = train_seeds(config, method.name, seeds, _Seeds(reporter), should_stop)
+    trained = train_seeds(config, method.name, seeds, _tell_as_seeds(reporter), should_stop)
     return [_collect(method, trial, tests, one) for one in trained]
 
 
@@ -161,29 +166,13 @@ def _unfold(probabilities: np.ndarray) -> np.ndarray:
     return logit(np.clip(probabilities.astype(np.float64), _SURE, 1 - _SURE)).astype(np.float32)
 
 
-class _Seeds:
-    """Tells the comparison's reporter what training tells: its networks are seeds of one."""
+def _tell_as_seeds(reporter: Reporter) -> Reporter:
+    """Training tells of networks; here they are seeds of one method, measured together."""
 
-    def __init__(self, reporter: CompareReporter) -> None:
-        self._reporter = reporter
+    def report(event: Event) -> None:
+        if isinstance(event, NetworkStarted):
+            reporter(SeedStarted(number=event.number, count=event.count))
+        elif not isinstance(event, NetworkEnded):
+            reporter(event)
 
-    def begin_network(self, title: str, *, number: int, count: int) -> None:  # noqa: ARG002
-        self._reporter.begin_seed(number=number, count=count)
-
-    def end_network(self, run: dict[str, Any], *, is_new: bool) -> None:
-        """All seeds are told of together."""
-
-    def say(self, message: str) -> None:
-        self._reporter.say(message)
-
-    def begin(self, plan: HardwarePlan, *, epochs: int, steps: int, done_steps: int) -> None:
-        self._reporter.begin(plan, epochs=epochs, steps=steps, done_steps=done_steps)
-
-    def advance(self, progress: Progress) -> None:
-        self._reporter.advance(progress)
-
-    def epoch(self, row: dict[str, Any]) -> None:
-        self._reporter.epoch(row)
-
-    def end(self) -> None:
-        self._reporter.end()
+    return report

@@ -9,16 +9,22 @@ from clew.engine.processes import count_processes
 from clew.engine.trainer import only_one
 from clew.errors import ClewError, InputError, TrainingStoppedError
 from clew.hallucination.comparison.config import CompareConfig
+from clew.hallucination.comparison.events import (
+    MethodEnded,
+    MethodExcluded,
+    MethodStarted,
+    StoreStarted,
+)
 from clew.hallucination.comparison.failures import LeftOut, explain_failure
 from clew.hallucination.comparison.fitting import score_seeds
 from clew.hallucination.comparison.methods import AnyMethod, count_bytes, find_methods, list_methods
-from clew.hallucination.comparison.reporter import CompareReporter, LoggingCompareReporter
 from clew.hallucination.comparison.result import Comparison, TrialResult
 from clew.hallucination.comparison.rows import measure_method
 from clew.hallucination.comparison.stores import Store, open_stores
 from clew.hallucination.comparison.trial import Trial, plan_trials, tell_shared
 from clew.hallucination.comparison.writing import write_comparison
 from clew.hallucination.detectors.training.samples import refuse_thin
+from clew.progress import Note, Reporter, log_event
 
 _OTHER_BASIS = (
     "its nodes are states in a basis that every capture fits on its own questions, so that those "
@@ -28,7 +34,7 @@ _OTHER_BASIS = (
 
 def compare_methods(
     config: CompareConfig,
-    reporter: CompareReporter | None = None,
+    reporter: Reporter | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Comparison:
     """Run the methods of `config` and write results.json, table.csv, table.tex and scores.arrow.
@@ -38,17 +44,18 @@ def compare_methods(
     data or settings SettingsMismatchError; TrainingStoppedError comes when `should_stop` says yes.
     A method that lacks its data, or breaks, is left out and named.
     """
-    reporter = reporter or LoggingCompareReporter()
+    reporter = reporter or log_event
     methods = find_methods(config.methods)
     trials = _prepare(config, methods)
     with only_one(config.output_dir):
         _go_on_or_clear(trials, methods)
         for sentence in (*tell_shared(trials), *_tell_others(config, trials, methods)):
-            reporter.say(sentence)
+            reporter(Note(sentence))
         results = []
         for number, trial in enumerate(trials, start=1):
             if len(trials) > 1:
-                reporter.begin_store(trial.train.name, number=number, count=len(trials))
+                name = trial.train.name
+                reporter(StoreStarted(name=name, number=number, count=len(trials)))
             results.append(_run_trial(trial, methods, reporter, should_stop))
         left_out = [one for result in results for one in result.left_out]
         _refuse_empty(results, left_out)
@@ -114,7 +121,7 @@ def _tell_others(
 def _run_trial(
     trial: Trial,
     methods: Sequence[AnyMethod],
-    reporter: CompareReporter,
+    reporter: Reporter,
     should_stop: Callable[[], bool],
 ) -> TrialResult:
     result = TrialResult(trial=trial, measured={s.name: [] for s in trial.tests}, left_out=[])
@@ -123,13 +130,13 @@ def _run_trial(
             raise TrainingStoppedError(
                 f"stopped before {method.title} was begun; the same command goes on with it."
             )
-        reporter.begin_method(method.title, number=number, count=len(methods))
+        reporter(MethodStarted(title=method.title, number=number, count=len(methods)))
         try:
             _run_method(trial, method, result, reporter, should_stop)
         except Exception as error:
             gone = explain_failure(method.name, method.title, error, folder=trial.saved.folder)
             result.left_out.append(gone)
-            reporter.leave_out(gone.title, gone.reason)
+            reporter(MethodExcluded(title=gone.title, reason=gone.reason))
     return result
 
 
@@ -137,7 +144,7 @@ def _run_method(
     trial: Trial,
     method: AnyMethod,
     result: TrialResult,
-    reporter: CompareReporter,
+    reporter: Reporter,
     should_stop: Callable[[], bool],
 ) -> None:
     """Put its rows into the result. Raises what leaves the method out."""
@@ -168,7 +175,8 @@ def _run_method(
     ]
     for store, measured in zip(tests, rows, strict=True):
         result.measured[store.name].append(measured)
-    reporter.end_method(rows[0].row, seconds=time.monotonic() - started, is_new=is_new)
+    seconds = time.monotonic() - started
+    reporter(MethodEnded(row=rows[0].row, seconds=seconds, is_new=is_new))
 
 
 def _left_untested(trial: Trial, method: AnyMethod, tests: Sequence[Store]) -> LeftOut:

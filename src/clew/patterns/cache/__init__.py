@@ -3,16 +3,13 @@
 from clew.patterns.cache.build import cache_photos
 from clew.patterns.cache.cached import CachedPhotos
 from clew.patterns.cache.places import Place, PlaceChoice, choose_place
-from clew.patterns.cache.reporter import CacheReporter, LoggingCacheReporter
 from clew.patterns.cache.samples import ImageSamples, open_images
 from clew.patterns.cache.sizes import choose_size
 from clew.patterns.cache.squares import hash_picture
 
 __all__ = [
-    "CacheReporter",
     "CachedPhotos",
     "ImageSamples",
-    "LoggingCacheReporter",
     "Place",
     "PlaceChoice",
     "cache_photos",

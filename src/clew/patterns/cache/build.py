@@ -11,14 +11,15 @@ from clew.errors import TrainingStoppedError
 from clew.patterns.cache.cached import CachedPhotos, judge_photos
 from clew.patterns.cache.contents import Contents
 from clew.patterns.cache.ledger import OtherFile
-from clew.patterns.cache.reporter import CacheReporter, LoggingCacheReporter
 from clew.patterns.cache.rows import SeenPictures, build_rows
 from clew.patterns.cache.squares import Squares, decode_photos
 from clew.patterns.cache.stamps import Stamps, stamp_photos
 from clew.patterns.cache.store import ROOM_ADVICE, ImageStore, image_bytes
 from clew.patterns.photos.find import PhotoFolder
 from clew.patterns.photos.photo import Fault, Photo
+from clew.progress import Note, Reporter, WorkAdvanced, WorkStarted, log_event, report_work
 from clew.storage.disk import refuse_full_disk
+from clew.wording import bytes_text, counted
 
 # Besides the picture: its name, digest and numbers, and what Arrow puts around them.
 _ROW_EXTRA_BYTES = 512
@@ -30,7 +31,7 @@ def cache_photos(
     size: int,
     *,
     workers: int,
-    reporter: CacheReporter | None = None,
+    reporter: Reporter | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> CachedPhotos:
     """Decode the photos of `folder` that `cache_dir` does not hold yet, and say which are usable.
@@ -45,7 +46,7 @@ def cache_photos(
     contents, passing = store.read() if store.is_whole() else None, {}
     if contents is None or len(find_new(contents, stamps)):
         with store.locked():
-            filling = _Filling(store, photos, stamps, reporter or LoggingCacheReporter())
+            filling = _Filling(store, photos, stamps, reporter or log_event)
             passing = filling.run(workers, should_stop)
         contents = store.read()
     return judge_photos(store.path, size, photos, stamps, contents, passing)
@@ -66,7 +67,7 @@ class _Filling:
         store: ImageStore,
         photos: Sequence[Photo],
         stamps: Stamps,
-        reporter: CacheReporter,
+        reporter: Reporter,
     ) -> None:
         self._store, self._photos, self._stamps = store, photos, stamps
         self._reporter = reporter
@@ -76,16 +77,28 @@ class _Filling:
         """Returns faults that may be gone the next time, by the photo's name."""
         lost = self._store.heal()
         if lost:
-            self._reporter.say(
-                f'{lost:,} pictures of "{self._store.path}" were damaged or gone: they are read '
-                f"from the photos again."
+            self._reporter(
+                Note(
+                    f'{lost:,} pictures of "{self._store.path}" were damaged or gone: they are '
+                    f"read from the photos again."
+                )
             )
         contents = self._store.read()
         new = find_new(contents, self._stamps)
         self._refuse_full_disk(len(new))
         if len(new):
-            self._decode(new, contents, workers, should_stop)
+            with report_work(self._reporter, self._start(len(new))):
+                self._decode(new, contents, workers, should_stop)
         return self._passing
+
+    def _start(self, new: int) -> WorkStarted:
+        planned, size = len(self._photos), bytes_text(self._row_bytes() * new)
+        return WorkStarted(
+            noun="photos",
+            planned=planned,
+            done=planned - new,
+            estimate=f"{counted(new, 'photo')} to read once: at most {size} on disk",
+        )
 
     def _decode(
         self,
@@ -95,7 +108,6 @@ class _Filling:
         should_stop: Callable[[], bool],
     ) -> None:
         planned, done = len(self._photos), len(self._photos) - len(new)
-        self._reporter.begin_caching(done, planned, self._row_bytes() * len(new))
         seen, writer = SeenPictures(contents), self._store.add_rows()
         photos = [self._photos[place] for place in new]
         try:
@@ -105,7 +117,7 @@ class _Filling:
                 rows = build_rows(squares, stamps, seen, self._store.size)
                 written = writer.write(rows)
                 self._note_others(squares, stamps, rows)
-                self._reporter.advance_caching(count, written)
+                self._reporter(WorkAdvanced(count=count, written_bytes=written))
                 done += count
                 if should_stop() and done < planned:
                     raise _stopped(done, planned)
@@ -113,8 +125,6 @@ class _Filling:
         except BaseException:
             writer.abandon()
             raise
-        finally:
-            self._reporter.end_caching()
 
     def _note_others(self, squares: Squares, stamps: Stamps, rows: pa.RecordBatch) -> None:
         """Copies and faulty ones, once the rows are written that the copies are copies of."""

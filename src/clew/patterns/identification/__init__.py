@@ -2,7 +2,6 @@
 and far. Here stands what reads results, without torch: it comes with `run` and `recognize`."""
 
 from clew.patterns.identification.files import default_folder
-from clew.patterns.identification.reporter import IdentifyReporter
 from clew.patterns.identification.results import (
     Identification,
     Identified,
@@ -13,7 +12,6 @@ from clew.patterns.identification.results import (
 __all__ = [
     "Identification",
     "Identified",
-    "IdentifyReporter",
     "default_folder",
     "find_newest",
     "read_identified",

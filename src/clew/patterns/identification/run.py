@@ -17,7 +17,6 @@ from clew.patterns.identification.files import (
     TABLE_FILE,
     refuse_foreign,
 )
-from clew.patterns.identification.reporter import IdentifyReporter, LoggingReporter
 from clew.patterns.identification.results import (
     IDENTIFIED_FILE,
     Identified,
@@ -30,6 +29,7 @@ from clew.patterns.identification.tally import Tally
 from clew.patterns.photos.find import PhotoFolder, find_photos
 from clew.patterns.trained.model import PatternModel, load_model
 from clew.patterns.trained.predict import Prediction, predict_photos
+from clew.progress import Reporter, WorkAdvanced, WorkStarted, log_event, report_work
 from clew.storage.writing import replacing
 from clew.wording import counted
 
@@ -62,25 +62,26 @@ class IdentifyResult:
 
 def identify_photos(
     config: IdentifyConfig,
-    reporter: IdentifyReporter | None = None,
+    reporter: Reporter | None = None,
     model: PatternModel | None = None,
 ) -> IdentifyResult:
     """Photos that cannot be read are listed with the others, with the reason.
 
     Raises InputError: no photos, or results in a place that is not free; StoreError: no model.
     """
-    reporter = reporter or LoggingReporter()
+    reporter = reporter or log_event
     folder, notes = _find(config)
     refuse_foreign(config.output_dir)
     copies = ClassFolders(config.copy_to) if config.copy_to is not None else None
     model = model or load_model(config.model, config.device)
     config.output_dir.mkdir(parents=True, exist_ok=True)
     tally = Tally(model.classes)
-    reporter.begin(len(folder.photos) + len(folder.faults))
-    try:
+    count = len(folder.photos) + len(folder.faults)
+    started = WorkStarted(
+        noun="photos", planned=count, estimate=f"{counted(count, 'photo')} to identify"
+    )
+    with report_work(reporter, started):
         _list_all(config, model, folder, tally, copies, reporter)
-    finally:
-        reporter.end()
     sheets, left_off = draw_results(config, tally, model.classes)
     return IdentifyResult(
         folder=config.output_dir,
@@ -150,7 +151,7 @@ def _list_all(
     folder: PhotoFolder,
     tally: Tally,
     copies: ClassFolders | None,
-    reporter: IdentifyReporter,
+    reporter: Reporter,
 ) -> None:
     """Write identified.json and identified.csv as the answers come."""
     with ExitStack() as files:
@@ -163,7 +164,7 @@ def _list_all(
             table.add(photo)
             if copies is not None:
                 copies.add(photo)
-            reporter.advance(1)
+            reporter(WorkAdvanced())
         writer.end(tally.counts())
 
 

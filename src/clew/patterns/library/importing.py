@@ -5,13 +5,14 @@ Nothing is overwritten, and nothing copied twice: a killed import is gone on wit
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from clew.patterns.library.adding import class_folder, describe, set_lock
 from clew.patterns.library.journal import Journal, Source
 from clew.patterns.library.listing import write_listing
-from clew.patterns.library.look import look_at_photos
+from clew.patterns.library.look import look_at_photos, start_photos
 from clew.patterns.library.pattern_set import PatternSet
 from clew.patterns.library.placing import (
     copy_beside,
@@ -19,9 +20,9 @@ from clew.patterns.library.placing import (
     remove_parts,
     remove_source,
 )
-from clew.patterns.library.reporter import ImportReporter, LoggingImportReporter
 from clew.patterns.library.sources import find_sources
 from clew.patterns.library.threads import map_ahead
+from clew.progress import Reporter, WorkAdvanced, log_event, report_work
 from clew.storage.disk import refuse_full_disk
 from clew.storage.writing import sync_folder
 
@@ -56,14 +57,14 @@ def import_photos(
     *,
     label: str | None = None,
     move: bool = False,
-    reporter: ImportReporter | None = None,
+    reporter: Reporter | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> ImportResult:
     """Add the photos of folders with a folder a class; `label` is the class of all of them.
 
     Raises InputError for sources that cannot be used, DiskFullError, StoreLockedError.
     """
-    reporter = reporter or LoggingImportReporter()
+    reporter = reporter or log_event
     found = find_sources(pattern_set, sources, label)
     with set_lock(pattern_set):
         remove_parts(pattern_set.photos)
@@ -122,7 +123,7 @@ def _carry_out(
     journal: Journal,
     decided: Sequence[Source],
     move: bool,
-    reporter: ImportReporter,
+    reporter: Reporter,
     should_stop: Callable[[], bool],
 ) -> list[Source]:
     """What is done when it is stopped."""
@@ -138,19 +139,16 @@ def _carry_out(
     # every time.
     copies = map_ahead(lambda source: _copy(pattern_set.photos, source), to_add, _COPYING)
     done = []
-    reporter.begin("moved" if move else "copied", len(to_add))
-    try:
+    work = start_photos("moved" if move else "copied", len(to_add))
+    with report_work(reporter, work), closing(copies):
         for source in decided:
             if should_stop():
                 break
             if not source.result:
                 source = _add(pattern_set.photos, journal, source, next(copies), move)
-                reporter.advance(source.bytes)
+                reporter(WorkAdvanced(written_bytes=source.bytes))
             _note(journal, source)
             done.append(source)
-    finally:
-        copies.close()
-        reporter.end()
     return done
 
 

@@ -6,17 +6,18 @@ from pathlib import Path
 
 from clew.patterns.library.adding import describe, digest_picture
 from clew.patterns.library.journal import Journal, Picture, Source
-from clew.patterns.library.reporter import ImportReporter
 from clew.patterns.library.threads import map_ahead
 from clew.patterns.photos.decode import PhotoError
 from clew.patterns.photos.walk import walk
+from clew.progress import Reporter, WorkAdvanced, WorkStarted, report_work
+from clew.wording import counted
 
 
 def look_at_photos(
     journal: Journal,
     photos: Path,
     sources: Iterable[Source],
-    reporter: ImportReporter,
+    reporter: Reporter,
     should_stop: Callable[[], bool],
 ) -> list[Source] | None:
     """The sources with their digests or faults; None when it was stopped.
@@ -27,24 +28,27 @@ def look_at_photos(
     known = [_recall(journal, source) for source in sources]
     unknown = [i for i, source in enumerate(known) if not (source.digest or source.kind)]
     by_hand = _unknown_photos(journal, photos)
-    reporter.begin("looked at", len(unknown) + len(by_hand))
-    try:
+    with report_work(reporter, start_photos("looked at", len(unknown) + len(by_hand))):
         for picture in map_ahead(lambda path: _look_at_own(photos, path), by_hand):
             if should_stop():
                 return None
             if picture is not None:
                 journal.note(picture)
-            reporter.advance(0)
+            reporter(WorkAdvanced())
         looked = map_ahead(_look, (known[i] for i in unknown))
         for index, source in zip(unknown, looked, strict=True):
             if should_stop():
                 return None
             journal.note(source)
             known[index] = source
-            reporter.advance(0)
-    finally:
-        reporter.end()
+            reporter(WorkAdvanced())
     return known
+
+
+def start_photos(verb: str, count: int) -> WorkStarted:
+    """An import is two pieces of work: photos are "looked at", then "copied" or "moved"."""
+    estimate = f"{counted(count, 'photo')} to be {verb}"
+    return WorkStarted(noun="photos", planned=count, verb=verb, estimate=estimate)
 
 
 def _recall(journal: Journal, source: Source) -> Source:

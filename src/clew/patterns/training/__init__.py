@@ -2,14 +2,14 @@
 
 from clew.patterns.training.config import LossSettings, PatternsConfig
 from clew.patterns.training.evaluate import evaluate_patterns
-from clew.patterns.training.reporter import PatternsReporter, Preparation
+from clew.patterns.training.events import Measuring, Prepared
 from clew.patterns.training.run import train_patterns
 
 __all__ = [
     "LossSettings",
+    "Measuring",
     "PatternsConfig",
-    "PatternsReporter",
-    "Preparation",
+    "Prepared",
     "evaluate_patterns",
     "train_patterns",
 ]

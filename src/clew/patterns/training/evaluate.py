@@ -17,7 +17,6 @@ from clew.patterns.photos.equals import refuse_equals
 from clew.patterns.trained.model import PatternModel, load_model, read_results
 from clew.patterns.trained.predict import Prediction, predict_photos
 from clew.patterns.trained.tables import read_known_splits, write_left_out, write_predictions
-from clew.patterns.training.reporter import EvaluationReporter, LoggingEvaluationReporter
 from clew.patterns.training.results import (
     describe_classes,
     describe_test,
@@ -26,6 +25,8 @@ from clew.patterns.training.results import (
     refuse_other_results,
     write_results,
 )
+from clew.progress import Reporter, WorkAdvanced, WorkStarted, log_event, report_work
+from clew.wording import counted
 
 _LEARNT_FROM = {
     "train": "the model was trained on this picture",
@@ -52,7 +53,7 @@ def evaluate_patterns(
     output_dir: Path | None = None,
     device: str | None = None,
     workers: int | None = None,
-    reporter: EvaluationReporter | None = None,
+    reporter: Reporter | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
     """Measure the model in the folder `model` on photos in class folders; gives what results.json
@@ -61,7 +62,7 @@ def evaluate_patterns(
     Photos that the model was trained or validated on are left out, unless there are no others.
     Raises InputError for classes that the model does not know and for folders without photos.
     """
-    begun, reporter = time.monotonic(), reporter or LoggingEvaluationReporter()
+    begun, reporter = time.monotonic(), reporter or log_event
     if output_dir is not None:
         refuse_other_results(output_dir, "model", "test_accuracy")
     folder = find_classes(data, at_least=1)
@@ -108,23 +109,23 @@ def _predict(
     model: PatternModel,
     folder: PhotoFolder,
     workers: int | None,
-    reporter: EvaluationReporter,
+    reporter: Reporter,
     should_stop: Callable[[], bool],
 ) -> list[Prediction]:
     threads = workers if workers is not None else look_at_machine().cores
-    reporter.begin(len(folder.photos))
     predictions = []
-    try:
+    count = len(folder.photos)
+    started = WorkStarted(
+        noun="photos", planned=count, estimate=f"{counted(count, 'photo')} to look at"
+    )
+    with report_work(reporter, started):
         for prediction in predict_photos(model, folder.photos, workers=threads):
             predictions.append(prediction)
-            reporter.advance(1)
+            reporter(WorkAdvanced())
             if should_stop():
                 raise TrainingStoppedError(
-                    f"stopped after {len(predictions):,} of {len(folder.photos):,} photos; nothing "
-                    f"was written."
+                    f"stopped after {len(predictions):,} of {count:,} photos; nothing was written."
                 )
-    finally:
-        reporter.end()
     return predictions
 
 

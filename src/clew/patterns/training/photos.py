@@ -17,7 +17,6 @@ from clew.loading.loader import Loader
 from clew.loading.order import Rank
 from clew.patterns.cache import (
     CachedPhotos,
-    CacheReporter,
     ImageSamples,
     Place,
     cache_photos,
@@ -27,8 +26,9 @@ from clew.patterns.cache import (
 from clew.patterns.photos import SPLITS, Fault, PhotoFolder, assign_splits, find_classes
 from clew.patterns.trained.tables import RunTables, SplitRow
 from clew.patterns.training.config import PhotoSettings
-from clew.patterns.training.reporter import Decision
+from clew.patterns.training.events import Decision
 from clew.patterns.training.start import Start
+from clew.progress import Reporter
 from clew.storage.hashing import hash_text
 
 _HASH_LETTERS = 16
@@ -102,7 +102,7 @@ def prepare_photos(
     *,
     check_size: Callable[[int], None],
     workers: int,
-    reporter: CacheReporter,
+    reporter: Reporter,
     should_stop: Callable[[], bool],
 ) -> TrainingPhotos:
     """`check_size` may refuse the image size before a large set is decoded for nothing. Raises

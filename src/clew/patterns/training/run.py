@@ -24,9 +24,9 @@ from clew.patterns.photos import SPLITS
 from clew.patterns.trained.model import RESULTS, PatternModel, read_results, softmax
 from clew.patterns.trained.tables import write_predictions
 from clew.patterns.training.config import PatternsConfig, PhotoSettings
+from clew.patterns.training.events import Measuring
 from clew.patterns.training.folder import RunFolder
 from clew.patterns.training.photos import TrainingPhotos, prepare_photos
-from clew.patterns.training.reporter import LoggingPatternsReporter, PatternsReporter
 from clew.patterns.training.results import (
     PhotoMeasures,
     describe_classes,
@@ -39,13 +39,14 @@ from clew.patterns.training.results import (
 )
 from clew.patterns.training.start import Start, open_start
 from clew.patterns.training.task import Task, decide_task
+from clew.progress import Note, Reporter, log_event
 
 _BATCH = 128
 
 
 def train_patterns(
     config: PatternsConfig,
-    reporter: PatternsReporter | None = None,
+    reporter: Reporter | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
     """Train a network on folders of photos and measure it; gives what results.json holds.
@@ -55,7 +56,7 @@ def train_patterns(
     that belongs to another run, TrainingStoppedError when `should_stop` says yes. Under torchrun
     all processes must call; the first one decodes photos and writes files.
     """
-    reporter = reporter or LoggingPatternsReporter()
+    reporter = reporter or log_event
     device = torch.device(connect(config.request))
     folder = RunFolder(config.output_dir, overwrite=config.overwrite)
     with folder.gone_if_refused():
@@ -66,14 +67,14 @@ def train_patterns(
         if start is not None:
             start.refuse_other(network=config.network, image_size=config.image_size)
         photos = first_does(partial(_prepare, config.photos, folder, start, reporter, should_stop))
-    task, told = decide_task(config, photos, start, device)
+    task, prepared = decide_task(config, photos, start, device)
     if is_first_process():
-        reporter.prepared(told)
+        reporter(prepared)
     classifier = task.build()
     with folder.with_a_way_out():
         fitted = task.fit(classifier, reporter, should_stop)
     if is_first_process():
-        reporter.measuring()
+        reporter(Measuring())
     # One whose training was over already has not been there yet.
     return first_does(partial(_finish, task, classifier.to(device), fitted))
 
@@ -94,7 +95,7 @@ def _prepare(
     settings: PhotoSettings,
     folder: RunFolder,
     start: Start | None,
-    reporter: PatternsReporter,
+    reporter: Reporter,
     should_stop: Callable[[], bool],
 ) -> TrainingPhotos:
     """By the first process for all of them."""
@@ -109,10 +110,12 @@ def _prepare(
     folder.begin(photos.tables(), settings.data)
     count = photos.count_learnt_before()
     if count:
-        reporter.say(
-            f"{count:,} of the {len(photos.places('test')):,} test photos were learnt from by the "
-            f"weights that are begun with: the test accuracy will be too good. To measure fairly, "
-            f"put others into the test folder, or train without `start_from`."
+        reporter(
+            Note(
+                f"{count:,} of the {len(photos.places('test')):,} test photos were learnt from by "
+                f"the weights that are begun with: the test accuracy will be too good. To measure "
+                f"fairly, put others into the test folder, or train without `start_from`."
+            )
         )
     return photos
 

@@ -17,8 +17,8 @@ from clew.patterns.networks import build_network, usual_network
 from clew.patterns.photos import SPLITS
 from clew.patterns.trained.tables import LEFT_OUT_FILE
 from clew.patterns.training.config import PatternsConfig
+from clew.patterns.training.events import Decision, Prepared
 from clew.patterns.training.photos import TrainingPhotos, TrainingSamples
-from clew.patterns.training.reporter import Decision, Preparation
 from clew.patterns.training.start import Start
 
 # As many photos are looked at to decide on mirroring.
@@ -90,7 +90,7 @@ class Task:
 
 def decide_task(
     config: PatternsConfig, photos: TrainingPhotos, start: Start | None, device: torch.device
-) -> tuple[Task, Preparation]:
+) -> tuple[Task, Prepared]:
     """What is left open is decided, and told with its reason."""
     on_gpu, count = device.type == "cuda", len(photos.places("train"))
     place = _decide_place(photos, config.cache, device)
@@ -145,11 +145,11 @@ def _why_epochs(wished: int | None, start: Start | None, count: int) -> str:
     return f"for {count:,} training photos"
 
 
-def _tell(task: Task, **decided: Decision) -> Preparation:
+def _tell(task: Task, **decided: Decision) -> Prepared:
     photos, start = task.photos, task.start
     counts = Counter(photos.classes[label] for label in photos.labels.tolist())
     about = photos.describe()
-    return Preparation(
+    return Prepared(
         folder=photos.folder.root,
         classes={name: counts[name] for name in photos.classes},
         splits={split: about["splits"][split] for split in SPLITS},

@@ -21,23 +21,24 @@ from clew.errors import (
     TrainingStoppedError,
 )
 from clew.hallucination.detectors.registry import NETWORKS, NetworkSettings
-from clew.hallucination.detectors.training import LossSettings, plan_models, train_detectors
-from clew.hallucination.detectors.training.reporter import LoggingTrainReporter
+from clew.hallucination.detectors.training import (
+    LossSettings,
+    NetworkEnded,
+    plan_models,
+    train_detectors,
+)
 from clew.hallucination.detectors.training.task import Task
+from clew.progress import Event
 from tests.engine.children import start, tensors, wait, wait_until
+from tests.events import pick
 from tests.hallucination.detectors.training.making import PLAIN, SMALL, small_run, write_learnable
 
 ONLY_LSTM = {"networks": ("lstm",)}
 
 
-class Events(LoggingTrainReporter):
-    """Remembers which networks were trained, and which were there."""
-
-    def __init__(self) -> None:
-        self.ended: list[tuple[str, bool]] = []
-
-    def end_network(self, run: dict[str, Any], *, is_new: bool) -> None:
-        self.ended.append((run["model"], is_new))
+def ended(events: list[Event]) -> list[tuple[str, bool]]:
+    """Which networks came to their end, and whether they were trained or there already."""
+    return [(event.run["model"], event.is_new) for event in pick(events, NetworkEnded)]
 
 
 def read_results(out: Path) -> dict[str, Any]:
@@ -83,9 +84,10 @@ def test_each_network_has_a_folder(trained: Path, name: str) -> None:
 
 
 def test_the_same_again_trains_nothing(trained: Path, learnable: Path) -> None:
-    before, events = (trained / "results.json").read_bytes(), Events()
-    runs = train_detectors(small_run(learnable, trained), events)
-    assert events.ended == [("lstm", False), ("gnn_det", False), ("gvae", False)]
+    before = (trained / "results.json").read_bytes()
+    events: list[Event] = []
+    runs = train_detectors(small_run(learnable, trained), events.append)
+    assert ended(events) == [("lstm", False), ("gnn_det", False), ("gvae", False)]
     assert (trained / "results.json").read_bytes() == before
     assert runs == json.loads(before)["runs"]
 
@@ -108,9 +110,9 @@ def test_a_run_killed_in_its_second_network_goes_on(learnable: Path, tmp_path: P
     os.kill(child.pid, signal.SIGKILL)
     assert wait(child) == -signal.SIGKILL
     assert [run["model"] for run in read_results(config.output_dir)["runs"]] == ["lstm"]
-    events = Events()
-    train_detectors(config, events)
-    assert events.ended == [("lstm", False), ("gnn_det", True)]
+    events: list[Event] = []
+    train_detectors(config, events.append)
+    assert ended(events) == [("lstm", False), ("gnn_det", True)]
     unbroken = small_run(learnable, tmp_path / "unbroken", **options | {"networks": networks[1:]})
     train_detectors(unbroken)
     best = Path("gnn_det") / "best.safetensors"
@@ -118,9 +120,9 @@ def test_a_run_killed_in_its_second_network_goes_on(learnable: Path, tmp_path: P
 
 
 def test_asked_to_stop_it_stops_between_networks_too(learnable: Path, tmp_path: Path) -> None:
-    events = Events()
+    events: list[Event] = []
     with pytest.raises(TrainingStoppedError, match="before GNN-det"):
-        train_detectors(small_run(learnable, tmp_path), events, lambda: bool(events.ended))
+        train_detectors(small_run(learnable, tmp_path), events.append, lambda: bool(ended(events)))
     assert [run["model"] for run in read_results(tmp_path)["runs"]] == ["lstm"]
 
 
@@ -194,9 +196,9 @@ def test_overwrite_starts_afresh_and_spares_what_is_not_its_own(
     (tmp_path / "lstm" / "notes.txt").write_text("mine")
     wider = NetworkSettings(lstm_hidden=16)
     config = small_run(learnable, tmp_path, **ONLY_LSTM, network=wider, overwrite=True)
-    events = Events()
-    train_detectors(config, events)
-    assert events.ended == [("lstm", True)]
+    events: list[Event] = []
+    train_detectors(config, events.append)
+    assert ended(events) == [("lstm", True)]
     assert read_results(tmp_path)["runs"][0]["config"]["lstm_hidden"] == 16
     assert (tmp_path / "lstm" / "notes.txt").read_text() == "mine"
 
@@ -220,9 +222,9 @@ def test_without_its_checkpoint_a_network_is_trained_anew(learnable: Path, tmp_p
     longer = small_run(learnable, tmp_path, **ONLY_LSTM, train=TrainConfig(epochs=5, lr=0.01))
     with pytest.raises(TrainingStoppedError):
         train_detectors(longer, should_stop=Later(3))
-    events = Events()
-    train_detectors(longer, events)
-    assert events.ended == [("lstm", True)]
+    events: list[Event] = []
+    train_detectors(longer, events.append)
+    assert ended(events) == [("lstm", True)]
     assert read_results(tmp_path)["runs"][0]["epochs_run"] == 5
 
 

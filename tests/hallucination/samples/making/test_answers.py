@@ -9,6 +9,8 @@ import pytest
 
 from clew.hallucination.samples.making import preprocess_store
 from clew.hallucination.samples.making.answers import sort_largest
+from clew.progress import Event
+from tests.events import notes
 from tests.hallucination.samples.making.making import (
     KINDS,
     overwrite_value,
@@ -29,22 +31,6 @@ COMPUTED = {
     "node_max": (LAYERS, NODE_DIM),
     "node_prompt": (LAYERS, NODE_DIM),
 }
-
-
-class Said:
-    """Keeps what a run says."""
-
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def say(self, message: str) -> None:
-        self.notes.append(message)
-
-    def begin(self, done: int, planned: int, max_bytes: int) -> None: ...
-
-    def advance(self, samples: int, written_bytes: int) -> None: ...
-
-    def end(self) -> None: ...
 
 
 def reference(trace: Any) -> dict[str, np.ndarray]:
@@ -109,9 +95,9 @@ def test_what_some_traces_lack_is_left_out_and_said(
     store = rewrite_rows(
         compact_store, tmp_path / "store", 20, prompt_length=rows, lookback=rows, category=rows
     )
-    said = Said()
-    preprocess_store(tiny_preprocess(store, scores_file, tmp_path / "out"), said)
-    assert any("have prompt_length and lookback: the answers are made" in n for n in said.notes)
+    events: list[Event] = []
+    preprocess_store(tiny_preprocess(store, scores_file, tmp_path / "out"), events.append)
+    assert any("have prompt_length and lookback: the answers are made" in n for n in notes(events))
     found = set(read_samples(tmp_path / "out" / "answers")[0])
     assert {"log_diagonal_all", "laplacian_top", "category", "token_logprobs"} <= found
     left_out = ("lookback", "log_diagonal_answer", "laplacian_answer", "node_mean", "state_mean")

@@ -13,12 +13,13 @@ from clew.errors import InputError, TrainingStoppedError
 from clew.hallucination.detectors.detector import load_detector
 from clew.hallucination.detectors.registry import find_networks
 from clew.hallucination.detectors.training.config import TrainRunConfig
-from clew.hallucination.detectors.training.reporter import LoggingTrainReporter, TrainReporter
+from clew.hallucination.detectors.training.events import NetworkEnded, NetworkStarted
 from clew.hallucination.detectors.training.samples import DetectorSamples
 from clew.hallucination.detectors.training.scoring import Scores, score_batches
 from clew.hallucination.detectors.training.sources import open_source
 from clew.hallucination.detectors.training.task import Task
 from clew.memory import free_memory
+from clew.progress import Reporter, log_event
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +39,7 @@ def train_seeds(
     config: TrainRunConfig,
     network: str,
     seeds: Sequence[int],
-    reporter: TrainReporter | None = None,
+    reporter: Reporter | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> list[SeedScores]:
     """Train one network from each seed, into `NETWORK/seed-K` of the config's output folder.
@@ -47,7 +48,7 @@ def train_seeds(
     measured for the first seed, the others follow it: they differ in nothing else. What is raised,
     and when, is as `train_detectors` has it.
     """
-    reporter = reporter or LoggingTrainReporter()
+    reporter = reporter or log_event
     connect(config.request)
     tasks = _open_tasks(config, network, seeds)
     first_does(partial(_prepare, tasks))
@@ -58,7 +59,7 @@ def train_seeds(
                 task = task.follow(found[0].fitted.plan)
             if should_stop():
                 raise TrainingStoppedError(f"stopped before {_title(task)} was begun.")
-            reporter.begin_network(_title(task), number=number, count=len(tasks))
+            reporter(NetworkStarted(title=_title(task), number=number, count=len(tasks)))
             found.append(_train(task, reporter, should_stop))
             free_memory()
     finally:
@@ -92,10 +93,10 @@ def _prepare(tasks: list[Task]) -> None:
             task.clear()
 
 
-def _train(task: Task, reporter: TrainReporter, should_stop: Callable[[], bool]) -> SeedScores:
+def _train(task: Task, reporter: Reporter, should_stop: Callable[[], bool]) -> SeedScores:
     is_new = not task.is_finished
     fitted = task.fit(reporter, should_stop)
-    reporter.end_network(task.describe(fitted), is_new=is_new)
+    reporter(NetworkEnded(run=task.describe(fitted), is_new=is_new))
     detector = load_detector(task.folder, fitted.plan.device)
     settings = load_settings(fitted.plan)
     # Validation comes first: what a device does only once is then not counted.

@@ -11,17 +11,18 @@ from clew.engine.trainer import only_one
 from clew.errors import TrainingStoppedError
 from clew.hallucination.detectors.registry import find_networks
 from clew.hallucination.detectors.training.config import TrainRunConfig
-from clew.hallucination.detectors.training.reporter import LoggingTrainReporter, TrainReporter
+from clew.hallucination.detectors.training.events import NetworkEnded, NetworkStarted
 from clew.hallucination.detectors.training.results import ResultsFile, Run
 from clew.hallucination.detectors.training.samples import DetectorSamples
 from clew.hallucination.detectors.training.sources import open_source
 from clew.hallucination.detectors.training.task import Task
 from clew.memory import free_memory
+from clew.progress import Reporter, log_event
 
 
 def train_detectors(
     config: TrainRunConfig,
-    reporter: TrainReporter | None = None,
+    reporter: Reporter | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> list[Run]:
     """Train the config's networks and write results.json after each; gives its entries for them.
@@ -31,7 +32,7 @@ def train_detectors(
     another run SettingsMismatchError; TrainingStoppedError comes when `should_stop` says yes.
     Under torchrun all processes must call.
     """
-    reporter = reporter or LoggingTrainReporter()
+    reporter = reporter or log_event
     connect(config.request)
     tasks = _prepare(config)
     runs = []
@@ -40,9 +41,9 @@ def train_detectors(
             raise TrainingStoppedError(
                 f"stopped before {task.kind.title} was begun; the same command goes on with it."
             )
-        reporter.begin_network(task.kind.title, number=number, count=len(tasks))
+        reporter(NetworkStarted(title=task.kind.title, number=number, count=len(tasks)))
         run, is_new = _train(task, reporter, should_stop)
-        reporter.end_network(run, is_new=is_new)
+        reporter(NetworkEnded(run=run, is_new=is_new))
         runs.append(run)
         if all(later.samples is not task.samples for later in tasks[number:]):
             task.samples.let_go()
@@ -65,9 +66,7 @@ def plan_models(config: TrainRunConfig) -> dict[str, HardwarePlan]:
     return plans
 
 
-def _train(
-    task: Task, reporter: TrainReporter, should_stop: Callable[[], bool]
-) -> tuple[Run, bool]:
+def _train(task: Task, reporter: Reporter, should_stop: Callable[[], bool]) -> tuple[Run, bool]:
     """The network's entry of results.json, and whether it was not there before."""
     results = ResultsFile(task.config.output_dir)
     saved = results.find(task.kind.name) if task.is_finished else None

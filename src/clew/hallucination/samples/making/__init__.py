@@ -2,14 +2,11 @@
 
 from clew.hallucination.samples.making.config import PreprocessConfig
 from clew.hallucination.samples.making.preprocess import PreprocessResult, preprocess_store
-from clew.hallucination.samples.making.reporter import LoggingReporter, Reporter
 from clew.hallucination.samples.making.summary import SamplesSummary, summarize_samples
 
 __all__ = [
-    "LoggingReporter",
     "PreprocessConfig",
     "PreprocessResult",
-    "Reporter",
     "SamplesSummary",
     "preprocess_store",
     "summarize_samples",

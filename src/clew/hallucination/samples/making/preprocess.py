@@ -20,7 +20,6 @@ from clew.hallucination.samples.making.labelled import (
     label_shards,
     refuse_changed_scores,
 )
-from clew.hallucination.samples.making.reporter import LoggingReporter, Reporter
 from clew.hallucination.samples.making.run import plan_jobs, refuse_if_disk_too_small, run_jobs
 from clew.hallucination.samples.making.shape import SampleShape
 from clew.hallucination.samples.making.shard import ShardJob
@@ -34,6 +33,7 @@ from clew.hallucination.samples.splits import (
     find_thin_splits,
     write_splits,
 )
+from clew.progress import Note, Reporter, log_event
 from clew.storage import Part, read_manifest, writer_lock
 from clew.storage.manifest import MANIFEST_NAME
 
@@ -64,7 +64,7 @@ def preprocess_store(
     Raises InputError, StoreError, SettingsMismatchError or DiskFullError before anything is
     written, as far as the small columns can tell.
     """
-    reporter = reporter or LoggingReporter()
+    reporter = reporter or log_event
     source = TraceSource(config.store)
     shape = choose_shape(config, source)
     config = choose_kinds(config, shape)
@@ -81,7 +81,7 @@ def preprocess_store(
     warnings = describe_balance(shards, config.score_threshold)
     lacking = (*_describe_unfinished(source), *_describe_lacking(config, source))
     for note in (*scores.notes, *notes, *lacking, *warnings):
-        reporter.say(note)
+        reporter(Note(note))
     if config.split_by == "file":
         count_files(len(shards), config.shares)
     with _locked(config):

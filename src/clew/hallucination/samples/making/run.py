@@ -9,12 +9,13 @@ import numpy as np
 
 from clew.hallucination.samples.making.config import PreprocessConfig
 from clew.hallucination.samples.making.labelled import LabelledShard
-from clew.hallucination.samples.making.reporter import Reporter
 from clew.hallucination.samples.making.shape import SampleShape
 from clew.hallucination.samples.making.shard import ShardJob
 from clew.hallucination.samples.making.source import TraceSource
 from clew.hallucination.samples.making.store import SampleStore
+from clew.progress import Reporter, WorkAdvanced, WorkStarted, report_work
 from clew.storage.disk import refuse_full_disk
+from clew.wording import bytes_text
 
 
 def plan_jobs(
@@ -44,11 +45,15 @@ def run_jobs(
         return 0
     planned = sum(int(shard.labelled.sum()) for shard in shards)
     left = sum(int(job.shard.labelled.sum()) for job in jobs)
-    reporter.begin(planned - left, planned, sum(job.max_bytes() for job in jobs))
-    try:
+    size = bytes_text(sum(job.max_bytes() for job in jobs))
+    started = WorkStarted(
+        noun="samples",
+        planned=planned,
+        done=planned - left,
+        estimate=f"{left:,} samples to make: at most {size} on disk",
+    )
+    with report_work(reporter, started):
         return _run_parallel(jobs, config.count_workers(len(jobs)), reporter)
-    finally:
-        reporter.end()
 
 
 def _run_parallel(jobs: Sequence[ShardJob], workers: int, reporter: Reporter) -> int:
@@ -58,7 +63,7 @@ def _run_parallel(jobs: Sequence[ShardJob], workers: int, reporter: Reporter) ->
         nonlocal made
         with lock:
             made += samples
-            reporter.advance(samples, written)
+            reporter(WorkAdvanced(count=samples, written_bytes=written))
 
     with ThreadPoolExecutor(workers, thread_name_prefix="clew-shard") as pool:
         futures = [pool.submit(job.run, stop.is_set, on_written) for job in jobs]

@@ -1,0 +1,70 @@
+"""What training on photos found and decided, in words."""
+
+import shlex
+from typing import TYPE_CHECKING
+
+from clew.wording import counted
+
+if TYPE_CHECKING:
+    from clew.engine import HardwarePlan
+    from clew.patterns.training import Prepared
+
+_NAMED_CLASSES = 12
+_PLACES = {"ram": "in memory", "disk": "on disk", "gpu": "on the GPU"}
+
+
+def describe_plan(plan: "HardwarePlan") -> str:
+    """The plan in one line."""
+    ways = {
+        "CUDA graph": plan.cuda_graph,
+        "torch.compile": plan.compile,
+        "channels_last": plan.channels_last,
+        "gradient checkpointing": plan.gradient_checkpointing,
+    }
+    processes = f"{plan.processes} processes" if plan.processes > 1 else ""
+    batch = f"batch {plan.batch_size:,}"
+    batch += f" x {plan.grad_accum}" if plan.grad_accum > 1 else ""
+    parts = (plan.device, processes, plan.precision, batch, *(w for w, on in ways.items() if on))
+    return ", ".join(part for part in parts if part)
+
+
+def left_out_text(left_out: dict[str, int]) -> str:
+    counts = ", ".join(f"{count:,} {kind}" for kind, count in left_out.items())
+    return f"{counted(sum(left_out.values()), 'file')} ({counts})"
+
+
+def describe_preparation(told: "Prepared") -> dict[str, str]:
+    """A line for each thing that was found or decided, by its name."""
+    size, flip, place = told.image_size, told.flip, told.place
+    lines = {
+        "photos": f"{sum(told.classes.values()):,} in {_classes_text(told.classes)}",
+        "left out": f"{left_out_text(told.left_out)}: each with its reason in {told.left_out_file}",
+        "passed over": f"{counted(told.other_files, 'file')} without a photo's ending",
+        "splits": ", ".join(f"{count:,} for {split}" for split, count in told.splits.items()),
+        "images": f"{size.value} x {size.value} pixels, {size.reason}",
+        "kept": f"{_PLACES[place.value]}: {place.reason}",
+        "mirrored": f"{'yes' if flip.value else 'no'}: {flip.reason}",
+        "starts from": _start_text(told),
+        "network": f"{told.network.value}, {told.network.reason}",
+        "epochs": f"{told.epochs.value:,}, {told.epochs.reason}",
+    }
+    empty = {
+        "left out": not told.left_out,
+        "passed over": not told.other_files,
+        "starts from": told.started_from is None,
+    }
+    return {name: line for name, line in lines.items() if not empty.get(name)}
+
+
+def _classes_text(classes: dict[str, int]) -> str:
+    """All of them with their counts where they are few, else the smallest and the largest."""
+    many = counted(len(classes), "class", "classes")
+    if len(classes) <= _NAMED_CLASSES:
+        return f"{many}: {', '.join(f'{name} ({count:,})' for name, count in classes.items())}"
+    few, most = (choose(classes, key=lambda name: classes[name]) for choose in (min, max))
+    return f"{many}, from {few} ({classes[few]:,}) to {most} ({classes[most]:,})"
+
+
+def _start_text(told: "Prepared") -> str:
+    new = f"; new: {', '.join(told.new_classes)}" if told.new_classes else ""
+    return f"the weights in {shlex.quote(str(told.started_from))}{new}"

@@ -1,0 +1,133 @@
+"""Shows the events of every command: bars on a terminal, a line now and then in a log."""
+
+import logging
+from typing import TYPE_CHECKING, Self
+
+from rich.console import Console
+
+from clew.cli.errors import with_flags
+from clew.cli.formats import plain_text
+from clew.cli.progress import WorkBar, say
+from clew.cli.training_progress import MethodLine, TrainingBar
+from clew.progress import Event, Note, WorkAdvanced, WorkEnded, WorkKept, WorkStarted
+
+if TYPE_CHECKING:
+    from clew.engine import EpochEnded, TrainingEnded, TrainingProgress, TrainingStarted
+    from clew.hallucination.comparison.events import (
+        MethodEnded,
+        MethodExcluded,
+        MethodStarted,
+        SeedStarted,
+        StoreStarted,
+    )
+    from clew.hallucination.detectors.training import NetworkEnded, NetworkStarted
+    from clew.patterns.training import Measuring, Prepared
+
+
+class Renderer:
+    """The reporter of the command line; `with` takes away what moves, however the work ends.
+
+    An event goes to the method that bears its type's name, as with `ast.NodeVisitor`: naming the
+    types themselves would load torch for commands that do without.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._work: WorkBar | None = None
+        self._network = TrainingBar(console)
+        self._method: MethodLine | None = None
+
+    def __call__(self, event: Event, /) -> None:
+        getattr(self, f"show_{type(event).__name__}", self.show_Event)(event)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._work is not None:
+            self._work.stop()
+        if self._method is not None:
+            self._method.stop()
+        self._network.stop()
+
+    @property
+    def has_trained(self) -> bool:
+        """Whether a network was trained: the result may have been there already."""
+        return self._network.has_trained
+
+    def say(self, message: str) -> None:
+        say(self._console, with_flags(message))
+
+    def show_Event(self, event: Event) -> None:
+        """One that nothing here is known about."""
+        if event.level >= logging.INFO:
+            self.say(str(event))
+
+    def show_Note(self, event: Note) -> None:
+        self.say(event.text)
+
+    def show_WorkStarted(self, event: WorkStarted) -> None:
+        self._work = WorkBar(self._console, event) if event.planned else None
+
+    def show_WorkAdvanced(self, event: WorkAdvanced) -> None:
+        if self._work is not None:
+            self._work.advance(event)
+
+    def show_WorkKept(self, event: WorkKept) -> None:
+        self.say(str(event))
+        if self._work is not None:
+            self._work.keep(event)
+
+    def show_WorkEnded(self, _: WorkEnded) -> None:
+        if self._work is not None:
+            self._work.end()
+            self._work = None
+
+    def show_TrainingStarted(self, event: "TrainingStarted") -> None:
+        self._training.start(event)
+
+    def show_TrainingProgress(self, event: "TrainingProgress") -> None:
+        self._training.advance(event)
+
+    def show_EpochEnded(self, event: "EpochEnded") -> None:
+        self._training.end_epoch(event)
+
+    def show_TrainingEnded(self, _: "TrainingEnded") -> None:
+        self._network.stop()  # a method's line stays: it may have more seeds
+
+    def show_NetworkStarted(self, event: "NetworkStarted") -> None:
+        self._network.announce(event)
+
+    def show_NetworkEnded(self, event: "NetworkEnded") -> None:
+        self._network.finish(event)
+
+    def show_Prepared(self, event: "Prepared") -> None:
+        self._network.prepare(event)
+
+    def show_Measuring(self, _: "Measuring") -> None:
+        self._network.measure()
+
+    def show_StoreStarted(self, event: "StoreStarted") -> None:
+        self._console.print(plain_text(str(event)), style="bold", markup=False)
+
+    def show_MethodStarted(self, event: "MethodStarted") -> None:
+        self._method = MethodLine(self._console, event)
+
+    def show_SeedStarted(self, event: "SeedStarted") -> None:
+        if self._method is not None:
+            self._method.start_seed(event)
+
+    def show_MethodEnded(self, event: "MethodEnded") -> None:
+        if self._method is not None:
+            self._method.end(event)
+            self._method = None
+
+    def show_MethodExcluded(self, event: "MethodExcluded") -> None:
+        if self._method is not None:
+            self._method.exclude(event)
+            self._method = None
+
+    @property
+    def _training(self) -> TrainingBar | MethodLine:
+        """A network stands for itself, or it is a method of a comparison."""
+        return self._method or self._network

@@ -1,0 +1,233 @@
+"""How far training is: one network after another, or the methods of a comparison."""
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.status import Status
+
+from clew.cli.errors import with_flags
+from clew.cli.formats import plain_text
+from clew.cli.preparation import describe_plan, describe_preparation
+from clew.cli.progress import is_line_due, say
+from clew.wording import bytes_text, counted, duration_text
+
+if TYPE_CHECKING:
+    from clew.engine import EpochEnded, HardwarePlan, TrainingProgress, TrainingStarted
+    from clew.hallucination.comparison.events import (
+        MethodEnded,
+        MethodExcluded,
+        MethodStarted,
+        SeedStarted,
+    )
+    from clew.hallucination.detectors.training import NetworkEnded, NetworkStarted
+    from clew.patterns.training import Prepared
+
+# What a line about training takes of a terminal; the bar has the rest.
+_LINE_WIDTH = 82
+_NAME_WIDTH = 13
+
+
+class TrainingBar:
+    """The plan of each network, then a bar or a line per epoch with the figure of validation.
+
+    Networks on photos, which `prepare` announces, show their accuracy.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._figure, self._noun, self._is_of_photos = "AUROC", "samples", False
+        self._bar: Progress | None = None
+        self._waiting: Status | None = None
+        self._plan: HardwarePlan | None = None
+        self._validation: dict[str, float | None] = {}
+        self._best = 0.0
+
+    @property
+    def has_trained(self) -> bool:
+        """Whether anything was trained: the result may have been there already."""
+        return self._plan is not None
+
+    def announce(self, event: "NetworkStarted") -> None:
+        above = "\n" if event.number > 1 else ""
+        title = f"{above}{event.title} ({event.number} of {event.count})"
+        self._console.print(title, style="bold", markup=False)
+        self._wait("measuring what is fastest here")
+
+    def prepare(self, event: "Prepared") -> None:
+        self._figure, self._noun, self._is_of_photos = "accuracy", "photos", True
+        for name, told in describe_preparation(event).items():
+            self._tell(name, told)
+        self._wait("measuring what is fastest here")
+
+    def start(self, event: "TrainingStarted") -> None:
+        self.stop()
+        self._show_plan(event.plan)
+        if event.done_steps:
+            say(self._console, f"going on after step {event.done_steps:,} of {event.steps:,}")
+        self._run, self._validation = event, {}
+        self._started = self._last_line = time.monotonic()
+        if self._console.is_terminal:
+            text = TextColumn("{task.description}", markup=False)
+            bar = BarColumn(bar_width=max(6, min(30, self._console.width - _LINE_WIDTH)))
+            self._bar = Progress(bar, text, console=self._console)
+            self._task = self._bar.add_task(
+                f"{event.epochs} epochs", total=event.steps, completed=event.done_steps
+            )
+            self._bar.start()
+
+    def advance(self, event: "TrainingProgress") -> None:
+        if self._bar is not None:
+            line = self._line(vars(event), self._validation)
+            self._bar.update(self._task, completed=event.step, description=line)
+        elif is_line_due(self._last_line):
+            self._log(vars(event), {"loss": event.loss})
+
+    def end_epoch(self, event: "EpochEnded") -> None:
+        row, reached = event.row, event.row.get(f"val_{self._figure.lower()}")
+        self._validation = {self._figure: reached}
+        if self._bar is None:
+            losses = {"loss": row["train_loss"], "validation loss": row.get("val_loss")}
+            self._log(row, losses | self._validation)
+        if self._is_of_photos:
+            self._best = max(self._best, reached or 0.0)
+            self._validation["best"] = self._best  # for the bar, which shows nothing older
+
+    def finish(self, event: "NetworkEnded") -> None:
+        self.stop()
+        run = event.run
+        auroc = "" if run["test_auroc"] is None else f", test AUROC {run['test_auroc']:.3f}"
+        already = "" if event.is_new else "trained already: "
+        best = f"best epoch {run['best_epoch']} of {run['epochs_run']}"
+        say(self._console, f"{already}{best}{auroc}")
+
+    def measure(self) -> None:
+        self.stop()
+        self._wait("looking at the test photos")
+
+    def stop(self) -> None:
+        """Takes away what moves."""
+        if self._waiting is not None:
+            self._waiting.stop()
+        if self._bar is not None:
+            self._bar.stop()
+        self._waiting = self._bar = None
+
+    def _wait(self, text: str) -> None:
+        if self._console.is_terminal:
+            self._waiting = self._console.status(text)
+            self._waiting.start()
+
+    def _log(self, told: dict[str, Any], figures: dict[str, float | None]) -> None:
+        self._last_line = time.monotonic()
+        say(self._console, self._line(told, figures))
+
+    def _line(self, told: dict[str, Any], figures: dict[str, float | None]) -> str:
+        """`told` are the engine's names, of a step or of an epoch."""
+        parts = (
+            f"epoch {told['epoch']}/{self._run.epochs}",
+            *_figures(figures),
+            f"{told['samples_per_second']:,.0f} {self._noun}/s",
+            f"{told['data_wait_share']:.0%} waiting for data",
+            bytes_text(told["memory_bytes"]),
+            _time_left(self._run, self._started, told["step"]),
+        )
+        return ", ".join(parts)
+
+    def _show_plan(self, plan: "HardwarePlan") -> None:
+        from clew.cli.plan import plan_table
+
+        before, self._plan = self._plan, plan
+        if self._is_of_photos:
+            self._tell("plan", f"{describe_plan(plan)} (each choice with its reason: plan.json)")
+            return
+        table = plan_table(plan, before)
+        if before is not None:
+            but = ", but for this:" if table.rows else ""
+            say(self._console, f"the plan is that of the network before{but}")
+        if table.rows:
+            self._console.print(table)
+
+    def _tell(self, name: str, told: str) -> None:
+        """In one line: a path in it can be copied, however long."""
+        text = escape(plain_text(with_flags(told)))
+        self._console.print(f"[bold]{name:<{_NAME_WIDTH}}[/bold]{text}")
+
+
+class MethodLine:
+    """A line per method of a comparison; until it is there, on a terminal, what goes on now, in a
+    log a line now and then."""
+
+    def __init__(self, console: Console, event: "MethodStarted") -> None:
+        self._console = console
+        self._title, self._seed = f"{event.number}/{event.count} {event.title}", ""
+        self._auroc: float | None = None
+        self._last_line = time.monotonic()
+        self._status: Status | None = None
+        if console.is_terminal:
+            self._status = console.status(escape(plain_text(self._title)))
+            self._status.start()
+
+    def start_seed(self, event: "SeedStarted") -> None:
+        self._seed = f", seed {event.number} of {event.count}" if event.count > 1 else ""
+        self._show("")
+
+    def start(self, event: "TrainingStarted") -> None:
+        self._run, self._started, self._auroc = event, time.monotonic(), None
+        after = f", going on after step {event.done_steps:,}" if event.done_steps else ""
+        self._show(f": {counted(event.epochs, 'epoch')} on {event.plan.device}{after}")
+
+    def advance(self, event: "TrainingProgress") -> None:
+        parts = (
+            f"epoch {event.epoch}/{self._run.epochs}",
+            *_figures({"loss": event.loss, "AUROC": self._auroc}),
+            _time_left(self._run, self._started, event.step),
+        )
+        self._show(f": {', '.join(parts)}")
+
+    def end_epoch(self, event: "EpochEnded") -> None:
+        self._auroc = event.row.get("val_auroc")
+
+    def end(self, event: "MethodEnded") -> None:
+        row, took = event.row, "there already"
+        if event.is_new:
+            short = event.seconds < 10
+            took = f"in {event.seconds:.1f} s" if short else f"in {duration_text(event.seconds)}"
+        low, high = row["test_auroc_ci"]
+        self._finish(
+            f"validation AUROC {row['val_auroc']:.3f}, "
+            f"test {row['test_auroc']:.3f} [{low:.3f}, {high:.3f}], {took}"
+        )
+
+    def exclude(self, event: "MethodExcluded") -> None:
+        self._finish(f"left out: {with_flags(event.reason)}")
+
+    def stop(self) -> None:
+        """Takes away what moves."""
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
+
+    def _finish(self, reached: str) -> None:
+        self.stop()
+        say(self._console, f"{self._title}: {reached}")
+
+    def _show(self, state: str) -> None:
+        text = f"{self._title}{self._seed}{state}"
+        if self._status is not None:
+            self._status.update(escape(plain_text(text)))
+        elif is_line_due(self._last_line):
+            self._last_line = time.monotonic()
+            say(self._console, text)
+
+
+def _figures(figures: dict[str, float | None]) -> list[str]:
+    return [f"{name} {value:.3f}" for name, value in figures.items() if value is not None]
+
+
+def _time_left(run: "TrainingStarted", started: float, step: int) -> str:
+    seconds = time.monotonic() - started
+    left = (run.steps - step) * seconds / max(1, step - run.done_steps)
+    return f"{duration_text(left)} left"

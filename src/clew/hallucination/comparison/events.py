@@ -1,0 +1,67 @@
+"""What a comparison reports, besides what the engine does of a network in training."""
+
+import logging
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from clew.progress import Event
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreStarted(Event):
+    """Methods are about to be fitted on the `number`-th of `count` stores, from 1."""
+
+    name: str
+    number: int
+    count: int
+
+    def __str__(self) -> str:
+        return f"trained on {self.name} ({self.number} of {self.count})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodStarted(Event):
+    """The `number`-th of `count` methods, from 1, is about to be fitted."""
+
+    title: str
+    number: int
+    count: int
+
+    def __str__(self) -> str:
+        return f"method {self.number} of {self.count}: {self.title}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedStarted(Event):
+    """The method's `number`-th of `count` seeds, from 1."""
+
+    number: int
+    count: int
+
+    def __str__(self) -> str:
+        return f"seed {self.number} of {self.count}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodEnded(Event):
+    """`row` is its row of results.json; `is_new` is false for one that was there already."""
+
+    row: dict[str, Any]
+    seconds: float
+    is_new: bool
+
+    def __str__(self) -> str:
+        done = f"in {self.seconds:.1f} s" if self.is_new else "there already"
+        return f"{self.row['method']}: validation AUROC {self.row['val_auroc']:.3f}, {done}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodExcluded(Event):
+    """It lacks its data, or broke."""
+
+    level: ClassVar[int] = logging.WARNING
+    title: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.title} is excluded: {self.reason}"

@@ -1,0 +1,30 @@
+"""What a run of several networks reports, besides what the engine does of each one."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from clew.progress import Event
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkStarted(Event):
+    """The `number`-th of `count` networks, from 1, is about to be planned and trained."""
+
+    title: str
+    number: int
+    count: int
+
+    def __str__(self) -> str:
+        return f"network {self.number} of {self.count}: {self.title}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkEnded(Event):
+    """`run` is its entry of results.json; `is_new` is false for one that was there already."""
+
+    run: dict[str, Any]
+    is_new: bool
+
+    def __str__(self) -> str:
+        done = "trained" if self.is_new else "trained already"
+        return f"{self.run['model']}: {done}, test AUROC {self.run['test_auroc']}"

@@ -1,0 +1,190 @@
+"""Every event is shown at a terminal, in a log, and by the library's own logger."""
+
+import io
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+import clew
+from clew.cli.renderer import Renderer
+from clew.engine import (
+    EpochEnded,
+    PlanRequest,
+    TrainingEnded,
+    TrainingProgress,
+    TrainingStarted,
+    plan_hardware,
+)
+from clew.hallucination.comparison.events import (
+    MethodEnded,
+    MethodExcluded,
+    MethodStarted,
+    SeedStarted,
+    StoreStarted,
+)
+from clew.hallucination.detectors.training import NetworkEnded, NetworkStarted
+from clew.patterns.training import Measuring, Prepared
+from clew.patterns.training.events import Decision
+from clew.progress import (
+    Event,
+    Note,
+    WorkAdvanced,
+    WorkEnded,
+    WorkKept,
+    WorkStarted,
+    log_event,
+    report_work,
+)
+
+COUNTED = {"number": 2, "count": 3}
+ROW = {
+    "epoch": 1,
+    "step": 5,
+    "train_loss": 0.5,
+    "val_loss": 0.6,
+    "val_auroc": 0.75,
+    "val_accuracy": 0.8,
+    "samples_per_second": 123.0,
+    "data_wait_share": 0.1,
+    "memory_bytes": 10**9,
+}
+PLAN = plan_hardware(PlanRequest(device="cpu"))
+TRAINING = (
+    TrainingStarted(plan=PLAN, epochs=2, steps=10, done_steps=3),
+    TrainingProgress(
+        epoch=1, step=4, samples_per_second=9.0, data_wait_share=0.0, memory_bytes=10**8, loss=None
+    ),
+    EpochEnded(row=ROW),
+    TrainingEnded(),
+)
+WORK = (
+    WorkStarted(noun="traces", planned=90, done=20, estimate="70 traces to make", waiting="soon"),
+    WorkKept(noun="traces", count=5),
+    WorkAdvanced(count=65, written_bytes=10**6, tokens=700),
+    WorkEnded(),
+)
+NETWORKS = (
+    NetworkStarted(title="LSTM", **COUNTED),
+    *TRAINING,
+    NetworkEnded(
+        run={"model": "lstm", "test_auroc": 0.9, "best_epoch": 1, "epochs_run": 2}, is_new=True
+    ),
+)
+COMPARISON = (
+    StoreStarted(name="facts", **COUNTED),
+    MethodStarted(title="GVAE", **COUNTED),
+    SeedStarted(**COUNTED),
+    *TRAINING,
+    MethodEnded(
+        row={"method": "gvae", "val_auroc": 0.8, "test_auroc": 0.7, "test_auroc_ci": (0.6, 0.8)},
+        seconds=2.0,
+        is_new=True,
+    ),
+    MethodStarted(title="SAPLMA", **COUNTED),
+    MethodExcluded(title="SAPLMA", reason="it needs `samples=5`"),
+)
+ANY = Decision(value=16, reason="as asked for with `epochs`")
+PHOTOS = (
+    Prepared(
+        folder=Path("photos"),
+        classes={"cats": 3, "dogs": 4},
+        splits={"train": 5, "validation": 1, "test": 1},
+        left_out={"empty": 1},
+        other_files=2,
+        left_out_file=Path("left_out.csv"),
+        image_size=ANY,
+        place=Decision(value="ram", reason="they fit"),
+        flip=ANY,
+        epochs=ANY,
+        network=Decision(value="tiny", reason="for few photos"),
+        started_from=Path("before"),
+        new_classes=("dogs",),
+    ),
+    *TRAINING,
+    Measuring(),
+)
+STORIES = {
+    "notes": (Note("give `batch_size=8`"),),
+    "work": WORK,
+    "networks": NETWORKS,
+    "comparison": COMPARISON,
+    "photos": PHOTOS,
+}
+
+
+def show(events: tuple[Event, ...], **options: Any) -> str:
+    shown = io.StringIO()
+    with Renderer(Console(file=shown, width=200, highlight=False, **options)) as reporter:
+        for event in events:
+            reporter(event)
+    return shown.getvalue()
+
+
+def test_every_event_of_the_package_is_among_these() -> None:
+    texts = (path.read_text(encoding="utf-8") for path in Path(clew.__file__).parent.rglob("*.py"))
+    defined = {name for text in texts for name in re.findall(r"^class (\w+)\(Event\)", text, re.M)}
+    assert defined == {type(event).__name__ for story in STORIES.values() for event in story}
+    assert all(hasattr(Renderer, f"show_{name}") for name in defined)
+
+
+@pytest.mark.parametrize("story", STORIES)
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_every_event_is_shown(
+    story: str, is_terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clew.cli.progress._LOG_EVERY_SECONDS", 0)
+    out = show(STORIES[story], force_terminal=is_terminal)
+    assert out and "`" not in out
+    told = {
+        "notes": ["give --batch-size 8"],
+        "work": ["20 of 90 traces are there already", "70 traces to make", "5 traces that an earl"],
+        "networks": ["LSTM (2 of 3)", "going on after step 3 of 10", "best epoch 1 of 2"],
+        "comparison": ["trained on facts (2 of 3)", "2/3 GVAE: validation AUROC 0.800, test 0.700"],
+        "photos": ["7 in 2 classes: cats (3), dogs (4)", "as asked for with --epochs", "plan.json"],
+    }
+    assert not [text for text in told[story] if text not in out]
+
+
+def test_a_log_has_figures_of_work_and_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clew.cli.progress._LOG_EVERY_SECONDS", 0)
+    assert "90/90 traces, " in show(WORK)
+    assert "epoch 1/2, loss 0.500, validation loss 0.600, AUROC 0.750, 123 samples/s" in show(
+        NETWORKS
+    )
+    assert "epoch 1/2, loss 0.500, validation loss 0.600, accuracy 0.800, 123 photos/s" in show(
+        PHOTOS
+    )
+    assert "2/3 GVAE, seed 2 of 3: 2 epochs on cpu, going on after step 3" in show(COMPARISON)
+    assert "2/3 SAPLMA: left out: it needs --samples 5" in show(COMPARISON)
+
+
+def test_what_moves_is_gone_when_the_work_breaks_off() -> None:
+    """A second bar could not be drawn otherwise."""
+    console = Console(file=io.StringIO(), force_terminal=True)
+    for start in (WORK[0], NETWORKS[0], TRAINING[0], COMPARISON[1], Measuring()):
+        with pytest.raises(KeyboardInterrupt), Renderer(console) as reporter:
+            reporter(start)
+            raise KeyboardInterrupt
+    with console.status("drawn"):
+        pass
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_every_event_is_logged(story: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, logger="clew"):
+        for event in STORIES[story]:
+            log_event(event)
+    lines = [record.getMessage() for record in caplog.records if record.name == "clew"]
+    assert lines == [str(event) for event in STORIES[story]] and all(lines)
+
+
+def test_the_end_of_work_is_always_reported() -> None:
+    events: list[Event] = []
+    started = WorkStarted(noun="photos", planned=2)
+    with pytest.raises(KeyError), report_work(events.append, started):
+        raise KeyError
+    assert events == [started, WorkEnded()]

@@ -215,7 +215,7 @@ def measure_probes(folder):
 
 
 def measure_layers(folder, way, *layers):
-    from clew.hallucination.detectors.probes.linear import fit_layers
+    from clew.hallucination.detectors.probes.states import fit_layers
     from clew.hallucination.samples.reading.answers import AnswerFeatures
 
     data = AnswerFeatures(folder)

@@ -2,11 +2,11 @@
 
 from clew.hallucination.samples.reading.answers import AnswerFeatures
 from clew.hallucination.samples.reading.graphs import GraphSample, collate
-from clew.hallucination.samples.reading.grids import PreprocessedGridsMapDataset
-from clew.hallucination.samples.reading.heads import PreprocessedHeadsMapDataset
 from clew.hallucination.samples.reading.preprocessed import (
     PreprocessedGNNDataset,
     PreprocessedGNNMapDataset,
+    PreprocessedGridsMapDataset,
+    PreprocessedHeadsMapDataset,
     PreprocessedLSTMDataset,
     PreprocessedLSTMMapDataset,
 )

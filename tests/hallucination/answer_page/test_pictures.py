@@ -13,8 +13,8 @@ from PIL import Image
 from clew.errors import InputError
 from clew.hallucination.answer_page.figure import render_png
 from clew.hallucination.answer_page.graph import build_graph
-from clew.hallucination.answer_page.kinds import Judged
 from clew.hallucination.answer_page.page import render_page
+from clew.hallucination.answer_page.store import Judged
 from clew.hallucination.legacy.convert import convert_folder
 from tests.hallucination.answer_page.making import make_picture, write_scores
 from tests.hallucination.legacy.old_files import write_traces

@@ -45,7 +45,7 @@ def test_without_a_tokenizer_there_are_numbers_and_a_note(model: str) -> None:
 def test_a_damaged_tokenizer_is_as_good_as_none(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{cut", encoding="utf-8")
     assert read_token_texts([7], None, str(tmp_path), None)[0] == ["#7"]
-    with pytest.raises(InputError, match="cannot be loaded: give a folder with tokenizer.json"):
+    with pytest.raises(InputError, match="cannot be loaded. Give a folder with tokenizer.json"):
         read_token_texts([7], None, None, str(tmp_path))
 
 

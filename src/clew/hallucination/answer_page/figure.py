@@ -9,16 +9,20 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from clew.hallucination.answer_page.cards import accepted_text, describe_source
-from clew.hallucination.answer_page.drawing import INK, QUIET, colour_of, drawable, wrap
 from clew.hallucination.answer_page.panels import (
     COLUMN_WIDTH,
+    INK,
+    QUIET,
     arcs_height,
+    colour_of,
     draw_arcs,
     draw_heads,
     draw_paths,
     draw_places,
     draw_sureness,
+    drawable,
     sureness_height,
+    wrap,
 )
 from clew.hallucination.answer_page.picture import Picture
 

@@ -15,7 +15,7 @@ _MAX_EDGES = 1500
 
 
 @dataclass(frozen=True, kw_only=True)
-class Edges:
+class DrawnEdges:
     """Edges of one layer between rows of the picture; `target` looked at `source`."""
 
     source: Int[np.ndarray, " edges"]
@@ -24,7 +24,7 @@ class Edges:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shares:
+class AttentionShares:
     """Where the attention of the answer's tokens goes in one layer; adds up to 1."""
 
     first: float  # the first token, where heads rest that have nothing to look at
@@ -46,7 +46,7 @@ class AttentionGraph:
     def tokens(self) -> int:
         return self.weights.shape[1]
 
-    def edges(self, layer: int, rows: "Rows") -> Edges:
+    def edges(self, layer: int, rows: "Rows") -> DrawnEdges:
         """The edges of a layer between rows, strongest first; none from a token to itself."""
         target = np.broadcast_to(np.arange(self.tokens)[:, None], self.sources[layer].shape)
         source, weight = self.sources[layer].astype(np.int64), self.weights[layer]
@@ -55,7 +55,7 @@ class AttentionGraph:
         weight = weight / np.bincount(rows.of_token)[rows.of_token][:, None]
         return _merge(rows.of_token[source[kept]], rows.of_token[target[kept]], weight[kept])
 
-    def shares(self, layer: int) -> Shares:
+    def shares(self, layer: int) -> AttentionShares:
         """Means over the answer's tokens, or over all where there is no answer."""
         start = self.prompt_length if self.prompt_length < self.tokens else 0
         source, weight = self.sources[layer, start:].astype(np.int64), self.weights[layer, start:]
@@ -66,7 +66,7 @@ class AttentionGraph:
         count = max(1, len(weight))
         parts = [float((weight * part).sum()) / count for part in (first, prompt, answer, itself)]
         unstored = max(0.0, 1.0 - sum(parts))
-        return Shares(
+        return AttentionShares(
             first=parts[0], prompt=parts[1], answer=parts[2], itself=parts[3], unstored=unstored
         )
 
@@ -113,10 +113,10 @@ def _hide_middle(hidden: np.ndarray, room: int) -> None:
         hidden[head : len(hidden) - max(1, room - head - 1)] = True
 
 
-def _merge(source: np.ndarray, target: np.ndarray, weight: np.ndarray) -> Edges:
+def _merge(source: np.ndarray, target: np.ndarray, weight: np.ndarray) -> DrawnEdges:
     """Edges between the same rows become one; the faintest are dropped."""
     pairs, place = np.unique(np.stack([source, target]), axis=1, return_inverse=True)
     total = np.bincount(place.reshape(-1), weight, minlength=pairs.shape[1]).astype(np.float32)
     kept = (pairs[0] != pairs[1]) & (total >= _FAINTEST)
     order = np.flatnonzero(kept)[np.argsort(-total[kept], kind="stable")][:_MAX_EDGES]
-    return Edges(source=pairs[0, order], target=pairs[1, order], weight=total[order])
+    return DrawnEdges(source=pairs[0, order], target=pairs[1, order], weight=total[order])

@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from clew.hallucination.answer_page.answer import ShownAnswer
 from clew.hallucination.answer_page.cards import kind_class
-from clew.hallucination.answer_page.picture import Picture
+from clew.hallucination.answer_page.picture import Picture, ShownAnswer
 from clew.pages.markup import Html, tag
 
 _WIDTH, _LEFT, _TOP = 540, 40, 6

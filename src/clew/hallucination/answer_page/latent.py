@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool, Float32
+from jaxtyping import Bool
 
-from clew.hallucination.answer_page.answer import unit_length
-from clew.hallucination.answer_page.kinds import Judged, Kind
+from clew.hallucination.answer_page.picture import Band, Latent, MeanPath, unit_length
+from clew.hallucination.answer_page.store import Judged, Kind, iter_shards
 from clew.hallucination.traces import TraceBatchLoader
 
 MAX_ANSWERS = 500
@@ -17,40 +17,6 @@ _FIT_BYTES = 64 << 20
 # Of states scaled to variance 1; chosen once, on answers of the embedded model.
 _RIDGE = 0.1
 _LEAST_OF_A_KIND = 6
-
-
-@dataclass(frozen=True, kw_only=True)
-class MeanPath:
-    """Where answers of a kind (None: all) lie in the plane: mean and standard deviation."""
-
-    kind: Kind | None
-    answers: int
-    centre: Float32[np.ndarray, "layers 2"]
-    spread: Float32[np.ndarray, "layers 2"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Band:
-    """Quartiles of a kind's place between right (-1) and made up (+1), layer by layer."""
-
-    kind: Kind
-    answers: int
-    quartiles: Float32[np.ndarray, "3 layers"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Latent:
-    """Everything that the panels of the latent space draw besides the answers themselves."""
-
-    paths: tuple[Float32[np.ndarray, "layers 2"] | None, ...]  # of the shown answers
-    means: tuple[MeanPath, ...]
-    explained: tuple[float, float]
-    fitted_on: int
-    left_out: int
-    places: tuple[Float32[np.ndarray, " layers"] | None, ...]  # of the shown answers
-    bands: tuple[Band, ...]
-    lookback_mean: Float32[np.ndarray, "layers heads"] | None
-    lookback_deviation: Float32[np.ndarray, "layers heads"] | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,8 +101,6 @@ def _choose(
 
 
 def _all_numbers(loader: TraceBatchLoader) -> list[int]:
-    from clew.hallucination.answer_page.store import iter_shards
-
     shards = iter_shards(loader)
     return [i for shard in shards for i in shard.read_column("global_example_id").to_pylist()]
 

@@ -4,8 +4,13 @@ import json
 from importlib.resources import files
 from typing import Any
 
-from clew.hallucination.answer_page.arcs import PAGE_ROWS, draw_arcs, graph_data
-from clew.hallucination.answer_page.cards import draw_card, draw_sureness
+from clew.hallucination.answer_page.cards import (
+    PAGE_ROWS,
+    draw_arcs,
+    draw_card,
+    draw_sureness,
+    graph_data,
+)
 from clew.hallucination.answer_page.heads import draw_heads
 from clew.hallucination.answer_page.picture import Picture
 from clew.hallucination.answer_page.plots import draw_paths, draw_places

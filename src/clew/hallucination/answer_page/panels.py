@@ -1,33 +1,33 @@
-"""The panels of the PNG, each drawn into axes of its own."""
+"""The panels of the PNG, each drawn into axes of its own, and texts that the font can draw."""
 
+import functools
+import textwrap
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from matplotlib import font_manager
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.patches import Ellipse, PathPatch, Rectangle
 from matplotlib.path import Path as Curve
 
-from clew.hallucination.answer_page.answer import ShownAnswer
-from clew.hallucination.answer_page.arcs import first_answer_row, row_text
-from clew.hallucination.answer_page.cards import describe_sureness, percent_text
-from clew.hallucination.answer_page.drawing import (
-    FAINT,
-    INK,
-    PROMPT,
-    QUIET,
-    colour_of,
-    colour_of_kind,
-    drawable,
+from clew.hallucination.answer_page.cards import (
+    describe_sureness,
+    first_answer_row,
+    percent_text,
+    row_text,
 )
 from clew.hallucination.answer_page.graph import fold_rows
 from clew.hallucination.answer_page.heads import MOST_DEVIATIONS, deviations
-from clew.hallucination.answer_page.latent import Latent
-from clew.hallucination.answer_page.picture import Picture
+from clew.hallucination.answer_page.picture import Latent, Picture, ShownAnswer
 from clew.hallucination.answer_page.plots import is_labelled
 from clew.hallucination.answer_page.tokens import shorten, visible_text
 
+INK, QUIET, FAINT, PROMPT = "#1f2a33", "#66727c", "#dde2e6", "#9aa5ae"
+_COLOURS = {"right": "#2a6f97", "made up": "#c8553d", None: "#5b6770"}
+_MISSING = "\u25af"
+_MOST_WRAPPED = 8
 _ROWS, _ROW_HEIGHT = 120, 0.152
 _LINE_HEIGHT, _MOST_LINES = 0.5, 12
 _LETTER, _LEAST, _LONGEST = 0.074, 0.36, 24  # inches; letters
@@ -36,6 +36,36 @@ _TITLE = 84  # letters that it has room for
 _DEEP = LinearSegmentedColormap.from_list("depth", ["#ffffff", "#2d3e4a"])
 _UNLIKE = LinearSegmentedColormap.from_list("unlike", ["#2b8a6f", "#ffffff", "#6a4c93"])
 _DOUBT = LinearSegmentedColormap.from_list("doubt", ["#e8c468", "#ffffff"])
+
+
+def colour_of(answer: ShownAnswer) -> str:
+    return colour_of_kind(answer.kind)
+
+
+def colour_of_kind(kind: str | None) -> str:
+    return _COLOURS[kind]
+
+
+def drawable(text: str) -> str:
+    """What the font lacks becomes a box; matplotlib would draw one too, with a warning each."""
+    known = _known_letters()
+    return "".join(
+        letter if letter == "\n" or ord(letter) in known else _MISSING for letter in text
+    )
+
+
+def wrap(text: str, width: int) -> str:
+    """Lines of at most `width` letters; what goes on for very long is cut."""
+    lines = textwrap.wrap(text, width) or [""]
+    if len(lines) > _MOST_WRAPPED:
+        lines = [*lines[:_MOST_WRAPPED], "..."]
+    return "\n".join(lines)
+
+
+@functools.cache
+def _known_letters() -> frozenset[int]:
+    font = font_manager.get_font(font_manager.findfont(font_manager.FontProperties()))
+    return frozenset(font.get_charmap())
 
 
 @dataclass(frozen=True, kw_only=True)

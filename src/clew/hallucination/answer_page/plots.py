@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from clew.hallucination.answer_page.cards import kind_class
-from clew.hallucination.answer_page.latent import Band, Latent, MeanPath
-from clew.hallucination.answer_page.picture import Picture
+from clew.hallucination.answer_page.picture import Band, Latent, MeanPath, Picture
 from clew.pages.markup import Html, tag
 
 _WIDTH, _HEIGHT = 540, 400

@@ -5,11 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clew.errors import InputError
-from clew.hallucination.answer_page.answer import ShownAnswer, read_answer
-from clew.hallucination.answer_page.kinds import Judged, judge_answers
 from clew.hallucination.answer_page.latent import describe_latent
-from clew.hallucination.answer_page.picture import Picture
-from clew.hallucination.answer_page.store import find_answer, open_traces
+from clew.hallucination.answer_page.picture import Picture, ShownAnswer, read_answer
+from clew.hallucination.answer_page.store import Judged, find_answer, judge_answers, open_traces
 from clew.hallucination.answer_page.tokens import read_token_texts
 from clew.hallucination.traces import Trace, TraceBatchLoader
 from clew.storage.writing import replace_file

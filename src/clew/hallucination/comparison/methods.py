@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from clew.errors import InputError
-from clew.hallucination.detectors.kinds import FORMS
 from clew.hallucination.detectors.probes import PROBES, Method
-from clew.hallucination.detectors.registry import NETWORKS, NetworkKind
+from clew.hallucination.detectors.registry import FORMS, NETWORKS, NetworkKind
 from clew.hallucination.samples.reading.answers import AnswerFeatures
 
 _FAMILIES = ("baseline", "no training", "probe", "network")

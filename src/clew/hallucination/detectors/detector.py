@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from clew.engine.checkpoint import read_weights
 from clew.errors import InputError, StoreError
-from clew.hallucination.detectors.kinds import FORMS
-from clew.hallucination.detectors.registry import NETWORKS
+from clew.hallucination.detectors.registry import FORMS, NETWORKS
 
 # The network's place inside the engine's Classifier.
 _PREFIX = "network."

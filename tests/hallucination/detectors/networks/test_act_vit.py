@@ -5,8 +5,12 @@ import torch
 import torch.nn.functional as F
 
 from clew.errors import InputError
-from clew.hallucination.detectors.networks.act_vit import ActViTConfig, PatchEmbedding
-from clew.hallucination.detectors.networks.grids import pad_grids, pool_grids
+from clew.hallucination.detectors.networks.act_vit import (
+    ActViTConfig,
+    PatchEmbedding,
+    pad_grids,
+    pool_grids,
+)
 from tests.hallucination.detectors.networks.making import FEATURES, make_grids, make_network
 
 SIZE = (8, 100)

@@ -10,7 +10,7 @@ from torch_geometric.nn import GINEConv
 
 from clew.hallucination.detectors.networks.gnn_lstm import GraphReadout
 from clew.hallucination.detectors.networks.graphs import AttentionGraphs, pad_graphs
-from clew.hallucination.detectors.networks.states import scale
+from clew.hallucination.detectors.networks.lstm import scale
 from tests.hallucination.detectors.networks.making import (
     FEATURES,
     logits_of,

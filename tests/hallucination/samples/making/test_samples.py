@@ -136,8 +136,8 @@ def test_record_batches_are_regrouped(
 ) -> None:
     """However the traces lay in their record batches, samples lie in batches of a good size."""
     store = rewrite_rows(compact_store, tmp_path / "traces", 70)
-    monkeypatch.setattr("clew.hallucination.samples.making.shard.RECORD_BATCH_BYTES", 20_000)
-    monkeypatch.setattr("clew.hallucination.samples.making.shard._REMAP_BYTES", 10_000)
+    monkeypatch.setattr("clew.hallucination.samples.making.jobs.RECORD_BATCH_BYTES", 20_000)
+    monkeypatch.setattr("clew.hallucination.samples.making.jobs._REMAP_BYTES", 10_000)
     preprocess_store(tiny_preprocess(store, scores_file, tmp_path / "out"))
     reader = ShardReader(tmp_path / "out" / kind / "batch_0000.arrow")
     sizes = [reader.record_batch(index).num_rows for index in range(reader.num_record_batches)]

@@ -55,7 +55,7 @@ def test_one_layer_is_read_by_itself(told: Path) -> None:
 
 def test_large_reads_come_in_pieces(told: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = AnswerFeatures(told).read("state_mean", "train")
-    monkeypatch.setattr("clew.hallucination.samples.reading.fields._READ_BYTES", 100)
+    monkeypatch.setattr("clew.hallucination.samples.reading.answers._READ_BYTES", 100)
     np.testing.assert_array_equal(AnswerFeatures(told).read("state_mean", "train"), whole)
 
 

@@ -10,9 +10,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from clew.hallucination.detectors.networks.graphs import AttentionGraphs, Neighbours, pad_graphs
+from clew.hallucination.detectors.networks.lstm import LayerLSTM, StateProjection, scale
 from clew.hallucination.detectors.networks.messages import EdgeMessages
-from clew.hallucination.detectors.networks.recurrent import LayerLSTM
-from clew.hallucination.detectors.networks.states import StateProjection, scale
 from clew.settings import check_fraction, check_positive
 
 

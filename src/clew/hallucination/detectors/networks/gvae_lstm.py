@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from clew.hallucination.detectors.networks.gnn_lstm import GNNLSTMConfig, GraphReadout, Readout
 from clew.hallucination.detectors.networks.graphs import AttentionGraphs, pad_graphs
-from clew.hallucination.detectors.networks.recurrent import LayerLSTM
-from clew.hallucination.detectors.networks.states import StateProjection
+from clew.hallucination.detectors.networks.lstm import LayerLSTM, StateProjection
 from clew.settings import check_positive, check_weight
 
 _LOG_VARIANCE_LIMIT = 8.0

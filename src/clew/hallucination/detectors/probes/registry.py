@@ -1,5 +1,12 @@
 """The methods that are fitted without the engine, by name. A new one: its function, and a line."""
 
+from clew.hallucination.detectors.probes.baselines import (
+    learn_category,
+    learn_length,
+    learn_mean_entropy,
+    learn_min_probability,
+    learn_perplexity,
+)
 from clew.hallucination.detectors.probes.fusion import SIGNALS, learn_fusion
 from clew.hallucination.detectors.probes.heads import (
     DIAGONAL,
@@ -7,9 +14,7 @@ from clew.hallucination.detectors.probes.heads import (
     learn_attention_score,
     learn_lookback,
 )
-from clew.hallucination.detectors.probes.linear import STATES, learn_best_layer, learn_middle_layer
 from clew.hallucination.detectors.probes.method import Method, Probe
-from clew.hallucination.detectors.probes.saplma import learn_saplma
 from clew.hallucination.detectors.probes.semantic import learn_semantic_entropy
 from clew.hallucination.detectors.probes.spectra import (
     LOG_DIAGONAL,
@@ -18,11 +23,11 @@ from clew.hallucination.detectors.probes.spectra import (
     learn_attn_logdet,
     learn_lapeigvals,
 )
-from clew.hallucination.detectors.probes.surface import learn_category, learn_length
-from clew.hallucination.detectors.probes.tokens import (
-    learn_mean_entropy,
-    learn_min_probability,
-    learn_perplexity,
+from clew.hallucination.detectors.probes.states import (
+    STATES,
+    learn_best_layer,
+    learn_middle_layer,
+    learn_saplma,
 )
 
 _METHODS = (

@@ -11,7 +11,7 @@ import torch
 
 from clew.engine import LoadSettings, OpenBatches
 from clew.errors import InputError
-from clew.hallucination.detectors.kinds import SampleKind
+from clew.hallucination.detectors.registry import SampleKind
 from clew.hallucination.detectors.training.sources import DataSource
 from clew.hallucination.samples.reading.resident import ResidentSamples
 from clew.loading.buffers import BufferPool

@@ -13,13 +13,18 @@ from typing import Protocol
 
 from clew.engine.together import first_does
 from clew.errors import InputError, StoreError
-from clew.hallucination.detectors.kinds import FORMS, STORES, SampleKind
-from clew.hallucination.detectors.registry import NetworkKind, run_setting
+from clew.hallucination.detectors.registry import (
+    FORMS,
+    STORES,
+    NetworkKind,
+    SampleKind,
+    run_setting,
+)
 from clew.hallucination.detectors.training.config import TrainRunConfig
-from clew.hallucination.samples.reading.grids import PreprocessedGrids
-from clew.hallucination.samples.reading.heads import PreprocessedHeads
 from clew.hallucination.samples.reading.preprocessed import (
     PreprocessedGraphs,
+    PreprocessedGrids,
+    PreprocessedHeads,
     PreprocessedSequences,
 )
 from clew.hallucination.samples.reading.raw import (

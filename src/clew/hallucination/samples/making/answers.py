@@ -7,8 +7,8 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Float, Float16, Int
 
+from clew.hallucination.samples.making.config import Lengths, SampleShape
 from clew.hallucination.samples.making.flat import as_fixed, fixed_type, split_rows
-from clew.hallucination.samples.making.shape import Lengths, SampleShape
 from clew.hallucination.traces.schema import ANSWER, ANSWER_HIDDEN, shaped
 
 # The largest values of the Laplacian's diagonal that are kept of a head: no probe asks for more.

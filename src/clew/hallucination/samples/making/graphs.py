@@ -1,7 +1,8 @@
-"""Attention as graphs: from the stored edges of every token to flat arrays of whole samples.
+"""Attention as graphs: one per layer from the stored edges, or one over all heads from full maps.
 
-Nodes are the tokens of all layers, one layer after the other; an edge leads from the token that
-is looked at (source) to the token that looks (target), both counted in the whole sample.
+Per layer, nodes are the tokens of all layers, one layer after the other; over all heads, nodes are
+the tokens. An edge leads from the token that is looked at (source) to the token that looks
+(target), both counted in the whole sample.
 """
 
 from dataclasses import dataclass
@@ -10,7 +11,16 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Bool, Float16, Int, Int32, UInt16
 
+from clew.hallucination.samples.making.config import MAPS, Lengths, SampleShape
+from clew.hallucination.samples.making.flat import as_ragged
+from clew.hallucination.traces.schema import TOKENS, shaped
 from clew.storage import read_value
+
+# An edge is kept when some head looks at least so much.
+HEAD_THRESHOLD = 0.05
+_MARKS = 2  # whether the source is of the prompt, whether it is of the answer
+# Weights are never negative: their bits, as integers, are ordered as they are.
+_SIGN = np.uint16(0x8000)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,3 +139,81 @@ def _count_by_layer(
     layer = np.arange(nodes.layers + 1)
     borders = nodes.offsets[:-1, None] + layer * nodes.tokens[:, None]
     return np.diff(total[borders], axis=1).astype(np.int32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadsGraph:
+    """The graph of one sample."""
+
+    nodes: Float16[np.ndarray, "tokens heads"]
+    source: Int32[np.ndarray, " edges"]
+    target: Int32[np.ndarray, " edges"]
+    attr: Float16[np.ndarray, "edges heads_and_marks"]
+
+
+def head_fields(shape: SampleShape) -> list[pa.Field]:
+    width = _width(shape)
+    attr = pa.list_(pa.list_(pa.float16(), width + _MARKS))
+    return [
+        shaped("nodes", pa.list_(pa.list_(pa.float16(), width)), TOKENS, width),
+        pa.field("answer_start", pa.int32()),
+        shaped("edge_source", pa.list_(pa.int32()), "edges"),
+        shaped("edge_target", pa.list_(pa.int32()), "edges"),
+        shaped("edge_attr", attr, "edges", width + _MARKS),
+    ]
+
+
+def head_columns(
+    batch: pa.RecordBatch, shape: SampleShape, lengths: Lengths
+) -> dict[str, pa.Array]:
+    """The columns of heads/ from usable traces."""
+    column, prompts = batch.column(MAPS), lengths.prompt.tolist()
+    graphs = [
+        build_heads_graph(read_value(column, row).reshape(_width(shape), tokens, tokens), prompt)
+        for row, (tokens, prompt) in enumerate(zip(lengths.tokens.tolist(), prompts, strict=True))
+    ]
+    edges = np.array([len(graph.source) for graph in graphs], np.int64)
+    return {
+        "nodes": as_ragged(np.concatenate([graph.nodes for graph in graphs]), lengths.tokens),
+        "answer_start": pa.array(lengths.prompt, pa.int32()),
+        "edge_source": as_ragged(np.concatenate([graph.source for graph in graphs]), edges),
+        "edge_target": as_ragged(np.concatenate([graph.target for graph in graphs]), edges),
+        "edge_attr": as_ragged(np.concatenate([graph.attr for graph in graphs]), edges),
+    }
+
+
+def build_heads_graph(maps: Float16[np.ndarray, "heads tokens tokens"], prompt: int) -> HeadsGraph:
+    """Edges between two tokens of the prompt are left out, so only the answer's tokens look."""
+    heads, tokens, _ = maps.shape
+    looking = maps[:, prompt:]
+    strongest = (looking.view(np.uint16) & ~_SIGN).max(axis=0, initial=0)
+    kept = np.tril(strongest >= _smallest_kept(), prompt - 1)
+    places = np.flatnonzero(kept)
+    target, source = np.divmod(places.astype(np.int32), np.int32(max(1, tokens)))
+    marks = np.stack([source < prompt, source >= prompt], axis=1)
+    weights = looking.reshape(heads, -1)[:, places].T
+    return HeadsGraph(
+        nodes=np.ascontiguousarray(maps.diagonal(axis1=1, axis2=2).T),
+        source=source,
+        target=target + np.int32(prompt),
+        attr=np.concatenate([weights, marks.astype(np.float16)], axis=1),
+    )
+
+
+def head_bytes(shape: SampleShape, lengths: Lengths) -> Int[np.ndarray, " rows"]:
+    """The most bytes that the graphs take: every token of an answer may look at all before it."""
+    width, tokens, answer = _width(shape), lengths.tokens, lengths.answer
+    edges = answer * lengths.prompt + answer * (answer - 1) // 2
+    return 2 * width * tokens + edges * (2 * (width + _MARKS) + 8) + 80
+
+
+def _width(shape: SampleShape) -> int:
+    return shape.source.layers * (shape.source.heads or 0)
+
+
+def _smallest_kept() -> np.uint16:
+    """The bits of the smallest float16 that is not below the threshold."""
+    nearest = np.float16(HEAD_THRESHOLD)
+    if float(nearest) < HEAD_THRESHOLD:
+        nearest = np.nextafter(nearest, np.float16(1))
+    return nearest.view(np.uint16)

@@ -12,19 +12,23 @@ from jaxtyping import Int
 from clew.errors import InputError
 from clew.hallucination.labels import Scores, read_scores
 from clew.hallucination.samples.making.answers import answer_fields
-from clew.hallucination.samples.making.config import KINDS, Kind, PreprocessConfig
-from clew.hallucination.samples.making.heads import HEAD_THRESHOLD
+from clew.hallucination.samples.making.config import KINDS, Kind, PreprocessConfig, SampleShape
+from clew.hallucination.samples.making.graphs import HEAD_THRESHOLD
+from clew.hallucination.samples.making.jobs import (
+    ShardJob,
+    plan_jobs,
+    refuse_if_disk_too_small,
+    run_jobs,
+)
 from clew.hallucination.samples.making.labelled import (
     LabelledShard,
     describe_balance,
     label_shards,
+    previous_splits,
     refuse_changed_scores,
+    split_samples,
 )
-from clew.hallucination.samples.making.run import plan_jobs, refuse_if_disk_too_small, run_jobs
-from clew.hallucination.samples.making.shape import SampleShape
-from clew.hallucination.samples.making.shard import ShardJob
 from clew.hallucination.samples.making.source import NUMBERS, TraceSource
-from clew.hallucination.samples.making.splitting import previous_splits, split_samples
 from clew.hallucination.samples.making.store import SampleStore
 from clew.hallucination.samples.splits import (
     SPLITS_FILE,

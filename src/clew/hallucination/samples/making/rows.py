@@ -8,18 +8,19 @@ import pyarrow as pa
 from jaxtyping import Bool, Float32, Int
 
 from clew.hallucination.samples.making.answers import answer_bytes, answer_columns, answer_fields
-from clew.hallucination.samples.making.config import Kind
+from clew.hallucination.samples.making.config import ARRAY_COLUMNS, MAPS, Kind, Lengths, SampleShape
 from clew.hallucination.samples.making.flat import flat, lengths
 from clew.hallucination.samples.making.graphs import (
     Edges,
     Nodes,
     build_graphs,
     edges_from_attention,
+    head_bytes,
+    head_columns,
+    head_fields,
     leads_forward,
     strongest_edges,
 )
-from clew.hallucination.samples.making.heads import head_bytes, head_columns, head_fields
-from clew.hallucination.samples.making.shape import ARRAY_COLUMNS, MAPS, Lengths, SampleShape
 from clew.hallucination.samples.making.source import count_answer
 from clew.hallucination.traces.schema import id_fields, shaped
 from clew.storage.reader import is_list

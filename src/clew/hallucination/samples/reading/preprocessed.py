@@ -1,5 +1,5 @@
-"""The datasets of a folder that `clew preprocess` wrote: sequences and graphs, as streams and by
-place."""
+"""The datasets of a folder that `clew preprocess` wrote: sequences, graphs, heads and grids, as
+streams and by place."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,11 +9,35 @@ import numpy as np
 from clew.errors import StoreError
 from clew.hallucination.samples.reading.graphs import GRAPH_COLUMNS, GraphSamples
 from clew.hallucination.samples.reading.index import find_store, read_index
+from clew.hallucination.samples.reading.ragged import (
+    GRID_COLUMNS,
+    HEAD_COLUMNS,
+    GridSamples,
+    HeadsSamples,
+)
 from clew.hallucination.samples.reading.sequences import SequenceSamples
 from clew.loading.lazy import LazyDataset
 from clew.loading.order import Rank
 from clew.loading.reader import Access, SampleReader
+from clew.loading.samples import SampleIndex
 from clew.loading.stream import StreamDataset
+
+
+def _open_store(
+    folder: Path, kind: str, columns: tuple[str, ...], access: Access | None, max_open: int
+) -> tuple[SampleReader, SampleIndex]:
+    """The reader of one store of samples, and the index of all its splits."""
+    path = find_store(folder, kind)
+    whole = read_index(path, kind)
+    reader = SampleReader(
+        path,
+        columns,
+        ids=whole.example_ids,
+        questions=whole.question_ids,
+        access=access,
+        max_open=max_open,
+    )
+    return reader, whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,16 +48,7 @@ class PreprocessedSequences:
     split: str | None = None
 
     def open(self, *, access: Access | None, max_open: int) -> SequenceSamples:
-        path = find_store(self.folder, "sequences")
-        whole = read_index(path, "sequences")
-        reader = SampleReader(
-            path,
-            ("sequence",),
-            ids=whole.example_ids,
-            questions=whole.question_ids,
-            access=access,
-            max_open=max_open,
-        )
+        reader, whole = _open_store(self.folder, "sequences", ("sequence",), access, max_open)
         return SequenceSamples(reader, whole.select(self.split))
 
 
@@ -47,16 +62,7 @@ class PreprocessedGraphs:
     flat: bool = False
 
     def open(self, *, access: Access | None, max_open: int) -> GraphSamples:
-        path = find_store(self.folder, "graphs")
-        whole = read_index(path, "graphs")
-        reader = SampleReader(
-            path,
-            GRAPH_COLUMNS,
-            ids=whole.example_ids,
-            questions=whole.question_ids,
-            access=access,
-            max_open=max_open,
-        )
+        reader, whole = _open_store(self.folder, "graphs", GRAPH_COLUMNS, access, max_open)
         index, sequences = whole.select(self.split), None
         if self.with_sequence:
             beside = PreprocessedSequences(folder=self.folder, split=self.split)
@@ -67,6 +73,30 @@ class PreprocessedGraphs:
                     f"both again from the same traces, or leave with_sequence out."
                 )
         return GraphSamples(reader, index, sequences, flat=self.flat)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreprocessedHeads:
+    """The graphs over all heads of a split; None takes all splits."""
+
+    folder: Path
+    split: str | None = None
+
+    def open(self, *, access: Access | None, max_open: int) -> HeadsSamples:
+        reader, whole = _open_store(self.folder, "heads", HEAD_COLUMNS, access, max_open)
+        return HeadsSamples(reader, whole.select(self.split))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreprocessedGrids:
+    """The grids of a split; None takes all splits."""
+
+    folder: Path
+    split: str | None = None
+
+    def open(self, *, access: Access | None, max_open: int) -> GridSamples:
+        reader, whole = _open_store(self.folder, "graphs", GRID_COLUMNS, access, max_open)
+        return GridSamples(reader, whole.select(self.split))
 
 
 class PreprocessedLSTMDataset(StreamDataset):
@@ -155,4 +185,24 @@ class PreprocessedGNNMapDataset(LazyDataset):
         source = PreprocessedGraphs(
             folder=Path(preprocessed_dir), split=split, with_sequence=with_sequence, flat=flat
         )
+        super().__init__(source, max_cache_batches=max_cache_batches)
+
+
+class PreprocessedHeadsMapDataset(LazyDataset):
+    """Graphs over all layers and heads, by place; for clew's own loader."""
+
+    def __init__(
+        self, preprocessed_dir: str | Path, *, split: str | None = None, max_cache_batches: int = 2
+    ) -> None:
+        source = PreprocessedHeads(folder=Path(preprocessed_dir), split=split)
+        super().__init__(source, max_cache_batches=max_cache_batches)
+
+
+class PreprocessedGridsMapDataset(LazyDataset):
+    """Grids of reduced states, layers by tokens, by place; for clew's own loader."""
+
+    def __init__(
+        self, preprocessed_dir: str | Path, *, split: str | None = None, max_cache_batches: int = 2
+    ) -> None:
+        source = PreprocessedGrids(folder=Path(preprocessed_dir), split=split)
         super().__init__(source, max_cache_batches=max_cache_batches)

@@ -1,18 +1,17 @@
-"""Samples that lie on the GPU: read once, then every batch is gathered there.
+"""Samples that lie on the GPU: read once, laid end to end, and every batch is gathered there.
 
-A GPU trains small networks faster than memory can be copied to it; a data set of some gigabytes
+A GPU trains small networks faster than memory can be copied to it; a dataset of some gigabytes
 fits into its memory several times over.
 """
 
 from collections import defaultdict
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from clew.errors import InputError
-from clew.hallucination.samples.reading.gathered import gather_from
 from clew.hallucination.samples.reading.graphs import GraphSamples
 from clew.loading.buffers import BufferPool
 from clew.loading.lazy import LazyDataset
@@ -77,3 +76,119 @@ def _read_in(loader: Loader, device: torch.device) -> tuple[dict[str, Tensor], i
     if first_node > _MOST_NODES:
         raise InputError(f"{first_node:,} tokens are more than a device's copy can count.")
     return {name: torch.cat(pieces.pop(name)) for name in tuple(pieces)}, max_degree
+
+
+class Gathered(Protocol):
+    """All samples of one kind; gives the arrays of those chosen, as their files would."""
+
+    def gather(self, indices: Rows, chosen: Tensor) -> dict[str, Any]: ...
+
+
+class Stretches:
+    """Where the nodes, or the edges, of each sample begin. The counts are known on the host too: it
+    must know how large a batch is, and asking the device would make it wait."""
+
+    def __init__(self, counts: Tensor) -> None:
+        self.counts, self.starts = counts, counts.cumsum(0) - counts
+        self.on_host = counts.cpu().numpy()
+
+    def lay(self, indices: Rows, chosen: Tensor) -> tuple[Tensor, Tensor]:
+        """How far each chosen sample moves when they are laid end to end, for every one of its
+        values, and the places of these."""
+        counts = self.counts[chosen]
+        moves = counts.cumsum(0) - counts - self.starts[chosen]
+        total = int(self.on_host[indices].sum())
+        shift = moves.repeat_interleave(counts, output_size=total)
+        return moves, torch.arange(total, device=counts.device) - shift
+
+
+class _Edges:
+    """The edges of all samples, which count the nodes through."""
+
+    def __init__(self, arrays: dict[str, Tensor], counts: Tensor) -> None:
+        names = ("edge_source", "edge_target", "edge_attr")
+        self._arrays = {name: arrays[name] for name in names}
+        self._stretches = Stretches(counts)
+
+    def gather(self, indices: Rows, chosen: Tensor, moves: Tensor) -> dict[str, Tensor]:
+        """Those of the chosen samples, whose nodes have moved so far."""
+        _, places = self._stretches.lay(indices, chosen)
+        edges = {name: array.index_select(0, places) for name, array in self._arrays.items()}
+        counts = self._stretches.counts[chosen]
+        shift = moves.int().repeat_interleave(counts, output_size=len(places))
+        edges["edge_source"] += shift
+        edges["edge_target"] += shift
+        return edges
+
+
+class GatheredGraphs:
+    """The graphs of all samples as one, whose nodes and edges are counted through."""
+
+    def __init__(self, arrays: dict[str, Tensor], max_degree: int) -> None:
+        self._last_node, self._max_degree = arrays["last_node"], max_degree
+        ends = self._last_node[:, -1]
+        edge_ends = torch.searchsorted(arrays["edge_target"], ends.int(), right=True)
+        self._stretches = Stretches(_differences(ends + 1))
+        self._edges = _Edges(arrays, _differences(edge_ends))
+        self._nodes = arrays["nodes"]
+
+    def gather(self, indices: Rows, chosen: Tensor) -> dict[str, Any]:
+        moves, places = self._stretches.lay(indices, chosen)
+        return {
+            "nodes": self._nodes.index_select(0, places),
+            **self._edges.gather(indices, chosen, moves),
+            "last_node": self._last_node[chosen] + moves[:, None],
+            "max_degree": self._max_degree,
+        }
+
+
+class GatheredHeads:
+    """The graphs over all heads of all samples as one."""
+
+    def __init__(self, arrays: dict[str, Tensor]) -> None:
+        self._counts = {name: arrays[name] for name in ("node_counts", "edge_counts")}
+        self._stretches = Stretches(arrays["node_counts"])
+        self._edges = _Edges(arrays, arrays["edge_counts"])
+        self._nodes = {name: arrays[name] for name in ("nodes", "is_answer")}
+
+    def gather(self, indices: Rows, chosen: Tensor) -> dict[str, Any]:
+        moves, places = self._stretches.lay(indices, chosen)
+        counts = {name: array[chosen] for name, array in self._counts.items()}
+        samples = torch.arange(len(chosen), device=chosen.device)
+        return {
+            **{name: array.index_select(0, places) for name, array in self._nodes.items()},
+            "node_graph": samples.repeat_interleave(counts["node_counts"], output_size=len(places)),
+            **self._edges.gather(indices, chosen, moves),
+            **counts,
+        }
+
+
+class GatheredGrids:
+    """The grids of all samples end to end."""
+
+    def __init__(self, arrays: dict[str, Tensor]) -> None:
+        self._nodes, self._tokens = arrays["nodes"], arrays["node_counts"]
+        layers = len(self._nodes) // int(self._tokens.sum())
+        self._stretches = Stretches(self._tokens * layers)
+        self._layers = layers
+
+    def gather(self, indices: Rows, chosen: Tensor) -> dict[str, Any]:
+        _, places = self._stretches.lay(indices, chosen)
+        return {
+            "nodes": self._nodes.index_select(0, places),
+            "node_counts": self._tokens[chosen],
+            "max_tokens": int(self._stretches.on_host[indices].max()) // self._layers,
+        }
+
+
+def gather_from(arrays: dict[str, Tensor], max_degree: int) -> Gathered | None:
+    """By what a batch of the data set holds; None when it holds nothing that is ragged."""
+    if "last_node" in arrays:
+        return GatheredGraphs(arrays, max_degree)
+    if "edge_counts" in arrays:
+        return GatheredHeads(arrays)
+    return GatheredGrids(arrays) if "nodes" in arrays else None
+
+
+def _differences(ends: Tensor) -> Tensor:
+    return torch.diff(ends, prepend=ends.new_zeros(1))

@@ -1,7 +1,12 @@
 """Which sample belongs to training, validation or test: decided by question, for good."""
 
-from clew.hallucination.samples.splits.assign import assign_splits, group_questions
-from clew.hallucination.samples.splits.by_file import FileSplits, assign_splits_by_file, count_files
+from clew.hallucination.samples.splits.assign import (
+    FileSplits,
+    assign_splits,
+    assign_splits_by_file,
+    count_files,
+    group_questions,
+)
 from clew.hallucination.samples.splits.table import (
     SPLITS_FILE,
     Splits,

@@ -1,23 +1,22 @@
-"""Samples that are one graph over all layers and heads: tokens as nodes, attention as edges."""
+"""Samples of any length, laid end to end: one graph over all layers and heads (tokens as nodes,
+attention as edges), or a grid of reduced states, layers by tokens."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Int64
 
-from clew.hallucination.samples.reading.index import find_store, read_index
+from clew.errors import StoreError
 from clew.hallucination.samples.reading.sequences import describe
 from clew.loading.buffers import BufferPool
-from clew.loading.lazy import LazyDataset
-from clew.loading.reader import Access, Rows, SampleReader
+from clew.loading.reader import Rows, SampleReader
 from clew.loading.samples import SampleIndex
 
 HEAD_COLUMNS = ("nodes", "edge_source", "edge_target", "edge_attr", "answer_start")
 _INT64, _BOOL = np.dtype(np.int64), np.dtype(np.bool_)
+GRID_COLUMNS = ("nodes", "node_counts")
 
 
 class HeadsSamples:
@@ -61,37 +60,6 @@ class HeadsSamples:
         return self.read_batch(np.array([index]), buffers or BufferPool())
 
 
-@dataclass(frozen=True, kw_only=True)
-class PreprocessedHeads:
-    """The graphs over all heads of a split; None takes all splits."""
-
-    folder: Path
-    split: str | None = None
-
-    def open(self, *, access: Access | None, max_open: int) -> HeadsSamples:
-        path = find_store(self.folder, "heads")
-        whole = read_index(path, "heads")
-        reader = SampleReader(
-            path,
-            HEAD_COLUMNS,
-            ids=whole.example_ids,
-            questions=whole.question_ids,
-            access=access,
-            max_open=max_open,
-        )
-        return HeadsSamples(reader, whole.select(self.split))
-
-
-class PreprocessedHeadsMapDataset(LazyDataset):
-    """Graphs over all layers and heads, by place; for clew's own loader."""
-
-    def __init__(
-        self, preprocessed_dir: str | Path, *, split: str | None = None, max_cache_batches: int = 2
-    ) -> None:
-        source = PreprocessedHeads(folder=Path(preprocessed_dir), split=split)
-        super().__init__(source, max_cache_batches=max_cache_batches)
-
-
 def _counts(parts: Sequence[np.ndarray]) -> Int64[np.ndarray, " samples"]:
     return np.array([len(part) for part in parts], np.int64)
 
@@ -124,3 +92,51 @@ def _lay_shifted(
     counts = [len(part) for part in parts]
     laid.numpy()[:] += np.repeat(shifts.astype(np.int32), counts)
     return laid
+
+
+class GridSamples:
+    """Reads grids as whole batches or one by one.
+
+    A batch is a dict: `nodes` float16 `[states, features]`, sample by sample, layer by layer, token
+    by token; `node_counts` int64 `[batch]`, the tokens of each sample; `max_tokens`, which no
+    sample exceeds; `label`, `index`, `question_id`. A sample is a batch of one.
+    """
+
+    def __init__(self, reader: SampleReader, index: SampleIndex) -> None:
+        self.reader, self.index = reader, index
+        self.layers: int = reader.columns["node_counts"].item_shape[0]
+
+    def __len__(self) -> int:
+        return len(self.index.rows)
+
+    def read_batch(self, indices: Rows, buffers: BufferPool) -> dict[str, Any]:
+        rows = self.index.rows[indices]
+        shards = self.reader.locate(rows)
+        nodes, counts = (self.reader.read_rows(name, rows, shards) for name in GRID_COLUMNS)
+        tokens = self._count_tokens(np.concatenate(counts), indices)
+        laid = buffers.take((sum(map(len, nodes)), *nodes[0].shape[1:]), nodes[0].dtype)
+        np.concatenate(nodes, out=laid.numpy())
+        return {
+            "nodes": laid,
+            "node_counts": torch.from_numpy(tokens),
+            "max_tokens": int(tokens.max()),
+            **describe(self.index, indices),
+        }
+
+    def read_samples(self, indices: Rows, buffers: BufferPool) -> list[dict[str, Any]]:
+        return [self.read_sample(int(index), buffers) for index in indices]
+
+    def read_sample(self, index: int, buffers: BufferPool | None) -> dict[str, Any]:
+        return self.read_batch(np.array([index]), buffers or BufferPool())
+
+    def _count_tokens(self, counts: np.ndarray, indices: Rows) -> np.ndarray:
+        """Raises StoreError for a sample whose layers differ, which graphs may and grids cannot."""
+        bad = (counts != counts[:, :1]).any(1) | (counts[:, 0] < 1)
+        if bad.any():
+            first = int(np.argmax(bad))
+            raise StoreError(
+                f"the sample of {self.index.question_ids[indices[first]]} in {self.reader.path} is "
+                f"no grid: its layers have {counts[first].tolist()} tokens. Make the samples with "
+                f'"clew preprocess".'
+            )
+        return counts[:, 0].astype(np.int64)

@@ -148,10 +148,10 @@ def test_new_scores_bring_in_what_was_left_out(
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"top_k": 2}, "top_k: 4 in the store, 2 now"),
-        ({"score_threshold": 0.3}, "score_threshold: 0.5 in the store, 0.3 now"),
-        ({"attn_threshold": 0.1}, "attn_threshold: 0.0 in the store, 0.1 now"),
-        ({"split_by": "file"}, "split_by: 'question' in the store, 'file' now"),
+        ({"top_k": 2}, "top_k: 4 before, 2 now"),
+        ({"score_threshold": 0.3}, "score_threshold: 0.5 before, 0.3 now"),
+        ({"attn_threshold": 0.1}, "attn_threshold: 0.0 before, 0.1 now"),
+        ({"split_by": "file"}, "split_by: 'question' before, 'file' now"),
     ],
 )
 def test_other_settings_are_refused(

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from clew.errors import InputError
-from clew.hallucination.questions import Skipped, load_questions
+from clew.hallucination.questions import SkippedQuestion, load_questions
 from tests.hallucination.questions.loading import load_text
 
 NQ_OPEN = Path(__file__).parents[3] / "shared/data/qa/NQ-open.dev.jsonl"
@@ -51,8 +51,10 @@ def test_broken_rows_of_a_table_are_named(tmp_path: Path) -> None:
     loaded = load_text(tmp_path, "a.csv", text)
     assert [(q.id, q.answers) for q in loaded.questions] == [("2", ())]
     assert loaded.skipped == [
-        Skipped(where="row 1", reason="it has 4 cells for 3 columns (a comma without quotes?)"),
-        Skipped(where="row 3", reason="lines 4 to 5 are not CSV (unexpected end of data)"),
+        SkippedQuestion(
+            where="row 1", reason="it has 4 cells for 3 columns (a comma without quotes?)"
+        ),
+        SkippedQuestion(where="row 3", reason="lines 4 to 5 are not CSV (unexpected end of data)"),
     ]
 
 
@@ -76,7 +78,7 @@ def test_parquet_and_arrow(tmp_path: Path) -> None:
             ("data_0", ("x", "y")),
             ("data_2", ()),
         ]
-        assert loaded.skipped == [Skipped(where="row 2", reason="its question is empty")]
+        assert loaded.skipped == [SkippedQuestion(where="row 2", reason="its question is empty")]
 
 
 @pytest.mark.parametrize(

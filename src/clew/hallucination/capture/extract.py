@@ -23,9 +23,8 @@ from clew.hallucination.capture.plan import full_bytes, make_batches
 from clew.hallucination.capture.sample import Sampler
 from clew.hallucination.capture.store import refuse_foreign_folder
 from clew.hallucination.questions import load_questions
-from clew.hallucination.traces.build import build_record_batch
 from clew.hallucination.traces.compact import Reduced, reduced_columns
-from clew.hallucination.traces.schema import TraceShape, full_fields
+from clew.hallucination.traces.schema import TraceShape, build_record_batch, full_fields
 from clew.memory import free_memory, is_out_of_memory
 from clew.progress import (
     Note,

@@ -152,7 +152,9 @@ class Chat:
         if status in _BUSY or status >= 500:
             raise _TryAgainError(f"it answered {status} ({text})", _told_to_wait(reply))
         if status == 400 and "temperature" in text and "temperature" in asked:
-            self._options = {}  # some models take no temperature but their own
+            # Some models take no temperature but their own. Servers agree on no error code for
+            # it: the word in their reply is all there is.
+            self._options = {}
             raise _TryAgainError(f"it answered 400 ({text})", 0.0)
         if status in (401, 403):
             given = "it does not accept the key in" if self.config.key else "it wants a key: set"

@@ -4,15 +4,20 @@ Judgements go to a side file as they come; a run that was broken off pays only f
 """
 
 import json
+import logging
+import os
 import re
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from itertools import islice
 from pathlib import Path
+from types import TracebackType
+from typing import Any
 
-from clew.hallucination.labels.answers import Answer
+from clew.hallucination.labels.answers import StoredAnswer
 from clew.hallucination.labels.chat import Chat, ChatConfig, JudgeError
-from clew.hallucination.labels.judged import JudgedFile
+from clew.storage.disk import disk_errors
 from clew.storage.hashing import hash_text
 
 OnJudged = Callable[[int, int], None]
@@ -33,8 +38,74 @@ _REPLY = re.compile(
 _USABLE_REPLY_ATTEMPTS = 3
 
 
+logger = logging.getLogger(__name__)
+
+
+class JudgedFile:
+    """Judgements by key, one JSON line each; safe to add to from several threads."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+        self._scores = _read_judgements(path)
+
+    def __enter__(self) -> "JudgedFile":
+        self._file = self.path.open("a+b")
+        # A line that a killed process left half written must not spoil the next one.
+        if self._file.tell():
+            self._file.seek(-1, os.SEEK_END)
+            if self._file.read(1) != b"\n":
+                self._file.write(b"\n")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._file.close()
+
+    def get(self, key: str) -> float | None:
+        return self._scores.get(key)
+
+    def add(self, key: str, score: float, **about: str) -> None:
+        """Keep a judgement; it is in the file when this returns."""
+        line = json.dumps({"key": key, "score": score, **about}, ensure_ascii=False) + "\n"
+        with self._lock, disk_errors(self.path.parent):
+            self._file.write(line.encode())
+            self._file.flush()
+            self._scores[key] = score
+
+
+def _read_judgements(path: Path) -> dict[str, float]:
+    try:
+        lines = path.read_bytes().splitlines()
+    except FileNotFoundError:
+        return {}
+    found, lost = {}, 0
+    for line in filter(None, lines):
+        judgement = _parse_line(line)
+        if judgement is None:
+            lost += 1
+        else:
+            found[judgement["key"]] = float(judgement["score"])
+    if lost:
+        logger.warning("%s: %d lines cannot be read; those answers are judged again", path, lost)
+    return found
+
+
+def _parse_line(line: bytes) -> dict[str, Any] | None:
+    try:
+        judgement = json.loads(line)
+        good = isinstance(judgement["key"], str) and 0 <= float(judgement["score"]) <= 1
+    except (ValueError, TypeError, KeyError):
+        return None
+    return judgement if good else None
+
+
 def judge_answers(
-    answers: Sequence[Answer],
+    answers: Sequence[StoredAnswer],
     config: ChatConfig,
     judged_path: Path,
     on_judged: OnJudged | None = None,
@@ -62,11 +133,11 @@ def parse_reply(reply: str) -> float | None:
     return float(found["number"]) if found["number"] else float(found["yes"] is not None)
 
 
-def _key(model: str, answer: Answer) -> str:
+def _key(model: str, answer: StoredAnswer) -> str:
     return hash_text(model, _INSTRUCTION, _describe(answer))
 
 
-def _describe(answer: Answer) -> str:
+def _describe(answer: StoredAnswer) -> str:
     parts = {
         "question": answer.question,
         "accepted_answers": answer.accepted,
@@ -76,7 +147,10 @@ def _describe(answer: Answer) -> str:
 
 
 def _judge_missing(
-    missing: dict[str, Answer], config: ChatConfig, judged: JudgedFile, on_judged: OnJudged | None
+    missing: dict[str, StoredAnswer],
+    config: ChatConfig,
+    judged: JudgedFile,
+    on_judged: OnJudged | None,
 ) -> None:
     work, done = iter(missing.items()), 0
     with Chat(config) as chat, ThreadPoolExecutor(config.threads) as pool:
@@ -102,7 +176,7 @@ def _judge_missing(
             raise
 
 
-def _judge_one(chat: Chat, judged: JudgedFile, key: str, answer: Answer) -> None:
+def _judge_one(chat: Chat, judged: JudgedFile, key: str, answer: StoredAnswer) -> None:
     messages = [
         {"role": "system", "content": _INSTRUCTION},
         {"role": "user", "content": _describe(answer)},

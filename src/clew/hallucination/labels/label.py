@@ -1,20 +1,30 @@
 """Label a store: a score for every answer that can be scored, and what a person should look at."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
+import numpy as np
+
 from clew.errors import InputError
-from clew.hallucination.labels.answers import Answer, open_traces, read_answers
+from clew.hallucination.labels.answers import (
+    LabelledAnswer,
+    StoredAnswer,
+    open_traces,
+    read_answers,
+)
 from clew.hallucination.labels.chat import ChatConfig
-from clew.hallucination.labels.examples import Examples, choose_examples
 from clew.hallucination.labels.judge import OnJudged, judge_answers
-from clew.hallucination.labels.methods import Method, match_answer
-from clew.hallucination.labels.rows import LabelledAnswer, write_rows
+from clew.hallucination.labels.methods import Method, match_answer, token_f1
+from clew.hallucination.labels.normalize import answer_words
+from clew.hallucination.labels.table import write_rows
 from clew.storage import Manifest
 
 DEFAULT_THRESHOLD = 0.5
+
+
+_EACH = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +34,15 @@ class CategoryShare:
     category: str
     answers: int
     wrong: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Examples:
+    """A few answers of each kind; the doubtful ones are none of the others."""
+
+    right: list[LabelledAnswer]
+    wrong: list[LabelledAnswer]
+    doubtful: list[LabelledAnswer]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +132,7 @@ def _why_none(store: str | Path, manifest: Manifest, answers: int) -> str:
     )
 
 
-def _leave_out(answers: Iterable[Answer], left_out: list[str]) -> Iterator[Answer]:
+def _leave_out(answers: Iterable[StoredAnswer], left_out: list[str]) -> Iterator[StoredAnswer]:
     """The answers that can be scored; the question ids of the others go to `left_out`."""
     for answer in answers:
         if answer.accepted:
@@ -122,13 +141,13 @@ def _leave_out(answers: Iterable[Answer], left_out: list[str]) -> Iterator[Answe
             left_out.append(answer.question_id)
 
 
-def _score(answers: Iterable[Answer], method: Method) -> list[LabelledAnswer]:
+def _score(answers: Iterable[StoredAnswer], method: Method) -> list[LabelledAnswer]:
     matches = ((a, match_answer(method, a.text, a.accepted, a.question)) for a in answers)
     return [LabelledAnswer.of(a, match.score, method, match.accepted) for a, match in matches]
 
 
 def _judge(
-    usable: Iterable[Answer], judge: ChatConfig, out: Path, on_judged: OnJudged | None
+    usable: Iterable[StoredAnswer], judge: ChatConfig, out: Path, on_judged: OnJudged | None
 ) -> list[LabelledAnswer]:
     """The judge does not say which accepted answer it had in mind: the one with the most words
     in common is named."""
@@ -158,3 +177,36 @@ def _count_categories(rows: Iterable[LabelledAnswer], threshold: float) -> list[
         CategoryShare(category=name or "(none)", answers=answers, wrong=wrong)
         for name, (answers, wrong) in sorted(counts.items())
     ]
+
+
+def choose_examples(rows: Sequence[LabelledAnswer], threshold: float) -> Examples:
+    """Right and wrong ones from all over the store, and those closest to the other side."""
+    right = [row for row in rows if row.score >= threshold]
+    wrong = [row for row in rows if row.score < threshold]
+    doubtful = [*_doubtful(right, threshold), *_doubtful(wrong, threshold)]
+    shown = {row.global_example_id for row in doubtful}
+    return Examples(
+        right=_spread([row for row in right if row.global_example_id not in shown]),
+        wrong=_spread([row for row in wrong if row.global_example_id not in shown]),
+        doubtful=doubtful,
+    )
+
+
+def _spread(rows: Sequence[LabelledAnswer]) -> list[LabelledAnswer]:
+    places = np.linspace(0, len(rows) - 1, min(_EACH, len(rows))).round().astype(int)
+    return [rows[place] for place in places]
+
+
+def _doubtful(rows: Sequence[LabelledAnswer], threshold: float) -> list[LabelledAnswer]:
+    """Scores in between are doubtful near the threshold; plain right or wrong ones by words."""
+    measure = _word_doubt if all(row.score in (0, 1) for row in rows) else None
+    doubts = [measure(row) if measure else 1 - abs(row.score - threshold) for row in rows]
+    order = sorted(range(len(rows)), key=lambda place: -doubts[place])[: _EACH // 2]
+    return [rows[place] for place in order if doubts[place] > 0]
+
+
+def _word_doubt(row: LabelledAnswer) -> float:
+    """Right: the words besides the accepted ones. Wrong: how much of the wording it has."""
+    if row.score:
+        return len(answer_words(row.answer)) - len(answer_words(row.accepted_answer))
+    return token_f1(row.answer, row.accepted_answer)

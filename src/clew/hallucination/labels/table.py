@@ -1,14 +1,18 @@
-"""A scores file as rows of text with their line numbers; what is wrong with it, by line."""
+"""A scores file as rows of text: read with their line numbers, and what is wrong with it, by line;
+written whole or not at all, never over others."""
 
 import csv
+import io
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clew.errors import InputError
+from clew.hallucination.labels.answers import LabelledAnswer
+from clew.storage.writing import replace_file
 
 if TYPE_CHECKING:
     import _csv
@@ -161,3 +165,42 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def write_rows(path: Path, rows: Sequence[LabelledAnswer], *, overwrite: bool) -> bool:
+    """Write the file; False where it holds these very rows already.
+
+    Raises InputError where it holds others and `overwrite` is not given.
+    """
+    content = _render(rows)
+    if path.exists():
+        before = path.read_bytes()
+        if before == content:
+            return False
+        if not overwrite:
+            raise InputError(_explain_difference(path, before, content))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, content)
+    return True
+
+
+def _render(rows: Sequence[LabelledAnswer]) -> bytes:
+    text = io.StringIO()
+    plain = csv.writer(text, lineterminator="\n")
+    # The csv module leaves a lone carriage return unquoted, and then cannot read it back.
+    quoted = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL)
+    plain.writerow(OWN_COLUMNS)
+    for row in rows:
+        values = [getattr(row, name) for name in OWN_COLUMNS]
+        has_return = any("\r" in value for value in values if isinstance(value, str))
+        (quoted if has_return else plain).writerow(values)
+    return text.getvalue().encode()
+
+
+def _explain_difference(path: Path, before: bytes, content: bytes) -> str:
+    pairs = zip_longest(before.splitlines(), content.splitlines())
+    line = next((number for number, (old, new) in enumerate(pairs, 1) if old != new), 1)
+    return (
+        f'"{path}" is there already and holds other scores than would be written now '
+        f"(from line {line:,} on): give another `out`, or replace it with `overwrite=True`."
+    )

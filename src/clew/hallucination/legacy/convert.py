@@ -9,7 +9,7 @@ import torch
 
 from clew.errors import InputError
 from clew.hallucination.legacy.sources import Source, SourceGroup, find_sources
-from clew.hallucination.legacy.store import ConvertedStore, Skipped, printable
+from clew.hallucination.legacy.store import ConvertedStore, SkippedSource, printable
 from clew.hallucination.traces.schema import Keep
 from clew.storage import Part, writer_lock
 
@@ -28,7 +28,7 @@ class ConvertResult:
     traces: int
     files: int
     already: int
-    skipped: tuple[Skipped, ...]
+    skipped: tuple[SkippedSource, ...]
 
     @property
     def complete(self) -> bool:

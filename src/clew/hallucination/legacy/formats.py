@@ -7,10 +7,8 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from clew.errors import InputError
-from clew.hallucination.legacy.graph_rows import GraphFormat
-from clew.hallucination.legacy.records import MalformedRecordError
-from clew.hallucination.legacy.samples import RowIds
-from clew.hallucination.legacy.sequence_rows import SequenceFormat
+from clew.hallucination.legacy.records import MalformedRecordError, RowIds
+from clew.hallucination.legacy.sample_rows import GraphFormat, SequenceFormat
 from clew.hallucination.legacy.trace_rows import TraceFormat
 from clew.hallucination.traces.schema import Keep
 

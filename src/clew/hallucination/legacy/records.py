@@ -1,4 +1,4 @@
-"""One record of an old trace file: checked, and with what the tools left out recovered."""
+"""One record of an old file: checked, with what the tools left out recovered, and its ids."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -215,3 +215,65 @@ def is_whole(value: Any) -> bool:
 def _is_unicode(text: str) -> bool:
     """Half of a surrogate pair is a Python string, but not text that can be stored."""
     return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowIds:
+    """The four ids that every row of a store bears."""
+
+    global_example_id: int
+    example_id: int
+    batch_number: int
+    question_id: str
+
+
+def assign_ids(samples: Sequence[Any], batch_number: int, rows_per_shard: int) -> list[RowIds]:
+    """Ids that let a row be found from its `global_example_id` alone.
+
+    The ids in the records are kept when all are there, differ, and lie where a store with
+    `rows_per_shard` rows a batch looks for them; otherwise they are counted anew.
+    """
+    first = batch_number * rows_per_shard
+    examples = _read_ids(samples, "example_id", 0, rows_per_shard) or range(len(samples))
+    given = _read_ids(samples, "global_example_id", first, rows_per_shard)
+    numbers = given or [first + example for example in examples]
+    return [
+        RowIds(
+            global_example_id=number,
+            example_id=example,
+            batch_number=batch_number,
+            question_id=_read_question_id(sample) or nameless_id(number),
+        )
+        for sample, number, example in zip(samples, numbers, examples, strict=True)
+    ]
+
+
+def nameless_id(global_example_id: int) -> str:
+    """Splits and labels go by the question's id, so a record without one gets its own."""
+    return f"record_{global_example_id}"
+
+
+def read_label(value: Any) -> float | None:
+    """A label as a number: it comes as one, or as a tensor that holds one."""
+    if value is None:
+        return None
+    plain = isinstance(value, int | float | np.generic | np.ndarray)
+    array = np.asarray(value if plain else "")
+    if array.dtype.kind not in "biuf" or array.size != 1:
+        raise MalformedRecordError(f"its label is {value!r:.60}, not a number")
+    return float(array.reshape(()))
+
+
+def _read_ids(samples: Sequence[Any], name: str, first: int, count: int) -> list[int] | None:
+    values: list[Any] = [s.get(name) if isinstance(s, Mapping) else None for s in samples]
+    if not all(is_whole(value) and first <= value < first + count for value in values):
+        return None
+    return [int(value) for value in values] if len(set(values)) == len(values) else None
+
+
+def _read_question_id(sample: Any) -> str | None:
+    value = sample.get("question_id") if isinstance(sample, Mapping) else None
+    if isinstance(value, str):
+        # A lone surrogate cannot be stored; the id must not cost the whole record.
+        return value.encode("utf-8", "backslashreplace").decode()
+    return str(value) if is_whole(value) else None

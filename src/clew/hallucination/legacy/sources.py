@@ -1,20 +1,30 @@
-"""Finds the files of the older tools in a folder and says which store each belongs to."""
+"""Finds the files of the older tools in a folder, the store each belongs to, and what it holds."""
 
 import fnmatch
 import os
 import re
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+
+import numpy as np
 
 from clew.errors import InputError
+from clew.hallucination.legacy.records import is_list
+from clew.hallucination.legacy.torchfile import load_torch_file
+from clew.hallucination.legacy.unpickle import load_pickle
 
 FileKind = Literal["pickle", "torch"]
 
 PATTERNS = ("*_NNNN.pkl.gz", "*_NNNN.pkl", "*_NNNN.pt")
 _ENDINGS: dict[str, FileKind] = {".pkl.gz": "pickle", ".pkl": "pickle", ".pt": "torch"}
 _NUMBER_AT_END = re.compile(r"(\d{1,9})$")
+
+
+StoreKind = Literal["traces", "sequences", "graphs"]
+_SAMPLE_KINDS: tuple[StoreKind, ...] = ("sequences", "graphs")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,3 +114,59 @@ def _find_ending(name: str) -> str:
 
 def _other(kind: FileKind) -> FileKind:
     return "torch" if kind == "pickle" else "pickle"
+
+
+def load_samples(path: Path, file_kind: FileKind) -> tuple[StoreKind, Sequence[Any]]:
+    """The kind of store that the file belongs to, and its samples; raises InputError."""
+    if file_kind == "torch":
+        kind, samples = _split_torch_content(load_torch_file(path), path)
+    else:
+        kind, samples = "traces", _check_list(load_pickle(path), path)
+    if len(samples) == 0:
+        raise InputError(f'"{path}" holds no records: there is nothing in it to convert.')
+    return kind, samples
+
+
+def _check_list(content: Any, path: Path) -> Sequence[Any]:
+    if not isinstance(content, list | tuple):
+        raise InputError(
+            f'"{path}" holds a {type(content).__name__}, not a list of traces: it is not a trace '
+            f"file of the older tools. Take it out of the folder."
+        )
+    return content
+
+
+def _split_torch_content(content: Any, path: Path) -> tuple[StoreKind, Sequence[Any]]:
+    kind = next((k for k in _SAMPLE_KINDS if isinstance(content, dict) and k in content), None)
+    if kind is None:
+        raise InputError(
+            f'"{path}" holds neither "sequences" nor "graphs": it is not a preprocessed file of '
+            f"the older tools (a model's weights, perhaps). Take it out of the folder."
+        )
+    samples = content[kind]
+    if not is_list(samples):
+        raise InputError(
+            f'"{path}" has a {type(samples).__name__} where its list of {kind} should be: make '
+            f"the file again."
+        )
+    if isinstance(samples, np.ndarray) and samples.size == 0:
+        return kind, []  # a shape such as [10**12, 0] takes no bytes in a file
+    labels = _read_column(content, "labels", len(samples), path)
+    question_ids = _read_column(content, "question_ids", len(samples), path)
+    return kind, [
+        {"content": sample, "label": label, "question_id": question_id}
+        for sample, label, question_id in zip(samples, labels, question_ids, strict=True)
+    ]
+
+
+def _read_column(content: dict[str, Any], name: str, count: int, path: Path) -> Sequence[Any]:
+    values = content.get(name)
+    if values is None:
+        return [None] * count
+    found = len(values) if is_list(values) else 0
+    if found != count:
+        raise InputError(
+            f'"{path}" has {count} samples but {found} {name}: which belong together cannot be '
+            f"told. Make the file again."
+        )
+    return values

@@ -9,9 +9,8 @@ import pyarrow as pa
 
 from clew.errors import InputError, SettingsMismatchError
 from clew.hallucination.legacy.formats import Format, explain_no_rows, fit_format, open_format
-from clew.hallucination.legacy.records import MalformedRecordError
-from clew.hallucination.legacy.samples import RowIds, assign_ids, load_samples, nameless_id
-from clew.hallucination.legacy.sources import FileKind, Source
+from clew.hallucination.legacy.records import MalformedRecordError, RowIds, assign_ids, nameless_id
+from clew.hallucination.legacy.sources import FileKind, Source, load_samples
 from clew.hallucination.legacy.unpickle import explain_errors
 from clew.hallucination.traces.schema import Keep
 from clew.storage import Manifest, ShardEntry, ShardWriter, read_manifest, shard_name
@@ -32,7 +31,7 @@ _RECORD_BATCH_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Skipped:
+class SkippedSource:
     """A file, or one record of it, that is not in the store, and why."""
 
     file: str
@@ -54,7 +53,7 @@ class ConvertedStore:
         self._names = {printable(file.name) for file in files}
         self._format: Format | None = None
         self._manifest: Manifest | None = None
-        self._skipped: dict[str, list[Skipped]] = {}
+        self._skipped: dict[str, list[SkippedSource]] = {}
         if (path / MANIFEST_NAME).exists():
             self._manifest = read_manifest(path)
             _check_origin(path, self._manifest, keep)
@@ -65,9 +64,11 @@ class ConvertedStore:
         return self._manifest
 
     @property
-    def skipped(self) -> list[Skipped]:
+    def skipped(self) -> list[SkippedSource]:
         """Everything left out, in earlier runs too; not files that were taken away since."""
-        earlier = [Skipped(**entry) for entry in self._manifest.skipped] if self._manifest else []
+        earlier = (
+            [SkippedSource(**entry) for entry in self._manifest.skipped] if self._manifest else []
+        )
         kept = [
             skip
             for skip in earlier
@@ -101,7 +102,7 @@ class ConvertedStore:
 
     def skip(self, path: Path, reason: str) -> None:
         name = printable(path.name)
-        self._skipped[name] = [Skipped(file=name, reason=printable(reason))]
+        self._skipped[name] = [SkippedSource(file=name, reason=printable(reason))]
 
     def convert(self, source: Source, file_kind: FileKind) -> None:
         """Write the file's shard; raises InputError when it cannot be used."""
@@ -168,10 +169,10 @@ class ConvertedStore:
         ids: Sequence[RowIds],
         source: Source,
         origin: Mapping[str, Any],
-    ) -> tuple[ShardEntry, list[Skipped]]:
+    ) -> tuple[ShardEntry, list[SkippedSource]]:
         self._drop_leftovers(source.batch_number)
         schema = self._describe_shard(form, origin)
-        skips: list[Skipped] = []
+        skips: list[SkippedSource] = []
         writer: ShardWriter | None = None
         try:
             for batch in _join_rows(_make_rows(form, samples, ids, origin["file"], skips)):
@@ -238,14 +239,20 @@ def printable(text: str) -> str:
 
 
 def _make_rows(
-    form: Format, samples: Sequence[Any], ids: Sequence[RowIds], file: str, skips: list[Skipped]
+    form: Format,
+    samples: Sequence[Any],
+    ids: Sequence[RowIds],
+    file: str,
+    skips: list[SkippedSource],
 ) -> Iterator[pa.RecordBatch]:
     for index, (sample, row_ids) in enumerate(zip(samples, ids, strict=True)):
         try:
             yield form.row(sample, row_ids)
         except MalformedRecordError as error:
             named = row_ids.question_id
-            skips.append(Skipped(file=file, reason=str(error), record=index, question_id=named))
+            skips.append(
+                SkippedSource(file=file, reason=str(error), record=index, question_id=named)
+            )
 
 
 def _join_rows(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Shaped
 
 from clew.errors import InputError
-from clew.hallucination.legacy.names import Allowed, Inert, RefusedContentError, refuse_unless
+from clew.hallucination.legacy.stand_ins import Allowed, Inert, RefusedContentError, refuse_unless
 from clew.hallucination.legacy.unpickle import PLAIN_NAMES, RestrictedUnpickler, explain_errors
 
 _OLD_FORMAT_START = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."

@@ -13,10 +13,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from clew.errors import InputError
-from clew.hallucination.legacy.records import LegacyTrace, MalformedRecordError, parse_trace
-from clew.hallucination.legacy.samples import RowIds
+from clew.hallucination.legacy.records import LegacyTrace, MalformedRecordError, RowIds, parse_trace
 from clew.hallucination.traces.basis import BASIS_NAME, Basis, fit_basis, load_basis, save_basis
-from clew.hallucination.traces.build import build_record_batch
 from clew.hallucination.traces.compact import (
     CompactRecord,
     Reduced,
@@ -24,7 +22,13 @@ from clew.hallucination.traces.compact import (
     reduced_columns,
     to_float16,
 )
-from clew.hallucination.traces.schema import ANSWER_HIDDEN, Keep, TraceShape, trace_schema
+from clew.hallucination.traces.schema import (
+    ANSWER_HIDDEN,
+    Keep,
+    TraceShape,
+    build_record_batch,
+    trace_schema,
+)
 from clew.storage.hashing import hash_file
 
 # The defaults of `clew extract`, so that converted and captured traces look alike.

@@ -12,8 +12,12 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from clew.errors import ClewError, InputError, UnsafePickleError
-from clew.hallucination.legacy.arrays import NUMPY_NAMES
-from clew.hallucination.legacy.names import Allowed, RefusedContentError, refuse_unless
+from clew.hallucination.legacy.stand_ins import (
+    NUMPY_NAMES,
+    Allowed,
+    RefusedContentError,
+    refuse_unless,
+)
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _CHUNK_BYTES = 1 << 20

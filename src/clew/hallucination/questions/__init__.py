@@ -8,12 +8,12 @@ from clew.errors import InputError
 from clew.hallucination.questions.facts import FACTS, facts_questions, facts_version, load_facts
 from clew.hallucination.questions.files import READERS, file_ending, load_file
 from clew.hallucination.questions.hub import load_dataset
-from clew.hallucination.questions.records import Question, QuestionSet, Skipped
+from clew.hallucination.questions.records import Question, QuestionSet, SkippedQuestion
 
 __all__ = [
     "Question",
     "QuestionSet",
-    "Skipped",
+    "SkippedQuestion",
     "facts_questions",
     "facts_version",
     "load_questions",

@@ -43,7 +43,7 @@ class Question:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Skipped:
+class SkippedQuestion:
     """A record that was left out: where it is ("line 17", "row 3 (id x)") and why."""
 
     where: str
@@ -61,7 +61,7 @@ class QuestionSet:
 
     name: str
     questions: list[Question]
-    skipped: list[Skipped]
+    skipped: list[SkippedQuestion]
     sha256: str
     instruction: str = ""
 
@@ -87,7 +87,7 @@ class Collector:
         self._stem = stem
         self._limit = limit
         self._questions: list[Question] = []
-        self._skipped: list[Skipped] = []
+        self._skipped: list[SkippedQuestion] = []
         self._ids: set[str] = set()
         self._columns: dict[str, None] = {}
         self._digest = hashlib.sha256()
@@ -109,7 +109,7 @@ class Collector:
             fields = plain_fields(row.record) if isinstance(row.record, Mapping) else {}
             name = _record_id(fields)
             where = f"{row.where} (id {name})" if name else row.where
-            self._skipped.append(Skipped(where=where, reason=str(reason)))
+            self._skipped.append(SkippedQuestion(where=where, reason=str(reason)))
 
     def add(self, question: Question) -> None:
         if question.id in self._ids:

@@ -1,8 +1,12 @@
 """Traces: their columns, and the loader that reads them from a store."""
 
-from clew.hallucination.traces.loader import TraceBatchLoader, extract_batch_subset, merge_batches
+from clew.hallucination.traces.loader import (
+    Trace,
+    TraceBatchLoader,
+    extract_batch_subset,
+    merge_batches,
+)
 from clew.hallucination.traces.schema import TraceShape, trace_schema
-from clew.hallucination.traces.trace import Trace
 
 __all__ = [
     "Trace",

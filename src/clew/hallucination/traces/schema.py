@@ -1,12 +1,13 @@
-"""The columns of a trace: what is kept of one answer, its Arrow type and its shape.
+"""The columns of a trace: what is kept of one answer, its Arrow type and its shape; and record
+batches built of them. Array columns carry their shape in the field's metadata ("layers,tokens,64"
+with numbers put in), so that a reader needs nothing but the file."""
 
-Array columns carry their shape in the field's metadata ("layers,tokens,64" with numbers put
-in), so that a reader needs nothing but the file.
-"""
-
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
 import pyarrow as pa
 
 Keep = Literal["compact", "full"]
@@ -116,3 +117,51 @@ def _fixed(name: str, rows: int, columns: int) -> pa.Field:
 
 def _ragged(name: str, value: pa.DataType, *shape: int | str, large: bool = False) -> pa.Field:
     return shaped(name, pa.large_list(value) if large else pa.list_(value), *shape)
+
+
+def build_record_batch(
+    schema: pa.Schema,
+    columns: Mapping[str, Any],
+    token_counts: Sequence[int],
+    answer_counts: Sequence[int],
+) -> pa.RecordBatch:
+    """A record batch of `len(token_counts)` traces.
+
+    `columns` maps names to a sequence of one value a trace, or, for array fields, to one flat
+    numpy array with the traces one after the other. Columns not given are null.
+    """
+    rows = len(token_counts)
+    arrays = []
+    for field in schema:
+        values = columns.get(field.name)
+        if values is None:
+            arrays.append(pa.nulls(rows, field.type))
+        elif isinstance(values, np.ndarray) and _is_array_field(field):
+            counts = zip(token_counts, answer_counts, strict=True)
+            sizes = [math.prod(resolve_shape(field, *count) or ()) for count in counts]
+            arrays.append(_build_list(field, values.reshape(-1), sizes))
+        else:
+            arrays.append(pa.array(values, type=field.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _is_array_field(field: pa.Field) -> bool:
+    return resolve_shape(field, 0, 0) is not None
+
+
+def _build_list(field: pa.Field, flat: np.ndarray, sizes: Sequence[int]) -> pa.Array:
+    kind, inner = field.type, 1
+    if sum(sizes) != len(flat):
+        raise ValueError(f"column {field.name}: {len(flat)} values for {sum(sizes)} places")
+    if pa.types.is_fixed_size_list(kind):
+        outer, nested = kind.list_size, kind.value_type
+        values = pa.FixedSizeListArray.from_arrays(pa.array(flat), nested.list_size)
+        return pa.FixedSizeListArray.from_arrays(values, outer)
+    values = pa.array(flat)
+    if pa.types.is_fixed_size_list(kind.value_type):
+        inner = kind.value_type.list_size
+        values = pa.FixedSizeListArray.from_arrays(values, inner)
+    offsets = np.concatenate([[0], np.cumsum(np.asarray(sizes, np.int64) // inner)])
+    if pa.types.is_large_list(kind):
+        return pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), values)
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values)

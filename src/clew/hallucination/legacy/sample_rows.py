@@ -1,31 +1,109 @@
-"""Old attention graphs, one a layer, as rows of a `graphs` store.
-
-A row keeps the layers of a sample one after the other: `nodes` and the edge columns are flat,
-`node_counts` and `edge_counts` say how many belong to each layer. Edges count the nodes of the
-whole sample from 0, so that a batch is built by adding one number a sample.
-"""
+"""Old sequences over layers, and old attention graphs, one per layer, as rows of stores."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import torch
 from jaxtyping import Float, Int
 
-from clew.hallucination.legacy.names import Inert
-from clew.hallucination.legacy.records import MalformedRecordError
-from clew.hallucination.legacy.sample_columns import (
-    build_row,
-    common_columns,
-    common_fields,
-    fill_lists,
-    narrow,
-)
-from clew.hallucination.legacy.samples import RowIds
-from clew.hallucination.traces.schema import shaped
+from clew.hallucination.legacy.records import MalformedRecordError, RowIds, read_label
+from clew.hallucination.legacy.stand_ins import Inert
+from clew.hallucination.traces.compact import to_float16
+from clew.hallucination.traces.schema import id_fields, shaped
+
+
+def narrow(array: np.ndarray, notes: set[str]) -> np.ndarray:
+    """Float16; what lies beyond its range becomes its largest value, as in capture."""
+    if array.dtype == np.float16:
+        return array
+    notes.add("arrays that were wider than float16 are stored as float16")
+    return to_float16(torch.from_numpy(array.astype(np.float32))).numpy()
+
+
+def common_fields() -> list[pa.Field]:
+    return [*id_fields(), pa.field("label", pa.float32())]
+
+
+def common_columns(sample: Mapping[str, Any], ids: RowIds) -> dict[str, pa.Array]:
+    values = {**asdict(ids), "label": read_label(sample["label"])}
+    kinds = {field.name: field.type for field in common_fields()}
+    return {name: pa.array([value], type=kinds[name]) for name, value in values.items()}
+
+
+def fill_lists(schema: pa.Schema, name: str, values: np.ndarray) -> pa.Array:
+    """One row whose (nested) list holds all of `values`."""
+    kind = schema.field(name).type
+    kinds = [kind]
+    while pa.types.is_list(kinds[-1]) or pa.types.is_fixed_size_list(kinds[-1]):
+        kinds.append(kinds[-1].value_type)
+    array = pa.array(np.ascontiguousarray(values).reshape(-1), type=kinds[-1])
+    for nested in reversed(kinds[:-1]):
+        if pa.types.is_fixed_size_list(nested):
+            array = pa.FixedSizeListArray.from_arrays(array, type=nested)
+        else:
+            array = pa.ListArray.from_arrays(pa.array([0, len(array)], pa.int32()), array)
+    return array
+
+
+def build_row(schema: pa.Schema, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
+
+
+class SequenceFormat:
+    """Rows with `sequence`, a float16 array `[layers, dim]`, and its label."""
+
+    kind = "sequences"
+
+    def __init__(self, layers: int, dim: int) -> None:
+        self.layers, self.dim = layers, dim
+        self.notes: set[str] = set()
+        kind = pa.list_(pa.list_(pa.float16(), dim), layers)
+        self.schema = pa.schema([*common_fields(), shaped("sequence", kind, layers, dim)])
+
+    @classmethod
+    def fit(cls, samples: Sequence[Any]) -> "SequenceFormat":
+        """The shape that most samples have."""
+        shapes = Counter(shape for s in samples if (shape := _shape_of(s["content"])))
+        if not shapes:
+            _read_sequence(samples[0]["content"])
+        return cls(*shapes.most_common(1)[0][0])
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {"shape": {"layers": self.layers, "dim": self.dim}}
+
+    def save(self, _store: Path) -> dict[str, str]:
+        """Nothing but its shards belongs to such a store."""
+        return {}
+
+    def row(self, sample: Mapping[str, Any], ids: RowIds) -> pa.RecordBatch:
+        """One row; raises MalformedRecordError when the sample does not fit the store."""
+        sequence = _read_sequence(sample["content"])
+        if sequence.shape != (self.layers, self.dim):
+            raise MalformedRecordError(
+                f"its sequence has shape {list(sequence.shape)}, "
+                f"the store has {[self.layers, self.dim]}"
+            )
+        columns = common_columns(sample, ids)
+        columns["sequence"] = fill_lists(self.schema, "sequence", narrow(sequence, self.notes))
+        return build_row(self.schema, columns)
+
+
+def _read_sequence(content: Any) -> Float[np.ndarray, "layers dim"]:
+    if _shape_of(content) is None:
+        what = getattr(content, "shape", type(content).__name__)
+        raise MalformedRecordError(f"its sequence is not an array [layers, dim] of floats ({what})")
+    return content
+
+
+def _shape_of(content: Any) -> tuple[int, int] | None:
+    fits = isinstance(content, np.ndarray) and content.ndim == 2 and content.dtype.kind == "f"
+    return content.shape if fits and content.size else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +116,12 @@ class LayerGraph:
 
 
 class GraphFormat:
-    """Rows with the graphs of all layers; flat, with counts a layer."""
+    """Rows with the graphs of all layers, one after the other.
+
+    `nodes` and the edge columns are flat, `node_counts` and `edge_counts` say how many belong to
+    each layer. Edges count the nodes of the whole sample from 0, so that a batch is built by
+    adding one number per sample.
+    """
 
     kind = "graphs"
 

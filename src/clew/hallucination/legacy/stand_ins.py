@@ -1,19 +1,62 @@
-"""Numpy arrays, scalars and dtypes in a pickle, rebuilt by hand from checked parts.
-
-Numpy's own `__setstate__` trusts its input, and arrays of objects hold arbitrary pickles;
-here only numbers, booleans and text of fixed width exist.
-"""
+"""What a restricted pickle gets to see in place of the functions and classes it names. Numpy's own
+`__setstate__` trusts its input, and arrays of objects hold arbitrary pickles; here arrays are
+rebuilt from checked parts: only numbers, booleans and text of fixed width exist."""
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from clew.hallucination.legacy.names import Allowed, RefusedContentError, refuse_unless
+from clew.errors import UnsafePickleError
 
 _PLAIN_DTYPE = re.compile(r"[<>=|]?(\?|b1|[iu][1248]|f[248]|c8|c16|[SU][1-9]\d{0,5})")
+
+
+class RefusedContentError(UnsafePickleError):
+    """An allowed name was used for something that plain data has no need of."""
+
+
+def refuse_unless(fine: bool, what: str) -> None:
+    if not fine:
+        raise RefusedContentError(what)
+
+
+class Allowed:
+    """A function that a pickle may call and do nothing else with.
+
+    A bare function would not do: pickle's BUILD sets attributes on whatever it is given, so a
+    file could change our own functions for the rest of the process. `__setstate__` is asked
+    first, and refuses.
+    """
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call: Callable[..., Any]) -> None:
+        self._call = call
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._call(*arguments)
+
+    def __setstate__(self, state: Any) -> None:
+        raise RefusedContentError("it tries to change a function")
+
+
+class Inert:
+    """Stands in for a class: it can be made and given a state, which it holds, and no more."""
+
+    __slots__ = ("state",)
+
+    state: Any
+
+    def __new__(cls, *_arguments: Any) -> "Inert":
+        self = super().__new__(cls)
+        self.state = None
+        return self
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
 
 
 class DtypeStandIn:

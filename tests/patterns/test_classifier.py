@@ -80,7 +80,7 @@ def test_an_unknown_network_is_refused() -> None:
 
 
 def test_pretrained_weights_are_those_of_timm() -> None:
-    with pytest.raises(InputError, match="starts from nothing"):
+    with pytest.raises(InputError, match="starts from scratch"):
         build_network("standard", classes=3, image_size=32, pretrained=True)
 
 

@@ -5,7 +5,7 @@ import torch
 
 from clew.patterns.augment import AugmentConfig, RandAugment
 from clew.patterns.augment.apply import apply_changes
-from tests.patterns.augment.test_rand_augment import picture
+from tests.patterns.augment.test_layers import picture
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

@@ -9,7 +9,7 @@ import pytest
 
 from clew.errors import DiskFullError
 from clew.patterns.cache import store
-from clew.patterns.cache.ledger import LEDGER_NAME
+from clew.patterns.cache.contents import LEDGER_NAME
 from clew.patterns.cache.store import ImageStore
 from clew.progress import Event, Reporter, WorkAdvanced
 from clew.storage import read_manifest, repair_store, verify_store

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from clew.errors import ClewError, InputError
 from clew.patterns.photos.decode import read_square
 from clew.patterns.trained import PatternModel, load_model
-from clew.patterns.trained.examples import sample_images
-from clew.patterns.trained.onnx import ExportedModel, export_onnx
+from clew.patterns.trained.onnx import ExportedModel, export_onnx, sample_images
 from tests.patterns.report.making import SIZE, draw_photo, make_run
 
 onnx = pytest.importorskip("onnx", reason='no onnx here: pip install "clew[onnx]"')

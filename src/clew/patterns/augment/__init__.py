@@ -1,8 +1,6 @@
 """Training pictures changed anew every time they are seen, each by itself, on the device."""
 
-from clew.patterns.augment.config import AugmentConfig
-from clew.patterns.augment.flip import decide_flip
-from clew.patterns.augment.mixup import Mixup
-from clew.patterns.augment.rand_augment import RandAugment
+from clew.patterns.augment.config import AugmentConfig, decide_flip
+from clew.patterns.augment.layers import Mixup, RandAugment
 
 __all__ = ["AugmentConfig", "Mixup", "RandAugment", "decide_flip"]

@@ -1,11 +1,8 @@
 """Photos decoded once: squares of one size in Arrow shards, and batches from RAM, disk or GPU."""
 
-from clew.patterns.cache.build import cache_photos
-from clew.patterns.cache.cached import CachedPhotos
-from clew.patterns.cache.places import Place, PlaceChoice, choose_place
-from clew.patterns.cache.samples import ImageSamples, open_images
-from clew.patterns.cache.sizes import choose_size
-from clew.patterns.cache.squares import hash_picture
+from clew.patterns.cache.build import CachedPhotos, cache_photos
+from clew.patterns.cache.samples import ImageSamples, Place, PlaceChoice, choose_place, open_images
+from clew.patterns.cache.squares import choose_size, hash_picture
 
 __all__ = [
     "CachedPhotos",

@@ -1,28 +1,48 @@
-"""Fill the cache of a folder: only what is new or changed is decoded, and a kill loses nothing."""
+"""Fill the cache of a folder, and say which of its photos can be used. Only what is new or changed
+is decoded, and a kill loses nothing."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from jaxtyping import Int64
+from jaxtyping import Int32, Int64
 
 from clew.errors import TrainingStoppedError
-from clew.patterns.cache.cached import CachedPhotos, judge_photos
-from clew.patterns.cache.contents import Contents
-from clew.patterns.cache.ledger import OtherFile
-from clew.patterns.cache.rows import SeenPictures, build_rows
-from clew.patterns.cache.squares import Squares, decode_photos
-from clew.patterns.cache.stamps import Stamps, stamp_photos
+from clew.patterns.cache.contents import Contents, OtherFile, Stamps, stamp_photos
+from clew.patterns.cache.squares import SeenPictures, Squares, build_rows, decode_photos
 from clew.patterns.cache.store import ROOM_ADVICE, ImageStore, image_bytes
 from clew.patterns.photos.find import PhotoFolder
-from clew.patterns.photos.photo import Fault, Photo
+from clew.patterns.photos.photo import Fault, Photo, refuse_equals
 from clew.progress import Note, Reporter, WorkAdvanced, WorkStarted, log_event, report_work
 from clew.storage.disk import refuse_full_disk
 from clew.wording import bytes_text, counted
 
 # Besides the picture: its name, digest and numbers, and what Arrow puts around them.
 _ROW_EXTRA_BYTES = 512
+
+
+@dataclass(frozen=True, kw_only=True)
+class CachedPhotos:
+    """The usable photos in the order of their names, with their places in the store `store`.
+
+    `faults` are those of single photos, in the order of their names; what was found wrong with
+    the folder itself is not repeated here.
+    """
+
+    store: Path
+    size: int
+    photos: tuple[Photo, ...]
+    rows: Int64[np.ndarray, " photos"]
+    digests: list[str]
+    sizes: Int32[np.ndarray, "photos 2"]  # width and height of the files
+    faults: tuple[Fault, ...]
+
+    @property
+    def image_bytes(self) -> int:
+        """What all pictures take in memory."""
+        return len(self.photos) * self.size * self.size * 3
 
 
 def cache_photos(
@@ -156,3 +176,60 @@ def _stopped(done: int, planned: int) -> TrainingStoppedError:
         f"stopped while the photos were read: {done:,} of {planned:,} are done and kept; the same "
         f"command goes on with the rest."
     )
+
+
+def judge_photos(
+    store: Path,
+    size: int,
+    photos: Sequence[Photo],
+    stamps: Stamps,
+    contents: Contents,
+    passing: Mapping[str, Fault],
+) -> CachedPhotos:
+    """`passing` are faults that the cache does not remember, by the photo's name."""
+    keys = stamps.keys()
+    rows = contents.find(keys)
+    without = np.flatnonzero(rows < 0)
+    lacking = zip(without.tolist(), keys.take(pa.array(without)).to_pylist(), strict=True)
+    faults = {
+        place: _find_fault(photos[place], contents.faults.get(key), passing)
+        for place, key in lacking
+    }
+    faults.update(_find_equals(photos, rows))
+    usable = np.array([place for place in range(len(photos)) if place not in faults], np.int64)
+    return CachedPhotos(
+        store=store,
+        size=size,
+        photos=tuple(photos[place] for place in usable.tolist()),
+        rows=rows[usable],
+        digests=contents.digests.take(rows[usable]).to_pylist(),
+        sizes=contents.sizes[rows[usable]],
+        faults=tuple(faults[place] for place in sorted(faults)),
+    )
+
+
+def _find_fault(photo: Photo, known: OtherFile | None, passing: Mapping[str, Fault]) -> Fault:
+    if photo.name in passing:
+        return passing[photo.name]
+    kind, reason = "unreadable", "it is gone, or may not be read"
+    if known is not None:
+        kind, reason = known.kind or "", known.reason or ""
+    return Fault(name=photo.name, label=photo.label, kind=kind, reason=reason)
+
+
+def _find_equals(
+    photos: Sequence[Photo], rows: Int64[np.ndarray, " photos"]
+) -> Iterator[tuple[int, Fault]]:
+    for places in _group_equal(rows):
+        faults = refuse_equals([photos[place] for place in places])
+        named = ((place, photos[place].name) for place in places)
+        yield from ((place, faults[name]) for place, name in named if name in faults)
+
+
+def _group_equal(rows: Int64[np.ndarray, " photos"]) -> Iterator[list[int]]:
+    """The places of photos that have a row in common."""
+    order = np.argsort(rows, kind="stable")
+    order = order[rows[order] >= 0]
+    for group in np.split(order, np.flatnonzero(np.diff(rows[order])) + 1):
+        if len(group) > 1:
+            yield group.tolist()

@@ -1,25 +1,145 @@
-"""What a cache holds, without its pictures: which file has which row."""
+"""Which file has which picture, without opening either: files are known by name, size and date, and
+those without a row of their own (copies, faulty ones) are remembered in a ledger."""
 
+import json
+import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
+import PIL
 import pyarrow as pa
 import pyarrow.compute as pc
 from jaxtyping import Bool, Int32, Int64
 
-from clew.patterns.cache.ledger import OtherFile
-from clew.patterns.cache.stamps import join_keys
+from clew.patterns.photos.photo import Photo
 from clew.storage import StoreReader
+from clew.storage.disk import disk_errors
+from clew.version import __version__
 
-_NONE = -1
+_GONE = -1
+LEDGER_NAME = "other_files.jsonl"
+# Another clew or another Pillow may be able to read what these could not.
+_READ_BY = f"clew {__version__}, Pillow {PIL.__version__}"
+_NO_ROW = -1
 _STAMP = ("name", "file_bytes", "modified_ns")
 
 
 @dataclass(frozen=True, kw_only=True)
+class Stamps:
+    """One entry per photo. A file that is gone, or may not be read, has -1 bytes: leave to read it
+    would change neither its size nor its date."""
+
+    names: pa.StringArray
+    file_bytes: Int64[np.ndarray, " photos"]
+    modified_ns: Int64[np.ndarray, " photos"]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def keys(self) -> pa.StringArray:
+        """Two files with the same key are taken for the same file, unchanged."""
+        return join_keys(self.names, pa.array(self.file_bytes), pa.array(self.modified_ns))
+
+    def are_gone(self) -> Bool[np.ndarray, " photos"]:
+        return self.file_bytes == _GONE
+
+    def take(self, places: Sequence[int] | np.ndarray) -> "Stamps":
+        chosen = np.asarray(places, np.int64)
+        return Stamps(
+            names=self.names.take(pa.array(chosen)),
+            file_bytes=self.file_bytes[chosen],
+            modified_ns=self.modified_ns[chosen],
+        )
+
+
+def stamp_photos(photos: Sequence[Photo]) -> Stamps:
+    """Ask the file system about every photo. To be done before a file is read: one that changes
+    meanwhile is then read again the next time."""
+    found = np.fromiter(map(_ask, photos), np.dtype((np.int64, 2)), count=len(photos))
+    return Stamps(
+        names=pa.array([photo.name for photo in photos], pa.string()),
+        file_bytes=np.ascontiguousarray(found[:, 0]),
+        modified_ns=np.ascontiguousarray(found[:, 1]),
+    )
+
+
+def join_keys(names: pa.Array, file_bytes: pa.Array, modified_ns: pa.Array) -> pa.StringArray:
+    # The numbers come first: no name can be mistaken for one with other numbers.
+    numbers = (file_bytes.cast(pa.string()), modified_ns.cast(pa.string()))
+    return pc.binary_join_element_wise(*numbers, names, " ")
+
+
+def _ask(photo: Photo) -> tuple[int, int]:
+    try:
+        found = os.stat(photo.path)
+    except OSError:
+        return _GONE, _GONE
+    if not os.access(photo.path, os.R_OK):
+        return _GONE, _GONE
+    return found.st_size, found.st_mtime_ns
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OtherFile:
+    """A file by its key, with the digest of its picture, or what is wrong with it."""
+
+    key: str
+    digest: str | None = None
+    kind: str | None = None
+    reason: str | None = None
+
+
+class Ledger:
+    """Files without a row of their own, remembered so that they need not be opened again. One line
+    per file, only ever added to: a kill costs the last line at most, and what is lost is found
+    again."""
+
+    def __init__(self, store: Path) -> None:
+        self._path = store / LEDGER_NAME
+
+    def read(self) -> list[OtherFile]:
+        if not self._path.exists():
+            return []
+        with self._path.open("rb") as file:
+            parsed = [_parse(line) for line in file]
+        return [entry for entry in parsed if entry is not None]
+
+    def add(self, entries: Iterable[OtherFile]) -> None:
+        """Raises DiskFullError when there is no room."""
+        lines = b"".join(map(_line, entries))
+        if not lines:
+            return
+        with disk_errors(self._path.parent), self._path.open("ab+", buffering=0) as file:
+            whole = os.fstat(file.fileno()).st_size
+            if whole:
+                file.seek(-1, os.SEEK_END)
+                lines = lines if file.read(1) == b"\n" else b"\n" + lines
+            file.write(lines)
+
+
+def _line(entry: OtherFile) -> bytes:
+    filled = {name: value for name, value in asdict(entry).items() if value is not None}
+    return json.dumps({**filled, "read_by": _READ_BY}).encode() + b"\n"
+
+
+def _parse(line: bytes) -> OtherFile | None:
+    """None for a line that was cut, and for a fault that is to be looked at again."""
+    try:
+        found: Any = json.loads(line)
+        read_by = found.pop("read_by")
+        entry = OtherFile(**found)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+    is_whole = isinstance(entry.key, str) and (entry.digest is None) != (entry.kind is None)
+    return entry if is_whole and (entry.digest is not None or read_by == _READ_BY) else None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Contents:
-    """Arrays with one entry a row, in the order of the store; 100 bytes or so for each."""
+    """Arrays with one entry per row, in the order of the store; 100 bytes or so for each."""
 
     keys: pa.StringArray
     digests: pa.StringArray
@@ -39,7 +159,7 @@ class Contents:
             copied = [self.copies.get(key) for key in keys.to_pylist()]
             digests = pc.coalesce(digests, pa.array(copied, pa.string()))
         rows = pc.index_in(digests, value_set=self.digests, skip_nulls=True)
-        return rows.fill_null(_NONE).to_numpy().astype(np.int64)
+        return rows.fill_null(_NO_ROW).to_numpy().astype(np.int64)
 
     def are_faulty(self, keys: pa.StringArray) -> Bool[np.ndarray, " files"]:
         if not self.faults:

@@ -1,22 +1,54 @@
-"""Photos to squares, many at a time: threads decode, and the results come in order."""
+"""Photos to squares of one size, many at a time, and squares to rows of the store. Threads decode,
+and the results come in order."""
 
 import hashlib
-from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 from jaxtyping import Int32, UInt8
 
-from clew.patterns.cache.store import image_bytes
-from clew.patterns.photos.decode import PhotoError, read_photo
+from clew.patterns.cache.contents import Contents, Stamps
+from clew.patterns.cache.store import image_bytes, image_schema
+from clew.patterns.photos.decode import PhotoError, photo_size, read_photo
+from clew.patterns.photos.find import PhotoFolder
 from clew.patterns.photos.photo import Fault, Photo
+from clew.threads import map_ahead
 
+_PHOTOS_LOOKED_AT = 500
+_SIZE_STEP, _LARGEST_SIZE = 32, 128
 # A thread takes at most so many at a time, and together they make one record batch; of few
 # photos, every thread gets some.
 _MOST_A_TASK, _TASKS_A_THREAD = 32, 4
 _DIGEST_BYTES = 16
+
+
+def choose_size(folder: PhotoFolder) -> int:
+    """The side in pixels: that of a square as large as the photos are in the middle, to the
+    nearest multiple of 32 from 32 to 128. Looks at the headers of up to 500 photos; 128 when
+    none can be read."""
+    sides = list(_read_sides(_spread(folder.photos)))
+    if not sides:
+        return _LARGEST_SIZE
+    steps = round(float(np.median(sides)) / _SIZE_STEP)
+    return _SIZE_STEP * min(max(1, steps), _LARGEST_SIZE // _SIZE_STEP)
+
+
+def _spread(photos: Sequence[Photo]) -> list[Photo]:
+    """Photos from all over the folder, the same every time."""
+    count = min(len(photos), _PHOTOS_LOOKED_AT)
+    return [photos[place] for place in np.linspace(0, len(photos) - 1, count).round().astype(int)]
+
+
+def _read_sides(photos: Sequence[Photo]) -> Iterator[float]:
+    for photo in photos:
+        try:
+            width, height = photo_size(photo.path)
+        except PhotoError:  # told when it is decoded
+            continue
+        yield float(np.sqrt(width * height))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,16 +67,13 @@ def decode_photos(photos: Sequence[Photo], size: int, workers: int) -> Iterator[
     """In the order of `photos`. No more is decoded ahead than keeps the threads busy."""
     workers = max(1, workers)
     at_once = min(_MOST_A_TASK, -(-len(photos) // (_TASKS_A_THREAD * workers)))
-    under_way: deque[Future[Squares]] = deque()
+
+    def decode(first: int) -> Squares:
+        return _decode(photos[first : first + at_once], first, size)
+
     pool = ThreadPoolExecutor(workers, thread_name_prefix="clew-decode")
     try:
-        for first in range(0, len(photos), at_once or 1):
-            chosen = photos[first : first + at_once]
-            under_way.append(pool.submit(_decode, chosen, first, size))
-            if len(under_way) > workers:
-                yield under_way.popleft().result()
-        while under_way:
-            yield under_way.popleft().result()
+        yield from map_ahead(decode, range(0, len(photos), at_once or 1), pool, ahead=workers)
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -71,3 +100,42 @@ def _decode(photos: Sequence[Photo], first: int, size: int) -> Squares:
 def hash_picture(image: UInt8[np.ndarray, " image_bytes"]) -> str:
     """Equal pictures have equal digests, whatever file they came from."""
     return hashlib.blake2b(image.data, digest_size=_DIGEST_BYTES).hexdigest()
+
+
+class SeenPictures:
+    """The digests of all pictures so far, and the id of the next row."""
+
+    def __init__(self, contents: Contents) -> None:
+        self._digests = set(contents.digests.to_pylist())
+        self._next_id = contents.next_id
+
+    def is_new(self, digest: str | None) -> bool:
+        """True once for each picture; None is no picture."""
+        if digest is None or digest in self._digests:
+            return False
+        self._digests.add(digest)
+        return True
+
+    def take_ids(self, count: int) -> np.ndarray:
+        self._next_id += count
+        return np.arange(self._next_id - count, self._next_id)
+
+
+def build_rows(squares: Squares, stamps: Stamps, seen: SeenPictures, size: int) -> pa.RecordBatch:
+    """The pictures that were not seen before, with the stamps of their files."""
+    digests = squares.digests
+    places = [place for place, digest in enumerate(digests) if seen.is_new(digest)]
+    files = stamps.take(places)
+    pixels = squares.images[places].reshape(-1)
+    columns = [
+        pa.array(seen.take_ids(len(places))),
+        files.names,
+        pa.array(files.file_bytes),
+        pa.array(files.modified_ns),
+        pa.array([digests[place] for place in places], pa.string()),
+        *(pa.array(np.ascontiguousarray(side)) for side in squares.sizes[places].T),
+        pa.FixedSizeListArray.from_arrays(pa.array(pixels), image_bytes(size)),
+    ]
+    schema = image_schema(size)
+    cast = [column.cast(field.type) for column, field in zip(columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(cast, schema=schema)

@@ -1,7 +1,6 @@
 """The store of decoded photos: its rows, and how it is begun, healed and added to.
 
-A row is one picture: the square itself, a digest of it, and the file that it was first seen in.
-"""
+A row is one picture: the square itself, a digest of it, and the file that it was first seen in."""
 
 import re
 from collections.abc import Iterator
@@ -12,8 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from clew.errors import StoreError, StoreLockedError
-from clew.patterns.cache.contents import Contents, read_contents
-from clew.patterns.cache.ledger import Ledger
+from clew.patterns.cache.contents import Contents, Ledger, read_contents
 from clew.storage import (
     Manifest,
     Part,

@@ -1,26 +1,26 @@
-"""The door through which every photo comes: the file is judged by its header before any memory
-is taken for it, and whatever goes wrong inside becomes a PhotoError."""
+"""The door through which every photo comes: its format is told from its first bytes, it is judged
+by its header before any memory is taken for it, and whatever goes wrong becomes a PhotoError."""
 
 import math
 import os
+import re
 import stat
 import threading
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, cast
 
 from PIL import Image
+from PIL.BmpImagePlugin import BmpImageFile
+from PIL.GifImagePlugin import GifImageFile
 from PIL.ImageFile import ImageFile
-
-from clew.patterns.photos.formats import (
-    HEAD_BYTES,
-    describe_other,
-    is_kept_whole,
-    tell_format,
-    webp_size,
-)
-from clew.patterns.photos.quiet import quiet_pillow
+from PIL.JpegImagePlugin import JpegImageFile
+from PIL.PngImagePlugin import PngImageFile
+from PIL.TiffImagePlugin import TiffImageFile
+from PIL.WebPImagePlugin import WebPImageFile
 
 MIN_SIDE = 8
 MAX_PIXELS = 100_000_000
@@ -28,6 +28,10 @@ MAX_BYTES = 2**30
 # Above this, threads take turns: 100 million pixels take up to 800 MB while they are read.
 _LARGE_PIXELS = 25_000_000
 _LARGE_TURN = threading.Lock()
+HEAD_BYTES = 32
+_FILTERS_LOCK = threading.Lock()
+_FROM_PILLOW = ("ignore", None, Warning, re.compile(r"PIL(\.|$)"), 0)
+_readers = 0
 
 
 class PhotoError(Exception):
@@ -124,3 +128,116 @@ def _explain(error: Exception) -> PhotoError:
         return PhotoError("unreadable", f"it cannot be read ({error.strerror})")
     text = str(error).strip() or type(error).__name__
     return PhotoError("cut", f"the picture breaks off or is damaged ({text})")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Format:
+    """A picture format: its first bytes, and Pillow's reader of it.
+
+    The reader is called directly: `Image.open` refuses a large JPEG that `draft` makes small,
+    and opens a JPEG with a second picture inside by a reader that has no `draft`.
+    """
+
+    name: str
+    begins: tuple[bytes, ...]
+    open: Callable[[BinaryIO], ImageFile]
+
+
+FORMATS = (
+    Format(name="JPEG", begins=(b"\xff\xd8\xff",), open=JpegImageFile),
+    Format(name="PNG", begins=(b"\x89PNG\r\n\x1a\n",), open=PngImageFile),
+    Format(name="GIF", begins=(b"GIF87a", b"GIF89a"), open=GifImageFile),
+    Format(name="BMP", begins=(b"BM",), open=BmpImageFile),
+    Format(name="TIFF", begins=(b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"), open=TiffImageFile),
+    Format(name="WebP", begins=(b"RIFF",), open=WebPImageFile),
+)
+# What is found under a photo's name now and then, and what a user calls it.
+_OTHERS = (
+    (b"%PDF", "a PDF document"),
+    (b"PK\x03\x04", "a ZIP archive"),
+    (b"<!doctype html", "a web page"),
+    (b"<html", "a web page"),
+    (b"<?xml", "an XML or SVG file"),
+    (b"<svg", "an SVG drawing"),
+    (b"8bps", "a Photoshop file"),
+)
+_BOXES = {b"avif": "an AVIF picture", b"heic": "a HEIC photo", b"mif1": "a HEIC photo"}
+
+
+def tell_format(head: bytes) -> Format | None:
+    """The format of a file that begins with these bytes; None for what is no picture we read."""
+    for known in FORMATS:
+        if head.startswith(known.begins) and (known.name != "WebP" or head[8:12] == b"WEBP"):
+            return known
+    return None
+
+
+def describe_other(head: bytes) -> str:
+    """What a file seems to be that is no picture, for a sentence."""
+    if head[4:8] == b"ftyp":
+        return _BOXES.get(head[8:12], "a video or another kind of picture")
+    lowered = head.lstrip(b"\xef\xbb\xbf \t\r\n").lower()
+    for begin, words in _OTHERS:
+        if lowered.startswith(begin.lower()):
+            return words
+    if not any(head):
+        return "only zero bytes"
+    text = head.decode("utf-8", "ignore").strip()
+    return f'text ("{text[:20]}...")' if text.isprintable() and text else "something else"
+
+
+def webp_size(head: bytes) -> tuple[int, int]:
+    """Width and height of a WebP picture, whose reader takes memory as soon as it is opened."""
+    kind = head[12:16]
+    if kind == b"VP8X":
+        return _little(head[24:27]) + 1, _little(head[27:30]) + 1
+    if kind == b"VP8L":
+        bits = _little(head[21:25])
+        return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+    return _little(head[26:28]) & 0x3FFF, _little(head[28:30]) & 0x3FFF
+
+
+def is_kept_whole(image: ImageFile) -> bool:
+    """Whether a JPEG's decoder must hold the whole picture, even to give a reduced one.
+
+    So it is when the picture comes in several scans: refined step by step (progressive), or
+    colour by colour. The reader has just passed the first scan's header.
+    """
+    if not isinstance(image, JpegImageFile) or image.fp is None:
+        return True
+    if image.info.get("progressive"):
+        return True
+    header_bytes = 6 + 2 * image.layers  # of a scan that holds all colours
+    after = image.fp.tell()
+    image.fp.seek(max(0, after - header_bytes))
+    header = image.fp.read(3)
+    image.fp.seek(after)
+    return header != bytes((0, header_bytes, image.layers))
+
+
+def _little(data: bytes) -> int:
+    return int.from_bytes(data, "little")
+
+
+@contextmanager
+def quiet_pillow() -> Iterator[None]:
+    """No warnings from Pillow while at least one thread is inside: what matters becomes a
+    PhotoError. `warnings.catch_warnings` would lose other people's filters when threads come and
+    go."""
+    _count(1)
+    try:
+        yield
+    finally:
+        _count(-1)
+
+
+def _count(change: int) -> None:
+    global _readers
+    with _FILTERS_LOCK:
+        _readers += change
+        # Looked up each time: others may have replaced the list meanwhile.
+        filters = cast(list[Any], warnings.filters)
+        if _readers and _FROM_PILLOW not in filters:
+            filters.insert(0, _FROM_PILLOW)
+        if not _readers and _FROM_PILLOW in filters:
+            filters.remove(_FROM_PILLOW)

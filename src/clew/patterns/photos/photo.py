@@ -1,7 +1,8 @@
-"""What is known of a photo from its place alone, and what is said of one that cannot be used."""
+"""What is known of a photo from its place alone, and why one that cannot be used is left out."""
 
 import re
 import unicodedata
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,10 @@ SPLITS = SPLIT_NAMES  # "train", "validation", "test"
 SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp"}
 )
+# Of copies in several split folders, the one that is measured on stays: what is learnt from is
+# not what is measured on, and the figure can be compared with others'.
+_FIRST_KEPT = ("test", "validation", "train", None)
+_MOST_NAMES = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,3 +51,33 @@ def natural_order(text: str) -> tuple[list[tuple[int, int, str]], str]:
 def class_name(folder_name: str) -> str:
     """The class that a folder stands for: accents are written in two ways, and mean the same."""
     return unicodedata.normalize("NFC", folder_name)
+
+
+def refuse_equals(group: Sequence[Photo]) -> dict[str, Fault]:
+    """Why photos of the same picture are left out, by their names. Of equal pictures in one class
+    one is used. A picture that lies in two classes is used in none: one of them must be wrong, and
+    nobody here knows which."""
+    if len({photo.label for photo in group}) > 1:
+        reason = f"the same picture is in several classes: {_name_classes(group)}"
+        return {photo.name: _fault(photo, "contradiction", reason) for photo in group}
+    kept, *others = sorted(group, key=_first_kept)
+    reason = f'the same picture as "{kept.name}", which is used'
+    return {photo.name: _fault(photo, "duplicate", reason) for photo in others}
+
+
+def _first_kept(photo: Photo) -> tuple[int, str]:
+    return _FIRST_KEPT.index(photo.split), photo.name
+
+
+def _name_classes(group: Sequence[Photo]) -> str:
+    """Of many copies, one from each class."""
+    by_class: dict[str | None, Photo] = {}
+    for photo in sorted(group, key=lambda photo: photo.name):
+        by_class.setdefault(photo.label, photo)
+    names = [f'"{photo.name}"' for photo in list(by_class.values())[:_MOST_NAMES]]
+    more = f" and {len(group) - len(names):,} more" if len(group) > len(names) else ""
+    return ", ".join(names) + more + "; keep it in the one where it belongs"
+
+
+def _fault(photo: Photo, kind: str, reason: str) -> Fault:
+    return Fault(name=photo.name, label=photo.label, kind=kind, reason=reason)

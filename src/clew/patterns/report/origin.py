@@ -6,7 +6,8 @@ from typing import Any
 from clew.pages.markup import Html, tag
 from clew.pages.results import as_dict
 from clew.pages.wording import DASH, counted, short, size, whole
-from clew.patterns.report.run import LeftOut, Run
+from clew.patterns.photos.photo import Fault
+from clew.patterns.report.run import Run
 
 _MOST_FILES = 200
 _SETTINGS = (
@@ -34,7 +35,7 @@ def draw_left_out(run: Run) -> Html:
     )
 
 
-def _left_out_row(one: LeftOut) -> Html:
+def _left_out_row(one: Fault) -> Html:
     return tag(
         "tr",
         tag("td", tag("bdi", one.name)),

@@ -10,14 +10,16 @@ import numpy as np
 
 from clew.errors import StoreError
 from clew.pages.results import History, as_dict, as_interval, as_number, read_results
+from clew.patterns.photos.photo import Fault
+from clew.patterns.trained.model import RESULTS
+from clew.patterns.trained.tables import LEFT_OUT_FILE, PREDICTIONS_FILE
 
-RESULTS_FILE, PREDICTIONS_FILE = "results.json", "predictions.csv"
-LEFT_OUT_FILE, LOG_FILE = "left_out.csv", "log.csv"
+LOG_FILE = "log.csv"
 _AGAIN = 'Run "clew patterns train" into this folder again'
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Answer:
+class PhotoAnswer:
     """What the model said of one test photo."""
 
     name: str
@@ -32,14 +34,6 @@ class Answer:
         return self.label == self.predicted
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LeftOut:
-    name: str
-    label: str
-    kind: str
-    reason: str
-
-
 @dataclass(frozen=True, kw_only=True)
 class Run:
     """`raw` is results.json, of which any figure may be missing; the lists are empty where their
@@ -48,8 +42,8 @@ class Run:
     folder: Path
     raw: dict[str, Any]
     classes: tuple[str, ...]
-    answers: tuple[Answer, ...]
-    left_out: tuple[LeftOut, ...]
+    answers: tuple[PhotoAnswer, ...]
+    left_out: tuple[Fault, ...]
     history: History
 
     def figure(self, name: str) -> float | None:
@@ -84,7 +78,7 @@ class Run:
         return counts if counts.shape == (size, size) else None
 
     @property
-    def mistakes(self) -> list[Answer]:
+    def mistakes(self) -> list[PhotoAnswer]:
         """The most sure first."""
         wrong = [answer for answer in self.answers if not answer.is_right]
         return sorted(wrong, key=lambda answer: (-answer.probability, answer.name))
@@ -120,7 +114,7 @@ class Run:
 
 def read_run(folder: Path) -> Run:
     """Raises StoreError when the folder holds no finished training, or a damaged one."""
-    raw = _read_results(folder / RESULTS_FILE)
+    raw = _read_results(folder / RESULTS)
     return Run(
         folder=folder,
         raw=raw,
@@ -152,8 +146,8 @@ def _read_table(path: Path) -> list[dict[str, str]]:
         raise StoreError(f'"{path}" cannot be read ({error}). {_AGAIN}.') from None
 
 
-def _answer(row: dict[str, str]) -> Answer:
-    return Answer(
+def _answer(row: dict[str, str]) -> PhotoAnswer:
+    return PhotoAnswer(
         name=row.get("name") or "",
         label=row.get("class") or "",
         predicted=row.get("predicted") or "",
@@ -163,10 +157,10 @@ def _answer(row: dict[str, str]) -> Answer:
     )
 
 
-def _left_out(row: dict[str, str]) -> LeftOut:
-    return LeftOut(
+def _left_out(row: dict[str, str]) -> Fault:
+    return Fault(
         name=row.get("name") or "",
-        label=row.get("class") or "",
+        label=row.get("class") or None,
         kind=row.get("kind") or "",
         reason=row.get("reason") or "",
     )

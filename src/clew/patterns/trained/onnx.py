@@ -19,8 +19,9 @@ from torch import Tensor, nn
 
 from clew.errors import ClewError, InputError
 from clew.patterns.classifier import Normalise
-from clew.patterns.trained.examples import sample_images
-from clew.patterns.trained.model import PatternModel
+from clew.patterns.photos.decode import PhotoError, read_square
+from clew.patterns.trained.model import PatternModel, read_results
+from clew.patterns.trained.tables import read_splits
 from clew.storage.writing import replace_file
 from clew.version import __version__
 
@@ -28,6 +29,7 @@ INPUT, OUTPUT = "image", "probabilities"
 TOLERANCE = 1e-4
 _CHECKED, _BATCHES = 32, (1, 7)
 _QUIET = ("torch.onnx", "onnxscript", "onnx_ir")
+_TRIES = 4  # photos looked at for each that is wanted, where some are gone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,3 +208,37 @@ def _run(session: Any, images: np.ndarray, batch: int) -> np.ndarray:
     starts = range(0, len(images), batch)
     parts = [session.run([OUTPUT], {INPUT: images[at : at + batch]})[0] for at in starts]
     return np.concatenate(parts)
+
+
+def sample_images(
+    model: PatternModel, count: int
+) -> tuple[UInt8[np.ndarray, "count size size 3"], bool]:
+    """Up to `count` photos from all over the training's folder, and True; made-up pictures, and
+    False, where none can be found."""
+    photos = _read_photos(_find_photos(model.folder, count * _TRIES), model.image_size, count)
+    if photos:
+        return np.stack(photos), True
+    shape = (count, model.image_size, model.image_size, 3)
+    return np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8), False
+
+
+def _find_photos(folder: Path, count: int) -> list[Path]:
+    try:
+        root = Path(read_results(folder)["data"]["folder"])
+        names = [row.name for row in read_splits(folder)]
+    except (ClewError, KeyError, TypeError):
+        return []
+    step = max(1, len(names) // count)
+    return [root / name for name in names[::step]]
+
+
+def _read_photos(paths: list[Path], size: int, count: int) -> list[np.ndarray]:
+    photos: list[np.ndarray] = []
+    for path in paths:
+        if len(photos) == count:
+            break
+        try:
+            photos.append(read_square(path, size))
+        except PhotoError:
+            continue
+    return photos

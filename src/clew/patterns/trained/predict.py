@@ -1,9 +1,9 @@
 """What a model makes of photos: read ahead in threads, a batch at a time, in their order."""
 
-from collections import deque
 from collections.abc import Generator, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 
 import numpy as np
@@ -13,6 +13,7 @@ from clew.patterns.cache import hash_picture
 from clew.patterns.photos.decode import PhotoError, read_square
 from clew.patterns.photos.photo import Fault, Photo
 from clew.patterns.trained.model import PatternModel
+from clew.threads import map_ahead
 
 # Enough that a thread always has a photo to read while the network works.
 _BATCHES_AHEAD = 2
@@ -73,24 +74,13 @@ def _predict(model: PatternModel, batch: list[tuple[Photo, Square | Fault]]) -> 
 def _read_ahead(
     photos: Iterable[Photo], size: int, ahead: int, workers: int
 ) -> Generator[tuple[Photo, Square | Fault], None, None]:
-    under_way: deque[tuple[Photo, Future[Square | Fault]]] = deque()
     with ThreadPoolExecutor(max(1, workers), thread_name_prefix="clew-photos") as threads:
-        try:
-            for photo in photos:
-                under_way.append((photo, threads.submit(_read, photo, size)))
-                if len(under_way) > ahead:
-                    first, square = under_way.popleft()
-                    yield first, square.result()
-            while under_way:
-                first, square = under_way.popleft()
-                yield first, square.result()
-        finally:
-            for _, left in under_way:
-                left.cancel()
+        yield from map_ahead(partial(_read, size=size), photos, threads, ahead=ahead)
 
 
-def _read(photo: Photo, size: int) -> Square | Fault:
+def _read(photo: Photo, size: int) -> tuple[Photo, Square | Fault]:
     try:
-        return read_square(photo.path, size)
+        return photo, read_square(photo.path, size)
     except PhotoError as error:
-        return Fault(name=photo.name, label=photo.label, kind=error.kind, reason=error.reason)
+        fault = Fault(name=photo.name, label=photo.label, kind=error.kind, reason=error.reason)
+        return photo, fault

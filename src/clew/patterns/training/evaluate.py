@@ -13,7 +13,7 @@ from clew.engine.folders import make_folder
 from clew.engine.planning.hardware import look_at_machine
 from clew.errors import InputError, TrainingStoppedError
 from clew.patterns.photos import Fault, PhotoFolder, find_classes
-from clew.patterns.photos.equals import refuse_equals
+from clew.patterns.photos.photo import refuse_equals
 from clew.patterns.trained.model import PatternModel, load_model, read_results
 from clew.patterns.trained.predict import Prediction, predict_photos
 from clew.patterns.trained.tables import read_known_splits, write_left_out, write_predictions

@@ -1,11 +1,15 @@
-"""RandAugment for a whole batch at once: every picture draws its own changes, on its device."""
+"""The random changes of a training batch, drawn on its device: RandAugment for every picture by
+itself, Mixup for each with its neighbour."""
 
+import numpy as np
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Shaped, UInt8
 from torch import Tensor, nn
 
 from clew.patterns.augment.apply import apply_changes
 from clew.patterns.augment.config import PARAMETERS, AugmentConfig, change_table, jitter_row
+
+_DRAWN_WEIGHTS = 4096
 
 
 class RandAugment(nn.Module):
@@ -44,3 +48,33 @@ class RandAugment(nn.Module):
         if not self.config.flip:
             return parameters, torch.ones(count, device=device)
         return parameters, (mirror[:, 0] < 0.5).float() * 2 - 1
+
+
+class Mixup(nn.Module):
+    """Weights are drawn for each picture from Beta(alpha, alpha). Batches come in random order, so
+    the neighbour is as good a partner as any."""
+
+    weights: Tensor
+
+    def __init__(self, alpha: float) -> None:
+        super().__init__()
+        from scipy.stats import beta  # takes a second
+
+        places = (np.arange(_DRAWN_WEIGHTS) + 0.5) / _DRAWN_WEIGHTS
+        drawn = beta.ppf(places, alpha, alpha)
+        weights = torch.from_numpy(np.maximum(drawn, 1 - drawn)).float()
+        self.register_buffer("weights", weights, persistent=False)
+
+    def forward(
+        self,
+        images: Float[Tensor, "batch side side 3"],
+        aims: Float[Tensor, "batch classes"],
+    ) -> tuple[Float[Tensor, "batch side side 3"], Float[Tensor, "batch classes"]]:
+        drawn = torch.rand(len(images), device=images.device)
+        share = 1 - self.weights[(drawn * _DRAWN_WEIGHTS).long()]
+        return _lay_over(images, share), _lay_over(aims, share)
+
+
+def _lay_over(values: Shaped[Tensor, "batch ..."], share: Tensor) -> Shaped[Tensor, "batch ..."]:
+    share = share.to(values.dtype).reshape(-1, *[1] * (values.dim() - 1))
+    return values.lerp(values.roll(1, 0), share)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from clew.patterns.networks.convolution import Conv3x3
+from clew.patterns.networks.se_resnet import Conv3x3
 
 
 def pass_both_ways(module: Conv3x3, images: torch.Tensor) -> list[torch.Tensor]:
@@ -25,7 +25,7 @@ def test_the_product_is_the_convolution(batch: int, side: int, last: bool) -> No
         images = images.contiguous(memory_format=torch.channels_last)
         module = module.to(memory_format=torch.channels_last)
     with torch.autocast("cpu", torch.bfloat16):
-        assert module(images).grad_fn.name() == "_ProductBackward"
+        assert module(images).grad_fn.name() == "_ConvolutionProductBackward"
     mine = pass_both_ways(module, images)
     module._is_better_as_product = lambda _: False
     theirs = pass_both_ways(module, images)

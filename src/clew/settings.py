@@ -2,10 +2,13 @@
 
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from clew.errors import InputError
+from clew.errors import InputError, SettingsMismatchError
+
+START_OVER = "`overwrite=True` starts over in this one."
 
 
 def check_positive(config: Any, *names: str) -> None:
@@ -51,6 +54,16 @@ def find_differences(
         for name in sorted(old.keys() | new.keys())
         if old.get(name) != new.get(name) and not name.startswith(may_differ)
     ]
+
+
+@contextmanager
+def offer_overwrite() -> Iterator[None]:
+    """The engine refuses a run with other settings, and does not know `overwrite`: the error that
+    leaves here says it."""
+    try:
+        yield
+    except SettingsMismatchError as error:
+        raise SettingsMismatchError(f"{error.text} {START_OVER}") from None
 
 
 def _flatten(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:

@@ -1,3 +1,3 @@
-from tests.cli.running import run, signals
+from tests.cli.running import run
 
-__all__ = ["run", "signals"]
+__all__ = ["run"]

@@ -2,7 +2,6 @@
 
 import signal
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,15 +20,6 @@ class Ended:
     err: str
 
 
-@pytest.fixture(autouse=True)
-def signals() -> Iterator[None]:
-    """A capture takes over the signals of its process; here that is pytest's."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Any:
     """Runs `clew ARGUMENTS` in this process, wide enough that no line is broken."""
@@ -38,6 +28,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> A
     def call(*arguments: object) -> Ended:
         monkeypatch.setattr(sys, "argv", ["clew", *map(str, arguments)])
         capfd.readouterr()
+        before = _handlers()
         try:
             with one_thread():
                 main()
@@ -46,6 +37,12 @@ def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> A
             code = end.code or 0
         out, err = capfd.readouterr()
         assert "Traceback" not in out + err
+        assert _handlers() == before
         return Ended(code, out, err)
 
     return call
+
+
+def _handlers() -> list[Any]:
+    """A command that takes over signals gives them back: here they are pytest's."""
+    return [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]

@@ -92,7 +92,7 @@ def test_other_settings_end_with_1(preprocess: Any, tmp_path: Path) -> None:
     preprocess(tmp_path / "out")
     ended = preprocess(tmp_path / "out", "--node-dim", 2)
     assert ended.code == 1
-    assert "node_dim: 4 in the store, 2 now" in ended.err
+    assert "node_dim: 4 before, 2 now" in ended.err
 
 
 def test_what_is_left_out_is_named_and_ends_with_1(

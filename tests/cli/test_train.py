@@ -182,8 +182,8 @@ def test_a_terminal_gets_a_bar(run: Any, monkeypatch: pytest.MonkeyPatch) -> Non
     [
         (["--preprocessed-dir", "nowhere"], 'there is no folder "nowhere"'),
         (["--no-run-lstm", "--no-run-gnn-det", "--no-run-gvae"], "no network is left to train"),
-        (["--latent-dim", "4", "--no-run-gvae"], "--latent-dim is 4: this is a setting of gvae"),
-        (["--scores-file", "s.csv"], '--scores-file is "s.csv": it goes with --data-pattern'),
+        (["--latent-dim", "4", "--no-run-gvae"], "--latent-dim 4 is a setting of gvae"),
+        (["--scores-file", "s.csv"], "--scores-file s.csv goes with --data-pattern"),
         (["--data-pattern", "traces"], "give their scores too, with --scores-file"),
         (["--label-smoothing", "2"], "label_smoothing is 2.0"),
         (["--dropout", "1"], "dropout is 1.0"),
@@ -192,7 +192,7 @@ def test_a_terminal_gets_a_bar(run: Any, monkeypatch: pytest.MonkeyPatch) -> Non
         (["--patience", "-1"], "patience is -1"),
         (["--seed", "-1"], "seed is -1"),
         (["--batch-size", "0"], "batch_size is 0"),
-        (["--lstm-hidden", "0"], "lstm_hidden is 0"),
+        (["--lstm-hidden", "0"], "--lstm-hidden is 0"),
         (["--device", "abacus"], "abacus"),
         (["--output-dir", "/dev/null/results"], "cannot be made"),
     ],
@@ -213,7 +213,7 @@ def test_other_settings_are_refused_until_asked_to_overwrite(run: Any, folder: P
     ended = run(*line, "--seed", 3)
     assert ended.code == 1
     assert "config.seed: 0 before, 3 now" in ended.err
-    assert "--overwrite begins anew" in ended.err
+    assert "--overwrite starts over" in ended.err
     assert run(*line, "--seed", 3, "--overwrite").code == 0
     assert json.loads((folder / "results/results.json").read_text())["runs"][0]["seed"] == 3
 

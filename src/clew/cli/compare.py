@@ -9,10 +9,9 @@ from rich.console import Console
 from clew.cli import plan_flags
 from clew.cli.comparison import print_comparison
 from clew.cli.formats import plain_text
+from clew.cli.long_runs import long_run, shown_log
 from clew.cli.renderer import Renderer
-from clew.cli.stopping import StopOnSignal
-from clew.cli.train import how_to_go_on, shown_log
-from clew.errors import InputError, TrainingStoppedError
+from clew.errors import InputError
 
 if TYPE_CHECKING:
     from clew.hallucination.comparison import CompareConfig, Comparison
@@ -119,14 +118,13 @@ def run_comparison(console: Console, config: "CompareConfig") -> None:
     from clew.hallucination.comparison import compare_methods
     from clew.hallucination.comparison.report import write_report
 
-    stop = StopOnSignal(console, "what is finished is kept, a network stops after this step")
-    try:
-        with shown_log(console), Renderer(console) as reporter:
-            comparison = compare_methods(config, reporter, stop)
-    except TrainingStoppedError as error:
-        again = how_to_go_on(is_alone=True, overwrite=config.overwrite)
-        console.print(plain_text(f"{error}{again}"), markup=False)
-        raise typer.Exit(128 + stop.number) from None
+    message = "what is finished is kept, a network stops after this step"
+    with (
+        long_run(console, message, overwrite=config.overwrite) as stop,
+        shown_log(console),
+        Renderer(console) as reporter,
+    ):
+        comparison = compare_methods(config, reporter, stop)
     print_comparison(console, config.output_dir, comparison.results)
     report = write_report(config.output_dir)
     _say_where(console, config.output_dir, report)

@@ -1,8 +1,6 @@
 """clew extract"""
 
 import logging
-import shlex
-import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from clew.cli.stopping import StopOnSignal
+from clew.cli.long_runs import how_to_resume, stop_on_signal
 
 _EPILOG = "Example: `clew extract --questions facts --num-samples 200 --out traces_data`"
 
@@ -135,10 +133,11 @@ def extract(
         sample_temperature=sample_temperature,
         part=Part.parse(part),
     )
-    stop = StopOnSignal(console, "finishing the answers in hand")
-    with Renderer(console) as reporter:
+    with (
+        stop_on_signal(console, "finishing the answers in hand") as stop,
+        Renderer(console) as reporter,
+    ):
         result = run_extract(config, reporter, stop)
-    again = shlex.join(["clew", *sys.argv[1:]])
     if result.finished:
         whose = "done" if config.part.count == 1 else f"part {config.part} is done"
         console.print(
@@ -147,9 +146,9 @@ def extract(
             markup=False,
         )
         return
-    sentence = f"stopped with {result.traces_made:,} new traces on disk. To go on: {again}"
+    sentence = f"stopped with {result.traces_made:,} new traces on disk.{how_to_resume()}"
     console.print(sentence, markup=False)
-    raise typer.Exit(128 + stop.number)
+    raise stop.exit()
 
 
 def _left_out(skipped: int) -> str:

@@ -1,10 +1,6 @@
 """clew train"""
 
-import logging
-import shlex
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,12 +9,10 @@ from rich.console import Console
 from rich.table import Table
 
 from clew.cli import plan_flags
-from clew.cli.errors import with_flags
 from clew.cli.formats import plain_text
-from clew.cli.progress import say
+from clew.cli.long_runs import long_run, shown_log
 from clew.cli.renderer import Renderer
-from clew.cli.stopping import StopOnSignal
-from clew.errors import InputError, SettingsMismatchError, TrainingStoppedError
+from clew.errors import InputError
 from clew.wording import duration_text
 
 if TYPE_CHECKING:
@@ -270,66 +264,18 @@ def _compare(config: "TrainRunConfig") -> None:
 
 
 def _run(config: "TrainRunConfig") -> None:
-    from clew.engine.processes import count_processes, is_first_process
+    from clew.engine.processes import is_first_process
     from clew.hallucination.detectors.training import train_detectors
 
     console = Console(highlight=False, soft_wrap=True, quiet=not is_first_process())
-    is_alone = count_processes() == 1
     message = "everything is saved after this step"
-    stop = StopOnSignal(console, message, is_passed_on=not is_alone)
-    try:
-        with shown_log(console), Renderer(console) as reporter:
-            runs = train_detectors(config, reporter, stop)
-    except TrainingStoppedError as error:
-        again = how_to_go_on(is_alone=is_alone, overwrite=config.overwrite)
-        console.print(plain_text(f"{error}{again}"), markup=False)
-        raise typer.Exit(128 + stop.number) from None
-    except SettingsMismatchError as error:
-        hint = "" if "--overwrite" in str(error) else " --overwrite begins anew in this one."
-        raise SettingsMismatchError(f"{error}{hint}") from None
-    except InputError:
-        if is_first_process():
-            raise
-        raise typer.Exit(2) from None  # all processes say the same: one voice is enough
+    with (
+        long_run(console, message, overwrite=config.overwrite) as stop,
+        shown_log(console),
+        Renderer(console) as reporter,
+    ):
+        runs = train_detectors(config, reporter, stop)
     _print_runs(console, config.output_dir, runs)
-
-
-def how_to_go_on(*, is_alone: bool, overwrite: bool) -> str:
-    """The same command, but for the flag that would throw away what was just saved."""
-    without = " Leave --overwrite out then: it begins anew." if overwrite else ""
-    if not is_alone:  # torchrun's part of the command is not known
-        return without
-    words = [word for word in sys.argv[1:] if word != "--overwrite"]
-    return f"{without} To go on: {shlex.join(['clew', *words])}"
-
-
-@contextmanager
-def shown_log(console: Console) -> Iterator[None]:
-    """What the library tells while it opens samples."""
-    logger, handler = logging.getLogger("clew"), _Sentences(console)
-    level = logger.level
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
-        logger.setLevel(level)
-
-
-class _Sentences(logging.Handler):
-    """Each once: all splits are opened alike."""
-
-    def __init__(self, console: Console) -> None:
-        super().__init__()
-        self._console = console
-        self._said: set[str] = set()
-
-    def emit(self, record: logging.LogRecord) -> None:
-        message = record.getMessage()
-        if message not in self._said:
-            self._said.add(message)
-            say(self._console, with_flags(message))
 
 
 def _print_runs(console: Console, folder: Path, runs: Sequence[dict[str, Any]]) -> None:

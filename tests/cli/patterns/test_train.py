@@ -184,7 +184,7 @@ def test_another_run_in_the_folder_is_refused_with_what_to_do(run: Any, folder: 
     write_photo(folder / "mis fotos" / "azul" / "new.png", "azul", 99)
     more = run(*line, "--epochs", 1)
     assert more.code == 1
-    assert 'are not those that "trained" was begun with: 1 new' in more.err
+    assert 'are not those that "trained" was started with: 1 new' in more.err
     assert run(*line, "--epochs", 2, "--overwrite").code == 0
 
 

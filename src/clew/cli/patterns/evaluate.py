@@ -7,13 +7,12 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from clew.cli.long_runs import long_run
 from clew.cli.patterns.figures import print_reached, print_report
 from clew.cli.patterns.library_flags import Library, Model, SetName
 from clew.cli.patterns.printing import print_line
 from clew.cli.preparation import left_out_text
 from clew.cli.renderer import Renderer
-from clew.cli.stopping import StopOnSignal
-from clew.errors import TrainingStoppedError
 from clew.wording import counted, tenth_percent
 
 _EPILOG = "Example: `clew patterns evaluate --model trained --data other_photos`"
@@ -57,21 +56,19 @@ def evaluate(
     console = Console(highlight=False, soft_wrap=True)
     folder = choose_model(model=model, name=name, library=library).model
     out = output_dir or _usual_folder(folder, data)
-    stop = StopOnSignal(console, "nothing is written")
-    try:
-        with Renderer(console) as reporter:
-            results = evaluate_patterns(
-                folder,
-                data,
-                output_dir=out,
-                device=device,
-                workers=num_workers,
-                reporter=reporter,
-                should_stop=stop,
-            )
-    except TrainingStoppedError as error:
-        print_line(console, error)
-        raise typer.Exit(128 + stop.number) from None
+    with (
+        long_run(console, "nothing is written", is_resumable=False) as stop,
+        Renderer(console) as reporter,
+    ):
+        results = evaluate_patterns(
+            folder,
+            data,
+            output_dir=out,
+            device=device,
+            workers=num_workers,
+            reporter=reporter,
+            should_stop=stop,
+        )
     _print_photos(console, results, out)
     print_reached(console, results)
     _print_before(console, results)

@@ -1,8 +1,5 @@
 """clew patterns flow"""
 
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -61,11 +58,9 @@ def flow(
     pattern_set = _open_or_create(console, library, name)
     if sources:
         _head(console, "import")
-        with _signals_given_back():
-            import_and_print(console, pattern_set, sources)
+        import_and_print(console, pattern_set, sources)
     _head(console, "train")
-    with _signals_given_back():
-        _train(console, pattern_set, epochs, device)
+    _train(console, pattern_set, epochs, device)
     identified = None
     if identify is not None:
         _head(console, "identify")
@@ -126,7 +121,7 @@ def _train(
         results = train_set(name, library, settings, is_plain=True, is_last=False)
     except SettingsMismatchError as error:
         anew = command_text("train", name, "--overwrite", library=library)
-        raise SettingsMismatchError(f"{error} To begin anew: {anew}") from None
+        raise SettingsMismatchError(f"{error.text} To begin anew: {anew}") from None
     if results is None:
         latest = pattern_set.latest_model()
         assert latest is not None
@@ -171,14 +166,3 @@ def _review(
 def _head(console: Console, title: str) -> None:
     console.print()
     console.print(title, style="bold")
-
-
-@contextmanager
-def _signals_given_back() -> Iterator[None]:
-    """Import and training take Ctrl-C over to end in order; what follows is not theirs."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -9,10 +9,10 @@ from rich.console import Console
 from rich.markup import escape
 
 from clew.cli.formats import plain_text
+from clew.cli.long_runs import how_to_resume, stop_on_signal
 from clew.cli.patterns.library_flags import Library
 from clew.cli.patterns.printing import make_table, print_line
 from clew.cli.renderer import Renderer
-from clew.cli.stopping import StopOnSignal
 
 if TYPE_CHECKING:
     from clew.patterns.library import ImportResult, PatternSet
@@ -65,19 +65,19 @@ def import_and_print(
     move: bool = False,
 ) -> None:
     """Import, and show what became of the photos; `clew patterns flow` has it as a step."""
-    from clew.cli.train import how_to_go_on
     from clew.patterns.library import import_photos
 
-    stop = StopOnSignal(console, "finishing the photo in hand")
-    with Renderer(console) as reporter:
+    with (
+        stop_on_signal(console, "finishing the photo in hand") as stop,
+        Renderer(console) as reporter,
+    ):
         result = import_photos(
             pattern_set, sources, label=label, move=move, reporter=reporter, should_stop=stop
         )
     _print_result(console, result)
     if not result.is_finished:
-        again = how_to_go_on(is_alone=True, overwrite=False)
-        print_line(console, f"stopped.{again}")
-        raise typer.Exit(128 + stop.number)
+        print_line(console, f"stopped.{how_to_resume()}")
+        raise stop.exit()
 
 
 def say_next(console: Console, pattern_set: "PatternSet") -> None:

@@ -10,13 +10,12 @@ import typer
 from rich.console import Console
 
 from clew.cli import plan_flags
+from clew.cli.long_runs import long_run
 from clew.cli.patterns.figures import print_doubt, print_reached, print_report
 from clew.cli.patterns.library_flags import Library
 from clew.cli.patterns.printing import print_line
 from clew.cli.renderer import Renderer
-from clew.cli.stopping import StopOnSignal
-from clew.cli.train import how_to_go_on
-from clew.errors import InputError, TrainingStoppedError
+from clew.errors import InputError
 from clew.wording import duration_text
 
 if TYPE_CHECKING:
@@ -293,21 +292,11 @@ def train_set(
 
 def run_training(config: "PatternsConfig") -> dict[str, Any]:
     """Train and show it; gives what results.json holds."""
-    from clew.engine.processes import count_processes, is_first_process
+    from clew.engine.processes import is_first_process
 
     console = _open_console()
-    is_alone = count_processes() == 1
-    stop = StopOnSignal(console, "everything is saved at once", is_passed_on=not is_alone)
-    try:
+    with long_run(console, "everything is saved at once", overwrite=config.overwrite) as stop:
         results = _train(config, console, stop)
-    except TrainingStoppedError as error:
-        again = how_to_go_on(is_alone=is_alone, overwrite=config.overwrite)
-        print_line(console, f"{error}{again}")
-        raise typer.Exit(128 + stop.number) from None
-    except InputError:
-        if is_first_process():
-            raise
-        raise typer.Exit(2) from None  # all processes say the same: one voice is enough
     print_reached(console, results)
     print_doubt(console, results)
     if is_first_process():

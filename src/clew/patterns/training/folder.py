@@ -22,11 +22,11 @@ from clew.patterns.trained.tables import (
     read_splits,
 )
 from clew.patterns.training.results import refuse_other_results
+from clew.settings import START_OVER
 
 # What is only true of a finished run. results.json goes last: it tells whose the others are.
 _FOLLOWS = (PREDICTIONS_FILE, REPORT_FILE, RESULTS)
 _TABLES = (SPLITS_FILE, EARLIER_FILE, LEFT_OUT_FILE)
-_START_OVER = "`overwrite=True` starts over in this one."
 
 
 class RunFolder:
@@ -77,7 +77,7 @@ class RunFolder:
             raise SettingsMismatchError(
                 f'the run in "{self.path}" was started with an image size of {begun}, now it is '
                 f"{size}: give `image_size={begun}` to resume it, or choose another `output_dir`. "
-                f"{_START_OVER}"
+                f"{START_OVER}"
             )
 
     def begin(self, tables: RunTables, data: Path) -> None:
@@ -94,14 +94,6 @@ class RunFolder:
                     (self.path / name).unlink(missing_ok=True)
             tables.write(self.path)
 
-    @contextmanager
-    def with_a_way_out(self) -> Iterator[None]:
-        """The engine refuses a run with other settings, and does not know `overwrite`."""
-        try:
-            yield
-        except SettingsMismatchError as error:
-            raise SettingsMismatchError(f"{error} {_START_OVER}") from None
-
     def _refuse_lost_run(self) -> None:
         """A model is not trained over because what its training would resume from was tidied
         away."""
@@ -109,7 +101,7 @@ class RunFolder:
             raise SettingsMismatchError(
                 f'"{self.path}" holds a model ({BEST}), but not what its training would resume '
                 f'from ({LAST}): choose another `output_dir` (`start_from="{self.path}"` begins '
-                f"with its weights). {_START_OVER}"
+                f"with its weights). {START_OVER}"
             )
 
     def _refuse_other_photos(self, tables: RunTables, data: Path) -> None:
@@ -120,5 +112,5 @@ class RunFolder:
             raise SettingsMismatchError(
                 f'the photos in "{data}" are not those that "{self.path}" was started with: '
                 f"{changes}. To train with them, beginning with what was learnt, give another "
-                f'`output_dir` and `start_from="{self.path}"`. {_START_OVER}'
+                f'`output_dir` and `start_from="{self.path}"`. {START_OVER}'
             )

@@ -40,6 +40,7 @@ from clew.patterns.training.results import (
 from clew.patterns.training.start import Start, open_start
 from clew.patterns.training.task import Task, decide_task
 from clew.progress import Note, Reporter, log_event
+from clew.settings import offer_overwrite
 
 _BATCH = 128
 
@@ -71,7 +72,7 @@ def train_patterns(
     if is_first_process():
         reporter(prepared)
     classifier = task.build()
-    with folder.with_a_way_out():
+    with offer_overwrite():
         fitted = task.fit(classifier, reporter, should_stop)
     if is_first_process():
         reporter(Measuring())

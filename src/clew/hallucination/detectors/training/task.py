@@ -17,6 +17,7 @@ from clew.hallucination.detectors.registry import NetworkKind, configure
 from clew.hallucination.detectors.training.config import TrainRunConfig
 from clew.hallucination.detectors.training.results import LIBRARY, Run
 from clew.hallucination.detectors.training.samples import DetectorSamples
+from clew.settings import offer_overwrite
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,18 +55,19 @@ class Task:
 
     def fit(self, reporter: Reporter, should_stop: Callable[[], bool]) -> FitResult:
         """Train it, or go on with it, or find its result when it is finished."""
-        return fit(
-            self.build(),
-            self.samples.open_later("train"),
-            self.samples.open_later("validation"),
-            test=self.samples.open_later("test"),
-            config=self.config.train,
-            request=self.config.request,
-            output_dir=self.folder,
-            settings=self._identity(),
-            reporter=reporter,
-            should_stop=should_stop,
-        )
+        with offer_overwrite():
+            return fit(
+                self.build(),
+                self.samples.open_later("train"),
+                self.samples.open_later("validation"),
+                test=self.samples.open_later("test"),
+                config=self.config.train,
+                request=self.config.request,
+                output_dir=self.folder,
+                settings=self._identity(),
+                reporter=reporter,
+                should_stop=should_stop,
+            )
 
     def follow(self, plan: HardwarePlan) -> Self:
         """The same task with nothing left to measure: it is trained as that plan says."""

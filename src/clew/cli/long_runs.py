@@ -1,0 +1,133 @@
+"""Long commands: Ctrl-C and SIGTERM end them in order, what the library logs is shown, and what
+ends them early becomes a message with the way on."""
+
+import logging
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import typer
+from rich.console import Console
+
+from clew.cli.errors import error_text, with_flags
+from clew.cli.formats import plain_text
+from clew.cli.progress import say
+from clew.errors import InputError, TrainingStoppedError
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# Within this time a signal is the one before, passed on.
+_SAME_SECONDS = 1.0
+
+
+class StopRequest:
+    """Whether a signal has asked the run to end: the run asks by calling it.
+
+    `number` is that of the signal, 0 while there was none.
+    """
+
+    def __init__(self, console: Console, message: str, *, same_seconds: float = 0.0) -> None:
+        self._console, self._message, self._same_seconds = console, message, same_seconds
+        self.number = 0
+        self._received = 0.0
+
+    def __call__(self) -> bool:
+        return self.number != 0
+
+    def exit(self) -> typer.Exit:
+        """The exit code that shells give to a command that a signal ended."""
+        return typer.Exit(128 + self.number)
+
+    def receive(self, number: int, _frame: FrameType | None) -> None:
+        if self.number:
+            if time.monotonic() - self._received >= self._same_seconds:
+                raise KeyboardInterrupt
+            return
+        self.number, self._received = number, time.monotonic()
+        self._console.print(f"stopping: {self._message} (again to stop at once)")
+
+
+@contextmanager
+def stop_on_signal(
+    console: Console, message: str, *, is_passed_on: bool = False
+) -> Iterator[StopRequest]:
+    """The first Ctrl-C or SIGTERM asks the run to end in order, the second ends it at once; the
+    handlers that were there before come back afterwards.
+
+    torchrun passes on a Ctrl-C that the terminal has sent to its processes already:
+    `is_passed_on`.
+    """
+    stop = StopRequest(console, message, same_seconds=_SAME_SECONDS if is_passed_on else 0.0)
+    before = {number: signal.signal(number, stop.receive) for number in _SIGNALS}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+@contextmanager
+def long_run(
+    console: Console, message: str, *, overwrite: bool = False, is_resumable: bool = True
+) -> Iterator[StopRequest]:
+    """A run that may be one of several processes: stopped by a signal it exits with how to resume
+    it, and of what all processes say alike, the first says it.
+
+    `overwrite` tells whether the command was given that flag: resuming is without it.
+    """
+    from clew.engine.processes import count_processes, is_first_process
+
+    is_alone = count_processes() == 1
+    with stop_on_signal(console, message, is_passed_on=not is_alone) as stop:
+        try:
+            yield stop
+        except TrainingStoppedError as error:
+            again = how_to_resume(is_alone=is_alone, overwrite=overwrite) if is_resumable else ""
+            text = plain_text(f"{error_text(error)}{again}")
+            console.print(text, markup=False, soft_wrap=True)
+            raise stop.exit() from None
+        except InputError:
+            if is_first_process():
+                raise
+            raise typer.Exit(2) from None
+
+
+def how_to_resume(*, is_alone: bool = True, overwrite: bool = False) -> str:
+    """The same command, but for the flag that would throw away what was just saved."""
+    without = " Leave --overwrite out then: it begins anew." if overwrite else ""
+    if not is_alone:  # torchrun's part of the command is not known
+        return without
+    words = [word for word in sys.argv[1:] if word != "--overwrite"]
+    return f"{without} To go on: {shlex.join(['clew', *words])}"
+
+
+@contextmanager
+def shown_log(console: Console) -> Iterator[None]:
+    """What the library logs, each sentence once."""
+    logger, handler = logging.getLogger("clew"), _Sentences(console)
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+
+
+class _Sentences(logging.Handler):
+    """Each once: all splits are opened alike."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self._console = console
+        self._said: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        message = with_flags(record.getMessage())
+        if message not in self._said:
+            self._said.add(message)
+            say(self._console, message)

@@ -1,0 +1,81 @@
+"""Ctrl-C and SIGTERM in a long run, and how its errors end it."""
+
+import logging
+import signal
+
+import pytest
+import typer
+from rich.console import Console
+
+from clew.cli.long_runs import long_run, shown_log, stop_on_signal
+from clew.errors import InputError, TrainingStoppedError
+
+Capture = pytest.CaptureFixture[str]
+
+
+def test_first_signal_asks_and_a_later_one_ends_at_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    now = 100.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    with stop_on_signal(Console(), "saving", is_passed_on=True) as stop:
+        assert not stop()
+        signal.raise_signal(signal.SIGTERM)
+        assert stop() and stop.number == signal.SIGTERM
+        signal.raise_signal(signal.SIGINT)  # the same Ctrl-C, passed on by torchrun
+        now += 2
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert capsys.readouterr().out == "stopping: saving (again to stop at once)\n"
+
+
+def test_without_torchrun_every_signal_is_one_of_its_own() -> None:
+    with stop_on_signal(Console(quiet=True), "saving"):
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_earlier_handlers_come_back_even_after_an_error() -> None:
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.getsignal(number) for number in numbers]
+    with pytest.raises(InputError), stop_on_signal(Console(quiet=True), "saving"):
+        assert [signal.getsignal(number) for number in numbers] != before
+        raise InputError("no")
+    assert [signal.getsignal(number) for number in numbers] == before
+
+
+def test_stopped_run_exits_with_the_signal_and_the_command_to_resume(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setattr("sys.argv", ["clew", "train", "--overwrite", "--output-dir", "my results"])
+    with (
+        pytest.raises(typer.Exit) as end,
+        long_run(Console(width=300), "saving", overwrite=True) as stop,
+    ):
+        signal.raise_signal(signal.SIGTERM)
+        assert stop()
+        raise TrainingStoppedError("stopped after step 3.")
+    assert end.value.exit_code == 128 + signal.SIGTERM
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert said.startswith("stopped after step 3. Leave --overwrite out then")
+    assert said.endswith("To go on: clew train --output-dir 'my results'")
+
+
+def test_of_several_processes_the_first_complains(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("TORCHELASTIC_RUN_ID", "run"), ("WORLD_SIZE", "2"), ("RANK", "1")):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(typer.Exit) as end, long_run(Console(), ""):
+        raise InputError("no samples")
+    assert end.value.exit_code == 2
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(InputError), long_run(Console(), ""):
+        raise InputError("no samples")
+
+
+def test_log_of_the_library_names_flags_and_says_each_sentence_once(capsys: Capture) -> None:
+    with shown_log(Console(width=300)):
+        for _ in range(2):
+            logging.getLogger("clew.loading").info("reading slowly: give `num_workers=4`")
+    said = capsys.readouterr().out
+    assert said.count("reading slowly: give --num-workers 4") == 1

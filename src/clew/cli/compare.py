@@ -14,7 +14,7 @@ from clew.cli.renderer import Renderer
 from clew.errors import InputError
 
 if TYPE_CHECKING:
-    from clew.hallucination.comparison import CompareConfig, Comparison
+    from clew.hallucination.comparison import CompareConfig, ComparisonResult
 
 _EPILOG = "Example: `clew compare --preprocessed-dir preprocessed_data --output-dir comparison`"
 _TRANSFER, _NETWORKS = "Transfer", "Networks"
@@ -175,7 +175,7 @@ def _say_where(console: Console, folder: Path, report: Path) -> None:
         console.print(plain_text(line), markup=False)
 
 
-def _complain_faults(comparison: "Comparison") -> None:
+def _complain_faults(comparison: "ComparisonResult") -> None:
     names = ", ".join(dict.fromkeys(one.title for one in comparison.faults))
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     text = f"clew: {names}: {comparison.faults[0].reason}. Please report it."

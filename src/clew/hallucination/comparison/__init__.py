@@ -2,7 +2,6 @@
 
 from clew.hallucination.comparison.config import CompareConfig
 from clew.hallucination.comparison.methods import choose_names
-from clew.hallucination.comparison.result import Comparison
-from clew.hallucination.comparison.run import compare_methods
+from clew.hallucination.comparison.run import ComparisonResult, compare_methods
 
-__all__ = ["CompareConfig", "Comparison", "choose_names", "compare_methods"]
+__all__ = ["CompareConfig", "ComparisonResult", "choose_names", "compare_methods"]

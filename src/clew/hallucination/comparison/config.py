@@ -1,17 +1,13 @@
 """What a run of `clew compare` is: its data, its methods, and how the networks are trained."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from clew.engine import PlanRequest, TrainConfig
 from clew.errors import InputError
 from clew.hallucination.detectors.registry import NetworkSettings
-from clew.hallucination.detectors.training import LossSettings
+from clew.hallucination.detectors.training import LossSettings, TrainingSettings
 from clew.settings import check_positive
-
-# They change how long a run takes, not what comes out.
-_HARMLESS = ("num_workers", "max_cache_batches", "calibrate")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,15 +37,11 @@ class CompareConfig:
         return self.train_on != self.test_on or len(self.train_on) > 1
 
     @property
-    def first_seed(self) -> int:
-        return self.train.seed
+    def seed_numbers(self) -> range:
+        return range(self.train.seed, self.train.seed + self.seeds)
 
-    def describe_training(self) -> dict[str, Any]:
-        """What decides how a network comes out, besides its data."""
-        request = {k: v for k, v in asdict(self.request).items() if k not in _HARMLESS}
-        return {
-            "train": asdict(self.train),
-            "network": self.network.given(),
-            "loss": asdict(self.loss),
-            "request": request,
-        }
+    @property
+    def training(self) -> TrainingSettings:
+        return TrainingSettings(
+            network=self.network, loss=self.loss, train=self.train, request=self.request
+        )

@@ -13,15 +13,13 @@ from clew.hallucination.comparison.saved import SeedScores
 from clew.hallucination.comparison.stores import Store
 from clew.hallucination.comparison.trial import Trial
 from clew.hallucination.detectors.probes import Method
-from clew.hallucination.detectors.registry import NetworkSettings
 from clew.hallucination.detectors.training import (
     NetworkEnded,
     NetworkStarted,
-    TrainRunConfig,
+    TrainedSeed,
     score_samples,
     train_seeds,
 )
-from clew.hallucination.detectors.training import SeedScores as Trained
 from clew.hallucination.detectors.training.sources import PreprocessedData
 from clew.progress import Event, Reporter
 
@@ -54,16 +52,16 @@ def _fit_probe(
     reporter: Reporter,
     should_stop: Callable[[], bool],
 ) -> list[SeedScores]:
-    config, made = trial.config, []
-    count = config.seeds if method.is_seeded else 1
-    for number in range(count):
+    made = []
+    seeds = trial.seeds if method.is_seeded else trial.seeds[:1]
+    for number, seed in enumerate(seeds, start=1):
         if should_stop():
             raise TrainingStoppedError(
-                f"stopped before seed {number + 1} of {method.title}; the same command begins the "
+                f"stopped before seed {number} of {method.title}; the same command begins the "
                 f"method anew."
             )
-        reporter(SeedStarted(number=number + 1, count=count))
-        made.append(_fit_once(method, trial, tests, seed=config.first_seed + number))
+        reporter(SeedStarted(number=number, count=len(seeds)))
+        made.append(_fit_once(method, trial, tests, seed=seed))
     return made
 
 
@@ -114,30 +112,20 @@ def _train_network(
     should_stop: Callable[[], bool],
 ) -> list[SeedScores]:
     """Train the network from every seed, or go on with it; score the test splits of `tests`."""
-    first = trial.config.first_seed
-    seeds = range(first, first + trial.config.seeds)
-    config = _train_config(method, trial)
-    trained = train_seeds(config, method.name, seeds, _tell_as_seeds(reporter), should_stop)
+    trained = train_seeds(
+        method.name,
+        PreprocessedData(folder=trial.train.folder),
+        trial.training,
+        trial.networks_folder,
+        trial.seeds,
+        reporter=_tell_as_seeds(reporter),
+        should_stop=should_stop,
+    )
     return [_collect(method, trial, tests, one) for one in trained]
 
 
-def _train_config(method: NetworkMethod, trial: Trial) -> TrainRunConfig:
-    config = trial.config
-    given = config.network.given().items()
-    own = {name: value for name, value in given if name in method.kind.setting_names}
-    return TrainRunConfig(
-        preprocessed_dir=trial.train.folder,
-        output_dir=trial.networks_folder,
-        networks=(method.name,),
-        network=NetworkSettings(**own),  # type: ignore[arg-type]  # as they were given
-        loss=config.loss,
-        train=config.train,
-        request=config.request,
-    )
-
-
 def _collect(
-    method: NetworkMethod, trial: Trial, tests: Sequence[Store], one: Trained
+    method: NetworkMethod, trial: Trial, tests: Sequence[Store], one: TrainedSeed
 ) -> SeedScores:
     folder = trial.networks_folder / method.name / f"seed-{one.seed}"
     device = one.fitted.plan.device

@@ -2,6 +2,9 @@
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from clew.engine import plan_hardware
 from clew.engine.folders import make_folder
@@ -15,13 +18,18 @@ from clew.hallucination.comparison.events import (
     MethodStarted,
     StoreStarted,
 )
-from clew.hallucination.comparison.failures import LeftOut, explain_failure
 from clew.hallucination.comparison.fitting import score_seeds
 from clew.hallucination.comparison.methods import AnyMethod, count_bytes, find_methods, list_methods
-from clew.hallucination.comparison.result import Comparison, TrialResult
 from clew.hallucination.comparison.rows import measure_method
 from clew.hallucination.comparison.stores import Store, open_stores
-from clew.hallucination.comparison.trial import Trial, plan_trials, tell_shared
+from clew.hallucination.comparison.trial import (
+    LeftOut,
+    Trial,
+    TrialResult,
+    explain_failure,
+    plan_trials,
+    tell_shared,
+)
 from clew.hallucination.comparison.writing import write_comparison
 from clew.hallucination.detectors.training.samples import refuse_thin
 from clew.progress import Note, Reporter, log_event
@@ -36,7 +44,7 @@ def compare_methods(
     config: CompareConfig,
     reporter: Reporter | None = None,
     should_stop: Callable[[], bool] = lambda: False,
-) -> Comparison:
+) -> ComparisonResult:
     """Run the methods of `config` and write results.json, table.csv, table.tex and scores.arrow.
 
     The same call again goes on where the last one was: finished methods are not run again. What
@@ -48,7 +56,7 @@ def compare_methods(
     methods = find_methods(config.methods)
     trials = _prepare(config, methods)
     with only_one(config.output_dir):
-        _go_on_or_clear(trials, methods)
+        _go_on_or_clear(trials, methods, overwrite=config.overwrite)
         for sentence in (*tell_shared(trials), *_tell_others(config, trials, methods)):
             reporter(Note(sentence))
         results = []
@@ -61,7 +69,7 @@ def compare_methods(
         _refuse_empty(results, left_out)
         content = write_comparison(config, methods, results)
     faults = tuple(one for one in left_out if one.is_fault)
-    return Comparison(folder=config.output_dir, results=content, faults=faults)
+    return ComparisonResult(folder=config.output_dir, results=content, faults=faults)
 
 
 def _prepare(config: CompareConfig, methods: Sequence[AnyMethod]) -> list[Trial]:
@@ -95,10 +103,12 @@ def _refuse_nothing_left(trial: Trial, store: Store) -> None:
         )
 
 
-def _go_on_or_clear(trials: Sequence[Trial], methods: Sequence[AnyMethod]) -> None:
+def _go_on_or_clear(
+    trials: Sequence[Trial], methods: Sequence[AnyMethod], *, overwrite: bool
+) -> None:
     for trial in trials:
         for method in methods:
-            if trial.config.overwrite:
+            if overwrite:
                 trial.clear(method)
             elif trial.refuse_reason(method) is None:
                 trial.saved.find(method.name, trial.identify(method))  # raises, if at all, now
@@ -190,3 +200,13 @@ def _refuse_empty(results: Sequence[TrialResult], left_out: Sequence[LeftOut]) -
         reasons = "\n  ".join(f"{one.title}: {one.reason}" for one in left_out)
         kind = ClewError if any(one.is_fault for one in left_out) else InputError
         raise kind(f"no method could be run:\n  {reasons}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparisonResult:
+    """A finished comparison: its folder, what its results.json holds, and the methods that broke
+    by a fault of clew."""
+
+    folder: Path
+    results: dict[str, Any]
+    faults: tuple[LeftOut, ...]

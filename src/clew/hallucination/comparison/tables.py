@@ -1,12 +1,14 @@
-"""The table for other programs: table.csv with every figure, table.tex ready to paste."""
+"""The tables for other programs: table.csv with every figure, table.tex ready to paste, and
+transfer.csv, a matrix per method of what was trained on one question set and tested on another."""
 
 import csv
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from clew.hallucination.comparison.rows import Row
+from clew.hallucination.comparison.rows import Measured, Row
+from clew.hallucination.comparison.trial import Trial
 
 _PLAIN = (
     *("method", "title", "family", "val_auroc", "test_auroc"),
@@ -29,6 +31,8 @@ _NOTE = (
     "accuracy at the validation threshold; $\\Delta$: difference of AUROC to perplexity "
     "($^{{*}}$: $p < 0.05$, paired bootstrap). Seeds: mean and standard deviation."
 )
+# By method, by the names of the stores: trained on, tested on.
+Cells = Mapping[str, Mapping[tuple[str, str], Row]]
 
 
 def sort_rows(rows: Sequence[Row]) -> list[Row]:
@@ -99,3 +103,56 @@ def _latex_difference(versus: dict[str, Any] | None) -> str:
         return "--"
     mark = "^{*}" if versus["p_value"] < 0.05 else ""
     return f"${versus['difference']:+.3f}{mark}$"
+
+
+def describe_transfer(trials: Sequence[Trial], cells: Cells) -> dict[str, Any]:
+    """The "transfer" of results.json: `auroc[method][trained on][tested on]`, null where a method
+    did not run, `low` and `high` likewise; `left_out[trained on][tested on]` questions shared."""
+    train = [trial.train.name for trial in trials]
+    test = [store.name for store in trials[0].tests]
+    low = {m: {at: row["test_auroc_ci"][0] for at, row in of.items()} for m, of in cells.items()}
+    high = {m: {at: row["test_auroc_ci"][1] for at, row in of.items()} for m, of in cells.items()}
+    middle = {m: {at: row["test_auroc"] for at, row in of.items()} for m, of in cells.items()}
+    return {
+        "stores": list(dict.fromkeys([*train, *test])),
+        "train_on": train,
+        "test_on": test,
+        "methods": list(cells),
+        "titles": [next(iter(of.values()))["title"] for of in cells.values()],
+        **{
+            name: [_matrix(values[method], train, test) for method in cells]
+            for name, values in (("auroc", middle), ("low", low), ("high", high))
+        },
+        "left_out": [[int(t.shared[name].sum()) for name in test] for t in trials],
+    }
+
+
+def make_transfer_csv(trials: Sequence[Trial], cells: Cells) -> str:
+    """A line a method and pair of stores."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    names = ("val_auroc", "test_auroc")
+    writer.writerow(["method", "train_on", "test_on", *names, "low", "high", "answers", "left_out"])
+    left = {(t.train.name, name): shared for t in trials for name, shared in t.shared.items()}
+    for method, of in cells.items():
+        for (train, test), row in of.items():
+            shared = left[train, test]
+            counts = (int((~shared).sum()), int(shared.sum()))
+            figures = (row[name] for name in names)
+            writer.writerow([method, train, test, *figures, *row["test_auroc_ci"], *counts])
+    return out.getvalue()
+
+
+def collect_cells(measured: Mapping[tuple[str, str], Sequence[Measured]]) -> dict[str, Any]:
+    """By method what was measured by pair."""
+    cells: dict[str, dict[tuple[str, str], Row]] = {}
+    for pair, rows in measured.items():
+        for one in rows:
+            cells.setdefault(one.row["method"], {})[pair] = one.row
+    return cells
+
+
+def _matrix(
+    values: Mapping[tuple[str, str], float], train: Sequence[str], test: Sequence[str]
+) -> list[list[float | None]]:
+    return [[values.get((row, column)) for column in test] for row in train]

@@ -1,5 +1,9 @@
-"""One store to fit on and the stores to test on: which methods can run there, and how."""
+"""One store to fit on and the stores to test on: which methods can run there, how, and what they
+reached. A method that breaks in the middle is named as left out, and the rest goes on; what is not
+the method's own trouble ends the comparison."""
 
+import logging
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,6 +14,13 @@ import numpy as np
 
 from clew.engine.folders import clear_run
 from clew.engine.trainer import only_one
+from clew.errors import (
+    ClewError,
+    DiskFullError,
+    SettingsMismatchError,
+    StoreLockedError,
+    TrainingStoppedError,
+)
 from clew.hallucination.comparison.config import CompareConfig
 from clew.hallucination.comparison.methods import (
     AnyMethod,
@@ -18,21 +29,64 @@ from clew.hallucination.comparison.methods import (
     is_of_nodes,
     reads_nodes,
 )
-from clew.hallucination.comparison.rows import Labels
+from clew.hallucination.comparison.rows import Labels, Measured
 from clew.hallucination.comparison.saved import SavedScores
 from clew.hallucination.comparison.stores import CommonFields, Store, find_shared
 from clew.hallucination.detectors.probes.method import Features
+from clew.hallucination.detectors.training import TrainingSettings
+
+logger = logging.getLogger(__name__)
+# They hold for all methods alike.
+_END_THE_RUN = (
+    *(TrainingStoppedError, SettingsMismatchError, StoreLockedError, DiskFullError),
+    OSError,
+)
+_NUMERICAL = (np.linalg.LinAlgError, FloatingPointError, ZeroDivisionError, OverflowError)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
+class LeftOut:
+    """A method without a row. `is_fault` when nobody foresaw it: a fault of clew."""
+
+    method: str
+    title: str
+    reason: str
+    is_fault: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"method": self.method, "title": self.title, "reason": self.reason}
+
+
+def explain_failure(method: str, title: str, error: Exception, *, folder: Path) -> LeftOut:
+    """Why the method is left out; raises the error again when it ends the whole run. Where a
+    fault came up is written into `folder`."""
+    if isinstance(error, _END_THE_RUN):
+        raise error
+    if isinstance(error, ClewError):
+        return LeftOut(method=method, title=title, reason=str(error))
+    if isinstance(error, MemoryError):
+        reason = f"it does not fit in memory ({error}): use fewer answers or a larger machine"
+        return LeftOut(method=method, title=title, reason=reason)
+    if isinstance(error, _NUMERICAL):
+        return LeftOut(method=method, title=title, reason=f"its numbers broke down ({error})")
+    path = folder / f"{method}.fault.txt"
+    folder.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
+    logger.error("%s broke: %s", title, path)
+    reason = f'it broke by a fault of clew ({type(error).__name__}: {error}), told in "{path}"'
+    return LeftOut(method=method, title=title, reason=reason, is_fault=True)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Trial:
     """Methods are fitted and chosen on `train`, and scored on the test splits of `tests`; what
-    they leave goes into `folder`."""
+    they leave goes into `folder`. What depends on chance is fitted from each of `seeds`."""
 
     train: Store
     tests: tuple[Store, ...]
     folder: Path
-    config: CompareConfig
+    seeds: range
+    training: TrainingSettings
 
     @cached_property
     def saved(self) -> SavedScores:
@@ -73,9 +127,9 @@ class Trial:
             "test_on": {store.name: describe(store) for store in self.tests},
         }
         if method.is_seeded:
-            identity |= {"seeds": self.config.seeds, "first_seed": self.config.first_seed}
+            identity |= {"seeds": len(self.seeds), "first_seed": self.seeds.start}
         if method.family == "network":
-            identity["training"] = self.config.describe_training()
+            identity["training"] = self.training.identify()
         return identity
 
     def clear(self, method: AnyMethod) -> None:
@@ -108,7 +162,15 @@ def plan_trials(config: CompareConfig, stores: Mapping[Path, Store]) -> list[Tri
     trials = []
     for store in fitted:
         inner = f"trained_on/{store.name.replace('/', '--')}" if len(fitted) > 1 else ""
-        trials.append(Trial(store, tests, config.output_dir / inner, config))
+        trials.append(
+            Trial(
+                train=store,
+                tests=tests,
+                folder=config.output_dir / inner,
+                seeds=config.seed_numbers,
+                training=config.training,
+            )
+        )
     return trials
 
 
@@ -121,3 +183,12 @@ def tell_shared(trials: Sequence[Trial]) -> list[str]:
         for name, shared in trial.shared.items()
         if shared.any()
     ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialResult:
+    """What the methods reached when fitted on one store, by the store that they are tested on."""
+
+    trial: Trial
+    measured: dict[str, list[Measured]]
+    left_out: list[LeftOut]

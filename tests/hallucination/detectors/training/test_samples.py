@@ -14,7 +14,7 @@ from clew.errors import InputError, StoreError
 from clew.hallucination.detectors.registry import NETWORKS
 from clew.hallucination.detectors.training import TrainRunConfig, train_detectors
 from clew.hallucination.detectors.training.samples import DetectorSamples
-from clew.hallucination.detectors.training.sources import PreprocessedData, RawData, open_source
+from clew.hallucination.detectors.training.sources import PreprocessedData, RawData
 from clew.hallucination.samples.making import preprocess_store
 from tests.hallucination.detectors.training.making import small_run
 from tests.hallucination.legacy.old_files import ANSWER, PROMPT, make_record, write_pickle
@@ -79,7 +79,7 @@ def test_old_files_are_turned_into_a_store_and_trained_on(tmp_path: Path) -> Non
     for _ in range(2):
         [run] = train_detectors(config)
         assert run["config"]["input_dim"] == 8
-    assert open_source(config).name == str(tmp_path / "out" / "traces_store")
+    assert config.open_source().name == str(tmp_path / "out" / "traces_store")
 
 
 def test_every_setting_reaches_the_loader(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from clew.errors import InputError, TrainingStoppedError
 from clew.hallucination.detectors.detector import load_detector
 from clew.hallucination.detectors.registry import NetworkSettings
 from clew.hallucination.detectors.training import (
-    SeedScores,
+    TrainedSeed,
     TrainRunConfig,
     score_samples,
     train_seeds,
@@ -41,14 +41,26 @@ def run_of(name: str, data: Path, out: Path, **changes: Any) -> TrainRunConfig:
     return small_run(data, out, **options | changes)
 
 
+def train(config: TrainRunConfig, seeds: list[int], **extra: Any) -> list[TrainedSeed]:
+    return train_seeds(
+        config.networks[0],
+        config.open_source(),
+        config.training,
+        config.output_dir,
+        seeds,
+        overwrite=config.overwrite,
+        **extra,
+    )
+
+
 @pytest.fixture(scope="module", params=["lstm", "charm", "act_vit"])
 def seeded(
     request: pytest.FixtureRequest, learnable: Path, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[TrainRunConfig, list[SeedScores]]:
+) -> tuple[TrainRunConfig, list[TrainedSeed]]:
     """Two seeds of a network. Shared: look, do not touch."""
     config = run_of(request.param, learnable, tmp_path_factory.mktemp("seeded") / "networks")
     with one_thread():
-        return config, train_seeds(config, request.param, [0, 7])
+        return config, train(config, [0, 7])
 
 
 def labels(folder: Path, split: str) -> np.ndarray:
@@ -61,7 +73,7 @@ def auroc(truth: np.ndarray, scores: np.ndarray) -> float:
 
 
 def test_every_seed_scores_every_sample_in_the_order_of_the_data(
-    seeded: tuple[TrainRunConfig, list[SeedScores]], learnable: Path
+    seeded: tuple[TrainRunConfig, list[TrainedSeed]], learnable: Path
 ) -> None:
     config, seeds = seeded
     [name] = config.networks
@@ -79,18 +91,18 @@ def test_every_seed_scores_every_sample_in_the_order_of_the_data(
 
 
 def test_the_same_again_only_scores(
-    seeded: tuple[TrainRunConfig, list[SeedScores]],
+    seeded: tuple[TrainRunConfig, list[TrainedSeed]],
 ) -> None:
     config, before = seeded
     events = Events()
-    again = train_seeds(config, config.networks[0], [0, 7], events)
+    again = train(config, [0, 7], reporter=events)
     assert [is_new for _, is_new in events.ended] == [False, False]
     for one, other in zip(before, again, strict=True):
         np.testing.assert_array_equal(one.test, other.test)
         assert one.fitted == other.fitted
 
 
-def test_each_seed_is_a_detector(seeded: tuple[TrainRunConfig, list[SeedScores]]) -> None:
+def test_each_seed_is_a_detector(seeded: tuple[TrainRunConfig, list[TrainedSeed]]) -> None:
     config, [one, _] = seeded
     folder = config.output_dir / config.networks[0] / "seed-0"
     detector = load_detector(folder)
@@ -105,15 +117,15 @@ def test_seeds_that_were_killed_go_on(learnable: Path, tmp_path: Path) -> None:
     whole = TrainConfig(epochs=12, patience=None)
     config = run_of("lstm", learnable, tmp_path, train=whole, request=replace(PLAIN, batch_size=64))
     saving = replace(config, train=replace(whole, checkpoint_every_seconds=0))
-    child = start(train_seeds, saving, "lstm", [0, 1])
+    child = start(train, saving, [0, 1])
     log = tmp_path / "lstm" / "seed-1" / "log.csv"
     wait_until(lambda: log.exists() and len(log.read_text().splitlines()) > 3, child)
     os.kill(child.pid, signal.SIGKILL)
     assert wait(child) == -signal.SIGKILL
     events = Events()
-    broken = train_seeds(config, "lstm", [0, 1], events)
+    broken = train(config, [0, 1], reporter=events)
     assert [is_new for _, is_new in events.ended] == [False, True]
-    unbroken = train_seeds(replace(config, output_dir=tmp_path / "unbroken"), "lstm", [0, 1])
+    unbroken = train(replace(config, output_dir=tmp_path / "unbroken"), [0, 1])
     best = Path("lstm") / "seed-1" / "best.safetensors"
     assert tensors(tmp_path / best) == tensors(tmp_path / "unbroken" / best)
     np.testing.assert_array_equal(broken[1].test, unbroken[1].test)
@@ -124,7 +136,7 @@ def test_all_seeds_follow_the_plan_that_was_measured_for_the_first(
 ) -> None:
     config = run_of("lstm", learnable, tmp_path, request=PlanRequest(device="cpu"))
     for _ in range(2):
-        first, second = (of.fitted.plan for of in train_seeds(config, "lstm", [0, 1]))
+        first, second = (of.fitted.plan for of in train(config, [0, 1]))
         assert first.calibration_seconds > 0 and second.calibration_seconds == 0
         assert first.choices == second.choices
 
@@ -132,18 +144,21 @@ def test_all_seeds_follow_the_plan_that_was_measured_for_the_first(
 def test_asked_to_stop_it_stops_between_seeds_too(learnable: Path, tmp_path: Path) -> None:
     events = Events()
     with pytest.raises(TrainingStoppedError, match="before LSTM, seed 1 was begun"):
-        train_seeds(
-            run_of("lstm", learnable, tmp_path), "lstm", [0, 1], events, lambda: bool(events.ended)
+        train(
+            run_of("lstm", learnable, tmp_path),
+            [0, 1],
+            reporter=events,
+            should_stop=lambda: bool(events.ended),
         )
     assert len(events.ended) == 1
 
 
 def test_overwrite_trains_all_seeds_anew(learnable: Path, tmp_path: Path) -> None:
     config = run_of("lstm", learnable, tmp_path)
-    train_seeds(config, "lstm", [0])
+    train(config, [0])
     other = replace(config, network=NetworkSettings(lstm_hidden=4), overwrite=True)
     events = Events()
-    train_seeds(other, "lstm", [0], events)
+    train(other, [0], reporter=events)
     assert [is_new for _, is_new in events.ended] == [True]
 
 
@@ -152,12 +167,12 @@ def test_seeds_that_make_no_sense_are_refused(
     learnable: Path, tmp_path: Path, seeds: list[int]
 ) -> None:
     with pytest.raises(InputError, match=r"the seeds are \[.*: give one or more, each once"):
-        train_seeds(run_of("lstm", learnable, tmp_path / "out"), "lstm", seeds)
+        train(run_of("lstm", learnable, tmp_path / "out"), seeds)
     assert not (tmp_path / "out").exists()
 
 
 def test_a_network_is_tried_on_other_questions(
-    seeded: tuple[TrainRunConfig, list[SeedScores]], tmp_path: Path
+    seeded: tuple[TrainRunConfig, list[TrainedSeed]], tmp_path: Path
 ) -> None:
     config, _ = seeded
     folder = config.output_dir / config.networks[0] / "seed-0"
@@ -167,7 +182,7 @@ def test_a_network_is_tried_on_other_questions(
 
 
 def test_samples_of_another_model_are_refused(
-    seeded: tuple[TrainRunConfig, list[SeedScores]], tmp_path: Path
+    seeded: tuple[TrainRunConfig, list[TrainedSeed]], tmp_path: Path
 ) -> None:
     config, _ = seeded
     folder = config.output_dir / config.networks[0] / "seed-0"

@@ -1,17 +1,26 @@
-"""Detectors of made-up answers: trained on samples, measured, loaded for use."""
+"""Detectors in training: on which samples, how, from which seeds, and with what result."""
 
-from clew.hallucination.detectors.training.config import LossSettings, TrainRunConfig
+from clew.hallucination.detectors.training.config import (
+    LossSettings,
+    TrainingSettings,
+    TrainRunConfig,
+)
 from clew.hallucination.detectors.training.events import NetworkEnded, NetworkStarted
 from clew.hallucination.detectors.training.scoring import score_samples
-from clew.hallucination.detectors.training.seeds import SeedScores, train_seeds
-from clew.hallucination.detectors.training.train import plan_models, train_detectors
+from clew.hallucination.detectors.training.train import (
+    TrainedSeed,
+    plan_models,
+    train_detectors,
+    train_seeds,
+)
 
 __all__ = [
+    "LossSettings",
     "NetworkEnded",
     "NetworkStarted",
-    "LossSettings",
-    "SeedScores",
     "TrainRunConfig",
+    "TrainedSeed",
+    "TrainingSettings",
     "plan_models",
     "score_samples",
     "train_detectors",

@@ -1,8 +1,8 @@
 """What a run of `clew train` is: its data, its networks, how they are trained, and where to."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from clew.engine import BinaryLoss, PlanRequest, TrainConfig
 from clew.errors import InputError
@@ -12,9 +12,14 @@ from clew.hallucination.detectors.registry import (
     find_networks,
     refuse_unused,
 )
+from clew.hallucination.detectors.training.sources import DataSource, PreprocessedData, open_traces
 
 _FOCAL_GAMMA = 2.0
 _SCORE_THRESHOLD = 0.5
+_DEFAULT_FOLDER = Path("preprocessed_data")
+_CONVERTED = "traces_store"
+# They change how long a training takes, not what comes out.
+_HARMLESS = ("num_workers", "max_cache_batches", "calibrate")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +41,34 @@ class LossSettings:
             label_smoothing=self.label_smoothing,
             positive_weight=positive_weight if self.class_weights else None,
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSettings:
+    """How networks are trained: all that decides how one comes out, besides its samples."""
+
+    network: NetworkSettings = field(default_factory=NetworkSettings)
+    loss: LossSettings = field(default_factory=LossSettings)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    request: PlanRequest = field(default_factory=PlanRequest)
+
+    def seeded(self, seed: int) -> Self:
+        return replace(self, train=replace(self.train, seed=seed))
+
+    def describe(self) -> dict[str, Any]:
+        """For results.json."""
+        return {
+            "train": asdict(self.train),
+            "request": asdict(self.request),
+            "network": self.network.given(),
+            "loss": asdict(self.loss),
+        }
+
+    def identify(self) -> dict[str, Any]:
+        """The same, without what changes no result."""
+        told = self.describe()
+        request = {k: v for k, v in told["request"].items() if k not in _HARMLESS}
+        return {**told, "request": request}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,15 +117,20 @@ class TrainRunConfig:
                 )
 
     @property
-    def threshold(self) -> float:
-        """The score below which an answer counts as made up."""
-        return _SCORE_THRESHOLD if self.score_threshold is None else self.score_threshold
+    def training(self) -> TrainingSettings:
+        return TrainingSettings(
+            network=self.network, loss=self.loss, train=self.train, request=self.request
+        )
 
-    def describe(self) -> dict[str, Any]:
-        """How the networks are trained, for results.json."""
-        return {
-            "train": asdict(self.train),
-            "request": asdict(self.request),
-            "network": self.network.given(),
-            "loss": asdict(self.loss),
-        }
+    def open_source(self) -> DataSource:
+        """Where the samples come from. Files of the older tools are turned into a store first;
+        that of an earlier run is kept."""
+        if self.data_pattern is None or self.scores_file is None:
+            return PreprocessedData(folder=self.preprocessed_dir or _DEFAULT_FOLDER)
+        threshold = self.score_threshold
+        return open_traces(
+            self.data_pattern,
+            scores_file=self.scores_file,
+            score_threshold=_SCORE_THRESHOLD if threshold is None else threshold,
+            converted=self.output_dir / _CONVERTED,
+        )

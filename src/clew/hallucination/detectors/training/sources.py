@@ -20,7 +20,6 @@ from clew.hallucination.detectors.registry import (
     SampleKind,
     run_setting,
 )
-from clew.hallucination.detectors.training.config import TrainRunConfig
 from clew.hallucination.samples.reading.preprocessed import (
     PreprocessedGraphs,
     PreprocessedGrids,
@@ -41,8 +40,6 @@ from clew.storage.manifest import MANIFEST_NAME
 
 logger = logging.getLogger(__name__)
 
-_DEFAULT_FOLDER = Path("preprocessed_data")
-_CONVERTED = "traces_store"
 _SOURCES: dict[SampleKind, Callable[..., SampleSource]] = {
     "sequences": PreprocessedSequences,
     "graphs": partial(PreprocessedGraphs, with_sequence=True, flat=True),
@@ -142,16 +139,16 @@ class RawData:
                 )
 
 
-def open_source(config: TrainRunConfig) -> DataSource:
-    """Files of the older tools are turned into a store first; that of an earlier run is kept."""
-    if config.data_pattern is None or config.scores_file is None:
-        return PreprocessedData(folder=config.preprocessed_dir or _DEFAULT_FOLDER)
-    store = Path(config.data_pattern)
-    if glob.has_magic(config.data_pattern) or store.is_file():
-        store = config.output_dir / _CONVERTED
-        logger.info(f'{config.data_pattern} is turned into a store, "{store}"')
-        first_does(partial(convert_pattern, config.data_pattern, store))
-    return RawData(store=store, scores_file=config.scores_file, score_threshold=config.threshold)
+def open_traces(
+    pattern: str, *, scores_file: Path, score_threshold: float, converted: Path
+) -> RawData:
+    """A store of traces; files of the older tools are turned into one at `converted` first."""
+    store = Path(pattern)
+    if glob.has_magic(pattern) or store.is_file():
+        store = converted
+        logger.info(f'{pattern} is turned into a store, "{store}"')
+        first_does(partial(convert_pattern, pattern, store))
+    return RawData(store=store, scores_file=scores_file, score_threshold=score_threshold)
 
 
 class _OpenedOnce:

@@ -1,10 +1,13 @@
-"""One network to train: its samples, its loss, its folder, and what is written about it."""
+"""One network to train: its samples, its loss, its folder; and results.json, which tells what every
+network of an output folder reached and how it was made."""
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
+import filelock
 import torch
 
 from clew.engine import BinaryLoss, Classifier, FitResult, HardwarePlan, Reporter, fit
@@ -13,32 +16,64 @@ from clew.engine.folders import clear_run
 from clew.engine.result import RESULT
 from clew.engine.trainer import only_one
 from clew.engine.versions import read_versions
-from clew.hallucination.detectors.registry import NetworkKind, configure
-from clew.hallucination.detectors.training.config import TrainRunConfig
-from clew.hallucination.detectors.training.results import LIBRARY, Run
+from clew.errors import SettingsMismatchError, StoreError
+from clew.hallucination.detectors.registry import NETWORKS, NetworkKind, configure
+from clew.hallucination.detectors.training.config import TrainingSettings
 from clew.hallucination.detectors.training.samples import DetectorSamples
 from clew.settings import offer_overwrite
+from clew.storage.writing import replace_file
+
+RESULTS_FILE = "results.json"
+# What networks over graphs stand on besides.
+LIBRARY = "torch-geometric"
+
+Run = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """`network_config` is the network's own, with the sizes of the samples in it."""
+    """`network_config` is the network's own, with the sizes of the samples in it; `place` is the
+    folder of the training, as it lies in `output_dir`."""
 
-    config: TrainRunConfig
     kind: NetworkKind
     network_config: Any
+    training: TrainingSettings
     samples: DetectorSamples
-    folder: Path
+    output_dir: Path
+    place: str
+    title: str
 
     @classmethod
     def open(
-        cls, config: TrainRunConfig, kind: NetworkKind, samples: DetectorSamples, folder: Path
+        cls,
+        kind: NetworkKind,
+        training: TrainingSettings,
+        samples: DetectorSamples,
+        output_dir: Path,
     ) -> Self:
         """Raises InputError for settings that cannot be."""
-        network_config = configure(kind, samples.sizes(), config.network)
         return cls(
-            config=config, kind=kind, network_config=network_config, samples=samples, folder=folder
+            kind=kind,
+            network_config=configure(kind, samples.sizes(), training.network),
+            training=training,
+            samples=samples,
+            output_dir=output_dir,
+            place=kind.name,
+            title=kind.title,
         )
+
+    def seeded(self, seed: int) -> Self:
+        """The same with another seed, in a folder of its own."""
+        return replace(
+            self,
+            training=self.training.seeded(seed),
+            place=f"{self.kind.name}/seed-{seed}",
+            title=f"{self.kind.title}, seed {seed}",
+        )
+
+    @property
+    def folder(self) -> Path:
+        return self.output_dir / self.place
 
     @property
     def is_finished(self) -> bool:
@@ -46,11 +81,11 @@ class Task:
 
     @property
     def loss(self) -> BinaryLoss:
-        return self.config.loss.build(self.samples.positive_weight)
+        return self.training.loss.build(self.samples.positive_weight)
 
     def build(self) -> Classifier:
         """The untrained network, the same for the same seed."""
-        torch.manual_seed(self.config.train.seed)
+        torch.manual_seed(self.training.train.seed)
         return Classifier(self.kind.build(self.network_config), self.loss)
 
     def fit(self, reporter: Reporter, should_stop: Callable[[], bool]) -> FitResult:
@@ -61,8 +96,8 @@ class Task:
                 self.samples.open_later("train"),
                 self.samples.open_later("validation"),
                 test=self.samples.open_later("test"),
-                config=self.config.train,
-                request=self.config.request,
+                config=self.training.train,
+                request=self.training.request,
                 output_dir=self.folder,
                 settings=self._identity(),
                 reporter=reporter,
@@ -72,7 +107,7 @@ class Task:
     def follow(self, plan: HardwarePlan) -> Self:
         """The same task with nothing left to measure: it is trained as that plan says."""
         request = replace(
-            self.config.request,
+            self.training.request,
             device=plan.device,
             precision=plan.precision,
             amp=None,
@@ -84,7 +119,7 @@ class Task:
             grad_accum=plan.grad_accum,
             calibrate=False,
         )
-        return replace(self, config=replace(self.config, request=request))
+        return replace(self, training=replace(self.training, request=request))
 
     def clear(self) -> None:
         """Take away what was trained before; raises StoreLockedError rather than take away what
@@ -117,11 +152,80 @@ class Task:
             "samples_per_second": fitted.samples_per_second,
             "data_wait_share": fitted.data_wait_share,
             "peak_memory_bytes": fitted.peak_memory_bytes,
-            "seed": self.config.train.seed,
-            "folder": self.folder.relative_to(self.config.output_dir).as_posix(),
+            "seed": self.training.train.seed,
+            "folder": self.place,
             "config": asdict(self.network_config),
             "loss": asdict(self.loss),
-            "train": asdict(self.config.train),
+            "train": asdict(self.training.train),
             "plan": fitted.plan.to_dict(),
             "versions": read_versions(LIBRARY),
         }
+
+
+class ResultsFile:
+    """The runs of one folder (which exists), one a network; others stay when one is added."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / RESULTS_FILE
+
+    def find(self, model: str) -> Run | None:
+        return next((run for run in self._read()["runs"] if run["model"] == model), None)
+
+    def refuse_other_data(self, data: dict[str, Any], trained_anew: Iterable[str]) -> None:
+        """Raises SettingsMismatchError when the runs that stay were made on other samples: what
+        stands in one table must have been measured on the same."""
+        saved = self._read()
+        stay = [run["model"] for run in saved["runs"] if run["model"] not in set(trained_anew)]
+        if not stay or saved["data"] == data:
+            return
+        before, now = (_describe(described) for described in (saved["data"], data))
+        raise SettingsMismatchError(
+            f'"{self.path.parent}" has results of {" and ".join(stay)} on other samples: {before} '
+            f"there, {now} now. Choose another `output_dir`, or train all of them anew with "
+            f"`overwrite=True`."
+        )
+
+    def add(self, run: Run, *, data: dict[str, Any], settings: dict[str, Any]) -> None:
+        """Put the run in the place of an earlier one of the same network."""
+        with self._locked():
+            runs = {old["model"]: old for old in self._read()["runs"]} | {run["model"]: run}
+            ordered = [runs.pop(name) for name in NETWORKS if name in runs]
+            self._write({"runs": [*ordered, *runs.values()], "data": data, "settings": settings})
+
+    def remove(self, models: Iterable[str]) -> None:
+        gone = set(models)
+        with self._locked():
+            saved = self._read()
+            left = [run for run in saved["runs"] if run["model"] not in gone]
+            if len(left) < len(saved["runs"]):
+                self._write({**saved, "runs": left})
+
+    def _locked(self) -> filelock.BaseFileLock:
+        """For the short moment of a change: another network may be trained into the folder."""
+        return filelock.FileLock(self.path.parent / ".results.lock")
+
+    def _read(self) -> dict[str, Any]:
+        if not self.path.exists():
+            return {"runs": [], "data": {}, "settings": {}}
+        try:
+            content = json.loads(self.path.read_text(encoding="utf-8"))
+            _ = [run["model"] for run in content["runs"]], content["data"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise StoreError(
+                f'"{self.path}" cannot be read ({error}): take it away (the networks beside it are '
+                f"not touched, and the same command lists them again), or choose another "
+                f"`output_dir`."
+            ) from None
+        return content
+
+    def _write(self, content: dict[str, Any]) -> None:
+        ordered = {name: content[name] for name in ("runs", "data", "settings")}
+        text = json.dumps(
+            {**ordered, "versions": read_versions(LIBRARY)}, indent=1, ensure_ascii=False
+        )
+        replace_file(self.path, f"{text}\n".encode())
+
+
+def _describe(data: dict[str, Any]) -> str:
+    counts = [f"{name} {sum(of.values()):,}" for name, of in data.items() if isinstance(of, dict)]
+    return f"{', '.join(counts)} (questions {data.get('questions', 'unknown')})"

@@ -1,23 +1,45 @@
-"""Trains detectors one after another, and keeps what they reached in results.json."""
+"""Trains detectors one after another: several networks, whose results.json is kept, or one network
+from several seeds."""
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from typing import TypeVar
 
 from clew.engine import FitResult, HardwarePlan, plan_hardware
 from clew.engine.curves import draw_curves
 from clew.engine.folders import CURVES, clear_run, make_folder
+from clew.engine.sources import load_settings
 from clew.engine.together import connect, first_does
 from clew.engine.trainer import only_one
-from clew.errors import TrainingStoppedError
+from clew.errors import InputError, TrainingStoppedError
+from clew.hallucination.detectors.detector import load_detector
 from clew.hallucination.detectors.registry import find_networks
-from clew.hallucination.detectors.training.config import TrainRunConfig
+from clew.hallucination.detectors.training.config import TrainingSettings, TrainRunConfig
 from clew.hallucination.detectors.training.events import NetworkEnded, NetworkStarted
-from clew.hallucination.detectors.training.results import ResultsFile, Run
 from clew.hallucination.detectors.training.samples import DetectorSamples
-from clew.hallucination.detectors.training.sources import open_source
-from clew.hallucination.detectors.training.task import Task
+from clew.hallucination.detectors.training.scoring import Scores, score_batches
+from clew.hallucination.detectors.training.sources import DataSource
+from clew.hallucination.detectors.training.task import ResultsFile, Run, Task
 from clew.memory import free_memory
 from clew.progress import Reporter, log_event
+
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedSeed:
+    """Probabilities of being made up, in the order of the datasets; `score_seconds` is how long
+    those of the test split took, reading included."""
+
+    seed: int
+    validation: Scores
+    test: Scores
+    val_auroc: float
+    fitted: FitResult
+    score_seconds: float
 
 
 def train_detectors(
@@ -34,48 +56,125 @@ def train_detectors(
     """
     reporter = reporter or log_event
     connect(config.request)
-    tasks = _prepare(config)
-    runs = []
-    for number, task in enumerate(tasks, start=1):
-        if should_stop():
-            raise TrainingStoppedError(
-                f"stopped before {task.kind.title} was begun; the same command goes on with it."
-            )
-        reporter(NetworkStarted(title=task.kind.title, number=number, count=len(tasks)))
-        run, is_new = _train(task, reporter, should_stop)
-        reporter(NetworkEnded(run=run, is_new=is_new))
-        runs.append(run)
-        if all(later.samples is not task.samples for later in tasks[number:]):
-            task.samples.let_go()
-        free_memory()
-    return runs
+    tasks = _open_tasks(config.networks, config.open_source(), config.training, config.output_dir)
+    results = _prepare_results(tasks, overwrite=config.overwrite)
+
+    def train(task: Task) -> Run:
+        saved = results.find(task.kind.name) if task.is_finished else None
+        fitted = task.fit(reporter, should_stop)
+        run = task.describe(fitted) if saved is None else saved
+        if saved is None:
+            first_does(partial(_record, task, fitted, run, results))
+        reporter(NetworkEnded(run=run, is_new=saved is None))
+        return run
+
+    return _train_each(tasks, train, reporter, should_stop)
+
+
+def train_seeds(
+    network: str,
+    source: DataSource,
+    training: TrainingSettings,
+    output_dir: Path,
+    seeds: Sequence[int],
+    *,
+    overwrite: bool = False,
+    reporter: Reporter | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> list[TrainedSeed]:
+    """Train one network from each seed, into `NETWORK/seed-K` of the output folder.
+
+    The same call again goes on where the last one was; a finished seed is only scored. The plan is
+    measured for the first seed, the others follow it: they differ in nothing else. What is raised,
+    and when, is as `train_detectors` has it.
+    """
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise InputError(f"the seeds are {list(seeds)}: give one or more, each once.")
+    reporter = reporter or log_event
+    connect(training.request)
+    [task] = _open_tasks([network], source, training, output_dir)
+    tasks = [task.seeded(seed) for seed in seeds]
+    first_does(partial(_prepare_seeds, tasks, overwrite=overwrite))
+    plan: HardwarePlan | None = None
+
+    def train(task: Task) -> TrainedSeed:
+        nonlocal plan
+        trained = _train_seed(task if plan is None else task.follow(plan), reporter, should_stop)
+        plan = plan or trained.fitted.plan
+        return trained
+
+    return _train_each(tasks, train, reporter, should_stop)
 
 
 def plan_models(config: TrainRunConfig) -> dict[str, HardwarePlan]:
     """The plan that each network's training would begin with, measured on its samples."""
     plans = {}
-    for task in _open_tasks(config):
+    source, training = config.open_source(), config.training
+    for task in _open_tasks(config.networks, source, training, config.output_dir):
         plans[task.kind.name] = plan_hardware(
-            config.request,
+            training.request,
             model=task.build(),
             open_batches=task.samples.open_later("train"),
             samples=task.samples.balance["train"].samples,
-            config=config.train,
+            config=training.train,
         )
         free_memory()
     return plans
 
 
-def _train(task: Task, reporter: Reporter, should_stop: Callable[[], bool]) -> tuple[Run, bool]:
-    """The network's entry of results.json, and whether it was not there before."""
-    results = ResultsFile(task.config.output_dir)
-    saved = results.find(task.kind.name) if task.is_finished else None
-    fitted = task.fit(reporter, should_stop)
-    if saved is not None:
-        return saved, False
-    run = task.describe(fitted)
-    first_does(partial(_record, task, fitted, run, results))
-    return run, True
+def _open_tasks(
+    networks: Iterable[str], source: DataSource, training: TrainingSettings, output_dir: Path
+) -> list[Task]:
+    """One per network, over samples that are opened once. All that can be refused is refused here,
+    before the first network is trained."""
+    kinds = find_networks(networks)
+    source.refuse_missing(kinds)
+    opened = {needed: DetectorSamples(source, needed) for needed in {k.samples for k in kinds}}
+    return [Task.open(kind, training, opened[kind.samples], output_dir) for kind in kinds]
+
+
+def _train_each(
+    tasks: Sequence[Task],
+    train: Callable[[Task], Found],
+    reporter: Reporter,
+    should_stop: Callable[[], bool],
+) -> list[Found]:
+    """What `train` gives for each; samples that no later task reads leave the GPU."""
+    found = []
+    try:
+        for number, task in enumerate(tasks, start=1):
+            if should_stop():
+                raise TrainingStoppedError(
+                    f"stopped before {task.title} was begun; the same command goes on with it."
+                )
+            reporter(NetworkStarted(title=task.title, number=number, count=len(tasks)))
+            found.append(train(task))
+            if all(later.samples is not task.samples for later in tasks[number:]):
+                task.samples.let_go()
+            free_memory()
+    finally:
+        for task in tasks:
+            task.samples.let_go()
+    return found
+
+
+def _prepare_results(tasks: Sequence[Task], *, overwrite: bool) -> ResultsFile:
+    folder = tasks[0].output_dir
+    first_does(partial(make_folder, folder))
+    results = ResultsFile(folder)
+    anew = [task.kind.name for task in tasks] if overwrite else ()
+    results.refuse_other_data(tasks[0].samples.describe(), anew)
+    if overwrite:
+        first_does(partial(_clear, tasks, results))
+    return results
+
+
+def _clear(tasks: Iterable[Task], results: ResultsFile) -> None:
+    """Raises StoreLockedError rather than take away what another run is writing."""
+    for task in tasks:
+        with only_one(task.folder):
+            results.remove([task.kind.name])
+            clear_run(task.folder)
 
 
 def _record(task: Task, fitted: FitResult, run: Run, results: ResultsFile) -> None:
@@ -83,38 +182,34 @@ def _record(task: Task, fitted: FitResult, run: Run, results: ResultsFile) -> No
     draw_curves(
         task.folder / CURVES,
         fitted.history,
-        title=f"{task.kind.title}{auroc}",
+        title=f"{task.title}{auroc}",
         best_epoch=fitted.best_epoch,
     )
-    results.add(run, data=task.samples.describe(), settings=task.config.describe())
+    results.add(run, data=task.samples.describe(), settings=task.training.describe())
 
 
-def _prepare(config: TrainRunConfig) -> list[Task]:
-    """All that can be refused is refused here, before the first network is trained."""
-    tasks = _open_tasks(config)
-    first_does(partial(make_folder, config.output_dir))
-    results = ResultsFile(config.output_dir)
-    anew = config.networks if config.overwrite else ()
-    results.refuse_other_data(tasks[0].samples.describe(), anew)
-    if config.overwrite:
-        first_does(partial(_clear, tasks, results))
-    return tasks
+def _prepare_seeds(tasks: Sequence[Task], *, overwrite: bool) -> None:
+    make_folder(tasks[0].output_dir)
+    if overwrite:
+        for task in tasks:
+            task.clear()
 
 
-def _open_tasks(config: TrainRunConfig) -> list[Task]:
-    kinds = find_networks(config.networks)
-    source = open_source(config)
-    source.refuse_missing(kinds)
-    opened = {needed: DetectorSamples(source, needed) for needed in {k.samples for k in kinds}}
-    return [
-        Task.open(config, kind, opened[kind.samples], config.output_dir / kind.name)
-        for kind in kinds
-    ]
-
-
-def _clear(tasks: list[Task], results: ResultsFile) -> None:
-    """Raises StoreLockedError rather than take away what another run is writing."""
-    for task in tasks:
-        with only_one(task.folder):
-            results.remove([task.kind.name])
-            clear_run(task.folder)
+def _train_seed(task: Task, reporter: Reporter, should_stop: Callable[[], bool]) -> TrainedSeed:
+    is_new = not task.is_finished
+    fitted = task.fit(reporter, should_stop)
+    reporter(NetworkEnded(run=task.describe(fitted), is_new=is_new))
+    detector = load_detector(task.folder, fitted.plan.device)
+    settings = load_settings(fitted.plan)
+    # Validation comes first: what a device does only once is then not counted.
+    validation = score_batches(detector, task.samples.open_whole("validation", settings))
+    begun = time.perf_counter()
+    test = score_batches(detector, task.samples.open_whole("test", settings))
+    return TrainedSeed(
+        seed=task.training.train.seed,
+        validation=validation,
+        test=test,
+        val_auroc=fitted.best_val["auroc"] or 0.0,
+        fitted=fitted,
+        score_seconds=time.perf_counter() - begun,
+    )

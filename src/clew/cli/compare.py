@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from clew.cli import plan_flags
 from clew.cli.comparison import print_comparison
 from clew.cli.formats import plain_text
 from clew.cli.long_runs import long_run, shown_log
+from clew.cli.plan_flags import with_plan_flags
 from clew.cli.renderer import Renderer
 from clew.errors import InputError
 
 if TYPE_CHECKING:
+    from clew.engine import PlanRequest
     from clew.hallucination.comparison import CompareConfig, ComparisonResult
 
 _EPILOG = "Example: `clew compare --preprocessed-dir preprocessed_data --output-dir comparison`"
@@ -25,6 +26,7 @@ def register(app: typer.Typer) -> None:
     app.command(epilog=_EPILOG)(compare)
 
 
+@with_plan_flags(without=("no_channels_last", "grad_accum", "gradient_checkpointing"))
 def compare(
     preprocessed_dir: Annotated[
         Path | None,
@@ -68,13 +70,8 @@ def compare(
             rich_help_panel=_NETWORKS,
         ),
     ] = 10,
-    device: plan_flags.Device = None,
-    amp: plan_flags.Amp = None,
-    compile_: plan_flags.Compile = None,
-    cuda_graph: plan_flags.CudaGraph = None,
-    num_workers: plan_flags.NumWorkers = None,
-    batch_size: plan_flags.BatchSize = None,
-    max_cache_batches: plan_flags.MaxCacheBatches = None,
+    *,
+    request: "PlanRequest",
 ) -> None:
     """Run every method on the same split: a table with intervals, and a report.
 
@@ -94,18 +91,7 @@ def compare(
         methods=None if methods is None else split_names(methods),
         seeds=seeds,
         train=TrainConfig(epochs=epochs, patience=patience or None),
-        request=plan_flags.read_request(
-            device=device,
-            amp=amp,
-            compile_=compile_,
-            cuda_graph=cuda_graph,
-            no_channels_last=False,
-            num_workers=num_workers,
-            batch_size=batch_size,
-            grad_accum=None,
-            gradient_checkpointing=False,
-            max_cache_batches=max_cache_batches,
-        ),
+        request=request,
         overwrite=overwrite,
     )
     console = Console(highlight=False, soft_wrap=True)

@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from clew.cli import plan_flags
 from clew.cli.errors import with_flags
 from clew.cli.formats import plain_text
+from clew.cli.plan_flags import with_plan_flags
 from clew.wording import bytes_text, counted, duration_text
 
 if TYPE_CHECKING:
@@ -26,22 +26,15 @@ def register(app: typer.Typer) -> None:
     app.command(epilog=_EPILOG)(plan)
 
 
+@with_plan_flags()
 def plan(
     preprocessed_dir: Annotated[
         Path | None,
         typer.Option(help="Samples to measure on, as clew preprocess writes them."),
     ] = None,
     epochs: Annotated[int, typer.Option(help="As many as the run will have.")] = 50,
-    device: plan_flags.Device = None,
-    amp: plan_flags.Amp = None,
-    compile_: plan_flags.Compile = None,
-    cuda_graph: plan_flags.CudaGraph = None,
-    no_channels_last: plan_flags.NoChannelsLast = False,
-    num_workers: plan_flags.NumWorkers = None,
-    batch_size: plan_flags.BatchSize = None,
-    grad_accum: plan_flags.GradAccum = None,
-    gradient_checkpointing: plan_flags.GradientCheckpointing = False,
-    max_cache_batches: plan_flags.MaxCacheBatches = None,
+    *,
+    request: "PlanRequest",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
 ) -> None:
     """Show how training would use this machine, and why: device, precision, batch size, ...
@@ -51,18 +44,6 @@ def plan(
     """
     from clew.engine.planning.hardware import look_at_machine
 
-    request = plan_flags.read_request(
-        device=device,
-        amp=amp,
-        compile_=compile_,
-        cuda_graph=cuda_graph,
-        no_channels_last=no_channels_last,
-        num_workers=num_workers,
-        batch_size=batch_size,
-        grad_accum=grad_accum,
-        gradient_checkpointing=gradient_checkpointing,
-        max_cache_batches=max_cache_batches,
-    )
     machine = look_at_machine()
     plans = _make_plans(request, machine, preprocessed_dir, epochs)
     if as_json:

@@ -8,14 +8,15 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from clew.cli import plan_flags
 from clew.cli.formats import plain_text
 from clew.cli.long_runs import long_run, shown_log
+from clew.cli.plan_flags import with_plan_flags
 from clew.cli.renderer import Renderer
 from clew.errors import InputError
 from clew.wording import duration_text
 
 if TYPE_CHECKING:
+    from clew.engine import PlanRequest
     from clew.hallucination.detectors.training import TrainRunConfig
 
 _EPILOG = "Example: `clew train --preprocessed-dir preprocessed_data --output-dir results`"
@@ -26,6 +27,7 @@ def register(app: typer.Typer) -> None:
     app.command(epilog=_EPILOG)(train)
 
 
+@with_plan_flags()
 def train(
     preprocessed_dir: Annotated[
         Path | None,
@@ -156,16 +158,8 @@ def train(
     seed: Annotated[
         int, typer.Option(help="Of weights, order and dropout.", rich_help_panel=_TRAINING)
     ] = 0,
-    device: plan_flags.Device = None,
-    amp: plan_flags.Amp = None,
-    compile_: plan_flags.Compile = None,
-    cuda_graph: plan_flags.CudaGraph = None,
-    no_channels_last: plan_flags.NoChannelsLast = False,
-    num_workers: plan_flags.NumWorkers = None,
-    batch_size: plan_flags.BatchSize = None,
-    grad_accum: plan_flags.GradAccum = None,
-    gradient_checkpointing: plan_flags.GradientCheckpointing = False,
-    max_cache_batches: plan_flags.MaxCacheBatches = None,
+    *,
+    request: "PlanRequest",
 ) -> None:
     """Train detectors of made-up answers, one after another, and measure them on the test split.
 
@@ -203,18 +197,7 @@ def train(
             focal=focal_loss, label_smoothing=label_smoothing, class_weights=class_weights
         ),
         train=TrainConfig(epochs=epochs, lr=lr, patience=patience or None, seed=seed),
-        request=plan_flags.read_request(
-            device=device,
-            amp=amp,
-            compile_=compile_,
-            cuda_graph=cuda_graph,
-            no_channels_last=no_channels_last,
-            num_workers=num_workers,
-            batch_size=batch_size,
-            grad_accum=grad_accum,
-            gradient_checkpointing=gradient_checkpointing,
-            max_cache_batches=max_cache_batches,
-        ),
+        request=request,
         overwrite=overwrite,
     )
     if compare:

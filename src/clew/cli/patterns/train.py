@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from clew.cli import plan_flags
 from clew.cli.long_runs import long_run
 from clew.cli.patterns.figures import print_doubt, print_reached, print_report
 from clew.cli.patterns.library_flags import Library
 from clew.cli.patterns.printing import print_line
+from clew.cli.plan_flags import with_plan_flags
 from clew.cli.renderer import Renderer
 from clew.errors import InputError
 from clew.wording import duration_text
 
 if TYPE_CHECKING:
+    from clew.engine import PlanRequest
     from clew.patterns.augment import AugmentConfig
     from clew.patterns.library import PatternSet
     from clew.patterns.training import PatternsConfig
@@ -40,6 +41,7 @@ def register(app: typer.Typer) -> None:
     app.command(epilog=_EPILOG)(train)
 
 
+@with_plan_flags(without=("max_cache_batches",))
 def train(
     context: typer.Context,
     name: Annotated[
@@ -190,15 +192,8 @@ def train(
     seed: Annotated[
         int, typer.Option(help="Of weights, order and changes.", rich_help_panel=_TRAINING)
     ] = 0,
-    device: plan_flags.Device = None,
-    amp: plan_flags.Amp = None,
-    compile_: plan_flags.Compile = None,
-    cuda_graph: plan_flags.CudaGraph = None,
-    no_channels_last: plan_flags.NoChannelsLast = False,
-    num_workers: plan_flags.NumWorkers = None,
-    batch_size: plan_flags.BatchSize = None,
-    grad_accum: plan_flags.GradAccum = None,
-    gradient_checkpointing: plan_flags.GradientCheckpointing = False,
+    *,
+    request: "PlanRequest",
 ) -> None:
     """Train a classifier on folders of photos and measure it on photos it has not seen.
 
@@ -227,18 +222,7 @@ def train(
         "epochs": epochs,
         "patience": patience,
         "train": replace(usual_train(), seed=seed, **given),
-        "request": plan_flags.read_request(
-            device=device,
-            amp=amp,
-            compile_=compile_,
-            cuda_graph=cuda_graph,
-            no_channels_last=no_channels_last,
-            num_workers=num_workers,
-            batch_size=batch_size,
-            grad_accum=grad_accum,
-            gradient_checkpointing=gradient_checkpointing,
-            max_cache_batches=None,
-        ),
+        "request": request,
         "overwrite": overwrite,
     }
     if split is not None:

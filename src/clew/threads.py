@@ -1,12 +1,15 @@
 """Work in threads, a bounded number of items ahead of the one who asks."""
 
+import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import TypeVar
 
 Item = TypeVar("Item")
 Done = TypeVar("Done")
+_MOST_THREADS = 8
+_AHEAD_PER_THREAD = 4
 
 
 def map_ahead(
@@ -27,3 +30,19 @@ def map_ahead(
     finally:
         for future in waiting:
             future.cancel()
+
+
+def map_in_threads(
+    work: Callable[[Item], Done],
+    items: Iterable[Item],
+    workers: int | None = None,
+    *,
+    ahead: int | None = None,
+) -> Generator[Done, None, None]:
+    """`map_ahead` in threads of its own, as many as there are cores when `workers` is None; they
+    have ended when it ends."""
+    workers = max(1, min(_MOST_THREADS, os.cpu_count() or 1) if workers is None else workers)
+    with ThreadPoolExecutor(workers, thread_name_prefix="clew-map") as pool:
+        yield from map_ahead(
+            work, items, pool, ahead=_AHEAD_PER_THREAD * workers if ahead is None else ahead
+        )

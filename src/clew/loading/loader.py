@@ -1,11 +1,11 @@
 """clew's own loader: threads that copy whole batches into memory that is used again."""
 
 import weakref
-from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from functools import partial
+from itertools import chain
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -17,6 +17,7 @@ from clew.loading.lazy import LazyDataset, check_cache
 from clew.loading.order import Order, Rank, check_seed, current_rank, global_order
 from clew.loading.reader import Access, Rows, SampleReader
 from clew.loading.stream import StreamDataset
+from clew.threads import map_ahead
 
 _TASK_BYTES, _LOW_MEMORY_TASK_BYTES = 16 << 20, 2 << 20
 _OPEN_FILES = 64
@@ -178,18 +179,11 @@ class Loader:
             for task in tasks:
                 yield from self._read(task)
             return
-        under_way: deque[Future[list[tuple[Any, int]]]] = deque()
-        with self._threads.borrow() as threads:
-            try:
-                for task in tasks:
-                    under_way.append(threads.submit(self._read, task))
-                    if len(under_way) > self._ahead:
-                        yield from under_way.popleft().result()
-                while under_way:
-                    yield from under_way.popleft().result()
-            finally:
-                for left in under_way:
-                    left.cancel()
+        with (
+            self._threads.borrow() as threads,
+            closing(map_ahead(self._read, tasks, threads, ahead=self._ahead)) as read,
+        ):
+            yield from chain.from_iterable(read)  # lets go of a task's batches before the next
 
     def _read(self, task: list[Order]) -> list[tuple[Any, int]]:
         """The batches of a task, each with the samples that all ranks together take of it."""

@@ -3,7 +3,6 @@ and the results come in order."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +14,7 @@ from clew.patterns.cache.store import image_bytes, image_schema
 from clew.patterns.photos.decode import PhotoError, photo_size, read_photo
 from clew.patterns.photos.find import PhotoFolder
 from clew.patterns.photos.photo import Fault, Photo
-from clew.threads import map_ahead
+from clew.threads import map_in_threads
 
 _PHOTOS_LOOKED_AT = 500
 _SIZE_STEP, _LARGEST_SIZE = 32, 128
@@ -71,11 +70,8 @@ def decode_photos(photos: Sequence[Photo], size: int, workers: int) -> Iterator[
     def decode(first: int) -> Squares:
         return _decode(photos[first : first + at_once], first, size)
 
-    pool = ThreadPoolExecutor(workers, thread_name_prefix="clew-decode")
-    try:
-        yield from map_ahead(decode, range(0, len(photos), at_once or 1), pool, ahead=workers)
-    finally:
-        pool.shutdown(cancel_futures=True)
+    firsts = range(0, len(photos), at_once or 1)
+    return map_in_threads(decode, firsts, workers, ahead=workers)
 
 
 def _decode(photos: Sequence[Photo], first: int, size: int) -> Squares:

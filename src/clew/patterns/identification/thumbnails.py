@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from PIL import Image
 
 from clew.patterns.identification.results import Identified
-from clew.patterns.library.threads import map_ahead
 from clew.patterns.photos.decode import PhotoError, open_photo
+from clew.threads import map_in_threads
 
 THUMBNAIL_SIDE = 192
 _QUALITY = 82
@@ -18,7 +18,7 @@ def make_thumbnails(
     photos: Iterable[Identified], *, workers: int
 ) -> Iterator[tuple[Identified, Image.Image | None]]:
     """Each photo with its thumbnail; None for one that is gone or damaged by now."""
-    return map_ahead(lambda photo: (photo, _make(photo)), photos, workers)
+    return map_in_threads(lambda photo: (photo, _make(photo)), photos, workers)
 
 
 def as_data_address(picture: Image.Image) -> str:

@@ -21,10 +21,10 @@ from clew.patterns.library.placing import (
     remove_source,
 )
 from clew.patterns.library.sources import find_sources
-from clew.patterns.library.threads import map_ahead
 from clew.progress import Reporter, WorkAdvanced, log_event, report_work
 from clew.storage.disk import refuse_full_disk
 from clew.storage.writing import sync_folder
+from clew.threads import map_in_threads
 
 _COPYING = 8  # photos copied side by side
 
@@ -137,7 +137,7 @@ def _carry_out(
         )
     # The disk is waited for in threads; names are given one by one, so that they are the same
     # every time.
-    copies = map_ahead(lambda source: _copy(pattern_set.photos, source), to_add, _COPYING)
+    copies = map_in_threads(lambda source: _copy(pattern_set.photos, source), to_add, _COPYING)
     done = []
     work = start_photos("moved" if move else "copied", len(to_add))
     with report_work(reporter, work), closing(copies):

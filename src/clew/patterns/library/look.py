@@ -6,10 +6,10 @@ from pathlib import Path
 
 from clew.patterns.library.adding import describe, digest_picture
 from clew.patterns.library.journal import Journal, Picture, Source
-from clew.patterns.library.threads import map_ahead
 from clew.patterns.photos.decode import PhotoError
 from clew.patterns.photos.walk import walk
 from clew.progress import Reporter, WorkAdvanced, WorkStarted, report_work
+from clew.threads import map_in_threads
 from clew.wording import counted
 
 
@@ -29,13 +29,13 @@ def look_at_photos(
     unknown = [i for i, source in enumerate(known) if not (source.digest or source.kind)]
     by_hand = _unknown_photos(journal, photos)
     with report_work(reporter, start_photos("looked at", len(unknown) + len(by_hand))):
-        for picture in map_ahead(lambda path: _look_at_own(photos, path), by_hand):
+        for picture in map_in_threads(lambda path: _look_at_own(photos, path), by_hand):
             if should_stop():
                 return None
             if picture is not None:
                 journal.note(picture)
             reporter(WorkAdvanced())
-        looked = map_ahead(_look, (known[i] for i in unknown))
+        looked = map_in_threads(_look, (known[i] for i in unknown))
         for index, source in zip(unknown, looked, strict=True):
             if should_stop():
                 return None

@@ -1,7 +1,6 @@
 """What a model makes of photos: read ahead in threads, a batch at a time, in their order."""
 
 from collections.abc import Generator, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -13,7 +12,7 @@ from clew.patterns.cache import hash_picture
 from clew.patterns.photos.decode import PhotoError, read_square
 from clew.patterns.photos.photo import Fault, Photo
 from clew.patterns.trained.model import PatternModel
-from clew.threads import map_ahead
+from clew.threads import map_in_threads
 
 # Enough that a thread always has a photo to read while the network works.
 _BATCHES_AHEAD = 2
@@ -74,8 +73,7 @@ def _predict(model: PatternModel, batch: list[tuple[Photo, Square | Fault]]) -> 
 def _read_ahead(
     photos: Iterable[Photo], size: int, ahead: int, workers: int
 ) -> Generator[tuple[Photo, Square | Fault], None, None]:
-    with ThreadPoolExecutor(max(1, workers), thread_name_prefix="clew-photos") as threads:
-        yield from map_ahead(partial(_read, size=size), photos, threads, ahead=ahead)
+    return map_in_threads(partial(_read, size=size), photos, workers, ahead=ahead)
 
 
 def _read(photo: Photo, size: int) -> tuple[Photo, Square | Fault]:

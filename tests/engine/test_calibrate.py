@@ -256,8 +256,6 @@ def test_the_config_gives_the_epochs() -> None:
 
 
 def test_few_samples_leave_one_batch_size() -> None:
-    made = plan_hardware(
-        PlanRequest(), model=classifier(), open_batches=Opener(samples=100), epochs=LONG_RUN
-    )
+    made = calibrated(batches=Opener(samples=100))
     assert made.batch_size == 16
     assert made.reasons["batch_size"] == "there are too few samples for a larger one"

@@ -12,6 +12,7 @@ from pathlib import Path
 _DEADLINE_SECONDS = 120.0
 _LIBRARIES = [
     "torch",
+    "pandas",  # Arrow asks for it
     "transformers.models.llama.modeling_llama",
     "clew.hallucination.capture",
     "clew.cli.progress",

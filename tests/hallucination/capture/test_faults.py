@@ -20,10 +20,10 @@ from tests.stores import assert_same_store
 
 pytestmark = pytest.mark.slow
 
-QUESTIONS = 120
+QUESTIONS = 60
 KILLS = 10
 SETTINGS = (
-    *("--batch-size", "20", "--generation-batch", "4", "--max-new-tokens", "6"),
+    *("--batch-size", "10", "--generation-batch", "4", "--max-new-tokens", "6"),
     *("--node-dim", "4", "--edges-per-token", "4", "--device", "cpu"),
     # Square brackets mean something to the library that prints; they must come out as they are.
     *("--prompt", "[INST] {question} [/INST]"),

@@ -8,21 +8,7 @@ import torch
 
 from clew.errors import InputError
 from clew.hallucination.capture import load_model
-from clew.hallucination.capture.embedded import embedded_model_folder, fetch_gguf
-from clew.hallucination.capture.models import fingerprint
 from tests.builders import save_tiny_model
-
-
-@pytest.mark.slow
-def test_the_embedded_model_is_fetched_and_converted_on_a_fresh_machine(tmp_path: Path) -> None:
-    """With an empty cache, so that nothing lies here already; and a .gguf file loads as it is."""
-    folder = embedded_model_folder(cache=tmp_path / "cache")
-    converted = load_model(str(folder))
-    gguf = fetch_gguf(tmp_path)
-    direct = load_model(str(gguf))
-    assert fingerprint(converted.model) == fingerprint(direct.model)
-    assert converted.tokenizer.chat_template == direct.tokenizer.chat_template
-    assert not list(folder.parent.glob(".fetch-*"))
 
 
 def test_a_model_folder_gives_model_and_tokenizer(tmp_path: Path) -> None:

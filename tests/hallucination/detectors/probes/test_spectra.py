@@ -12,11 +12,7 @@ from sklearn.preprocessing import StandardScaler
 
 from clew import TraceBatchLoader
 from clew.errors import InputError
-from clew.hallucination.capture.models import load_model
-from clew.hallucination.capture.prompts import choose_prompt, tokenize_prompts
 from clew.hallucination.detectors.probes import PROBES, components
-from tests.builders import make_decoder
-from tests.hallucination.capture.reference import pass_plainly
 from tests.hallucination.detectors.probes.features import MemoryFeatures
 
 
@@ -36,24 +32,6 @@ def test_what_a_capture_stores_are_the_eigenvalues_of_its_maps(full_store: Path)
         expected = eigenvalues(trace["attentions"].astype(np.float64))
         assert stored.shape == expected.shape
         assert np.abs(stored - expected).max() < 2e-3  # maps and diagonals are float16
-
-
-@pytest.mark.slow
-def test_the_embedded_models_diagonals_are_its_eigenvalues() -> None:
-    embedded = load_model("smollm2")
-    questions = ["What is the capital of Peru?", "In which country does the city of Lyon lie?"]
-    prompt = choose_prompt(embedded.tokenizer, None, None)
-    prompts = tokenize_prompts(embedded.tokenizer, prompt, questions)
-    decoder = make_decoder(embedded, max_new_tokens=6, cut="sentence")
-    answers, reduced = decoder.answer(prompts)
-    shape, start = decoder.shape, 0
-    for tokens in ([*p, *a.tokens] for p, a in zip(prompts, answers, strict=True)):
-        stop = start + shape.layers * shape.heads * len(tokens)
-        diagonal = reduced.laplacian_diagonal[start:stop].numpy()
-        stored = -np.sort(-diagonal.reshape(shape.layers, shape.heads, -1), axis=-1)
-        expected = eigenvalues(pass_plainly(embedded.model, tokens).attention)
-        assert np.abs(stored - expected).max() < 1e-3
-        start = stop
 
 
 def telling_spectra(answers: int, ranks: int) -> tuple[np.ndarray, np.ndarray]:

@@ -24,7 +24,7 @@ from clew.engine import (
     TrainingStarted,
     fit,
 )
-from clew.engine.checkpoint import read_weights
+from clew.engine.model_files import read_model
 from clew.errors import InputError, StoreError
 from tests.engine.learning import (
     PLAIN,
@@ -60,7 +60,8 @@ def test_it_learns_and_tells(tmp_path: Path) -> None:
 def test_the_model_and_the_file_bear_the_best_epoch(tmp_path: Path) -> None:
     model = new_model()
     result = train(tmp_path, model=model, config=TrainConfig(epochs=6, lr=0.5))
-    weights, about = read_weights(tmp_path / "best.safetensors")
+    saved = read_model(tmp_path / "best.safetensors")
+    weights, about = saved.tensors, saved.about
     assert about["best"]["epoch"] + 1 == result.best_epoch
     assert about["best"]["metrics"] == result.best_val
     assert about["best"]["threshold"] == result.threshold
@@ -225,7 +226,7 @@ def test_tied_and_channels_last_weights_are_saved(tmp_path: Path) -> None:
 
     model = Classifier(Tied())
     train(tmp_path, model=model, train=torch_loader(Samples(64)), request=PLAIN)
-    weights, _ = read_weights(tmp_path / "best.safetensors")
+    weights = read_model(tmp_path / "best.safetensors").tensors
     assert all(torch.equal(weights[k], v) for k, v in model.state_dict().items())
     assert np.isfinite(weights["network.again.weight"]).all()
 

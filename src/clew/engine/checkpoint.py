@@ -9,21 +9,19 @@ from torch.optim import Optimizer
 
 from clew.engine.feed import Position
 from clew.engine.figures import EpochSums
-from clew.engine.files import read_about, read_tensors, write_tensors
+from clew.engine.folders import BEST, LAST, NEXT_BEST
+from clew.engine.model_files import read_about, read_model, write_model
 from clew.engine.optimizer import load_optimizer, optimizer_tensors
 from clew.engine.planning.plan import HardwarePlan
 from clew.engine.processes import gather
 from clew.engine.seeding import random_state, restore_random_state
 from clew.engine.state import RunState
-from clew.errors import SettingsMismatchError, StoreError
+from clew.errors import SettingsMismatchError
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
     from clew.engine.precision import Precision
-
-
-LAST, BEST, NEXT_BEST = "last.safetensors", "best.safetensors", "best.next.safetensors"
 
 
 @dataclass(kw_only=True)
@@ -80,16 +78,15 @@ class Checkpoints:
     def _write(self, tensors: dict[str, Tensor], about: dict[str, Any], state: RunState) -> None:
         if self._next_best is not None and state.best is not None:
             best = asdict(state.best)
-            write_tensors(
-                self._folder / NEXT_BEST, self._next_best, {**self._identity, "best": best}
-            )
-        write_tensors(self.last, tensors, about)
+            write_model(self._folder / NEXT_BEST, self._next_best, {**self._identity, "best": best})
+        write_model(self.last, tensors, about)
         self._next_best = None
         settle_best(self._folder, state)
 
     def restore(self, parts: Parts) -> RunState:
         """Weights, optimiser, random numbers as they were; gives the state that goes with them."""
-        tensors, about = read_tensors(self.last)
+        saved = read_model(self.last)
+        tensors, about = saved.tensors, saved.about
         rank = self._fabric.global_rank
         state = RunState.from_dict(about["state"])
         mine = about["processes"][rank]
@@ -109,7 +106,7 @@ class Checkpoints:
         restore_random_state(self._random, self._fabric.device)
 
     def load_best(self, model: nn.Module) -> None:
-        load_weights(model, read_tensors(self._folder / BEST)[0], self._folder / BEST)
+        load_weights(model, read_model(self._folder / BEST).tensors, self._folder / BEST)
 
 
 def settle_best(folder: Path, state: RunState) -> None:
@@ -133,13 +130,6 @@ def load_weights(model: nn.Module, tensors: dict[str, Tensor], source: Path) -> 
             f'the weights in "{source}" are those of another network than the one given: use the '
             f"same settings, or another output folder.\n{error}"
         ) from error
-
-
-def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The weights of a `best.safetensors`, and what was saved about them."""
-    if not path.exists():
-        raise StoreError(f'there is no "{path}": train first.')
-    return read_tensors(path)
 
 
 def _prefixed(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -9,10 +9,11 @@ from torch import Tensor, nn
 
 from clew.engine.batches import count_samples, sample_names
 from clew.engine.courier import build_courier
-from clew.engine.metrics import Metrics, best_threshold, score_metrics
+from clew.engine.metrics import Metrics, score_metrics
 from clew.engine.processes import gather
 from clew.engine.protocols import Batches, StepOutput
 from clew.errors import InputError
+from clew.metrics import best_threshold
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -45,7 +46,11 @@ class Evaluation:
         """Where F1 is best on these samples; None for several classes, or without positives."""
         if self.scores is None or self.labels is None or self.scores.dim() != 1:
             return None
-        return best_threshold(self.scores, self.labels)
+        labels = self.labels.long()
+        if not labels.any():
+            return None
+        probabilities = self.scores.double().sigmoid()
+        return best_threshold(labels.numpy(), probabilities.numpy(), both_classes=False)
 
     def metrics(self, threshold: float | None = None) -> Metrics:
         """Losses, and the metrics of the scores at `threshold` (a probability)."""

@@ -1,16 +1,24 @@
-"""The output folder of a run: made at its beginning, emptied when it is to start afresh."""
+"""The output folder of a run: its files, its lock, how it is made and how it is emptied."""
 
+import json
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from clew.engine.checkpoint import BEST, LAST, NEXT_BEST
-from clew.engine.result import RESULT
-from clew.errors import InputError
-from clew.storage.writing import remove_temporaries
+from filelock import FileLock, Timeout
 
-CURVES = "curves.png"
+from clew.engine.processes import is_first_process
+from clew.errors import InputError, StoreLockedError
+from clew.storage.writing import remove_temporaries, replace_file
+
+# From `last` a run is resumed, `best` has the weights to use, `next best` waits for its `last`.
+LAST, BEST, NEXT_BEST = "last.safetensors", "best.safetensors", "best.next.safetensors"
+PLAN, RESULT, LOG, CURVES = "plan.json", "result.json", "log.csv", "curves.png"
+TENSORBOARD = "tensorboard"
 # What a network's training leaves; anything else in its folder is somebody else's.
-_LEFT_BEHIND = (LAST, BEST, NEXT_BEST, "log.csv", "plan.json", RESULT, CURVES)
+_LEFT_BEHIND = (LAST, BEST, NEXT_BEST, PLAN, RESULT, LOG, CURVES)
 
 
 def make_folder(folder: Path) -> None:
@@ -28,4 +36,28 @@ def clear_run(folder: Path, *more: str) -> None:
     for name in (*_LEFT_BEHIND, *more):
         (folder / name).unlink(missing_ok=True)
     remove_temporaries(folder)
-    shutil.rmtree(folder / "tensorboard", ignore_errors=True)
+    shutil.rmtree(folder / TENSORBOARD, ignore_errors=True)
+
+
+def write_json(path: Path, value: Any) -> None:
+    replace_file(path, f"{json.dumps(value, indent=1)}\n".encode())
+
+
+@contextmanager
+def only_one(folder: Path) -> Iterator[None]:
+    """Raises StoreLockedError when another run is writing into the folder."""
+    if not is_first_process():
+        yield
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / ".lock", timeout=0)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise StoreLockedError(
+            f'another run is training into "{folder}": wait for it, or give another folder.'
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()

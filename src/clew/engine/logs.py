@@ -8,6 +8,7 @@ from typing import Any
 
 from tensorboardX import SummaryWriter
 
+from clew.engine.folders import LOG, TENSORBOARD
 from clew.storage.writing import replace_file
 
 Row = dict[str, Any]
@@ -18,8 +19,8 @@ class Logs:
     """Begins with the epochs behind the checkpoint: what a killed run wrote later is cut off."""
 
     def __init__(self, folder: Path, history: Sequence[Row]) -> None:
-        self._csv = folder / "log.csv"
-        board = folder / "tensorboard"
+        self._csv = folder / LOG
+        board = folder / TENSORBOARD
         for left_over in board.glob(_EVENTS):
             left_over.unlink()
         self._board = SummaryWriter(str(board))

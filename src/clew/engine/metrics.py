@@ -1,30 +1,9 @@
 """How good scores are: AUROC, accuracy and F1, the last two at a threshold chosen on validation."""
 
-import torch
 from jaxtyping import Float, Int64, Shaped
 from torch import Tensor
 
 Metrics = dict[str, float | None]
-
-
-def best_threshold(
-    scores: Float[Tensor, " samples"], labels: Shaped[Tensor, " samples"]
-) -> float | None:
-    """The probability above which a sample is called positive so that F1 is greatest.
-
-    It lies halfway between two samples, so that rounding decides nothing. None without
-    positives: F1 is then 0 everywhere.
-    """
-    values, order = scores.double().sigmoid().sort(descending=True)
-    positive = labels[order].double()
-    if not positive.any():
-        return None
-    called = torch.arange(1, len(values) + 1, dtype=torch.float64)
-    f1 = 2 * positive.cumsum(0) / (called + positive.sum())
-    following = torch.cat([values[1:], values.new_zeros(1)])
-    f1[values == following] = -1  # samples of one score cannot be told apart
-    best = int(f1.argmax())
-    return float((values[best] + following[best]) / 2)
 
 
 def score_metrics(

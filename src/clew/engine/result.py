@@ -4,12 +4,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from clew.engine.files import write_json
+from clew.engine.folders import RESULT, write_json
 from clew.engine.metrics import Metrics
 from clew.engine.planning.plan import HardwarePlan
 from clew.engine.state import RunState
-
-RESULT = "result.json"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,34 +1,33 @@
 """`fit`: train any model on any batches, in a folder where a stopped run goes on by itself."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from filelock import FileLock, Timeout
 from torch import nn
 
-from clew.engine.checkpoint import LAST, Checkpoints, Parts
+from clew.engine.checkpoint import Checkpoints, Parts
 from clew.engine.config import PlanRequest, TrainConfig
 from clew.engine.events import TrainingEnded
-from clew.engine.files import read_about, write_json
+from clew.engine.folders import LAST, PLAN, RESULT, only_one, write_json
 from clew.engine.identity import adapt_plan, describe_run, refuse_other_run, saved_request
 from clew.engine.logs import Logs
 from clew.engine.loop import Loop
 from clew.engine.metrics import Metrics
+from clew.engine.model_files import read_about
 from clew.engine.planning.hardware import limit_threads, look_at_machine
 from clew.engine.planning.plan import HardwarePlan
 from clew.engine.planning.planner import plan_hardware
 from clew.engine.processes import count_processes, is_first_process, start_fabric
 from clew.engine.protocols import Batches, OpenBatches, Trainable
-from clew.engine.result import RESULT, FitResult
+from clew.engine.result import FitResult
 from clew.engine.setup import Setup
 from clew.engine.sources import Source
 from clew.engine.state import RunState
 from clew.engine.validation import score
-from clew.errors import InputError, StoreError, StoreLockedError
+from clew.errors import InputError, StoreError
 from clew.progress import Reporter, ignore_event, log_event
 from clew.storage.writing import remove_temporaries
 
@@ -164,7 +163,7 @@ def _train(
         state = checkpoints.restore(_parts(setup))
     logs = None
     if fabric.is_global_zero:
-        write_json(task.folder / "plan.json", plan.to_dict())
+        write_json(task.folder / PLAN, plan.to_dict())
         logs = Logs(task.folder, state.history)
     loop = Loop(
         setup,
@@ -196,7 +195,7 @@ def _finish(task: _Task, setup: Setup, state: RunState, checkpoints: Checkpoints
         parameters=sum(p.numel() for p in setup.model.parameters()),
     )
     if setup.fabric.is_global_zero:
-        write_json(task.folder / "plan.json", setup.plan.to_dict())
+        write_json(task.folder / PLAN, setup.plan.to_dict())
         result.save(task.folder)
     setup.fabric.barrier()
     return result
@@ -238,23 +237,3 @@ def _refuse_other_machine(plan: HardwarePlan, request: PlanRequest, processes: i
             f"torchrun start {plan.processes}, or start over in another folder."
         )
     plan_hardware(replace(request, device=plan.device), processes=processes)
-
-
-@contextmanager
-def only_one(folder: Path) -> Iterator[None]:
-    """Raises StoreLockedError when another run is writing into the folder."""
-    if not is_first_process():
-        yield
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / ".lock", timeout=0)
-    try:
-        lock.acquire()
-    except Timeout as error:
-        raise StoreLockedError(
-            f'another run is training into "{folder}": wait for it, or give another folder.'
-        ) from error
-    try:
-        yield
-    finally:
-        lock.release()

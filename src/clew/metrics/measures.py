@@ -57,13 +57,17 @@ def measure_scores(
 
 
 def best_threshold(
-    labels: Shaped[np.ndarray, " answers"], probabilities: Shaped[np.ndarray, " answers"]
+    labels: Shaped[np.ndarray, " answers"],
+    probabilities: Shaped[np.ndarray, " answers"],
+    *,
+    both_classes: bool = True,
 ) -> float:
     """The probability above which "made up" is said so that F1 is greatest: for validation.
 
     Halfway between two answers, so that rounding decides nothing; the highest of equally good.
+    Raises InputError for one class only, unless that is allowed: F1 needs but a positive one.
     """
-    made_up, found = check_probabilities(labels, probabilities)
+    made_up, found = check_probabilities(labels, probabilities, both_classes=both_classes)
     values, group = np.unique(-found, return_inverse=True)  # highest first
     hits = np.cumsum(np.bincount(group, weights=made_up))
     called = np.cumsum(np.bincount(group))

@@ -9,7 +9,7 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clew.engine.files import write_tensors
+from clew.engine.model_files import write_model
 from clew.patterns.classifier import PatternClassifier
 from clew.patterns.networks import build_network
 
@@ -31,7 +31,7 @@ def save_colour_model(folder: Path) -> Path:
     tensors = {f"network.{name}": value for name, value in network.state_dict().items()}
     settings = {"network": "tiny", "classes": list(COLOURS), "image_size": SIZE}
     folder.mkdir(parents=True, exist_ok=True)
-    write_tensors(folder / "best.safetensors", tensors, {"settings": settings})
+    write_model(folder / "best.safetensors", tensors, {"settings": settings})
     (folder / "results.json").write_text(json.dumps({"temperature": 1.0}), encoding="utf-8")
     return folder
 

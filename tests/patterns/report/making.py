@@ -12,7 +12,7 @@ import torch
 from PIL import Image, ImageDraw
 from torch import nn
 
-from clew.engine.files import write_tensors
+from clew.engine.model_files import write_model
 from clew.patterns.networks import build_network
 
 SIZE = 32
@@ -69,7 +69,7 @@ def save_model(folder: Path, classes: Sequence[str], *, size: int = SIZE) -> Non
         _last_linear(network).weight.mul_(30)
     tensors = {f"network.{name}": value for name, value in network.state_dict().items()}
     settings = {"network": "tiny", "classes": list(classes), "image_size": size}
-    write_tensors(folder / "best.safetensors", tensors, {"settings": settings})
+    write_model(folder / "best.safetensors", tensors, {"settings": settings})
 
 
 def _last_linear(network: nn.Module) -> nn.Linear:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from clew.engine.checkpoint import BEST
+from clew.engine.folders import BEST
 from clew.errors import InputError, StoreError
 from clew.patterns.photos import read_square
 from clew.patterns.trained import load_model
@@ -71,15 +71,16 @@ def test_damaged_weights_are_named(trained: Path, tmp_path: Path) -> None:
 
 
 def test_weights_of_something_else_are_refused(trained: Path, tmp_path: Path) -> None:
-    from clew.engine.files import read_tensors, write_tensors
+    from clew.engine.model_files import read_model, write_model
 
     shutil.copy(trained / "results.json", tmp_path)
-    tensors, about = read_tensors(trained / BEST)
-    write_tensors(tmp_path / BEST, tensors, {**about, "settings": {"network": "lstm"}})
+    saved = read_model(trained / BEST)
+    tensors, about = saved.tensors, saved.about
+    write_model(tmp_path / BEST, tensors, {**about, "settings": {"network": "lstm"}})
     with pytest.raises(StoreError, match="holds no model of patterns"):
         load_model(tmp_path)
     wider = json.loads(json.dumps(about["settings"])) | {"network": "small"}
-    write_tensors(tmp_path / BEST, tensors, {**about, "settings": wider})
+    write_model(tmp_path / BEST, tensors, {**about, "settings": wider})
     with pytest.raises(StoreError, match='do not fit the network "small"'):
         load_model(tmp_path)
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from clew.engine.checkpoint import BEST
-from clew.engine.files import read_tensors, write_tensors
+from clew.engine.folders import BEST
+from clew.engine.model_files import read_model, write_model
 from clew.errors import InputError, SettingsMismatchError, StoreError
 from clew.patterns.networks import build_network
 from clew.patterns.trained import load_model
@@ -184,8 +184,9 @@ def test_weights_of_another_network_get_a_sentence(
     trained: Path, photos: Path, tmp_path: Path
 ) -> None:
     other = Path(shutil.copytree(trained, tmp_path / "other"))
-    tensors, about = read_tensors(other / BEST)
+    saved = read_model(other / BEST)
+    tensors, about = saved.tensors, saved.about
     del tensors["network.classify.bias"]
-    write_tensors(other / BEST, tensors, about)
+    write_model(other / BEST, tensors, about)
     with pytest.raises(StoreError, match='do not fit the network "tiny" of this clew'):
         train_patterns(small_run(photos, tmp_path / "out", start_from=other))

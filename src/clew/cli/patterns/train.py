@@ -354,8 +354,8 @@ def _say_unchanged(name: str, latest: Path, library: Path) -> None:
 
 def _was_begun_afresh(run: Path) -> bool:
     """Whether an unfinished run is there that began with no earlier weights."""
-    from clew.engine.checkpoint import LAST
-    from clew.engine.files import read_about
+    from clew.engine.folders import LAST
+    from clew.engine.model_files import read_about
 
     if not (run / LAST).exists():
         return False

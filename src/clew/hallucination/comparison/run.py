@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from clew.engine import plan_hardware
-from clew.engine.folders import make_folder
+from clew.engine.folders import make_folder, only_one
 from clew.engine.processes import count_processes
-from clew.engine.trainer import only_one
 from clew.errors import ClewError, InputError, TrainingStoppedError
 from clew.hallucination.comparison.config import CompareConfig
 from clew.hallucination.comparison.events import (

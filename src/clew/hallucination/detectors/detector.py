@@ -8,12 +8,19 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from clew.engine.checkpoint import read_weights
-from clew.errors import InputError, StoreError
+from clew.engine.folders import BEST
+from clew.engine.model_files import Wanted, check_about, misfit, read_model
+from clew.errors import InputError
 from clew.hallucination.detectors.registry import FORMS, NETWORKS
 
 # The network's place inside the engine's Classifier.
 _PREFIX = "network."
+_WANTED: Wanted = {
+    "settings.network": NETWORKS,
+    "settings.network_config": dict,
+    "best.threshold": float | None,
+    "best.metrics": dict,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,22 +53,26 @@ def load_detector(path: str | Path, device: str | torch.device = "cpu") -> Detec
     """Take a best.safetensors, or the folder that it is in. Raises StoreError when it is not that
     of a detector."""
     path = Path(path)
-    path = path / "best.safetensors" if path.is_dir() else path
-    tensors, about = read_weights(path)
-    settings = about.get("settings", {})
-    kind = NETWORKS.get(settings.get("network"))
-    if kind is None or "best" not in about:
-        raise StoreError(
-            f'"{path}" holds no detector of this clew (its network is '
-            f'{settings.get("network")!r}): give a best.safetensors that "clew train" wrote.'
-        )
-    config = kind.config(**settings["network_config"])
+    saved = read_model(path / BEST if path.is_dir() else path)
+    check_about(
+        saved.path,
+        saved.about,
+        _WANTED,
+        what="detector of this clew",
+        advice='give a best.safetensors that "clew train" wrote',
+    )
+    settings, best = saved.about["settings"], saved.about["best"]
+    kind = NETWORKS[settings["network"]]
+    try:
+        config = kind.config(**settings["network_config"])
+    except TypeError as error:
+        raise misfit(saved.path, kind.name, error) from None
     network = kind.build(config)
-    network.load_state_dict({name.removeprefix(_PREFIX): value for name, value in tensors.items()})
+    saved.load_into(network, name=kind.name, prefix=_PREFIX)
     return Detector(
         name=kind.name,
         network=network.to(device).eval(),
         config=config,
-        threshold=about["best"]["threshold"],
-        metrics=about["best"]["metrics"],
+        threshold=best["threshold"],
+        metrics=best["metrics"],
     )

@@ -12,7 +12,8 @@ from jaxtyping import Float32, UInt8
 from torch import Tensor, nn
 
 from clew.engine import PlanRequest, plan_hardware
-from clew.engine.checkpoint import BEST, read_weights
+from clew.engine.folders import BEST
+from clew.engine.model_files import Wanted, check_about, read_about, read_model
 from clew.errors import InputError, StoreError
 from clew.patterns.classifier import normalise
 from clew.patterns.networks import build_network
@@ -20,6 +21,7 @@ from clew.patterns.networks import build_network
 RESULTS = "results.json"
 # The network's place inside the PatternClassifier that was trained.
 PREFIX = "network."
+_WANTED: Wanted = {"settings.network": str, "settings.classes": list, "settings.image_size": int}
 
 Images = UInt8[np.ndarray, "batch size size 3"] | UInt8[Tensor, "batch size size 3"]
 
@@ -73,14 +75,18 @@ def load_model(folder: str | Path, device: str | torch.device | None = None) -> 
     """
     folder = Path(folder)
     temperature = _read_temperature(folder)
-    tensors, about = read_weights(folder / BEST)
-    settings = _check_settings(folder / BEST, about)
+    saved = read_model(folder / BEST)
+    settings = _check_settings(saved.path, saved.about)
+    network = build_network(
+        settings["network"], classes=len(settings["classes"]), image_size=settings["image_size"]
+    )
+    saved.load_into(network, name=settings["network"], prefix=PREFIX)
     place = torch.device(usual_device(None if device is None else str(device)))
     return PatternModel(
         folder=folder,
         classes=tuple(settings["classes"]),
         image_size=settings["image_size"],
-        network=_build(folder / BEST, settings, tensors).to(place).eval(),
+        network=network.to(place).eval(),
         temperature=temperature,
         device=place,
     )
@@ -90,7 +96,7 @@ def read_model_settings(folder: Path) -> dict[str, Any]:
     """What a finished training's weights say of themselves: "network", "classes", "image_size".
     Raises StoreError as `load_model` does."""
     _read_temperature(folder)
-    return _check_settings(folder / BEST, read_weights(folder / BEST)[1])
+    return _check_settings(folder / BEST, read_about(folder / BEST))
 
 
 def usual_device(wanted: str | None = None) -> str:
@@ -120,31 +126,14 @@ def _read_temperature(folder: Path) -> float:
 
 
 def _check_settings(path: Path, about: dict[str, Any]) -> dict[str, Any]:
-    settings = about.get("settings", {})
-    if not {"network", "classes", "image_size"} <= settings.keys():
-        raise StoreError(
-            f'"{path}" holds no model of patterns: give a folder that "clew patterns train" wrote.'
-        )
-    return settings
-
-
-def _build(path: Path, settings: dict[str, Any], tensors: dict[str, Tensor]) -> nn.Module:
-    network = build_network(
-        settings["network"], classes=len(settings["classes"]), image_size=settings["image_size"]
+    check_about(
+        path,
+        about,
+        _WANTED,
+        what="model of patterns",
+        advice='give a folder that "clew patterns train" wrote',
     )
-    named = {name.removeprefix(PREFIX): value for name, value in tensors.items()}
-    try:
-        network.load_state_dict({name: named[name] for name in network.state_dict()})
-    except (RuntimeError, KeyError) as error:
-        raise StoreError(explain_misfit(path, settings["network"], error)) from None
-    return network
-
-
-def explain_misfit(path: Path, network: str, error: Exception) -> str:
-    return (
-        f'the weights in "{path}" do not fit the network "{network}" of this clew ({error}): train '
-        f"again."
-    )
+    return about["settings"]
 
 
 def _explain_missing(folder: Path) -> str:

@@ -5,10 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from clew.engine.checkpoint import BEST, LAST
-from clew.engine.files import read_about
-from clew.engine.folders import clear_run, make_folder
-from clew.engine.trainer import only_one
+from clew.engine.folders import BEST, LAST, clear_run, make_folder, only_one
+from clew.engine.model_files import read_about
 from clew.errors import InputError, SettingsMismatchError
 from clew.patterns.report import REPORT_FILE
 from clew.patterns.trained.model import RESULTS

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from clew.engine.checkpoint import BEST
-from clew.engine.files import read_tensors
-from clew.errors import InputError, StoreError
+from clew.engine.folders import BEST
+from clew.engine.model_files import misfit, read_model
+from clew.errors import InputError
 from clew.patterns.networks import build_network
-from clew.patterns.trained.model import PREFIX, explain_misfit, read_model_settings
+from clew.patterns.trained.model import PREFIX, read_model_settings
 from clew.patterns.trained.tables import read_known_splits
 from clew.storage.hashing import hash_file
 
@@ -46,7 +46,7 @@ class Start:
     def load_into(self, network: nn.Module, classes: tuple[str, ...]) -> None:
         """A class that was known keeps what was learnt of it; new ones begin with the network's
         own numbers. Raises StoreError for weights of another clew's network."""
-        tensors, _ = read_tensors(self.folder / BEST)
+        tensors = read_model(self.folder / BEST).tensors
         weights = network.state_dict()
         heads = find_head(self.network, self.image_size)
         try:
@@ -55,7 +55,7 @@ class Start:
                 weights[name] = self._match(fresh, learnt, classes) if name in heads else learnt
             network.load_state_dict(weights)
         except (RuntimeError, KeyError) as error:
-            raise StoreError(explain_misfit(self.folder / BEST, self.network, error)) from None
+            raise misfit(self.folder / BEST, self.network, error) from None
 
     def _match(self, fresh: Tensor, learnt: Tensor, classes: tuple[str, ...]) -> Tensor:
         places = {name: place for place, name in enumerate(self.classes)}

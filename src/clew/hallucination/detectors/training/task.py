@@ -11,10 +11,7 @@ import filelock
 import torch
 
 from clew.engine import BinaryLoss, Classifier, FitResult, HardwarePlan, Reporter, fit
-from clew.engine.checkpoint import LAST
-from clew.engine.folders import clear_run
-from clew.engine.result import RESULT
-from clew.engine.trainer import only_one
+from clew.engine.folders import LAST, RESULT, clear_run, only_one
 from clew.engine.versions import read_versions
 from clew.errors import SettingsMismatchError, StoreError
 from clew.hallucination.detectors.registry import NETWORKS, NetworkKind, configure

@@ -1,0 +1,88 @@
+"""Model files: what was written is read again, and what is damaged gets one clear sentence."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from clew.engine.model_files import Wanted, check_about, read_about, read_model, write_model
+from clew.errors import StoreError
+
+
+def written(folder: Path, network: nn.Module, **about: Any) -> Path:
+    path = folder / "model.safetensors"
+    tensors = {f"network.{name}": value for name, value in network.state_dict().items()}
+    write_model(path, tensors, about)
+    return path
+
+
+def test_a_network_is_read_as_it_was_written(tmp_path: Path) -> None:
+    network, other = nn.Linear(3, 2), nn.Linear(3, 2)
+    path = written(tmp_path, network, settings={"size": 3})
+    saved = read_model(path)
+    saved.load_into(other, name="linear", prefix="network.")
+    assert torch.equal(other.weight, network.weight) and torch.equal(other.bias, network.bias)
+    assert saved.about == read_about(path) == {"settings": {"size": 3}}
+
+
+def test_tied_weights_are_written_twice(tmp_path: Path) -> None:
+    shared = torch.arange(6.0)
+    write_model(tmp_path / "a", {"a": shared, "b": shared[:3], "c": shared}, {})
+    read = read_model(tmp_path / "a").tensors
+    assert torch.equal(read["a"], shared) and torch.equal(read["b"], shared[:3])
+    assert torch.equal(read["c"], shared)
+
+
+@pytest.mark.parametrize("other", [nn.Linear(4, 2), nn.Linear(3, 2, bias=False), nn.LSTM(3, 2)])
+def test_weights_of_another_network_are_refused(tmp_path: Path, other: nn.Module) -> None:
+    path = written(tmp_path, nn.Linear(3, 2))
+    with pytest.raises(StoreError, match='do not fit the network "mine" of this clew .*again') as e:
+        read_model(path).load_into(other, name="mine", prefix="network.")
+    assert "\n" not in str(e.value)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"there is no .*a\.safetensors.*: train first"):
+        read_model(tmp_path / "a.safetensors")
+
+
+@pytest.mark.parametrize("kept", [0, 4, 30, -1])
+def test_a_file_that_was_cut(tmp_path: Path, kept: int) -> None:
+    path = written(tmp_path, nn.Linear(3, 2), settings={})
+    path.write_bytes(path.read_bytes()[:kept])
+    for read in (read_model, read_about):
+        with pytest.raises(StoreError, match="cannot be read .* damaged"):
+            read(path)
+
+
+@pytest.mark.parametrize("header", [None, {"other": "{}"}, {"clew": "{no"}, {"clew": "[1]"}])
+def test_a_file_that_is_not_of_clew(tmp_path: Path, header: dict[str, str] | None) -> None:
+    save_file({"a": torch.zeros(1)}, tmp_path / "a", metadata=header)
+    with pytest.raises(StoreError, match="cannot be read .* not written by clew"):
+        read_model(tmp_path / "a")
+
+
+def test_a_folder_is_no_model(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="cannot be read"):
+        read_model(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("about", "wrong"),
+    [
+        ({}, "settings.network is None"),
+        ({"settings": 3}, "settings.network is None"),
+        ({"settings": {"network": "new"}}, "settings.network is 'new'"),
+        ({"settings": {"network": ["lstm"]}}, "settings.network is"),
+        ({"settings": {"network": "lstm", "size": "3"}}, "settings.size is '3'"),
+    ],
+)
+def test_a_description_that_lacks_something(about: dict[str, Any], wrong: str) -> None:
+    wanted: Wanted = {"settings.network": {"lstm"}, "settings.size": int | None}
+    with pytest.raises(StoreError, match=f'"a" holds no model .its {wrong}.*: train one.'):
+        check_about(Path("a"), about, wanted, what="model", advice="train one")
+    right = {"settings": {"network": "lstm", "size": None}}
+    check_about(Path("a"), right, wanted, what="model", advice="train one")

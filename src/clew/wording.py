@@ -1,10 +1,17 @@
 """Counts, sizes and shares as people read them, on pages and at the terminal."""
 
 import math
+from collections.abc import Sequence
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:
     return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
+
+
+def list_some(names: Sequence[str], most: int = 8) -> str:
+    """ "a, b, c and 1,204 more": as many by name."""
+    shown, more = ", ".join(names[:most]), len(names) - most
+    return f"{shown} and {more:,} more" if more > 0 else shown
 
 
 def bytes_text(count: float) -> str:

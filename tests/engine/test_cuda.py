@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from clew.engine import Classifier, HardwarePlan, LoadSettings, PlanRequest, TrainConfig
-from clew.engine.courier import build_courier
+from clew.engine.feed import build_courier
 from clew.engine.figures import Readings
 from clew.engine.optimizer import build_optimizer
 from clew.engine.processes import start_fabric

@@ -1,5 +1,6 @@
 """Model files: what was written is read again, and what is damaged gets one clear sentence."""
 
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -86,3 +87,17 @@ def test_a_description_that_lacks_something(about: dict[str, Any], wrong: str) -
         check_about(Path("a"), about, wanted, what="model", advice="train one")
     right = {"settings": {"network": "lstm", "size": None}}
     check_about(Path("a"), right, wanted, what="model", advice="train one")
+
+
+def test_a_full_disk_is_told_and_the_file_stays(tmp_path: Path) -> None:
+    path = tmp_path / "last.safetensors"
+    write_model(path, {"a": torch.zeros(10)}, {})
+    before = path.read_bytes()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
+    try:
+        with pytest.raises(StoreError, match="cannot be written .* make room on the disk"):
+            write_model(path, {"a": torch.zeros(10_000)}, {})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]

@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from clew.engine import Classifier, FitResult, PlanRequest, TrainConfig, fit
-from tests.engine.planning import Opener
+from tests.engine.planning.making import Opener
 
 PLAIN: dict[str, Any] = {
     "device": "cpu",

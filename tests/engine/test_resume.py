@@ -3,7 +3,6 @@
 import csv
 import json
 import random
-import resource
 import signal
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ import torch
 from tensorboardX.proto.event_pb2 import Event
 
 from clew.engine import PlanRequest, TrainConfig
-from clew.engine.model_files import write_model
 from clew.errors import SettingsMismatchError, StoreError, StoreLockedError, TrainingStoppedError
 from tests.engine.children import kill_at_rename, start, tensors, wait, wait_until
 from tests.engine.learning import PLAIN, Samples, new_model, open_loader, torch_loader, train
@@ -208,20 +206,6 @@ def test_the_batch_that_the_plan_chose_may_be_asked_for_in_parts(tmp_path: Path)
     result = train(tmp_path, request=FEW)
     assert (result.plan.batch_size, result.plan.grad_accum) == (16, 2)
     assert result.history[-1]["step"] == 21
-
-
-def test_a_full_disk_is_told_and_the_last_checkpoint_stays(tmp_path: Path) -> None:
-    path = tmp_path / "last.safetensors"
-    write_model(path, {"a": torch.zeros(10)}, {})
-    before = path.read_bytes()
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
-    try:
-        with pytest.raises(StoreError, match="cannot be written .* make room on the disk"):
-            write_model(path, {"a": torch.zeros(10_000)}, {})
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
 
 
 def test_a_damaged_checkpoint_is_told(tmp_path: Path) -> None:

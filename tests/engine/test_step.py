@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from clew.engine import Classifier, TrainConfig
-from clew.engine.optimizer import build_optimizer
+from clew.engine.optimizer import OneCycle, build_optimizer
 from clew.engine.precision import build_precision
-from clew.engine.schedule import OneCycle
 from clew.engine.step import EagerStep
 from clew.errors import InputError
 from tests.engine.learning import Points, Samples, new_model, torch_loader

@@ -1,13 +1,12 @@
 """One training loop for every model: it plans for the machine, trains, and can always go on."""
 
-from clew.engine.classifier import Classifier
+from clew.engine.classifier import BinaryLoss, CategoricalLoss, Classifier
 from clew.engine.config import PlanRequest, TrainConfig
 from clew.engine.events import EpochEnded, TrainingEnded, TrainingProgress, TrainingStarted
-from clew.engine.losses import BinaryLoss, CategoricalLoss
 from clew.engine.planning.plan import HardwarePlan
 from clew.engine.planning.planner import plan_hardware
 from clew.engine.protocols import Batches, LoadSettings, OpenBatches, StepOutput, Trainable
-from clew.engine.result import FitResult
+from clew.engine.state import FitResult
 from clew.engine.trainer import fit
 from clew.progress import Event, Note, Reporter
 

@@ -1,24 +1,29 @@
-"""What a model scores on batches it does not learn from, shared by all processes."""
+"""What a model scores on batches it does not learn from, shared by all processes: losses, AUROC,
+accuracy and F1, the last two at a threshold chosen on validation."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Float, Int64, Shaped
 from torch import Tensor, nn
 
 from clew.engine.batches import count_samples, sample_names
-from clew.engine.courier import build_courier
-from clew.engine.metrics import Metrics, score_metrics
+from clew.engine.feed import build_courier
+from clew.engine.planning.plan import HardwarePlan
+from clew.engine.precision import build_precision
 from clew.engine.processes import gather
 from clew.engine.protocols import Batches, StepOutput
-from clew.errors import InputError
+from clew.errors import InputError, TrainingError
 from clew.metrics import best_threshold
+from clew.wording import list_some
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
     from clew.engine.precision import Precision
+
+Metrics = dict[str, float | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,3 +143,83 @@ def _join(parts: list[dict[str, Any]]) -> Evaluation:
         labels=torch.cat([part["labels"] for part in parts]) if scored else None,
         names=[name for part in parts for name in part["names"]],
     )
+
+
+def score(model: nn.Module, batches: Batches, plan: HardwarePlan, fabric: "Fabric") -> Evaluation:
+    """Raises TrainingError for scores that are no numbers; where only fp16 gives such, the
+    scores are those of fp32."""
+    result = _evaluate(model, batches, plan, fabric)
+    if result.unusable and plan.precision == "fp16":
+        plan = plan.change("precision", "fp32", "fp16 gave scores that are no numbers")
+        result = _evaluate(model, batches, plan, fabric)
+    if result.unusable:
+        raise TrainingError(
+            f"the network's scores of {len(result.unusable):,} samples are no numbers "
+            f"({list_some(result.unusable)}): their data may hold inf or NaN. Leave them out."
+        )
+    return result
+
+
+def _evaluate(
+    model: nn.Module, batches: Batches, plan: HardwarePlan, fabric: "Fabric"
+) -> Evaluation:
+    precision = build_precision(plan.precision, fabric.device)
+    return evaluate(model, batches, fabric, precision, channels_last=plan.channels_last)
+
+
+def score_metrics(
+    scores: Float[Tensor, " samples"] | Float[Tensor, "samples classes"],
+    labels: Shaped[Tensor, " samples"],
+    threshold: float | None = None,
+) -> Metrics:
+    """Metrics of logits on the CPU. A figure that is not defined is None: AUROC where the
+    labels are all of one class, F1 without a positive one to find."""
+    if scores.dim() == 1:
+        return _binary(scores, labels.long(), 0.5 if threshold is None else threshold)
+    return _multiclass(scores, labels.long())
+
+
+def _binary(
+    scores: Float[Tensor, " samples"], labels: Int64[Tensor, " samples"], threshold: float
+) -> Metrics:
+    from torchmetrics.functional.classification import (  # takes seconds
+        binary_accuracy,
+        binary_auroc,
+        binary_f1_score,
+    )
+
+    probabilities = scores.double().sigmoid()
+    positives = int(labels.sum())
+    both = 0 < positives < len(labels)
+    return {
+        # Of logits: as probabilities, far ones would be the same number.
+        "auroc": float(binary_auroc(_ranks(scores), labels)) if both else None,
+        "accuracy": float(binary_accuracy(probabilities, labels, threshold)),
+        "f1": float(binary_f1_score(probabilities, labels, threshold)) if positives else None,
+    }
+
+
+def _ranks(scores: Float[Tensor, " samples"]) -> Float[Tensor, " samples"]:
+    """Scores as numbers from 0 to 1 in the same order, equal where the scores are."""
+    _, places = scores.unique(return_inverse=True)
+    return places.double() / max(1, int(places.max()))
+
+
+def _multiclass(
+    scores: Float[Tensor, "samples classes"], labels: Int64[Tensor, " samples"]
+) -> Metrics:
+    from torchmetrics.functional.classification import (
+        multiclass_accuracy,
+        multiclass_auroc,
+        multiclass_f1_score,
+    )
+
+    classes = scores.shape[1]
+    probabilities = scores.double().softmax(dim=1)
+    every = len(labels.unique()) == classes
+    auroc = multiclass_auroc(probabilities, labels, classes, average="macro") if every else None
+    return {
+        "auroc": None if auroc is None else float(auroc),
+        "accuracy": float(multiclass_accuracy(probabilities, labels, classes, average="micro")),
+        "f1": float(multiclass_f1_score(probabilities, labels, classes, average="macro")),
+    }

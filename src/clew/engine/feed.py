@@ -1,18 +1,80 @@
-"""Batches in groups, one group an optimiser step: from any place of an epoch, on the device."""
+"""Batches on their way to the step: opened as the plan wants them, read in groups from any place of
+an epoch, brought to the device while it works on the batch before."""
 
 import json
 import time
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.utils.data import DistributedSampler
 
-from clew.engine.batches import count_samples
-from clew.engine.courier import build_courier
-from clew.engine.protocols import Batches
+from clew.engine.batches import count_samples, move, named_tensors
+from clew.engine.planning.plan import HardwarePlan
+from clew.engine.protocols import Batches, LoadSettings, OpenBatches
 from clew.engine.seeding import seed_epoch, seed_generators
 from clew.errors import InputError
+
+# Steps that the host may be ahead of a GPU: enough for it never to wait, few enough that batches
+# do not pile up in its memory.
+_AHEAD = 2
+
+
+class Courier:
+    """On the CPU a batch is where it must be."""
+
+    def __init__(self, device: torch.device, channels_last: bool) -> None:
+        self._device, self._channels_last = device, channels_last
+
+    def bring(self, batch: Any) -> Any:
+        """The batch on the device, ready for what is launched next."""
+        if not self._channels_last:
+            return batch
+        return move(batch, self._device, channels_last=True)
+
+    def keep(self, read: Any) -> None:
+        """What was launched last works on these batches: they must stay until it has run."""
+
+    def is_idle(self) -> bool:
+        """Whether the device has nothing left to do."""
+        return True
+
+
+class _CudaCourier(Courier):
+    """Copies on a stream of its own."""
+
+    def __init__(self, device: torch.device, channels_last: bool) -> None:
+        super().__init__(device, channels_last)
+        self._stream = torch.cuda.Stream(device)
+        self._launched: deque[tuple[torch.cuda.Event, Any]] = deque()
+
+    def bring(self, batch: Any) -> Any:
+        with torch.cuda.stream(self._stream):
+            moved = move(batch, self._device, non_blocking=True, channels_last=self._channels_last)
+        current = torch.cuda.current_stream(self._device)
+        current.wait_stream(self._stream)
+        for _, tensor in named_tensors(moved):
+            if tensor.is_cuda:
+                tensor.record_stream(current)
+        return moved
+
+    def keep(self, read: Any) -> None:
+        """A loader fills memory again that nobody refers to: not before it was copied."""
+        event = torch.cuda.Event()
+        event.record(torch.cuda.current_stream(self._device))
+        self._launched.append((event, read))
+        if len(self._launched) > _AHEAD:
+            self._launched.popleft()[0].synchronize()
+
+    def is_idle(self) -> bool:
+        return not self._launched or self._launched[-1][0].query()
+
+
+def build_courier(device: torch.device, *, channels_last: bool = False) -> Courier:
+    kind = _CudaCourier if device.type == "cuda" else Courier
+    return kind(device, channels_last)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,3 +203,55 @@ def _state(batches: Batches) -> dict[str, Any] | None:
         return state if json.loads(json.dumps(state)) == state else None
     except (TypeError, ValueError):
         return None
+
+
+class Source:
+    """Batches that are opened when the plan is known, or that the caller has opened already."""
+
+    def __init__(self, given: Batches | OpenBatches, *, seed: int, shuffle: bool) -> None:
+        self._given, self._seed, self._shuffle = given, seed, shuffle
+
+    @property
+    def is_ready_made(self) -> bool:
+        """Its batch size is then what it is."""
+        return not callable(self._given)
+
+    def open(self, plan: HardwarePlan) -> Batches:
+        """Raises InputError for batches that the processes would not share."""
+        batches = (
+            self._given(load_settings(plan, seed=self._seed, shuffle=self._shuffle))
+            if callable(self._given)
+            else self._given
+        )
+        if plan.processes > 1 and _count_sharing(batches) != plan.processes:
+            raise InputError(
+                f"{plan.processes} processes train together, but this "
+                f"{type(batches).__name__} would give each of them all samples: pass a function "
+                f"that opens a clew Loader, or a DataLoader with a DistributedSampler, when the "
+                f"processes are connected."
+            )
+        if not len(batches):
+            raise InputError("there are no batches: check the data and its split.")
+        return batches
+
+
+def load_settings(plan: HardwarePlan, *, seed: int = 0, shuffle: bool = False) -> LoadSettings:
+    """What the plan tells a loader."""
+    return LoadSettings(
+        batch_size=plan.process_batch,
+        num_workers=plan.num_workers,
+        persistent_workers=plan.persistent_workers,
+        prefetch_factor=plan.prefetch_factor,
+        pin_memory=plan.pin_memory,
+        max_cache_batches=plan.max_cache_batches,
+        seed=seed,
+        shuffle=shuffle,
+    )
+
+
+def _count_sharing(batches: Batches) -> int:
+    """How many processes share these batches, as far as they tell."""
+    sampler = getattr(batches, "sampler", None)
+    if isinstance(sampler, DistributedSampler):
+        return sampler.num_replicas
+    return getattr(getattr(batches, "rank", None), "count", 1)

@@ -1,10 +1,14 @@
-"""A run is gone on with only under the settings it was begun with."""
+"""What tells one run from another: a run is resumed only under the settings it was started with.
+A result may also depend on versions."""
 
+import platform
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from clew.engine.config import PlanRequest, TrainConfig
@@ -16,6 +20,8 @@ from clew.version import __version__
 # They change how long a run takes, not what comes out.
 _MAY_DIFFER = ("config.checkpoint_every_seconds", "request.calibrate")
 _HARMLESS = ("num_workers", "max_cache_batches")
+
+_LIBRARIES = ("torch", "lightning-fabric", "torchmetrics", "numpy", "pyarrow")
 
 
 def describe_run(
@@ -77,3 +83,20 @@ def _comparable(run: Mapping[str, Any]) -> dict[str, Any]:
         del request["batch_size"], request["grad_accum"]
     wanted = ("model", "config", "settings")
     return {name: run[name] for name in wanted} | {"request": request}
+
+
+def read_versions(*more: str) -> dict[str, str]:
+    """Of clew, Python, the libraries that every run stands on and `more` of them, and the GPU.
+    "unknown" where there is none to be found."""
+    found = {name: _find_version(name) for name in (*_LIBRARIES, *more)}
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
+    return {"clew": __version__, "python": platform.python_version(), **found, "gpu": gpu}
+
+
+def _find_version(library: str) -> str:
+    """A library that came inside another one (lightning_fabric in pytorch-lightning) has no
+    metadata of its own."""
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return "unknown"

@@ -5,19 +5,18 @@ from collections.abc import Callable
 from typing import Any
 
 from clew.engine.checkpoint import Checkpoints, Parts
+from clew.engine.evaluate import Metrics, score
 from clew.engine.events import EpochEnded, TrainingProgress, TrainingStarted
 from clew.engine.feed import Group
 from clew.engine.figures import EpochSums, Readings
 from clew.engine.logs import Logs
-from clew.engine.metrics import Metrics
+from clew.engine.memory import MemoryUse
+from clew.engine.optimizer import OneCycle
 from clew.engine.processes import gather
 from clew.engine.protocols import Batches
-from clew.engine.schedule import OneCycle
 from clew.engine.setup import Setup
 from clew.engine.state import RunState, monitored
 from clew.engine.step import StepResult
-from clew.engine.usage import MemoryUse
-from clew.engine.validation import score
 from clew.engine.watch import Watch
 from clew.errors import TrainingStoppedError
 from clew.memory import is_out_of_memory

@@ -1,9 +1,10 @@
-"""How much memory a step takes at its peak."""
+"""How much memory a step takes at its peak, and how much a run uses."""
 
 import weakref
 from collections.abc import Callable
 from typing import Any
 
+import psutil
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -70,3 +71,26 @@ def _tensors(values: Any) -> list[Tensor]:
 
 def _memory(tensor: Tensor) -> torch.UntypedStorage:
     return tensor.untyped_storage()
+
+
+class MemoryUse:
+    """On a GPU the most that tensors took at once, else the memory that is the process's own.
+
+    Pages of mapped shards are not: the system drops them when the memory is wanted.
+    """
+
+    def __init__(self, device: torch.device, peak_bytes: int = 0) -> None:
+        self._device, self.peak_bytes = device, peak_bytes
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+        self._process = psutil.Process()
+
+    def look(self) -> int:
+        """Bytes now; the greatest of them is remembered."""
+        if self._device.type == "cuda":
+            used = torch.cuda.max_memory_allocated(self._device)
+        else:
+            now = self._process.memory_info()
+            used = now.rss - getattr(now, "shared", 0)
+        self.peak_bytes = max(self.peak_bytes, used)
+        return used

@@ -1,6 +1,9 @@
-"""AdamW for a model, and its state by the names of the parameters."""
+"""AdamW for a model, its state by the names of the parameters, and its learning rate: One-Cycle as
+a closed form of the step, so that there is no state to save."""
 
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -8,6 +11,8 @@ from torch.optim import AdamW, Optimizer
 
 from clew.engine.config import TrainConfig
 from clew.errors import InputError
+
+_START, _END = 1 / 25, 1e-4 / 25  # of the peak: where the warm-up begins, where the run ends
 
 
 def build_optimizer(
@@ -69,3 +74,24 @@ def _like_parameter(value: Tensor, parameter: Tensor) -> Tensor:
     if value.shape != parameter.shape:  # the step counter
         return value.to(parameter.device)
     return torch.empty_like(parameter).copy_(value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneCycle:
+    """Rises in a half cosine during the warm-up, then falls in another to almost nothing."""
+
+    peak: float
+    total_steps: int
+    warmup_fraction: float
+
+    def lr(self, step: int) -> float:
+        """The learning rate of a step, counted from 0."""
+        last = max(1, self.total_steps - 1)
+        top = self.warmup_fraction * last
+        if step < top:
+            return self.peak * _between(_START, 1.0, step / top)
+        return self.peak * _between(1.0, _END, min(1.0, (step - top) / max(1e-9, last - top)))
+
+
+def _between(first: float, second: float, way: float) -> float:
+    return second + (first - second) * (1 + math.cos(math.pi * way)) / 2

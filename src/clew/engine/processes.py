@@ -3,11 +3,14 @@
 import atexit
 import logging
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+
+from clew.errors import ClewError
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -118,3 +121,20 @@ def broadcast_weights(fabric: "Fabric", model: nn.Module) -> None:
     if fabric.world_size > 1:
         for value in model.state_dict().values():
             dist.broadcast(value, src=0)
+
+
+def first_does(work: Callable[[], Value]) -> Value:
+    """The first process does the work; what it gives, all of them get, and what it raises, all
+    of them raise."""
+    done: list[tuple[Value | None, ClewError | None]] = [(None, None)]
+    if is_first_process():
+        try:
+            done = [(work(), None)]
+        except ClewError as error:
+            done = [(None, error)]
+    if count_processes() > 1:
+        dist.broadcast_object_list(done, src=0)
+    value, failed = done[0]
+    if failed is not None:
+        raise failed
+    return value  # type: ignore[return-value]

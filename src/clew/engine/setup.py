@@ -1,4 +1,4 @@
-"""Model, optimiser, step and batches as the plan wants them; made anew when the plan changes."""
+"""Model, optimizer, step and batches as the plan wants them; made anew when the plan changes."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -6,16 +6,15 @@ import torch
 from torch import nn
 
 from clew.engine.batches import count_samples, move
-from clew.engine.checkpointing import checkpoint_activations
 from clew.engine.config import TrainConfig
-from clew.engine.fallback import shrink_micro_batch
-from clew.engine.feed import Feed, Group, Position
+from clew.engine.feed import Feed, Group, Position, Source
 from clew.engine.optimizer import build_optimizer
+from clew.engine.placement import place_model
 from clew.engine.planning.plan import HardwarePlan
 from clew.engine.processes import Wishes, broadcast_weights
 from clew.engine.seeding import same_random_numbers
-from clew.engine.sources import Source
 from clew.engine.step import Step, build_step
+from clew.errors import TrainingError
 from clew.memory import free_memory
 
 if TYPE_CHECKING:
@@ -35,7 +34,13 @@ class Setup:
         fabric: "Fabric",
     ) -> None:
         self.config, self.fabric, self.wishes = config, fabric, Wishes()
-        self.model = _prepare(model, plan, fabric)
+        self.model = place_model(
+            model,
+            fabric.device,
+            channels_last=plan.channels_last,
+            gradient_checkpointing=plan.gradient_checkpointing,
+        )
+        broadcast_weights(fabric, self.model)
         self._source = source
         self.peak_lr = config.peak_lr(plan.effective_batch)
         self.optimizer = build_optimizer(
@@ -109,11 +114,32 @@ class Setup:
         free_memory()
 
 
-def _prepare(model: nn.Module, plan: HardwarePlan, fabric: "Fabric") -> nn.Module:
-    model = model.to(fabric.device)
-    if plan.channels_last:
-        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    if plan.gradient_checkpointing:
-        checkpoint_activations(model)
-    broadcast_weights(fabric, model)
-    return model
+def shrink_micro_batch(plan: HardwarePlan, *, is_ready_made: bool, step: int) -> HardwarePlan:
+    """The plan with at most half the micro-batch and the same effective batch, so that results
+    stay; raises TrainingError when that cannot be."""
+    where = f"step {step + 1} ran out of memory with {plan.batch_size} samples at a time"
+    if is_ready_made:
+        raise TrainingError(
+            f"{where}, and the loader that was given has a batch size of its own: give a smaller "
+            f"batch_size and a larger grad_accum, or a function that opens it."
+        )
+    smaller = _next_divisor(plan.effective_batch, plan.batch_size, plan.processes)
+    if smaller is None:
+        raise TrainingError(
+            f"{where}: a single sample does not fit. Try `gradient_checkpointing=True`, a smaller "
+            f"network, or freeing memory that other programs use."
+        )
+    accum = plan.effective_batch // smaller
+    if plan.processes > 1:
+        raise TrainingError(
+            f"{where}, on one of {plan.processes} processes: start it again with "
+            f"`batch_size={smaller}` and `grad_accum={accum}`; it resumes from the last checkpoint."
+        )
+    reason = f"{where}; {accum} x {smaller} samples make the same step of {plan.effective_batch}"
+    return plan.change("batch_size", smaller, reason).change("grad_accum", accum, reason)
+
+
+def _next_divisor(whole: int, part: int, shares: int) -> int | None:
+    """The largest divisor of `whole` that is at most half of `part` and can be shared evenly."""
+    sizes = range(part // 2 // shares * shares, 0, -shares)
+    return next((size for size in sizes if whole % size == 0), None)

@@ -13,9 +13,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from clew.engine.batches import count_samples, map_tensors, named_tensors
-from clew.engine.casting import WeightCast
 from clew.engine.optimizer import set_lr
-from clew.engine.precision import build_precision
+from clew.engine.precision import WeightCast, build_precision
 from clew.engine.processes import GradientSum, Wishes
 from clew.engine.protocols import StepOutput
 

@@ -10,23 +10,21 @@ from torch import nn
 
 from clew.engine.checkpoint import Checkpoints, Parts
 from clew.engine.config import PlanRequest, TrainConfig
+from clew.engine.evaluate import Metrics, score
 from clew.engine.events import TrainingEnded
+from clew.engine.feed import Source
 from clew.engine.folders import LAST, PLAN, RESULT, only_one, write_json
 from clew.engine.identity import adapt_plan, describe_run, refuse_other_run, saved_request
 from clew.engine.logs import Logs
 from clew.engine.loop import Loop
-from clew.engine.metrics import Metrics
 from clew.engine.model_files import read_about
 from clew.engine.planning.hardware import limit_threads, look_at_machine
 from clew.engine.planning.plan import HardwarePlan
 from clew.engine.planning.planner import plan_hardware
 from clew.engine.processes import count_processes, is_first_process, start_fabric
 from clew.engine.protocols import Batches, OpenBatches, Trainable
-from clew.engine.result import FitResult
 from clew.engine.setup import Setup
-from clew.engine.sources import Source
-from clew.engine.state import RunState
-from clew.engine.validation import score
+from clew.engine.state import FitResult, RunState
 from clew.errors import InputError, StoreError
 from clew.progress import Reporter, ignore_event, log_event
 from clew.storage.writing import remove_temporaries

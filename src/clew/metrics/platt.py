@@ -5,7 +5,6 @@ from typing import Self
 
 import numpy as np
 from jaxtyping import Bool, Float64, Shaped
-from scipy.special import expit
 
 from clew.metrics.checks import check_pair, check_scores
 
@@ -40,6 +39,8 @@ class PlattScale:
     ) -> Float64[np.ndarray, " answers"]:
         """Probabilities in the order of the scores. Far ones round to the same number, so take
         ranks (AUROC) from the scores."""
+        from scipy.special import expit  # takes a moment
+
         placed = _standardise(check_scores(scores), self.middle, self.spread)
         return expit(self.slope * placed + self.intercept)
 
@@ -68,6 +69,7 @@ def _fit_sigmoid(
     made_up: Bool[np.ndarray, " answers"], placed: Float64[np.ndarray, " answers"]
 ) -> tuple[float, float]:
     from scipy.optimize import minimize  # takes half a second
+    from scipy.special import expit
 
     positives, negatives = np.count_nonzero(made_up), np.count_nonzero(~made_up)
     targets = np.where(made_up, (positives + 1) / (positives + 2), 1 / (negatives + 2))

@@ -11,6 +11,7 @@ from clew.engine.planning.calibrate import Run, calibrate
 from clew.engine.planning.choices import choose_plainly
 from clew.engine.planning.hardware import Machine, look_at_machine
 from clew.engine.planning.plan import HardwarePlan
+from clew.engine.processes import count_processes, start_fabric
 from clew.engine.protocols import Batches, OpenBatches
 
 
@@ -57,3 +58,12 @@ def _agree(plan: HardwarePlan, processes: int) -> HardwarePlan:
     plans = [plan]
     dist.broadcast_object_list(plans, src=0)
     return plans[0]
+
+
+def connect(request: PlanRequest) -> str:
+    """Let the processes that torchrun started find each other; gives the device that this one
+    trains on. Raises InputError for a request that the machine cannot fulfil."""
+    plan = plan_hardware(request, processes=count_processes())
+    if plan.processes == 1:
+        return plan.device
+    return str(start_fabric(plan.device).device)

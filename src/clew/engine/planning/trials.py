@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from clew.engine.checkpointing import checkpoint_activations
 from clew.engine.config import TrainConfig
 from clew.engine.optimizer import build_optimizer
+from clew.engine.placement import place_model
 from clew.engine.planning.plan import HardwarePlan
 from clew.engine.seeding import same_random_numbers
 from clew.engine.step import RUNS_BEFORE, build_step
@@ -33,11 +33,12 @@ class Trial:
         fabric: "Fabric",
         config: TrainConfig,
     ) -> None:
-        model = copy.deepcopy(model).to(fabric.device).train()
-        if plan.gradient_checkpointing:
-            checkpoint_activations(model)
-        if plan.channels_last:
-            model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        model = place_model(
+            copy.deepcopy(model).train(),
+            fabric.device,
+            channels_last=plan.channels_last,
+            gradient_checkpointing=plan.gradient_checkpointing,
+        )
         optimizer = build_optimizer(model, config, lr=0.0, capturable=plan.cuda_graph)
         self._step = build_step(model, plan, optimizer, fabric, max_norm=config.max_norm)
         self._device = fabric.device

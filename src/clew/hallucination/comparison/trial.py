@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from clew.engine.folders import clear_run
-from clew.engine.trainer import only_one
+from clew.engine.folders import clear_run, only_one
 from clew.errors import (
     ClewError,
     DiskFullError,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from clew.engine.versions import read_versions
+from clew.engine.identity import read_versions
 from clew.hallucination.comparison.config import CompareConfig
 from clew.hallucination.comparison.findings import find_sentences
 from clew.hallucination.comparison.methods import AnyMethod, names_of_graph_methods

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int64
 
 from clew.engine import FitResult
-from clew.engine.versions import read_versions
+from clew.engine.identity import read_versions
 from clew.errors import StoreError
 from clew.metrics import expected_calibration_error
 from clew.patterns.trained.model import RESULTS

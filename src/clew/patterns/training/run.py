@@ -12,11 +12,11 @@ import torch
 from jaxtyping import Float32
 
 from clew.engine import FitResult
-from clew.engine.curves import draw_curves
 from clew.engine.folders import CURVES
+from clew.engine.logs import draw_curves
 from clew.engine.planning.hardware import look_at_machine
-from clew.engine.processes import is_first_process
-from clew.engine.together import connect, first_does
+from clew.engine.planning.planner import connect
+from clew.engine.processes import first_does, is_first_process
 from clew.errors import InputError
 from clew.patterns.classifier import PatternClassifier
 from clew.patterns.networks import check_network

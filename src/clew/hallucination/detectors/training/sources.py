@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from clew.engine.together import first_does
+from clew.engine.processes import first_does
 from clew.errors import InputError, StoreError
 from clew.hallucination.detectors.registry import (
     FORMS,

@@ -12,7 +12,7 @@ import torch
 
 from clew.engine import BinaryLoss, Classifier, FitResult, HardwarePlan, Reporter, fit
 from clew.engine.folders import LAST, RESULT, clear_run, only_one
-from clew.engine.versions import read_versions
+from clew.engine.identity import read_versions
 from clew.errors import SettingsMismatchError, StoreError
 from clew.hallucination.detectors.registry import NETWORKS, NetworkKind, configure
 from clew.hallucination.detectors.training.config import TrainingSettings

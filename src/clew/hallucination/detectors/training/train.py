@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from clew.engine import FitResult, HardwarePlan, plan_hardware
-from clew.engine.curves import draw_curves
-from clew.engine.folders import CURVES, clear_run, make_folder
-from clew.engine.sources import load_settings
-from clew.engine.together import connect, first_does
-from clew.engine.trainer import only_one
+from clew.engine.feed import load_settings
+from clew.engine.folders import CURVES, clear_run, make_folder, only_one
+from clew.engine.logs import draw_curves
+from clew.engine.planning.planner import connect
+from clew.engine.processes import first_does
 from clew.errors import InputError, TrainingStoppedError
 from clew.hallucination.detectors.detector import load_detector
 from clew.hallucination.detectors.registry import find_networks

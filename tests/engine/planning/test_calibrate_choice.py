@@ -16,7 +16,7 @@ from clew.engine.planning.reasons import (
     take_found,
 )
 from clew.engine.planning.ways import Way, fastest_way, list_ways
-from tests.engine.planning import NEW_GPU, OLD_GPU, Network, Pictures, machine
+from tests.engine.planning.making import NEW_GPU, OLD_GPU, Network, Pictures, machine
 
 FP32, BF16 = Way(), Way(precision="bf16")
 TF32, GRAPH = Way(precision="tf32"), Way(precision="bf16", cuda_graph=True)

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from clew.engine import Classifier
-from clew.engine.checkpointing import checkpoint_activations
 from clew.engine.memory import measure_peak_bytes
+from clew.engine.placement import checkpoint_activations
 
 CPU = torch.device("cpu")
 

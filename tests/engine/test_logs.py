@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from matplotlib.image import imread
 
-from clew.engine.curves import draw_curves
+from clew.engine.logs import draw_curves
 
 
 def history(epochs: int, **more: Any) -> list[dict[str, Any]]:

@@ -11,10 +11,10 @@ from rich.console import Console
 
 from clew.cli.renderer import Renderer
 from clew.engine import Classifier, HardwarePlan, StepOutput, TrainConfig, trainer
-from clew.engine.guard import find_wrong_inputs
 from clew.engine.optimizer import build_optimizer
 from clew.engine.precision import build_precision
 from clew.engine.step import EagerStep
+from clew.engine.watch import find_wrong_inputs
 from clew.errors import TrainingError
 from clew.progress import Event
 from tests.engine.children import tensors

@@ -9,7 +9,7 @@ from torch import nn
 
 from clew.engine import HardwarePlan, PlanRequest, plan_hardware
 from clew.engine.planning.hardware import look_at_machine
-from tests.engine.planning import LONG_RUN, Network, Opener, classifier
+from tests.engine.planning.making import LONG_RUN, Network, Opener, classifier
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

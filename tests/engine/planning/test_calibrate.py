@@ -18,7 +18,7 @@ from clew.engine.config import TrainConfig
 from clew.engine.planning.real_batches import RealBatches
 from clew.engine.seeding import random_state
 from clew.errors import InputError
-from tests.engine.planning import (
+from tests.engine.planning.making import (
     LONG_RUN,
     Network,
     Opener,
@@ -216,7 +216,7 @@ TOGETHER = """
 import json, sys, torch
 from clew.engine import PlanRequest, plan_hardware
 from clew.engine.processes import start_fabric
-from tests.engine.planning import LONG_RUN, Opener, classifier, machine
+from tests.engine.planning.making import LONG_RUN, Opener, classifier, machine
 torch.set_num_threads(1)
 fabric = start_fabric("cpu")
 opener = Opener()

@@ -11,7 +11,7 @@ from clew.engine import HardwarePlan, PlanRequest, plan_hardware
 from clew.engine.planning.hardware import Machine, look_at_machine, read_limits
 from clew.engine.planning.plan import Timing
 from clew.errors import InputError
-from tests.engine.planning import NEW_GPU, OLD_GPU, machine
+from tests.engine.planning.making import NEW_GPU, OLD_GPU, machine
 
 
 def plan(on: Machine | None = None, *, processes: int = 1, **asked: Any) -> HardwarePlan:

@@ -1,5 +1,5 @@
-"""Gradient checkpointing: activations are made a second time in the backward pass instead of
-kept, so a step needs less memory and more time. The results are the same."""
+"""A model as the plan wants it: on its device, in its memory format, with gradient checkpointing
+(activations are computed again in the backward pass instead of kept: less memory, more time)."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -10,6 +10,17 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.utils.checkpoint import checkpoint
+
+
+def place_model(
+    model: nn.Module, device: torch.device, *, channels_last: bool, gradient_checkpointing: bool
+) -> nn.Module:
+    model = model.to(device)
+    if channels_last:
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if gradient_checkpointing:
+        checkpoint_activations(model)
+    return model
 
 
 def checkpoint_activations(model: nn.Module) -> None:

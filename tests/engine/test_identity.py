@@ -4,8 +4,8 @@ from importlib import metadata
 
 import pytest
 
-from clew.engine import versions
-from clew.engine.versions import read_versions
+from clew.engine import identity
+from clew.engine.identity import read_versions
 
 
 def test_every_library_has_its_version() -> None:
@@ -20,7 +20,7 @@ def test_a_library_without_metadata_is_no_error(monkeypatch: pytest.MonkeyPatch)
             raise metadata.PackageNotFoundError(name)
         return metadata.version(name)
 
-    monkeypatch.setattr(versions, "version", version)
+    monkeypatch.setattr(identity, "version", version)
     found = read_versions()
     assert found["lightning-fabric"] == "unknown"
     assert found["torch"] == metadata.version("torch")

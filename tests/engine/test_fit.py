@@ -197,7 +197,7 @@ def test_what_cannot_be_used(tmp_path: Path, changes: dict[str, Any], sentence: 
         ({"epochs": 0}, "epochs is 0: give 1 or more"),
         ({"lr": -1.0}, "lr is -1.0"),
         ({"patience": 0}, "patience is 0"),
-        ({"monitor": "luck"}, "monitor is luck: give one of auroc, loss, accuracy"),
+        ({"monitor": "luck"}, 'monitor is "luck": give one of auroc, loss, accuracy'),
         ({"warmup_fraction": 1.0}, "warmup_fraction is 1.0"),
     ],
 )
@@ -207,7 +207,7 @@ def test_settings_that_make_no_sense(options: dict[str, Any], sentence: str) -> 
 
 
 def test_requests_that_contradict_themselves() -> None:
-    with pytest.raises(InputError, match="precision bf16 and amp=False contradict"):
+    with pytest.raises(InputError, match='`precision="bf16"` and `amp=False` contradict'):
         PlanRequest(precision="bf16", amp=False)
     with pytest.raises(InputError, match="batch_size is 0"):
         PlanRequest(batch_size=0)

@@ -50,7 +50,11 @@ class StoreError(ClewError):
 
 
 class StoreLockedError(StoreError):
-    """Another process is writing the same part of the store."""
+    """Another process is writing the same part of the store: `owner`, where that is known."""
+
+    def __init__(self, text: str = "", *, owner: str = "", **about: Any) -> None:
+        super().__init__(text, **about)
+        self.owner = owner
 
 
 class TooManyFilesError(StoreError):

@@ -86,10 +86,12 @@ def _refuse_if_held(path: Path, part: Part) -> None:
         probe.acquire()
         probe.release()
     except filelock.Timeout:
+        owner = _read_owner(path)
         raise StoreLockedError(
-            f"another process is writing to this store: {_read_owner(path)}. "
+            f"another process is writing to this store: {owner}. "
             f"Wait until it has ended, choose another --out, or start all processes with the "
-            f"same number of parts (this one asked for part {part})."
+            f"same number of parts (this one asked for part {part}).",
+            owner=owner,
         ) from None
 
 

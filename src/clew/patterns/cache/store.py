@@ -119,10 +119,11 @@ class ImageStore:
         return 0 if growing is None else growing.bytes
 
     def _explain_lock(self, error: StoreLockedError) -> StoreLockedError:
-        who = str(error).partition(". ")[0]
         return StoreLockedError(
-            f'{who} ("{self.path}"). Wait until it has read the photos, then run the same command '
-            f"again: it goes on with what is there."
+            f'another process is writing to this store: {error.owner} ("{self.path}"). Wait until '
+            f"it has read the photos, then run the same command again: it resumes with what is "
+            f"there.",
+            owner=error.owner,
         )
 
     def _exists(self) -> bool:

@@ -27,8 +27,7 @@ from clew.patterns.identification.sorting import ClassFolders
 from clew.patterns.identification.table import TableWriter
 from clew.patterns.identification.tally import Tally
 from clew.patterns.photos.find import PhotoFolder, find_photos
-from clew.patterns.trained.model import PatternModel, load_model
-from clew.patterns.trained.predict import Prediction, predict_photos
+from clew.patterns.trained.model import PatternModel, Prediction, load_model, predict_photos
 from clew.progress import Reporter, WorkAdvanced, WorkStarted, log_event, report_work
 from clew.storage.writing import replacing
 from clew.wording import counted

@@ -14,8 +14,13 @@ from clew.engine.planning.hardware import look_at_machine
 from clew.errors import InputError, TrainingStoppedError
 from clew.patterns.photos import Fault, PhotoFolder, find_classes
 from clew.patterns.photos.photo import refuse_equals
-from clew.patterns.trained.model import PatternModel, load_model, read_results
-from clew.patterns.trained.predict import Prediction, predict_photos
+from clew.patterns.trained.model import (
+    PatternModel,
+    Prediction,
+    load_model,
+    predict_photos,
+    read_results,
+)
 from clew.patterns.trained.tables import read_known_splits, write_left_out, write_predictions
 from clew.patterns.training.results import (
     describe_classes,

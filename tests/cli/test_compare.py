@@ -191,7 +191,7 @@ def test_one_that_was_killed_goes_on(run: Any, folder: Path) -> None:
 @pytest.mark.usefixtures("folder")
 def test_train_compares_afterwards(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     caught: list[CompareConfig] = []
-    monkeypatch.setattr("clew.cli.compare.run_comparison", lambda _, config: caught.append(config))
+    monkeypatch.setattr("clew.cli.train.run_comparison", lambda _, config: caught.append(config))
     flags = "--epochs 1 --lstm-hidden 4 --num-lstm-layers 1 --device cpu --num-workers 0"
     only = "--run-lstm --no-run-gnn-det --no-run-gvae --compare"
     ended = run("train", *flags.split(), *only.split())

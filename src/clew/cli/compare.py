@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 _EPILOG = "Example: `clew compare --preprocessed-dir preprocessed_data --output-dir comparison`"
 _TRANSFER, _NETWORKS = "Transfer", "Networks"
-_DEFAULT_FOLDER = Path("preprocessed_data")
 
 
 def register(app: typer.Typer) -> None:
@@ -79,10 +78,18 @@ def compare(
     A comparison that was stopped or killed goes on where it was: give the same command.
     """
     from clew.engine import TrainConfig
-    from clew.hallucination.comparison import CompareConfig
+    from clew.hallucination.comparison import CompareConfig, choose_folders
 
-    fit_on, measure_on = _choose_folders(
-        preprocessed_dir, train_on or [], test_on or [], stores or [], more_stores or []
+    if more_stores and not stores:
+        raise InputError(
+            f'"{more_stores[0]}" stands by itself: give folders with --preprocessed-dir, or '
+            f"several with --stores."
+        )
+    fit_on, measure_on = choose_folders(
+        preprocessed_dir=preprocessed_dir,
+        train_on=train_on or [],
+        test_on=test_on or [],
+        stores=[*(stores or []), *(more_stores or [])],
     )
     config = CompareConfig(
         train_on=fit_on,
@@ -122,33 +129,6 @@ def split_names(text: str) -> tuple[str, ...]:
     """ "a, b" as ("a", "b"); dashes do for underscores."""
     parts = (part.strip().replace("-", "_") for part in text.split(","))
     return tuple(part for part in parts if part)
-
-
-def _choose_folders(
-    one: Path | None, train: list[Path], test: list[Path], stores: list[Path], more: list[Path]
-) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
-    """What to fit on and what to measure on; raises InputError where that is not clear."""
-    if more and not stores:
-        raise InputError(
-            f'"{more[0]}" stands by itself: give folders with --preprocessed-dir, or several with '
-            f"--stores."
-        )
-    ways = {"--preprocessed-dir": one, "--train-on / --test-on": train + test, "--stores": stores}
-    given = [name for name, value in ways.items() if value]
-    if len(given) > 1:
-        raise InputError(f"{given[0]} and {given[1]} both say what to compare on: give one.")
-    if bool(train) != bool(test):
-        lacking = "--test-on" if train else "--train-on"
-        raise InputError(f"{lacking} is missing: transfer needs both --train-on and --test-on.")
-    if stores:
-        every = (*stores, *more)
-        if len({folder.resolve() for folder in every}) < 2:
-            raise InputError(f'--stores names only "{stores[0]}": give two or more.')
-        return every, every
-    if train:
-        return tuple(train), tuple(test)
-    folder = one or _DEFAULT_FOLDER
-    return (folder,), (folder,)
 
 
 def _say_where(console: Console, folder: Path, report: Path) -> None:

@@ -27,16 +27,14 @@ def inspect(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
 ) -> None:
     """Show what is in a store: totals, batches, lengths, some answers, the settings."""
-    from clew.hallucination.samples.making.summary import holds_samples, summarize_samples
-    from clew.hallucination.traces.summary import summarize_store
+    from clew.hallucination.samples.making.summary import SamplesSummary, summarize
 
-    is_samples = holds_samples(store)
-    summary: Any = summarize_samples(store) if is_samples else summarize_store(store)
+    summary = summarize(store)
     console = Console(highlight=False)
     if as_json:
         text = json.dumps(summary.as_dict(), indent=1, ensure_ascii=False)
         typer.echo(plain_text(text, lines=True))
-    elif is_samples:
+    elif isinstance(summary, SamplesSummary):
         _print_samples(console, summary)
     else:
         _print_store(console, summary)

@@ -8,15 +8,16 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from clew.cli.compare import run_comparison
 from clew.cli.formats import plain_text
 from clew.cli.long_runs import long_run, shown_log
 from clew.cli.plan_flags import with_plan_flags
 from clew.cli.renderer import Renderer
-from clew.errors import InputError
 from clew.wording import duration_text
 
 if TYPE_CHECKING:
     from clew.engine import PlanRequest
+    from clew.hallucination.comparison import CompareConfig
     from clew.hallucination.detectors.training import TrainRunConfig
 
 _EPILOG = "Example: `clew train --preprocessed-dir preprocessed_data --output-dir results`"
@@ -200,50 +201,16 @@ def train(
         request=request,
         overwrite=overwrite,
     )
-    if compare:
-        _refuse_compare(config)
+    comparison = _plan_comparison(config) if compare else None
     _run(config)
-    if compare:
-        _compare(config)
+    if comparison is not None:
+        run_comparison(Console(highlight=False, soft_wrap=True), comparison)
 
 
-def _refuse_compare(config: "TrainRunConfig") -> None:
-    """Before hours of training: raises InputError where the comparison could not follow."""
-    from clew.engine.processes import count_processes
+def _plan_comparison(config: "TrainRunConfig") -> "CompareConfig":
+    from clew.hallucination.comparison import CompareConfig
 
-    if config.data_pattern is not None:
-        raise InputError(
-            f'--compare reads what "clew preprocess" writes, --data-pattern '
-            f'"{config.data_pattern}" names traces: preprocess them, and give --preprocessed-dir.'
-        )
-    if count_processes() > 1:
-        raise InputError(
-            f"--compare runs in one process, torchrun started {count_processes()}: leave it out, "
-            f'and run "clew compare" by itself afterwards.'
-        )
-
-
-def _compare(config: "TrainRunConfig") -> None:
-    """The same settings, but seeds of its own: what stands in one table was made in one way."""
-    from clew.cli.compare import run_comparison
-    from clew.hallucination.comparison import CompareConfig, choose_names
-
-    folder = config.preprocessed_dir or Path("preprocessed_data")
-    console = Console(highlight=False, soft_wrap=True)
-    run_comparison(
-        console,
-        CompareConfig(
-            train_on=(folder,),
-            test_on=(folder,),
-            output_dir=config.output_dir / "compare",
-            methods=choose_names(config.networks),
-            network=config.network,
-            loss=config.loss,
-            train=config.train,
-            request=config.request,
-            overwrite=config.overwrite,
-        ),
-    )
+    return CompareConfig.after_training(config)
 
 
 def _run(config: "TrainRunConfig") -> None:

@@ -29,18 +29,12 @@ def verify(
 
     After --repair, give the command that made it again: it makes the lost rows anew.
     """
+    from clew.storage.verify import find_stores
+
     console = Console(highlight=False, soft_wrap=True)
-    codes = [_verify_one(one, repair, console) for one in _stores_in(store)]
+    codes = [_verify_one(one, repair, console) for one in find_stores(store)]
     if any(codes):
         raise typer.Exit(1)
-
-
-def _stores_in(folder: Path) -> list[Path]:
-    """The store itself, or the stores that "clew preprocess" and "clew convert" put in a folder."""
-    from clew.storage.manifest import MANIFEST_NAME
-
-    inner = sorted(path.parent for path in folder.glob(f"*/{MANIFEST_NAME}"))
-    return [folder] if (folder / MANIFEST_NAME).exists() or not inner else inner
 
 
 def _verify_one(store: Path, repair: bool, console: Console) -> int:
@@ -59,13 +53,13 @@ def _verify_one(store: Path, repair: bool, console: Console) -> int:
             _say(console, f"repaired: {line}")
         with _show_shards(console) as on_shard:
             problems = verify_store(store, on_shard)
-        harmless = all(problem.kind in ("part", "gap") for problem in problems)
+        harmless = all(problem.is_unfinished for problem in problems)
         if problems and harmless:
             _say(console, f"{way_on(read_manifest(store))} to make what is missing")
         if problems:
             return 0 if harmless else 1
     if problems:
-        if any(problem.kind not in ("part", "gap") for problem in problems):
+        if any(not problem.is_unfinished for problem in problems):
             _say(console, f"to put it right: clew verify {store} --repair")
         return 1
     _say(console, f"{store} is whole: every shard has the bytes it was written with")

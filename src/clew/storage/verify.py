@@ -14,6 +14,7 @@ from clew.errors import OtherVersionError, StoreError
 from clew.storage.hashing import hash_file
 from clew.storage.lock import Part, writer_lock
 from clew.storage.manifest import (
+    MANIFEST_NAME,
     Manifest,
     ShardEntry,
     manifest_from_schema,
@@ -42,6 +43,18 @@ class Problem:
     message: str
     batch_number: int | None = None
     lost_rows: int = 0
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether the next run of what made the store puts it right by itself."""
+        return self.kind in ("part", "gap")
+
+
+def find_stores(folder: Path) -> list[Path]:
+    """The store itself, or the stores that "clew preprocess" and "clew convert" put in a folder;
+    the folder itself where there is none, for its error to be told."""
+    inner = sorted(path.parent for path in folder.glob(f"*/{MANIFEST_NAME}"))
+    return [folder] if (folder / MANIFEST_NAME).exists() or not inner else inner
 
 
 def verify_store(store: Path, on_shard: OnShard | None = None) -> list[Problem]:
@@ -154,15 +167,21 @@ def _no_origin(readable: Sequence[pa.Schema], shards: int) -> str:
     )
 
 
-def repair_store(store: Path, problems: list[Problem]) -> list[str]:
-    """Keep every intact record batch, forget what is damaged; returns what was done.
+def repair_store(store: Path, problems: list[Problem] | None = None) -> list[str]:
+    """Keep every intact record batch, forget what is damaged; returns what was done. `problems`
+    are those that `verify_store` found; without them it looks for them.
 
     Damaged shards become `.part` files: the next run of the same extraction takes over their
     intact rows and makes the lost ones again. A conversion never goes on with a `.part`, so the
     damaged shards of a converted store are written anew at once, from their intact rows.
     """
+    done: list[str] = []
+    if problems is None:
+        rebuilt = ensure_manifest(store)
+        done += [rebuilt] if rebuilt else []
+        problems = verify_store(store)
     with writer_lock(store, Part()):
-        return [line for problem in problems for line in _repair_one(store, problem)]
+        return done + [line for problem in problems for line in _repair_one(store, problem)]
 
 
 def _check_shard(store: Path, shard: ShardEntry) -> Problem | None:

@@ -1,12 +1,17 @@
 """What a run of `clew compare` is: its data, its methods, and how the networks are trained."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
 from clew.engine import PlanRequest, TrainConfig
+from clew.engine.processes import count_processes
 from clew.errors import InputError
+from clew.hallucination.comparison.methods import choose_names
 from clew.hallucination.detectors.registry import NetworkSettings
-from clew.hallucination.detectors.training import LossSettings, TrainingSettings
+from clew.hallucination.detectors.training import LossSettings, TrainingSettings, TrainRunConfig
+from clew.hallucination.detectors.training.config import SAMPLES_FOLDER
 from clew.settings import check_positive
 
 
@@ -32,6 +37,38 @@ class CompareConfig:
         if not (self.train_on and self.test_on):
             raise InputError("there is nothing to compare on: give `preprocessed_dir`.")
 
+    @classmethod
+    def after_training(cls, trained: TrainRunConfig) -> Self:
+        """All methods beside the networks of a training, in the folder `compare` of its output:
+        the same settings, but seeds of their own, for what stands in one table was made in one
+        way.
+
+        Raises InputError where a comparison cannot follow: ask before hours of training.
+        """
+        if trained.data_pattern is not None:
+            raise InputError(
+                f'`compare` reads what "clew preprocess" writes, '
+                f'`data_pattern="{trained.data_pattern}"` names traces: preprocess them, and give '
+                f"`preprocessed_dir`."
+            )
+        if count_processes() > 1:
+            raise InputError(
+                f"`compare` runs in one process, torchrun started {count_processes()}: leave it "
+                f'out, and run "clew compare" by itself afterwards.'
+            )
+        folders = choose_folders(preprocessed_dir=trained.preprocessed_dir)
+        return cls(
+            train_on=folders[0],
+            test_on=folders[1],
+            output_dir=trained.output_dir / "compare",
+            methods=choose_names(trained.networks),
+            network=trained.network,
+            loss=trained.loss,
+            train=trained.train,
+            request=trained.request,
+            overwrite=trained.overwrite,
+        )
+
     @property
     def is_transfer(self) -> bool:
         return self.train_on != self.test_on or len(self.train_on) > 1
@@ -45,3 +82,33 @@ class CompareConfig:
         return TrainingSettings(
             network=self.network, loss=self.loss, train=self.train, request=self.request
         )
+
+
+def choose_folders(
+    *,
+    preprocessed_dir: Path | None = None,
+    train_on: Sequence[Path] = (),
+    test_on: Sequence[Path] = (),
+    stores: Sequence[Path] = (),
+) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
+    """What to fit on and what to measure on: one folder, some for each, or every pair of
+    `stores`. Raises InputError where that is not clear."""
+    ways = {
+        "`preprocessed_dir`": preprocessed_dir is not None,
+        "`train_on` / `test_on`": bool(train_on or test_on),
+        "`stores`": bool(stores),
+    }
+    given = [name for name, is_given in ways.items() if is_given]
+    if len(given) > 1:
+        raise InputError(f"{given[0]} and {given[1]} both say what to compare on: give one.")
+    if bool(train_on) != bool(test_on):
+        missing = "`test_on`" if train_on else "`train_on`"
+        raise InputError(f"{missing} is missing: transfer needs both `train_on` and `test_on`.")
+    if stores:
+        if len({folder.resolve() for folder in stores}) < 2:
+            raise InputError("give two or more.", setting="stores", value=stores[0])
+        return tuple(stores), tuple(stores)
+    if train_on:
+        return tuple(train_on), tuple(test_on)
+    folder = preprocessed_dir or SAMPLES_FOLDER
+    return (folder,), (folder,)

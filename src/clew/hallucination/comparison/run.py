@@ -39,6 +39,16 @@ _OTHER_BASIS = (
 )
 
 
+@dataclass(frozen=True, kw_only=True)
+class ComparisonResult:
+    """A finished comparison: its folder, what its results.json holds, and the methods that broke
+    by a fault of clew."""
+
+    folder: Path
+    results: dict[str, Any]
+    faults: tuple[LeftOut, ...]
+
+
 def compare_methods(
     config: CompareConfig,
     reporter: Reporter | None = None,
@@ -199,13 +209,3 @@ def _refuse_empty(results: Sequence[TrialResult], left_out: Sequence[LeftOut]) -
         reasons = "\n  ".join(f"{one.title}: {one.reason}" for one in left_out)
         kind = ClewError if any(one.is_fault for one in left_out) else InputError
         raise kind(f"no method could be run:\n  {reasons}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ComparisonResult:
-    """A finished comparison: its folder, what its results.json holds, and the methods that broke
-    by a fault of clew."""
-
-    folder: Path
-    results: dict[str, Any]
-    faults: tuple[LeftOut, ...]

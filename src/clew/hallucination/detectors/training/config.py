@@ -16,7 +16,8 @@ from clew.hallucination.detectors.training.sources import DataSource, Preprocess
 
 _FOCAL_GAMMA = 2.0
 _SCORE_THRESHOLD = 0.5
-_DEFAULT_FOLDER = Path("preprocessed_data")
+# Where "clew preprocess" writes to by itself.
+SAMPLES_FOLDER = Path("preprocessed_data")
 _CONVERTED = "traces_store"
 # They change how long a training takes, not what comes out.
 _HARMLESS = ("num_workers", "max_cache_batches", "calibrate")
@@ -126,7 +127,7 @@ class TrainRunConfig:
         """Where the samples come from. Files of the older tools are turned into a store first;
         that of an earlier run is kept."""
         if self.data_pattern is None or self.scores_file is None:
-            return PreprocessedData(folder=self.preprocessed_dir or _DEFAULT_FOLDER)
+            return PreprocessedData(folder=self.preprocessed_dir or SAMPLES_FOLDER)
         threshold = self.score_threshold
         return open_traces(
             self.data_pattern,

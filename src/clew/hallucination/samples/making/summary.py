@@ -54,8 +54,13 @@ class SamplesSummary:
         return asdict(self)
 
 
-def holds_samples(path: Path) -> bool:
-    """Whether `summarize_samples` can tell about the folder, rather than `summarize_store`."""
+def summarize(path: Path) -> SamplesSummary | StoreSummary:
+    """The summary of any store, or of a folder that `clew preprocess` wrote; raises StoreError
+    where there is none."""
+    return summarize_samples(path) if _holds_samples(path) else summarize_store(path)
+
+
+def _holds_samples(path: Path) -> bool:
     if (path / MANIFEST_NAME).exists():
         return StoreReader(path).manifest.kind in KINDS
     return any((path / name / MANIFEST_NAME).exists() for name in KINDS)

@@ -154,14 +154,14 @@ def test_scores_of_other_data_or_settings_are_refused(
 ) -> None:
     tell(Told(name="sure"), Told(name="chancy", is_seeded=True, noises=(1, 1, 1, 1)))
     compare_methods(compare_config(data, tmp_path / "out"))
-    with pytest.raises(SettingsMismatchError, match="seeds: 3 there, 4 now"):
+    with pytest.raises(SettingsMismatchError, match="seeds: 3 before, 4 now"):
         compare_methods(compare_config(data, tmp_path / "out", seeds=4))
     other = write_data(tmp_path / "other", rows=90)
     with pytest.raises(
         SettingsMismatchError, match=r"scores of sure .*(\n.*)*`overwrite=True`"
     ) as told:
         compare_methods(compare_config(other, tmp_path / "out"))
-    assert f"test_on: ['{data.name}'] there, ['other'] now" in str(told.value)
+    assert f"test_on: ['{data.name}'] before, ['other'] now" in str(told.value)
     compare_methods(compare_config(other, tmp_path / "out", overwrite=True))
     assert sum(read(tmp_path / "out")["data"]["train"].values()) < 140
 

@@ -144,10 +144,10 @@ def test_each_network_is_freed_before_the_next(
 
 
 def test_other_settings_are_refused_with_both_values(trained: Path, learnable: Path) -> None:
-    with pytest.raises(SettingsMismatchError, match="lstm_hidden: 8 there, 16 now"):
+    with pytest.raises(SettingsMismatchError, match="lstm_hidden: 8 before, 16 now"):
         wider = NetworkSettings(lstm_hidden=16, num_lstm_layers=1)
         train_detectors(small_run(learnable, trained, network=wider))
-    with pytest.raises(SettingsMismatchError, match="positive_weight: None there, "):
+    with pytest.raises(SettingsMismatchError, match="positive_weight: None before, "):
         weighted = LossSettings(class_weights=True)
         train_detectors(small_run(learnable, trained, loss=weighted))
 

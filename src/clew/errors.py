@@ -1,5 +1,7 @@
 """The one exception tree. Every message says what is wrong, the value, and what to do."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,8 +14,30 @@ _ACTIONS: dict[Action, str] = {
 }
 
 
+@dataclass(frozen=True)
+class Call:
+    """A call that is the next thing to do: "train_set("animals")". `clew.cli` shows the command
+    that does the same. `words` are the arguments in their order, some of them calls as well,
+    `settings` those by name.
+    """
+
+    function: str
+    words: tuple[object, ...] = ()
+    settings: Mapping[str, object] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        named = (f"{name}={_as_python(value)}" for name, value in self.settings.items())
+        return f"{self.function}({', '.join((*map(_as_python, self.words), *named))})"
+
+
+def _as_python(value: object) -> str:
+    return f'"{value}"' if isinstance(value, str | Path) else f"{value}"
+
+
 class ClewError(Exception):
     """Base of all errors that clew raises on purpose; its text is meant for a person.
+
+    The text comes in one piece, or in several where a `Call` stands between the words.
 
     `setting` is the name of the setting at fault, as Python spells it ("batch_size"), and `value`
     what it was: the text then begins with both. Any other setting stands in the text between
@@ -24,15 +48,16 @@ class ClewError(Exception):
 
     def __init__(
         self,
-        text: str = "",
-        *,
+        *text: str | Call,
         setting: str | None = None,
         value: Any = None,
         action: Action | None = None,
         store: Path | None = None,
     ) -> None:
-        super().__init__(text)
-        self.text, self.setting, self.value = text, setting, value
+        joined = "".join(map(str, text))
+        super().__init__(joined)
+        self.parts, self.text = text, joined
+        self.setting, self.value = setting, value
         self.action, self.store = action, store
 
     def __str__(self) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from clew.cli.errors import error_text, with_flags
-from clew.errors import InputError, StoreError
+from clew.errors import Call, InputError, StoreError
 
 
 def test_setting_at_fault_is_shown_as_its_flag() -> None:
@@ -38,3 +38,13 @@ def test_way_out_is_a_call_in_python_and_a_command_at_the_terminal() -> None:
     error = StoreError("it was cut", action="repair", store=Path("my traces"))
     assert str(error) == 'it was cut: repair the store with repair_store("my traces").'
     assert error_text(error) == "it was cut: run \"clew verify --repair 'my traces'\"."
+
+
+def test_call_in_a_text_is_shown_as_the_command_that_does_the_same() -> None:
+    opened = Call("PatternSet.open", ("my cats",), {"library": Path("elsewhere")})
+    call = Call("import_photos", (opened, "DIR"), {"label": "cat", "move": True})
+    error = InputError("add some with ", call, ".")
+    python = 'import_photos(PatternSet.open("my cats", library="elsewhere"), "DIR", label="cat"'
+    assert str(error) == f"add some with {python}, move=True)."
+    command = "clew patterns import 'my cats' DIR --label cat --move --library elsewhere"
+    assert error_text(error) == f'add some with "{command}".'

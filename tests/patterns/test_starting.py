@@ -7,7 +7,7 @@ from pathlib import Path
 COMMANDS = [["create", "new"], ["import", "new", "in"], ["list"], ["info"], ["review"]]
 CODE = f"""
 import sys
-import clew.patterns.review.server, clew.patterns.review.terminal
+import clew.patterns.review.app, clew.patterns.review.terminal
 from clew.cli import main
 for words in {COMMANDS}:
     sys.argv = ["clew", "patterns", *words]

@@ -3,12 +3,13 @@
 import re
 import shlex
 import sys
+from collections.abc import Iterator
 from typing import NoReturn
 
 from rich.console import Console
 
 from clew.cli.formats import plain_text
-from clew.errors import Action, ClewError, InputError, describe_setting, join_sentences
+from clew.errors import Action, Call, ClewError, InputError, describe_setting, join_sentences
 
 # Settings whose flag is not simply their name: on, off.
 _FLAGS = {
@@ -18,11 +19,23 @@ _FLAGS = {
     "cuda_graph": ("--use-cuda-graph", "--no-cuda-graph"),
     "gradient_checkpointing": ("--use-gradient-checkpointing", ""),
     "shares": ("--split", ""),
+    "every": ("--all", ""),
+    "move": ("--move", "--copy"),
+    "sources": ("--from", ""),
 }
 _COMMANDS: dict[Action, str] = {
     "repair": 'run "clew verify --repair {store}"',
     "convert": 'turn them into a store with "clew convert {store} --out NEW_STORE"',
     "preprocess": 'make training samples of them with "clew preprocess {store}"',
+}
+# What the library calls by the name of a function.
+_CALLS = {
+    "PatternSet.create": "patterns create",
+    "import_photos": "patterns import",
+    "train_set": "patterns train",
+    "train_patterns": "patterns train",
+    "identify_folder": "patterns identify",
+    "open_review": "patterns review",
 }
 _SETTING = re.compile(r"`([a-z][a-z0-9_]*)(?:=([^`\n]*))?`")
 
@@ -35,7 +48,36 @@ def error_text(error: ClewError) -> str:
     way_out = ""
     if error.action:
         way_out = _COMMANDS[error.action].format(store=shlex.quote(str(error.store)))
-    return join_sentences(f"{about}{with_flags(error.text)}", way_out)
+    text = "".join(
+        f'"{call_text(part)}"' if isinstance(part, Call) else with_flags(part)
+        for part in error.parts
+    )
+    return join_sentences(f"{about}{text}", way_out)
+
+
+def call_text(call: Call) -> str:
+    """The command that does what the call would: it can be pasted, whatever the names are."""
+    settings = dict(_all_settings(call))
+    if "library" in settings:  # as in every other hint, it comes last
+        settings["library"] = settings.pop("library")
+    flags = (
+        [flag(name)] if value is True else [flag(name), str(value)]
+        for name, value in settings.items()
+    )
+    words = [*_all_words(call), *(word for pair in flags for word in pair)]
+    return shlex.join(["clew", *_CALLS[call.function].split(), *words])
+
+
+def _all_words(call: Call) -> Iterator[str]:
+    for word in call.words:
+        yield from _all_words(word) if isinstance(word, Call) else [str(word)]
+
+
+def _all_settings(call: Call) -> Iterator[tuple[str, object]]:
+    for word in call.words:
+        if isinstance(word, Call):
+            yield from _all_settings(word)
+    yield from call.settings.items()
 
 
 def with_flags(text: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from clew.errors import SettingsMismatchError
-from clew.patterns.library import PatternSet
+from clew.patterns.library.pattern_set import PatternSet
 from tests.patterns.library.making import contents, draw, make_photos
 
 QUICK = ("--epochs", 1, "--device", "cpu")
@@ -86,7 +86,7 @@ def test_what_will_go_wrong_is_said_before_anything_is_done(
 def test_a_training_begun_with_other_settings_says_how_to_begin_anew(
     run: Any, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    PatternSet.create(here / "patterns", "my animals")
+    PatternSet.create("my animals", here / "patterns")
 
     def refuse(*_: Any, **__: Any) -> None:
         raise SettingsMismatchError("config.epochs: 9 before, 30 now.")
@@ -102,4 +102,4 @@ def test_a_set_that_cannot_be_trained_keeps_its_photos(run: Any, here: Path) -> 
     ended = run("patterns", "flow", "animals", "--from", "in", *QUICK)
     assert ended.code == 2
     assert "one class only" in ended.err
-    assert len(PatternSet.open(here / "patterns").find_photos()) == 3
+    assert len(PatternSet.open(library=here / "patterns").find_photos()) == 3

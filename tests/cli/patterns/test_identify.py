@@ -102,8 +102,8 @@ def test_ctrl_c_ends_it_with_a_sentence(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--threshold", 60), "--threshold 60 must lie between 0 and 1"),
-        (("--top-k", 0), "--top-k 0 must be 1 or more"),
+        (("--threshold", 60), "--threshold is 60.0: it must lie between 0 and 1"),
+        (("--top-k", 0), "--top-k is 0: give 1 or more"),
         (("--device", "cuda:99"), "cuda:99"),
         (("--name", "animals"), "two models"),
     ],

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from clew.patterns.library import PatternSet
+from clew.patterns.library.pattern_set import PatternSet
 from clew.patterns.library.placing import name_copy
 from tests.patterns.library.making import contents, draw, make_photos, pretend_trained
 
@@ -44,13 +44,21 @@ def test_create_elsewhere_names_that_place_in_what_is_next(run: Any) -> None:
         (["import", "there", "nowhere"], 'the folder "nowhere" '),
         (["import", "there", "photos", "--label", "."], "cannot be the name of a class"),
         (["info", "missing"], 'there is no set "missing"'),
-        (["info", "--library", "x"], 'the library "x" is not there: make a set'),
+        (
+            ["import", "there", "photos/cats"],
+            'with "clew patterns import there photos/cats --label cats"; else put each class',
+        ),
+        (
+            ["info", "--library", "x"],
+            'the library "x" is not there: make a set with "clew patterns create NAME --library x"'
+            ", or say with --library where yours lie.",
+        ),
     ],
 )
 def test_wrong_use_gets_one_sentence_and_2(
     run: Any, here: Path, words: list[str], sentence: str
 ) -> None:
-    PatternSet.create(here / "patterns", "there")
+    PatternSet.create("there", here / "patterns")
     make_photos(here / "photos", {"cats": 1, "dogs": 1})
     before = contents(here)
     ended = run("patterns", *words)
@@ -60,7 +68,7 @@ def test_wrong_use_gets_one_sentence_and_2(
 
 
 def test_import_ends_with_a_table_the_reasons_and_what_is_next(run: Any, here: Path) -> None:
-    PatternSet.create(here / "patterns", "animals")
+    PatternSet.create("animals", here / "patterns")
     make_photos(here / "in", {"cats": 3, "[b]dogs 🐶": 4})
     (here / "in/cats/empty.jpg").write_bytes(b"")
     shutil.copy(here / "in/cats/0.png", here / "in/cats/again.png")
@@ -80,7 +88,7 @@ def test_import_ends_with_a_table_the_reasons_and_what_is_next(run: Any, here: P
 
 
 def test_importing_again_says_that_all_is_there(run: Any, here: Path) -> None:
-    PatternSet.create(here / "patterns", "animals")
+    PatternSet.create("animals", here / "patterns")
     make_photos(here / "in", {"cats": 3, "dogs": 3})
     assert run("patterns", "import", "animals", "in").code == 0
     ended = run("patterns", "import", "animals", "in")
@@ -91,7 +99,7 @@ def test_importing_again_says_that_all_is_there(run: Any, here: Path) -> None:
 def test_ctrl_c_ends_an_import_in_order_and_says_how_to_go_on(
     run: Any, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    animals = PatternSet.create(here / "patterns", "animals")
+    animals = PatternSet.create("animals", here / "patterns")
     make_photos(here / "in", {"cats": 4})
 
     def interrupted(part: Path, name: str) -> Path:
@@ -110,7 +118,7 @@ def test_ctrl_c_ends_an_import_in_order_and_says_how_to_go_on(
 
 
 def test_many_bad_files_are_counted_by_kind(run: Any, here: Path) -> None:
-    PatternSet.create(here / "patterns", "animals")
+    PatternSet.create("animals", here / "patterns")
     make_photos(here / "in", {"cats": 3})
     for number in range(12):
         (here / f"in/cats/bad{number}.jpg").write_bytes(b"")
@@ -121,7 +129,7 @@ def test_many_bad_files_are_counted_by_kind(run: Any, here: Path) -> None:
 
 
 def test_info_tells_classes_trainings_places_and_what_is_next(run: Any, here: Path) -> None:
-    animals = PatternSet.create(here / "patterns", "animals")
+    animals = PatternSet.create("animals", here / "patterns")
     assert "next, photos: clew patterns import animals DIR" in run("patterns", "info").out
     make_photos(animals.photos, {"cats": 3, "dogs": 12})
     assert "next: clew patterns train animals" in run("patterns", "info").out
@@ -151,10 +159,10 @@ def test_list_shows_all_sets(run: Any, here: Path) -> None:
     ended = run("patterns", "list")
     assert ended.code == 0
     assert "no sets in patterns yet. Make one: clew patterns create NAME" in ended.out
-    trained = PatternSet.create(here / "patterns", "b trained")
+    trained = PatternSet.create("b trained", here / "patterns")
     make_photos(trained.photos, {"cats": 3, "dogs": 3})
     pretend_trained(trained.runs / "001", [])
-    PatternSet.create(here / "patterns", "a new")
+    PatternSet.create("a new", here / "patterns")
     ended = run("patterns", "list")
     assert re.search(r"^a new +0 +0 +- +- *$", ended.out, re.MULTILINE)
     assert re.search(r"^b trained +2 +6 +90.0% \(80.0% to 95.0%\) +\d", ended.out, re.MULTILINE)
@@ -162,7 +170,7 @@ def test_list_shows_all_sets(run: Any, here: Path) -> None:
 
 def test_a_damaged_set_does_not_hide_the_others(run: Any, here: Path) -> None:
     for name in ("good", "bad"):
-        PatternSet.create(here / "patterns", name)
+        PatternSet.create(name, here / "patterns")
     (here / "patterns/bad/set.json").write_text("{")
     ended = run("patterns", "list")
     assert ended.code == 0
@@ -171,7 +179,7 @@ def test_a_damaged_set_does_not_hide_the_others(run: Any, here: Path) -> None:
 
 
 def test_both_give_the_same_as_json(run: Any, here: Path) -> None:
-    animals = PatternSet.create(here / "patterns", "animals")
+    animals = PatternSet.create("animals", here / "patterns")
     make_photos(animals.photos, {"cats": 3, "dogs": 3})
     one = json.loads(run("patterns", "info", "--json").out)
     assert one["classes"] == {"cats": 3, "dogs": 3}

@@ -48,4 +48,4 @@ def test_wrong_use_ends_with_2(run: Any, colour_folder: Path, tmp_path: Path) ->
     assert gone.code == 2 and "gone.png" in gone.err
     photo = draw_photo(tmp_path / "a.png", "red")
     wrong = run("patterns", "recognize", photo, "--model", colour_folder, "--threshold", 2)
-    assert wrong.code == 2 and "--threshold 2" in wrong.err
+    assert wrong.code == 2 and "--threshold is 2" in wrong.err

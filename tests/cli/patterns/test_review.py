@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from clew.cli import main
-from clew.patterns.library import PatternSet
+from clew.patterns.library.pattern_set import PatternSet
 from tests.patterns.review.making import identify, list_photos, make_model, make_set
 from tests.patterns.review.terminals import in_a_terminal
 
@@ -110,7 +110,7 @@ def test_ctrl_c_at_the_terminal_keeps_what_was_decided(
         (("--model", "gone"), 'there is no model at "gone"'),
         (("animals", "--identified", "gone"), 'there is no "gone"'),
         (("animals", "--data", "gone"), 'there is no folder "gone"'),
-        (("--web", "--port", "99999"), "--port 99999 is no port"),
+        (("--web", "--port", "99999"), "--port is 99999: that is no port"),
     ],
 )
 @pytest.mark.usefixtures("animals")

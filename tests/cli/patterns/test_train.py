@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from clew.cli import build_app
 from clew.patterns.augment import AugmentConfig
-from clew.patterns.library import PatternSet
+from clew.patterns.library.pattern_set import PatternSet
 from clew.patterns.networks import CPU_NETWORK, GPU_NETWORK
 from clew.patterns.photos import USUAL_SHARES
 from clew.patterns.training import LossSettings, PatternsConfig
@@ -77,7 +77,7 @@ def test_the_lines_that_users_have_are_understood(
     run: Any, line: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without --data, the only set is meant."""
-    colores = PatternSet.create(folder / "patterns", "colores")
+    colores = PatternSet.create("colores", folder / "patterns")
     write_photo(colores.photos / "azul" / "a.png", "azul", 1)
     caught: list[PatternsConfig] = []
     monkeypatch.setattr(
@@ -108,7 +108,7 @@ def test_the_lines_that_users_have_are_understood(
     assert understood | LINES[line] == understood
     assert config.data == Path("patterns/colores/photos")
     assert config.output_dir == Path("patterns/colores/runs/001")
-    assert config.images_dir == Path("patterns/colores/cache")
+    assert config.cache_dir == Path("patterns/colores/cache")
 
 
 def test_a_run_says_what_it_found_what_it_does_and_what_is_next(run: Any, folder: Path) -> None:
@@ -141,7 +141,7 @@ def test_a_run_says_what_it_found_what_it_does_and_what_is_next(run: Any, folder
 
 
 def test_a_set_is_trained_again_from_its_last_weights(run: Any, folder: Path) -> None:
-    pattern_set = PatternSet.create(folder / "patterns", "mis colores")
+    pattern_set = PatternSet.create("mis colores", folder / "patterns")
     write_photos(pattern_set.photos, dict.fromkeys(COLOURS, 6))
     ended = run(*TRAIN, "mis colores", "--epochs", 1, *QUICK)
     assert ended.code == 0, ended.err
@@ -167,7 +167,7 @@ def test_the_same_line_again_shows_the_result(run: Any, folder: Path) -> None:
 
 
 def test_a_set_without_photos_is_told_where_to_get_them(run: Any, folder: Path) -> None:
-    animals = PatternSet.create(folder / "patterns", "animals")
+    animals = PatternSet.create("animals", folder / "patterns")
     ended = run(*TRAIN, "animals")
     assert ended.code == 2
     assert 'has no photos yet: add some with "clew patterns import animals DIR".' in ended.err

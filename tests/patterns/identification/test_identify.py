@@ -96,7 +96,7 @@ def test_results_among_the_photos_are_not_identified_again(tmp_path: Path, ident
     first = identify(photos, **places)
     again = identify(photos, **places)
     assert again.counts == first.counts
-    assert any("--copy-to" in note for note in again.notes)
+    assert any("`copy_to`" in note for note in again.notes)
     with pytest.raises(InputError, match="is the folder of the photos itself"):
         identify(photos, output_dir=photos)
 
@@ -132,7 +132,8 @@ def test_more_photos_than_thumbnails_are_told(tmp_path: Path, identify: Any) -> 
     result = identify(tmp_path / "photos", thumbnails=70)
     page = result.page.read_text(encoding="utf-8")
     assert page.count("<figure") == 70
-    assert result.notes[0].startswith("Thumbnails show 70 of 90 photos") and result.notes[0] in page
+    [note] = result.notes
+    assert note.startswith("Thumbnails show 70 of 90 photos") and note.replace("`", "") in page
     assert [sheet.name for sheet in result.sheets] == ["contact_sheet.jpg", "contact_sheet_2.jpg"]
     fewer = identify(tmp_path / "photos", thumbnails=5)
     assert len(fewer.sheets) == 1 and not (result.folder / "contact_sheet_2.jpg").exists()
@@ -143,9 +144,9 @@ def test_more_photos_than_thumbnails_are_told(tmp_path: Path, identify: Any) -> 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"top_k": 0}, "--top-k 0 must be 1 or more"),
-        ({"threshold": 60}, "--threshold 60 must lie between 0 and 1"),
-        ({"thumbnails": -1}, "--thumbnails -1"),
+        ({"top_k": 0}, "top_k is 0: give 1 or more"),
+        ({"threshold": 60}, "threshold is 60: it must lie between 0 and 1"),
+        ({"thumbnails": -1}, "thumbnails is -1: give 0 or more"),
     ],
 )
 def test_impossible_settings_are_refused(

@@ -7,7 +7,7 @@ import pytest
 from clew.errors import InputError
 from clew.patterns.identification.results import Identified
 from clew.patterns.identification.sorting import ClassFolders, class_folder
-from clew.patterns.library import PatternSet
+from clew.patterns.library.pattern_set import PatternSet
 from clew.patterns.photos.photo import Fault
 
 
@@ -89,7 +89,7 @@ def test_a_photo_that_vanished_is_counted_and_the_others_go_on(tmp_path: Path) -
 
 
 def test_guesses_are_not_put_among_the_photos_of_a_set(tmp_path: Path) -> None:
-    made = PatternSet.create(tmp_path, "animals")
+    made = PatternSet.create("animals", tmp_path)
     for folder in (made.photos, made.photos / "cats"):
         with pytest.raises(InputError, match='the set "animals", and what is identified may be'):
             ClassFolders(folder)
@@ -98,5 +98,5 @@ def test_guesses_are_not_put_among_the_photos_of_a_set(tmp_path: Path) -> None:
 
 def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "to").write_text("mine", encoding="utf-8")
-    with pytest.raises(InputError, match='--copy-to ".*to" is a file'):
+    with pytest.raises(InputError, match='copy_to is ".*to": that is a file'):
         ClassFolders(tmp_path / "to")

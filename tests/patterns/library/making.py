@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from clew.patterns.library import ImportResult
+from clew.patterns.library.importing import ImportResult
 
 
 def draw(path: Path, seed: int, side: int = 24) -> Path:

@@ -1,12 +1,14 @@
 """Which model a command means."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from clew.errors import InputError
-from clew.patterns.library import PatternSet, choose_model
+from clew.patterns.library.choose import choose_model
+from clew.patterns.library.pattern_set import PatternSet
 from tests.patterns.library.making import make_photos, pretend_trained
 
 
@@ -16,7 +18,7 @@ def library(tmp_path: Path) -> Path:
 
 
 def test_a_set_means_its_newest_model(library: Path) -> None:
-    animals = PatternSet.create(library, "animals")
+    animals = PatternSet.create("animals", library)
     for number in ("001", "002"):
         pretend_trained(animals.runs / number, [])
     for chosen in (
@@ -46,16 +48,16 @@ def test_a_model_of_its_own_knows_the_folder_it_was_trained_on(
 def test_a_set_given_as_the_current_folder_keeps_its_name(
     library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    animals = PatternSet.create(library, "animals")
+    animals = PatternSet.create("animals", library)
     pretend_trained(animals.runs / "001", [])
     monkeypatch.chdir(animals.folder)
     chosen = choose_model(model=Path("."))
-    assert chosen.command("review") == f"clew patterns review animals --library {library}"
+    assert str(chosen.as_call()) == f'choose_model("animals", library="{library}")'
 
 
 def test_without_a_set_a_model_can_be_named(library: Path) -> None:
-    create = f"clew patterns create NAME --library {library}"
-    with pytest.raises(InputError, match=f'"{create}".* Or give a trained model with --model'):
+    create = re.escape(f'PatternSet.create("NAME", library="{library}")')
+    with pytest.raises(InputError, match=f"{create}.* Or give a trained model with `model`"):
         choose_model(library=library)
 
 
@@ -65,9 +67,9 @@ def test_a_folder_that_is_gone_is_not_known(library: Path, tmp_path: Path) -> No
 
 
 def test_what_cannot_be_meant_gets_a_sentence(library: Path, tmp_path: Path) -> None:
-    animals = PatternSet.create(library, "animals")
-    train = f"clew patterns train animals --library {library}"
-    with pytest.raises(InputError, match=f'is not trained yet: run "{train}"'):
+    animals = PatternSet.create("animals", library)
+    train = re.escape(f'train_set("animals", library="{library}")')
+    with pytest.raises(InputError, match=f"is not trained yet: run {train} first"):
         choose_model(name="animals", library=library)
     (animals.runs / "001").mkdir(parents=True)
     with pytest.raises(InputError, match="is not trained to the end"):

@@ -15,15 +15,15 @@ import pytest
 from PIL import Image
 
 from clew.errors import DiskFullError, InputError, StoreLockedError
-from clew.patterns.library import PatternSet, import_photos
-from clew.patterns.library.adding import set_lock
+from clew.patterns.library.importing import import_photos
+from clew.patterns.library.pattern_set import PatternSet, set_lock
 from clew.progress import Event, Reporter, WorkAdvanced, WorkStarted
 from tests.patterns.library.making import contents, draw, make_photos, tally
 
 
 @pytest.fixture
 def animals(tmp_path: Path) -> PatternSet:
-    return PatternSet.create(tmp_path / "library", "animals")
+    return PatternSet.create("animals", tmp_path / "library")
 
 
 def photos_of(pattern_set: PatternSet) -> list[str]:
@@ -158,8 +158,8 @@ def test_several_folders_of_photos_are_a_class_each(animals: PatternSet, tmp_pat
 @pytest.mark.parametrize(
     ("source", "label", "sentence"),
     [
-        ("in/cats", None, "no class folders: .* import animals .*cats --label cats --library"),
-        ("in/cats/0.png", None, "is a single file: say with --label"),
+        ("in/cats", None, 'no class folders: .* import_photos.*cats", label="cats"'),
+        ("in/cats/0.png", None, "is a single file: say with `label`"),
         ("in/text.dat", "cats", "does not end like a photo's"),
         ("in", "a/b", 'cannot be the name of a class: it has a "/" in it'),
         ("in", "..", "it begins or ends with a dot"),
@@ -245,7 +245,7 @@ def test_a_photo_that_goes_away_meanwhile_is_named(animals: PatternSet, tmp_path
 
 
 def test_another_set_can_be_imported(animals: PatternSet, tmp_path: Path) -> None:
-    other = PatternSet.create(tmp_path / "library", "other")
+    other = PatternSet.create("other", tmp_path / "library")
     make_photos(other.photos, {"cats": 2, "dogs": 1})
     assert tally(import_photos(animals, [other.folder])) == {"cats": (2, 0, 0), "dogs": (1, 0, 0)}
 

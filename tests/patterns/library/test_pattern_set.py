@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from clew.errors import InputError, StoreError
-from clew.patterns.library import PatternSet, import_photos, summarize_set
+from clew.patterns.library.importing import import_photos
+from clew.patterns.library.pattern_set import PatternSet
+from clew.patterns.library.summary import summarize_set
 from tests.patterns.library.making import draw, make_photos, pretend_trained
 
 
@@ -16,56 +18,56 @@ def library(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def animals(library: Path, tmp_path: Path) -> PatternSet:
-    made = PatternSet.create(library, "animals")
+    made = PatternSet.create("animals", library)
     import_photos(made, [make_photos(tmp_path / "in", {"cats": 3, "dogs": 3})])
     return made
 
 
 def test_a_set_is_found_by_its_name_or_as_the_only_one(library: Path) -> None:
-    made = PatternSet.create(library, "Pájaros 🐦")
-    assert PatternSet.open(library, "Pájaros 🐦") == PatternSet.open(library) == made
+    made = PatternSet.create("Pájaros 🐦", library)
+    assert PatternSet.open("Pájaros 🐦", library) == PatternSet.open(library=library) == made
     assert PatternSet.all(library) == [made]
     assert PatternSet.all(library / "nowhere") == []
 
 
 def test_which_set_is_meant_must_be_clear(library: Path) -> None:
-    with pytest.raises(InputError, match='is not there: make a set with "clew patterns create'):
-        PatternSet.open(library)
+    with pytest.raises(InputError, match="is not there: make a set with PatternSet.create"):
+        PatternSet.open(library=library)
     for name in ("b", "a"):
-        PatternSet.create(library, name)
+        PatternSet.create(name, library)
     with pytest.raises(InputError, match='2 sets of patterns in .*: name one of "a", "b"'):
-        PatternSet.open(library)
+        PatternSet.open(library=library)
     with pytest.raises(InputError, match='no set "c" in .*, but "a", "b"'):
-        PatternSet.open(library, "c")
+        PatternSet.open("c", library)
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", ".hidden", "x" * 200, "a\x00b"])
 def test_a_name_that_cannot_be_a_folder_is_refused(library: Path, name: str) -> None:
     with pytest.raises(InputError, match="cannot be the name of a set"):
-        PatternSet.create(library, name)
+        PatternSet.create(name, library)
     assert not library.exists()
 
 
 def test_what_is_there_is_left_alone(library: Path) -> None:
-    PatternSet.create(library, "a")
+    PatternSet.create("a", library)
     with pytest.raises(InputError, match='there is a set "a"'):
-        PatternSet.create(library, "a")
+        PatternSet.create("a", library)
     draw(library / "holiday" / "1.png", 0)
     with pytest.raises(InputError, match="is there already and is no set of patterns"):
-        PatternSet.create(library, "holiday")
+        PatternSet.create("holiday", library)
     (library / "file").write_text("mine")
     with pytest.raises(InputError, match="is no set of patterns"):
-        PatternSet.create(library, "file")
+        PatternSet.create("file", library)
     with pytest.raises(InputError, match="cannot be made"):
-        PatternSet.create(library / "file", "b")
+        PatternSet.create("b", library / "file")
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"format": "other"}', "\x00"])
 def test_a_damaged_set_file_gets_a_sentence(library: Path, text: str) -> None:
-    made = PatternSet.create(library, "a")
+    made = PatternSet.create("a", library)
     (made.folder / "set.json").write_text(text)
     with pytest.raises(StoreError, match="damaged or was not written by clew"):
-        PatternSet.open(library, "a")
+        PatternSet.open("a", library)
 
 
 def test_trainings_are_numbered_and_start_from_the_last_weights(animals: PatternSet) -> None:
@@ -109,7 +111,7 @@ def test_what_others_add_meanwhile_is_seen(
     animals.add(first, "cats")
     with (animals.folder / "photos.jsonl").open("ab") as journal:
         journal.write(b'{"photo": "cats/cut')  # by one that was killed
-    PatternSet.open(library, "animals").add(second, "cats")
+    PatternSet.open("animals", library).add(second, "cats")
     with pytest.raises(InputError, match='the same picture lies in "cats"'):
         animals.add(second, "dogs")
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from clew.patterns.library import PatternSet
+from clew.patterns.library.pattern_set import PatternSet
 from tests.patterns.review.making import identify, make_set
 
 

@@ -9,7 +9,8 @@ import numpy as np
 from PIL import Image
 
 from clew.patterns.identification.results import Identified, IdentifiedWriter
-from clew.patterns.library import Chosen, PatternSet, choose_model
+from clew.patterns.library.choose import Chosen, choose_model
+from clew.patterns.library.pattern_set import PatternSet
 from clew.patterns.photos.photo import Fault
 from clew.patterns.review import Review, ReviewConfig, open_review
 
@@ -28,7 +29,7 @@ def save_photo(path: Path, seed: int, side: int = 40) -> Path:
 
 
 def make_set(folder: Path, classes: Sequence[str] = CLASSES, name: str = "animals") -> PatternSet:
-    made = PatternSet.create(folder / "patterns", name)
+    made = PatternSet.create(name, folder / "patterns")
     for number, label in enumerate(classes):
         save_photo(made.photos / label / "first.png", 1000 + number)
     _make_model(made.runs / "001", classes, made.photos)

@@ -5,13 +5,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from clew.pages.server import LocalServer
 from clew.patterns.review import Review
-from clew.patterns.review.server import PageServer, open_server
+from clew.patterns.review.app import open_page
 
 
 @dataclass(frozen=True)
 class Served:
-    server: PageServer
+    server: LocalServer
     thread: threading.Thread
 
     @property
@@ -26,7 +27,7 @@ class Served:
 
 @contextmanager
 def serve(review: Review) -> Iterator[Served]:
-    with open_server(review) as server:
+    with open_page(review) as server:
         served = Served(server, threading.Thread(target=server.run))
         served.thread.start()
         try:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from clew.errors import DiskFullError
-from clew.patterns.library import PatternSet
+from clew.patterns.library.pattern_set import PatternSet
 from clew.patterns.review import Review
 from clew.patterns.review.notes import Notes
 from clew.patterns.review.shelf import Shelf
@@ -55,7 +55,7 @@ def test_a_decision_is_kept_once_it_was_made(
 
     def work() -> None:
         dies(kind, step)
-        with reviewing(animals, moves=True) as review:
+        with reviewing(animals, move=True) as review:
             review.correct("dog")
 
     in_a_process_that_dies(work)
@@ -72,7 +72,7 @@ def test_an_undo_is_ended_once_it_was_begun(
     animals: PatternSet, photos: Path, dies: Any, step: str
 ) -> None:
     def work() -> None:
-        with reviewing(animals, moves=True) as review:
+        with reviewing(animals, move=True) as review:
             review.approve()
             dies(Shelf, step)
             review.undo()
@@ -89,7 +89,7 @@ def test_a_full_disk_changes_nothing(
     def full(*_: Any) -> None:
         raise DiskFullError("the disk is full")
 
-    with reviewing(animals, moves=True) as review:
+    with reviewing(animals, move=True) as review:
         monkeypatch.setattr(review._carrier.shelf, "_put", full)
         with pytest.raises(DiskFullError):
             review.approve()
@@ -108,7 +108,7 @@ def test_notes_that_cannot_be_written_change_nothing(
             raise DiskFullError("the disk is full")
         replace_file(path, content)
 
-    with reviewing(animals, moves=True) as review:
+    with reviewing(animals, move=True) as review:
         monkeypatch.setattr("clew.patterns.review.notes.replace_file", full_at_the_second)
         with pytest.raises(DiskFullError):
             review.approve()

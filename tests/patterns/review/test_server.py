@@ -15,9 +15,9 @@ import pytest
 from PIL import Image
 
 from clew.errors import InputError
-from clew.patterns.library import PatternSet
+from clew.patterns.library.pattern_set import PatternSet
 from clew.patterns.review import Review
-from clew.patterns.review.server import open_server
+from clew.patterns.review.app import open_page
 from tests.patterns.review.making import NAMES, list_photos, reviewing
 from tests.patterns.review.serving import Served, serve
 
@@ -76,7 +76,7 @@ def test_a_whole_review(served: Served, animals: PatternSet) -> None:
     status, state = answer(served, question=3, action="approve")
     assert status == 200 and state["question"] is None
     assert state["counts"] == {"approved": 3, "corrected": 1, "skipped": 0}
-    assert "clew patterns train animals" in state["command"]
+    assert state["command"].startswith('train_set("animals"')
     assert len(list_photos(animals.photos)) == 3 + 4
     assert fetch(f"{served.address}done", {})[0] == 200
     assert served.has_ended()
@@ -169,7 +169,7 @@ def test_a_port_that_is_taken_is_named(review: Review) -> None:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        with pytest.raises(InputError, match=f"--port {port} cannot be used"):
-            open_server(review, port).__enter__()
-    with pytest.raises(InputError, match="--port 70000 is no port"):
-        open_server(review, 70000).__enter__()
+        with pytest.raises(InputError, match=f"port is {port}: it cannot be used"):
+            open_page(review, port).__enter__()
+    with pytest.raises(InputError, match="port is 70000: that is no port"):
+        open_page(review, 70000).__enter__()

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from clew.cli.errors import call_text
 from clew.errors import InputError, StoreError, StoreLockedError
-from clew.patterns.library import PatternSet, choose_model
+from clew.patterns.library.choose import choose_model
+from clew.patterns.library.pattern_set import PatternSet
 from clew.patterns.review import ReviewConfig, open_review
 from clew.patterns.review.notes import Notes
 from tests.patterns.review.making import (
@@ -47,7 +49,7 @@ def test_no_photo_is_asked_about_twice(animals: PatternSet, photos: Path) -> Non
 
 
 def test_what_a_review_moved_is_decided_not_missing(animals: PatternSet) -> None:
-    with reviewing(animals, moves=True) as review:
+    with reviewing(animals, move=True) as review:
         review.approve()
     for every in (False, True):
         with reviewing(animals, every=every) as review:
@@ -91,7 +93,7 @@ def test_moving_takes_the_photo_away_and_undo_puts_it_back(
 ) -> None:
     before = (photos / "a.png").read_bytes(), (photos / "a.png").stat().st_mtime_ns
     save_photo(animals.photos / "cat" / "a.png", 77)  # another photo has the name
-    with reviewing(animals, moves=True) as review:
+    with reviewing(animals, move=True) as review:
         assert review.approve().placed == "cat/a-2.png"
         assert not (photos / "a.png").exists()
         review.undo()
@@ -100,7 +102,7 @@ def test_moving_takes_the_photo_away_and_undo_puts_it_back(
 
 
 def test_undo_overwrites_nothing(animals: PatternSet, photos: Path) -> None:
-    with reviewing(animals, moves=True) as review:
+    with reviewing(animals, move=True) as review:
         review.approve()
         (photos / "a.png").write_text("mine")
         with pytest.raises(InputError, match="is another file by now"):
@@ -120,7 +122,7 @@ def test_undo_never_takes_the_last_copy_away(animals: PatternSet, photos: Path) 
 
 
 def test_undo_says_when_the_moved_photo_is_gone(animals: PatternSet) -> None:
-    with reviewing(animals, moves=True) as review:
+    with reviewing(animals, move=True) as review:
         review.approve()
         (animals.photos / "cat/a.png").unlink()
         with pytest.raises(InputError, match="is not there any more: it cannot be put back"):
@@ -153,7 +155,7 @@ def test_moving_a_photo_that_the_class_has_already_says_that_it_went(
     animals: PatternSet, photos: Path
 ) -> None:
     (animals.photos / "cat" / "same.png").write_bytes((photos / "a.png").read_bytes())
-    with reviewing(animals, moves=True) as review:
+    with reviewing(animals, move=True) as review:
         told = review.describe(review.approve())
         assert told.endswith("cat/same.png; the original was taken away")
         review.undo()
@@ -162,7 +164,7 @@ def test_moving_a_photo_that_the_class_has_already_says_that_it_went(
 
 def test_photos_of_the_set_itself_are_never_moved_away(animals: PatternSet) -> None:
     identify(animals.folder, animals.photos, names=("cat/first.png",))
-    with reviewing(animals, moves=True) as review:
+    with reviewing(animals, move=True) as review:
         assert not review.approve().moves
     assert list_photos(animals.photos) == FIRST
 
@@ -193,7 +195,7 @@ def test_without_a_set_photos_go_to_the_folder_trained_on(tmp_path: Path, photos
     identify(model, photos)
     with open_review(choose_model(model=model), ReviewConfig()) as review:
         review.approve()
-        assert review.next_command == (
+        assert call_text(review.next_call) == (
             f"clew patterns train --data {data} --start-from {model} --output-dir {model}-2"
         )
     assert (data / "train" / "cat" / "a.png").exists() and (model / "review.json").exists()
@@ -206,7 +208,7 @@ def test_a_folder_with_splits_gets_its_photos_into_train(tmp_path: Path, photos:
     with open_review(choose_model(model=model), ReviewConfig(data=tmp_path / "data")) as review:
         assert review.classes == ["cat", "dog", "fox"]
         review.approve()
-        assert f"--data {tmp_path / 'data'} " in review.next_command
+        assert f"--data {tmp_path / 'data'} " in call_text(review.next_call)
     assert (tmp_path / "data" / "Train" / "cat" / "a.png").exists()
 
 
@@ -226,18 +228,18 @@ def test_a_file_that_training_would_pass_over_is_not_put_into_a_class(
 def test_the_next_command_trains_the_set(animals: PatternSet) -> None:
     with reviewing(animals) as review:
         library = animals.folder.parent
-        assert review.next_command == f"clew patterns train animals --library {library}"
-        assert review.again_command == f"clew patterns review animals --library {library}"
+        assert call_text(review.next_call) == f"clew patterns train animals --library {library}"
+        assert call_text(review.again_call) == f"clew patterns review animals --library {library}"
 
 
 def test_nothing_identified_yet_says_what_to_run(animals: PatternSet, tmp_path: Path) -> None:
     (animals.folder / "identified").rename(tmp_path / "elsewhere")
-    named = f"clew patterns identify FOLDER --name animals --library {animals.library}"
+    named = f'identify_folder\\("FOLDER", name="animals", library="{animals.library}"'
     with pytest.raises(InputError, match=named):
         reviewing(animals).__enter__()
     with reviewing(animals, identified=tmp_path / "elsewhere" / "my holiday") as review:
         assert len(review.queue.questions) == 4
-        assert "elsewhere/my holiday'" in review.again_command
+        assert "elsewhere/my holiday'" in call_text(review.again_call)
 
 
 def test_a_folder_that_was_trained_on_and_is_gone_is_asked_for(
@@ -247,7 +249,7 @@ def test_a_folder_that_was_trained_on_and_is_gone_is_asked_for(
     identify(model, photos)
     (tmp_path / "data").rename(tmp_path / "moved")
     chosen = choose_model(model=model)
-    with pytest.raises(InputError, match="say with --data which folder"):
+    with pytest.raises(InputError, match="say with `data` which folder"):
         open_review(chosen, ReviewConfig()).__enter__()
     with open_review(chosen, ReviewConfig(data=tmp_path / "moved")) as review:
         review.approve()

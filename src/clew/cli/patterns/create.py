@@ -1,13 +1,12 @@
 """clew patterns create"""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from clew.cli.patterns.library_flags import Library
-from clew.cli.patterns.printing import print_line
+from clew.cli.patterns.library_flags import LIBRARY, Library
+from clew.cli.patterns.printing import command_text, print_line
 
 _EPILOG = "Example: `clew patterns create animals`"
 
@@ -18,12 +17,12 @@ def register(app: typer.Typer) -> None:
 
 def create(
     name: Annotated[str, typer.Argument(help="What the set is called; its folder's name.")],
-    library: Library = Path("patterns"),
+    library: Library = LIBRARY,
 ) -> None:
     """Make a new, empty set of patterns: photos in classes, and the models trained on them."""
-    from clew.patterns.library import PatternSet, command_text
+    from clew.patterns.library.pattern_set import PatternSet
 
-    made = PatternSet.create(library, name)
+    made = PatternSet.create(name, library)
     import_them = command_text("import", made.name, "DIR", library=library)
     all_at_once = command_text("flow", made.name, "--from", "DIR", library=library)
     console = Console(highlight=False, soft_wrap=True)

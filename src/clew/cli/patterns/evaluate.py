@@ -9,7 +9,7 @@ from rich.console import Console
 
 from clew.cli.long_runs import long_run
 from clew.cli.patterns.figures import print_reached, print_report
-from clew.cli.patterns.library_flags import Library, Model, SetName
+from clew.cli.patterns.library_flags import LIBRARY, Library, Model, SetName
 from clew.cli.patterns.printing import print_line
 from clew.cli.preparation import left_out_text
 from clew.cli.renderer import Renderer
@@ -43,14 +43,14 @@ def evaluate(
         int | None,
         typer.Option(min=0, help="Threads that read photos ahead. [default: one a core]"),
     ] = None,
-    library: Library = Path("patterns"),
+    library: Library = LIBRARY,
 ) -> None:
     """Measure a trained model on photos that it has not seen.
 
     Photos that it was trained on are told by what they show, whatever their names, and left out
     of the figure.
     """
-    from clew.patterns.library import choose_model
+    from clew.patterns.library.choose import choose_model
     from clew.patterns.training import evaluate_patterns
 
     console = Console(highlight=False, soft_wrap=True)

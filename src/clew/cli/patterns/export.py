@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from clew.cli.patterns.library_flags import Library, Model, SetName
+from clew.cli.patterns.library_flags import LIBRARY, Library, Model, SetName
 from clew.cli.patterns.printing import print_line
 from clew.errors import InputError
 from clew.wording import bytes_text
@@ -32,14 +32,14 @@ def export(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace a file that is there already.")
     ] = False,
-    library: Library = Path("patterns"),
+    library: Library = LIBRARY,
 ) -> None:
     """Write a trained model as one ONNX file, for programs without clew.
 
     It takes a photo's pixels and gives calibrated probabilities; that onnxruntime gives the same
     answers is checked before the file is put in place. Needs the extra "onnx".
     """
-    from clew.patterns.library import choose_model
+    from clew.patterns.library.choose import choose_model
     from clew.patterns.trained import load_model
     from clew.patterns.trained.onnx import export_onnx
 

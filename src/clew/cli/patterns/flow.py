@@ -9,14 +9,14 @@ from rich.console import Console
 from clew.cli import plan_flags
 from clew.cli.patterns.figures import print_reached
 from clew.cli.patterns.import_ import import_and_print, say_next
-from clew.cli.patterns.library_flags import Library, Review, Web
-from clew.cli.patterns.printing import print_line
+from clew.cli.patterns.library_flags import LIBRARY, Library, Review, Web
+from clew.cli.patterns.printing import command_text, print_line
 from clew.cli.patterns.train import train_set
 from clew.errors import InputError, SettingsMismatchError
 
 if TYPE_CHECKING:
     from clew.patterns.identification.run import IdentifyResult
-    from clew.patterns.library import PatternSet
+    from clew.patterns.library.pattern_set import PatternSet
 
 _EPILOG = "Example: `clew patterns flow animals --from my_photos --identify holiday_photos --web`"
 
@@ -42,7 +42,7 @@ def flow(
         int | None,
         typer.Option(help="Times that all photos are seen. [default: 30, more for few photos]"),
     ] = None,
-    library: Library = Path("patterns"),
+    library: Library = LIBRARY,
     device: plan_flags.Device = None,
 ) -> None:
     """All in one: create, import, train, identify, review; each can also be run by itself.
@@ -77,7 +77,7 @@ def _refuse(
 ) -> None:
     """What can be told to go wrong is told before hours of training."""
     from clew.patterns.identification import find_newest
-    from clew.patterns.library import PatternSet
+    from clew.patterns.library.pattern_set import PatternSet
     from clew.patterns.photos import find_photos
 
     for source in sources:
@@ -98,11 +98,11 @@ def _refuse(
 
 
 def _open_or_create(console: Console, library: Path, name: str) -> "PatternSet":
-    from clew.patterns.library import PatternSet
+    from clew.patterns.library.pattern_set import PatternSet
 
     if name in {one.name for one in PatternSet.all(library)}:
-        return PatternSet.open(library, name)
-    made = PatternSet.create(library, name)
+        return PatternSet.open(name, library)
+    made = PatternSet.create(name, library)
     print_line(console, f'made the set "{made.name}" in {made.folder}')
     return made
 
@@ -112,8 +112,7 @@ def _train(
 ) -> None:
     """As `clew patterns train NAME`; what was reached is told even when there is nothing to do."""
     from clew.engine import PlanRequest
-    from clew.patterns.library import command_text
-    from clew.patterns.library.runs import read_results
+    from clew.patterns.library.folders import read_results
 
     settings = {"epochs": epochs, "request": PlanRequest(device=device)}
     name, library = pattern_set.name, pattern_set.library
@@ -134,7 +133,7 @@ def _identify(
     from clew.cli.patterns.identify import identify_and_print, say_how_to_review
     from clew.patterns.identification import default_folder
     from clew.patterns.identification.config import IdentifyConfig
-    from clew.patterns.library import choose_model
+    from clew.patterns.library.choose import choose_model
     from clew.patterns.trained.model import usual_device
 
     chosen = choose_model(name=pattern_set.name, library=pattern_set.library)
@@ -155,7 +154,7 @@ def _review(
     console: Console, pattern_set: "PatternSet", result: "IdentifyResult | None", *, web: bool
 ) -> None:
     from clew.cli.patterns.review import run_review
-    from clew.patterns.library import choose_model
+    from clew.patterns.library.choose import choose_model
     from clew.patterns.review import ReviewConfig
 
     chosen = choose_model(name=pattern_set.name, library=pattern_set.library)

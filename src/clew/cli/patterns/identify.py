@@ -10,8 +10,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from clew.cli import plan_flags
+from clew.cli.errors import call_text, with_flags
 from clew.cli.formats import plain_text
-from clew.cli.patterns.library_flags import Library, Model, Review, SetName, Web
+from clew.cli.patterns.library_flags import LIBRARY, Library, Model, Review, SetName, Web
 from clew.cli.patterns.printing import make_table, print_line
 from clew.cli.renderer import Renderer
 from clew.wording import counted, whole_percent
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from clew.patterns.identification import Identified
     from clew.patterns.identification.config import IdentifyConfig
     from clew.patterns.identification.run import IdentifyResult
-    from clew.patterns.library import Chosen
+    from clew.patterns.library.choose import Chosen
 
 _EPILOG = "Example: `clew patterns identify holiday_photos --name animals --copy-to sorted`"
 _FEW_PHOTOS = 20
@@ -52,13 +53,13 @@ def identify(
     ] = 500,
     review: Review = False,
     web: Web = False,
-    library: Library = Path("patterns"),
+    library: Library = LIBRARY,
     device: plan_flags.Device = None,
 ) -> None:
     """Say what photos show: lists, a page and contact sheets, doubtful ones first."""
     from clew.patterns.identification import default_folder
     from clew.patterns.identification.config import IdentifyConfig
-    from clew.patterns.library import choose_model
+    from clew.patterns.library.choose import choose_model
     from clew.patterns.trained.model import usual_device
 
     chosen = choose_model(model=model, name=name, library=library)
@@ -84,8 +85,10 @@ def identify(
 
 def say_how_to_review(console: Console, chosen: "Chosen", output_dir: Path | None = None) -> None:
     """`output_dir` is where the results are, if not where they are looked for."""
-    flags = [] if output_dir is None else ["--identified", output_dir]
-    print_line(console, f"look at the doubtful ones with: {chosen.command('review', *flags)}")
+    from clew.patterns.review.prepare import ReviewConfig, call_to_review
+
+    review = call_to_review(chosen, ReviewConfig(identified=output_dir))
+    print_line(console, f"look at the doubtful ones with: {call_text(review)}")
 
 
 def _review(console: Console, chosen: "Chosen", result: "IdentifyResult", *, web: bool) -> None:
@@ -122,7 +125,7 @@ def print_result(console: Console, result: "IdentifyResult") -> None:
         _print_some(console, "doubtful", result.unsure, result.counts["doubtful"])
         _print_some(console, "cannot be read", result.faulty, result.counts["faulty"])
     for note in result.notes:
-        print_line(console, f"note: {note}")
+        print_line(console, f"note: {with_flags(note)}")
     _print_places(console, result)
 
 

@@ -10,12 +10,13 @@ from rich.markup import escape
 
 from clew.cli.formats import plain_text
 from clew.cli.long_runs import how_to_resume, stop_on_signal
-from clew.cli.patterns.library_flags import Library
+from clew.cli.patterns.library_flags import LIBRARY, Library
 from clew.cli.patterns.printing import make_table, print_line
 from clew.cli.renderer import Renderer
 
 if TYPE_CHECKING:
-    from clew.patterns.library import ImportResult, PatternSet
+    from clew.patterns.library.importing import ImportResult
+    from clew.patterns.library.pattern_set import PatternSet
 
 _EPILOG = "Example: `clew patterns import animals my_photos`"
 _MOST_NAMED = 10
@@ -41,17 +42,17 @@ def import_(
     move: Annotated[
         bool, typer.Option("--move", help="Move the photos instead of copying them.")
     ] = False,
-    library: Library = Path("patterns"),
+    library: Library = LIBRARY,
 ) -> None:
     """Add photos to a set, all classes at once: every good picture once, the rest listed.
 
     Cut, empty, tiny and doubled files are left out and named in import.csv. An import that was
     stopped or killed goes on: give the same command. Nothing is ever overwritten.
     """
-    from clew.patterns.library import PatternSet
+    from clew.patterns.library.pattern_set import PatternSet
 
     console = Console(highlight=False, soft_wrap=True)
-    pattern_set = PatternSet.open(library, name)
+    pattern_set = PatternSet.open(name, library)
     import_and_print(console, pattern_set, sources, label=label, move=move)
     say_next(console, pattern_set)
 
@@ -65,7 +66,7 @@ def import_and_print(
     move: bool = False,
 ) -> None:
     """Import, and show what became of the photos; `clew patterns flow` has it as a step."""
-    from clew.patterns.library import import_photos
+    from clew.patterns.library.importing import import_photos
 
     with (
         stop_on_signal(console, "finishing the photo in hand") as stop,
@@ -82,7 +83,7 @@ def import_and_print(
 
 def say_next(console: Console, pattern_set: "PatternSet") -> None:
     from clew.cli.patterns.info import next_step
-    from clew.patterns.library import summarize_set
+    from clew.patterns.library.summary import summarize_set
 
     library = pattern_set.library
     print_line(console, next_step(summarize_set(pattern_set), library))

@@ -10,13 +10,12 @@ from rich.console import Console
 from rich.markup import escape
 
 from clew.cli.formats import plain_text
-from clew.cli.patterns.library_flags import Library
-from clew.cli.patterns.printing import make_table, print_line
+from clew.cli.patterns.library_flags import LIBRARY, Library
+from clew.cli.patterns.printing import command_text, make_table, print_line
 from clew.wording import bytes_text, counted, tenth_percent
 
 if TYPE_CHECKING:
-    from clew.patterns.library import SetSummary
-    from clew.patterns.library.summary import RunSummary
+    from clew.patterns.library.summary import RunSummary, SetSummary
 
 _EPILOG = "Example: `clew patterns info animals`"
 _LAST_RUNS = 5
@@ -31,12 +30,13 @@ def info(
         str | None, typer.Argument(help="The set.  [default: the only one]", show_default=False)
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
-    library: Library = Path("patterns"),
+    library: Library = LIBRARY,
 ) -> None:
     """Show a set: classes, trainings with their accuracy, where things lie, what is next."""
-    from clew.patterns.library import PatternSet, summarize_set
+    from clew.patterns.library.pattern_set import PatternSet
+    from clew.patterns.library.summary import summarize_set
 
-    pattern_set = PatternSet.open(library, name)
+    pattern_set = PatternSet.open(name, library)
     summary = summarize_set(pattern_set)
     if as_json:
         typer.echo(json.dumps(asdict(summary), indent=1, default=str))
@@ -50,8 +50,6 @@ def info(
 
 def next_step(summary: "SetSummary", library: Path) -> str:
     """The sentence that ends most commands: what to do with the set now."""
-    from clew.patterns.library import command_text
-
     more = command_text("import", summary.name, "DIR", library=library)
     train = command_text("train", summary.name, library=library)
     small = summary.small_classes()

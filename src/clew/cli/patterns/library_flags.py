@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from clew.patterns.library.folders import LIBRARY as LIBRARY
+
 Library = Annotated[Path, typer.Option("--library", help="The folder where your sets lie.")]
 Model = Annotated[
     Path | None,

@@ -2,21 +2,22 @@
 
 import json
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
+from clew.cli.errors import error_text
 from clew.cli.formats import plain_text
 from clew.cli.patterns.info import accuracy_text
-from clew.cli.patterns.library_flags import Library
-from clew.cli.patterns.printing import make_table, print_line
+from clew.cli.patterns.library_flags import LIBRARY, Library
+from clew.cli.patterns.printing import command_text, make_table, print_line
 from clew.errors import StoreError
 
 if TYPE_CHECKING:
-    from clew.patterns.library import PatternSet, SetSummary
+    from clew.patterns.library.pattern_set import PatternSet
+    from clew.patterns.library.summary import SetSummary
 
 _EPILOG = "Example: `clew patterns list`"
 
@@ -27,15 +28,15 @@ def register(app: typer.Typer) -> None:
 
 def list_(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
-    library: Library = Path("patterns"),
+    library: Library = LIBRARY,
 ) -> None:
     """List the sets of a library: classes, photos, how well their models did on test photos."""
-    from clew.patterns.library import PatternSet, command_text
+    from clew.patterns.library.pattern_set import PatternSet
 
     console = Console(highlight=False, soft_wrap=True)
     summaries, damaged = _summarize(PatternSet.all(library))
     for error in damaged:
-        print_line(Console(stderr=True, highlight=False), f"clew: {error}")
+        print_line(Console(stderr=True, highlight=False), f"clew: {error_text(error)}")
     if as_json:
         typer.echo(json.dumps([asdict(one) for one in summaries], indent=1, default=str))
         return
@@ -54,7 +55,7 @@ def list_(
 
 def _summarize(sets: "list[PatternSet]") -> "tuple[list[SetSummary], list[StoreError]]":
     """One that is damaged does not hide the others."""
-    from clew.patterns.library import summarize_set
+    from clew.patterns.library.summary import summarize_set
 
     summaries, damaged = [], []
     for one in sets:

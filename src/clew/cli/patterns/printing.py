@@ -1,9 +1,13 @@
-"""Lines and tables as all commands of the group print them."""
+"""Lines, tables and hints as all commands of the group print them."""
+
+import shlex
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 from clew.cli.formats import plain_text
+from clew.patterns.library.folders import LIBRARY
 
 
 def print_line(console: Console, text: object) -> None:
@@ -18,3 +22,9 @@ def make_table(first: str, *numbers: str) -> Table:
     for heading in numbers:
         table.add_column(heading, justify="right")
     return table
+
+
+def command_text(command: str, *words: object, library: Path = LIBRARY) -> str:
+    """`clew patterns COMMAND WORDS`, in the same library; it can be pasted."""
+    where = [] if library == LIBRARY else ["--library", str(library)]
+    return shlex.join(["clew", "patterns", command, *map(str, words), *where])

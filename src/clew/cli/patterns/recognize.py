@@ -11,7 +11,7 @@ from rich.table import Table
 
 from clew.cli import plan_flags
 from clew.cli.formats import plain_text
-from clew.cli.patterns.library_flags import Library, Model, SetName
+from clew.cli.patterns.library_flags import LIBRARY, Library, Model, SetName
 from clew.cli.patterns.printing import print_line
 from clew.wording import whole_percent
 
@@ -42,13 +42,13 @@ def recognize(
         float, typer.Option(help="Doubtful when the likeliest class is less probable than this.")
     ] = 0.6,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
-    library: Library = Path("patterns"),
+    library: Library = LIBRARY,
     device: plan_flags.Device = None,
 ) -> None:
     """Say what one photo shows; with --multiscale also where."""
     from clew.patterns.identification.config import check_threshold
     from clew.patterns.identification.recognize import recognize_photo
-    from clew.patterns.library import choose_model
+    from clew.patterns.library.choose import choose_model
     from clew.patterns.trained.model import load_model, usual_device
 
     check_threshold(threshold)

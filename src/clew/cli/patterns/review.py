@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from clew.cli.patterns.library_flags import Library
+from clew.cli.errors import call_text
+from clew.cli.patterns.library_flags import LIBRARY, Library
 from clew.cli.patterns.printing import print_line
 from clew.wording import counted
 
 if TYPE_CHECKING:
-    from clew.patterns.library import Chosen
+    from clew.patterns.library.choose import Chosen
     from clew.patterns.review import Review, ReviewConfig
 
 _EPILOG = "Example: `clew patterns review animals --web`"
@@ -66,17 +67,17 @@ def review(
             show_default=False,
         ),
     ] = None,
-    library: Library = Path("patterns"),
+    library: Library = LIBRARY,
 ) -> None:
     """Look at the photos the model was in doubt about: approve, correct or skip, with one key each.
 
     Each goes into the right class at once; no photo is asked about twice. Then train again: it
     starts from the last weights. Whenever you stop, what you decided is kept.
     """
-    from clew.patterns.library import choose_model
+    from clew.patterns.library.choose import choose_model
     from clew.patterns.review import ReviewConfig
 
-    config = ReviewConfig(identified=identified, data=data, every=every, moves=move)
+    config = ReviewConfig(identified=identified, data=data, every=every, move=move)
     chosen = choose_model(model=model, name=name, library=library)
     console = Console(highlight=False, soft_wrap=True)
     run_review(console, chosen, config, web=web, port=port, browser=browser)
@@ -128,9 +129,11 @@ def _ask(console: Console, opened: "Review") -> None:
 
 
 def _serve(console: Console, opened: "Review", port: int, browser: bool) -> None:
-    from clew.patterns.review.server import open_server
+    from clew.patterns.review.app import Hints, open_page
 
-    with open_server(opened, port) as server:
+    again = f"{call_text(opened.again_call)} --web"
+    hints = Hints(train=call_text(opened.next_call), again=again)
+    with open_page(opened, port, hints) as server:
         print_line(console, f"the page: {server.address}")
         print_line(console, "finish there, or press Ctrl-C here: what you decided is kept")
         if browser and console.is_terminal and _has_screen():
@@ -171,7 +174,7 @@ def _print_end(console: Console, opened: "Review", *, web: bool) -> None:
     counts = opened.counts()
     told = [f"{counts[name]:,} {name}" for name in ("approved", "corrected", "skipped")]
     left = len(opened.queue.questions) - opened.place
-    again = f"{opened.again_command}{' --web' if web else ''}"
+    again = f"{call_text(opened.again_call)}{' --web' if web else ''}"
     rest = f"; {left:,} left, go on with: {again}" if left else ""
     console.print("")
     print_line(console, f"{', '.join(told)}{rest}")
@@ -179,4 +182,6 @@ def _print_end(console: Console, opened: "Review", *, web: bool) -> None:
         print_line(console, tell_new_classes(opened.new_classes()))
     if counts["approved"] or counts["corrected"]:
         print_line(console, f"the photos are in {opened.folder}")
-        print_line(console, f"train again, from the last weights, with: {opened.next_command}")
+        print_line(
+            console, f"train again, from the last weights, with: {call_text(opened.next_call)}"
+        )

@@ -11,8 +11,8 @@ from rich.console import Console
 
 from clew.cli.long_runs import long_run
 from clew.cli.patterns.figures import print_doubt, print_reached, print_report
-from clew.cli.patterns.library_flags import Library
-from clew.cli.patterns.printing import print_line
+from clew.cli.patterns.library_flags import LIBRARY, Library
+from clew.cli.patterns.printing import command_text, print_line
 from clew.cli.plan_flags import with_plan_flags
 from clew.cli.renderer import Renderer
 from clew.errors import InputError
@@ -21,12 +21,12 @@ from clew.wording import duration_text
 if TYPE_CHECKING:
     from clew.engine import PlanRequest
     from clew.patterns.augment import AugmentConfig
-    from clew.patterns.library import PatternSet
+    from clew.patterns.library.pattern_set import PatternSet
     from clew.patterns.training import PatternsConfig
 
 _EPILOG = "Example: `clew patterns train --data photos --output-dir trained`"
 _PHOTOS, _NETWORK, _TRAINING = "Photos", "Network", "Training"
-_OUTPUT, _LIBRARY = Path("trained"), Path("patterns")
+_OUTPUT = Path("trained")
 # Flags that say which set is meant, not how it is trained.
 _NO_SETTINGS = ("name", "library")
 
@@ -75,7 +75,7 @@ def train(
             "set's last]"
         ),
     ] = None,
-    library: Library = _LIBRARY,
+    library: Library = LIBRARY,
     split: Annotated[
         str | None,
         typer.Option(
@@ -249,10 +249,10 @@ def train_set(
     """Train a set in its next run, or go on with one that was not finished. `is_plain` is a wish
     without settings of its own: then nothing is done where nothing has changed. `is_last` tells
     what may be done next."""
-    from clew.patterns.library import PatternSet
+    from clew.patterns.library.pattern_set import PatternSet
     from clew.patterns.training import PatternsConfig
 
-    pattern_set = PatternSet.open(library, name, otherwise="a folder of photos with --data")
+    pattern_set = PatternSet.open(name, library, otherwise="a folder of photos with `data`")
     _refuse_empty(pattern_set)
     latest, runs = pattern_set.latest_model(), pattern_set.all_runs()
     is_trained = latest is not None and latest == runs[-1]
@@ -315,10 +315,8 @@ def _epochs_text(results: dict[str, Any], *, is_new: bool) -> str:
     )
 
 
-def _say_next(folder: Path, set_name: str | None = None, library: Path = _LIBRARY) -> None:
+def _say_next(folder: Path, set_name: str | None = None, library: Path = LIBRARY) -> None:
     """Commands that can be pasted."""
-    from clew.patterns.library import command_text
-
     which = ("--name", set_name) if set_name is not None else ("--model", folder)
     commands = {
         "name new photos": ("identify", "FOLDER", *which),
@@ -333,16 +331,12 @@ def _say_next(folder: Path, set_name: str | None = None, library: Path = _LIBRAR
 
 
 def _refuse_empty(pattern_set: "PatternSet") -> None:
-    from clew.patterns.library import command_text
-
     if not pattern_set.find_photos():
         more = command_text("import", pattern_set.name, "DIR", library=pattern_set.library)
         raise InputError(f'the set "{pattern_set.name}" has no photos yet: add some with "{more}".')
 
 
 def _say_unchanged(name: str, latest: Path, library: Path) -> None:
-    from clew.patterns.library import command_text
-
     anew = command_text("train", name, "--overwrite", library=library)
     console = Console(highlight=False, soft_wrap=True)
     text = (

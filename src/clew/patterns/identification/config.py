@@ -31,7 +31,7 @@ class IdentifyConfig:
         check_top_k(self.top_k)
         check_threshold(self.threshold)
         if self.thumbnails < 0:
-            raise InputError(f"--thumbnails {self.thumbnails} must be 0 or more.")
+            raise InputError("give 0 or more.", setting="thumbnails", value=self.thumbnails)
 
     def as_settings(self, classes: tuple[str, ...]) -> dict[str, Any]:
         """What identified.json says of how it was made."""
@@ -47,12 +47,16 @@ class IdentifyConfig:
 
 def check_top_k(top_k: int) -> None:
     if top_k < 1:
-        raise InputError(f"--top-k {top_k} must be 1 or more: so many classes are told of a photo.")
+        raise InputError(
+            "give 1 or more: so many classes are told of a photo.", setting="top_k", value=top_k
+        )
 
 
 def check_threshold(threshold: float) -> None:
     if not 0 <= threshold <= 1:
         raise InputError(
-            f"--threshold {threshold:g} must lie between 0 and 1: photos whose likeliest class is "
-            f"less probable than that are doubtful."
+            "it must lie between 0 and 1. Photos whose likeliest class is less probable than that "
+            "are doubtful.",
+            setting="threshold",
+            value=threshold,
         )

@@ -35,12 +35,13 @@ def draw_results(
     shown = sum(len(group.places) for group in groups)
     sheets = ContactSheets(config.output_dir, title=_title(config, tally), photos=shown)
     names = [sheet_file(page) for page in range(sheets.pages)]
+    left_off = _tell_left_off(groups, shown)
     facts = PageFacts(
         settings=config.as_settings(classes),
         counts=tally.counts(),
         class_counts=tally.class_counts(),
         sheets=names,
-        left_off=_tell_left_off(groups, shown),
+        left_off=left_off.replace("`", ""),
     )
     with (
         (config.output_dir / IDENTIFIED_FILE).open("rb") as lines,
@@ -49,7 +50,7 @@ def draw_results(
         for piece in _pieces(config, facts, tally, groups, sheets, lines):
             page.write(piece.encode("utf-8", "replace"))
     sheets.end()
-    return [config.output_dir / name for name in names], facts.left_off
+    return [config.output_dir / name for name in names], left_off
 
 
 def _pieces(
@@ -92,5 +93,5 @@ def _tell_left_off(groups: list[Group], shown: int) -> str:
         return f"No thumbnails were asked for: {IDENTIFIED_FILE} lists all {total:,} photos."
     return (
         f"Thumbnails show {shown:,} of {counted(total, 'photo')}, the least sure of each class; "
-        f"{IDENTIFIED_FILE} and identified.csv list all. --thumbnails {total} shows them all."
+        f"{IDENTIFIED_FILE} and identified.csv list all. `thumbnails={total}` shows them all."
     )

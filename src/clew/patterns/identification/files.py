@@ -42,7 +42,7 @@ def _is_free(folder: Path, photos: Path) -> bool:
 def refuse_foreign(folder: Path) -> None:
     """Results of an earlier run are replaced, somebody's own files are not."""
     if folder.exists() and not folder.is_dir():
-        raise InputError(f'--output-dir "{folder}" is a file: name a folder.')
+        raise InputError("that is a file, name a folder.", setting="output_dir", value=folder)
     for path in (
         folder / IDENTIFIED_FILE,
         folder / PAGE_FILE,
@@ -52,7 +52,7 @@ def refuse_foreign(folder: Path) -> None:
         if path.exists() and not _is_ours(path):
             raise InputError(
                 f'"{path}" was not written by "{MADE_BY}", so it is left as it is: choose another '
-                f"--output-dir, or move that file away."
+                f"`output_dir`, or move that file away."
             )
 
 

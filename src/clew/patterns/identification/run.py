@@ -113,32 +113,35 @@ def _find(config: IdentifyConfig) -> tuple[PhotoFolder, list[str]]:
     folder = replace(folder, faults=tuple(f for f in folder.faults if f.kind != "results"))
     notes = [f'"{fault.name}" is passed over: {fault.reason}.' for fault in results]
     if config.photos.is_dir():
-        for flag, ours in (("--output-dir", config.output_dir), ("--copy-to", config.copy_to)):
+        places = {"output_dir": config.output_dir, "copy_to": config.copy_to}
+        for setting, ours in places.items():
             if ours is not None:
-                folder = _leave_out(folder, ours, flag, notes)
+                folder = _leave_out(folder, ours, setting, notes)
     if not folder.photos and not folder.faults:
         raise InputError(f'"{config.photos}" holds no photos besides those of earlier results.')
     return folder, notes
 
 
-def _leave_out(folder: PhotoFolder, ours: Path, flag: str, notes: list[str]) -> PhotoFolder:
-    place = _inside(folder.root, ours, flag)
+def _leave_out(folder: PhotoFolder, ours: Path, setting: str, notes: list[str]) -> PhotoFolder:
+    place = _inside(folder.root, ours, setting)
     if place is None:
         return folder
     photos = tuple(photo for photo in folder.photos if not photo.name.startswith(place))
     if left := len(folder.photos) - len(photos):
-        notes.append(f'{counted(left, "photo")} in "{ours}" not identified: it is {flag}.')
+        notes.append(f'{counted(left, "photo")} in "{ours}" not identified: it is `{setting}`.')
     faults = tuple(fault for fault in folder.faults if not fault.name.startswith(place))
     return replace(folder, photos=photos, faults=faults)
 
 
-def _inside(root: Path, ours: Path, flag: str) -> str | None:
+def _inside(root: Path, ours: Path, setting: str) -> str | None:
     """How the names of photos in `ours` begin; None where it lies elsewhere."""
     place = os.path.relpath(ours.resolve(), root.resolve())
     if place == ".":
         raise InputError(
-            f'{flag} "{ours}" is the folder of the photos itself: choose another, so that results '
-            f"and photos do not mix."
+            "that is the folder of the photos itself. Choose another, so that results and photos "
+            "do not mix.",
+            setting=setting,
+            value=ours,
         )
     is_outside = place.startswith("..") or os.path.isabs(place)
     return None if is_outside else f"{Path(place).as_posix()}/"

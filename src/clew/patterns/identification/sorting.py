@@ -7,9 +7,9 @@ import re
 import shutil
 from pathlib import Path
 
-from clew.errors import InputError
+from clew.errors import Call, InputError
 from clew.patterns.identification.results import Identified
-from clew.patterns.library.pattern_set import SET_FILE
+from clew.patterns.library.folders import SET_FILE, library_settings
 from clew.storage.disk import disk_errors
 
 DOUBTFUL_FOLDER = "_doubtful"
@@ -24,7 +24,7 @@ class ClassFolders:
 
     def __init__(self, folder: Path) -> None:
         if folder.exists() and not folder.is_dir():
-            raise InputError(f'--copy-to "{folder}" is a file: name a folder.')
+            raise InputError("that is a file, name a folder.", setting="copy_to", value=folder)
         _refuse_photos_of_a_set(folder)
         self.folder = folder
         self.copied = self.already_there = self.lost = 0
@@ -64,10 +64,18 @@ def _refuse_photos_of_a_set(folder: Path) -> None:
     for place in (whole, *whole.parents):
         if (place.parent / SET_FILE).is_file() and place.name == "photos":
             raise InputError(
-                f'--copy-to "{folder}" holds the photos of the set "{place.parent.name}", and what '
-                f"is identified may be wrong: choose another folder, or add photos to the set with "
-                f'"clew patterns review --all".'
+                f'there are the photos of the set "{place.parent.name}", and what is identified '
+                f"may be wrong: choose another folder, or add photos to the set with ",
+                _call_to_review(place.parent),
+                ".",
+                setting="copy_to",
+                value=folder,
             )
+
+
+def _call_to_review(folder: Path) -> Call:
+    chosen = Call("choose_model", (folder.name,), library_settings(folder.parent))
+    return Call("open_review", (chosen, Call("ReviewConfig", (), {"every": True})))
 
 
 def class_folder(label: str) -> str:

@@ -3,14 +3,17 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from clew.errors import InputError
-from clew.patterns.library.commands import LIBRARY, command_text
-from clew.patterns.library.pattern_set import SET_FILE, PatternSet
-from clew.patterns.library.runs import is_finished, read_results
+from clew.errors import Call, InputError
+from clew.patterns.library.folders import (
+    LIBRARY,
+    SET_FILE,
+    is_finished,
+    library_settings,
+    read_results,
+)
+from clew.patterns.library.pattern_set import PatternSet
 from clew.patterns.photos.find import SPLIT_FOLDERS, find_classes
 from clew.patterns.photos.photo import SPLITS
-
-_NAME_FIRST = ("train", "review")  # commands whose argument is the name of a set
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,28 +32,33 @@ class Chosen:
         """Where results lie by default: the set's folder, or the model's."""
         return self.model if self.pattern_set is None else self.pattern_set.folder
 
-    def command(self, command: str, *words: object) -> str:
-        """One that can be pasted, about the same set or model."""
-        comes_first = command in _NAME_FIRST
-        which: tuple[object, ...] = ("--model", self.model)
+    def as_call(self) -> Call:
+        """What chooses the same set or model again."""
+        if self.pattern_set is None:
+            return Call("choose_model", (), {"model": self.model})
+        where = library_settings(self.pattern_set.library)
+        return Call("choose_model", (self.pattern_set.name,), where)
+
+    def call_to_identify(self) -> Call:
+        """The next thing to do with a model."""
+        settings: dict[str, object] = {"model": self.model}
         if self.pattern_set is not None:
-            which = (self.pattern_set.name,) if comes_first else ("--name", self.pattern_set.name)
-        library = LIBRARY if self.pattern_set is None else self.pattern_set.library
-        ordered = (*which, *words) if comes_first else (*words, *which)
-        return command_text(command, *ordered, library=library)
+            where = library_settings(self.pattern_set.library)
+            settings = {"name": self.pattern_set.name, **where}
+        return Call("identify_folder", ("FOLDER",), settings)
 
 
 def choose_model(
-    *, model: Path | None = None, name: str | None = None, library: Path = LIBRARY
+    name: str | None = None, *, model: Path | None = None, library: Path = LIBRARY
 ) -> Chosen:
     """Raises InputError when both or neither tell, or when there is no trained model."""
     if model is not None and name is not None:
         raise InputError(
-            f'--model "{model}" and the set "{name}" are two models: give one of the two.'
+            f'`model` "{model}" and the set "{name}" are two models: give one of the two.'
         )
     if model is not None:
         return _of_folder(model)
-    return _of_set(PatternSet.open(library, name, otherwise="a trained model with --model"))
+    return _of_set(PatternSet.open(name, library, otherwise="a trained model with `model`"))
 
 
 def _of_set(pattern_set: PatternSet) -> Chosen:
@@ -58,8 +66,8 @@ def _of_set(pattern_set: PatternSet) -> Chosen:
     if model is None:
         begun = pattern_set.all_runs()
         state = "is not trained to the end" if begun else "is not trained yet"
-        train = command_text("train", pattern_set.name, library=pattern_set.library)
-        raise InputError(f'the set "{pattern_set.name}" {state}: run "{train}" first.')
+        train = pattern_set.call_to_train()
+        raise InputError(f'the set "{pattern_set.name}" {state}: run ', train, " first.")
     return Chosen(model=model, pattern_set=pattern_set, classes_folder=pattern_set.photos)
 
 
@@ -120,6 +128,6 @@ def _explain(model: Path) -> str:
             f"again, it goes on."
         )
     return (
-        f'"{model}" holds no trained model: give the --output-dir of a "clew patterns train", or '
+        f'"{model}" holds no trained model: give the `output_dir` of a "clew patterns train", or '
         f"the name of a set."
     )

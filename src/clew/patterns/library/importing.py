@@ -9,18 +9,16 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from clew.patterns.library.adding import class_folder, describe, set_lock
-from clew.patterns.library.journal import Journal, Source
-from clew.patterns.library.listing import write_listing
-from clew.patterns.library.look import look_at_photos, start_photos
-from clew.patterns.library.pattern_set import PatternSet
+from clew.patterns.library.journal import Journal, Source, describe_picture, write_listing
+from clew.patterns.library.pattern_set import PatternSet, set_lock
 from clew.patterns.library.placing import (
+    class_folder,
     copy_beside,
     name_copy,
     remove_parts,
     remove_source,
 )
-from clew.patterns.library.sources import find_sources
+from clew.patterns.library.sources import find_sources, look_at_photos, start_photos
 from clew.progress import Reporter, WorkAdvanced, log_event, report_work
 from clew.storage.disk import refuse_full_disk
 from clew.storage.writing import sync_folder
@@ -166,7 +164,7 @@ def _add(photos: Path, journal: Journal, source: Source, copy: Path | str, move:
     if isinstance(copy, str):
         return replace(source, result="left out", kind="unreadable", reason=copy)
     path = Path(source.source)
-    photo = describe(photos, name_copy(copy, path.name), source.digest)
+    photo = describe_picture(photos, name_copy(copy, path.name), source.digest)
     journal.note(photo)
     if move:
         sync_folder(copy.parent)

@@ -1,9 +1,13 @@
-"""What a set knows of its photos: which picture each one is, and what became of every source.
+"""What a set knows of its photos: which picture each one is, and what became of every source;
+import.csv tells people the same.
 
 One line of JSON an event, only ever added to: a killed import loses at most its last line.
 Nothing here is needed: what is missing is found again by reading the photos.
 """
 
+import csv
+import hashlib
+import io
 import json
 import os
 from collections import defaultdict
@@ -11,10 +15,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from clew.patterns.photos.photo import class_name
+from clew.patterns.photos.decode import read_square
+from clew.patterns.photos.photo import class_name, natural_order
 from clew.storage.disk import disk_errors
+from clew.storage.writing import replace_file
 
-JOURNAL = "photos.jsonl"
+JOURNAL, LISTING = "photos.jsonl", "import.csv"
+_COLUMNS = ("file", "class", "result", "kind", "reason", "photo")
+_ORDER = ("left out", "added", "already there")
+# Large enough that two photos of one thing differ, small enough for quick decoding of JPEGs.
+_SIDE = 128
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,3 +130,37 @@ def _ends_in_a_cut_line(file: Any) -> bool:
         return False
     file.seek(-1, os.SEEK_END)
     return file.read(1) != b"\n"
+
+
+def describe_picture(photos: Path, path: Path, digest: str) -> Picture:
+    found = path.stat()
+    return Picture(
+        photo=path.relative_to(photos).as_posix(),
+        bytes=found.st_size,
+        modified_ns=found.st_mtime_ns,
+        digest=digest,
+    )
+
+
+def digest_picture(path: Path) -> str:
+    """The same for the same picture, whatever the file is like. Raises PhotoError."""
+    return hashlib.blake2b(read_square(path, _SIDE).tobytes(), digest_size=16).hexdigest()
+
+
+def write_listing(folder: Path, journal: Journal) -> Path:
+    """What was left out comes first."""
+    decided = [source for source in journal.sources.values() if source.result]
+    decided.sort(key=lambda one: (_ORDER.index(one.result), natural_order(one.source)))
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(_COLUMNS)
+    writer.writerows(map(_row, decided))
+    path = folder / LISTING
+    # A name that is no text comes out as the bytes it has on the disk.
+    replace_file(path, text.getvalue().encode("utf-8", "surrogateescape"))
+    return path
+
+
+def _row(source: Source) -> tuple[str, ...]:
+    one = source
+    return (one.source, one.label, one.result, one.kind, one.reason, one.photo)

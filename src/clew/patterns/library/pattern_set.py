@@ -2,24 +2,31 @@
 
 import json
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from clew.errors import InputError, StoreError
-from clew.patterns.library.adding import add_photo
-from clew.patterns.library.commands import command_text
-from clew.patterns.library.journal import Journal
-from clew.patterns.library.names import check_set_name
-from clew.patterns.library.runs import (
+import filelock
+
+from clew.errors import Call, InputError, StoreError, StoreLockedError
+from clew.patterns.library.folders import (
+    LIBRARY,
+    SET_FILE,
     Change,
     compare_photos,
     find_runs,
     is_finished,
+    library_settings,
     next_run,
 )
+from clew.patterns.library.journal import Journal, describe_picture, digest_picture
+from clew.patterns.library.names import check_class_name, check_photo_name, check_set_name
+from clew.patterns.library.placing import class_folder, put_photo
+from clew.patterns.photos.decode import PhotoError
 from clew.patterns.photos.find import find_classes
 from clew.patterns.photos.photo import Photo
 from clew.patterns.photos.walk import walk
@@ -28,8 +35,8 @@ from clew.version import __version__
 
 logger = logging.getLogger(__name__)
 
-SET_FILE = "set.json"
 _FORMAT = "clew patterns"
+_WAIT_SECONDS = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,19 +68,21 @@ class PatternSet:
         return Journal(self.folder)
 
     @classmethod
-    def create(cls, library: Path, name: str) -> "PatternSet":
+    def create(cls, name: str, library: Path = LIBRARY) -> "PatternSet":
         """Raises InputError when the name cannot be a folder's or is taken."""
         name = check_set_name(name)
         folder = library / name
         if (folder / SET_FILE).exists():
             raise InputError(
                 f'there is a set "{name}" in "{library}" already: choose another name, or add '
-                f'photos to it with "{command_text("import", name, "DIR", library=library)}".'
+                f"photos to it with ",
+                cls(name=name, folder=folder).call_to_import(),
+                ".",
             )
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise InputError(
                 f'"{folder}" is there already and is no set of patterns: choose another name or '
-                f"another --library."
+                f"another `library`."
             )
         _make(folder / "photos")
         about = {"format": _FORMAT, "version": 1, "name": name, "created": _now()}
@@ -82,14 +91,16 @@ class PatternSet:
         return cls(name=name, folder=folder)
 
     @classmethod
-    def open(cls, library: Path, name: str | None = None, *, otherwise: str = "") -> "PatternSet":
+    def open(
+        cls, name: str | None = None, library: Path = LIBRARY, *, otherwise: str = ""
+    ) -> "PatternSet":
         """The set of that name; without one the only set. Raises InputError when there is none;
         `otherwise` is what could be given in place of a name."""
         if name is None:
             return _only_one(library, cls.all(library), otherwise)
         folder = library / check_set_name(name)
         if not (folder / SET_FILE).is_file():
-            raise InputError(_explain_missing(library, name, cls.all(library)))
+            raise _missing(library, name, cls.all(library))
         return cls.at(folder)
 
     @classmethod
@@ -100,7 +111,7 @@ class PatternSet:
         return cls(name=folder.name, folder=folder)  # one that was renamed goes by its new name
 
     @classmethod
-    def all(cls, library: Path) -> list["PatternSet"]:
+    def all(cls, library: Path = LIBRARY) -> list["PatternSet"]:
         """All sets of a library, by name; none when there is no such folder."""
         if not library.is_dir():
             return []
@@ -145,7 +156,53 @@ class PatternSet:
         A picture that its class has already is not put there twice: gives that one. Raises
         InputError for a class that cannot be a folder, and for a picture of another class.
         """
-        return add_photo(self, self._journal, path, label, move=move)
+        label = check_class_name(label)
+        check_photo_name(path)
+        try:
+            digest = digest_picture(path)
+        except PhotoError as error:
+            raise InputError(f'"{path}" cannot be added to "{label}": {error.reason}') from None
+        with set_lock(self, wait_seconds=_WAIT_SECONDS):
+            self._journal.read_on()
+            same = self._journal.find(digest)
+            if same is None:
+                target = put_photo(path, class_folder(self.photos, label), move=move)
+                self._journal.note(describe_picture(self.photos, target, digest))
+                return target
+        if same.label != label:
+            raise InputError(
+                f'"{path}" cannot be added to "{label}": the same picture lies in "{same.label}", '
+                f'as "{self.photos / same.photo}". Take it away there first.'
+            )
+        logger.info('"%s" is there already, as %s', path, same.photo)
+        return self.photos / same.photo
+
+    def call_to_import(self, source: object = "DIR", *, label: str | None = None) -> Call:
+        """The next thing to do where photos are missing."""
+        opened = Call("PatternSet.open", (self.name,), library_settings(self.library))
+        settings = {} if label is None else {"label": label}
+        return Call("import_photos", (opened, source), settings)
+
+    def call_to_train(self) -> Call:
+        """The next thing to do where there are photos and no model."""
+        return Call("train_set", (self.name,), library_settings(self.library))
+
+
+@contextmanager
+def set_lock(pattern_set: PatternSet, *, wait_seconds: float = 0.0) -> Iterator[None]:
+    """The right to add photos; raises StoreLockedError when another process has it."""
+    lock = filelock.FileLock(pattern_set.folder / ".import.lock", timeout=wait_seconds)
+    try:
+        lock.acquire()
+    except filelock.Timeout:
+        raise StoreLockedError(
+            f'another process is adding photos to the set "{pattern_set.name}": wait until it has '
+            f"ended, then give the same command again."
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def read_about(folder: Path) -> dict[str, Any]:
@@ -167,29 +224,35 @@ def read_about(folder: Path) -> dict[str, Any]:
 def _only_one(library: Path, sets: list[PatternSet], otherwise: str) -> PatternSet:
     more = f" Or give {otherwise}." if otherwise else ""
     if not sets:
-        raise InputError(_explain_none(library) + more)
+        raise InputError(*_explain_none(library), more)
     if len(sets) > 1:
         named = f"name one of {_names(sets)}"
         raise InputError(f'there are {len(sets):,} sets of patterns in "{library}": {named}.{more}')
     return PatternSet.at(sets[0].folder)
 
 
-def _explain_missing(library: Path, name: str, sets: list[PatternSet]) -> str:
+def _missing(library: Path, name: str, sets: list[PatternSet]) -> InputError:
     if not sets:
-        return f'there is no set "{name}": {_explain_none(library)}'
-    return (
+        return InputError(f'there is no set "{name}": ', *_explain_none(library))
+    return InputError(
         f'there is no set "{name}" in "{library}", but {_names(sets)}: name one of these, or make '
-        f'it with "{command_text("create", name, library=library)}".'
+        f"it with ",
+        _call_to_create(name, library),
+        ".",
     )
 
 
-def _explain_none(library: Path) -> str:
+def _explain_none(library: Path) -> tuple[str | Call, ...]:
     what = "has no set of patterns" if library.is_dir() else "is not there"
     return (
-        f'the library "{library}" {what}: make a set with '
-        f'"{command_text("create", "NAME", library=library)}", or say with --library where yours '
-        f"lie."
+        f'the library "{library}" {what}: make a set with ',
+        _call_to_create("NAME", library),
+        ", or say with `library` where yours lie.",
     )
+
+
+def _call_to_create(name: str, library: Path) -> Call:
+    return Call("PatternSet.create", (name,), library_settings(library))
 
 
 def _names(sets: list[PatternSet], most: int = 20) -> str:
@@ -202,7 +265,7 @@ def _make(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(
-            f'the folder "{folder}" cannot be made ({error.strerror}): choose another --library.'
+            f'the folder "{folder}" cannot be made ({error.strerror}): choose another `library`.'
         ) from None
 
 

@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import shutil
+import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +22,15 @@ _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.E
 # Hidden, so that nobody takes a half-written photo for one.
 _PART = ".clew-{}.part"
 _COUNTER = itertools.count()
+
+
+def class_folder(photos: Path, label: str) -> Path:
+    """The folder of a class; one whose accents are spelt in the other way is the same class."""
+    folder = photos / label
+    if folder.is_dir() or not photos.is_dir():
+        return folder
+    alike = (one for one in photos.iterdir() if unicodedata.normalize("NFC", one.name) == label)
+    return next(alike, folder)
 
 
 def put_photo(source: Path, folder: Path, *, move: bool = False) -> Path:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from clew.patterns.library.folders import RESULTS, Change, compare_photos, is_finished, read_results
 from clew.patterns.library.pattern_set import PatternSet
-from clew.patterns.library.runs import RESULTS, Change, compare_photos, is_finished, read_results
 from clew.patterns.photos.photo import natural_order
 
 MIN_PHOTOS = 3  # of a class: one for each split

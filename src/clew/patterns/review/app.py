@@ -1,53 +1,80 @@
-"""What the review's page can ask for: itself, the open question, photos of the queue, answers."""
+"""The review's page and what it can ask for: the open question, photos of the queue, answers."""
 
+import io
 import json
 import logging
-import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.resources import files
-from typing import Annotated, Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
-from fastapi import BackgroundTasks, Depends, FastAPI, HTTPException, Response
-from pydantic import BaseModel, Field
+from PIL import Image
 
 from clew.errors import ClewError, InputError
-from clew.patterns.photos.decode import PhotoError
-from clew.patterns.review.guard import Guard
-from clew.patterns.review.pictures import encode_photo
+from clew.pages.server import LocalServer, open_server
+from clew.patterns.photos.decode import PhotoError, open_photo
+from clew.patterns.review.queue import Question
 from clew.patterns.review.session import Review
-from clew.patterns.review.state import describe_state
+from clew.patterns.review.wording import safe_text, tell_new_classes
+from clew.wording import whole_percent
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
 
 logger = logging.getLogger(__name__)
 
 _PHOTO_SIDE = 1600
+_QUALITY = 88
 _FILES = {"": "text/html", "page.css": "text/css", "page.js": "text/javascript"}
 
 
-class Answer(BaseModel):
+@dataclass(frozen=True, kw_only=True)
+class Hints:
+    """What the page says to do next: `train` with what was decided, ask `again` what is left."""
+
+    train: str
+    again: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageAnswer:
     """What a person said; `question` is the number of the one that was on the screen."""
 
-    question: Annotated[int, Field(ge=0)]
+    question: int
     action: Literal["approve", "correct", "skip", "undo"]
-    label: Annotated[str, Field(max_length=500)] = ""
+    label: str = ""
 
 
-def build_app(review: Review, token: str, on_done: Callable[[], None]) -> FastAPI:
-    """The application; everything lies below the token, and `on_done` is called at the end."""
+@contextmanager
+def open_page(review: Review, port: int = 0, hints: Hints | None = None) -> Iterator[LocalServer]:
+    """A server of the page, which ends when a person has finished there; 0 is any free port.
 
-    def check_token(given: str) -> None:
-        if not secrets.compare_digest(given.encode(), token.encode()):
-            raise HTTPException(404)
+    Raises InputError when the port is taken, or the packages of the extra "web" are missing.
+    """
+    shown = hints or Hints(train=str(review.next_call), again=str(review.again_call))
+    with open_server(lambda stop: build_app(review, shown, stop), port) as server:
+        yield server
+
+
+def build_app(review: Review, hints: Hints, on_done: Callable[[], None]) -> "FastAPI":
+    """The application; `on_done` is called at the end."""
+    from fastapi import BackgroundTasks, FastAPI, HTTPException, Response
 
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
-    app.add_middleware(Guard)
-    with_token = [Depends(check_token)]
 
-    @app.get("/{given}/state", dependencies=with_token)
+    def reply(status: int = 200, **more: str) -> Response:
+        """The state as it is now. Escaped: names may hold bytes that are no text."""
+        content = json.dumps({**describe_state(review, hints), **more})
+        return Response(content, status_code=status, media_type="application/json")
+
+    @app.get("/state")
     def state() -> Response:
         with review.lock:
-            return _reply(review)
+            return reply()
 
-    @app.get("/{given}/photos/{number}", dependencies=with_token)
+    @app.get("/photos/{number}")
     def photo(number: int) -> Response:
         if not 0 <= number < len(review.queue.questions):
             raise HTTPException(404)
@@ -58,17 +85,18 @@ def build_app(review: Review, token: str, on_done: Callable[[], None]) -> FastAP
         headers = {"Cache-Control": "private, max-age=86400"}
         return Response(content, media_type="image/jpeg", headers=headers)
 
-    @app.post("/{given}/answer", dependencies=with_token)
-    def answer(given_answer: Answer) -> Response:
+    @app.post("/answer")
+    def answer(given: PageAnswer) -> Response:
         with review.lock:
-            return _take(review, given_answer)
+            status, told = _take(review, given)
+            return reply(status, **told)
 
-    @app.post("/{given}/done", dependencies=with_token)
+    @app.post("/done")
     def done(after: BackgroundTasks) -> dict[str, bool]:
         after.add_task(on_done)
         return {"done": True}
 
-    @app.get("/{given}/{name:path}", dependencies=with_token)
+    @app.get("/{name:path}")
     def page(name: str) -> Response:
         if name not in _FILES:
             raise HTTPException(404)
@@ -78,31 +106,23 @@ def build_app(review: Review, token: str, on_done: Callable[[], None]) -> FastAP
     return app
 
 
-def _take(review: Review, answer: Answer) -> Response:
-    """The new state; an answer to another question than the open one changes nothing (a key that
-    was pressed twice, a second tab)."""
+def _take(review: Review, answer: PageAnswer) -> tuple[int, dict[str, str]]:
+    """The status, and what to tell; an answer to another question than the open one changes
+    nothing (a key that was pressed twice, a second tab)."""
     if answer.question != review.place:
-        behind = "the page was behind: this is the photo that is open now."
-        return _reply(review, status=409, error=behind)
+        return 409, {"error": "the page was behind: this is the photo that is open now."}
     try:
-        return _reply(review, told=_carry_out(review, answer))
+        return 200, {"told": _carry_out(review, answer)}
     except InputError as error:
-        return _reply(review, status=400, error=str(error))
+        return 400, {"error": str(error)}
     except ClewError as error:
-        return _reply(review, status=507, error=str(error))
+        return 507, {"error": str(error)}
     except OSError as error:
         logger.warning("an answer could not be carried out: %s", error)
-        sentence = f'"{error.filename}": {error.strerror}. Nothing was changed.'
-        return _reply(review, status=507, error=sentence)
+        return 507, {"error": f'"{error.filename}": {error.strerror}. Nothing was changed.'}
 
 
-def _reply(review: Review, *, status: int = 200, **more: str) -> Response:
-    """The state as it is now. Escaped: names may hold bytes that are no text."""
-    content: dict[str, Any] = {**describe_state(review), **more}
-    return Response(json.dumps(content), status_code=status, media_type="application/json")
-
-
-def _carry_out(review: Review, answer: Answer) -> str:
+def _carry_out(review: Review, answer: PageAnswer) -> str:
     if answer.action == "undo":
         return f"Undone: {review.undo().name}"
     if answer.action == "skip":
@@ -110,3 +130,48 @@ def _carry_out(review: Review, answer: Answer) -> str:
         return "Skipped"
     decision = review.approve() if answer.action == "approve" else review.correct(answer.label)
     return review.describe(decision)
+
+
+def describe_state(review: Review, hints: Hints) -> dict[str, Any]:
+    """Everything that the page shows. Photos are named by their number in the queue alone."""
+    question = review.current
+    total, counts = len(review.queue.questions), review.counts()
+    return {
+        "place": review.place,
+        "total": total,
+        "question": question and _describe(question, review),
+        "following": review.place + 1 if review.place + 1 < total else None,
+        "counts": {name: counts[name] for name in ("approved", "corrected", "skipped")},
+        "can_undo": review.place > 0,
+        "new_classes": tell_new_classes(review.new_classes()),
+        "moves": review.moves,
+        "folder": safe_text(review.folder),
+        "command": safe_text(hints.train),
+        "again": safe_text(hints.again),
+    }
+
+
+def _describe(question: Question, review: Review) -> dict[str, Any]:
+    keys = {choice.label: choice.key for choice in review.choices()}
+    guesses = [
+        {
+            "label": guess.label,
+            "key": keys.get(guess.label, ""),
+            "probability": guess.probability,
+            "text": whole_percent(guess.probability),
+        }
+        for guess in question.guesses
+    ]
+    return {"name": safe_text(question.name), "guesses": guesses, "keys": keys}
+
+
+def encode_photo(path: Path, *, side: int) -> bytes:
+    """A JPEG that any browser shows, no side longer than `side`. Raises PhotoError.
+
+    Nothing of the file itself is sent on: no place, no date, no bytes that are not pixels.
+    """
+    picture = open_photo(path, at_least=side)
+    picture.thumbnail((side, side), Image.Resampling.LANCZOS)
+    file = io.BytesIO()
+    picture.save(file, "JPEG", quality=_QUALITY)
+    return file.getvalue()

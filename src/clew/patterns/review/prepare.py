@@ -9,7 +9,7 @@ from typing import Any
 
 import filelock
 
-from clew.errors import InputError, StoreLockedError
+from clew.errors import Call, InputError, StoreLockedError
 from clew.patterns.identification.results import (
     IDENTIFIED_FILE,
     Identification,
@@ -17,9 +17,8 @@ from clew.patterns.identification.results import (
     find_newest,
     read_identified,
 )
-from clew.patterns.library import Chosen, command_text
-from clew.patterns.library.choose import find_classes_folder
-from clew.patterns.library.runs import read_results
+from clew.patterns.library.choose import Chosen, find_classes_folder
+from clew.patterns.library.folders import read_results
 from clew.patterns.photos.photo import natural_order
 from clew.patterns.review.carrying import Carrier
 from clew.patterns.review.notes import NOTES_NAME, Notes
@@ -41,13 +40,14 @@ class ReviewConfig:
     identified: Path | None = None
     data: Path | None = None
     every: bool = False
-    moves: bool = False
+    move: bool = False
 
 
 @contextmanager
-def open_review(chosen: Chosen, config: ReviewConfig) -> Iterator[Review]:
+def open_review(chosen: Chosen, config: ReviewConfig | None = None) -> Iterator[Review]:
     """The review, while no other process reviews the same. Raises InputError when nothing was
     identified yet or nobody knows where the photos go, StoreLockedError."""
+    config = config or ReviewConfig()
     home = chosen.home
     candidates = _find_identified(chosen, config)
     shelf = _open_shelf(chosen, config)
@@ -60,9 +60,9 @@ def open_review(chosen: Chosen, config: ReviewConfig) -> Iterator[Review]:
             queue,
             carrier,
             _classes(identification, chosen, shelf),
-            moves=config.moves,
-            next_command=_next_command(chosen, config),
-            again_command=_again_command(chosen, config),
+            moves=config.move,
+            next_call=_call_to_train(chosen, config),
+            again_call=call_to_review(chosen, config),
         )
 
 
@@ -70,14 +70,15 @@ def _find_identified(chosen: Chosen, config: ReviewConfig) -> list[Path]:
     """What may be reviewed, the newest first."""
     path = config.identified
     if path is not None and not path.exists():
-        raise InputError(f'there is no "{path}": give the --output-dir of an identify.')
+        raise InputError(f'there is no "{path}": give the `output_dir` of an identify.')
     if path is not None:
         return [path / IDENTIFIED_FILE if path.is_dir() else path]
     found = find_identified(chosen.home)
     if not found:
         raise InputError(
-            f"there is nothing to review: no photos were identified yet. Run "
-            f'"{chosen.command("identify", "FOLDER")}" first.'
+            "there is nothing to review: no photos were identified yet. Run ",
+            chosen.call_to_identify(),
+            " first.",
         )
     return found
 
@@ -94,7 +95,7 @@ def _open_shelf(chosen: Chosen, config: ReviewConfig) -> Shelf:
     folder = chosen.classes_folder if config.data is None else find_classes_folder(config.data)
     if folder is None:
         raise InputError(
-            f'the folder of photos that "{chosen.model}" was trained on is gone: say with --data '
+            f'the folder of photos that "{chosen.model}" was trained on is gone: say with `data` '
             f"which folder, with a folder a class, takes the photos."
         )
     if not folder.is_dir():
@@ -111,25 +112,29 @@ def _classes(identification: Identification, chosen: Chosen, shelf: Shelf) -> li
     return sorted({*map(str, trained), *guessed, *shelf.classes()}, key=natural_order)
 
 
-def _next_command(chosen: Chosen, config: ReviewConfig) -> str:
+def _call_to_train(chosen: Chosen, config: ReviewConfig) -> Call:
     """Training again, from the last weights."""
     if chosen.pattern_set is not None and config.data is None:
-        return chosen.command("train")
+        return chosen.pattern_set.call_to_train()
     folder = config.data or _results(chosen).get("data", {}).get("folder") or chosen.classes_folder
     out = _free_name(chosen.model)
-    return command_text(
-        "train", "--data", folder, "--start-from", chosen.model, "--output-dir", out
-    )
+    settings = {"data": folder, "start_from": chosen.model, "output_dir": out}
+    return Call("train_patterns", (Call("PatternsConfig", (), settings),))
 
 
-def _again_command(chosen: Chosen, config: ReviewConfig) -> str:
-    """What goes on with the questions that are left, without identifying anew."""
+def call_to_review(chosen: Chosen, config: ReviewConfig) -> Call:
+    """What asks the questions that are left, without identifying again."""
     newest = find_newest(chosen.home)
     is_newest = config.identified in (None, newest, newest and newest.parent)
-    flags: list[object] = [] if is_newest else ["--identified", config.identified]
-    flags += ["--data", config.data] if config.data is not None else []
-    flags += ["--move"] if config.moves else []
-    return chosen.command("review", *flags, *(["--all"] if config.every else []))
+    wishes = {
+        "identified": None if is_newest else config.identified,
+        "data": config.data,
+        "move": config.move or None,
+        "every": config.every or None,
+    }
+    settings = {name: value for name, value in wishes.items() if value is not None}
+    configured = (Call("ReviewConfig", (), settings),) if settings else ()
+    return Call("open_review", (chosen.as_call(), *configured))
 
 
 def _free_name(model: Path) -> Path:

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from clew.errors import InputError
+from clew.errors import Call, InputError
 from clew.patterns.library.names import check_class_name
 from clew.patterns.review.carrying import Carrier
 from clew.patterns.review.choices import Choice, find_label, list_choices
@@ -16,8 +16,8 @@ from clew.patterns.review.queue import Question, Queue
 class Review:
     """The questions of a queue, in order; the terminal and the page both go through it.
 
-    `next_command` is what to run afterwards, `again_command` goes on with what is left. Threads
-    that share it hold `lock`.
+    `next_call` is what to do afterwards, `again_call` asks what is left. Threads that share it
+    hold `lock`.
     """
 
     def __init__(
@@ -27,11 +27,11 @@ class Review:
         classes: Sequence[str],
         *,
         moves: bool = False,
-        next_command: str = "",
-        again_command: str = "",
+        next_call: Call,
+        again_call: Call,
     ) -> None:
         self.queue, self.classes, self.moves = queue, list(classes), moves
-        self.next_command, self.again_command = next_command, again_command
+        self.next_call, self.again_call = next_call, again_call
         self.lock = threading.RLock()
         self._carrier, self._known = carrier, set(classes)
         # What this review decided, the last at the end; None for a photo that was gone.

@@ -1,17 +1,22 @@
 """The review at a terminal: a photo, the guesses, one key."""
 
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+from rich.color import Color
 from rich.console import Console
 from rich.markup import escape
+from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
 from clew.errors import InputError
 from clew.patterns.library.names import check_class_name
-from clew.patterns.photos.decode import PhotoError
+from clew.patterns.photos.decode import PhotoError, open_photo
 from clew.patterns.review.choices import Choice, find_alike, find_label
 from clew.patterns.review.keys import Keys
 from clew.patterns.review.notes import Decision
-from clew.patterns.review.pictures import draw_blocks
 from clew.patterns.review.queue import Question
 from clew.patterns.review.session import Review
 from clew.patterns.review.wording import safe_text
@@ -23,6 +28,8 @@ _MOST_CHOICES = 12
 _OTHER_LINES = 8
 _MOST_ROWS, _FEWEST_ROWS, _MOST_COLUMNS = 24, 6, 72
 _COLOURS = ("256", "truecolor")
+# A block's upper half has the letter's colour, its lower half the ground's: two pixels a letter.
+_HALF = "\N{UPPER HALF BLOCK}"
 _HELP = (
     "Enter or a: the likeliest class is right. A number: that one. c: type a class, or a new one. "
     "s: skip, it is not asked again. u: undo. q: quit, the rest is asked next time."
@@ -173,3 +180,24 @@ def _sureness(choice: Choice) -> tuple[Text, Text]:
         return Text(), Text()
     bar = "\N{FULL BLOCK}" * max(1, round(_BAR * choice.probability))
     return Text(bar, style="cyan"), Text(whole_percent(choice.probability), style="dim")
+
+
+def draw_blocks(path: Path, *, columns: int, rows: int) -> Text:
+    """The photo in at most so many letters; its shape is kept. Raises PhotoError."""
+    picture = open_photo(path, at_least=2 * max(columns, 2 * rows))
+    scale = min(columns / picture.width, 2 * rows / picture.height)
+    width = max(1, round(picture.width * scale))
+    height = max(2, 2 * round(picture.height * scale / 2))
+    small = picture.resize((width, height), Image.Resampling.LANCZOS)
+    pixels = np.asarray(small).reshape(height // 2, 2, width, 3).tolist()
+    text = Text(no_wrap=True)
+    for upper, lower in pixels:
+        for above, below in zip(upper, lower, strict=True):
+            text.append(_HALF, _two_colours(above, below))
+        text.append("\n")
+    text.right_crop()
+    return text
+
+
+def _two_colours(above: list[int], below: list[int]) -> Style:
+    return Style(color=Color.from_rgb(*above), bgcolor=Color.from_rgb(*below))

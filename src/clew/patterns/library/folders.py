@@ -1,4 +1,5 @@
-"""The training runs of a set: which is its model, which is gone on with, what is new since."""
+"""Where sets and their trainings lie: which run is a set's model, which is resumed, what is new
+since. Imports nothing heavy: the command line takes its default from here."""
 
 import csv
 import json
@@ -7,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+LIBRARY = Path("patterns")  # where sets lie when nothing else is said
+SET_FILE = "set.json"
 _RUN = re.compile(r"\d{3,}")
 RESULTS = "results.json"
 
@@ -20,6 +23,11 @@ class Change:
 
     def __bool__(self) -> bool:
         return self.new + self.gone > 0
+
+
+def library_settings(library: Path) -> dict[str, object]:
+    """For a `Call`: the library is named where it is another."""
+    return {} if library == LIBRARY else {"library": library}
 
 
 def find_runs(folder: Path) -> list[Path]:

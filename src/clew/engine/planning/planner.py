@@ -63,7 +63,7 @@ def _agree(plan: HardwarePlan, processes: int) -> HardwarePlan:
 def connect(request: PlanRequest) -> str:
     """Let the processes that torchrun started find each other; gives the device that this one
     trains on. Raises InputError for a request that the machine cannot fulfil."""
-    plan = plan_hardware(request, processes=count_processes())
+    plan = choose_plainly(request, look_at_machine(), count_processes())
     if plan.processes == 1:
         return plan.device
     return str(start_fabric(plan.device).device)

@@ -8,7 +8,7 @@ from clew.progress import Event
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decision:
+class TrainingChoice:
     """What was chosen without being asked for, or because it was; `reason` is part of a sentence,
     in which settings stand between backticks."""
 
@@ -27,11 +27,11 @@ class Prepared(Event):
     left_out: dict[str, int]
     other_files: int
     left_out_file: Path
-    image_size: Decision
-    place: Decision
-    flip: Decision
-    epochs: Decision
-    network: Decision
+    image_size: TrainingChoice
+    place: TrainingChoice
+    flip: TrainingChoice
+    epochs: TrainingChoice
+    network: TrainingChoice
     started_from: Path | None
     new_classes: tuple[str, ...]
 

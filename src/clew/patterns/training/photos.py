@@ -26,7 +26,7 @@ from clew.patterns.cache import (
 from clew.patterns.photos import SPLITS, Fault, PhotoFolder, assign_splits, find_classes
 from clew.patterns.trained.tables import RunTables, SplitRow
 from clew.patterns.training.config import PhotoSettings
-from clew.patterns.training.events import Decision
+from clew.patterns.training.events import TrainingChoice
 from clew.patterns.training.start import Start
 from clew.progress import Reporter
 from clew.storage.hashing import hash_text
@@ -40,7 +40,7 @@ class TrainingPhotos:
 
     folder: PhotoFolder
     cached: CachedPhotos
-    size: Decision
+    size: TrainingChoice
     classes: tuple[str, ...]
     labels: Int64[np.ndarray, " photos"]
     splits: Int64[np.ndarray, " photos"]
@@ -126,7 +126,7 @@ def prepare_photos(
     return TrainingPhotos(
         folder=folder,
         cached=cached,
-        size=Decision(value=size, reason=_explain_size(settings.image_size, start, cached)),
+        size=TrainingChoice(value=size, reason=_explain_size(settings.image_size, start, cached)),
         classes=folder.classes,
         labels=np.array([places[photo.label or ""] for photo in cached.photos], np.int64),
         splits=np.array([SPLITS.index(split) for split in splits], np.int64),

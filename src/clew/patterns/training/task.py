@@ -17,7 +17,7 @@ from clew.patterns.networks import build_network, usual_network
 from clew.patterns.photos import SPLITS
 from clew.patterns.trained.tables import LEFT_OUT_FILE
 from clew.patterns.training.config import PatternsConfig
-from clew.patterns.training.events import Decision, Prepared
+from clew.patterns.training.events import Prepared, TrainingChoice
 from clew.patterns.training.photos import TrainingPhotos, TrainingSamples
 from clew.patterns.training.start import Start
 
@@ -96,7 +96,7 @@ def decide_task(
     place = _decide_place(photos, config.cache, device)
     network = _decide_network(config.network, start, on_gpu=on_gpu)
     train = config.train_for(count, on_gpu=on_gpu)
-    epochs = Decision(value=train.epochs, reason=_why_epochs(config.epochs, start, count))
+    epochs = TrainingChoice(value=train.epochs, reason=_why_epochs(config.epochs, start, count))
     samples = TrainingSamples(photos, place.value, device)
     flip = _decide_flip(config.augment.flip, samples)
     task = Task(
@@ -114,27 +114,27 @@ def decide_task(
     return task, _tell(task, place=place, flip=flip, epochs=epochs, network=network)
 
 
-def _decide_place(photos: TrainingPhotos, wished: str, device: torch.device) -> Decision:
+def _decide_place(photos: TrainingPhotos, wished: str, device: torch.device) -> TrainingChoice:
     place, reason = choose_place(
         photos.cached.image_bytes, wanted=wished, device=device, processes=count_processes()
     )
-    return Decision(value=place, reason=reason)
+    return TrainingChoice(value=place, reason=reason)
 
 
-def _decide_network(wished: str | None, start: Start | None, *, on_gpu: bool) -> Decision:
+def _decide_network(wished: str | None, start: Start | None, *, on_gpu: bool) -> TrainingChoice:
     if wished is not None:
-        return Decision(value=wished, reason="as asked for")
+        return TrainingChoice(value=wished, reason="as asked for")
     if start is not None:
-        return Decision(value=start.network, reason="that of the weights it starts from")
+        return TrainingChoice(value=start.network, reason="that of the weights it starts from")
     name, reason = usual_network(on_gpu=on_gpu)
-    return Decision(value=name, reason=reason)
+    return TrainingChoice(value=name, reason=reason)
 
 
-def _decide_flip(wished: bool | None, samples: TrainingSamples) -> Decision:
+def _decide_flip(wished: bool | None, samples: TrainingSamples) -> TrainingChoice:
     if wished is not None:
-        return Decision(value=wished, reason="as asked for")
+        return TrainingChoice(value=wished, reason="as asked for")
     flip, reason = decide_flip(*samples.read_some("train", _LOOKED_AT))
-    return Decision(value=flip, reason=reason)
+    return TrainingChoice(value=flip, reason=reason)
 
 
 def _why_epochs(wished: int | None, start: Start | None, count: int) -> str:
@@ -145,7 +145,7 @@ def _why_epochs(wished: int | None, start: Start | None, count: int) -> str:
     return f"for {count:,} training photos"
 
 
-def _tell(task: Task, **decided: Decision) -> Prepared:
+def _tell(task: Task, **decided: TrainingChoice) -> Prepared:
     photos, start = task.photos, task.start
     counts = Counter(photos.classes[label] for label in photos.labels.tolist())
     about = photos.describe()

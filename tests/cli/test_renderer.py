@@ -28,7 +28,7 @@ from clew.hallucination.comparison.events import (
 )
 from clew.hallucination.detectors.training import NetworkEnded, NetworkStarted
 from clew.patterns.training import Measuring, Prepared
-from clew.patterns.training.events import Decision
+from clew.patterns.training.events import TrainingChoice
 from clew.progress import (
     Event,
     Note,
@@ -87,7 +87,7 @@ COMPARISON = (
     MethodStarted(title="SAPLMA", **COUNTED),
     MethodExcluded(title="SAPLMA", reason="it needs `samples=5`"),
 )
-ANY = Decision(value=16, reason="as asked for with `epochs`")
+ANY = TrainingChoice(value=16, reason="as asked for with `epochs`")
 PHOTOS = (
     Prepared(
         folder=Path("photos"),
@@ -97,10 +97,10 @@ PHOTOS = (
         other_files=2,
         left_out_file=Path("left_out.csv"),
         image_size=ANY,
-        place=Decision(value="ram", reason="they fit"),
+        place=TrainingChoice(value="ram", reason="they fit"),
         flip=ANY,
         epochs=ANY,
-        network=Decision(value="tiny", reason="for few photos"),
+        network=TrainingChoice(value="tiny", reason="for few photos"),
         started_from=Path("before"),
         new_classes=("dogs",),
     ),

@@ -177,7 +177,7 @@ def _results(
         "plan": {
             "device": "cpu",
             "batch_size": 16,
-            "reasons": {"device": "no GPU was found", "batch_size": "the fastest that fits"},
+            "reasons": {"device": "no GPU was found", "batch_size": "asked for: `batch_size`"},
         },
         "data": {
             "folder": str(photos),

@@ -118,6 +118,11 @@ def test_an_evaluation_says_whose_it_is(tmp_path: Path) -> None:
     assert "validation</button>" not in page.section("classes")
 
 
+def test_settings_in_a_reason_are_code(tmp_path: Path) -> None:
+    page = read_page(make_run(tmp_path / "out"))
+    assert "<td>asked for: <code>batch_size</code></td>" in page.section("training")
+
+
 def test_the_photos_of_a_set_go_by_its_name(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "my animals" / "out")
     assert "<title>clew: patterns in photos</title>" in read_page(folder).markup

@@ -48,7 +48,7 @@ def mapped_graphs(folder: Path) -> Loader:
 
 
 def pytorch_workers(folder: Path) -> DataLoader[Any]:
-    dataset = PreprocessedLSTMDataset(folder, shuffle_buffer_size=0)
+    dataset = PreprocessedLSTMDataset(folder, shuffle_buffer_size=0, batch_size=8)
     return DataLoader(dataset, batch_size=8, num_workers=2)
 
 

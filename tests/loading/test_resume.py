@@ -19,7 +19,7 @@ pytestmark = [
 
 
 def stateful(samples: Path, workers: int, **options: Any) -> Any:
-    dataset = PreprocessedLSTMDataset(samples)
+    dataset = PreprocessedLSTMDataset(samples, batch_size=8)
     return torchdata.StatefulDataLoader(dataset, batch_size=8, num_workers=workers, **options)
 
 
@@ -63,6 +63,22 @@ def test_workers_that_persist(samples: Path) -> None:
     rest, following = places_of(batches), places_of(loader)
 
     other = stateful(samples, 2, persistent_workers=True)
+    other.load_state_dict(state)
+    assert [places_of(other), places_of(other)] == [rest, following]
+
+
+def test_without_a_batch_size_each_worker_resumes_in_its_own_shards(samples: Path) -> None:
+    def plain() -> Any:
+        dataset = PreprocessedLSTMDataset(samples)
+        return torchdata.StatefulDataLoader(dataset, batch_size=8, num_workers=2)
+
+    loader = plain()
+    batches = iter(loader)
+    before = [next(batches)["index"].tolist() for _ in range(3)]
+    state = loader.state_dict()
+    rest, following = places_of(batches), places_of(loader)
+    assert sorted(flat(before + rest)) == list(range(COUNT))
+    other = plain()
     other.load_state_dict(state)
     assert [places_of(other), places_of(other)] == [rest, following]
 
@@ -139,7 +155,7 @@ def test_a_position_in_another_order_is_refused(samples: Path, options: dict[str
 def test_workers_with_another_batch_size_are_refused(samples: Path) -> None:
     """They share out the epoch by batches: what each has read would no longer be its own."""
     state = saved_halfway(samples, workers=2)
-    dataset = PreprocessedLSTMDataset(samples)
+    dataset = PreprocessedLSTMDataset(samples, batch_size=4)
     loader = torchdata.StatefulDataLoader(dataset, batch_size=4, num_workers=2)
     loader.load_state_dict(state)
     with pytest.raises(InputError, match="batches of 8"):

@@ -29,7 +29,7 @@ EVERY = list(range(COUNT))
 @pytest.fixture(scope="module")
 def expected(samples: Path) -> list[list[list[int]]]:
     """The batches of three epochs."""
-    loader = DataLoader(PreprocessedLSTMDataset(samples), batch_size=8)
+    loader = DataLoader(PreprocessedLSTMDataset(samples, batch_size=8), batch_size=8)
     return [places_of(loader) for _ in range(3)]
 
 
@@ -37,7 +37,9 @@ def expected(samples: Path) -> list[list[list[int]]]:
 def test_the_same_batches_for_any_number_of_workers(
     samples: Path, expected: list[list[list[int]]], workers: int
 ) -> None:
-    loader = DataLoader(PreprocessedLSTMDataset(samples), batch_size=8, num_workers=workers)
+    loader = DataLoader(
+        PreprocessedLSTMDataset(samples, batch_size=8), batch_size=8, num_workers=workers
+    )
     batches = list(loader)
     for batch in batches:
         assert_sequences(batch)
@@ -55,7 +57,9 @@ def test_epochs_differ(expected: list[list[list[int]]]) -> None:
 @pytest.mark.parametrize("workers", WORKERS)
 def test_graphs_are_the_same_batches_too(samples: Path, workers: int) -> None:
     whole = list(DataLoader(PreprocessedGNNDataset(samples), batch_size=8))
-    loader = DataLoader(PreprocessedGNNDataset(samples), batch_size=8, num_workers=workers)
+    loader = DataLoader(
+        PreprocessedGNNDataset(samples, batch_size=8), batch_size=8, num_workers=workers
+    )
     assert_same_batches(list(loader), whole)
     assert sorted(flat(places_of(whole))) == EVERY
 
@@ -72,7 +76,7 @@ def test_samples_one_by_one(samples: Path) -> None:
 def test_set_epoch_repeats_an_epoch(
     samples: Path, expected: list[list[list[int]]], workers: int
 ) -> None:
-    dataset = PreprocessedLSTMDataset(samples)
+    dataset = PreprocessedLSTMDataset(samples, batch_size=8)
     loader = DataLoader(dataset, batch_size=8, num_workers=workers)
     for epoch in (2, 0, 0):
         dataset.set_epoch(epoch)
@@ -83,7 +87,7 @@ def test_set_epoch_repeats_an_epoch(
 def test_workers_that_persist_go_through_the_same_epochs(
     samples: Path, expected: list[list[list[int]]]
 ) -> None:
-    dataset = PreprocessedLSTMDataset(samples)
+    dataset = PreprocessedLSTMDataset(samples, batch_size=8)
     loader = DataLoader(dataset, batch_size=8, num_workers=2, persistent_workers=True)
     assert [places_of(loader) for _ in range(3)] == expected
     dataset.set_epoch(1)
@@ -97,7 +101,9 @@ def test_workers_that_persist_go_through_the_same_epochs(
 def test_breaking_off_begins_the_next_epoch(
     samples: Path, expected: list[list[list[int]]], workers: int
 ) -> None:
-    loader = DataLoader(PreprocessedLSTMDataset(samples), batch_size=8, num_workers=workers)
+    loader = DataLoader(
+        PreprocessedLSTMDataset(samples, batch_size=8), batch_size=8, num_workers=workers
+    )
     assert next(iter(loader))["index"].tolist() == expected[0][0]
     assert places_of(loader) == expected[1]
 
@@ -111,11 +117,33 @@ def slow_first_worker(worker: int) -> None:
 def test_seeding_pytorch_alike_before_each_epoch_loses_nothing(
     samples: Path, expected: list[list[list[int]]]
 ) -> None:
-    dataset = PreprocessedLSTMDataset(samples)
+    dataset = PreprocessedLSTMDataset(samples, batch_size=8)
     for epoch in range(2):
         torch.manual_seed(42)
         loader = DataLoader(dataset, batch_size=8, num_workers=2, worker_init_fn=slow_first_worker)
         assert places_of(loader) == expected[epoch]
+
+
+def test_a_broken_off_epoch_counts_when_pytorch_is_seeded_alike(
+    samples: Path, expected: list[list[list[int]]]
+) -> None:
+    dataset = PreprocessedLSTMDataset(samples, batch_size=8)
+    for epoch in range(3):
+        torch.manual_seed(42)
+        loader = DataLoader(dataset, batch_size=8, num_workers=2)
+        assert next(iter(loader))["index"].tolist() == expected[epoch][0]
+    torch.manual_seed(42)
+    dataset.set_epoch(1)
+    assert places_of(DataLoader(dataset, batch_size=8, num_workers=4)) == expected[1]
+
+
+def test_two_iterations_side_by_side_are_two_epochs(
+    samples: Path, expected: list[list[list[int]]]
+) -> None:
+    dataset = PreprocessedLSTMDataset(samples, batch_size=8)
+    loaders = [DataLoader(dataset, batch_size=8, num_workers=2) for _ in range(2)]
+    found = [places_of(epoch) for epoch in zip(*zip(*loaders, strict=True), strict=True)]
+    assert sorted(found) == sorted(expected[:2])
 
 
 def test_the_seed_decides(samples: Path, expected: list[list[list[int]]]) -> None:
@@ -126,7 +154,7 @@ def test_the_seed_decides(samples: Path, expected: list[list[list[int]]]) -> Non
 
 @pytest.mark.parametrize("workers", [0, 3])
 def test_without_a_buffer_samples_come_as_they_lie(samples: Path, workers: int) -> None:
-    dataset = PreprocessedLSTMDataset(samples, shuffle_buffer_size=0)
+    dataset = PreprocessedLSTMDataset(samples, shuffle_buffer_size=0, batch_size=8)
     loader = DataLoader(dataset, batch_size=8, num_workers=workers)
     for _ in range(2):
         assert flat(places_of(loader)) == EVERY
@@ -145,7 +173,7 @@ def test_a_small_buffer_mixes_shard_after_shard(samples: Path) -> None:
 @pytest.mark.parametrize("kind", [PreprocessedLSTMDataset, PreprocessedGNNDataset])
 def test_without_batches(samples: Path, kind: Callable[..., Any], workers: int) -> None:
     one_by_one = list(kind(samples))
-    loader = DataLoader(kind(samples), batch_size=None, num_workers=workers)
+    loader = DataLoader(kind(samples, batch_size=1), batch_size=None, num_workers=workers)
     if kind is PreprocessedGNNDataset:
         assert [sample.index for sample in loader] == [sample.index for sample in one_by_one]
     else:
@@ -154,15 +182,15 @@ def test_without_batches(samples: Path, kind: Callable[..., Any], workers: int) 
 
 @pytest.mark.parametrize("workers", WORKERS)
 def test_drop_last_drops_only_the_rest(samples: Path, workers: int) -> None:
-    whole = places_of(DataLoader(PreprocessedLSTMDataset(samples), batch_size=8))
-    dataset = PreprocessedLSTMDataset(samples)
+    whole = places_of(DataLoader(PreprocessedLSTMDataset(samples, batch_size=8), batch_size=8))
+    dataset = PreprocessedLSTMDataset(samples, batch_size=8)
     loader = DataLoader(dataset, batch_size=8, num_workers=workers, drop_last=True)
     assert places_of(loader) == whole[:-1]
     assert len(loader) == 13
 
 
 class Wrapped(IterableDataset[Any]):
-    """A user's own data set around one of clew's: PyTorch's batch size is out of sight."""
+    """A user's own data set around one of clew's."""
 
     def __init__(self, inner: PreprocessedLSTMDataset) -> None:
         self.inner = inner
@@ -173,9 +201,7 @@ class Wrapped(IterableDataset[Any]):
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
-def test_where_the_batch_size_is_unknown_workers_share_out_the_shards(
-    samples: Path, workers: int
-) -> None:
+def test_without_a_batch_size_workers_share_out_the_shards(samples: Path, workers: int) -> None:
     loader = DataLoader(
         Wrapped(PreprocessedLSTMDataset(samples)), batch_size=8, num_workers=workers
     )
@@ -190,10 +216,24 @@ def test_where_the_batch_size_is_unknown_workers_share_out_the_shards(
         assert len(shards_of_workers) == 5
 
 
+@pytest.mark.filterwarnings("ignore:Length of IterableDataset:UserWarning")
+@pytest.mark.parametrize("kind", [PreprocessedLSTMDataset, PreprocessedGNNDataset])
+def test_the_plain_loader_gives_each_sample_once_in_an_order_of_seed_and_epoch(
+    samples: Path, kind: Callable[..., Any]
+) -> None:
+    loaders = [DataLoader(kind(samples), batch_size=8, num_workers=4) for _ in range(2)]
+    first, second = ([places_of(loader) for _ in range(2)] for loader in loaders)
+    assert first == second
+    assert first[0] != first[1]
+    assert all(sorted(flat(epoch)) == EVERY for epoch in first)
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_ranks_together_see_the_batches_of_one_process(samples: Path, workers: int) -> None:
     whole = places_of(DataLoader(PreprocessedLSTMDataset(samples), batch_size=16))
-    ranks = [PreprocessedLSTMDataset(samples, rank=Rank(number=n, count=2)) for n in (0, 1)]
+    ranks = [
+        PreprocessedLSTMDataset(samples, rank=Rank(number=n, count=2), batch_size=8) for n in (0, 1)
+    ]
     parts = [places_of(DataLoader(d, batch_size=8, num_workers=workers)) for d in ranks]
     joined = [first + second for first, second in zip(*parts, strict=True)]
     assert [sorted(batch) for batch in joined] == [sorted(batch) for batch in whole]
@@ -214,7 +254,7 @@ def test_a_split_alone(samples: Path) -> None:
 @pytest.mark.slow
 def test_workers_that_are_spawned(samples: Path, expected: list[list[list[int]]]) -> None:
     loader = DataLoader(
-        PreprocessedLSTMDataset(samples),
+        PreprocessedLSTMDataset(samples, batch_size=8),
         batch_size=8,
         num_workers=2,
         multiprocessing_context="spawn",
@@ -229,6 +269,7 @@ def test_workers_that_are_spawned(samples: Path, expected: list[list[list[int]]]
         ({"shuffle_buffer_size": -1}, "shuffle_buffer_size is -1: give 0 or more"),
         ({"max_cache_batches": 0}, "max_cache_batches is 0: give 1 or more"),
         ({"seed": -1}, "seed is -1: give 0 or more"),
+        ({"batch_size": 0}, "batch_size is 0: give 1 or more"),
         ({"split": "dev"}, 'split is "dev": choose one of train, validation, test'),
     ],
 )

@@ -1,6 +1,5 @@
 """Streaming data sets for PyTorch's own loader: shard by shard, through a shuffle buffer."""
 
-import sys
 from collections import deque
 from collections.abc import Iterator
 from typing import Any
@@ -22,7 +21,6 @@ from clew.loading.order import (
     deal_shards,
 )
 from clew.loading.samples import SampleIndex, SampleSource
-from clew.loading.workers import find_batch_size
 
 _READ_AT_ONCE = 32
 
@@ -35,9 +33,11 @@ class StreamDataset(IterableDataset[Any]):
     holds places, not samples: its size costs no memory. Each iteration is a new epoch;
     `set_epoch` says which.
 
-    In PyTorch's loader the workers share out the batches, so that the same batches come in the
-    same order for any number of workers. Where the loader is another one that does not tell its
-    batch size, they share out the shards.
+    Give `batch_size` as you give it to PyTorch's loader: its workers then share out the batches,
+    so that the same batches come in the same order for any number of workers, and several ranks
+    together see the batches of one process. Without it the workers share out the shards: each
+    sample still comes exactly once per epoch, in an order that follows from the seed and the
+    epoch, but for another number of workers the batches are others.
     """
 
     def __init__(
@@ -48,15 +48,20 @@ class StreamDataset(IterableDataset[Any]):
         seed: int = 0,
         max_cache_batches: int = 8,
         rank: Rank | None = None,
+        batch_size: int | None = None,
     ) -> None:
         check_cache(max_cache_batches)
         check_seed(seed)
         if shuffle_buffer_size < 0:
-            raise InputError(f"shuffle_buffer_size is {shuffle_buffer_size}: give 0 or more.")
+            raise InputError(
+                "give 0 or more.", setting="shuffle_buffer_size", value=shuffle_buffer_size
+            )
+        if batch_size is not None and batch_size < 1:
+            raise InputError("give 1 or more.", setting="batch_size", value=batch_size)
         self.source = source
         self.samples = source.open(access="read", max_open=max_cache_batches)
         self.buffers = BufferPool()
-        self.shuffle_buffer_size, self.seed = shuffle_buffer_size, seed
+        self.shuffle_buffer_size, self.seed, self.batch_size = shuffle_buffer_size, seed, batch_size
         self.rank = rank or current_rank()
         self.epochs = EpochCounter()
         self._resumed: dict[str, Any] | None = None
@@ -75,9 +80,7 @@ class StreamDataset(IterableDataset[Any]):
         return self.samples.read_sample(check_index(index, len(self.samples)), self.buffers)
 
     def __iter__(self) -> Iterator[Any]:
-        iterator = _StreamIterator(self)
-        if self._resumed is not None:
-            iterator.load_state_dict(self._resumed)
+        iterator = _StreamIterator(self, self._resumed)
         self._resumed, self._progress = None, iterator.progress
         return iterator
 
@@ -92,14 +95,14 @@ class StreamDataset(IterableDataset[Any]):
         shards = self.samples.reader.shards_of(self.index.rows)
         return buffered_order(shards, self.shuffle_buffer_size, seed=self.seed, epoch=epoch)
 
-    def share(self, epoch: int, batch_size: int | None) -> Order:
+    def share(self, epoch: int) -> Order:
         """What this rank and worker read of an epoch."""
-        order = self.rank.share_all(self.order(epoch), batch_size or 1)
+        order = self.rank.share_all(self.order(epoch), self.batch_size or 1)
         worker = get_worker_info()
         if worker is None:
             return order
-        if batch_size is not None:
-            return deal_batches(order, batch_size, worker.id, worker.num_workers)
+        if self.batch_size is not None:
+            return deal_batches(order, self.batch_size, worker.id, worker.num_workers)
         shards = self.samples.reader.shards_of(self.index.rows)
         return deal_shards(order, shards, worker.id, worker.num_workers)
 
@@ -152,19 +155,23 @@ class StreamDataset(IterableDataset[Any]):
 class _StreamIterator:
     """One worker's way through one epoch. `progress`: the epoch, and the samples given out."""
 
-    def __init__(self, dataset: StreamDataset) -> None:
+    def __init__(self, dataset: StreamDataset, resumed: dict[str, Any] | None) -> None:
         self.progress = dataset.new_progress()
         self._dataset = dataset
         self._places: Order | None = None
-        self._read_at_once = _READ_AT_ONCE
+        self._read_at_once = dataset.batch_size or _READ_AT_ONCE
         self._ready: deque[Any] = deque()
+        if resumed is not None:
+            self.load_state_dict(resumed)
+        if get_worker_info() is not None:  # all workers count, also those that read nothing
+            self.progress["epoch"] = dataset.epochs.begin(self.progress["epoch"])
 
     def __iter__(self) -> "_StreamIterator":
         return self
 
     def __next__(self) -> Any:
         if self._places is None:
-            self._begin(find_batch_size(sys._getframe(1)))
+            self._begin()
         if not self._ready:
             self._read_on()
         self.progress["done"] += 1
@@ -175,22 +182,28 @@ class _StreamIterator:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._dataset.check_state(state)
+        epoch, worker = self.progress["epoch"], get_worker_info()
         self.progress.update(state)
+        if worker is not None and state["epoch"] is None:
+            self.progress["epoch"] = epoch
+        elif worker is not None and worker.id == 0:
+            self._dataset.epochs.set(state["epoch"] + 1)
         self._places = None
         self._ready.clear()
 
-    def _begin(self, batch_size: int | None) -> None:
-        self._check_share(batch_size)
-        self.progress["epoch"] = self._dataset.epochs.begin(self.progress["epoch"])
-        self._read_at_once = batch_size or _READ_AT_ONCE
-        self._places = self._dataset.share(self.progress["epoch"], batch_size)
+    def _begin(self) -> None:
+        self._check_share()
+        if get_worker_info() is None:
+            self.progress["epoch"] = self._dataset.epochs.begin(self.progress["epoch"])
+        self._places = self._dataset.share(self.progress["epoch"])
 
-    def _check_share(self, batch_size: int | None) -> None:
+    def _check_share(self) -> None:
         """A position counts the samples of one worker's share, which these two decide."""
         worker = get_worker_info()
         workers = worker.num_workers if worker else 0
         shared = workers or self._dataset.rank.count > 1
-        mine: dict[str, Any] = {"workers": workers, "batch_size": batch_size if shared else None}
+        batch_size = self._dataset.batch_size if shared else None
+        mine: dict[str, Any] = {"workers": workers, "batch_size": batch_size}
         saved = {name: self.progress[name] for name in mine}
         if self.progress["done"] and saved != mine:
             raise InputError(

@@ -104,6 +104,7 @@ class PreprocessedLSTMDataset(StreamDataset):
 
     A sample is a dict: `sequence` float16 `[layers, dim]`, `label` (1 is made up), `index` (its
     place in the data set), `question_id`. `split` is train, validation, test, or None for all.
+    With `batch_size` PyTorch's loader gives the same batches for any number of workers.
     """
 
     def __init__(
@@ -115,6 +116,7 @@ class PreprocessedLSTMDataset(StreamDataset):
         seed: int = 0,
         max_cache_batches: int = 8,
         rank: Rank | None = None,
+        batch_size: int | None = None,
     ) -> None:
         super().__init__(
             PreprocessedSequences(folder=Path(preprocessed_dir), split=split),
@@ -122,6 +124,7 @@ class PreprocessedLSTMDataset(StreamDataset):
             seed=seed,
             max_cache_batches=max_cache_batches,
             rank=rank,
+            batch_size=batch_size,
         )
 
 
@@ -129,7 +132,8 @@ class PreprocessedGNNDataset(StreamDataset):
     """The attention graphs of all layers with their labels, as a stream of `GraphSample`s.
 
     PyTorch's loader batches them as it stands, through `collate`. With `with_sequence`, each
-    also bears its sequence `[layers, dim]`.
+    also bears its sequence `[layers, dim]`. With `batch_size` PyTorch's loader gives the same
+    batches for any number of workers.
     """
 
     def __init__(
@@ -141,6 +145,7 @@ class PreprocessedGNNDataset(StreamDataset):
         seed: int = 0,
         max_cache_batches: int = 8,
         rank: Rank | None = None,
+        batch_size: int | None = None,
         with_sequence: bool = False,
     ) -> None:
         super().__init__(
@@ -151,6 +156,7 @@ class PreprocessedGNNDataset(StreamDataset):
             seed=seed,
             max_cache_batches=max_cache_batches,
             rank=rank,
+            batch_size=batch_size,
         )
 
 

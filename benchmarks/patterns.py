@@ -177,7 +177,7 @@ def planned_step(args, plan):
     if plan.channels_last:
         model = model.to(memory_format=torch.channels_last)
     optimizer = build_optimizer(model, TrainConfig(), lr=1e-3, capturable=plan.cuda_graph)
-    step = build_step(model, plan, optimizer, fabric)
+    step = build_step(model, plan.way, optimizer, fabric)
     shape = (plan.batch_size, args.size, args.size, 3)
     batch = {
         "image": torch.randint(0, 256, shape, dtype=torch.uint8, device=fabric.device),

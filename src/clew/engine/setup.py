@@ -98,7 +98,7 @@ class Setup:
     def _build_step(self) -> Step:
         return build_step(
             self.model,
-            self.plan,
+            self.plan.way,
             self.optimizer,
             self.fabric,
             max_norm=self.config.max_norm,

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from clew.engine.batches import count_samples, map_tensors, named_tensors
 from clew.engine.optimizer import set_lr
+from clew.engine.planning.plan import Way
 from clew.engine.precision import WeightCast, build_precision
 from clew.engine.processes import GradientSum, Wishes
 from clew.engine.protocols import StepOutput
@@ -21,7 +22,6 @@ from clew.engine.protocols import StepOutput
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-    from clew.engine.planning.plan import HardwarePlan
     from clew.engine.precision import Precision
 
 
@@ -58,7 +58,7 @@ class Step(Protocol):
 
 def build_step(
     model: nn.Module,
-    plan: "HardwarePlan",
+    way: Way,
     optimizer: Optimizer,
     fabric: "Fabric",
     *,
@@ -67,25 +67,25 @@ def build_step(
 ) -> Step:
     """The step as planned. `model` has a `training_step`; `optimizer` is `build_optimizer`'s."""
     forward: Callable[[Any], StepOutput] = (
-        _compile(model) if plan.compile else model.training_step  # type: ignore[assignment]
+        _compile(model) if way.compile else model.training_step  # type: ignore[assignment]
     )
     eager = EagerStep(
         model,
         optimizer,
-        precision=build_precision(plan.precision, fabric.device),
+        precision=build_precision(way.precision, fabric.device),
         max_norm=max_norm,
         gradients=GradientSum(model, wishes or Wishes()) if fabric.world_size > 1 else None,
         forward=forward,
-        cast=WeightCast(model, plan.precision) if _casts_together(plan) else None,
+        cast=WeightCast(model, way.precision) if _casts_together(way, fabric.device) else None,
     )
-    return GraphedStep(eager) if plan.cuda_graph else eager
+    return GraphedStep(eager) if way.cuda_graph else eager
 
 
-def _casts_together(plan: "HardwarePlan") -> bool:
+def _casts_together(way: Way, device: torch.device) -> bool:
     """A compiler does so by itself; checkpointing comes back for the weights in the backward
     pass, when they are no longer cast."""
-    plain = not plan.compile and not plan.gradient_checkpointing
-    return plan.device != "cpu" and plan.precision in ("bf16", "fp16") and plain
+    plain = not way.compile and not way.gradient_checkpointing
+    return device.type != "cpu" and way.precision in ("bf16", "fp16") and plain
 
 
 def _compile(model: nn.Module) -> Callable[[Any], StepOutput]:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from clew.engine import HardwarePlan, PlanRequest, plan_hardware
+from clew.engine import HardwarePlan, LoadSettings, PlanRequest, plan_hardware
 from clew.engine.config import TrainConfig
 from clew.engine.planning.real_batches import RealBatches
 from clew.engine.seeding import random_state
@@ -28,7 +28,7 @@ from tests.engine.planning.making import (
     machine,
 )
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def calibrated(
@@ -207,9 +207,10 @@ def test_shapes_that_never_come_again_are_found() -> None:
     def pad(batch: dict[str, Any]) -> dict[str, Any]:
         return {**batch, "x": nn.functional.pad(batch["x"], (0, 16 - batch["x"].shape[1]))}
 
-    assert RealBatches(Ragged(), HardwarePlan()).shapes_differ(4, None)
-    assert not RealBatches(Ragged(), HardwarePlan()).shapes_differ(4, pad)
-    assert not RealBatches(SomeBatches(), HardwarePlan()).shapes_differ(20, None)
+    settings = LoadSettings(batch_size=32)
+    assert RealBatches(Ragged(), settings).shapes_differ(4, None)
+    assert not RealBatches(Ragged(), settings).shapes_differ(4, pad)
+    assert not RealBatches(SomeBatches(), settings).shapes_differ(20, None)
 
 
 TOGETHER = """

@@ -5,18 +5,18 @@ from typing import Any
 import pytest
 
 from clew.engine import PlanRequest
+from clew.engine.planning.calibrate import checkpointing_reason, compile_reason
 from clew.engine.planning.choices import choose_plainly
-from clew.engine.planning.growth import Room, batch_sizes, find_way_and_size, memory_limit
-from clew.engine.planning.loading import choose_loading
-from clew.engine.planning.plan import Timing
-from clew.engine.planning.reasons import (
+from clew.engine.planning.plan import Timing, Way
+from clew.engine.planning.search import (
+    Room,
     batch_reason,
-    checkpointing_reason,
-    compile_reason,
-    take_found,
+    batch_sizes,
+    compare_found,
+    fastest_way,
+    find_way_and_size,
 )
-from clew.engine.planning.ways import Way, fastest_way, list_ways
-from tests.engine.planning.making import NEW_GPU, OLD_GPU, Network, Pictures, machine
+from tests.engine.planning.making import NEW_GPU, OLD_GPU, machine
 
 FP32, BF16 = Way(), Way(precision="bf16")
 TF32, GRAPH = Way(precision="tf32"), Way(precision="bf16", cuda_graph=True)
@@ -115,10 +115,10 @@ def test_sizes_leave_an_epoch_its_steps(samples: int, processes: int, sizes: lis
 
 
 def test_memory_is_shared_with_others() -> None:
-    cpu = choose_plainly(PlanRequest(), machine(), 2)
-    assert memory_limit(cpu, machine()) == 2 * 10**9
-    gpu = machine(gpus=(NEW_GPU,))
-    assert memory_limit(choose_plainly(PlanRequest(), gpu, 1), gpu) == 48 * 10**9
+    _, cpu = choose_plainly(PlanRequest(), machine(), 2)
+    assert cpu.memory_bytes == 2 * 10**9
+    _, gpu = choose_plainly(PlanRequest(), machine(gpus=(NEW_GPU,)), 1)
+    assert gpu.memory_bytes == 48 * 10**9
 
 
 @pytest.mark.parametrize(
@@ -138,8 +138,8 @@ def test_a_plainer_way_is_kept_unless_beaten_clearly(seconds: dict[Way, float], 
 
 def test_the_reason_gives_the_figures() -> None:
     on = machine(gpus=(NEW_GPU,))
-    plan = choose_plainly(PlanRequest(), on, 1)
-    ways = list_ways(PlanRequest(), plan, on, Network())
+    plan, left = choose_plainly(PlanRequest(channels_last=False), on, 1)
+    ways = left.ways
     assert [str(way) for way in ways] == [
         *("tf32", "tf32, one CUDA graph"),
         *("bf16", "bf16, one CUDA graph"),
@@ -147,7 +147,7 @@ def test_the_reason_gives_the_figures() -> None:
     bench: Any = Table(dict(zip(ways, ({32: ms / 1e3} for ms in (5, 3.4, 4.2, 2.1)), strict=True)))
     found = find_way_and_size(bench, ways, [32], ROOMY)
     assert found is not None
-    made = take_found(plan, found, ways, bench)
+    made = plan.change_all(compare_found(found, ways, bench))
     measured = "measured on 32 samples"
     assert made.reasons["precision"] == f"2.1 ms a step against 3.4 ms in tf32, {measured}"
     assert made.reasons["cuda_graph"] == f"2.1 ms a step against 4.2 ms without a graph, {measured}"
@@ -155,19 +155,18 @@ def test_the_reason_gives_the_figures() -> None:
 
 
 def test_too_little_to_gain_is_said() -> None:
-    plan = choose_plainly(PlanRequest(), machine(), 1)
     bench: Any = Table({FP32: {16: 0.0034}, BF16: {16: 0.0033}})
     found = find_way_and_size(bench, [FP32, BF16], [16], ROOMY)
     assert found is not None
-    assert take_found(plan, found, [FP32, BF16], bench).reasons["precision"] == (
-        "3.4 ms a step against 3.3 ms in bf16, measured on 16 samples; too little to gain"
+    assert compare_found(found, [FP32, BF16], bench)["precision"] == (
+        "fp32",
+        "3.4 ms a step against 3.3 ms in bf16, measured on 16 samples; too little to gain",
     )
 
 
 def test_old_gpus_try_fp16_and_pictures_their_layout() -> None:
     on = machine(gpus=(OLD_GPU,))
-    plan = choose_plainly(PlanRequest(), on, 2)
-    ways = list_ways(PlanRequest(), plan, on, Pictures())
+    ways = choose_plainly(PlanRequest(), on, 2)[1].ways
     assert {way.precision for way in ways} == {"fp32", "fp16"}
     assert {way.channels_last for way in ways} == {False, True}
     assert {way.cuda_graph for way in ways} == {False}
@@ -201,9 +200,9 @@ def test_as_many_threads_as_keep_up(
         (machine(gpus=(NEW_GPU,), cores=16), gpu_workers),
         (machine(), cpu_workers),
     ):
-        plan = choose_plainly(PlanRequest(), on, 1)
-        times = {"read_seconds": read, "step_seconds": step}
-        assert choose_loading(PlanRequest(), plan, on, **times).num_workers == workers
+        loading = choose_plainly(PlanRequest(), on, 1)[1].loading
+        chosen = loading.choose(read_seconds=read, step_seconds=step)
+        assert chosen["num_workers"][0] == workers
 
 
 def test_checkpointing_that_saves_nothing_is_said() -> None:

@@ -1,7 +1,11 @@
-"""Times ways to make a step against each other, and remembers every figure."""
+"""Times ways to make a step against each other on copies of the model, and remembers every figure;
+around it nothing is left changed."""
 
+import copy
+import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -12,10 +16,12 @@ from torch import nn
 from clew.engine.batches import move
 from clew.engine.config import TrainConfig
 from clew.engine.memory import measure_peak_bytes
-from clew.engine.planning.plan import HardwarePlan, Timing
+from clew.engine.optimizer import build_optimizer
+from clew.engine.placement import place_model
+from clew.engine.planning.plan import Timing, Way
 from clew.engine.planning.real_batches import RealBatches
-from clew.engine.planning.trials import Footprint, Trial
-from clew.engine.planning.ways import Way
+from clew.engine.seeding import same_random_numbers
+from clew.engine.step import RUNS_BEFORE, build_step
 from clew.memory import free_memory, is_out_of_memory
 
 if TYPE_CHECKING:
@@ -32,6 +38,92 @@ _BLOCK_SECONDS = 0.02
 _MAX_BLOCK_STEPS = 50
 
 
+class Trial:
+    """One way, on a copy of the model whose weights never move: the learning rate is 0. What else
+    the optimizer is set to costs no time."""
+
+    def __init__(self, model: nn.Module, way: Way, batches: list[Any], fabric: "Fabric") -> None:
+        model = place_model(
+            copy.deepcopy(model).train(),
+            fabric.device,
+            channels_last=way.channels_last,
+            gradient_checkpointing=way.gradient_checkpointing,
+        )
+        optimizer = build_optimizer(model, TrainConfig(), lr=0.0, capturable=way.cuda_graph)
+        self._step = build_step(model, way, optimizer, fabric)
+        self._device = fabric.device
+        self._endless = itertools.cycle(batches)
+        self._warm_up_steps = 1
+        if way.compile or way.cuda_graph:  # every shape is compiled or recorded by itself
+            self._warm_up_steps = (RUNS_BEFORE + 1) * len(batches)
+        self.guess = self.first_seconds = 0.0
+
+    def warm_up(self) -> None:
+        """Until nothing is set up, compiled or recorded any more; `first_seconds` is what that
+        took on top of the steps."""
+        begun = time.perf_counter()
+        for _ in range(self._warm_up_steps):
+            self.run()
+        self._wait()
+        first = time.perf_counter() - begun
+        self.guess = self.run_block(1)
+        self.first_seconds = max(0.0, first - self._warm_up_steps * self.guess)
+
+    def run_block(self, steps: int) -> float:
+        """Seconds a step."""
+        self._wait()
+        begun = time.perf_counter()
+        for _ in range(steps):
+            self.run()
+        self._wait()
+        return (time.perf_counter() - begun) / steps
+
+    def run(self) -> None:
+        self._step.run([next(self._endless)], 0.0)
+
+    def _wait(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
+
+class Footprint:
+    """What the first trial took of a GPU's memory tells whether another fits beside it. On the
+    CPU a trial that is not running takes little."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._before = device, 0
+
+    def __enter__(self) -> "Footprint":
+        if self._device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self._device)
+            self._before = torch.cuda.memory_allocated(self._device)
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def fits_again(self) -> bool:
+        if self._device.type != "cuda":
+            return True
+        peak = torch.cuda.max_memory_allocated(self._device)
+        reserved = torch.cuda.memory_reserved(self._device)
+        free = torch.cuda.mem_get_info(self._device)[0] + reserved - peak
+        return free > 2 * (peak - self._before)
+
+
+@contextmanager
+def left_as_it_was(device: torch.device) -> Iterator[None]:
+    """Random numbers, and how PyTorch multiplies float32, are afterwards what they were."""
+    matmul, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    try:
+        with same_random_numbers(device):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(matmul)
+        if device.type == "cuda":
+            torch.backends.cudnn.allow_tf32 = convolutions
+            free_memory()
+
+
 class Bench:
     """Everything that was measured is in `timings`, the last figure of each way and size.
 
@@ -42,15 +134,13 @@ class Bench:
     def __init__(
         self,
         model: nn.Module,
-        plan: HardwarePlan,
         batches: RealBatches,
         *,
         plain: Way,
         device: torch.device,
-        config: TrainConfig,
     ) -> None:
-        self._model, self._plan, self._batches = model, plan, batches
-        self._plain, self._config, self.device = plain, config, device
+        self._model, self._batches = model, batches
+        self._plain, self._device = plain, device
         self._fabric = _one_process(device)
         self._results: dict[tuple[Way, int], Timing] = {}
         self._begun = time.perf_counter()
@@ -113,13 +203,12 @@ class Bench:
         for way, values in times.items():
             self._note(way, size, seconds=median(values), compiling=trials[way].first_seconds)
 
-    def measure_peak(self, way: Way, size: int, *, gradient_checkpointing: bool) -> int | None:
-        """Bytes that a step has at once beyond weights and optimiser; None if they do not fit."""
-        plan = replace(self._plan, gradient_checkpointing=gradient_checkpointing)
+    def measure_peak(self, way: Way, size: int) -> int | None:
+        """Bytes that a step has at once beyond weights and optimizer; None if they do not fit."""
         try:
-            trial = self._make_trial(replace(way, cuda_graph=False, compile=False), size, plan)
+            trial = self._make_trial(replace(way, cuda_graph=False, compile=False), size)
             trial.run()
-            return measure_peak_bytes(trial.run, self.device)
+            return measure_peak_bytes(trial.run, self._device)
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
@@ -131,14 +220,14 @@ class Bench:
         """Trials of the first ways that wait, as many as a GPU holds beside each other. When time
         is up, the others are not tried."""
         trials: dict[Way, Trial] = {}
-        with Footprint(self.device) as footprint:
+        with Footprint(self._device) as footprint:
             while waiting and (not trials or footprint.fits_again()):
                 if trials and self.left_seconds < 0:
                     waiting.clear()
                     break
                 way = waiting.pop(0)
                 try:
-                    trial = self._make_trial(way, size, self._plan)
+                    trial = self._make_trial(way, size)
                     trial.warm_up()
                     trials[way] = trial
                 except Exception as error:  # whatever a way cannot do, the plain one may
@@ -149,22 +238,15 @@ class Bench:
                     self._free_memory()  # the error is gone now, and with it what it held
         return trials
 
-    def _make_trial(self, way: Way, size: int, plan: HardwarePlan) -> Trial:
+    def _make_trial(self, way: Way, size: int) -> Trial:
         batches = [
-            move(batch, self.device, channels_last=way.channels_last)
+            move(batch, self._device, channels_last=way.channels_last)
             for batch in self._batches.read(size).batches
         ]
-        plan = replace(
-            plan,
-            precision=way.precision,
-            channels_last=way.channels_last,
-            cuda_graph=way.cuda_graph,
-            compile=way.compile,
-        )
-        return Trial(self._model, plan, batches, self._fabric, self._config)
+        return Trial(self._model, way, batches, self._fabric)
 
     def _free_memory(self) -> None:
-        if self.device.type == "cuda":  # the CPU's is free by itself, and looking for it is slow
+        if self._device.type == "cuda":  # the CPU's is free by itself, and looking for it is slow
             free_memory()
 
     def _count_rounds(self, round_seconds: float) -> int:

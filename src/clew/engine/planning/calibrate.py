@@ -6,79 +6,113 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from clew.engine.config import PlanRequest, TrainConfig
-from clew.engine.planning.bench import Bench
-from clew.engine.planning.choices import DEFAULT_BATCH
-from clew.engine.planning.growth import Found, Room, batch_sizes, find_way_and_size, memory_limit
-from clew.engine.planning.hardware import Machine
-from clew.engine.planning.loading import choose_loading
-from clew.engine.planning.plan import HardwarePlan
+from clew.engine.planning.bench import Bench, left_as_it_was
+from clew.engine.planning.choices import DEFAULT_BATCH, OpenChoices
+from clew.engine.planning.plan import Choice, HardwarePlan, Timing, Way
 from clew.engine.planning.real_batches import RealBatches
-from clew.engine.planning.reasons import (
+from clew.engine.planning.search import (
+    Found,
+    Room,
     batch_reason,
-    checkpointing_reason,
-    compile_reason,
-    compile_too_dear,
-    take_found,
-    too_short,
+    batch_sizes,
+    compare_found,
+    find_way_and_size,
+    open_names,
 )
-from clew.engine.planning.trials import left_as_it_was
-from clew.engine.planning.ways import Way, has_convolutions, list_ways, way_of
-from clew.engine.protocols import Batches, OpenBatches
+from clew.engine.protocols import Batches, LoadSettings, OpenBatches
 from clew.errors import InputError
-from clew.wording import counted
+from clew.wording import bytes_text, counted, duration_text, step_text
 
-# A run shorter than this is over before a better plan would have been found.
-_GPU_SHORT_RUN_SECONDS, _CPU_SHORT_RUN_SECONDS = 3, 15
-_GPU_BUDGET_SECONDS, _CPU_BUDGET_SECONDS = 10.0, 30.0
-_BUDGET_SHARE = 0.1
-# What compiling costs until it is known, and how many times that a run must take to try it. On a
-# CPU it gains little: two cores took 24 to 120 s to compile networks that then ran 0.5 to 1.4 times
-# as fast.
-_GPU_COMPILE_SECONDS, _CPU_COMPILE_SECONDS = 40, 60
-_GPU_COMPILES_A_RUN, _CPU_COMPILES_A_RUN = 3, 10
+_CONVOLUTIONS = (nn.Conv2d, nn.ConvTranspose2d)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
-    """What is to be planned: the request, on which machine, and the training that it is for.
+class _Patience:
+    """What measuring may cost on one kind of device.
 
-    `samples` None asks the batches; `device` is that of this process.
+    A run of fewer than `short_run_seconds` is over before a better plan would have been found.
+    Compiling is tried when a run takes `compiles_a_run` times `compile_seconds`, which is what it
+    costs until that is known.
     """
 
-    request: PlanRequest
-    machine: Machine
+    short_run_seconds: float
+    budget_seconds: float
+    budget_share: float
+    compile_seconds: float
+    compiles_a_run: int
+
+
+_ON_GPU = _Patience(
+    short_run_seconds=3,
+    budget_seconds=10,
+    budget_share=float("inf"),
+    compile_seconds=40,
+    compiles_a_run=3,
+)
+# Compiling gains little: two cores took 24 to 120 s to compile networks that then ran 0.5 to 1.4
+# times as fast.
+_ON_CPU = _Patience(
+    short_run_seconds=15,
+    budget_seconds=30,
+    budget_share=0.1,
+    compile_seconds=60,
+    compiles_a_run=10,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """The run that is planned, on this process's `device`. `samples` of an epoch None asks the
+    batches."""
+
     model: nn.Module
     batches: OpenBatches | Batches
-    config: TrainConfig
+    epochs: int
     device: torch.device
     samples: int | None = None
 
 
-def calibrate(plan: HardwarePlan, run: Run) -> HardwarePlan:
-    """The plan with every open choice measured. Model, random numbers and a ready-made loader's
-    place are afterwards what they were."""
-    with left_as_it_was(run.device):
-        real = RealBatches(run.batches, plan, samples=run.samples)
-        plan, sizes = _open_sizes(plan, run, real)
-        plan, ways = _open_ways(plan, run, real, sizes[0])
-        bench = Bench(run.model, plan, real, plain=ways[0], device=run.device, config=run.config)
-        plan = _measure(plan, run, real, bench, ways, sizes)
-        plan = _show_checkpointing(plan, bench)
-        plan = _choose_loading(plan, run, real, bench)
+def calibrate(plan: HardwarePlan, left: OpenChoices, training: Training) -> HardwarePlan:
+    """The plan with every choice that is `left` open measured. Model, random numbers and a
+    ready-made loader's place are afterwards what they were."""
+    cached = plan.max_cache_batches
+    settings = LoadSettings(batch_size=plan.process_batch, max_cache_batches=cached, shuffle=True)
+    with left_as_it_was(training.device):
+        real = RealBatches(
+            training.batches, settings, processes=plan.processes, samples=training.samples
+        )
+        sizes, known_size = _open_sizes(left.batch_size, real, plan.processes)
+        ways, known_ways = _open_ways(left, training.model, real, sizes[0])
+        bench = Bench(training.model, real, plain=ways[0], device=training.device)
+        run = _Measuring(
+            bench=bench,
+            ways=ways,
+            sizes=sizes,
+            all_samples=real.samples * training.epochs,
+            device=plan.device,
+            patience=_ON_GPU if training.device.type == "cuda" else _ON_CPU,
+        )
+        plan = plan.change_all({**known_size, **known_ways, **run.choose(left, training.model)})
+        plan = plan.change_all(_show_checkpointing(plan.way, plan.batch_size, bench))
+        timing = bench.timing(plan.way, plan.batch_size)
+        if timing is not None and timing.seconds:
+            read = real.read(plan.batch_size).seconds
+            plan = plan.change_all(
+                left.loading.choose(read_seconds=read, step_seconds=timing.seconds)
+            )
     return replace(plan, timings=bench.timings, calibration_seconds=bench.spent_seconds)
 
 
-def _open_sizes(plan: HardwarePlan, run: Run, real: RealBatches) -> tuple[HardwarePlan, list[int]]:
-    """The batch sizes to choose from, smallest first."""
-    asked = run.request.batch_size
+def _open_sizes(
+    asked: int | None, real: RealBatches, processes: int
+) -> tuple[list[int], dict[str, Choice]]:
+    """The batch sizes to choose from, smallest first; where there is but one, also why."""
     if real.own_size is None and asked is not None:
-        return plan, [asked]
+        return [asked], {}
     if real.own_size is None:
-        sizes = batch_sizes(real.samples, plan.processes)
-        if len(sizes) == 1:
-            plan = plan.change("batch_size", sizes[0], "there are too few samples for a larger one")
-        return plan, sizes
+        sizes = batch_sizes(real.samples, processes)
+        few = (sizes[0], "there are too few samples for a larger one")
+        return sizes, {"batch_size": few} if len(sizes) == 1 else {}
     if asked not in (None, real.own_size):
         raise InputError(
             f"the training batches come ready-made with {counted(real.own_size, 'sample')}. Omit "
@@ -86,131 +120,137 @@ def _open_sizes(plan: HardwarePlan, run: Run, real: RealBatches) -> tuple[Hardwa
             setting="batch_size",
             value=asked,
         )
-    return plan.change("batch_size", real.own_size, "the batches come ready-made"), [real.own_size]
+    return [real.own_size], {"batch_size": (real.own_size, "the batches come ready-made")}
 
 
 def _open_ways(
-    plan: HardwarePlan, run: Run, real: RealBatches, size: int
-) -> tuple[HardwarePlan, list[Way]]:
-    """The ways to choose from, plainest first; what rules some out is said in the plan."""
-    ways = list_ways(run.request, plan, run.machine, run.model)
-    if run.request.channels_last is None and not has_convolutions(run.model):
-        plan = plan.change("channels_last", False, "the network has no 2-D convolutions")
-    graphs_open = len({way.cuda_graph for way in ways}) > 1
-    if graphs_open and real.shapes_differ(size, getattr(run.model, "pad_batch", None)):
+    left: OpenChoices, model: nn.Module, real: RealBatches, size: int
+) -> tuple[list[Way], dict[str, Choice]]:
+    """The ways to choose from, plainest first; and what rules some out."""
+    ways, known = list(left.ways), dict[str, Choice]()
+    if left.layout and not any(isinstance(module, _CONVOLUTIONS) for module in model.modules()):
+        ways = [way for way in ways if not way.channels_last]
+        known["channels_last"] = (False, "the network has no 2-D convolutions")
+    pad = getattr(model, "pad_batch", None)
+    if "cuda_graph" in open_names(ways) and real.shapes_differ(size, pad):
         ways = [way for way in ways if not way.cuda_graph]
         why = "no two batches have the same shape, so a recorded step could not be used again"
-        plan = plan.change("cuda_graph", False, why)
-    return plan, ways
+        known["cuda_graph"] = (False, why)
+    return ways, known
 
 
-def _measure(
-    plan: HardwarePlan,
-    run: Run,
-    real: RealBatches,
-    bench: Bench,
-    ways: Sequence[Way],
-    sizes: Sequence[int],
-) -> HardwarePlan:
-    plain = bench.time(ways[:1], sizes[0])
-    seconds_a_sample = plain[ways[0]] / sizes[0] if plain else float("inf")
-    run_seconds = seconds_a_sample * real.samples * run.config.epochs
-    if run_seconds < _short_run_seconds(run.device):
-        plan = _keep_plain(plan, ways, sizes, too_short(run_seconds))
-        return _skip_compiling(plan, run, run_seconds)
-    bench.allow(_budget(run.device, run_seconds))
-    found = find_way_and_size(bench, ways, sizes, _room(plan, run, bench, ways[0], sizes))
-    if found is None:
-        why = f"{counted(sizes[0], 'sample')} do not fit into the memory of {plan.device}"
-        return _keep_plain(plan, ways, sizes, why)
-    plan = take_found(plan, found, ways, bench)
-    if len(sizes) > 1:
-        plan = plan.change("batch_size", found.size, batch_reason(found, bench))
-    return _try_compiling(plan, run, real, bench, found)
+@dataclass(frozen=True, kw_only=True)
+class _Measuring:
+    """Which of `ways` and `sizes` is fastest. `all_samples` are those of all epochs together."""
+
+    bench: Bench
+    ways: Sequence[Way]
+    sizes: Sequence[int]
+    all_samples: int
+    device: str
+    patience: _Patience
+
+    def choose(self, left: OpenChoices, model: nn.Module) -> dict[str, Choice]:
+        plain, size = self.ways[0], self.sizes[0]
+        timed = self.bench.time([plain], size)
+        seconds = self._run_seconds(timed[plain], size) if timed else float("inf")
+        if seconds < self.patience.short_run_seconds:
+            return self._keep_plain(_too_short(seconds)) | self._skip_compiling(left, seconds)
+        budget = self.patience.budget_share * seconds
+        self.bench.allow(min(self.patience.budget_seconds, budget))
+        room = self._find_room(left.memory_bytes, model)
+        found = find_way_and_size(self.bench, self.ways, self.sizes, room)
+        if found is None:
+            why = f"{counted(size, 'sample')} do not fit into the memory of {self.device}"
+            return self._keep_plain(why)
+        chosen = compare_found(found, self.ways, self.bench)
+        if len(self.sizes) > 1:
+            chosen["batch_size"] = (found.size, batch_reason(found, self.bench))
+        return chosen | self._try_compiling(left, found)
+
+    def _run_seconds(self, step_seconds: float, size: int) -> float:
+        return step_seconds / size * self.all_samples
+
+    def _find_room(self, limit: int, model: nn.Module) -> Room:
+        """What a batch takes is measured on the smallest; where there is no choice, nothing is."""
+        size, peak = self.sizes[0], 0
+        if len(self.sizes) > 1:
+            peak = self.bench.measure_peak(self.ways[0], size) or limit
+        gradients = sum(p.nbytes for p in model.parameters() if p.requires_grad)
+        return Room(limit_bytes=limit, fixed_bytes=gradients, peak_bytes=peak, size=size)
+
+    def _keep_plain(self, why: str) -> dict[str, Choice]:
+        """The plainest of what is open, all for the same reason."""
+        kept: dict[str, Choice] = {
+            name: (getattr(self.ways[0], name), why) for name in open_names(self.ways)
+        }
+        if len(self.sizes) > 1:
+            usual = [size for size in self.sizes if size <= DEFAULT_BATCH]
+            kept["batch_size"] = (max(usual, default=self.sizes[0]), why)
+        return kept
+
+    def _skip_compiling(self, left: OpenChoices, run_seconds: float) -> dict[str, Choice]:
+        if not left.compile:
+            return {}
+        why = _compile_too_dear(run_seconds, self.patience.compile_seconds)
+        return {"compile": (False, why)}
+
+    def _try_compiling(self, left: OpenChoices, found: Found) -> dict[str, Choice]:
+        plain = self.bench.seconds([found.way], found.size)[found.way]
+        seconds = self._run_seconds(plain, found.size)
+        if seconds < self.patience.compiles_a_run * self.patience.compile_seconds:
+            return self._skip_compiling(left, seconds)
+        if not left.compile:
+            return {}
+        compiled = replace(found.way, compile=True)
+        self.bench.time([compiled], found.size)
+        timing = self.bench.timing(compiled, found.size)
+        return {"compile": compile_reason(plain, timing, seconds)}
 
 
-def _short_run_seconds(device: torch.device) -> float:
-    return _GPU_SHORT_RUN_SECONDS if device.type == "cuda" else _CPU_SHORT_RUN_SECONDS
-
-
-def _budget(device: torch.device, run_seconds: float) -> float:
-    if device.type == "cuda":
-        return _GPU_BUDGET_SECONDS
-    return min(_CPU_BUDGET_SECONDS, _BUDGET_SHARE * run_seconds)
-
-
-def _room(plan: HardwarePlan, run: Run, bench: Bench, plain: Way, sizes: Sequence[int]) -> Room:
-    """What a batch takes is measured on the smallest; where there is no choice, nothing is."""
-    limit = memory_limit(plan, run.machine)
-    peak = 0
-    if len(sizes) > 1:
-        on = plan.gradient_checkpointing
-        peak = bench.measure_peak(plain, sizes[0], gradient_checkpointing=on) or limit
-    gradients = sum(p.nbytes for p in run.model.parameters() if p.requires_grad)
-    return Room(limit_bytes=limit, fixed_bytes=gradients, peak_bytes=peak, size=sizes[0])
-
-
-def _keep_plain(
-    plan: HardwarePlan, ways: Sequence[Way], sizes: Sequence[int], why: str
-) -> HardwarePlan:
-    """The plainest of what is open, all for the same reason."""
-    for name in ("precision", "channels_last", "cuda_graph"):
-        if len({getattr(way, name) for way in ways}) > 1:
-            plan = plan.change(name, getattr(ways[0], name), why)
-    if len(sizes) > 1:
-        usual = [size for size in sizes if size <= DEFAULT_BATCH]
-        plan = plan.change("batch_size", max(usual, default=sizes[0]), why)
-    return plan
-
-
-def _skip_compiling(plan: HardwarePlan, run: Run, run_seconds: float) -> HardwarePlan:
-    if not _may_compile(run):
-        return plan
-    return plan.change("compile", False, compile_too_dear(run_seconds, _compile_cost(run)))
-
-
-def _try_compiling(
-    plan: HardwarePlan, run: Run, real: RealBatches, bench: Bench, found: Found
-) -> HardwarePlan:
-    plain = bench.seconds([found.way], found.size)[found.way]
-    run_seconds = plain / found.size * real.samples * run.config.epochs
-    if not _may_compile(run) or run_seconds < _compiles_a_run(run) * _compile_cost(run):
-        return _skip_compiling(plan, run, run_seconds)
-    compiled = replace(found.way, compile=True)
-    bench.time([compiled], found.size)
-    is_worth, why = compile_reason(plain, bench.timing(compiled, found.size), run_seconds)
-    return plan.change("compile", is_worth, why)
-
-
-def _may_compile(run: Run) -> bool:
-    return run.request.compile is None and not run.machine.cannot_compile
-
-
-def _compile_cost(run: Run) -> float:
-    return _GPU_COMPILE_SECONDS if run.device.type == "cuda" else _CPU_COMPILE_SECONDS
-
-
-def _compiles_a_run(run: Run) -> int:
-    return _GPU_COMPILES_A_RUN if run.device.type == "cuda" else _CPU_COMPILES_A_RUN
-
-
-def _show_checkpointing(plan: HardwarePlan, bench: Bench) -> HardwarePlan:
+def _show_checkpointing(way: Way, size: int, bench: Bench) -> dict[str, Choice]:
     """What gradient checkpointing really saves."""
-    if not plan.gradient_checkpointing:
-        return plan
-    peaks = {
-        on: bench.measure_peak(way_of(plan), plan.batch_size, gradient_checkpointing=on)
-        for on in (True, False)
-    }
-    why = checkpointing_reason(peaks[True], peaks[False], plan.batch_size)
-    return plan.change("gradient_checkpointing", True, why)
-
-
-def _choose_loading(plan: HardwarePlan, run: Run, real: RealBatches, bench: Bench) -> HardwarePlan:
-    timing = bench.timing(way_of(plan), plan.batch_size)
-    if timing is None or not timing.seconds:
-        return plan
-    read = real.read(plan.batch_size).seconds
-    return choose_loading(
-        run.request, plan, run.machine, read_seconds=read, step_seconds=timing.seconds
+    if not way.gradient_checkpointing:
+        return {}
+    with_it, without = (
+        bench.measure_peak(replace(way, gradient_checkpointing=on), size) for on in (True, False)
     )
+    return {"gradient_checkpointing": (True, checkpointing_reason(with_it, without, size))}
+
+
+def _too_short(run_seconds: float) -> str:
+    return f"not measured: the run takes {_about(run_seconds)}"
+
+
+def _compile_too_dear(run_seconds: float, compile_seconds: float) -> str:
+    cost = _about(compile_seconds)
+    return f"the run takes {_about(run_seconds)}, too short to earn back {cost} of compiling"
+
+
+def _about(seconds: float) -> str:
+    return f"about {duration_text(max(1.0, seconds))}"
+
+
+def compile_reason(plain: float, compiled: Timing | None, run_seconds: float) -> tuple[bool, str]:
+    """Whether compiling earns back what it costs, and the figures."""
+    if compiled is None or compiled.seconds is None:
+        why = compiled.dropped if compiled else "it was not tried"
+        return False, f"compiling was dropped: {why}"
+    cost = compiled.compile_seconds or 0.0
+    saved = run_seconds * (1 - compiled.seconds / plain)
+    figures = f"{step_text(compiled.seconds)} a step against {step_text(plain)}"
+    if saved > cost:
+        gain = f"saves about {duration_text(saved)} of {duration_text(run_seconds)}"
+        return True, f"{figures} without; compiling takes {duration_text(cost)} and {gain}"
+    no_gain = "would save nothing" if saved <= 0 else f"would save {duration_text(saved)}"
+    return False, f"compiled {figures} without, which {no_gain} and cost {duration_text(cost)}"
+
+
+def checkpointing_reason(with_it: int | None, without: int | None, size: int) -> str:
+    asked = "as asked for with `gradient_checkpointing=True`"
+    if with_it is None:
+        return f"{asked}; even so {counted(size, 'sample')} do not fit into memory"
+    other = "too much to fit" if without is None else bytes_text(without)
+    peak = f"a step's peak is {bytes_text(with_it)} with it, {other} without"
+    none = "; it saves nothing on this network" if without and with_it >= without else ""
+    return f"{asked}: {peak}, measured on {counted(size, 'sample')}{none}"

@@ -1,27 +1,126 @@
-"""What of a plan follows from the request and the machine alone. Calibration then revises what
-can be measured."""
+"""What follows from the request and the machine alone: the plain plan, what cannot be had here, and
+what is left open for calibration to measure. Nothing after this looks at the request again."""
 
-from typing import Any
+from dataclasses import dataclass
+from itertools import product
 
 from clew.engine.config import PlanRequest, Precision
 from clew.engine.planning.hardware import Machine
-from clew.engine.planning.loading import choose_loading
-from clew.engine.planning.plan import HardwarePlan
-from clew.engine.planning.refusals import refuse_impossible, refuse_missing_gpu
-from clew.engine.planning.ways import can_graph, mixed_precision
+from clew.engine.planning.loading import Loading
+from clew.engine.planning.plan import Choice, HardwarePlan, Way
+from clew.errors import InputError
 from clew.wording import bytes_text, counted
 
 DEFAULT_BATCH = 32
+_GPU_SHARE, _RAM_SHARE = 0.6, 0.5
 
-Choice = tuple[Any, str]
+
+@dataclass(frozen=True, kw_only=True)
+class OpenChoices:
+    """What the request leaves open on this machine.
+
+    `ways` to make a step come plainest first, the plan's own; compiling is not among them, as it
+    costs too much to be tried with each. `batch_size` is the one asked for, None where any will
+    do; a step may take `memory_bytes`.
+    """
+
+    ways: tuple[Way, ...]
+    layout: bool
+    compile: bool
+    batch_size: int | None
+    memory_bytes: int
+    loading: Loading
 
 
-def choose_device(request: PlanRequest, machine: Machine) -> Choice:
+def choose_plainly(
+    request: PlanRequest, machine: Machine, processes: int
+) -> tuple[HardwarePlan, OpenChoices]:
+    """A plan that has measured nothing, and what could be measured; raises InputError for what
+    cannot be done here."""
+    together = "as many as torchrun started" if processes > 1 else "not under torchrun"
+    plan = HardwarePlan().change_all(
+        {
+            "device": _choose_device(request.device, machine),
+            "processes": (processes, together),
+            "gradient_checkpointing": _checkpointing(request.gradient_checkpointing),
+        }
+    )
+    _refuse_impossible(request, plan, machine)
+    is_cuda = plan.device != "cpu"
+    cores = max(1, machine.cores // processes)
+    loading = Loading(asked=request.num_workers, cores=cores, is_cuda=is_cuda)
+    plan = plan.change_all(
+        {
+            "precision": _precision(request, plan, machine),
+            "compile": _compile(request.compile, machine),
+            "cuda_graph": _cuda_graph(request.cuda_graph, plan),
+            "channels_last": _channels_last(request.channels_last),
+            "batch_size": _batch_size(request.batch_size, processes),
+            "grad_accum": _grad_accum(request.grad_accum),
+            "max_cache_batches": _max_cache(request.max_cache_batches),
+            **loading.choose(),
+        }
+    )
+    return plan, OpenChoices(
+        ways=_open_ways(request, plan, machine),
+        layout=request.channels_last is None,
+        compile=request.compile is None and not machine.cannot_compile,
+        batch_size=request.batch_size,
+        memory_bytes=_memory_limit(plan, machine),
+        loading=loading,
+    )
+
+
+def _open_ways(request: PlanRequest, plan: HardwarePlan, machine: Machine) -> tuple[Way, ...]:
+    layouts = (False, True) if request.channels_last is None else (plan.channels_last,)
+    graphs_open = request.cuda_graph is None and _can_graph(plan)
+    launches = (False, True) if graphs_open else (plan.cuda_graph,)
+    precisions = _open_precisions(request, plan, machine)
+    return tuple(
+        Way(
+            precision=precision,
+            channels_last=channels_last,
+            cuda_graph=cuda_graph,
+            gradient_checkpointing=plan.gradient_checkpointing,
+        )
+        for precision, channels_last, cuda_graph in product(precisions, layouts, launches)
+    )
+
+
+def _open_precisions(
+    request: PlanRequest, plan: HardwarePlan, machine: Machine
+) -> tuple[Precision, ...]:
+    """The plan's own precision, and the 16-bit format that might beat it."""
+    if request.precision is not None or request.amp is not None:
+        return (plan.precision,)
+    if plan.device == "cpu":
+        return ("fp32", "bf16") if machine.bf16_instructions else ("fp32",)
+    return (plan.precision, _mixed_precision(plan.device, machine))
+
+
+def _mixed_precision(device: str, machine: Machine) -> Precision:
+    """The device's 16-bit format. fp16 needs its loss scaled: only for GPUs that lack bf16."""
+    return "bf16" if device == "cpu" or machine.gpu(device).has_bf16 else "fp16"
+
+
+def _can_graph(plan: HardwarePlan) -> bool:
+    """A graph holds neither messages between processes nor a second forward pass."""
+    return plan.device != "cpu" and plan.processes == 1 and not plan.gradient_checkpointing
+
+
+def _memory_limit(plan: HardwarePlan, machine: Machine) -> int:
+    if plan.device == "cpu":
+        return round(_RAM_SHARE * machine.free_memory_bytes / plan.processes)
+    gpu = machine.gpu(plan.device)
+    return round(min(_GPU_SHARE * gpu.memory_bytes, gpu.free_bytes))
+
+
+def _choose_device(wanted: str | None, machine: Machine) -> Choice:
     """The device and why; raises InputError when the one asked for is not there."""
-    asked = f'as asked for with `device="{request.device}"`; ' if request.device else ""
-    device = request.device or ("cuda" if machine.gpus else "cpu")
+    asked = f'as asked for with `device="{wanted}"`; ' if wanted else ""
+    device = wanted or ("cuda" if machine.gpus else "cpu")
     if device != "cpu":
-        refuse_missing_gpu(device, machine)
+        _refuse_missing_gpu(device, machine)
         gpu = machine.gpu(device)
         return device, f"{asked}{gpu.name}, {bytes_text(gpu.memory_bytes)}"
     memory = f"{bytes_text(machine.free_memory_bytes)} of memory free"
@@ -29,30 +128,8 @@ def choose_device(request: PlanRequest, machine: Machine) -> Choice:
     return device, f"{asked or 'PyTorch sees no GPU; '}{here}"
 
 
-def choose_plainly(request: PlanRequest, machine: Machine, processes: int) -> HardwarePlan:
-    """A plan that has measured nothing; raises InputError for what cannot be done here."""
-    plan = HardwarePlan()
-    plan = plan.change("device", *choose_device(request, machine))
-    together = "as many as torchrun started" if processes > 1 else "not under torchrun"
-    plan = plan.change("processes", processes, together)
-    plan = plan.change("gradient_checkpointing", *_checkpointing(request))
-    refuse_impossible(request, plan, machine)
-    choices = {
-        "precision": _precision(request, plan, machine),
-        "compile": _compile(request, machine),
-        "cuda_graph": _cuda_graph(request, plan),
-        "channels_last": _channels_last(request),
-        "batch_size": _batch_size(request, processes),
-        "grad_accum": _grad_accum(request),
-        "max_cache_batches": _max_cache(request),
-    }
-    for name, (value, why) in choices.items():
-        plan = plan.change(name, value, why)
-    return choose_loading(request, plan, machine)
-
-
-def _checkpointing(request: PlanRequest) -> Choice:
-    if request.gradient_checkpointing:
+def _checkpointing(asked: bool) -> Choice:
+    if asked:
         return True, "as asked for with `gradient_checkpointing=True`"
     return False, "not asked for; `gradient_checkpointing=True` trades time for memory"
 
@@ -60,7 +137,7 @@ def _checkpointing(request: PlanRequest) -> Choice:
 def _precision(request: PlanRequest, plan: HardwarePlan, machine: Machine) -> Choice:
     if request.precision is not None:
         return request.precision, "as asked for"
-    mixed = mixed_precision(plan.device, machine)
+    mixed = _mixed_precision(plan.device, machine)
     plain = _full_precision(plan, machine)
     if request.amp:
         slow = plan.device == "cpu" and not machine.bf16_instructions
@@ -78,48 +155,113 @@ def _full_precision(plan: HardwarePlan, machine: Machine) -> Precision:
     return "tf32" if plan.device != "cpu" and machine.gpu(plan.device).has_bf16 else "fp32"
 
 
-def _compile(request: PlanRequest, machine: Machine) -> Choice:
-    if request.compile is not None:
-        return request.compile, f"as asked for with `compile={request.compile}`"
+def _compile(asked: bool | None, machine: Machine) -> Choice:
+    if asked is not None:
+        return asked, f"as asked for with `compile={asked}`"
     if machine.cannot_compile:
         return False, machine.cannot_compile
     return False, "not measured: tried on the real network when a run is long enough"
 
 
-def _cuda_graph(request: PlanRequest, plan: HardwarePlan) -> Choice:
-    if request.cuda_graph is not None:
-        return request.cuda_graph, f"as asked for with `cuda_graph={request.cuda_graph}`"
+def _cuda_graph(asked: bool | None, plan: HardwarePlan) -> Choice:
+    if asked is not None:
+        return asked, f"as asked for with `cuda_graph={asked}`"
     if plan.device == "cpu":
         return False, "only a GPU has them"
-    if can_graph(plan):
+    if _can_graph(plan):
         return False, "not measured: tried on the real network when a run starts"
     if plan.processes > 1:
         return False, f"a graph cannot hold the messages between {plan.processes} processes"
     return False, "a graph cannot hold gradient checkpointing"
 
 
-def _channels_last(request: PlanRequest) -> Choice:
-    if request.channels_last is not None:
-        asked = "" if request.channels_last else " with `channels_last=False`"
-        return request.channels_last, f"as asked for{asked}"
+def _channels_last(asked: bool | None) -> Choice:
+    if asked is not None:
+        return asked, f"as asked for{'' if asked else ' with `channels_last=False`'}"
     return False, "not measured: tried on networks with 2-D convolutions when a run starts"
 
 
-def _batch_size(request: PlanRequest, processes: int) -> Choice:
-    if request.batch_size is not None:
-        return request.batch_size, f"as asked for with `batch_size={request.batch_size}`"
+def _batch_size(asked: int | None, processes: int) -> Choice:
+    if asked is not None:
+        return asked, f"as asked for with `batch_size={asked}`"
     size = -(-DEFAULT_BATCH // processes) * processes
     return size, "not measured: the fastest is found on the real network when a run starts"
 
 
-def _grad_accum(request: PlanRequest) -> Choice:
-    if request.grad_accum is not None:
-        return request.grad_accum, f"as asked for with `grad_accum={request.grad_accum}`"
+def _grad_accum(asked: int | None) -> Choice:
+    if asked is not None:
+        return asked, f"as asked for with `grad_accum={asked}`"
     return 1, "every batch is a step of its own; `grad_accum=N` adds up N of them"
 
 
-def _max_cache(request: PlanRequest) -> Choice:
-    count = request.max_cache_batches
+def _max_cache(count: int | None) -> Choice:
     if count is not None:
         return count, f"as asked for with `max_cache_batches={count}`"
     return None, "shards are mapped, so the system keeps in memory what fits and drops the rest"
+
+
+def _refuse_missing_gpu(device: str, machine: Machine) -> None:
+    kind, colon, number = device.partition(":")
+    if kind != "cuda" or (colon and not number.isdigit()):
+        raise InputError(
+            "give cpu, cuda, or cuda:0 for a certain GPU.", setting="device", value=device
+        )
+    if int(number or 0) >= len(machine.gpus):
+        seen = counted(len(machine.gpus), "GPU")
+        raise InputError(
+            f'PyTorch sees {seen} here. Give `device="cpu"`, or check the driver, and that this '
+            f"PyTorch is built for CUDA.",
+            setting="device",
+            value=device,
+        )
+
+
+def _refuse_impossible(request: PlanRequest, plan: HardwarePlan, machine: Machine) -> None:
+    """Raises InputError when this machine cannot do what was asked for."""
+    _refuse_precision(request, plan, machine)
+    if request.compile and machine.cannot_compile:
+        raise InputError(
+            f"`compile=True` was given, but {machine.cannot_compile}: install it, or omit "
+            f"`compile=True`."
+        )
+    if request.cuda_graph:
+        _refuse_graph(request, plan)
+    if request.batch_size is not None and request.batch_size % plan.processes:
+        share = max(1, request.batch_size // plan.processes) * plan.processes
+        raise InputError(
+            f"{plan.processes} processes cannot share that evenly; give {share} or "
+            f"{share + plan.processes}.",
+            setting="batch_size",
+            value=request.batch_size,
+        )
+
+
+def _refuse_precision(request: PlanRequest, plan: HardwarePlan, machine: Machine) -> None:
+    if request.precision in ("fp16", "tf32") and plan.device == "cpu":
+        raise InputError(
+            "only a GPU has it. On the CPU give bf16 (`amp=True`) or fp32 (`amp=False`).",
+            setting="precision",
+            value=request.precision,
+        )
+    if request.precision != "bf16" or plan.device == "cpu":
+        return
+    gpu = machine.gpu(plan.device)
+    if not gpu.has_bf16:
+        raise InputError(
+            f"{gpu.name} does not have it. Give fp16 (`amp=True` chooses it) or fp32 "
+            f"(`amp=False`).",
+            setting="precision",
+            value="bf16",
+        )
+
+
+def _refuse_graph(request: PlanRequest, plan: HardwarePlan) -> None:
+    problem = ""
+    if plan.device == "cpu":
+        problem = "the run is on the CPU"
+    elif plan.processes > 1:
+        problem = f"{plan.processes} processes train together, whose messages no graph holds"
+    elif request.gradient_checkpointing:
+        problem = "`gradient_checkpointing=True` was given too, which no graph holds"
+    if problem:
+        raise InputError(f"`cuda_graph=True` was given, but {problem}: omit `cuda_graph=True`.")

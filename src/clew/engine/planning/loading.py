@@ -1,10 +1,9 @@
 """How batches come to the device: how many threads read them, and how they are copied."""
 
 import math
+from dataclasses import dataclass
 
-from clew.engine.config import PlanRequest
-from clew.engine.planning.hardware import Machine
-from clew.engine.planning.plan import HardwarePlan
+from clew.engine.planning.plan import Choice
 from clew.wording import counted, step_text
 
 _MAX_WORKERS = 8
@@ -13,52 +12,47 @@ _SPARED_CORES = 2  # for the loop itself and for whatever else the machine does
 _SLOWER_BESIDE_A_STEP = 2
 
 
-def choose_loading(
-    request: PlanRequest,
-    plan: HardwarePlan,
-    machine: Machine,
-    *,
-    read_seconds: float | None = None,
-    step_seconds: float | None = None,
-) -> HardwarePlan:
-    """With the time to read a batch and to train on it, as many threads as keep up; without, as
-    many as the cores allow."""
-    is_cuda = plan.device != "cpu"
-    workers, why = _workers(request, plan, machine, read_seconds, step_seconds)
-    plan = plan.change("num_workers", workers, why)
-    kept = "they live on from epoch to epoch"
-    plan = plan.change(
-        "persistent_workers", workers > 0, kept if workers else "there are no workers"
-    )
-    ahead = "batches that each worker reads ahead"
-    plan = plan.change("prefetch_factor", 2, ahead if workers else "there are no workers")
-    pinned = "copies to the GPU run beside the step" if is_cuda else "there is no GPU to copy to"
-    plan = plan.change("pin_memory", is_cuda, pinned)
-    return plan.change("non_blocking", is_cuda, pinned)
+@dataclass(frozen=True, kw_only=True)
+class Loading:
+    """`asked` is the number of threads that was asked for; `cores` are those of this process."""
 
+    asked: int | None
+    cores: int
+    is_cuda: bool
 
-def _workers(
-    request: PlanRequest,
-    plan: HardwarePlan,
-    machine: Machine,
-    read_seconds: float | None,
-    step_seconds: float | None,
-) -> tuple[int, str]:
-    if request.num_workers is not None:
-        when = "; batches are read when they are asked for" if request.num_workers == 0 else ""
-        return request.num_workers, f"as asked for with `num_workers={request.num_workers}`{when}"
-    cores = max(1, machine.cores // plan.processes)
-    is_cpu = plan.device == "cpu"
-    if read_seconds is None or step_seconds is None:
-        if is_cpu:
-            return 1, f"reads ahead; the step itself needs the {counted(cores, 'core')}"
-        return _most(cores, is_cpu), f"of {counted(cores, 'core')}"
-    keep_up = read_seconds / step_seconds
-    wanted = math.ceil(keep_up) if is_cpu else math.ceil(_SLOWER_BESIDE_A_STEP * keep_up) + 1
-    workers = max(1, min(wanted, _most(cores, is_cpu)))
-    took = f"a batch took {step_text(read_seconds)} to read, {step_text(step_seconds)} to train on"
-    return workers, f"{took}; {counted(cores, 'core')}"
+    def choose(
+        self, *, read_seconds: float | None = None, step_seconds: float | None = None
+    ) -> dict[str, Choice]:
+        """With the time to read a batch and to train on it, as many threads as keep up; without,
+        as many as the cores allow."""
+        workers, why = self._workers(read_seconds, step_seconds)
+        kept, ahead = "they live on from epoch to epoch", "batches that each worker reads ahead"
+        none = "there are no workers"
+        copied = "copies to the GPU run beside the step"
+        pinned = copied if self.is_cuda else "there is no GPU to copy to"
+        return {
+            "num_workers": (workers, why),
+            "persistent_workers": (workers > 0, kept if workers else none),
+            "prefetch_factor": (2, ahead if workers else none),
+            "pin_memory": (self.is_cuda, pinned),
+            "non_blocking": (self.is_cuda, pinned),
+        }
 
+    def _workers(self, read_seconds: float | None, step_seconds: float | None) -> tuple[int, str]:
+        if self.asked is not None:
+            when = "; batches are read when they are asked for" if self.asked == 0 else ""
+            return self.asked, f"as asked for with `num_workers={self.asked}`{when}"
+        cores = counted(self.cores, "core")
+        if read_seconds is None or step_seconds is None:
+            if not self.is_cuda:
+                return 1, f"reads ahead; the step itself needs the {cores}"
+            return self._most, f"of {cores}"
+        ratio = read_seconds / step_seconds
+        wanted = math.ceil(_SLOWER_BESIDE_A_STEP * ratio) + 1 if self.is_cuda else math.ceil(ratio)
+        read, step = step_text(read_seconds), step_text(step_seconds)
+        took = f"a batch took {read} to read, {step} to train on"
+        return max(1, min(wanted, self._most)), f"{took}; {cores}"
 
-def _most(cores: int, is_cpu: bool) -> int:
-    return cores if is_cpu else max(1, min(cores - _SPARED_CORES, _MAX_WORKERS))
+    @property
+    def _most(self) -> int:
+        return max(1, min(self.cores - _SPARED_CORES, _MAX_WORKERS)) if self.is_cuda else self.cores

@@ -1,11 +1,34 @@
 """The hardware plan: how a run uses its machine, and why. `plan_hardware` in planner.py makes it;
 every run prints and saves it."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Self
 
 from clew.engine.config import Precision
 from clew.errors import InputError
+
+# What was chosen, and why.
+Choice = tuple[Any, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """How the kernels of a step are chosen and launched: all that a step needs of a plan."""
+
+    precision: Precision = "fp32"
+    channels_last: bool = False
+    cuda_graph: bool = False
+    compile: bool = False
+    gradient_checkpointing: bool = False
+
+    def __str__(self) -> str:
+        extras = {
+            "channels_last": self.channels_last,
+            "compiled": self.compile,
+            "one CUDA graph": self.cuda_graph,
+        }
+        return ", ".join([self.precision, *(name for name, is_on in extras.items() if is_on)])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +86,10 @@ class HardwarePlan:
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in told}
 
     @property
+    def way(self) -> Way:
+        return Way(**{f.name: getattr(self, f.name) for f in fields(Way)})
+
+    @property
     def effective_batch(self) -> int:
         """Samples of one optimiser step."""
         return self.batch_size * self.grad_accum
@@ -75,6 +102,12 @@ class HardwarePlan:
     def change(self, name: str, value: Any, reason: str) -> Self:
         """The plan with one choice made otherwise, such as a smaller batch when memory ran out."""
         return replace(self, **{name: value}, reasons=self.reasons | {name: reason})
+
+    def change_all(self, choices: Mapping[str, Choice]) -> Self:
+        """The plan with several choices made otherwise, by name."""
+        values = {name: value for name, (value, _) in choices.items()}
+        reasons = {name: why for name, (_, why) in choices.items()}
+        return replace(self, **values, reasons=self.reasons | reasons)
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""

@@ -1,13 +1,11 @@
 """Makes the hardware plan of a run: what was asked for, what can be had, what is fastest."""
 
-from dataclasses import replace
-
 import torch
 import torch.distributed as dist
 from torch import nn
 
 from clew.engine.config import PlanRequest, TrainConfig
-from clew.engine.planning.calibrate import Run, calibrate
+from clew.engine.planning.calibrate import Training, calibrate
 from clew.engine.planning.choices import choose_plainly
 from clew.engine.planning.hardware import Machine, look_at_machine
 from clew.engine.planning.plan import HardwarePlan
@@ -34,21 +32,18 @@ def plan_hardware(
     of an epoch, `epochs` overrides the config's. `processes` all get the first one's plan; `device`
     is this one's. Raises InputError for what the machine cannot do.
     """
-    request, config = request or PlanRequest(), config or TrainConfig()
-    machine = machine or look_at_machine()
-    plan = choose_plainly(request, machine, processes)
+    request = request or PlanRequest()
+    plan, left = choose_plainly(request, machine or look_at_machine(), processes)
     if model is None or open_batches is None or not request.calibrate:
         return plan
-    run = Run(
-        request=request,
-        machine=machine,
+    training = Training(
         model=model,
         batches=open_batches,
-        config=config if epochs is None else replace(config, epochs=epochs),
+        epochs=(config or TrainConfig()).epochs if epochs is None else epochs,
         device=device or torch.device(plan.device),
         samples=samples,
     )
-    return _agree(calibrate(plan, run), processes)
+    return _agree(calibrate(plan, left, training), processes)
 
 
 def _agree(plan: HardwarePlan, processes: int) -> HardwarePlan:
@@ -63,7 +58,7 @@ def _agree(plan: HardwarePlan, processes: int) -> HardwarePlan:
 def connect(request: PlanRequest) -> str:
     """Let the processes that torchrun started find each other; gives the device that this one
     trains on. Raises InputError for a request that the machine cannot fulfil."""
-    plan = choose_plainly(request, look_at_machine(), count_processes())
+    plan, _ = choose_plainly(request, look_at_machine(), count_processes())
     if plan.processes == 1:
         return plan.device
     return str(start_fabric(plan.device).device)

@@ -3,13 +3,12 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from statistics import mean
 from typing import Any
 
 from clew.engine.batches import count_samples, named_tensors
-from clew.engine.planning.plan import HardwarePlan
 from clew.engine.protocols import Batches, LoadSettings, OpenBatches
 from clew.engine.step import shapes_of
 from clew.errors import InputError
@@ -30,18 +29,23 @@ class Reading:
 class RealBatches:
     """Reads from loaders that it opens itself, or from a ready-made one, whose place it restores.
 
-    `own_size` is the ready-made loader's batch size over all processes, None where any can be had;
-    `samples` are those of an epoch.
+    `settings` open them, but for the batch size. `own_size` is the ready-made loader's batch size
+    over all processes, None where any can be had; `samples` are those of an epoch.
     """
 
     def __init__(
-        self, batches: OpenBatches | Batches, plan: HardwarePlan, *, samples: int | None = None
+        self,
+        batches: OpenBatches | Batches,
+        settings: LoadSettings,
+        *,
+        processes: int = 1,
+        samples: int | None = None,
     ) -> None:
-        self._batches, self._plan = batches, plan
+        self._batches, self._settings, self._processes = batches, settings, processes
         self._readings: dict[int, Reading] = {}
         self.own_size: int | None = None
         if not callable(batches):
-            self.own_size = count_samples(self.read(0).batches[0]) * plan.processes
+            self.own_size = count_samples(self.read(0).batches[0]) * processes
             self._readings = {self.own_size: self._readings[0]}
         self.samples = self._count_samples() if samples is None else samples
 
@@ -75,12 +79,11 @@ class RealBatches:
             with _same_place(self._batches):
                 yield self._batches
             return
-        share = max(1, size // self._plan.processes)
-        cached = self._plan.max_cache_batches
-        yield self._batches(LoadSettings(batch_size=share, max_cache_batches=cached, shuffle=True))
+        share = max(1, size // self._processes)
+        yield self._batches(replace(self._settings, batch_size=share))
 
     def _count_samples(self) -> int:
-        size = self.own_size or self._plan.batch_size
+        size = self.own_size or self._settings.batch_size * self._processes
         with self._opened(size) as batches:
             return len(batches) * size
 

@@ -26,7 +26,7 @@ from clew.hallucination.capture import (
     load_model,
     load_questions,
 )
-from clew.hallucination.capture.prompts import choose_prompt, tokenize_prompts
+from clew.hallucination.capture.dialogue import choose_prompt, tokenize_prompts
 from clew.progress import Note, WorkAdvanced, WorkEnded, WorkStarted
 from clew.storage import read_manifest
 

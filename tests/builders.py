@@ -20,9 +20,9 @@ from transformers import (
 )
 
 from clew.hallucination.capture.decode import Decoder
+from clew.hallucination.capture.dialogue import AnswerEnd, Cut
 from clew.hallucination.capture.models import LoadedModel, end_tokens
 from clew.hallucination.capture.observe import ModelObserver
-from clew.hallucination.capture.stopping import AnswerEnd, Cut
 from clew.hallucination.traces.basis import Basis
 from clew.hallucination.traces.schema import TraceShape
 

@@ -374,8 +374,8 @@ def test_too_little_device_memory_for_the_first_estimate_halves_the_batch_too(
 @pytest.mark.parametrize(
     ("name", "what"),
     [
-        ("clew.hallucination.capture.job.batching_error", "a batch of three prompts"),
-        ("clew.hallucination.capture.job.Decoder.time_batch", "a single prompt"),
+        ("clew.hallucination.capture.check.batching_error", "a batch of three prompts"),
+        ("clew.hallucination.capture.decode.Decoder.time_batch", "a single prompt"),
         ("clew.hallucination.capture.full.listen_to_whole", "the full trace of [0-9]+ tokens"),
     ],
 )

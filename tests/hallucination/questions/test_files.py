@@ -125,7 +125,7 @@ def test_a_file_that_is_not_there(spec: str) -> None:
 
 def test_a_file_has_no_splits(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"question": "a"}')
-    with pytest.raises(InputError, match='has no config or split: leave ":train" away'):
+    with pytest.raises(InputError, match='has no config or split: omit ":train"'):
         load_questions(f"{tmp_path / 'a.jsonl'}:train")
 
 

@@ -3,13 +3,16 @@
 Padding, positions and caches are easy to get silently wrong; this makes it loud.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
+from clew.errors import InputError
 from clew.hallucination.capture.decode import Decoder
 from clew.hallucination.capture.observe import forward_once
+from clew.memory import is_out_of_memory
+from clew.progress import Note, Reporter
 
 # Largest relative difference, by norm and layer, that rounding alone explains.
 _TOLERANCE = {torch.float32: 1e-3, torch.float16: 3e-2, torch.bfloat16: 1.5e-1}
@@ -68,3 +71,52 @@ def _difference(expected: Tensor, found: Tensor) -> float:
     scale = expected.flatten(1).norm(dim=1).clamp(min=1e-6)
     value = float((gap / scale).max())
     return value if value == value else float("inf")
+
+
+def settle_decoder(
+    make: Callable[[bool], Decoder],
+    prompts: Sequence[Sequence[int]],
+    reporter: Reporter,
+    *,
+    name: str,
+) -> tuple[Decoder, bool]:
+    """A decoder whose batches equal plain passes, and whether only because no prompt of a batch
+    is longer than another. `make` is told whether what prompts share may be passed once.
+
+    Raises InputError for a model (`name`) whose values come out wrong in any case.
+    """
+    some = pick_prompts(prompts)
+    decoder = make(True)
+    limit = tolerance(decoder)
+    error = _error_with_graphs(decoder, some)
+    if error > limit and decoder.batch_model.graphs:
+        reporter(Note("this model's steps cannot be replayed as a CUDA graph: slower without"))
+        decoder.batch_model.graphs = False
+        error = batching_error(decoder, some)
+    if error <= limit:
+        reporter(Note(f"checked: batched capture equals single passes (difference {error:.1e})"))
+        return decoder, False
+    decoder = make(False)
+    alone = max(batching_error(decoder, [prompt]) for prompt in some)
+    if alone > limit:
+        raise InputError(
+            f"{name} cannot be captured faithfully: even one prompt at a time, states "
+            f'differ from a plain pass by {alone:.1e} of their size. Try `dtype="float32"`.'
+        )
+    reporter(
+        Note(
+            f"this model's values change with padding (by {error:.1e}): prompts of equal length "
+            f"only are put together, which is slower"
+        )
+    )
+    return decoder, True
+
+
+def _error_with_graphs(decoder: Decoder, prompts: Sequence[Sequence[int]]) -> float:
+    """Infinite when the model's steps cannot be captured at all."""
+    try:
+        return batching_error(decoder, prompts)
+    except RuntimeError as error:
+        if not decoder.batch_model.graphs or is_out_of_memory(error):
+            raise
+        return float("inf")

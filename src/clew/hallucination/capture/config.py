@@ -1,19 +1,36 @@
 """What the user asks of a capture, checked once."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from clew.errors import InputError
+from clew.hallucination.capture.dialogue import Cut, require_placeholder
 from clew.hallucination.capture.embedded import EMBEDDED_NAME
 from clew.hallucination.capture.models import Quantize
-from clew.hallucination.capture.prompts import require_placeholder
-from clew.hallucination.capture.stopping import Cut
 from clew.hallucination.traces.loader import DEFAULT_TRACES_DIR
 from clew.hallucination.traces.schema import Keep
 from clew.settings import check_positive, check_weight
 from clew.storage import Part
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generation:
+    """How the model answers, and how many further answers are drawn as text."""
+
+    max_new_tokens: int
+    num_beams: int
+    cut: Cut
+    samples: int
+    sample_temperature: float
+
+    def describe(self) -> dict[str, Any]:
+        """What the manifest says of it; stores without samples say nothing of them."""
+        described = asdict(self)
+        if not self.samples:
+            del described["samples"], described["sample_temperature"]
+        return described
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +75,16 @@ class ExtractConfig:
             require_placeholder(self.prompt)
         self._check_one_of("cut", *get_args(Cut))
         self._check_one_of("keep", *get_args(Keep))
+
+    @property
+    def generation(self) -> Generation:
+        return Generation(
+            max_new_tokens=self.max_new_tokens,
+            num_beams=self.num_beams,
+            cut=self.cut,
+            samples=self.samples,
+            sample_temperature=self.sample_temperature,
+        )
 
     def _check_one_of(self, name: str, *choices: str) -> None:
         value = getattr(self, name)

@@ -17,8 +17,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from clew.hallucination.capture.batch import BatchModel, PaddedBatch, Prefix
+from clew.hallucination.capture.dialogue import AnswerEnd, StopReason, repetition_start
 from clew.hallucination.capture.observe import ModelObserver, accepted_arguments
-from clew.hallucination.capture.stopping import AnswerEnd, StopReason, repetition_start
 from clew.hallucination.traces.basis import Basis
 from clew.hallucination.traces.compact import CompactRecord, Reduced
 from clew.hallucination.traces.schema import TraceShape

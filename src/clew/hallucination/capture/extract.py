@@ -1,45 +1,19 @@
-"""Run a model over questions and write one trace an answer, shard by shard."""
+"""Run a model over questions and write one trace per answer, shard by shard."""
 
-import functools
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import pyarrow as pa
-
-from clew.errors import ClewError
-from clew.hallucination.capture.background import Background
-from clew.hallucination.capture.beams import answer_with_beams
 from clew.hallucination.capture.config import ExtractConfig
-from clew.hallucination.capture.decode import GeneratedAnswer
-from clew.hallucination.capture.full import FullRecord, full_columns, record_fully
-from clew.hallucination.capture.job import Job, estimate_job, prepare_job
-from clew.hallucination.capture.memory import explained_out_of_memory
+from clew.hallucination.capture.job import Job, prepare_job
 from clew.hallucination.capture.models import LoadedModel, load_model
-from clew.hallucination.capture.plan import full_bytes, make_batches
-from clew.hallucination.capture.sample import Sampler
-from clew.hallucination.capture.store import refuse_foreign_folder
+from clew.hallucination.capture.plan import Estimate, estimate_run, explained_out_of_memory
+from clew.hallucination.capture.shard import ShardCapture
+from clew.hallucination.capture.store import TraceStore
+from clew.hallucination.capture.writing import Background
 from clew.hallucination.questions import load_questions
-from clew.hallucination.traces.compact import Reduced, reduced_columns
-from clew.hallucination.traces.schema import TraceShape, build_record_batch, full_fields
-from clew.memory import free_memory, is_out_of_memory
-from clew.progress import (
-    Note,
-    Reporter,
-    WorkAdvanced,
-    WorkKept,
-    WorkStarted,
-    log_event,
-    report_work,
-)
-from clew.storage import ShardReader, ShardWriter, add_shard, read_manifest, writer_lock
-from clew.storage.manifest import Manifest, update_manifest
-
-# Bytes of full traces that are put into one record batch.
-_FULL_BATCH_BYTES = 1 << 28
+from clew.progress import Note, Reporter, WorkStarted, log_event, report_work
+from clew.storage.disk import refuse_full_disk
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,25 +44,25 @@ def extract(
     """
     reporter = reporter or log_event
     questions = load_questions(config.questions, config.num_samples)
-    refuse_foreign_folder(config.out)
-    with writer_lock(config.out, config.part):
+    store = TraceStore(config.out, rows_per_shard=config.batch_size, part=config.part)
+    with store.lock():
         if loaded is None:
             reporter(Note(f"loading {config.model}"))
             loaded = load_model(
                 config.model, dtype=config.dtype, device=config.device, quantize=config.quantize
             )
         with explained_out_of_memory("a batch of three prompts", loaded.model.device):
-            job = prepare_job(config, questions, loaded, reporter)
-        pending = job.pending_shards()
+            job = prepare_job(config, questions, loaded, store, reporter)
+        pending = store.pending_shards()
         made = _capture_shards(job, pending, reporter, should_stop) if pending else 0
-        job.manifest = read_manifest(job.store)
+        store.reload()
         return ExtractResult(
-            store=job.store,
-            finished=not job.pending_shards(),
+            store=store.path,
+            finished=not store.pending_shards(),
             traces_made=made,
-            traces_stored=job.manifest.rows,
-            traces_planned=job.manifest.planned_rows or 0,
-            skipped=len(job.manifest.skipped),
+            traces_stored=store.manifest.rows,
+            traces_planned=store.manifest.planned_rows or 0,
+            skipped=len(store.manifest.skipped),
         )
 
 
@@ -97,303 +71,44 @@ def _capture_shards(
 ) -> int:
     """How many traces were made."""
     with explained_out_of_memory("a single prompt", job.decoder.device):
-        estimate = estimate_job(job, pending)
-    if job.config.samples:
+        estimate = _estimate(job, pending)
+    store, generation = job.store, job.generation
+    if generation.samples:
         reporter(
             Note(
-                f"besides each answer, {job.config.samples} more are drawn at temperature "
-                f"{job.config.sample_temperature:g}, as text"
+                f"besides each answer, {generation.samples} more are drawn at temperature "
+                f"{generation.sample_temperature:g}, as text"
             )
         )
-    planned = job.rows_in(job.own_shards())
+    planned = store.rows_in(store.own_shards())
     started = WorkStarted(
         noun="traces",
         planned=planned,
-        done=planned - job.rows_in(pending),
+        done=planned - store.rows_in(pending),
         estimate=str(estimate),
         waiting="answering the first questions",
     )
     made = 0
     with report_work(reporter, started), Background(reporter) as background:
         for number in pending:
-            made += _ShardCapture(job, number, reporter, should_stop, background).run()
+            made += ShardCapture(job, number, reporter, should_stop, background).run()
             if should_stop():
                 break
         background.wait()
     return made
 
 
-class _ShardCapture:
-    """Captures one shard: generation batch after generation batch, written as they are done."""
-
-    def __init__(
-        self,
-        job: Job,
-        number: int,
-        reporter: Reporter,
-        should_stop: Callable[[], bool],
-        background: Background,
-    ) -> None:
-        self.job, self.number = job, number
-        self.reporter, self.should_stop = reporter, should_stop
-        self.background = background
-        self.rows = job.shard_rows(number)
-
-    def run(self) -> int:
-        """Make the missing rows; returns how many. Ends early when asked to stop."""
-        writer = ShardWriter(
-            self.job.store, self.number, self.job.schema, id_column="global_example_id"
-        )
-        if writer.recovered_ids:
-            kept = len(writer.recovered_ids.intersection(self.rows))
-            self.reporter(WorkKept(noun="traces", count=kept))
-        made = 0
-        planned = len(set(self.rows) - writer.recovered_ids)
-        try:
-            for batch in self._batches():
-                missing = [i for i in batch if i not in writer.recovered_ids]
-                if not missing:
-                    continue
-                for make in self._capture(batch, set(missing)):
-                    self.background.do(functools.partial(_write, writer, make))
-                made += len(missing)
-                if self.should_stop() and made < planned:
-                    self.background.wait()
-                    writer.abandon()
-                    return made
-            self.background.do(functools.partial(_finish, self.job.store, writer))
-        except BaseException:
-            self.background.close()
-            writer.abandon()
-            raise
-        return made
-
-    def _batches(self) -> Iterator[list[int]]:
-        """Generation batches as lists of global ids; the same ones in every run."""
-        lengths = [len(self.job.prompts[i]) for i in self.rows]
-        batches = make_batches(
-            lengths,
-            self.job.plan,
-            self.job.config.max_new_tokens,
-            same_length=self.job.same_length,
-        )
-        return ([self.rows[i] for i in batch] for batch in batches)
-
-    def _capture(self, ids: list[int], wanted: set[int]) -> Iterator[Callable[[], pa.RecordBatch]]:
-        """Answer and record a batch; what puts it into Arrow is left to the writer's thread."""
-        for part, answers, samples, reduced in self._answer(ids):
-            columns = reduced_columns(reduced)
-            compact = functools.partial(self._compact_batch, part, answers, samples, columns)
-            if self.job.config.keep == "compact" and wanted.issuperset(part):
-                yield compact
-                continue
-            keep = [row for row, i in enumerate(part) if i in wanted]
-            some = compact().take(pa.array(keep, pa.int64()))
-            if self.job.config.keep == "full":
-                sequences = [[*self.job.prompts[part[r]], *answers[r].tokens] for r in keep]
-                yield from self._add_full(sequences, some)
-            else:
-                yield lambda batch=some: batch  # type: ignore[misc]
-
-    def _answer(
-        self, ids: list[int]
-    ) -> Iterator[tuple[list[int], list[GeneratedAnswer], list[list[list[int]]], Reduced]]:
-        """Answer a batch; when the device's memory is too small, in halves, and say so."""
-        if len(ids) <= self.job.plan.rows:
-            try:
-                # Samples first: the record of the answers need not wait in the device's memory.
-                samples = self._sample(ids)
-                answers, reduced = self._decode(ids)
-            except RuntimeError as error:
-                if not is_out_of_memory(error):
-                    raise
-                self._shrink(ids, error)
-            else:
-                yield ids, answers, samples, reduced
-                return
-            free_memory()
-        half = -(-len(ids) // 2)
-        yield from self._answer(ids[:half])
-        yield from self._answer(ids[half:])
-
-    def _decode(self, ids: list[int]) -> tuple[list[GeneratedAnswer], Reduced]:
-        prompts = [self.job.prompts[i] for i in ids]
-        if self.job.config.num_beams > 1:
-            return answer_with_beams(self.job.decoder, prompts, self.job.config.num_beams)
-        return self.job.decoder.answer(prompts)
-
-    def _sample(self, ids: list[int]) -> list[list[list[int]]]:
-        """The tokens of each question's samples, none when none are asked for."""
-        job, count = self.job, self.job.config.samples
-        if not count:
-            return []
-        sampler = Sampler(job.decoder, count=count, temperature=job.config.sample_temperature)
-        question_ids = [job.questions[i].id for i in ids]
-        return sampler.sample([job.prompts[i] for i in ids], question_ids, job.plan)
-
-    def _shrink(self, ids: list[int], error: RuntimeError) -> None:
-        """Smaller batches from now on; raises ClewError when a prompt does not even fit alone."""
-        job = self.job
-        if len(ids) == 1:
-            raise ClewError(
-                f"question {job.questions[ids[0]].id} with {len(job.prompts[ids[0]])} prompt "
-                f"tokens does not fit into the memory of {job.decoder.device}, even alone. Use "
-                f'`quantize="4bit"`, a smaller `max_new_tokens`, or a larger device.'
-            ) from error
-        job.plan = replace(job.plan, rows=-(-len(ids) // 2))
-        sentence = f"out of device memory: going on with {job.plan.rows} prompts at a time"
-        self.reporter(Note(sentence))
-        _add_notes(job.store, [f"batch {self.number}: {sentence}"])
-
-    def _compact_batch(
-        self,
-        ids: list[int],
-        answers: Sequence[GeneratedAnswer],
-        samples: Sequence[Sequence[list[int]]],
-        arrays: dict[str, np.ndarray],
-    ) -> pa.RecordBatch:
-        job = self.job
-        questions = [job.questions[i] for i in ids]
-        prompts = [job.prompts[i] for i in ids]
-        columns: dict[str, Any] = {
-            "global_example_id": ids,
-            "example_id": [i - self.rows.start for i in ids],
-            "batch_number": [self.number] * len(ids),
-            "question_id": [q.id for q in questions],
-            "question": [q.question for q in questions],
-            "category": [q.category for q in questions],
-            "accepted_answers": [list(q.answers) for q in questions],
-            "answer": self._texts([a.tokens for a in answers]),
-            "stop_reason": [a.stop_reason for a in answers],
-            "tokens": [[*p, *a.tokens] for p, a in zip(prompts, answers, strict=True)],
-            "prompt_length": [len(p) for p in prompts],
-            "token_logprobs": [a.logprobs for a in answers],
-            "token_entropies": [a.entropies for a in answers],
-            **arrays,
-        }
-        if samples:
-            columns["samples"] = [self._texts(tokens) for tokens in samples]
-        answer_counts = [len(a.tokens) for a in answers]
-        token_counts = [len(tokens) for tokens in columns["tokens"]]
-        schema = pa.schema([field for field in job.schema if field.name in columns])
-        return build_record_batch(schema, columns, token_counts, answer_counts)
-
-    def _texts(self, tokens: Sequence[list[int]]) -> list[str]:
-        texts = self.job.tokenizer.batch_decode(tokens, skip_special_tokens=True)
-        return [text.strip() for text in texts]
-
-    def _add_full(
-        self, sequences: Sequence[Sequence[int]], compact: pa.RecordBatch
-    ) -> Iterator[Callable[[], pa.RecordBatch]]:
-        """Pass whole sequences again, a few at a time, and add every state and map."""
-        decoder = self.job.decoder
-        for start, stop in _split_by_bytes(sequences, decoder.shape, _FULL_BATCH_BYTES):
-            for record in self._record_fully(sequences[start:stop]):
-                some = compact.slice(start, len(record.lengths))
-                start += len(record.lengths)
-                yield functools.partial(self._full_batch, record, some)
-
-    def _record_fully(self, sequences: Sequence[Sequence[int]]) -> Iterator[FullRecord]:
-        """As many at a time as the device's memory holds."""
-        decoder = self.job.decoder
-        if len(sequences) == 1:
-            what = f"the full trace of {len(sequences[0])} tokens"
-            with explained_out_of_memory(what, decoder.device):
-                record = record_fully(decoder.model, decoder.observer, sequences)
-            yield record
-            return
-        try:
-            record = record_fully(decoder.model, decoder.observer, sequences)
-        except RuntimeError as error:
-            if not is_out_of_memory(error):
-                raise
-        else:
-            yield record
-            return
-        free_memory()
-        half = -(-len(sequences) // 2)
-        yield from self._record_fully(sequences[:half])
-        yield from self._record_fully(sequences[half:])
-
-    def _full_batch(self, record: FullRecord, compact: pa.RecordBatch) -> pa.RecordBatch:
-        fields = pa.schema(full_fields(self.job.decoder.shape))
-        no_answers = [0] * len(record.lengths)
-        full = build_record_batch(fields, full_columns(record), record.lengths, no_answers)
-        arrays = [*compact.columns, *full.columns]
-        return pa.RecordBatch.from_arrays(arrays, schema=self.job.schema)
-
-
-def _write(writer: ShardWriter, make: Callable[[], pa.RecordBatch]) -> WorkAdvanced:
-    before = writer.bytes_written
-    with _abandoned_on_failure(writer):
-        batch = make()
-        writer.write(batch)
-    tokens = int(np.sum(batch.column("tokens").value_lengths().to_numpy()))
-    written = writer.bytes_written - before
-    return WorkAdvanced(count=batch.num_rows, tokens=tokens, written_bytes=written)
-
-
-@contextmanager
-def _abandoned_on_failure(writer: ShardWriter) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        writer.abandon()
-        raise
-
-
-def _finish(store: Path, writer: ShardWriter) -> WorkAdvanced:
-    """Close a shard: from here on it counts as made."""
-    before = writer.bytes_written
-    with _abandoned_on_failure(writer):
-        entry = writer.finish()
-    # Notes first: a run that dies in between finds the shard unlisted and comes here again.
-    _note_oddities(store, writer.path, writer.batch_number)
-    add_shard(store, entry)
-    return WorkAdvanced(count=0, written_bytes=writer.bytes_written - before)
-
-
-def _split_by_bytes(
-    sequences: Sequence[Sequence[int]], shape: TraceShape, limit: int
-) -> Iterator[tuple[int, int]]:
-    start = size = 0
-    for index, sequence in enumerate(sequences):
-        needed = full_bytes(shape, len(sequence))
-        if index > start and size + needed > limit:
-            yield start, index
-            start, size = index, 0
-        size += needed
-    if sequences:
-        yield start, len(sequences)
-
-
-def _note_oddities(store: Path, shard: Path, number: int) -> None:
-    """Name in the manifest what a user of the traces should know: empty answers, NaN."""
-    reader = ShardReader(shard)
-    empty: list[str] = []
-    broken: list[str] = []
-    for index in range(reader.num_record_batches):
-        batch = reader.record_batch(index)
-        ids = batch.column("question_id").to_pylist()
-        answers = batch.column("answer").to_pylist()
-        states = batch.column("last_hidden").flatten().flatten().to_numpy()
-        # NaN and Inf are the float16 numbers whose exponent bits are all ones.
-        bits = states.view(np.uint16).reshape(len(ids), -1) & 0x7FFF
-        finite = bits.max(1) < 0x7C00
-        empty += [i for i, answer in zip(ids, answers, strict=True) if not answer]
-        broken += [i for i, fine in zip(ids, finite, strict=True) if not fine]
-    notes = []
-    if empty:
-        notes.append(f"batch {number}: {len(empty)} empty answers: {', '.join(empty)}")
-    if broken:
-        notes.append(f"batch {number}: {len(broken)} traces hold NaN or Inf: {', '.join(broken)}")
-    _add_notes(store, notes)
-
-
-def _add_notes(store: Path, notes: list[str]) -> None:
-    def add(manifest: Manifest) -> Manifest:
-        new = tuple(note for note in notes if note not in manifest.notes)
-        return replace(manifest, notes=(*manifest.notes, *new))
-
-    if notes:
-        update_manifest(store, add)
+def _estimate(job: Job, pending: Sequence[int]) -> Estimate:
+    """What these shards will take; raises DiskFullError when they cannot fit."""
+    prompts = [job.prompts[i] for number in pending for i in job.store.shard_rows(number)]
+    samples = job.generation.samples
+    estimate = estimate_run(job.decoder, prompts, job.plan, keep=job.keep, samples=samples)
+    refuse_full_disk(
+        job.store.path,
+        # Other parts' unfinished shards are no room that this one has.
+        estimate.bytes - job.store.unfinished_bytes(pending),
+        what="the run may write up to",
+        advice="Make room, choose another `out`, capture fewer questions (`num_samples`), or keep "
+        'less (`keep="compact"`).',
+    )
+    return estimate

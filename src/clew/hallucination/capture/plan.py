@@ -1,14 +1,18 @@
 """What a run will take: how many rows at a time, how many bytes, how much memory, how long."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import psutil
 import torch
 from transformers import PreTrainedModel
 
+from clew.errors import ClewError
+from clew.hallucination.capture.decode import Decoder
 from clew.hallucination.traces.schema import Keep, TraceShape
+from clew.memory import free_memory, is_out_of_memory
 from clew.wording import bytes_text, duration_text
 
 CPU_ROWS = 128
@@ -17,16 +21,22 @@ MAX_ROWS = 1024
 _MEMORY_SHARE = 0.6
 _TEXT_BYTES = 600
 _TOKEN_TEXT_BYTES = 8
+# On a CPU a step takes about as long as it has rows, so a few are enough to time it.
+_TIMED_ROWS = 24
 # A full trace must fit in memory as a whole; this is the most one may take.
 MAX_FULL_TRACE_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchPlan:
-    """How prompts are put together: at most `rows` at a time, and at most `tokens` slots."""
+    """How prompts are put together: at most `rows` at a time, and at most `tokens` slots.
+
+    `same_length` never mixes lengths, so that nothing is padded.
+    """
 
     rows: int
     tokens: int
+    same_length: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,13 +78,10 @@ def plan_batches(
     return BatchPlan(rows=rows, tokens=2 * rows * max(64, width))
 
 
-def make_batches(
-    lengths: Sequence[int], plan: BatchPlan, max_new_tokens: int, *, same_length: bool = False
-) -> list[list[int]]:
+def make_batches(lengths: Sequence[int], plan: BatchPlan, max_new_tokens: int) -> list[list[int]]:
     """Group prompts (by index) of similar length, within the plan's rows and slots.
 
     The longest come first: what a run will need of memory, it needs at its beginning.
-    `same_length` never mixes lengths, so that nothing is padded.
     """
     order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
     batches: list[list[int]] = []
@@ -83,7 +90,7 @@ def make_batches(
         longest = lengths[current[0]] if current else lengths[index]
         slots = (len(current) + 1) * (longest + max_new_tokens)
         fits = current and len(current) < plan.rows and slots <= plan.tokens
-        if fits and not (same_length and lengths[current[0]] != lengths[index]):
+        if fits and not (plan.same_length and lengths[current[0]] != lengths[index]):
             current.append(index)
         else:
             batches.append([index])
@@ -124,28 +131,68 @@ def full_bytes(shape: TraceShape, tokens: int) -> int:
 
 
 def estimate_run(
-    *,
-    shape: TraceShape,
-    keep: Keep,
-    prompt_lengths: Sequence[int],
-    max_new_tokens: int,
+    decoder: Decoder,
+    prompts: Sequence[list[int]],
     plan: BatchPlan,
-    seconds_per_prompt_token: float,
-    seconds_per_step: float,
+    *,
+    keep: Keep,
     samples: int = 0,
 ) -> Estimate:
-    """From the measured speed of one batch to the whole run, taking answers at their longest."""
-    tokens = [length + max_new_tokens for length in prompt_lengths]
-    batches = -(-len(tokens) // plan.rows)
-    sampled = samples * max_new_tokens
-    size = sum(trace_bytes(shape, keep, count, sampled) for count in tokens)
-    widest = max(tokens, default=0)
+    """Time one batch, and go from there to all prompts, taking answers at their longest."""
+    shape, max_new_tokens = decoder.shape, decoder.max_new_tokens
+    lengths = sorted(map(len, prompts))
+    tokens = [length + max_new_tokens for length in lengths]
+    size = sum(trace_bytes(shape, keep, count, samples * max_new_tokens) for count in tokens)
     memory = psutil.Process().memory_info().rss
-    memory += 3 * min(plan.rows * record_bytes(shape, widest), plan.tokens * record_bytes(shape, 1))
+    records = plan.rows * record_bytes(shape, tokens[-1]), plan.tokens * record_bytes(shape, 1)
+    prompt_seconds, step_seconds = _time_batch(decoder, prompts, lengths[len(lengths) // 2], plan)
     # Samples need their prompts once more, and batches of the same size as the answers.
-    seconds = sum(prompt_lengths) * seconds_per_prompt_token * (2 if samples else 1)
-    seconds += batches * max_new_tokens * seconds_per_step * (1 + samples)
-    return Estimate(traces=len(tokens), bytes=size, memory_bytes=memory, seconds=seconds)
+    seconds = sum(lengths) * prompt_seconds * (2 if samples else 1)
+    seconds += -(-len(tokens) // plan.rows) * max_new_tokens * step_seconds * (1 + samples)
+    return Estimate(
+        traces=len(tokens), bytes=size, memory_bytes=memory + 3 * min(records), seconds=seconds
+    )
+
+
+def _time_batch(
+    decoder: Decoder, prompts: Sequence[list[int]], longest: int, plan: BatchPlan
+) -> tuple[float, float]:
+    """Seconds per prompt token, and seconds per step of a whole batch."""
+    rows = min(plan.rows, len(prompts))
+    on_cpu = decoder.device.type == "cpu"
+    timed = min(rows, _TIMED_ROWS) if on_cpu else rows
+    sample = [prompt for prompt in prompts if len(prompt) <= longest][:timed]
+    prompt_seconds, step_seconds = _time_what_fits(decoder, sample)
+    if on_cpu:
+        step_seconds *= rows / len(sample)
+    return prompt_seconds / sum(map(len, sample)), step_seconds
+
+
+def _time_what_fits(decoder: Decoder, prompts: list[list[int]]) -> tuple[float, float]:
+    """Time a batch, or as much of it as the device's memory holds, scaled up."""
+    try:
+        return decoder.time_batch(prompts)
+    except RuntimeError as error:
+        if not is_out_of_memory(error) or len(prompts) == 1:
+            raise
+    free_memory()
+    half = len(prompts) // 2
+    prompt_seconds, step_seconds = _time_what_fits(decoder, prompts[:half])
+    return 2 * prompt_seconds, 2 * step_seconds
+
+
+@contextmanager
+def explained_out_of_memory(what: str, device: torch.device) -> Iterator[None]:
+    """Turns running out of memory, where no smaller batch is left to try, into a sentence."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        raise ClewError(
+            f'{what} does not fit into the memory of {device}. Use `quantize="4bit"`, a smaller '
+            f'`max_new_tokens`, `keep="compact"`, or a device with more memory.'
+        ) from error
 
 
 def _typical(lengths: Sequence[int]) -> int:

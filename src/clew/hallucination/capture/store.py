@@ -1,17 +1,22 @@
-"""Open the store that a capture writes to: a new one, or the same one again."""
+"""The store that a capture writes to, new or there already: what it has, and what it lacks."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from clew.errors import StoreError
+from clew.hallucination.traces.basis import BASIS_NAME, Basis, load_basis, save_basis
 from clew.hallucination.traces.schema import ANSWER_HIDDEN
+from clew.storage import Part, ShardReader, shard_name, writer_lock
+from clew.storage.hashing import hash_file
 from clew.storage.manifest import (
     MANIFEST_NAME,
     Manifest,
     manifest_lock,
     read_manifest,
+    update_manifest,
     write_manifest,
 )
 from clew.storage.settings import refuse_other_settings
@@ -24,45 +29,128 @@ MACHINE_KEY = "machine"
 _MAY_DIFFER = (f"{MACHINE_KEY}.", "model.id", "model.revision", ANSWER_HIDDEN)
 
 
-def open_trace_store(
-    store: Path,
-    *,
-    settings: Mapping[str, Any],
-    rows_per_shard: int,
-    planned_rows: int,
-    skipped: Sequence[Mapping[str, Any]],
-) -> Manifest:
-    """Begin a store, or check that the one there was begun with the same settings.
+class TraceStore:
+    """A store of traces in the making, `rows` of them, and the part of it that this run makes.
 
-    More rows than before are fine: the store grows. Raises SettingsMismatchError with both
-    values of every setting that differs.
+    Raises StoreError when the folder holds something else.
     """
-    with manifest_lock(store):
-        if not (store / MANIFEST_NAME).exists():
-            refuse_foreign_folder(store)
-            write_manifest(
-                store,
-                Manifest(
+
+    manifest: Manifest
+    rows: int
+
+    def __init__(self, path: Path, *, rows_per_shard: int, part: Part) -> None:
+        self.path, self.rows_per_shard, self.part = path, rows_per_shard, part
+        _refuse_foreign_folder(path)
+
+    def lock(self) -> AbstractContextManager[None]:
+        """The right to write this part."""
+        return writer_lock(self.path, self.part)
+
+    def open(
+        self, *, settings: Mapping[str, Any], rows: int, skipped: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """Start the store, or check that the one there was started with the same settings.
+
+        More rows than before are fine: the store grows. Raises SettingsMismatchError with both
+        values of every setting that differs.
+        """
+        self.rows = rows
+        left_out = tuple(dict(entry) for entry in skipped)
+        with manifest_lock(self.path):
+            if not (self.path / MANIFEST_NAME).exists():
+                _refuse_foreign_folder(self.path)
+                new = Manifest(
                     kind="traces",
                     settings=dict(settings),
-                    rows_per_shard=rows_per_shard,
-                    planned_rows=planned_rows,
-                    skipped=tuple(dict(entry) for entry in skipped),
+                    rows_per_shard=self.rows_per_shard,
+                    planned_rows=rows,
+                    skipped=left_out,
                     clew_version=__version__,
-                ),
-            )
-        manifest = read_manifest(store)
-        _refuse_other_settings(store, manifest, settings, rows_per_shard)
-        if planned_rows >= (manifest.planned_rows or 0):
-            left_out = tuple(dict(entry) for entry in skipped)
-            now = replace(manifest, planned_rows=planned_rows, skipped=left_out)
-            if now != manifest:
-                write_manifest(store, now)
-            manifest = now
-    return manifest
+                )
+                write_manifest(self.path, new)
+            self.reload()
+            self._refuse_other_settings(settings)
+            if rows >= (self.manifest.planned_rows or 0):
+                now = replace(self.manifest, planned_rows=rows, skipped=left_out)
+                if now != self.manifest:
+                    write_manifest(self.path, now)
+                self.manifest = now
+
+    def reload(self) -> None:
+        """Other parts write to the manifest too."""
+        self.manifest = read_manifest(self.path)
+
+    def open_basis(self, fit: Callable[[], Basis]) -> Basis:
+        """The store's basis; the first process to come here fits it for all."""
+        if BASIS_NAME in self.manifest.files:
+            return load_basis(self.path)
+        basis = fit()
+
+        def enter(current: Manifest) -> Manifest:
+            if BASIS_NAME in current.files:
+                return current
+            save_basis(self.path, basis)
+            sha256 = hash_file(self.path / BASIS_NAME)
+            return replace(current, files={**current.files, BASIS_NAME: sha256})
+
+        self.manifest = update_manifest(self.path, enter)
+        return load_basis(self.path)
+
+    def add_notes(self, notes: Sequence[str]) -> None:
+        """Enter what a user of the traces should know."""
+
+        def add(manifest: Manifest) -> Manifest:
+            new = tuple(note for note in notes if note not in manifest.notes)
+            return replace(manifest, notes=(*manifest.notes, *new))
+
+        if notes:
+            update_manifest(self.path, add)
+
+    def shard_rows(self, number: int) -> range:
+        """The global ids that belong into a shard."""
+        size = self.rows_per_shard
+        return range(number * size, min(self.rows, (number + 1) * size))
+
+    def own_shards(self) -> list[int]:
+        """The shards that this part of the store makes."""
+        count = -(-self.rows // self.rows_per_shard)
+        return [number for number in range(count) if self.part.owns(number)]
+
+    def rows_in(self, shards: Iterable[int]) -> int:
+        return sum(len(self.shard_rows(number)) for number in shards)
+
+    def pending_shards(self) -> list[int]:
+        """This part's shards that are not finished, or lack rows that are planned now."""
+        return [number for number in self.own_shards() if not self._is_complete(number)]
+
+    def unfinished_bytes(self, shards: Iterable[int]) -> int:
+        """What is on disk already of shards that are not finished."""
+        parts = [self.path / f"{shard_name(number)}.part" for number in shards]
+        return sum(path.stat().st_size for path in parts if path.exists())
+
+    def _is_complete(self, number: int) -> bool:
+        entry, wanted = self.manifest.shard(number), self.shard_rows(number)
+        if entry is None or entry.rows < len(wanted):
+            return False
+        if entry.rows == self.rows_per_shard:
+            return True
+        # Begun with more questions than now, it may hold later rows in place of these.
+        ids = ShardReader(self.path / entry.file).read_column("global_example_id")
+        return set(wanted) <= set(ids.to_pylist())
+
+    def _refuse_other_settings(self, settings: Mapping[str, Any]) -> None:
+        kind = self.manifest.kind
+        if kind != "traces":
+            raise StoreError(f'"{self.path}" holds {kind}, not traces: choose another `out`.')
+        refuse_other_settings(
+            self.path,
+            {**self.manifest.settings, "batch_size": self.manifest.rows_per_shard},
+            {**settings, "batch_size": self.rows_per_shard},
+            _MAY_DIFFER,
+        )
 
 
-def refuse_foreign_folder(store: Path) -> None:
+def _refuse_foreign_folder(store: Path) -> None:
     """Raises StoreError when a folder holds something, but no store: nothing is mixed up."""
     if not store.is_dir() or (store / MANIFEST_NAME).exists():
         return
@@ -78,16 +166,3 @@ def refuse_foreign_folder(store: Path) -> None:
             f'"{store}" is neither empty nor a clew store (it holds {", ".join(entries[:3])}'
             f"{', ...' if len(entries) > 3 else ''}): choose another `out`."
         )
-
-
-def _refuse_other_settings(
-    store: Path, manifest: Manifest, settings: Mapping[str, Any], rows_per_shard: int
-) -> None:
-    if manifest.kind != "traces":
-        raise StoreError(f'"{store}" holds {manifest.kind}, not traces: choose another `out`.')
-    refuse_other_settings(
-        store,
-        {**manifest.settings, "batch_size": manifest.rows_per_shard},
-        {**settings, "batch_size": rows_per_shard},
-        _MAY_DIFFER,
-    )

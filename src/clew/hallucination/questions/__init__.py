@@ -6,9 +6,15 @@ from pathlib import Path
 
 from clew.errors import InputError
 from clew.hallucination.questions.facts import FACTS, facts_questions, facts_version, load_facts
-from clew.hallucination.questions.files import READERS, file_ending, load_file
-from clew.hallucination.questions.hub import load_dataset
-from clew.hallucination.questions.records import Question, QuestionSet, SkippedQuestion
+from clew.hallucination.questions.files import READERS, file_ending, open_file
+from clew.hallucination.questions.hub import open_dataset
+from clew.hallucination.questions.records import (
+    Collector,
+    Question,
+    QuestionSet,
+    RowSource,
+    SkippedQuestion,
+)
 
 __all__ = [
     "Question",
@@ -29,18 +35,28 @@ def load_questions(spec: str, num_samples: int | None = None) -> QuestionSet:
     Face id, the last two with ":config:split" or ":split" if wanted. Raises InputError.
     """
     if num_samples is not None and num_samples < 1:
-        raise InputError(f"num_samples is {num_samples}: ask for at least 1 question")
+        raise InputError("give 1 or more.", setting="num_samples", value=num_samples)
     if spec == FACTS:
         return load_facts(num_samples)
+    source = _open_source(spec)
+    collector = Collector(source.stem, num_samples)
+    for row in source.rows:
+        collector.add_row(row)
+        if collector.full and not source.read_whole:
+            break
+    return collector.finish(source.name, source.sha256)
+
+
+def _open_source(spec: str) -> RowSource:
     base, names = _find_local(spec)
     if base is None:
         hub_id, *names = spec.split(":", 2)
-        return load_dataset(hub_id, names, num_samples, from_hub=True)
+        return open_dataset(hub_id, names, from_hub=True)
     if base.is_dir():
-        return load_dataset(str(base), names, num_samples, from_hub=False)
+        return open_dataset(str(base), names, from_hub=False)
     if names:
-        raise InputError(f'{base} is a file and has no config or split: leave ":{names[0]}" away')
-    return load_file(base, num_samples)
+        raise InputError(f'{base} is a file and has no config or split: omit ":{names[0]}"')
+    return open_file(base)
 
 
 def _find_local(spec: str) -> tuple[Path | None, list[str]]:

@@ -13,9 +13,8 @@ import pyarrow.parquet as pq
 
 from clew.errors import InputError
 from clew.hallucination.questions.records import (
-    Collector,
-    QuestionSet,
     Row,
+    RowSource,
     first_line,
     plain_fields,
     useful_columns,
@@ -26,17 +25,20 @@ _BATCH_ROWS = 1024
 csv.field_size_limit(1 << 30)
 
 
-def load_file(path: Path, limit: int | None) -> QuestionSet:
-    """The first `limit` questions of a file, or all. Raises InputError if it cannot be used."""
+def open_file(path: Path) -> RowSource:
+    """The rows of a file. Raises InputError if it cannot be used, reading it too."""
     ending = file_ending(path)
     if ending not in READERS:
         raise InputError(
             f'{path}: the ending "{ending}" is not understood: use one of {", ".join(READERS)}'
         )
-    collector = Collector(path.name[: -len(ending)], limit)
+    rows = _read_rows(path, ending)
+    return RowSource(name=path.name, stem=path.name[: -len(ending)], rows=rows)
+
+
+def _read_rows(path: Path, ending: str) -> Iterator[Row]:
     try:
-        for row in READERS[ending](path):
-            collector.add_row(row)
+        yield from READERS[ending](path)
     except UnicodeDecodeError as error:
         byte = error.object[error.start]
         raise InputError(
@@ -46,7 +48,6 @@ def load_file(path: Path, limit: int | None) -> QuestionSet:
         raise InputError(
             f"{path} cannot be read as {ending} ({first_line(error)}): check the file"
         ) from error
-    return collector.finish(path.name)
 
 
 def file_ending(path: Path) -> str:
@@ -83,9 +84,10 @@ def _read_json(path: Path) -> Iterator[Row]:
     try:
         records = json.loads(text) if text.strip() else []
     except (ValueError, RecursionError) as error:
+        # Many .json files hold one record per line. Python's decoder tells a second value from
+        # broken text by its message alone.
         if getattr(error, "msg", "") != "Extra data":
             raise InputError(f"{path} is not JSON ({error}): repair it or save it anew") from error
-        # Many .json files hold one record a line.
         yield from _read_json_lines(path)
         return
     if isinstance(records, dict):

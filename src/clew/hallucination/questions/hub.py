@@ -1,14 +1,15 @@
 """Questions from a folder of data or from the Hugging Face hub, read with `datasets`."""
 
+import functools
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from clew.errors import InputError
 from clew.hallucination.questions.records import (
-    Collector,
-    QuestionSet,
     Row,
+    RowSource,
     first_line,
     plain_name,
     useful_columns,
@@ -18,28 +19,41 @@ from clew.storage.hashing import hash_text
 _PREFERRED_SPLITS = ("train", "validation", "dev", "test")
 
 
-def load_dataset(base: str, names: list[str], limit: int | None, *, from_hub: bool) -> QuestionSet:
-    """The first `limit` questions of a data set, or all; `names` is [split] or [config, split].
+def open_dataset(base: str, names: list[str], *, from_hub: bool) -> RowSource:
+    """The rows of a data set; `names` is [split] or [config, split].
 
-    `base` is a folder, or an id on the hub. Raises InputError if it cannot be loaded.
+    `base` is a folder, or an id on the hub. Raises InputError if it cannot be loaded, reading it
+    too. What lies here is read to its end for the hash, the hub no further than needed.
     """
     label = base if from_hub else Path(base).resolve().name
-    try:
+    explained = functools.partial(_explained, ":".join((base, *names)), from_hub=from_hub)
+    with explained():
         if from_hub:
             _check_hub_answers(base)
         splits, config, split, revision = _open_splits(base, names)
-        name = ":".join(filter(None, (label, config, split)))
-        collector = Collector(label.split("/")[-1], limit)
-        for row in _dataset_rows(name, splits[split]):
-            collector.add_row(row)
-            # What lies here is read to its end for the hash, the hub no further than needed.
-            if from_hub and collector.full:
-                break
+        content = splits[split]
+    name = ":".join(filter(None, (label, config, split)))
+
+    def read() -> Iterator[Row]:
+        with explained():
+            yield from _dataset_rows(name, content)
+
+    return RowSource(
+        name=name,
+        stem=label.split("/")[-1],
+        rows=read(),
+        sha256=hash_text(base, config, split, revision) if from_hub else None,
+    )
+
+
+@contextmanager
+def _explained(spec: str, *, from_hub: bool) -> Iterator[None]:
+    try:
+        yield
     except InputError:
         raise
     except Exception as error:  # `datasets` raises a dozen unrelated kinds
-        raise InputError(_why_not_loaded(":".join((base, *names)), from_hub, error)) from error
-    return collector.finish(name, hash_text(base, config, split, revision) if from_hub else None)
+        raise InputError(_why_not_loaded(spec, from_hub, error)) from error
 
 
 def _check_hub_answers(hub_id: str) -> None:

@@ -80,6 +80,24 @@ class Row:
     problem: str | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class RowSource:
+    """The rows of a data set, read as they are asked for.
+
+    Records without an id are named after `stem`. `sha256` names a data set that is never read
+    whole, as one on the hub; where there is none, it comes from reading all rows.
+    """
+
+    name: str
+    stem: str
+    rows: Iterable[Row]
+    sha256: str | None = None
+
+    @property
+    def read_whole(self) -> bool:
+        return self.sha256 is None
+
+
 class Collector:
     """Turns rows into questions: keeps the first `limit`, hashes all, names what is left out."""
 

@@ -1,0 +1,70 @@
+"""Fit a store's basis: the states of the first questions, passed with their accepted answers."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from clew.hallucination.capture.dialogue import shared_prefix
+from clew.hallucination.capture.models import LoadedModel
+from clew.hallucination.capture.observe import ModelObserver, listen_to_whole
+from clew.hallucination.questions import Question
+from clew.hallucination.traces.basis import Basis, fit_basis
+
+_BASIS_QUESTIONS = 64
+_BASIS_TOKENS_PER_COMPONENT = 16
+
+
+class _StateSample:
+    """A listener that keeps the states of real tokens of every layer, to fit a basis on."""
+
+    def __init__(self, layers: int) -> None:
+        self.states: list[list[Tensor]] = [[] for _ in range(layers)]
+        self.keep: Tensor | None = None
+
+    def on_hidden(self, layer: int, states: Tensor) -> None:
+        assert self.keep is not None
+        self.states[layer].append(states[self.keep].float())
+
+    def on_attention(self, layer: int, weights: Tensor) -> None:
+        """Attention plays no part in the basis."""
+
+
+def fit_on_questions(
+    loaded: LoadedModel,
+    observer: ModelObserver,
+    questions: Sequence[Question],
+    prompts: Sequence[Sequence[int]],
+    *,
+    node_dim: int,
+) -> Basis:
+    """Fit on first questions with their first accepted answer; shared tokens count once."""
+    skip = max(1, len(shared_prefix(prompts)))
+    sequences: list[list[int]] = []
+    tokens = 0
+    for question, prompt in zip(questions[:_BASIS_QUESTIONS], prompts, strict=False):
+        text = f" {question.answers[0]}" if question.answers else ""
+        answer = loaded.tokenizer.encode(text, add_special_tokens=False) if text else []
+        sequences.append([*prompt, *answer][:512])
+        tokens += len(sequences[-1]) - skip
+        if tokens >= node_dim * _BASIS_TOKENS_PER_COMPONENT:
+            break
+    sample = _StateSample(observer.num_layers)
+    for start in range(0, len(sequences), 16):
+        part = sequences[start : start + 16]
+        sample.keep = _kept_tokens(part, skip, first=start == 0).to(loaded.model.device)
+        listen_to_whole(loaded.model, observer, part, sample)
+    return fit_basis([torch.cat(layer) for layer in sample.states], node_dim)
+
+
+def _kept_tokens(sequences: Sequence[Sequence[int]], skip: int, *, first: bool) -> Tensor:
+    """Real tokens behind the shared beginning; of that, all but the very first token count once.
+
+    The first token's state is of another size than all others in most models and would take
+    the basis for itself.
+    """
+    width = max(len(sequence) for sequence in sequences)
+    keep = torch.zeros(len(sequences), width, dtype=torch.bool)
+    for row, sequence in enumerate(sequences):
+        keep[row, 1 if first and row == 0 else skip : len(sequence)] = True
+    return keep

@@ -1,0 +1,235 @@
+"""Capture one shard: answer its questions batch by batch, and hand the record to the writer."""
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from clew.errors import ClewError
+from clew.hallucination.capture.beams import answer_with_beams
+from clew.hallucination.capture.decode import GeneratedAnswer
+from clew.hallucination.capture.job import Job
+from clew.hallucination.capture.observe import FullRecord, full_columns, record_fully
+from clew.hallucination.capture.plan import explained_out_of_memory, full_bytes, make_batches
+from clew.hallucination.capture.sample import Sampler
+from clew.hallucination.capture.writing import Background, finish_shard, write_batch
+from clew.hallucination.traces.compact import Reduced, reduced_columns
+from clew.hallucination.traces.schema import TraceShape, build_record_batch, full_fields
+from clew.memory import free_memory, is_out_of_memory
+from clew.progress import Note, Reporter, WorkKept
+from clew.storage import ShardWriter
+
+# Bytes of full traces that are put into one record batch.
+_FULL_BATCH_BYTES = 1 << 28
+
+
+class ShardCapture:
+    """Captures one shard: generation batch after generation batch, written as they are done."""
+
+    def __init__(
+        self,
+        job: Job,
+        number: int,
+        reporter: Reporter,
+        should_stop: Callable[[], bool],
+        background: Background,
+    ) -> None:
+        self.job, self.number = job, number
+        self.reporter, self.should_stop = reporter, should_stop
+        self.background = background
+        self.rows = job.store.shard_rows(number)
+
+    def run(self) -> int:
+        """Make the missing rows; returns how many. Ends early when asked to stop."""
+        writer = ShardWriter(
+            self.job.store.path, self.number, self.job.schema, id_column="global_example_id"
+        )
+        if writer.recovered_ids:
+            kept = len(writer.recovered_ids.intersection(self.rows))
+            self.reporter(WorkKept(noun="traces", count=kept))
+        made = 0
+        planned = len(set(self.rows) - writer.recovered_ids)
+        try:
+            for batch in self._batches():
+                missing = [i for i in batch if i not in writer.recovered_ids]
+                if not missing:
+                    continue
+                for make in self._capture(batch, set(missing)):
+                    self.background.do(functools.partial(write_batch, writer, make))
+                made += len(missing)
+                if self.should_stop() and made < planned:
+                    self.background.wait()
+                    writer.abandon()
+                    return made
+            self.background.do(functools.partial(finish_shard, self.job.store, writer))
+        except BaseException:
+            self.background.close()
+            writer.abandon()
+            raise
+        return made
+
+    def _batches(self) -> Iterator[list[int]]:
+        """Generation batches as lists of global ids; the same ones in every run."""
+        lengths = [len(self.job.prompts[i]) for i in self.rows]
+        batches = make_batches(lengths, self.job.plan, self.job.generation.max_new_tokens)
+        return ([self.rows[i] for i in batch] for batch in batches)
+
+    def _capture(self, ids: list[int], wanted: set[int]) -> Iterator[Callable[[], pa.RecordBatch]]:
+        """Answer and record a batch; what puts it into Arrow is left to the writer's thread."""
+        for part, answers, samples, reduced in self._answer(ids):
+            columns = reduced_columns(reduced)
+            compact = functools.partial(self._compact_batch, part, answers, samples, columns)
+            if self.job.keep == "compact" and wanted.issuperset(part):
+                yield compact
+                continue
+            keep = [row for row, i in enumerate(part) if i in wanted]
+            some = compact().take(pa.array(keep, pa.int64()))
+            if self.job.keep == "full":
+                sequences = [[*self.job.prompts[part[r]], *answers[r].tokens] for r in keep]
+                yield from self._add_full(sequences, some)
+            else:
+                yield lambda batch=some: batch  # type: ignore[misc]
+
+    def _answer(
+        self, ids: list[int]
+    ) -> Iterator[tuple[list[int], list[GeneratedAnswer], list[list[list[int]]], Reduced]]:
+        """Answer a batch; when the device's memory is too small, in halves, and say so."""
+        if len(ids) <= self.job.plan.rows:
+            try:
+                # Samples first: the record of the answers need not wait in the device's memory.
+                samples = self._sample(ids)
+                answers, reduced = self._decode(ids)
+            except RuntimeError as error:
+                if not is_out_of_memory(error):
+                    raise
+                self._shrink(ids, error)
+            else:
+                yield ids, answers, samples, reduced
+                return
+            free_memory()
+        half = -(-len(ids) // 2)
+        yield from self._answer(ids[:half])
+        yield from self._answer(ids[half:])
+
+    def _decode(self, ids: list[int]) -> tuple[list[GeneratedAnswer], Reduced]:
+        prompts = [self.job.prompts[i] for i in ids]
+        if self.job.generation.num_beams > 1:
+            return answer_with_beams(self.job.decoder, prompts, self.job.generation.num_beams)
+        return self.job.decoder.answer(prompts)
+
+    def _sample(self, ids: list[int]) -> list[list[list[int]]]:
+        """The tokens of each question's samples, none when none are asked for."""
+        job, drawn = self.job, self.job.generation
+        if not drawn.samples:
+            return []
+        sampler = Sampler(job.decoder, count=drawn.samples, temperature=drawn.sample_temperature)
+        question_ids = [job.questions[i].id for i in ids]
+        return sampler.sample([job.prompts[i] for i in ids], question_ids, job.plan)
+
+    def _shrink(self, ids: list[int], error: RuntimeError) -> None:
+        """Smaller batches from now on; raises ClewError when a prompt does not even fit alone."""
+        job = self.job
+        if len(ids) == 1:
+            raise ClewError(
+                f"question {job.questions[ids[0]].id} with {len(job.prompts[ids[0]])} prompt "
+                f"tokens does not fit into the memory of {job.decoder.device}, even alone. Use "
+                f'`quantize="4bit"`, a smaller `max_new_tokens`, or a larger device.'
+            ) from error
+        job.plan = replace(job.plan, rows=-(-len(ids) // 2))
+        sentence = f"out of device memory: going on with {job.plan.rows} prompts at a time"
+        self.reporter(Note(sentence))
+        job.store.add_notes([f"batch {self.number}: {sentence}"])
+
+    def _compact_batch(
+        self,
+        ids: list[int],
+        answers: Sequence[GeneratedAnswer],
+        samples: Sequence[Sequence[list[int]]],
+        arrays: dict[str, np.ndarray],
+    ) -> pa.RecordBatch:
+        job = self.job
+        questions = [job.questions[i] for i in ids]
+        prompts = [job.prompts[i] for i in ids]
+        columns: dict[str, Any] = {
+            "global_example_id": ids,
+            "example_id": [i - self.rows.start for i in ids],
+            "batch_number": [self.number] * len(ids),
+            "question_id": [q.id for q in questions],
+            "question": [q.question for q in questions],
+            "category": [q.category for q in questions],
+            "accepted_answers": [list(q.answers) for q in questions],
+            "answer": self._texts([a.tokens for a in answers]),
+            "stop_reason": [a.stop_reason for a in answers],
+            "tokens": [[*p, *a.tokens] for p, a in zip(prompts, answers, strict=True)],
+            "prompt_length": [len(p) for p in prompts],
+            "token_logprobs": [a.logprobs for a in answers],
+            "token_entropies": [a.entropies for a in answers],
+            **arrays,
+        }
+        if samples:
+            columns["samples"] = [self._texts(tokens) for tokens in samples]
+        answer_counts = [len(a.tokens) for a in answers]
+        token_counts = [len(tokens) for tokens in columns["tokens"]]
+        schema = pa.schema([field for field in job.schema if field.name in columns])
+        return build_record_batch(schema, columns, token_counts, answer_counts)
+
+    def _texts(self, tokens: Sequence[list[int]]) -> list[str]:
+        texts = self.job.tokenizer.batch_decode(tokens, skip_special_tokens=True)
+        return [text.strip() for text in texts]
+
+    def _add_full(
+        self, sequences: Sequence[Sequence[int]], compact: pa.RecordBatch
+    ) -> Iterator[Callable[[], pa.RecordBatch]]:
+        """Pass whole sequences again, a few at a time, and add every state and map."""
+        decoder = self.job.decoder
+        for start, stop in _split_by_bytes(sequences, decoder.shape, _FULL_BATCH_BYTES):
+            for record in self._record_fully(sequences[start:stop]):
+                some = compact.slice(start, len(record.lengths))
+                start += len(record.lengths)
+                yield functools.partial(self._full_batch, record, some)
+
+    def _record_fully(self, sequences: Sequence[Sequence[int]]) -> Iterator[FullRecord]:
+        """As many at a time as the device's memory holds."""
+        decoder = self.job.decoder
+        if len(sequences) == 1:
+            what = f"the full trace of {len(sequences[0])} tokens"
+            with explained_out_of_memory(what, decoder.device):
+                record = record_fully(decoder.model, decoder.observer, sequences)
+            yield record
+            return
+        try:
+            record = record_fully(decoder.model, decoder.observer, sequences)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+        else:
+            yield record
+            return
+        free_memory()
+        half = -(-len(sequences) // 2)
+        yield from self._record_fully(sequences[:half])
+        yield from self._record_fully(sequences[half:])
+
+    def _full_batch(self, record: FullRecord, compact: pa.RecordBatch) -> pa.RecordBatch:
+        fields = pa.schema(full_fields(self.job.decoder.shape))
+        no_answers = [0] * len(record.lengths)
+        full = build_record_batch(fields, full_columns(record), record.lengths, no_answers)
+        arrays = [*compact.columns, *full.columns]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.job.schema)
+
+
+def _split_by_bytes(
+    sequences: Sequence[Sequence[int]], shape: TraceShape, limit: int
+) -> Iterator[tuple[int, int]]:
+    start = size = 0
+    for index, sequence in enumerate(sequences):
+        needed = full_bytes(shape, len(sequence))
+        if index > start and size + needed > limit:
+            yield start, index
+            start, size = index, 0
+        size += needed
+    if sequences:
+        yield start, len(sequences)

@@ -1,0 +1,109 @@
+"""Work that goes on beside the model's: putting batches into Arrow, hashing, writing, closing."""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from clew.hallucination.capture.store import TraceStore
+from clew.progress import Reporter, WorkAdvanced
+from clew.storage import ShardReader, ShardWriter, add_shard
+
+
+class Background:
+    """A thread that puts batches into Arrow, writes and syncs them while the next are made.
+
+    Two tasks may wait behind the one under way, so memory stays bounded. What a task raises
+    comes out at the next call, and no task after it is begun: a shard whose last rows could not
+    be written must not be closed as if they had been.
+    """
+
+    def __init__(self, reporter: Reporter) -> None:
+        self._reporter = reporter
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="clew-writer")
+        self._pending: deque[Future[None]] = deque()
+        self._failed = False
+
+    def __enter__(self) -> "Background":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def do(self, task: Callable[[], WorkAdvanced]) -> None:
+        self.wait(leaving=2)
+        self._pending.append(self._thread.submit(self._run, task))
+
+    def wait(self, leaving: int = 0) -> None:
+        """Until no more than `leaving` tasks are unfinished; raises what any of them raised."""
+        while self._pending and (len(self._pending) > leaving or self._pending[0].done()):
+            self._pending.popleft().result()
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=True)
+
+    def _run(self, task: Callable[[], WorkAdvanced]) -> None:
+        if self._failed:
+            raise CancelledError
+        try:
+            self._reporter(task())
+        except BaseException:
+            self._failed = True
+            raise
+
+
+def write_batch(writer: ShardWriter, make: Callable[[], pa.RecordBatch]) -> WorkAdvanced:
+    before = writer.bytes_written
+    with _abandoned_on_failure(writer):
+        batch = make()
+        writer.write(batch)
+    tokens = int(np.sum(batch.column("tokens").value_lengths().to_numpy()))
+    written = writer.bytes_written - before
+    return WorkAdvanced(count=batch.num_rows, tokens=tokens, written_bytes=written)
+
+
+@contextmanager
+def _abandoned_on_failure(writer: ShardWriter) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        writer.abandon()
+        raise
+
+
+def finish_shard(store: TraceStore, writer: ShardWriter) -> WorkAdvanced:
+    """Close a shard: from here on it counts as made."""
+    before = writer.bytes_written
+    with _abandoned_on_failure(writer):
+        entry = writer.finish()
+    # Notes first: a run that dies in between finds the shard unlisted and comes here again.
+    _note_oddities(store, writer.path, writer.batch_number)
+    add_shard(store.path, entry)
+    return WorkAdvanced(count=0, written_bytes=writer.bytes_written - before)
+
+
+def _note_oddities(store: TraceStore, shard: Path, number: int) -> None:
+    """Name in the manifest what a user of the traces should know: empty answers, NaN."""
+    reader = ShardReader(shard)
+    empty: list[str] = []
+    broken: list[str] = []
+    for index in range(reader.num_record_batches):
+        batch = reader.record_batch(index)
+        ids = batch.column("question_id").to_pylist()
+        answers = batch.column("answer").to_pylist()
+        states = batch.column("last_hidden").flatten().flatten().to_numpy()
+        # NaN and Inf are the float16 numbers whose exponent bits are all ones.
+        bits = states.view(np.uint16).reshape(len(ids), -1) & 0x7FFF
+        finite = bits.max(1) < 0x7C00
+        empty += [i for i, answer in zip(ids, answers, strict=True) if not answer]
+        broken += [i for i, fine in zip(ids, finite, strict=True) if not fine]
+    notes = []
+    if empty:
+        notes.append(f"batch {number}: {len(empty)} empty answers: {', '.join(empty)}")
+    if broken:
+        notes.append(f"batch {number}: {len(broken)} traces hold NaN or Inf: {', '.join(broken)}")
+    store.add_notes(notes)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from clew.hallucination.capture import LoadedModel, load_model
+from clew.hallucination.capture.dialogue import choose_prompt, shared_prefix, tokenize_prompts
 from clew.hallucination.capture.embedded import embedded_model_folder, fetch_gguf
 from clew.hallucination.capture.models import fingerprint
-from clew.hallucination.capture.prompts import choose_prompt, shared_prefix, tokenize_prompts
 from tests.builders import make_decoder
 from tests.hallucination.capture.reference import answer_mean, laplacian_diagonal, pass_plainly
 from tests.hallucination.capture.test_faithful import TOLERANCE, split

@@ -376,7 +376,7 @@ def test_too_little_device_memory_for_the_first_estimate_halves_the_batch_too(
     [
         ("clew.hallucination.capture.check.batching_error", "a batch of three prompts"),
         ("clew.hallucination.capture.decode.Decoder.time_batch", "a single prompt"),
-        ("clew.hallucination.capture.full.listen_to_whole", "the full trace of [0-9]+ tokens"),
+        ("clew.hallucination.capture.observe.listen_to_whole", "the full trace of [0-9]+ tokens"),
     ],
 )
 def test_where_nothing_smaller_can_be_tried_too_little_memory_is_one_sentence(

@@ -9,9 +9,9 @@ import torch
 from clew.hallucination.capture.beams import answer_with_beams
 from clew.hallucination.capture.check import batching_error
 from clew.hallucination.capture.decode import Decoder, GeneratedAnswer
-from clew.hallucination.capture.full import record_fully
+from clew.hallucination.capture.dialogue import Cut
 from clew.hallucination.capture.models import LoadedModel
-from clew.hallucination.capture.stopping import Cut
+from clew.hallucination.capture.observe import record_fully
 from clew.hallucination.traces.compact import Reduced
 from tests.builders import VOCABULARY, make_decoder, ragged_prompts, tiny_loaded
 from tests.hallucination.capture.reference import (

@@ -130,7 +130,7 @@ def test_a_file_has_no_splits(tmp_path: Path) -> None:
 
 
 def test_at_least_one_question() -> None:
-    with pytest.raises(InputError, match="num_samples is 0: ask for at least 1"):
+    with pytest.raises(InputError, match="^num_samples is 0: give 1 or more"):
         load_questions("facts", 0)
 
 

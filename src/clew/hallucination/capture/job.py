@@ -79,34 +79,27 @@ def prepare_job(
         edges_per_token=config.edges_per_token,
     )
     prompt = choose_prompt(loaded.tokenizer, config.prompt, config.chat, questions.instruction)
-    texts = [question.question for question in questions.questions]
-    prompts = tokenize_prompts(loaded.tokenizer, prompt, texts)
     limits = _Limits(
         new_tokens=generation.max_new_tokens,
         tokens=_context(loaded.model),
         full_shape=shape if config.keep == "full" else None,
     )
-    usable, skipped = _leave_out_too_long(questions, prompts, limits)
-    kept = [questions.questions[i] for i in usable]
-    kept_prompts = [prompts[i] for i in usable]
+    asked = _ask(questions, prompt, loaded.tokenizer, limits)
     plan = plan_batches(
         model=loaded.model,
         shape=shape,
-        prompt_lengths=[len(p) for p in kept_prompts],
+        prompt_lengths=[len(p) for p in asked.prompts],
         max_new_tokens=generation.max_new_tokens,
         batch_size=store.rows_per_shard,
         rows=config.generation_batch,
     )
     settings = _describe_settings(config, questions, loaded, prompt, plan)
-    store.open(settings=settings, rows=len(kept), skipped=skipped)
+    store.open(settings=settings, rows=len(asked.questions), skipped=asked.skipped)
     if config.generation_batch is None:
         plan = _stored_plan(store.manifest, plan)
-    _say_what_is_left_out(skipped, reporter)
-    basis = store.open_basis(
-        functools.partial(
-            fit_on_questions, loaded, observer, kept, kept_prompts, node_dim=shape.node_dim
-        )
-    )
+    _say_what_is_left_out(asked.skipped, reporter)
+    fit = functools.partial(fit_on_questions, loaded, observer, node_dim=shape.node_dim)
+    basis = store.open_basis(lambda: fit(asked.questions, asked.prompts))
     schema = trace_schema(
         shape,
         config.keep,
@@ -114,13 +107,13 @@ def prepare_job(
         samples=generation.samples > 0,
     )
     make = functools.partial(
-        _make_decoder, loaded, observer, shape, basis, generation, kept_prompts
+        _make_decoder, loaded, observer, shape, basis, generation, asked.prompts
     )
-    decoder, same_length = settle_decoder(make, kept_prompts, reporter, name=config.model)
+    decoder, same_length = settle_decoder(make, asked.prompts, reporter, name=config.model)
     return Job(
         store=store,
-        questions=kept,
-        prompts=kept_prompts,
+        questions=asked.questions,
+        prompts=asked.prompts,
         tokenizer=loaded.tokenizer,
         decoder=decoder,
         generation=generation,
@@ -206,24 +199,35 @@ def _context(model: PreTrainedModel) -> int:
     return min(context or MAX_TOKENS, MAX_TOKENS)
 
 
-def _leave_out_too_long(
-    questions: QuestionSet, prompts: Sequence[Sequence[int]], limits: _Limits
-) -> tuple[list[int], list[dict[str, str]]]:
-    """The questions that can be captured, and by name those that cannot, broken lines too."""
-    usable, skipped = [], [{"where": s.where, "reason": s.reason} for s in questions.skipped]
-    for index, (question, prompt) in enumerate(zip(questions.questions, prompts, strict=True)):
-        reason = limits.reason_against(len(prompt))
+@dataclass(frozen=True, kw_only=True)
+class _Asked:
+    """The questions that can be captured, their tokens, and by name those that cannot."""
+
+    questions: list[Question]
+    prompts: list[list[int]]
+    skipped: list[dict[str, str]]
+
+
+def _ask(questions: QuestionSet, prompt: Prompt, tokenizer: Any, limits: _Limits) -> _Asked:
+    """Put all questions into tokens and leave out what is too long, broken lines too."""
+    texts = [question.question for question in questions.questions]
+    skipped = [{"where": s.where, "reason": s.reason} for s in questions.skipped]
+    asked = _Asked(questions=[], prompts=[], skipped=skipped)
+    prompts = tokenize_prompts(tokenizer, prompt, texts)
+    for question, tokens in zip(questions.questions, prompts, strict=True):
+        reason = limits.reason_against(len(tokens))
         if reason is None:
-            usable.append(index)
+            asked.questions.append(question)
+            asked.prompts.append(tokens)
         else:
             skipped.append({"where": f"question {question.id}", "reason": reason})
-    if not usable:
+    if not asked.questions:
         first = skipped[len(questions.skipped)]
         raise InputError(
             f"none of the {len(prompts)} questions of {questions.name} can be captured. The "
             f"first, {first['where']}: {first['reason']}."
         )
-    return usable, skipped
+    return asked
 
 
 def _stored_plan(manifest: Manifest, plan: BatchPlan) -> BatchPlan:

@@ -9,8 +9,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from itertools import islice
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -19,6 +18,7 @@ from clew.hallucination.labels.answers import StoredAnswer
 from clew.hallucination.labels.chat import Chat, ChatConfig, JudgeError
 from clew.storage.disk import disk_errors
 from clew.storage.hashing import hash_text
+from clew.threads import map_ahead
 
 OnJudged = Callable[[int, int], None]
 
@@ -152,27 +152,20 @@ def _judge_missing(
     judged: JudgedFile,
     on_judged: OnJudged | None,
 ) -> None:
-    work, done = iter(missing.items()), 0
     with Chat(config) as chat, ThreadPoolExecutor(config.threads) as pool:
 
-        def begin(count: int) -> set[Future[None]]:
-            some = islice(work, count)
-            return {pool.submit(_judge_one, chat, judged, *one) for one in some}
+        def judge(one: tuple[str, StoredAnswer]) -> None:
+            _judge_one(chat, judged, *one)
 
-        # A few at a time, so that an error or Ctrl-C leaves no long queue behind.
-        waiting = begin(config.threads * 2)
+        # Far enough ahead that one slow reply holds nobody up.
+        ahead = map_ahead(judge, missing.items(), pool, ahead=config.threads * 8)
         try:
-            while waiting:
-                finished, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-                for future in finished:
-                    future.result()
-                    done += 1
-                    if on_judged:
-                        on_judged(done, len(missing))
-                waiting |= begin(len(finished))
+            for done, _ in enumerate(ahead, start=1):
+                if on_judged:
+                    on_judged(done, len(missing))
         except BaseException:
             chat.stop()
-            pool.shutdown(wait=True, cancel_futures=True)
+            ahead.close()
             raise
 
 

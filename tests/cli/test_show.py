@@ -65,7 +65,7 @@ def test_without_the_model_tokens_are_numbers_unless_its_tokenizer_is_named(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--id", "70"), "its numbers go from 0 to 69, its question ids are like 'q0'"),
+        (("--id", "70"), "Its numbers go from 0 to 69, its question ids are like 'q0'"),
         (("--id", "nobody"), '--id is "nobody": there is no such answer'),
         (("--id", "-1"), '--id is "-1": there is no such answer'),
         (("--id", "3", "--beside", "99"), '--beside is "99": there is no such answer'),

@@ -18,8 +18,9 @@ from clew.errors import InputError
 from clew.wording import counted
 
 if TYPE_CHECKING:
-    from clew.hallucination.labels import LabelledAnswer, LabelResult
+    from clew.hallucination.labels import LabelledAnswer
     from clew.hallucination.labels.chat import ChatConfig
+    from clew.hallucination.labels.label import LabelResult
 
 _EPILOG = "Example: `clew label traces_data --out ground_truth_scores.csv`"
 _CELL_CHARACTERS = 160
@@ -67,7 +68,7 @@ def label(
     Scores are by wording: look at the doubtful examples that are printed. A judge's replies are
     kept beside the file as they come, so that a run that was broken off pays only for the rest.
     """
-    from clew.hallucination.labels import label_store
+    from clew.hallucination.labels.label import label_store
 
     console = Console(highlight=False)
     judge = _judge_config(method, judge_url, judge_model, judge_key_env)

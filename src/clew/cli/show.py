@@ -1,9 +1,9 @@
 """clew show"""
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
 import typer
 from rich.console import Console
 from rich.markup import escape
@@ -114,9 +114,11 @@ def _print_tokens(console: Console, shown: "ShownAnswer") -> None:
     table.add_column("probability", justify="right")
     table.add_column("")
     table.add_column("entropy", justify="right")
-    chances = np.exp(shown.logprobs).tolist()
-    entropies = shown.entropies if shown.entropies is not None else np.full(len(chances), np.nan)
-    rows = list(zip(shown.answer_texts, chances, entropies.tolist(), strict=True))
+    chances = [math.exp(logprob) for logprob in shown.logprobs.tolist()]
+    entropies = [math.nan] * len(chances)
+    if shown.entropies is not None:
+        entropies = shown.entropies.tolist()
+    rows = list(zip(shown.answer_texts, chances, entropies, strict=True))
     for text, chance, entropy in rows[:_MOST_TOKENS]:
         bar = "\N{BOX DRAWINGS HEAVY HORIZONTAL}" * round(_BAR * chance)
         cell = escape(plain_text(visible_text(text)))

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from clew.errors import InputError
-from clew.hallucination.labels import ChatConfig, JudgeError, LabelResult, label_store
+from clew.hallucination.labels.chat import ChatConfig, JudgeError
 from clew.hallucination.labels.judge import parse_reply
+from clew.hallucination.labels.label import LabelResult, label_store
 from tests.hallucination.labels.judge_server import Reply, judge_server
 from tests.hallucination.labels.text_stores import trace_row, write_text_store
 

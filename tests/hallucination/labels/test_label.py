@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from clew.errors import InputError, StoreError
-from clew.hallucination.labels import label_store, read_scores
+from clew.hallucination.labels import read_scores
+from clew.hallucination.labels.label import label_store
 from tests.hallucination.labels.text_stores import trace_row, write_text_store
 from tests.stores import write_store
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from clew.hallucination.labels import alias_score, rouge_l, token_f1
-from clew.hallucination.labels.methods import Method, match_answer
+from clew.hallucination.labels.methods import Method, alias_score, match_answer, rouge_l, token_f1
 
 LUXEMBOURG = "What is the capital of Luxembourg?"
 CHOICE = "Which is larger, New York or Chicago?"

@@ -1,9 +1,10 @@
-"""Labels: is an answer right. Scores by wording or by a judge, and the files that hold them."""
+"""Labels: is an answer right. Scores by wording or by a judge, and the files that hold them.
+
+What reads scores is here; what makes them (`label`, `methods`, `chat`) is imported by who needs
+it: it brings a string matcher and an HTTP client.
+"""
 
 from clew.hallucination.labels.answers import LabelledAnswer
-from clew.hallucination.labels.chat import ChatConfig, JudgeError
-from clew.hallucination.labels.label import LabelResult, label_store
-from clew.hallucination.labels.methods import Method, alias_score, rouge_l, token_f1
 from clew.hallucination.labels.normalize import normalize_answer
 from clew.hallucination.labels.scores import (
     MatchedScores,
@@ -14,19 +15,11 @@ from clew.hallucination.labels.scores import (
 )
 
 __all__ = [
-    "ChatConfig",
-    "JudgeError",
-    "LabelResult",
     "LabelledAnswer",
     "MatchedScores",
-    "Method",
     "Scores",
-    "alias_score",
-    "label_store",
     "normalize_answer",
     "read_scores",
     "refuse_other_answers",
     "require_scores",
-    "rouge_l",
-    "token_f1",
 ]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from clew.errors import DiskFullError, InputError
-from clew.hallucination.labels import label_store
+from clew.hallucination.labels.label import label_store
 from clew.hallucination.samples.making import preprocess_store
 from clew.hallucination.samples.splits import read_splits
 from clew.storage import read_manifest, verify_store

@@ -2,11 +2,29 @@
 percentages: the words keep their size on a phone."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from clew.pages.markup import Html, tag
-from clew.pages.panels import IntervalRow, nice_ticks
+from clew.pages.panels import nice_ticks
 
 _MIDDLE = "50%"
+
+
+@dataclass(frozen=True, kw_only=True)
+class IntervalRow:
+    """A value with its interval, as one line of a forest plot; what is missing is not drawn."""
+
+    label: str
+    colour: str
+    value: float | None
+    interval: tuple[float, float] | None
+    text: str
+    tip: str
+    key: str | None = None
+    hollow: float | None = None
+    is_marked: bool = False
+    note: str = ""
+    series: str = ""  # what its colour means
 
 
 def draw_forest(
@@ -49,7 +67,7 @@ def _row(
         _track(row, low, high, grid, reference),
         tag("div", row.text, class_="value"),
         class_=f"forest-row {row.colour}{' best' if row.is_marked else ''}",
-        data_method=row.method,
+        data_key=row.key,
         data_tip=row.tip,
     )
 

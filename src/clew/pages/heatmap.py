@@ -1,15 +1,31 @@
 """Draws a matrix as SVG: one colour, deeper for more; the number in every cell."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from clew.pages.markup import Html, tag
-from clew.pages.panels import Matrix
 
 _CELL, _CHARACTER, _LONGEST = 38, 6.3, 36
 _SLANT = 0.71  # column names rise at 45 degrees
 DEEP = 0.7  # from here on the number is drawn in the paper's colour
+
+
+@dataclass(frozen=True, kw_only=True)
+class Matrix:
+    """A heat map; `values` may be NaN where there is none. `low` is pale, `high` is deep."""
+
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    values: np.ndarray
+    tips: tuple[tuple[str, ...], ...]
+    low: float
+    high: float
+
+    def depth(self, value: float) -> float:
+        """How deep the colour is: 0 to 1."""
+        return min(max((value - self.low) / (self.high - self.low), 0.0), 1.0)
 
 
 def draw_matrix(matrix: Matrix, *, words: str) -> Html:

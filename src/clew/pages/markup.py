@@ -1,5 +1,5 @@
 """Builds HTML and SVG from nested calls. Every string that is not `Html` is escaped, so that
-questions and answers, which anybody may have written, never become markup."""
+texts, which anybody may have written, never become markup."""
 
 import html
 import re
@@ -22,7 +22,7 @@ Attribute: TypeAlias = str | int | float | bool | None
 
 
 def tag(name: str, /, *children: Child, **attributes: Attribute) -> Html:
-    """`tag("td", text, class_="name", data_method="lstm")`; attributes of None or False are left
+    """`tag("td", text, class_="name", data_key="lstm")`; attributes of None or False are left
     out."""
     opening = f"<{name}{''.join(map(_attribute, attributes, attributes.values()))}>"
     if name in _VOID:

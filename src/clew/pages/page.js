@@ -1,11 +1,11 @@
 "use strict";
 (() => {
   const all = (selector) => [...document.querySelectorAll(selector)];
-  const ofMethod = (name) => all("[data-method]").filter((element) => element.dataset.method === name);
+  const ofKey = (key) => all("[data-key]").filter((element) => element.dataset.key === key);
 
-  // Pointing at a method anywhere lights it up everywhere.
+  // What bears one key lights up together, wherever one points at it.
   const raise = (curve) => curve.parentNode.append(curve);
-  const light = (name, isOn) => ofMethod(name).forEach((element) => element.classList.toggle("hot", isOn));
+  const light = (name, isOn) => ofKey(name).forEach((element) => element.classList.toggle("hot", isOn));
 
   const tip = document.getElementById("tip");
   const place = (event) => {
@@ -20,7 +20,7 @@
   let lit = null;
   document.addEventListener("pointermove", (event) => {
     const target = event.target instanceof Element ? event.target : null;
-    const named = target?.closest("[data-method]")?.dataset.method ?? null;
+    const named = target?.closest("[data-key]")?.dataset.key ?? null;
     if (named !== lit) {
       if (lit !== null) light(lit, false);
       if (named !== null) light(named, true);
@@ -35,12 +35,12 @@
   });
   document.addEventListener("pointerleave", () => { tip.hidden = true; });
 
-  // The chips put a method's curves in colour.
+  // The chips put the curves of their key in colour.
   for (const chip of all(".chip")) {
     chip.addEventListener("click", () => {
       const isOn = chip.getAttribute("aria-pressed") !== "true";
       chip.setAttribute("aria-pressed", String(isOn));
-      for (const curve of ofMethod(chip.dataset.method).filter((one) => one.matches(".curve"))) {
+      for (const curve of ofKey(chip.dataset.key).filter((one) => one.matches(".curve"))) {
         curve.classList.toggle("shown", isOn);
         if (isOn) raise(curve);
       }

@@ -1,34 +1,41 @@
-"""What is drawn, told once: the page draws it as SVG, the pictures beside it with matplotlib."""
+"""Curves as panels, told once: drawn here as SVG, whose colours come from the page's style so that
+they follow it; reports draw the same panels as PNGs with matplotlib."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-# Colours by name: one a family of methods, and two for the splits. They stay apart for people who
-# see few colours, and in grey print. style.css has the same, and others for dark screens.
+from clew.pages.markup import Html, tag
+
+# They stay apart for people who see few colours, and in grey print. style.css has the same, and
+# others for dark screens.
 COLOURS = {
-    "baseline": "#7C828C",
-    "no-training": "#C08A14",
-    "probe": "#1F5FA8",
-    "network": "#B8475A",
-    "other": "#3B7D65",
+    "grey": "#7C828C",
+    "gold": "#C08A14",
+    "blue": "#1F5FA8",
+    "red": "#B8475A",
+    "green": "#3B7D65",
 }
 DASHES = ("", "6 3", "2 3", "9 3 2 3")
+WIDTH, HEIGHT, LOW_HEIGHT = 360, 300, 180
+LEFT, RIGHT, TOP, BOTTOM = 44, 12, 40, 42
+_LEGEND_STEP = 96
 
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """A curve. `colour` is a name of COLOURS, `dash` a place in DASHES. Lines of a method that is
-    not shown stand in pale grey behind the others until it is picked."""
+    """A curve. `colour` is a name of COLOURS, `dash` a place in DASHES. What bears the same
+    `key` lights up together. A line that is not shown stands in pale grey behind the others until
+    its key is picked."""
 
     x: np.ndarray
     y: np.ndarray
     colour: str
     tip: str
     dash: int = 0
-    method: str | None = None
+    key: str | None = None
     is_shown: bool = True
     has_dots: bool = False
     is_thin: bool = False
@@ -67,45 +74,6 @@ class Panel:
     has_whole_steps: bool = False  # epochs and layers are counted, not measured
 
 
-@dataclass(frozen=True, kw_only=True)
-class IntervalRow:
-    """A value with its interval, as one line of a forest plot; what is missing is not drawn."""
-
-    label: str
-    colour: str
-    value: float | None
-    interval: tuple[float, float] | None
-    text: str
-    tip: str
-    method: str | None = None
-    hollow: float | None = None
-    is_marked: bool = False
-    note: str = ""
-    series: str = ""  # what its colour means
-
-
-@dataclass(frozen=True, kw_only=True)
-class Matrix:
-    """A heat map; `values` may be NaN where there is none. `low` is pale, `high` is deep."""
-
-    rows: tuple[str, ...]
-    columns: tuple[str, ...]
-    values: np.ndarray
-    tips: tuple[tuple[str, ...], ...]
-    low: float
-    high: float
-
-    def depth(self, value: float) -> float:
-        """How deep the colour is: 0 to 1."""
-        return min(max((value - self.low) / (self.high - self.low), 0.0), 1.0)
-
-
-def colour_of(family: str) -> str:
-    """The colour's name, which is also the class in the page."""
-    slug = family.replace(" ", "-")
-    return slug if slug in COLOURS else "other"
-
-
 def nice_ticks(low: float, high: float, *, count: int = 5, is_whole: bool = False) -> list[float]:
     """Round numbers within the range, about `count` of them."""
     if not high > low:
@@ -127,3 +95,136 @@ def padded_range(values: Iterable[float], *, share: float = 0.05) -> tuple[float
     low, high = min(known), max(known)
     room = (high - low) * share or 0.05
     return low - room, high + room
+
+
+class _Frame:
+    """Where values lie in the picture."""
+
+    def __init__(self, panel: Panel) -> None:
+        self.height = LOW_HEIGHT if panel.is_low else HEIGHT
+        self.right, self.bottom = WIDTH - RIGHT, self.height - BOTTOM
+        self._x, self._y = panel.x_range, panel.y_range
+
+    def x(self, value: float) -> float:
+        low, high = self._x
+        return LEFT + (value - low) / (high - low) * (self.right - LEFT)
+
+    def y(self, value: float) -> float:
+        low, high = self._y
+        return self.bottom - (value - low) / (high - low) * (self.bottom - TOP)
+
+    def path(self, x: Iterable[float], y: Iterable[float]) -> str:
+        """Breaks where a value is no number."""
+        command, parts = "M", []
+        for one, other in zip(x, y, strict=True):
+            if not (np.isfinite(one) and np.isfinite(other)):
+                command = "M"
+                continue
+            parts.append(f"{command}{self.x(one):.1f} {self.y(other):.1f}")
+            command = "L"
+        return "".join(parts)
+
+
+def draw_panel(panel: Panel) -> Html:
+    frame = _Frame(panel)
+    behind = sorted(panel.lines, key=lambda line: line.is_shown)
+    return tag(
+        "svg",
+        tag("text", panel.title, x=LEFT, y=14, class_="panel-title"),
+        _axes(panel, frame),
+        tag("g", [_guide(guide, frame) for guide in panel.guides], class_="guides"),
+        tag("g", [_line(line, frame) for line in behind], class_="lines"),
+        [_dot(dot, frame) for dot in panel.dots],
+        _legend(panel, frame),
+        viewBox=f"0 0 {WIDTH} {frame.height}",
+        class_="panel",
+        role="img",
+        aria_label=f"{panel.title}: {panel.y_label} over {panel.x_label}",
+    )
+
+
+def _axes(panel: Panel, frame: _Frame) -> Html:
+    xs = nice_ticks(*panel.x_range, count=6, is_whole=panel.has_whole_steps)
+    ys = nice_ticks(*panel.y_range, count=3 if panel.is_low else 5)
+    return tag(
+        "g",
+        [_level(value, frame) for value in ys],
+        [_upright(value, frame) for value in xs],
+        tag("line", x1=LEFT, x2=frame.right, y1=frame.bottom, y2=frame.bottom, class_="base"),
+        tag("text", panel.x_label, x=frame.right, y=frame.height - 8, class_="axis end"),
+        tag("text", panel.y_label, x=LEFT, y=TOP - 9, class_="axis"),
+        class_="axes",
+    )
+
+
+def _level(value: float, frame: _Frame) -> Html:
+    y = frame.y(value)
+    grid = tag("line", x1=LEFT, x2=frame.right, y1=y, y2=y, class_="grid")
+    return Html(grid + tag("text", f"{value:g}", x=LEFT - 6, y=y + 3.5, class_="tick end"))
+
+
+def _upright(value: float, frame: _Frame) -> Html:
+    x = frame.x(value)
+    return tag("text", f"{value:g}", x=x, y=frame.bottom + 15, class_="tick middle")
+
+
+def _guide(guide: Guide, frame: _Frame) -> Html:
+    x, y = guide.label_at
+    words = tag("text", guide.label, x=frame.x(x), y=frame.y(y) - 4, class_="guide-label")
+    path = tag("path", d=frame.path(guide.x, guide.y), class_="guide")
+    return Html(path + words) if guide.label else path
+
+
+def _line(line: Line, frame: _Frame) -> Html:
+    """The broad path below is not seen: it is what a finger or a mouse can hit."""
+    path = frame.path(line.x, line.y)
+    dots = zip(line.x, line.y, strict=True) if line.has_dots else ()
+    return tag(
+        "g",
+        tag("path", d=path, class_="hit"),
+        tag("path", d=path, class_="stroke", stroke_dasharray=DASHES[line.dash] or None),
+        [tag("circle", cx=frame.x(x), cy=frame.y(y), r=2.6) for x, y in dots],
+        class_=_classes("curve", line.colour, line.is_shown and "shown", line.is_thin and "thin"),
+        data_key=line.key,
+        data_tip=line.tip,
+    )
+
+
+def _classes(*names: str | bool) -> str:
+    return " ".join(name for name in names if isinstance(name, str))
+
+
+def _dot(dot: Dot, frame: _Frame) -> Html:
+    return tag(
+        "circle",
+        cx=frame.x(dot.x),
+        cy=frame.y(dot.y),
+        r=5,
+        class_=f"mark {dot.colour}",
+        data_tip=dot.tip,
+    )
+
+
+def _legend(panel: Panel, frame: _Frame) -> Html:
+    start = frame.right - _LEGEND_STEP * len(panel.legend) + 14
+    return tag(
+        "g",
+        [
+            _key(words, colour, dash, x=start + _LEGEND_STEP * place)
+            for place, (words, colour, dash) in enumerate(panel.legend)
+        ],
+        class_="legend",
+    )
+
+
+def _key(words: str, colour: str, dash: int, *, x: float) -> Html:
+    y = TOP - 12.5
+    stroke = tag(
+        "line", x1=x, x2=x + 20, y1=y, y2=y, stroke_dasharray=DASHES[dash] or None, class_="stroke"
+    )
+    text = tag("text", words, x=x + 25, y=y + 3.5, class_="axis")
+    return tag("g", stroke, text, class_=f"curve shown {colour}")
+
+
+def draw_panels(panels: Sequence[Panel]) -> Html:
+    return tag("div", [draw_panel(panel) for panel in panels], class_="panels")

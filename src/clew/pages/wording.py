@@ -1,7 +1,5 @@
 """Numbers and texts as a person reads them; a missing one is a dash."""
 
-from typing import Any
-
 from clew.wording import bytes_text, three_digits
 from clew.wording import counted as counted  # reports have all their words from here
 
@@ -41,12 +39,3 @@ def p_text(value: float | None) -> str:
 
 def percent(value: float) -> str:
     return f"{100 * value:.0f}%"
-
-
-def chosen_text(chosen: dict[str, Any]) -> str:
-    """`{"layer": 18, "C": 0.01}` as "layer 18, C 0.01"."""
-    return ", ".join(f"{name} {_value(value)}" for name, value in chosen.items())
-
-
-def _value(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

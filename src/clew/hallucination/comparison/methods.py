@@ -56,14 +56,12 @@ class NetworkMethod:
 
 
 AnyMethod: TypeAlias = Method | NetworkMethod
+NETWORK_METHODS = [NetworkMethod(kind=kind) for kind in NETWORKS.values()]
 
 
 def list_methods() -> dict[str, AnyMethod]:
     """All of them, the cheap ones first: what is told early is told soon."""
-    every: list[AnyMethod] = [
-        *PROBES.values(),
-        *(NetworkMethod(kind=kind) for kind in NETWORKS.values()),
-    ]
+    every: list[AnyMethod] = [*PROBES.values(), *NETWORK_METHODS]
     ordered = sorted(every, key=lambda one: (_FAMILIES.index(one.family), one.is_seeded))
     return {one.name: one for one in ordered}
 

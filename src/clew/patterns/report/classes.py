@@ -210,7 +210,7 @@ def _muted(words: str) -> Html:
 def draw_classes(run: Run) -> Html:
     counts = [split for split in _SPLITS if any(split in row for row in run.per_class)]
     rows = [_row(row, counts) for row in run.per_class]
-    table = tag("table", _head(counts), tag("tbody", rows), class_="methods sortable classes")
+    table = tag("table", _head(counts), tag("tbody", rows), class_="sortable classes")
     is_long = len(rows) > _MANY
     return tag("div", table, class_="scroll long" if is_long else "scroll", tabindex="0")
 

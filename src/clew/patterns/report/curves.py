@@ -7,14 +7,13 @@ import numpy as np
 
 from clew.metrics import calibration_points
 from clew.pages.markup import Html, tag
-from clew.pages.panels import Dot, Guide, Line, Panel, padded_range
-from clew.pages.svg import draw_panel
+from clew.pages.panels import Dot, Guide, Line, Panel, draw_panel, padded_range
 from clew.pages.wording import counted, decimals
 from clew.patterns.report.headline import percents
 from clew.patterns.report.run import Run
 
 # Colours of the page's style: apart for people who see few colours, and in grey print.
-_TRAINING, _VALIDATION = "network", "probe"
+_TRAINING, _VALIDATION = "red", "blue"
 _BINS = 10
 _USUAL_THRESHOLD = 0.6
 

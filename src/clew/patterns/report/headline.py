@@ -137,7 +137,7 @@ def _tile(name: str, figure: str, words: str, *, is_best: bool = False) -> Html:
         tag("div", name, class_="tile-name"),
         tag("div", figure, class_="figure"),
         tag("div", words, class_="muted"),
-        class_=f"tile probe{' best' if is_best else ''}",
+        class_=f"tile blue{' best' if is_best else ''}",
     )
 
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from clew.errors import ClewError
 from clew.pages.markup import Html, join, tag
-from clew.pages.section import Section
-from clew.pages.shell import wrap_page
+from clew.pages.shell import Section, wrap_page
 from clew.pages.wording import counted
 from clew.patterns.report.classes import draw_classes, draw_confusion
 from clew.patterns.report.curves import draw_sureness, draw_training, tell_threshold

@@ -25,16 +25,16 @@ ACTIONS = """
   const all = (selector) => [...document.querySelectorAll(selector)];
   const seconds = all("th button").find((button) => button.textContent === "training, s");
   const order = () => all(".methods tbody tr").map((row) => row.dataset.method);
-  const shown = () => all('.curve.shown[data-method="perplexity"]').length;
+  const shown = () => all('.curve.shown[data-key="perplexity"]').length;
   seconds.click();
   const dearest = order()[0];
   seconds.click();
   const cheapest = order()[0];
   const before = shown();
-  document.querySelector('.chip[data-method="perplexity"]').click();
-  const row = document.querySelector('tr[data-method="lstm"]');
+  document.querySelector('.chip[data-key="perplexity"]').click();
+  const row = document.querySelector('tr[data-key="lstm"]');
   row.dispatchEvent(new PointerEvent("pointermove", { bubbles: true }));
-  const lit = all('.hot[data-method="lstm"]').length;
+  const lit = all('.hot[data-key="lstm"]').length;
   document.body.dataset.outcome = [dearest, cheapest, before, shown(), lit > 3].join(" ");
 </script>
 """

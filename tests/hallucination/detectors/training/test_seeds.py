@@ -21,9 +21,10 @@ from clew.hallucination.detectors.training import (
     train_seeds,
 )
 from clew.hallucination.detectors.training.sources import PreprocessedData
+from clew.progress import Event
 from tests.engine.children import start, tensors, wait, wait_until
 from tests.hallucination.detectors.training.making import PLAIN, small_run, write_learnable
-from tests.hallucination.detectors.training.test_train import Events
+from tests.hallucination.detectors.training.test_train import ended
 from tests.stores import one_thread
 
 EPOCHS = {"lstm": 4, "charm": 12, "act_vit": 2}
@@ -94,9 +95,9 @@ def test_the_same_again_only_scores(
     seeded: tuple[TrainRunConfig, list[TrainedSeed]],
 ) -> None:
     config, before = seeded
-    events = Events()
-    again = train(config, [0, 7], reporter=events)
-    assert [is_new for _, is_new in events.ended] == [False, False]
+    events: list[Event] = []
+    again = train(config, [0, 7], reporter=events.append)
+    assert [is_new for _, is_new in ended(events)] == [False, False]
     for one, other in zip(before, again, strict=True):
         np.testing.assert_array_equal(one.test, other.test)
         assert one.fitted == other.fitted
@@ -122,9 +123,9 @@ def test_seeds_that_were_killed_go_on(learnable: Path, tmp_path: Path) -> None:
     wait_until(lambda: log.exists() and len(log.read_text().splitlines()) > 3, child)
     os.kill(child.pid, signal.SIGKILL)
     assert wait(child) == -signal.SIGKILL
-    events = Events()
-    broken = train(config, [0, 1], reporter=events)
-    assert [is_new for _, is_new in events.ended] == [False, True]
+    events: list[Event] = []
+    broken = train(config, [0, 1], reporter=events.append)
+    assert [is_new for _, is_new in ended(events)] == [False, True]
     unbroken = train(replace(config, output_dir=tmp_path / "unbroken"), [0, 1])
     best = Path("lstm") / "seed-1" / "best.safetensors"
     assert tensors(tmp_path / best) == tensors(tmp_path / "unbroken" / best)
@@ -142,24 +143,24 @@ def test_all_seeds_follow_the_plan_that_was_measured_for_the_first(
 
 
 def test_asked_to_stop_it_stops_between_seeds_too(learnable: Path, tmp_path: Path) -> None:
-    events = Events()
+    events: list[Event] = []
     with pytest.raises(TrainingStoppedError, match="before LSTM, seed 1 was begun"):
         train(
             run_of("lstm", learnable, tmp_path),
             [0, 1],
-            reporter=events,
-            should_stop=lambda: bool(events.ended),
+            reporter=events.append,
+            should_stop=lambda: bool(ended(events)),
         )
-    assert len(events.ended) == 1
+    assert len(ended(events)) == 1
 
 
 def test_overwrite_trains_all_seeds_anew(learnable: Path, tmp_path: Path) -> None:
     config = run_of("lstm", learnable, tmp_path)
     train(config, [0])
     other = replace(config, network=NetworkSettings(lstm_hidden=4), overwrite=True)
-    events = Events()
-    train(other, [0], reporter=events)
-    assert [is_new for _, is_new in events.ended] == [True]
+    events: list[Event] = []
+    train(other, [0], reporter=events.append)
+    assert [is_new for _, is_new in ended(events)] == [True]
 
 
 @pytest.mark.parametrize("seeds", [[], [1, 1]])

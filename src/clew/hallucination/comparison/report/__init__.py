@@ -1,5 +1,5 @@
 """report.html and its pictures from a finished comparison folder; nothing is fitted here."""
 
-from clew.hallucination.comparison.report.write import FIGURES_FOLDER, REPORT_FILE, write_report
+from clew.hallucination.comparison.report.page import FIGURES_FOLDER, REPORT_FILE, write_report
 
 __all__ = ["FIGURES_FOLDER", "REPORT_FILE", "write_report"]

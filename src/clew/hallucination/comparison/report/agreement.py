@@ -3,7 +3,9 @@
 import numpy as np
 
 from clew.hallucination.comparison.report.comparison import Comparison, MethodResult
-from clew.pages.panels import Matrix
+from clew.pages.heatmap import Matrix, draw_matrix
+from clew.pages.markup import join
+from clew.pages.shell import Section
 from clew.pages.wording import percent
 
 _LEAST_ANSWERS = 3
@@ -69,4 +71,24 @@ def _tip(comparison: Comparison, one: MethodResult, other: MethodResult) -> str:
     return (
         f"{one.title} and {other.title} decide differently on {percent(float(differ.mean()))} "
         f"of the test answers"
+    )
+
+
+def agreement_section(comparison: Comparison) -> Section:
+    matrix = draw_agreement(comparison)
+    words = "Rank correlation between the methods' scores"
+    section = Section(
+        name="agreement",
+        short="Agreement",
+        title="Where the methods agree",
+        lead="Methods that rank answers alike have found the same signal; those that do not might "
+        "be joined.",
+        content=draw_matrix(matrix, words=words) if matrix else join(),
+        reading="A cell is Spearman's rank correlation of two methods' scores on the test split: 1 "
+        "is the same order, 0 is no relation. Those most like the best come first. Point at a cell "
+        "to see how often the two decide differently.",
+        pictures=("agreement",),
+    )
+    return section.if_there(
+        matrix, "It takes the scores of two methods on three test answers to compare."
     )

@@ -4,15 +4,21 @@ from collections.abc import Callable
 
 import numpy as np
 
-from clew.hallucination.comparison.report.comparison import FAMILIES, Comparison, MethodResult
+from clew.hallucination.comparison.report.comparison import (
+    FAMILIES,
+    Comparison,
+    MethodResult,
+    colour_of,
+)
 from clew.metrics import calibration_points, risk_coverage_points, roc_points
-from clew.pages.panels import DASHES, Guide, Line, Panel, colour_of
+from clew.pages.markup import Html, join, tag
+from clew.pages.panels import DASHES, Guide, Line, Panel, draw_panels
+from clew.pages.shell import Section
 from clew.pages.wording import decimals
 
 UNIT = (0.0, 1.0)
 ALWAYS_SHOWN = ("perplexity", "length", "category")
 _BINS, _DOT_LIMIT, _LEAST_COVERAGE = 10, 2, 0.02
-
 Points = tuple[np.ndarray, np.ndarray]
 
 
@@ -125,10 +131,55 @@ def _lines(
                 y=y,
                 colour=colour_of(method.family),
                 dash=dash_of(comparison, method),
-                method=method.name,
+                key=method.name,
                 tip=f"{method.title}: {words} {decimals(method.figure(figure))}",
                 is_shown=method.name in shown,
                 has_dots=has_dots,
             )
         )
     return tuple(lines)
+
+
+def curves_section(comparison: Comparison) -> Section:
+    panels = draw_curves(comparison)
+    section = Section(
+        name="curves",
+        short="Curves",
+        title="What it catches, what it costs, what it promises",
+        lead="What a method gives up for what it catches, what is left when one abstains, and "
+        "whether its probabilities mean what they say. Pick methods to put them in colour.",
+        content=join(_picker(comparison), draw_panels(panels)),
+        reading="ROC: nearer to the upper left is better. Risk and coverage: keep only the answers "
+        "that the method trusts most, and see how many of those are made up; lower is better "
+        "(drawn from 2% of the answers on). Calibration: on the diagonal a probability of 0.7 is "
+        "right seven times in ten; above it the method is too trusting.",
+        pictures=("roc", "risk_coverage", "calibration"),
+    )
+    return section.if_there(
+        panels,
+        "There are no curves: they need test answers of both kinds, right and made up, and the "
+        "scores of at least one method.",
+    )
+
+
+def _picker(comparison: Comparison) -> Html:
+    """Chips with the line that a method has in the curves."""
+    shown = shown_methods(comparison)
+    ordered = sorted(comparison.scored, key=lambda method: method.name not in shown)
+    chips = [_chip(comparison, method, is_shown=method.name in shown) for method in ordered]
+    return tag("div", chips, class_="chips", role="group", aria_label="Methods in colour")
+
+
+def _chip(comparison: Comparison, method: MethodResult, *, is_shown: bool) -> Html:
+    dashes = DASHES[dash_of(comparison, method)] or None
+    line = tag("line", x1=0, x2=24, y1=5, y2=5, stroke_dasharray=dashes)
+    return tag(
+        "button",
+        tag("svg", line, width=24, height=10, aria_hidden="true"),
+        tag("bdi", method.title),
+        tag("small", decimals(method.test_auroc)),
+        type="button",
+        class_=f"chip {colour_of(method.family)}",
+        aria_pressed="true" if is_shown else "false",
+        data_key=method.name,
+    )

@@ -5,9 +5,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from clew.hallucination.comparison.report.agreement import disagreement
-from clew.hallucination.comparison.report.comparison import Comparison, MethodResult
+from clew.hallucination.comparison.report.comparison import (
+    Comparison,
+    MethodResult,
+    colour_of,
+)
 from clew.pages.markup import Html, join, tag
-from clew.pages.panels import colour_of
+from clew.pages.shell import Section
 from clew.pages.wording import counted, decimals
 
 _MISTAKES, _DISPUTED = 5, 9
@@ -145,7 +149,7 @@ def _dot(value: float, method: MethodResult, tip: str) -> Html:
         cy=11,
         r=5,
         class_=f"dot {colour_of(method.family)}",
-        data_method=method.name,
+        data_key=method.name,
         data_tip=tip,
     )
 
@@ -156,3 +160,28 @@ def _upright(value: float, name: str) -> Html:
 
 def _place(value: float) -> str:
     return f"{3 + 94 * min(max(value, 0.0), 1.0):.2f}%"
+
+
+def disputed_section(comparison: Comparison) -> Section:
+    return Section(
+        name="disputed",
+        short="Disputes",
+        title="The answers they dispute most",
+        lead="Test answers whose probabilities lie farthest apart.",
+        content=draw_disputed(comparison),
+        reading="A dot is a method (coloured by family, without the baselines) at the probability "
+        "that it gave; on the left it trusts the answer, on the right it does not.",
+    )
+
+
+def mistakes_section(comparison: Comparison) -> Section:
+    return Section(
+        name="mistakes",
+        short="Mistakes",
+        title="The worst mistakes of the best method",
+        lead=f"Where {comparison.best.title} was surest and wrong. Read them before you trust it: "
+        "some may be answers that were labelled wrongly.",
+        content=draw_mistakes(comparison),
+        reading="The dot is the probability that the answer is made up, the tick the threshold "
+        "from which it is flagged, chosen on validation.",
+    )

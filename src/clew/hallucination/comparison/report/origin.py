@@ -4,8 +4,9 @@ import json
 from typing import Any
 
 from clew.hallucination.comparison.report.comparison import Comparison
-from clew.pages.markup import Html, tag
+from clew.pages.markup import Html, join, tag
 from clew.pages.results import as_dict, as_number
+from clew.pages.shell import Section
 from clew.pages.wording import DASH, percent, whole
 
 _SPLITS = ("train", "validation", "test")
@@ -80,3 +81,33 @@ def _fold(title: str, values: dict[str, Any]) -> Html:
 
 def _plain(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def left_out_section(comparison: Comparison) -> Section:
+    return Section(
+        name="left-out",
+        short="Left out",
+        title="Left out",
+        lead="Methods that could not run on these data, and what they would need.",
+        content=draw_left_out(comparison),
+    )
+
+
+def data_section(comparison: Comparison) -> Section:
+    return Section(
+        name="data",
+        short="Data",
+        title="The data",
+        lead="Answers that the model gave itself, split by question.",
+        content=draw_data(comparison),
+    )
+
+
+def settings_section(comparison: Comparison) -> Section:
+    return Section(
+        name="settings",
+        short="Settings",
+        title="Settings and versions",
+        lead="Everything needed to do it again.",
+        content=join(draw_settings(comparison), draw_versions(comparison)),
+    )

@@ -1,15 +1,49 @@
-"""Puts a comparison's sections together into one page."""
+"""report.html: a comparison's sections in the order in which a reader asks, put together into one
+page and written with its figures."""
 
+import logging
 from collections.abc import Sequence
+from dataclasses import replace
+from importlib.resources import files
+from pathlib import Path
 
-from clew.hallucination.comparison.report.comparison import Comparison
-from clew.hallucination.comparison.report.finding import tell_details, tell_headline
-from clew.hallucination.comparison.report.overview import draw_tiles
-from clew.hallucination.comparison.report.sections import make_sections
+from clew.hallucination.comparison.report.agreement import agreement_section
+from clew.hallucination.comparison.report.comparison import Comparison, read_comparison
+from clew.hallucination.comparison.report.curves import curves_section
+from clew.hallucination.comparison.report.headline import draw_tiles, tell_details, tell_headline
+from clew.hallucination.comparison.report.methods import rank_section, table_section
+from clew.hallucination.comparison.report.mistakes import disputed_section, mistakes_section
+from clew.hallucination.comparison.report.origin import (
+    data_section,
+    left_out_section,
+    settings_section,
+)
+from clew.hallucination.comparison.report.pictures import PICTURES, draw_pictures
+from clew.hallucination.comparison.report.questions import categories_section, transfer_section
+from clew.hallucination.comparison.report.training import layers_section, losses_section
 from clew.pages.markup import Html, tag
-from clew.pages.shell import wrap_page
+from clew.pages.shell import Section, wrap_page
 from clew.pages.wording import counted
+from clew.storage.writing import replace_file
 from clew.version import __version__
+
+_ORDER = (
+    rank_section,
+    table_section,
+    curves_section,
+    layers_section,
+    mistakes_section,
+    agreement_section,
+    disputed_section,
+    categories_section,
+    transfer_section,
+    losses_section,
+    left_out_section,
+    data_section,
+    settings_section,
+)
+REPORT_FILE, FIGURES_FOLDER = "report.html", "figures"
+logger = logging.getLogger(__name__)
 
 
 def make_page(comparison: Comparison, pictures: Sequence[str]) -> str:
@@ -19,6 +53,7 @@ def make_page(comparison: Comparison, pictures: Sequence[str]) -> str:
         header=_header(comparison),
         sections=make_sections(comparison, frozenset(pictures)),
         footer=_footer(comparison),
+        style=(files(__package__) / "style.css").read_text("utf-8"),
     )
 
 
@@ -59,3 +94,37 @@ def _footer(comparison: Comparison) -> Html:
             "results.json and table.csv beside this page, every answer's scores in scores.arrow.",
         ),
     )
+
+
+def make_sections(comparison: Comparison, pictures: frozenset[str]) -> list[Section]:
+    """All of them; one that has nothing to show says why. `pictures` are the PNGs that exist."""
+    return [_with_existing(make(comparison), pictures) for make in _ORDER]
+
+
+def _with_existing(section: Section, pictures: frozenset[str]) -> Section:
+    return replace(section, pictures=tuple(name for name in section.pictures if name in pictures))
+
+
+def write_report(folder: Path) -> Path:
+    """The path of the page. It is one file that can be sent; the PNGs beside it are the same
+    figures for slides and papers.
+
+    Raises StoreError when the folder holds no finished comparison."""
+    comparison = read_comparison(folder)
+    pictures = draw_pictures(comparison)
+    _write_pictures(folder / FIGURES_FOLDER, pictures)
+    page = make_page(comparison, list(pictures))
+    # Half a surrogate pair, which JSON may hold, has no bytes: it becomes a question mark.
+    replace_file(folder / REPORT_FILE, page.encode("utf-8", errors="replace"))
+    logger.info("wrote %s and %d pictures", folder / REPORT_FILE, len(pictures))
+    return folder / REPORT_FILE
+
+
+def _write_pictures(folder: Path, pictures: dict[str, bytes]) -> None:
+    """Those of an earlier report that this one has not are taken away."""
+    folder.mkdir(exist_ok=True)
+    for name in PICTURES:
+        if name not in pictures:
+            (folder / f"{name}.png").unlink(missing_ok=True)
+    for name, image in pictures.items():
+        replace_file(folder / f"{name}.png", image)

@@ -12,18 +12,17 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from clew.hallucination.comparison.report.agreement import draw_agreement
-from clew.hallucination.comparison.report.categories import draw_categories
 from clew.hallucination.comparison.report.comparison import Comparison
 from clew.hallucination.comparison.report.curves import draw_curves
-from clew.hallucination.comparison.report.overview import draw_method_rows
+from clew.hallucination.comparison.report.methods import draw_method_rows
+from clew.hallucination.comparison.report.questions import draw_categories, draw_transfer
 from clew.hallucination.comparison.report.training import draw_layers, draw_losses
-from clew.hallucination.comparison.report.transfer import draw_transfer
-from clew.pages.forest import forest_range
-from clew.pages.heatmap import DEEP, short_number
-from clew.pages.panels import COLOURS, DASHES, IntervalRow, Line, Matrix, Panel
+from clew.pages.forest import IntervalRow, forest_range
+from clew.pages.heatmap import DEEP, Matrix, short_number
+from clew.pages.panels import COLOURS, DASHES, Line, Panel
 
 _GREY, _INK, _DPI = "#D5D8DD", "#23262B", 160
-_HEAT = LinearSegmentedColormap.from_list("heat", ["#FFFFFF", COLOURS["probe"]])
+_HEAT = LinearSegmentedColormap.from_list("heat", ["#FFFFFF", COLOURS["blue"]])
 
 
 PICTURES = (
@@ -116,7 +115,7 @@ def _draw_line(axes: Axes, line: Line, titles: dict[str, str]) -> None:
         linewidth=1.0 if line.is_thin or not line.is_shown else 1.8,
         marker="o" if line.has_dots and line.is_shown else None,
         markersize=3,
-        label=titles.get(line.method) if line.method and line.is_shown else None,
+        label=titles.get(line.key) if line.key and line.is_shown else None,
     )
 
 

@@ -6,9 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from clew.hallucination.comparison.report.comparison import Comparison, MethodResult
-from clew.pages.panels import Dot, Line, Panel, colour_of, padded_range
+from clew.hallucination.comparison.report.comparison import (
+    Comparison,
+    MethodResult,
+    colour_of,
+)
+from clew.pages.markup import tag
+from clew.pages.panels import Dot, Line, Panel, draw_panel, draw_panels, padded_range
 from clew.pages.results import History, as_dict, as_number
+from clew.pages.shell import Section
 from clew.pages.wording import decimals
 
 _SPLITS = (("validation", 0), ("test", 2))
@@ -152,3 +158,35 @@ def _epochs(lines: Iterable[Line]) -> tuple[float, float]:
 def _highest(history: History) -> str:
     known = [value for row in history if (value := row.get("val_auroc")) is not None]
     return decimals(max(known, default=None))
+
+
+def layers_section(comparison: Comparison) -> Section:
+    panels = draw_layers(comparison)
+    section = Section(
+        name="layers",
+        short="Layers",
+        title="Where in the model the signal lies",
+        lead="AUROC of a method that reads a single layer, at every layer.",
+        content=draw_panels(panels),
+        reading="The solid line is validation, on which the layer with the dot was chosen; the "
+        "dotted line is test, drawn for comparison only.",
+        pictures=("layers",),
+    )
+    return section.if_there(panels, "No method in this comparison was measured layer by layer.")
+
+
+def losses_section(comparison: Comparison) -> Section:
+    pairs = draw_losses(comparison)
+    networks = [tag("div", [draw_panel(panel) for panel in pair]) for pair in pairs]
+    section = Section(
+        name="training",
+        short="Training",
+        title="How the networks learnt",
+        lead="Loss and validation AUROC by epoch, a line a seed.",
+        content=tag("div", networks, class_="panels"),
+        reading="Solid is the training loss, dashed the validation loss. Where the two part, the "
+        "network learns its training answers by heart; the weights kept are those of the epoch "
+        "that was best on validation.",
+        pictures=("losses",),
+    )
+    return section.if_there(pairs, "No network left a log of its training.")

@@ -1,23 +1,109 @@
-"""The table of all methods: every figure, sortable, with what it cost."""
+"""The methods side by side: every method on one axis, and the table of every figure, sortable, with
+what it cost."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from clew.hallucination.comparison.report.comparison import Comparison, MethodResult
-from clew.pages.markup import Child, Html, join, tag
-from clew.pages.panels import colour_of
-from clew.pages.results import as_dict, as_number
-from clew.pages.wording import (
-    chosen_text,
-    decimals,
-    interval_text,
-    p_text,
-    short,
-    signed,
-    size,
-    whole,
+from clew.hallucination.comparison.report.comparison import (
+    CHANCE,
+    FAMILIES,
+    Comparison,
+    MethodResult,
+    colour_of,
 )
+from clew.pages.forest import IntervalRow, draw_forest
+from clew.pages.markup import Child, Html, join, tag
+from clew.pages.results import as_dict, as_number
+from clew.pages.shell import Section
+from clew.pages.wording import decimals, interval_text, p_text, short, signed, size, whole
+
+
+def draw_method_rows(comparison: Comparison) -> tuple[IntervalRow, ...]:
+    return tuple(_interval_row(comparison, method) for method in comparison.methods)
+
+
+def draw_family_key(comparison: Comparison) -> Html:
+    """Which colour is which family."""
+    present = {method.family for method in comparison.methods}
+    families = [family for family in (*FAMILIES, "other") if family in present]
+    keys = [
+        tag("span", tag("i", class_="swatch"), family, class_=f"key {colour_of(family)}")
+        for family in families
+    ]
+    hollow = tag("span", tag("i", class_="swatch hollow"), "on validation", class_="key")
+    return tag("p", keys, hollow, class_="keys")
+
+
+def draw_method_key(methods: Sequence[MethodResult]) -> Html:
+    """Which colour is which method, where one of a family is shown."""
+    keys = [
+        tag(
+            "span",
+            tag("i", class_="swatch"),
+            method.title,
+            class_=f"key {colour_of(method.family)}",
+        )
+        for method in methods
+    ]
+    return tag("p", keys, class_="keys")
+
+
+def _interval_row(comparison: Comparison, method: MethodResult) -> IntervalRow:
+    text = f"{decimals(method.test_auroc)} {interval_text(method.interval)}".strip()
+    chosen = chosen_text(method.chosen)
+    tip = f"{method.title}: test AUROC {text}, validation {decimals(method.val_auroc)}"
+    return IntervalRow(
+        label=method.title,
+        colour=colour_of(method.family),
+        value=method.test_auroc,
+        interval=method.interval,
+        hollow=method.val_auroc,
+        text=text,
+        tip=f"{tip} ({chosen})" if chosen else tip,
+        key=method.name,
+        is_marked=method is comparison.best,
+        series=method.family,
+    )
+
+
+def chosen_text(chosen: dict[str, Any]) -> str:
+    """`{"layer": 18, "C": 0.01}` as "layer 18, C 0.01"."""
+    return ", ".join(f"{name} {_chosen_value(value)}" for name, value in chosen.items())
+
+
+def _chosen_value(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def rank_section(comparison: Comparison) -> Section:
+    rows = draw_method_rows(comparison)
+    forest = draw_forest(rows, reference=CHANCE, words="test AUROC")
+    return Section(
+        name="methods",
+        short="Methods",
+        title="Every method on one axis",
+        lead="How well each method ranks made-up answers above right ones on the test split.",
+        content=join(draw_family_key(comparison), forest),
+        reading="A dot is the test AUROC, the bar its 95% bootstrap interval, the hollow dot the "
+        "validation AUROC, on which the best was chosen. 0.5 is chance, 1 is perfect. Length and "
+        "category see nothing of the model: what they reach is not detection.",
+        pictures=("methods",),
+    )
+
+
+def table_section(comparison: Comparison) -> Section:
+    return Section(
+        name="table",
+        short="Table",
+        title="All figures",
+        lead="A click on a column's name sorts by it; the best test figure of a column is bold.",
+        content=draw_table(comparison),
+        reading="F1 and accuracy are at the threshold that was best on validation. ECE and AURC "
+        "are better when less. Differences are paired bootstraps; those in grey may be chance "
+        "(p of 0.05 or more). With seeds, the row is the seed of median validation AUROC; the "
+        "mean and deviation over all seeds stand beside it.",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,14 +167,18 @@ _GROUPS: tuple[tuple[str, tuple[Column, ...]], ...] = (
         ),
     ),
 )
+
+
 _COLUMNS = tuple(column for _, columns in _GROUPS for column in columns)
+
+
 _SURE = 0.05
 
 
 def draw_table(comparison: Comparison) -> Html:
     winners = {column.name: _winner(comparison, column) for column in _COLUMNS}
     rows = [_row(comparison, method, winners) for method in comparison.methods]
-    table = tag("table", _head(), tag("tbody", rows), class_="methods sortable")
+    table = tag("table", _head(), tag("tbody", rows), class_="sortable")
     return tag("div", table, class_="scroll", tabindex="0")
 
 
@@ -109,7 +199,7 @@ def _row(comparison: Comparison, method: MethodResult, winners: dict[str, float 
     is_best = method is comparison.best
     name = _name_cell(method, is_best=is_best)
     classes = f"{colour_of(method.family)}{' best' if is_best else ''}"
-    return tag("tr", name, cells, class_=classes, data_method=method.name)
+    return tag("tr", name, cells, class_=classes, data_key=method.name)
 
 
 def _name_cell(method: MethodResult, *, is_best: bool) -> Html:

@@ -1,9 +1,15 @@
-"""What the comparison found, in plain sentences that follow from the figures."""
+"""What the comparison found: sentences that follow from the figures, and the great figures."""
 
 from collections.abc import Iterable
 
-from clew.hallucination.comparison.report.comparison import Comparison, MethodResult
+from clew.hallucination.comparison.report.comparison import (
+    CHANCE,
+    Comparison,
+    MethodResult,
+    colour_of,
+)
 from clew.metrics import Difference, compare_paired
+from clew.pages.markup import Html, tag
 from clew.pages.results import as_dict, as_number
 from clew.pages.wording import counted, decimals, interval_text, p_text, signed
 
@@ -16,7 +22,6 @@ RIVALS = (
     ("category", "category alone"),
 )
 _SURE = 0.05
-_CHANCE = 0.5
 # The comparison's own sentences of which the headline says the same.
 _SAID_ABOVE = ("best", "baselines")
 
@@ -26,7 +31,7 @@ def tell_headline(comparison: Comparison) -> str:
     best = comparison.best
     if best.test_auroc is None:
         return f"{best.title} was best on validation; its test AUROC is not known."
-    if best.interval and best.interval[0] <= _CHANCE:
+    if best.interval and best.interval[0] <= CHANCE:
         reached = (
             f"{best.title} does not tell made-up answers from right ones beyond chance: "
             f"{_reached(best)}"
@@ -128,3 +133,25 @@ def _tell_difference(first: MethodResult, second: MethodResult, found: Differenc
 
 def _listed(words: list[str]) -> str:
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+def draw_tiles(comparison: Comparison) -> Html:
+    """The best, and beside it what it must beat."""
+    rivals = [comparison.find(name) for name, _ in RIVALS]
+    others = [method for method in rivals if method and method is not comparison.best]
+    tiles = [_tile(comparison.best, "best on validation", is_best=True)]
+    words = {"perplexity": "no training", "length": "no detection", "category": "no detection"}
+    tiles += [_tile(method, words.get(method.name, "")) for method in others]
+    return tag("div", tiles, class_="tiles")
+
+
+def _tile(method: MethodResult, words: str, *, is_best: bool = False) -> Html:
+    return tag(
+        "div",
+        tag("div", tag("bdi", method.title), class_="tile-name"),
+        tag("div", decimals(method.test_auroc), class_="figure"),
+        tag("div", interval_text(method.interval) or "no interval", class_="range"),
+        tag("div", words, class_="muted"),
+        class_=f"tile {colour_of(method.family)}{' best' if is_best else ''}",
+        data_key=method.name,
+    )

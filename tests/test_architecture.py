@@ -52,6 +52,7 @@ ROOMS = {
         "library",
         "identification",
         "review",
+        "flow",
     ),
 }
 

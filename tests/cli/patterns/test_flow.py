@@ -86,12 +86,12 @@ def test_what_will_go_wrong_is_said_before_anything_is_done(
 def test_a_training_begun_with_other_settings_says_how_to_begin_anew(
     run: Any, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    PatternSet.create("my animals", here / "patterns")
+    make_photos(PatternSet.create("my animals", here / "patterns").photos, {"cats": 3, "dogs": 3})
 
     def refuse(*_: Any, **__: Any) -> None:
         raise SettingsMismatchError("config.epochs: 9 before, 30 now.")
 
-    monkeypatch.setattr("clew.cli.patterns.flow.train_set", refuse)
+    monkeypatch.setattr("clew.cli.patterns.flow.run_training", refuse)
     ended = run("patterns", "flow", "my animals")
     assert ended.code == 1
     assert "30 now. To begin anew: clew patterns train 'my animals' --overwrite\n" in ended.err

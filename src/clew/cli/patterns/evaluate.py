@@ -1,6 +1,5 @@
 """clew patterns evaluate"""
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -51,11 +50,11 @@ def evaluate(
     of the figure.
     """
     from clew.patterns.library.choose import choose_model
-    from clew.patterns.training import evaluate_patterns
+    from clew.patterns.training.evaluate import evaluate_patterns, usual_evaluation_folder
 
     console = Console(highlight=False, soft_wrap=True)
     folder = choose_model(model=model, name=name, library=library).model
-    out = output_dir or _usual_folder(folder, data)
+    out = output_dir or usual_evaluation_folder(folder, data)
     with (
         long_run(console, "nothing is written", is_resumable=False) as stop,
         Renderer(console) as reporter,
@@ -74,26 +73,6 @@ def evaluate(
     _print_before(console, results)
     print_report(console, out)
     print_line(console, f"all figures: {out / 'results.json'}")
-
-
-def _usual_folder(model: Path, data: Path) -> Path:
-    """One for each folder of photos, also where two have the same name."""
-    name = data.absolute().name or "photos"
-    number, folder = 1, model / "evaluated" / name
-    while _is_of_other(folder, data):
-        number += 1
-        folder = model / "evaluated" / f"{name} {number}"
-    return folder
-
-
-def _is_of_other(folder: Path, data: Path) -> bool:
-    try:
-        results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
-        return results["data"]["folder"] != str(data.absolute())
-    except FileNotFoundError:
-        return False
-    except (OSError, ValueError, KeyError, TypeError):
-        return True
 
 
 def _print_photos(console: Console, results: dict[str, Any], out: Path) -> None:

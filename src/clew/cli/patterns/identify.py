@@ -1,6 +1,7 @@
 """clew patterns identify"""
 
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -57,21 +58,18 @@ def identify(
     device: plan_flags.Device = None,
 ) -> None:
     """Say what photos show: lists, a page and contact sheets, doubtful ones first."""
-    from clew.patterns.identification import default_folder
-    from clew.patterns.identification.config import IdentifyConfig
+    from clew.patterns.identification.run import configure_identification
     from clew.patterns.library.choose import choose_model
-    from clew.patterns.trained.model import usual_device
 
     chosen = choose_model(model=model, name=name, library=library)
-    config = IdentifyConfig(
-        photos=folder,
-        model=chosen.model,
-        output_dir=output_dir or default_folder(chosen.home, folder),
+    usual = configure_identification(chosen, folder, device=device)
+    config = replace(
+        usual,
+        output_dir=output_dir or usual.output_dir,
         top_k=top_k,
         threshold=threshold,
         copy_to=copy_to,
         thumbnails=thumbnails,
-        device=usual_device(device),
     )
     console = Console(highlight=False)
     result = identify_and_print(console, config)

@@ -1,6 +1,7 @@
 """clew patterns import"""
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -60,7 +61,7 @@ def import_(
 def import_and_print(
     console: Console,
     pattern_set: "PatternSet",
-    sources: list[Path],
+    sources: Sequence[Path],
     *,
     label: str | None = None,
     move: bool = False,

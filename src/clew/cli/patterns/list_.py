@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -13,11 +13,6 @@ from clew.cli.formats import plain_text
 from clew.cli.patterns.info import accuracy_text
 from clew.cli.patterns.library_flags import LIBRARY, Library
 from clew.cli.patterns.printing import command_text, make_table, print_line
-from clew.errors import StoreError
-
-if TYPE_CHECKING:
-    from clew.patterns.library.pattern_set import PatternSet
-    from clew.patterns.library.summary import SetSummary
 
 _EPILOG = "Example: `clew patterns list`"
 
@@ -31,10 +26,10 @@ def list_(
     library: Library = LIBRARY,
 ) -> None:
     """List the sets of a library: classes, photos, how well their models did on test photos."""
-    from clew.patterns.library.pattern_set import PatternSet
+    from clew.patterns.library.summary import summarize_library
 
     console = Console(highlight=False, soft_wrap=True)
-    summaries, damaged = _summarize(PatternSet.all(library))
+    summaries, damaged = summarize_library(library)
     for error in damaged:
         print_line(Console(stderr=True, highlight=False), f"clew: {error_text(error)}")
     if as_json:
@@ -51,16 +46,3 @@ def list_(
         table.add_row(escape(plain_text(one.name)), *counts, accuracy_text(one.model), trained)
     if summaries:
         console.print(table)
-
-
-def _summarize(sets: "list[PatternSet]") -> "tuple[list[SetSummary], list[StoreError]]":
-    """One that is damaged does not hide the others."""
-    from clew.patterns.library.summary import summarize_set
-
-    summaries, damaged = [], []
-    for one in sets:
-        try:
-            summaries.append(summarize_set(one))
-        except StoreError as error:
-            damaged.append(error)
-    return summaries, damaged

@@ -19,10 +19,10 @@ from clew.errors import InputError
 from clew.wording import duration_text
 
 if TYPE_CHECKING:
-    from clew.engine import PlanRequest
+    from clew.engine import PlanRequest, TrainConfig
     from clew.patterns.augment import AugmentConfig
     from clew.patterns.library.pattern_set import PatternSet
-    from clew.patterns.training import PatternsConfig
+    from clew.patterns.training import LossSettings, PatternsConfig
 
 _EPILOG = "Example: `clew patterns train --data photos --output-dir trained`"
 _PHOTOS, _NETWORK, _TRAINING = "Photos", "Network", "Training"
@@ -202,76 +202,48 @@ def train(
     last weights.
     """
     from clew.loading.splits import parse_split
-    from clew.patterns.training import LossSettings, PatternsConfig
-    from clew.patterns.training.config import usual_train
-
-    train_settings: dict[str, Any] = {
-        "lr": lr,
-        "weight_decay": weight_decay,
-        "warmup_fraction": warmup,
-    }
-    given = {name: value for name, value in train_settings.items() if value is not None}
-    loss = LossSettings(focal=focal_loss, class_weights=class_weights)
-    settings: dict[str, Any] = {
-        "network": network,
-        "pretrained": pretrained,
-        "image_size": image_size,
-        "cache": cache.value,
-        "augment": _read_augment(rand_augment, mixup, flip, no_augment),
-        "loss": loss if label_smoothing is None else replace(loss, label_smoothing=label_smoothing),
-        "epochs": epochs,
-        "patience": patience,
-        "train": replace(usual_train(), seed=seed, **given),
-        "request": request,
-        "overwrite": overwrite,
-    }
-    if split is not None:
-        settings["shares"] = parse_split(split)
-    if data is None:
-        _refuse_for_sets(output_dir, start_from)
-        train_set(name, library, settings, is_plain=_is_plain(context))
-        return
-    if name is not None:
-        raise InputError(f'the set "{name}" and --data "{data}" both name photos: give one.')
-    out = output_dir or _OUTPUT
-    run_training(PatternsConfig(data=data, output_dir=out, start_from=start_from, **settings))
-    _say_next(out)
-
-
-def train_set(
-    name: str | None,
-    library: Path,
-    settings: dict[str, Any],
-    *,
-    is_plain: bool = False,
-    is_last: bool = True,
-) -> dict[str, Any] | None:
-    """Train a set in its next run, or go on with one that was not finished. `is_plain` is a wish
-    without settings of its own: then nothing is done where nothing has changed. `is_last` tells
-    what may be done next."""
     from clew.patterns.library.pattern_set import PatternSet
+    from clew.patterns.photos import USUAL_SHARES
     from clew.patterns.training import PatternsConfig
 
-    pattern_set = PatternSet.open(name, library, otherwise="a folder of photos with `data`")
-    _refuse_empty(pattern_set)
-    latest, runs = pattern_set.latest_model(), pattern_set.all_runs()
-    is_trained = latest is not None and latest == runs[-1]
-    if is_plain and is_trained and not pattern_set.changed_since(runs[-1]):
-        _say_unchanged(pattern_set.name, runs[-1], library)
-        return None
-    out, start_from = pattern_set.run_folder()
-    is_afresh = settings.get("overwrite") or _was_begun_afresh(out)
+    if data is None:
+        _refuse_for_sets(output_dir, start_from)
+        pattern_set = PatternSet.open(name, library, otherwise="a folder of photos with `data`")
+    elif name is not None:
+        raise InputError(f'the set "{name}" and --data "{data}" both name photos: give one.')
     config = PatternsConfig(
-        data=pattern_set.photos,
-        output_dir=out,
-        cache_dir=pattern_set.cache,
-        start_from=None if is_afresh else start_from,
-        **settings,
+        data=pattern_set.photos if data is None else data,
+        output_dir=output_dir or _OUTPUT,
+        start_from=start_from,
+        network=network,
+        pretrained=pretrained,
+        image_size=image_size,
+        cache=cache.value,
+        shares=USUAL_SHARES if split is None else parse_split(split),
+        augment=_read_augment(rand_augment, mixup, flip, no_augment),
+        loss=_read_loss(focal_loss, class_weights, label_smoothing),
+        epochs=epochs,
+        patience=patience,
+        train=_read_train(seed, lr=lr, weight_decay=weight_decay, warmup_fraction=warmup),
+        request=request,
+        overwrite=overwrite,
     )
-    results = run_training(config)
-    if is_last:
-        _say_next(out, pattern_set.name, library)
-    return results
+    if data is None:
+        _train_set(pattern_set, config, only_if_changed=_is_plain(context))
+        return
+    run_training(config)
+    _say_next(config.output_dir)
+
+
+def _train_set(pattern_set: "PatternSet", how: "PatternsConfig", *, only_if_changed: bool) -> None:
+    from clew.patterns.flow import plan_training
+
+    config = plan_training(pattern_set, how, only_if_changed=only_if_changed)
+    if config is None:
+        say_unchanged(pattern_set)
+        return
+    run_training(config)
+    _say_next(config.output_dir, pattern_set.name, pattern_set.library)
 
 
 def run_training(config: "PatternsConfig") -> dict[str, Any]:
@@ -330,30 +302,14 @@ def _say_next(folder: Path, set_name: str | None = None, library: Path = LIBRARY
         print_line(console, line)
 
 
-def _refuse_empty(pattern_set: "PatternSet") -> None:
-    if not pattern_set.find_photos():
-        more = command_text("import", pattern_set.name, "DIR", library=pattern_set.library)
-        raise InputError(f'the set "{pattern_set.name}" has no photos yet: add some with "{more}".')
-
-
-def _say_unchanged(name: str, latest: Path, library: Path) -> None:
-    anew = command_text("train", name, "--overwrite", library=library)
+def say_unchanged(pattern_set: "PatternSet") -> None:
+    anew = command_text("train", pattern_set.name, "--overwrite", library=pattern_set.library)
     console = Console(highlight=False, soft_wrap=True)
     text = (
-        f"no photo has come or gone since {latest} was trained: there is nothing to do. To train "
-        f"once more from scratch, beside it: {anew}"
+        f"no photo has come or gone since {pattern_set.latest_model()} was trained: there is "
+        f"nothing to do. To train once more from scratch, beside it: {anew}"
     )
     print_line(console, text)
-
-
-def _was_begun_afresh(run: Path) -> bool:
-    """Whether an unfinished run is there that began with no earlier weights."""
-    from clew.engine.folders import LAST
-    from clew.engine.model_files import read_about
-
-    if not (run / LAST).exists():
-        return False
-    return read_about(run / LAST)["settings"].get("started_from") is None
 
 
 def _is_plain(context: typer.Context) -> bool:
@@ -369,6 +325,20 @@ def _refuse_for_sets(output_dir: Path | None, start_from: Path | None) -> None:
                 f'{flag} "{value}" goes with --data: a set keeps its trainings in its own folder, '
                 f"and each starts from the last. Leave it out, or give --data."
             )
+
+
+def _read_train(seed: int, **wished: float | None) -> "TrainConfig":
+    from clew.patterns.training.config import usual_train
+
+    given: dict[str, Any] = {name: value for name, value in wished.items() if value is not None}
+    return replace(usual_train(), seed=seed, **given)
+
+
+def _read_loss(focal: bool, class_weights: bool, label_smoothing: float | None) -> "LossSettings":
+    from clew.patterns.training import LossSettings
+
+    loss = LossSettings(focal=focal, class_weights=class_weights)
+    return loss if label_smoothing is None else replace(loss, label_smoothing=label_smoothing)
 
 
 def _read_augment(

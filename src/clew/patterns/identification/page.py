@@ -18,6 +18,7 @@ from clew.wording import counted, whole_percent
 
 _LEAST_SHOWN = 0.01
 _LABEL = 18  # characters of a class in the overview
+_WIDTH_PROPERTY = "label"  # what style.css calls their width
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +146,7 @@ def _overview(facts: PageFacts) -> list[Html]:
     longest = max([1, *(count for label, count in found if label is not None)])
     widest = max([3, *(len(label or "doubtful") for label, _ in found)])
     bars = [_bar(label, count, longest) for label, count in found]
-    style = f"--label:{min(_LABEL, widest) * 0.62:.1f}em"
+    style = f"--{_WIDTH_PROPERTY}:{min(_LABEL, widest) * 0.62:.1f}em"
     parts = [tag("nav", bars, class_="overview", aria_label="classes", style=style)]
     if empty:
         parts.append(tag("p", f"Found nowhere: {', '.join(empty)}.", class_="nowhere"))

@@ -15,6 +15,7 @@ from clew.patterns.identification.drawing import draw_results
 from clew.patterns.identification.files import (
     PAGE_FILE,
     TABLE_FILE,
+    default_folder,
     refuse_foreign,
 )
 from clew.patterns.identification.results import (
@@ -26,8 +27,16 @@ from clew.patterns.identification.results import (
 from clew.patterns.identification.sorting import ClassFolders
 from clew.patterns.identification.table import TableWriter
 from clew.patterns.identification.tally import Tally
+from clew.patterns.library.choose import Chosen, choose_model
+from clew.patterns.library.folders import LIBRARY
 from clew.patterns.photos.find import PhotoFolder, find_photos
-from clew.patterns.trained.model import PatternModel, Prediction, load_model, predict_photos
+from clew.patterns.trained.model import (
+    PatternModel,
+    Prediction,
+    load_model,
+    predict_photos,
+    usual_device,
+)
 from clew.progress import Reporter, WorkAdvanced, WorkStarted, log_event, report_work
 from clew.storage.writing import replacing
 from clew.wording import counted
@@ -57,6 +66,33 @@ class IdentifyResult:
     @property
     def page(self) -> Path:
         return self.folder / PAGE_FILE
+
+
+def configure_identification(
+    chosen: Chosen, photos: Path, *, device: str | None = None
+) -> IdentifyConfig:
+    """What is usual: the results lie beside the model, the device is the fastest there is."""
+    return IdentifyConfig(
+        photos=photos,
+        model=chosen.model,
+        output_dir=default_folder(chosen.home, photos),
+        device=usual_device(device),
+    )
+
+
+def identify_folder(
+    photos: Path,
+    *,
+    name: str | None = None,
+    model: Path | None = None,
+    library: Path = LIBRARY,
+    device: str | None = None,
+    reporter: Reporter | None = None,
+) -> IdentifyResult:
+    """Say what photos show with the newest model of a set, or the model in a folder; for more
+    settings see `identify_photos`. Raises InputError where it is not clear which model is meant."""
+    chosen = choose_model(name, model=model, library=library)
+    return identify_photos(configure_identification(chosen, photos, device=device), reporter)
 
 
 def identify_photos(

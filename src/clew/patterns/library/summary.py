@@ -6,7 +6,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from clew.patterns.library.folders import RESULTS, Change, compare_photos, is_finished, read_results
+from clew.errors import StoreError
+from clew.patterns.library.folders import (
+    LIBRARY,
+    RESULTS,
+    Change,
+    compare_photos,
+    is_finished,
+    read_results,
+)
 from clew.patterns.library.pattern_set import PatternSet
 from clew.patterns.photos.photo import natural_order
 
@@ -64,6 +72,17 @@ def summarize_set(pattern_set: PatternSet) -> SetSummary:
         runs=tuple(map(_summarize_run, pattern_set.all_runs())),
         change=None if model is None else compare_photos(model, {one.name for one in photos}),
     )
+
+
+def summarize_library(library: Path = LIBRARY) -> tuple[list[SetSummary], list[StoreError]]:
+    """All sets, by name; one that is damaged does not hide the others."""
+    summaries, damaged = [], []
+    for one in PatternSet.all(library):
+        try:
+            summaries.append(summarize_set(one))
+        except StoreError as error:
+            damaged.append(error)
+    return summaries, damaged
 
 
 def _summarize_run(run: Path) -> RunSummary:

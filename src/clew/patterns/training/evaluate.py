@@ -1,5 +1,6 @@
 """`evaluate_patterns`: how good a model is on photos that it has not seen."""
 
+import json
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
@@ -49,6 +50,26 @@ class _Judged:
     faults: list[Fault]
     seen: Counter[str]
     all_seen: bool
+
+
+def usual_evaluation_folder(model: Path, data: Path) -> Path:
+    """Beside the model; one for each folder of photos, also where two have the same name."""
+    name = data.absolute().name or "photos"
+    number, folder = 1, model / "evaluated" / name
+    while _is_of_other(folder, data):
+        number += 1
+        folder = model / "evaluated" / f"{name} {number}"
+    return folder
+
+
+def _is_of_other(folder: Path, data: Path) -> bool:
+    try:
+        results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+        return results["data"]["folder"] != str(data.absolute())
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError, KeyError, TypeError):
+        return True
 
 
 def evaluate_patterns(

@@ -1,0 +1,241 @@
+"""What is done with a named set from end to end: train it, and all in one (create, import, train,
+identify, review). The command line shows these steps, and adds none."""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from clew.engine import PlanRequest
+from clew.engine.folders import LAST
+from clew.engine.model_files import read_about
+from clew.engine.processes import is_first_process
+from clew.errors import InputError
+from clew.patterns.identification.results import find_newest
+from clew.patterns.identification.run import (
+    IdentifyConfig,
+    IdentifyResult,
+    configure_identification,
+    identify_photos,
+)
+from clew.patterns.library.choose import Chosen, choose_model
+from clew.patterns.library.folders import LIBRARY, read_results
+from clew.patterns.library.importing import import_photos
+from clew.patterns.library.names import check_set_name
+from clew.patterns.library.pattern_set import PatternSet
+from clew.patterns.photos import find_photos
+from clew.patterns.report import write_report
+from clew.patterns.review import ReviewConfig, open_review
+from clew.patterns.review.app import open_page
+from clew.patterns.training import PatternsConfig, train_patterns
+from clew.progress import Reporter
+
+logger = logging.getLogger(__name__)
+
+
+def plan_training(
+    pattern_set: PatternSet, how: PatternsConfig | None = None, *, only_if_changed: bool = False
+) -> PatternsConfig | None:
+    """The next training of a set: resumes one that was not finished, else starts from the weights
+    of the newest model (from scratch with `overwrite`).
+
+    `how` says how to train; where, and on which photos, is the set's own. With `only_if_changed`
+    None where no photo has come or gone since the newest model. Raises InputError for a set
+    without photos.
+    """
+    if not pattern_set.find_photos():
+        raise InputError(
+            f'the set "{pattern_set.name}" has no photos yet: add some with ',
+            pattern_set.call_to_import(),
+            ".",
+        )
+    latest, runs = pattern_set.latest_model(), pattern_set.all_runs()
+    is_trained = latest is not None and latest == runs[-1]
+    if only_if_changed and is_trained and not pattern_set.changed_since(runs[-1]):
+        return None
+    out, start_from = pattern_set.run_folder()
+    how = how or PatternsConfig(data=pattern_set.photos, output_dir=out)
+    is_from_scratch = how.overwrite or _began_from_scratch(out)
+    return replace(
+        how,
+        data=pattern_set.photos,
+        output_dir=out,
+        cache_dir=pattern_set.cache,
+        start_from=None if is_from_scratch else start_from,
+    )
+
+
+def _began_from_scratch(run: Path) -> bool:
+    """Whether an unfinished run is there that began with no earlier weights."""
+    if not (run / LAST).exists():
+        return False
+    return read_about(run / LAST)["settings"].get("started_from") is None
+
+
+def train_set(
+    name: str | None = None,
+    library: Path = LIBRARY,
+    how: PatternsConfig | None = None,
+    *,
+    only_if_changed: bool = False,
+    reporter: Reporter | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> dict[str, Any]:
+    """Train a named set (without a name the only one), as `plan_training` says, and write its
+    report; gives what results.json holds. Raises what `train_patterns` does."""
+    pattern_set = PatternSet.open(name, library)
+    config = plan_training(pattern_set, how, only_if_changed=only_if_changed)
+    if config is None:
+        return _newest_results(pattern_set)
+    return _train(config, reporter, should_stop)
+
+
+def _train(
+    config: PatternsConfig,
+    reporter: Reporter | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> dict[str, Any]:
+    results = train_patterns(config, reporter, should_stop)
+    if is_first_process():
+        write_report(config.output_dir)
+    return results
+
+
+def _newest_results(pattern_set: PatternSet) -> dict[str, Any]:
+    model = pattern_set.latest_model()
+    return {} if model is None else read_results(model)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlowConfig:
+    """The set is made if there is none of that name; `sources` are imported into it; `identify` is
+    a folder of new photos; `review` asks a person about the doubtful ones."""
+
+    name: str
+    library: Path = LIBRARY
+    sources: Sequence[Path] = ()
+    identify: Path | None = None
+    review: bool = False
+    epochs: int | None = None
+    device: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlowResult:
+    """`results` are those of the set's newest model; `identified` is None without `identify`."""
+
+    pattern_set: PatternSet
+    results: dict[str, Any]
+    identified: IdentifyResult | None
+
+
+class FlowSteps(Protocol):
+    """How the steps are carried out; whoever shows them to a person has their own."""
+
+    def created(self, pattern_set: PatternSet) -> None:
+        """There was no set of that name."""
+
+    def import_photos(self, pattern_set: PatternSet, sources: Sequence[Path]) -> None: ...
+
+    def train(self, pattern_set: PatternSet, config: PatternsConfig) -> dict[str, Any]:
+        """What results.json holds then."""
+
+    def keep_model(self, pattern_set: PatternSet, results: dict[str, Any]) -> None:
+        """No photo has come or gone since the newest model: there is nothing to train."""
+
+    def identify(self, chosen: Chosen, config: IdentifyConfig) -> IdentifyResult: ...
+
+    def review(self, chosen: Chosen, config: ReviewConfig) -> None: ...
+
+
+class LoggedSteps:
+    """The steps themselves; what they tell goes to the log."""
+
+    def created(self, pattern_set: PatternSet) -> None:
+        logger.info('made the set "%s" in %s', pattern_set.name, pattern_set.folder)
+
+    def import_photos(self, pattern_set: PatternSet, sources: Sequence[Path]) -> None:
+        import_photos(pattern_set, sources)
+
+    def train(self, pattern_set: PatternSet, config: PatternsConfig) -> dict[str, Any]:  # noqa: ARG002
+        return _train(config)
+
+    def keep_model(self, pattern_set: PatternSet, results: dict[str, Any]) -> None:  # noqa: ARG002
+        logger.info('"%s" is trained already: no photo has come or gone', pattern_set.name)
+
+    def identify(self, chosen: Chosen, config: IdentifyConfig) -> IdentifyResult:  # noqa: ARG002
+        return identify_photos(config)
+
+    def review(self, chosen: Chosen, config: ReviewConfig) -> None:
+        """On a page of this machine, until a person has finished there."""
+        with open_review(chosen, config) as review:
+            if review.queue.questions:
+                with open_page(review) as server:
+                    logger.info("the page: %s", server.address)
+                    server.run()
+
+
+def run_flow(config: FlowConfig, steps: FlowSteps | None = None) -> FlowResult:
+    """Create, import, train, identify, review, as far as asked for. The same call again resumes:
+    photos are imported once, and a set is trained again only when photos have come or gone.
+
+    Raises InputError for what will go wrong before anything is done, else what the steps raise.
+    """
+    steps = steps or LoggedSteps()
+    name = check_set_name(config.name)
+    known = {one.name for one in PatternSet.all(config.library)}
+    _check(config, name, is_known=name in known)
+    if name in known:
+        pattern_set = PatternSet.open(name, config.library)
+    else:
+        pattern_set = PatternSet.create(name, config.library)
+        steps.created(pattern_set)
+    if config.sources:
+        steps.import_photos(pattern_set, config.sources)
+    results = _train_if_changed(config, steps, pattern_set)
+    chosen = choose_model(name, library=config.library)
+    identified = None
+    if config.identify is not None:
+        asked = configure_identification(chosen, config.identify, device=config.device)
+        identified = steps.identify(chosen, asked)
+    if config.review:
+        folder = None if identified is None else identified.folder
+        steps.review(chosen, ReviewConfig(identified=folder))
+    return FlowResult(pattern_set=pattern_set, results=results, identified=identified)
+
+
+def _train_if_changed(
+    config: FlowConfig, steps: FlowSteps, pattern_set: PatternSet
+) -> dict[str, Any]:
+    how = PatternsConfig(
+        data=pattern_set.photos,
+        output_dir=pattern_set.runs,
+        epochs=config.epochs,
+        request=PlanRequest(device=config.device),
+    )
+    training = plan_training(pattern_set, how, only_if_changed=True)
+    if training is None:
+        results = _newest_results(pattern_set)
+        steps.keep_model(pattern_set, results)
+        return results
+    return steps.train(pattern_set, training)
+
+
+def _check(config: FlowConfig, name: str, *, is_known: bool) -> None:
+    """What can be told to go wrong is told before hours of training."""
+    for source in config.sources:
+        find_photos(source)
+    if config.identify is not None:
+        find_photos(config.identify)
+    if not is_known and not config.sources:
+        raise InputError(
+            f'there is no set "{name}" in "{config.library}" yet: say with `sources` where its '
+            f"photos are."
+        )
+    has_identified = is_known and find_newest(config.library / name) is not None
+    if config.review and config.identify is None and not has_identified:
+        raise InputError(
+            "`review` asks about photos that were identified, and none were: say with `identify` "
+            "which photos to look at."
+        )

@@ -1,0 +1,121 @@
+"""A named set from Python alone: trained from its last weights, and the whole flow in one call."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clew.engine import PlanRequest
+from clew.errors import InputError
+from clew.patterns.augment import AugmentConfig
+from clew.patterns.flow import FlowConfig, LoggedSteps, plan_training, run_flow, train_set
+from clew.patterns.library.choose import Chosen
+from clew.patterns.library.pattern_set import PatternSet
+from clew.patterns.review import ReviewConfig
+from clew.patterns.training import PatternsConfig
+from tests.patterns.library.making import contents, draw, make_photos, pretend_trained
+
+QUICK: dict[str, Any] = {
+    "network": "tiny",
+    "image_size": 16,
+    "epochs": 1,
+    "augment": AugmentConfig.nothing(),
+    "request": PlanRequest(device="cpu", amp=False, compile=False, batch_size=8, num_workers=0),
+}
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Path:
+    return tmp_path / "patterns"
+
+
+@pytest.fixture
+def animals(library: Path) -> PatternSet:
+    made = PatternSet.create("animals", library)
+    make_photos(made.photos, {"cats": 4, "dogs": 4})
+    return made
+
+
+class QuickSteps(LoggedSteps):
+    """The real steps with a tiny network; the review is only noted."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+
+    def import_photos(self, pattern_set: PatternSet, sources: Sequence[Path]) -> None:
+        super().import_photos(pattern_set, sources)
+        self.done.append("import")
+
+    def train(self, pattern_set: PatternSet, config: PatternsConfig) -> dict[str, Any]:
+        self.done.append(f"train {config.output_dir.name} from {config.start_from}")
+        return super().train(pattern_set, replace(config, **QUICK))
+
+    def keep_model(self, pattern_set: PatternSet, results: dict[str, Any]) -> None:
+        super().keep_model(pattern_set, results)
+        self.done.append("keep")
+
+    def review(self, chosen: Chosen, config: ReviewConfig) -> None:  # noqa: ARG002
+        self.done.append(f"review {config.identified and config.identified.name}")
+
+
+def test_set_is_trained_by_its_name_and_reported(animals: PatternSet, library: Path) -> None:
+    how = PatternsConfig(data=animals.photos, output_dir=animals.runs, **QUICK)
+    results = train_set("animals", library, how)
+    assert results["test_photos"] > 0
+    assert (animals.runs / "001" / "report.html").exists()
+    assert train_set(library=library, only_if_changed=True)["seconds"] == results["seconds"]
+
+
+def test_next_training_starts_from_the_last_weights(animals: PatternSet) -> None:
+    names = [photo.name for photo in animals.find_photos()]
+    pretend_trained(animals.runs / "001", names)
+    assert plan_training(animals, only_if_changed=True) is None
+    draw(animals.photos / "cats/new.png", 99)
+    planned = plan_training(animals, only_if_changed=True)
+    assert planned is not None
+    assert (planned.output_dir, planned.start_from) == (animals.runs / "002", animals.runs / "001")
+    assert (planned.data, planned.cache_dir) == (animals.photos, animals.cache)
+    anew = plan_training(animals, replace(planned, overwrite=True, start_from=None))
+    assert anew is not None and anew.start_from is None
+
+
+def test_set_without_photos_is_refused(library: Path) -> None:
+    empty = PatternSet.create("empty", library)
+    with pytest.raises(InputError, match="has no photos yet: add some with import_photos"):
+        plan_training(empty)
+
+
+def test_flow_does_what_is_asked_for_and_again_only_what_is_new(
+    tmp_path: Path, library: Path
+) -> None:
+    make_photos(tmp_path / "mine", {"cats": 4, "dogs": 4})
+    make_photos(tmp_path, {"new": 2}, first_seed=50)
+    config = FlowConfig(
+        name="animals",
+        library=library,
+        sources=[tmp_path / "mine"],
+        identify=tmp_path / "new",
+        review=True,
+        device="cpu",
+    )
+    first, again = QuickSteps(), QuickSteps()
+    result = run_flow(config, first)
+    assert first.done == ["import", "train 001 from None", "review new"]
+    assert result.identified is not None and result.identified.counts["photos"] == 2
+    assert result.results["test_photos"] > 0
+    assert run_flow(replace(config, identify=None), again).results == result.results
+    assert again.done == ["import", "keep", "review None"]
+
+
+def test_flow_refuses_what_will_go_wrong_before_anything_is_done(
+    tmp_path: Path, library: Path
+) -> None:
+    make_photos(tmp_path / "mine", {"cats": 3})
+    before = contents(tmp_path)
+    with pytest.raises(InputError, match="say with `sources` where its photos are"):
+        run_flow(FlowConfig(name="new", library=library))
+    with pytest.raises(InputError, match="say with `identify` which photos to look at"):
+        run_flow(FlowConfig(name="new", library=library, sources=[tmp_path / "mine"], review=True))
+    assert contents(tmp_path) == before

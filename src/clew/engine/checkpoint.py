@@ -8,14 +8,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from clew.engine.feed import Position
-from clew.engine.figures import EpochSums
 from clew.engine.folders import BEST, LAST, NEXT_BEST
 from clew.engine.model_files import read_about, read_model, write_model
 from clew.engine.optimizer import load_optimizer, optimizer_tensors
 from clew.engine.planning.plan import HardwarePlan
 from clew.engine.processes import gather
 from clew.engine.seeding import random_state, restore_random_state
-from clew.engine.state import RunState
+from clew.engine.state import EpochSums, RunState
 from clew.errors import SettingsMismatchError
 
 if TYPE_CHECKING:

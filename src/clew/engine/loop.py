@@ -8,14 +8,13 @@ from clew.engine.checkpoint import Checkpoints, Parts
 from clew.engine.evaluate import Metrics, score
 from clew.engine.events import EpochEnded, TrainingProgress, TrainingStarted
 from clew.engine.feed import Group
-from clew.engine.figures import EpochSums, Readings
 from clew.engine.logs import Logs
 from clew.engine.memory import MemoryUse
 from clew.engine.optimizer import OneCycle
 from clew.engine.processes import gather
 from clew.engine.protocols import Batches
 from clew.engine.setup import Setup
-from clew.engine.state import RunState, monitored
+from clew.engine.state import EpochSums, Readings, RunState, monitored
 from clew.engine.step import StepResult
 from clew.engine.watch import Watch
 from clew.errors import TrainingStoppedError

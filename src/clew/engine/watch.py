@@ -11,11 +11,10 @@ from torch import Tensor, nn
 
 from clew.engine.batches import count_samples, named_tensors, sample_names
 from clew.engine.feed import Group, Position
-from clew.engine.figures import STEPS_A_READING, Figures
 from clew.engine.processes import gather
 from clew.engine.seeding import same_random_numbers
 from clew.engine.setup import Setup
-from clew.engine.state import RunState
+from clew.engine.state import STEPS_A_READING, Figures, RunState
 from clew.errors import TrainingError
 from clew.progress import Note, Reporter
 from clew.wording import list_some

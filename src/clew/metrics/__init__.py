@@ -1,10 +1,13 @@
 """The statistics of a table that a reviewer accepts: made up is the positive class (label 1), and
 a higher score means more likely made up."""
 
-from clew.metrics.calibration import calibration_points, expected_calibration_error
+from clew.metrics.calibration import (
+    PlattScale,
+    calibration_points,
+    expected_calibration_error,
+)
 from clew.metrics.curves import area_under_risk_coverage, risk_coverage_points, roc_points
 from clew.metrics.measures import Measures, best_threshold, measure_scores
-from clew.metrics.platt import PlattScale
 from clew.metrics.ranking import (
     RESAMPLES,
     Difference,

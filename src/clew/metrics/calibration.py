@@ -1,9 +1,18 @@
-"""Whether probabilities mean what they say: calibration error, and the points of its diagram."""
+"""Whether probabilities mean what they say: calibration error and the points of its diagram; and
+Platt's sigmoid, fitted on validation, which makes probabilities of scores of any scale."""
+
+from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
-from jaxtyping import Float64, Int64, Shaped
+from jaxtyping import Bool, Float64, Int64, Shaped
 
-from clew.metrics.checks import check_count, check_probabilities
+from clew.metrics.checks import check_count, check_pair, check_probabilities, check_scores
+
+# Of scores in units of their spread. Above 0: a method that ranks the wrong way round keeps its
+# order (which way is up is fixed beforehand), its probabilities are nearly all the same.
+_LEAST_SLOPE = 1e-3
+_FAR = 3.0  # spreads from the middle, past which a score counts by its logarithm
 
 
 def expected_calibration_error(
@@ -39,3 +48,78 @@ def calibration_points(
     predicted = np.bincount(place, weights=found, minlength=bins)[filled] / counts[filled]
     share = np.bincount(place, weights=made_up, minlength=bins)[filled] / counts[filled]
     return predicted, share, counts[filled]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlattScale:
+    """p = sigmoid(slope * z + intercept), with z the score in units of the validation's spread."""
+
+    slope: float
+    intercept: float
+    middle: float
+    spread: float
+
+    @classmethod
+    def fit(
+        cls, labels: Shaped[np.ndarray, " answers"], scores: Shaped[np.ndarray, " answers"]
+    ) -> Self:
+        """Fitted by likelihood with Platt's softened targets, so that classes which the scores
+        part perfectly still give a finite slope. Raises InputError for one class only."""
+        made_up, found = check_pair(labels, scores)
+        middle, spread = _find_spread(found)
+        slope, intercept = _fit_sigmoid(made_up, _standardise(found, middle, spread))
+        return cls(slope=slope, intercept=intercept, middle=middle, spread=spread)
+
+    def probabilities(
+        self, scores: Shaped[np.ndarray, " answers"]
+    ) -> Float64[np.ndarray, " answers"]:
+        """Probabilities in the order of the scores. Far ones round to the same number, so take
+        ranks (AUROC) from the scores."""
+        from scipy.special import expit  # takes a moment
+
+        placed = _standardise(check_scores(scores), self.middle, self.spread)
+        return expit(self.slope * placed + self.intercept)
+
+
+def _find_spread(scores: Float64[np.ndarray, " answers"]) -> tuple[float, float]:
+    """The median, and the distance between the quartiles: a few far scores do not move them."""
+    unit = float(np.abs(scores).max()) or 1.0  # so that no difference overflows
+    low, middle, high = np.quantile(scores / unit, [0.25, 0.5, 0.75])
+    spread = high - low
+    if not spread:  # most scores are the same one
+        spread = np.abs(scores / unit - middle).mean() or 1.0
+    return float(middle) * unit, float(spread) * unit
+
+
+def _standardise(
+    scores: Float64[np.ndarray, " answers"], middle: float, spread: float
+) -> Float64[np.ndarray, " answers"]:
+    """Linear about the middle. Far out the logarithm: one answer of perplexity 1e6 would else
+    flatten the probabilities of all others."""
+    placed = scores / spread - middle / spread
+    beyond = np.maximum(np.abs(placed) - _FAR, 0)
+    return np.clip(placed, -_FAR, _FAR) + np.sign(placed) * np.log1p(beyond)
+
+
+def _fit_sigmoid(
+    made_up: Bool[np.ndarray, " answers"], placed: Float64[np.ndarray, " answers"]
+) -> tuple[float, float]:
+    from scipy.optimize import minimize  # takes half a second
+    from scipy.special import expit
+
+    positives, negatives = np.count_nonzero(made_up), np.count_nonzero(~made_up)
+    targets = np.where(made_up, (positives + 1) / (positives + 2), 1 / (negatives + 2))
+
+    def loss(
+        weights: Float64[np.ndarray, "2"],
+    ) -> tuple[float, Float64[np.ndarray, "2"]]:
+        logits = weights[0] * placed + weights[1]
+        wrong = (expit(logits) - targets) / len(placed)
+        value = float(np.mean(np.logaddexp(0, logits) - targets * logits))
+        return value, np.array([wrong @ placed, wrong.sum()])
+
+    start = np.array([1.0, np.log(positives / negatives)])
+    bounds = [(_LEAST_SLOPE, None), (None, None)]
+    options = {"gtol": 1e-9, "ftol": 1e-15, "maxiter": 1000}
+    found = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+    return float(found.x[0]), float(found.x[1])

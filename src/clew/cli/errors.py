@@ -37,7 +37,7 @@ _CALLS = {
     "identify_folder": "patterns identify",
     "open_review": "patterns review",
 }
-_SETTING = re.compile(r"`([a-z][a-z0-9_]*)(?:=([^`\n]*))?`")
+SETTING = re.compile(r"`([a-z][a-z0-9_]*)(?:=([^`\n]*))?`")
 
 
 def error_text(error: ClewError) -> str:
@@ -82,7 +82,7 @@ def _all_settings(call: Call) -> Iterator[tuple[str, object]]:
 
 def with_flags(text: str) -> str:
     """Settings between backticks as flags: "`keep=\"full\"`" is --keep full."""
-    return _SETTING.sub(lambda found: flag(found[1], found[2]), text)
+    return SETTING.sub(lambda found: flag(found[1], found[2]), text)
 
 
 def flag(name: str, value: str | None = None) -> str:

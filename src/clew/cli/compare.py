@@ -7,6 +7,7 @@ import typer
 from rich.console import Console
 
 from clew.cli.comparison import print_comparison
+from clew.cli.errors import with_flags
 from clew.cli.formats import plain_text
 from clew.cli.long_runs import long_run, shown_log
 from clew.cli.plan_flags import with_plan_flags
@@ -144,6 +145,6 @@ def _say_where(console: Console, folder: Path, report: Path) -> None:
 def _complain_faults(comparison: "ComparisonResult") -> None:
     names = ", ".join(dict.fromkeys(one.title for one in comparison.faults))
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    text = f"clew: {names}: {comparison.faults[0].reason}. Please report it."
+    text = f"clew: {names}: {with_flags(comparison.faults[0].reason)}. Please report it."
     console.print(plain_text(text), markup=False)
     raise typer.Exit(1)

@@ -102,7 +102,7 @@ def print_comparison(console: Console, folder: Path, results: dict[str, Any]) ->
     _print_left_out(console, results["left_out"])
     console.print()
     for sentence in results["findings"].values():
-        say(sentence)
+        say(with_flags(sentence))
 
 
 def make_table(rows: Sequence[dict[str, Any]], *, best: str, width: int) -> tuple[Table, list[str]]:

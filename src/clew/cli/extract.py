@@ -1,6 +1,5 @@
 """clew extract"""
 
-import logging
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -8,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from clew.cli.long_runs import how_to_resume, stop_on_signal
+from clew.cli.long_runs import how_to_resume, log_to_stderr, stop_on_signal
 
 _EPILOG = "Example: `clew extract --questions facts --num-samples 200 --out traces_data`"
 
@@ -104,13 +103,12 @@ def extract(
     A run that was stopped, killed or out of disk goes on where it was: give the same command.
     """
     console = Console(highlight=False, soft_wrap=True)
-    logging.basicConfig(format="%(message)s", level=logging.WARNING)
+    log_to_stderr()
     from clew.cli.renderer import Renderer
     from clew.hallucination.capture import ExtractConfig
     from clew.hallucination.capture import extract as run_extract
     from clew.storage import Part
 
-    logging.getLogger("clew").setLevel(logging.INFO)
     config = ExtractConfig(
         model=model,
         questions=questions,

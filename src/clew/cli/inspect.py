@@ -72,7 +72,7 @@ def _print_samples(console: Console, summary: Any) -> None:
 def _print_notes(console: Console, summary: Any) -> None:
     _print_settings(console, summary.settings)
     for note in summary.notes:
-        console.print(plain_text(f"note: {note}"), markup=False)
+        console.print(plain_text(f"note: {with_flags(note)}"), markup=False)
     _print_skipped(console, summary)
 
 

@@ -118,6 +118,20 @@ def shown_log(console: Console) -> Iterator[None]:
         logger.setLevel(level)
 
 
+def log_to_stderr() -> None:
+    """For the whole process: what clew says, and what other libraries warn of."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_WithFlags("%(message)s"))
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
+    logging.getLogger("clew").setLevel(logging.INFO)
+
+
+class _WithFlags(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        text = super().format(record)
+        return with_flags(text) if record.name.startswith("clew") else text
+
+
 class _Sentences(logging.Handler):
     """Each once: all splits are opened alike."""
 

@@ -106,15 +106,18 @@ def plan_table(made: "HardwarePlan", before: "HardwarePlan | None" = None) -> Ta
     for name in ("choice", "value", "why"):
         table.add_column(name, overflow="fold")
     for name, value in made.choices.items():
-        if before is not None and before.choices[name] == value and not _is_measured(made, name):
+        if before is not None and not _is_news(made, before, name):
             continue
         why = with_flags(made.reasons.get(name, ""))
         table.add_row(name, _value_text(name, value), Text(plain_text(why)))
     return table
 
 
-def _is_measured(made: "HardwarePlan", name: str) -> bool:
-    return "measured on" in made.reasons.get(name, "")
+def _is_news(made: "HardwarePlan", before: "HardwarePlan", name: str) -> bool:
+    """Another value; or the same batch size, which was measured for each network."""
+    if made.choices[name] != before.choices[name]:
+        return True
+    return name == "batch_size" and made.reasons.get(name) != before.reasons.get(name)
 
 
 def _value_text(name: str, value: Any) -> str:

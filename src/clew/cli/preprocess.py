@@ -142,7 +142,7 @@ def _print_result(console: Console, result: "PreprocessResult") -> None:
 
     for skip in result.skipped[:_MAX_SAID]:
         place = f"{skip['file']}, row {skip['record']} ({skip['question_id']})"
-        say(f"left out: {place}: {skip['reason']}")
+        say(f"left out: {place}: {with_flags(skip['reason'])}")
     if len(result.skipped) > _MAX_SAID:
         say(f"left out: {len(result.skipped) - _MAX_SAID:,} more, named in the manifest")
     console.print(_balance_table(result))

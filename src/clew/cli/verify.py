@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from clew.cli.errors import with_flags
 from clew.cli.formats import plain_text
 from clew.cli.progress import show_line
 
@@ -47,7 +48,7 @@ def _verify_one(store: Path, repair: bool, console: Console) -> int:
     with _show_shards(console) as on_shard:
         problems = verify_store(store, on_shard)
     for problem in problems:
-        _say(console, problem.message)
+        _say(console, with_flags(problem.message))
     if repair and problems:
         for line in repair_store(store, problems):
             _say(console, f"repaired: {line}")

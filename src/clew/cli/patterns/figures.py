@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from clew.cli.errors import error_text
 from clew.cli.formats import plain_text
 from clew.cli.patterns.printing import print_line
 from clew.errors import ClewError
@@ -50,7 +51,7 @@ def print_report(console: Console, folder: Path) -> None:
     try:
         line = f"report: {write_report(folder)}"
     except ClewError as error:
-        line = f"the report could not be written: {error}"
+        line = f"the report could not be written: {error_text(error)}"
     print_line(console, line)
 
 

@@ -237,7 +237,7 @@ def fit_plainly(data, layer):
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    from clew.hallucination.detectors.probes.logistic import STRENGTHS
+    from clew.hallucination.detectors.probes.fitting import STRENGTHS
 
     warnings.simplefilter("ignore", ConvergenceWarning)  # after 100 steps, where clew ends too
     known, held = (data.read("sequence", split, layer=layer) for split in SPLIT_NAMES[:2])

@@ -12,7 +12,7 @@ from clew.patterns.identification.results import Identified
 from clew.patterns.identification.run import IdentifyResult, identify_photos
 from clew.patterns.identification.sheets import ContactSheets
 from clew.patterns.trained.model import PatternModel
-from tests.hallucination.comparison.report.test_browser import CHROMIUM, open_page
+from tests.pages.browser import needs_chromium, open_page
 from tests.patterns.identification.making import draw_doubtful, make_folder
 
 # What a person would do: type part of a name, look what is left, take it back.
@@ -52,7 +52,7 @@ def test_the_page_holds_all_it_needs_and_no_markup_of_others(result: IdentifyRes
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(CHROMIUM is None, reason="no chromium here: install the package chromium")
+@needs_chromium
 @pytest.mark.parametrize("width", [1200, 420])
 def test_it_opens_without_a_complaint_and_finds_photos(result: IdentifyResult, width: int) -> None:
     text = result.page.read_text(encoding="utf-8").replace("</body>", f"{ACTIONS}</body>")

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from clew.patterns.report import write_report
-from tests.hallucination.comparison.report.test_browser import CHROMIUM, open_page
+from tests.pages.browser import needs_chromium, open_page
 from tests.patterns.report.making import make_run
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="no chromium here: install the package chromium"),
+    needs_chromium,
 ]
 
 # What a person would do: look at every picture, sort by the share of recognised photos, point at a

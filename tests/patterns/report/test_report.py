@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from clew.patterns.report import write_report
-from tests.hallucination.comparison.report.reading import Page
+from tests.pages.reading import Page
 from tests.patterns.report.making import change_results, make_run
 
 

@@ -1,1 +1,49 @@
-"""Hallucination detectors: probes, networks, their training and the files they are kept in."""
+"""Hallucination detectors: probes, networks, their training and the files they are kept in.
+
+Names are imported when first asked for: probes are fitted without torch, a trained network is used
+without scikit-learn.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from clew.hallucination.detectors.detector import Detector, load_detector
+    from clew.hallucination.detectors.probes import PROBES
+    from clew.hallucination.detectors.registry import NETWORKS, NetworkSettings
+    from clew.hallucination.detectors.training import (
+        LossSettings,
+        TrainRunConfig,
+        score_samples,
+        train_detectors,
+    )
+
+__all__ = [
+    "NETWORKS",
+    "PROBES",
+    "Detector",
+    "LossSettings",
+    "NetworkSettings",
+    "TrainRunConfig",
+    "load_detector",
+    "score_samples",
+    "train_detectors",
+]
+_HOMES = {
+    **dict.fromkeys(("Detector", "load_detector"), "detector"),
+    **dict.fromkeys(("NETWORKS", "NetworkSettings"), "registry"),
+    "PROBES": "probes",
+    **dict.fromkeys(
+        ("LossSettings", "TrainRunConfig", "score_samples", "train_detectors"), "training"
+    ),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from clew.pages.figures import DASH, as_number, counted, percent, whole
 from clew.pages.markup import Html, join, tag
-from clew.pages.results import as_number
-from clew.pages.wording import DASH, counted, percent, whole
 from clew.patterns.report.headline import confused_pairs, percents
 from clew.patterns.report.run import Run
 

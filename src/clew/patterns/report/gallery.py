@@ -12,9 +12,8 @@ from jaxtyping import Float32, UInt8
 from matplotlib import colormaps
 from PIL import Image, ImageOps
 
+from clew.pages.figures import as_number, counted
 from clew.pages.markup import Html, tag
-from clew.pages.results import as_number
-from clew.pages.wording import counted
 from clew.patterns.photos.decode import PhotoError, open_photo, read_square
 from clew.patterns.report.headline import percents
 from clew.patterns.report.run import PhotoAnswer, Run

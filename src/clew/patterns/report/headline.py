@@ -2,9 +2,8 @@
 
 from typing import Any
 
+from clew.pages.figures import DASH, as_dict, as_number, counted, decimals
 from clew.pages.markup import Html, tag
-from clew.pages.results import as_dict, as_number
-from clew.pages.wording import DASH, counted, decimals
 from clew.patterns.report.run import Run
 from clew.wording import tenth_percent
 

@@ -4,9 +4,8 @@ import json
 import re
 from typing import Any
 
+from clew.pages.figures import DASH, as_dict, counted, short, size, whole
 from clew.pages.markup import Html, tag
-from clew.pages.results import as_dict
-from clew.pages.wording import DASH, counted, short, size, whole
 from clew.patterns.photos.photo import Fault
 from clew.patterns.report.run import Run
 

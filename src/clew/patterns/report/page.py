@@ -5,9 +5,9 @@ from importlib.resources import files
 from pathlib import Path
 
 from clew.errors import ClewError
+from clew.pages.figures import counted
 from clew.pages.markup import Html, join, tag
 from clew.pages.shell import Section, wrap_page
-from clew.pages.wording import counted
 from clew.patterns.report.classes import draw_classes, draw_confusion
 from clew.patterns.report.curves import draw_sureness, draw_training, tell_threshold
 from clew.patterns.report.gallery import Looking, draw_mistakes, draw_right

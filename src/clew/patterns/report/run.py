@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from clew.errors import StoreError
-from clew.pages.results import History, as_dict, as_interval, as_number, read_results
+from clew.pages.figures import History, as_dict, as_interval, as_number, read_results
 from clew.patterns.photos.photo import Fault
 from clew.patterns.trained.model import RESULTS
 from clew.patterns.trained.tables import LEFT_OUT_FILE, PREDICTIONS_FILE

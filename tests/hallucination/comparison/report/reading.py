@@ -1,44 +1,12 @@
-"""Reads a report as a browser does: its elements, their attributes, and its text."""
+"""The page of a comparison, read."""
 
-from html.parser import HTMLParser
 from pathlib import Path
 
 from clew.hallucination.comparison.report.comparison import read_comparison
 from clew.hallucination.comparison.report.page import make_page
+from tests.pages.reading import Page
 
 
-def read_page(folder: Path) -> "Page":
-    """The page of a comparison, without the pictures beside it: these take seconds."""
+def read_page(folder: Path) -> Page:
+    """Without the pictures beside it: these take seconds."""
     return Page(make_page(read_comparison(folder), pictures=()))
-
-
-class Page(HTMLParser):
-    """`elements` are (name, attributes); `text` is what a person may read."""
-
-    def __init__(self, markup: str) -> None:
-        super().__init__()
-        self.markup = markup
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.text = ""
-        self._inside: list[str] = []
-        self.feed(self.markup)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-        self._inside.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        while self._inside and self._inside.pop() != tag:
-            pass
-
-    def handle_data(self, data: str) -> None:
-        if not {"script", "style"} & set(self._inside[-1:]):
-            self.text += data
-
-    def count(self, tag: str) -> int:
-        return sum(name == tag for name, _ in self.elements)
-
-    def section(self, name: str) -> str:
-        """The markup of one section."""
-        start = self.markup.index(f'id="{name}"')
-        return self.markup[start : self.markup.index("</section>", start)]

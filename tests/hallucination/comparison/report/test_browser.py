@@ -1,8 +1,6 @@
 """The page in a real browser: it opens without an error, and its few interactions work."""
 
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,21 +8,16 @@ import pytest
 from tests.hallucination.comparison.report.making import make_comparison
 from tests.hallucination.comparison.report.reading import read_page
 from tests.hallucination.comparison.report.test_ugly import TEXTS
+from tests.pages.browser import needs_chromium, open_page
 
-CHROMIUM = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="no chromium here: install the package chromium"),
-]
+pytestmark = [pytest.mark.slow, needs_chromium]
 
 # What a person would do: sort by training seconds twice, hide a method's curves, point at a row.
 ACTIONS = """
 <script>
   const all = (selector) => [...document.querySelectorAll(selector)];
   const seconds = all("th button").find((button) => button.textContent === "training, s");
-  const order = () => all(".methods tbody tr").map((row) => row.dataset.method);
+  const order = () => all(".sortable tbody tr").map((row) => row.dataset.key);
   const shown = () => all('.curve.shown[data-key="perplexity"]').length;
   seconds.click();
   const dearest = order()[0];
@@ -46,24 +39,6 @@ def page(tmp_path: Path) -> Path:
     folder = make_comparison(tmp_path / "out", test=60, texts=TEXTS)
     page.write_text(read_page(folder).markup, encoding="utf-8")
     return page
-
-
-def open_page(page: Path, *flags: str) -> tuple[str, str]:
-    """The document as the browser built it, and what it had to complain about."""
-    done = subprocess.run(
-        [
-            str(CHROMIUM),
-            *("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"),
-            *("--disable-dev-shm-usage", "--enable-logging=stderr", "--log-level=0"),
-            *(f"--user-data-dir={page.parent / 'profile'}", *flags, "--dump-dom", page.as_uri()),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=True,
-    )
-    complaints = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
-    return done.stdout, "\n".join(complaints)
 
 
 def test_it_opens_without_a_complaint(page: Path) -> None:

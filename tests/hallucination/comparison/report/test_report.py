@@ -18,7 +18,8 @@ from tests.hallucination.comparison.report.making import (
     make_comparison,
     read_results,
 )
-from tests.hallucination.comparison.report.reading import Page, read_page
+from tests.hallucination.comparison.report.reading import read_page
+from tests.pages.reading import Page
 
 SECTIONS = (
     *("methods", "table", "curves", "layers", "mistakes", "agreement", "disputed"),

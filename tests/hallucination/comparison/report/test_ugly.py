@@ -16,7 +16,8 @@ from tests.hallucination.comparison.report.making import (
     make_comparison,
     read_results,
 )
-from tests.hallucination.comparison.report.reading import Page, read_page
+from tests.hallucination.comparison.report.reading import read_page
+from tests.pages.reading import Page
 
 EVIL = (
     '<script>document.title="owned"</script><img src=x onerror=alert(1)>\'"><svg onload=alert(1)>'

@@ -3,10 +3,10 @@
 import numpy as np
 
 from clew.hallucination.comparison.report.comparison import Comparison, MethodResult
+from clew.pages.figures import percent
 from clew.pages.heatmap import Matrix, draw_matrix
 from clew.pages.markup import join
 from clew.pages.shell import Section
-from clew.pages.wording import percent
 
 _LEAST_ANSWERS = 3
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from clew.errors import StoreError
-from clew.pages.results import History, as_dict, as_interval, as_number, read_results
+from clew.pages.figures import History, as_dict, as_interval, as_number, read_results
 
 _TEXTS = ("category", "question", "answer", "right_answer")
 RESULTS_FILE = "results.json"

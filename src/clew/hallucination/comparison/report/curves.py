@@ -11,10 +11,10 @@ from clew.hallucination.comparison.report.comparison import (
     colour_of,
 )
 from clew.metrics import calibration_points, risk_coverage_points, roc_points
+from clew.pages.figures import decimals
 from clew.pages.markup import Html, join, tag
 from clew.pages.panels import DASHES, Guide, Line, Panel, draw_panels
 from clew.pages.shell import Section
-from clew.pages.wording import decimals
 
 UNIT = (0.0, 1.0)
 ALWAYS_SHOWN = ("perplexity", "length", "category")

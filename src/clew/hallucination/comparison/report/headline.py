@@ -9,9 +9,8 @@ from clew.hallucination.comparison.report.comparison import (
     colour_of,
 )
 from clew.metrics import Difference, compare_paired
+from clew.pages.figures import as_dict, as_number, counted, decimals, interval_text, p_text, signed
 from clew.pages.markup import Html, tag
-from clew.pages.results import as_dict, as_number
-from clew.pages.wording import counted, decimals, interval_text, p_text, signed
 
 # Told apart by what they look at. A method of neither group takes no part in the question.
 ONE_LAYER = frozenset({"linear_probe", "linear_probe_middle", "saplma"})

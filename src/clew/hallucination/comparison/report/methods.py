@@ -12,11 +12,20 @@ from clew.hallucination.comparison.report.comparison import (
     MethodResult,
     colour_of,
 )
+from clew.pages.figures import (
+    as_dict,
+    as_number,
+    decimals,
+    interval_text,
+    p_text,
+    short,
+    signed,
+    size,
+    whole,
+)
 from clew.pages.forest import IntervalRow, draw_forest
 from clew.pages.markup import Child, Html, join, tag
-from clew.pages.results import as_dict, as_number
 from clew.pages.shell import Section
-from clew.pages.wording import decimals, interval_text, p_text, short, signed, size, whole
 
 
 def draw_method_rows(comparison: Comparison) -> tuple[IntervalRow, ...]:

@@ -10,9 +10,9 @@ from clew.hallucination.comparison.report.comparison import (
     MethodResult,
     colour_of,
 )
+from clew.pages.figures import counted, decimals
 from clew.pages.markup import Html, join, tag
 from clew.pages.shell import Section
-from clew.pages.wording import counted, decimals
 
 _MISTAKES, _DISPUTED = 5, 9
 _SHOWN_LETTERS, _KEPT_LETTERS = 280, 4000

@@ -4,10 +4,9 @@ import json
 from typing import Any
 
 from clew.hallucination.comparison.report.comparison import Comparison
+from clew.pages.figures import DASH, as_dict, as_number, percent, whole
 from clew.pages.markup import Html, join, tag
-from clew.pages.results import as_dict, as_number
 from clew.pages.shell import Section
-from clew.pages.wording import DASH, percent, whole
 
 _SPLITS = ("train", "validation", "test")
 _SETTINGS = (

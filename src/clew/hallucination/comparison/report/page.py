@@ -21,9 +21,9 @@ from clew.hallucination.comparison.report.origin import (
 from clew.hallucination.comparison.report.pictures import PICTURES, draw_pictures
 from clew.hallucination.comparison.report.questions import categories_section, transfer_section
 from clew.hallucination.comparison.report.training import layers_section, losses_section
+from clew.pages.figures import counted
 from clew.pages.markup import Html, tag
 from clew.pages.shell import Section, wrap_page
-from clew.pages.wording import counted
 from clew.storage.writing import replace_file
 from clew.version import __version__
 

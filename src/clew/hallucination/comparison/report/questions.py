@@ -15,12 +15,11 @@ from clew.hallucination.comparison.report.comparison import (
 )
 from clew.hallucination.comparison.report.methods import draw_method_key
 from clew.metrics import auroc, bootstrap_auroc
+from clew.pages.figures import as_dict, as_number, counted, decimals, interval_text, percent
 from clew.pages.forest import IntervalRow, draw_forest
 from clew.pages.heatmap import Matrix, draw_matrix
 from clew.pages.markup import Html, join, tag
-from clew.pages.results import as_dict, as_number
 from clew.pages.shell import Section
-from clew.pages.wording import counted, decimals, interval_text, percent
 
 _MOST, _UNNAMED, _OTHERS = 12, "(no category)", "(all other categories)"
 _SHOWN_AT_FIRST = 4

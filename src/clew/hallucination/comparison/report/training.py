@@ -11,11 +11,10 @@ from clew.hallucination.comparison.report.comparison import (
     MethodResult,
     colour_of,
 )
+from clew.pages.figures import History, as_dict, as_number, decimals
 from clew.pages.markup import tag
 from clew.pages.panels import Dot, Line, Panel, draw_panel, draw_panels, padded_range
-from clew.pages.results import History, as_dict, as_number
 from clew.pages.shell import Section
-from clew.pages.wording import decimals
 
 _SPLITS = (("validation", 0), ("test", 2))
 _LOSSES = (("training", "train_loss", 0), ("validation", "val_loss", 1))

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from clew.hallucination.detectors.probes.logistic import Linear, fit_path, standardize
+from clew.hallucination.detectors.probes.fitting import Linear, fit_path, standardize
 from clew.hallucination.detectors.probes.method import Features, Fitted, Scores
 
 # Answers that every category is given at the overall rate, so that a small one says little.

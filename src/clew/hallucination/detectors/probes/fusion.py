@@ -12,8 +12,13 @@ from jaxtyping import Float32
 from sklearn.svm import SVC
 
 from clew.errors import InputError
-from clew.hallucination.detectors.probes.components import Products, draw_answers
-from clew.hallucination.detectors.probes.logistic import Matrix, Scale, standardize
+from clew.hallucination.detectors.probes.fitting import (
+    Matrix,
+    Products,
+    Scale,
+    draw_answers,
+    standardize,
+)
 from clew.hallucination.detectors.probes.method import Features, Fitted, Scores
 from clew.metrics import auroc
 

@@ -1,5 +1,16 @@
 """The methods that are fitted without the engine, by name. A new one: its function, and a line."""
 
+from clew.hallucination.detectors.probes.attention import (
+    DIAGONAL,
+    LOG_DIAGONAL,
+    LOOKBACK,
+    SPECTRUM,
+    learn_all_layers,
+    learn_attention_score,
+    learn_attn_logdet,
+    learn_lapeigvals,
+    learn_lookback,
+)
 from clew.hallucination.detectors.probes.baselines import (
     learn_category,
     learn_length,
@@ -8,21 +19,8 @@ from clew.hallucination.detectors.probes.baselines import (
     learn_perplexity,
 )
 from clew.hallucination.detectors.probes.fusion import SIGNALS, learn_fusion
-from clew.hallucination.detectors.probes.heads import (
-    DIAGONAL,
-    LOOKBACK,
-    learn_attention_score,
-    learn_lookback,
-)
 from clew.hallucination.detectors.probes.method import Method, Probe
 from clew.hallucination.detectors.probes.semantic import learn_semantic_entropy
-from clew.hallucination.detectors.probes.spectra import (
-    LOG_DIAGONAL,
-    SPECTRUM,
-    learn_all_layers,
-    learn_attn_logdet,
-    learn_lapeigvals,
-)
 from clew.hallucination.detectors.probes.states import (
     STATES,
     learn_best_layer,

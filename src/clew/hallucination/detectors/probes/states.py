@@ -15,7 +15,7 @@ from sklearn.neural_network import MLPClassifier
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from clew.errors import InputError
-from clew.hallucination.detectors.probes.logistic import (
+from clew.hallucination.detectors.probes.fitting import (
     Choice,
     Linear,
     Matrix,

@@ -6,7 +6,7 @@ from clew.hallucination.detectors.training.config import (
     TrainRunConfig,
 )
 from clew.hallucination.detectors.training.events import NetworkEnded, NetworkStarted
-from clew.hallucination.detectors.training.scoring import score_samples
+from clew.hallucination.detectors.training.samples import score_samples
 from clew.hallucination.detectors.training.train import (
     TrainedSeed,
     plan_models,

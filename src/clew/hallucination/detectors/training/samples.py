@@ -1,17 +1,22 @@
-"""The splits that networks are trained, validated and tested on, and what is known of them."""
+"""The splits that networks are trained, validated and tested on: what is known of them, and what a
+trained network scores them."""
 
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float32
 
-from clew.engine import LoadSettings, OpenBatches
-from clew.errors import InputError
-from clew.hallucination.detectors.registry import SampleKind
+from clew.engine import LoadSettings, OpenBatches, plan_hardware
+from clew.engine.batches import move
+from clew.errors import InputError, StoreError
+from clew.hallucination.detectors.detector import Detector, load_detector
+from clew.hallucination.detectors.registry import NETWORKS, SampleKind
 from clew.hallucination.detectors.training.sources import DataSource
 from clew.hallucination.samples.reading.resident import ResidentSamples
 from clew.loading.buffers import BufferPool
@@ -23,11 +28,12 @@ from clew.loading.splits import SPLIT_NAMES
 from clew.storage.hashing import hash_text
 
 logger = logging.getLogger(__name__)
-
 # Samples go to the GPU for good when they leave most of its memory to the networks.
 _RESIDENT_SHARE = 0.3
 _HASH_LETTERS = 16
 _PURPOSE = {"train": "learn from", "validation": "choose on", "test": "measure on"}
+_BATCH = 64
+Scores = Float32[np.ndarray, " samples"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,3 +192,46 @@ def _lacking(counts: Balance) -> str:
     if not counts.samples:
         return "is empty"
     return f"has none that are {'made up' if counts.right else 'right'}"
+
+
+def score_samples(
+    detector_folder: Path, source: DataSource, split: str, *, device: str | None = None
+) -> Scores:
+    """The probability that each answer of a split is made up, as a trained network sees it: also
+    one that was trained on other questions.
+
+    Raises InputError for samples that the network cannot read, such as those of another model.
+    """
+    detector = load_detector(detector_folder, device or plan_hardware().device)
+    kind = NETWORKS[detector.name]
+    source.refuse_missing([kind])
+    dataset = source.open(kind.samples, split)
+    if not len(dataset):
+        return np.zeros(0, np.float32)
+    _refuse_other_sizes(detector, read_sizes(dataset), source.name)
+    return score_batches(detector, Loader(dataset, _BATCH, rank=Rank()))
+
+
+def score_batches(detector: Detector, batches: Iterable[Any]) -> Scores:
+    """Probabilities in the order of the batches; raises StoreError when some are no numbers."""
+    device = next(detector.network.parameters()).device
+    parts = [detector.score(move(batch, device)) for batch in batches]
+    scores = torch.cat(parts).cpu().numpy()
+    wrong = int((~np.isfinite(scores)).sum())
+    if wrong:
+        raise StoreError(
+            f"{detector.name} gives {wrong:,} of {len(scores):,} samples a score that is no "
+            f"number: their values may hold inf or NaN. Make the samples again."
+        )
+    return scores
+
+
+def _refuse_other_sizes(detector: Detector, sizes: dict[str, int], name: str) -> None:
+    trained = {size: getattr(detector.config, size, found) for size, found in sizes.items()}
+    different = [size for size, found in sizes.items() if trained[size] != found]
+    if different:
+        size = different[0]
+        raise InputError(
+            f"{detector.name} was trained on samples with {size} {trained[size]}, those of "
+            f'"{name}" have {sizes[size]}: they are of another model, or made with other settings.'
+        )

@@ -19,8 +19,7 @@ from clew.hallucination.detectors.detector import load_detector
 from clew.hallucination.detectors.registry import find_networks
 from clew.hallucination.detectors.training.config import TrainingSettings, TrainRunConfig
 from clew.hallucination.detectors.training.events import NetworkEnded, NetworkStarted
-from clew.hallucination.detectors.training.samples import DetectorSamples
-from clew.hallucination.detectors.training.scoring import Scores, score_batches
+from clew.hallucination.detectors.training.samples import DetectorSamples, Scores, score_batches
 from clew.hallucination.detectors.training.sources import DataSource
 from clew.hallucination.detectors.training.task import ResultsFile, Run, Task
 from clew.memory import free_memory

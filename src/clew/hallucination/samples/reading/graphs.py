@@ -15,7 +15,7 @@ from jaxtyping import Float, Int, Int64
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from clew.errors import StoreError
-from clew.hallucination.samples.reading.sequences import SequenceSamples, describe
+from clew.hallucination.samples.reading.arrays import SequenceSamples, describe
 from clew.loading.buffers import BufferPool
 from clew.loading.reader import Rows, SampleReader
 from clew.loading.samples import SampleIndex

@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 
 from clew.errors import StoreError
-from clew.hallucination.samples.reading.graphs import GRAPH_COLUMNS, GraphSamples
-from clew.hallucination.samples.reading.index import find_store, read_index
-from clew.hallucination.samples.reading.ragged import (
+from clew.hallucination.samples.reading.arrays import (
     GRID_COLUMNS,
     HEAD_COLUMNS,
     GridSamples,
     HeadsSamples,
+    SequenceSamples,
 )
-from clew.hallucination.samples.reading.sequences import SequenceSamples
+from clew.hallucination.samples.reading.graphs import GRAPH_COLUMNS, GraphSamples
+from clew.hallucination.samples.reading.index import find_store, read_index
 from clew.loading.lazy import LazyDataset
 from clew.loading.order import Rank
 from clew.loading.reader import Access, SampleReader

@@ -15,8 +15,8 @@ from clew.hallucination.labels import read_scores
 from clew.hallucination.samples.making.graphs import Edges, Nodes, build_graphs, leads_forward
 from clew.hallucination.samples.making.labelled import label_shards
 from clew.hallucination.samples.making.source import TraceSource
+from clew.hallucination.samples.reading.arrays import SequenceSamples
 from clew.hallucination.samples.reading.graphs import GraphParts, GraphSamples
-from clew.hallucination.samples.reading.sequences import SequenceSamples
 from clew.hallucination.samples.splits import assign_splits
 from clew.loading.buffers import BufferPool
 from clew.loading.lazy import LazyDataset

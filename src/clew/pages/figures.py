@@ -1,4 +1,5 @@
-"""Reads results.json of whatever a report is made from; any figure in it may be missing."""
+"""Figures of a report: read from results.json, where any may be missing, and as a person reads
+them, a missing one as a dash."""
 
 import json
 import math
@@ -6,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from clew.errors import StoreError
+from clew.wording import bytes_text, three_digits
+from clew.wording import counted as counted  # reports have all their words from here
 
 History = list[dict[str, float | None]]
+DASH = "\N{EN DASH}"
 
 
 def read_results(path: Path, *, made_from: str, again: str) -> Any:
@@ -40,3 +44,38 @@ def as_interval(value: Any) -> tuple[float, float] | None:
 
 def as_dict(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
+
+
+def decimals(value: float | None, places: int = 3) -> str:
+    return DASH if value is None else f"{value:.{places}f}"
+
+
+def signed(value: float | None) -> str:
+    """With a real minus, as wide as the plus."""
+    return DASH if value is None else f"{value:+.3f}".replace("-", "\N{MINUS SIGN}")
+
+
+def interval_text(interval: tuple[float, float] | None) -> str:
+    return "" if interval is None else f"[{interval[0]:.3f},\N{NO-BREAK SPACE}{interval[1]:.3f}]"
+
+
+def whole(value: float | None) -> str:
+    return DASH if value is None else f"{value:,.0f}"
+
+
+def short(value: float | None) -> str:
+    return DASH if value is None else three_digits(value)
+
+
+def size(value: float | None) -> str:
+    return DASH if value is None else bytes_text(value)
+
+
+def p_text(value: float | None) -> str:
+    if value is None:
+        return ""
+    return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
+
+
+def percent(value: float) -> str:
+    return f"{100 * value:.0f}%"

@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import spearmanr
 from sklearn.linear_model import LogisticRegression
 
-from clew.hallucination.detectors.probes.logistic import (
+from clew.hallucination.detectors.probes.fitting import (
     Linear,
     choose_strength,
     fit_path,

@@ -1,6 +1,8 @@
-"""Probes on many numbers of every layer, brought down to 512 by PCA: LapEigvals, AttnLogDet, and
-the states of all layers. No more than one layer is in memory: a score that is linear in the
-components is again one weight a feature, which one more pass over the layers gives.
+"""Probes on attention: one number per layer and head (LLM-Check's attention score, Lookback Lens),
+or many per layer, brought down to 512 by PCA (LapEigvals, AttnLogDet, the states of all layers).
+
+Of the latter no more than one layer is in memory: a score that is linear in the components is again
+one weight per feature, which one more pass over the layers gives.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,20 +12,87 @@ import numpy as np
 from jaxtyping import Float32, Int
 
 from clew.errors import InputError
-from clew.hallucination.detectors.probes.components import Components, Products, draw_answers
-from clew.hallucination.detectors.probes.logistic import (
+from clew.hallucination.detectors.probes.fitting import (
+    Components,
     Linear,
     Matrix,
+    Products,
     Scale,
+    choose_strength,
+    draw_answers,
     fit_path,
     standardize,
 )
 from clew.hallucination.detectors.probes.method import Features, Fitted, Scores
 from clew.metrics import auroc
 
+DIAGONAL = "log_diagonal_answer"
+LOOKBACK = "lookback"
 SPECTRUM, LOG_DIAGONAL, STATES = "laplacian_top", "log_diagonal_all", "sequence"
 # How many of every head's largest eigenvalues are taken.
 RANKS = (5, 10, 25, 50, 100)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionScore:
+    """Per layer, the sum over heads of the mean log A_ii over the answer's rows. Higher counts as
+    more likely made up, as it is defined; an answer without tokens gets the training's median."""
+
+    layer: int
+    without: float
+    parameters: int = 0
+
+    def score(self, data: Features, split: str) -> Scores:
+        found = data.read(DIAGONAL, split, layer=self.layer).sum(axis=1)
+        return np.where(has_tokens(data, split), found, np.float32(self.without))
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadsProbe:
+    """A linear score of a number a layer and head."""
+
+    field: str
+    linear: Linear
+
+    @property
+    def parameters(self) -> int:
+        return self.linear.parameters
+
+    def score(self, data: Features, split: str) -> Scores:
+        return self.linear.score(_read_heads(data, self.field, split))
+
+
+def learn_attention_score(data: Features) -> Fitted:
+    """The layer is the best in the validation split."""
+    known = has_tokens(data, "train")
+    by_layer = [_at_layer(data, layer, known) for layer in range(data.layers)]
+    labels = data.labels["validation"]
+    best = max(by_layer, key=lambda one: auroc(labels, one.score(data, "validation")))
+    return Fitted(scorer=best, chosen={"layer": best.layer}, by_layer=by_layer)
+
+
+def learn_lookback(data: Features) -> Fitted:
+    ratios = _read_heads(data, LOOKBACK, "train")
+    scale = standardize(ratios, LOOKBACK)
+    validation = scale.apply(_read_heads(data, LOOKBACK, "validation"))
+    path = fit_path(ratios, data.labels["train"])
+    choice = choose_strength(path, validation, data.labels["validation"])
+    probe = HeadsProbe(field=LOOKBACK, linear=scale.undo(choice.linear))
+    return Fitted(scorer=probe, chosen={"C": choice.strength})
+
+
+def has_tokens(data: Features, split: str) -> np.ndarray:
+    return np.array([len(answer) > 0 for answer in data.read("token_logprobs", split)], bool)
+
+
+def _at_layer(data: Features, layer: int, known: np.ndarray) -> AttentionScore:
+    found = data.read(DIAGONAL, "train", layer=layer).sum(axis=1)[known]
+    return AttentionScore(layer=layer, without=float(np.median(found)) if len(found) else 0.0)
+
+
+def _read_heads(data: Features, field: str, split: str) -> np.ndarray:
+    values = data.read(field, split)
+    return values.reshape(len(values), -1)
 
 
 @dataclass(frozen=True, kw_only=True)

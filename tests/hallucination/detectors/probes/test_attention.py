@@ -12,7 +12,7 @@ from sklearn.preprocessing import StandardScaler
 
 from clew import TraceBatchLoader
 from clew.errors import InputError
-from clew.hallucination.detectors.probes import PROBES, components
+from clew.hallucination.detectors.probes import PROBES, fitting
 from tests.hallucination.detectors.probes.features import MemoryFeatures
 
 
@@ -63,7 +63,7 @@ def test_components_of_some_answers_serve_all(name: str, monkeypatch: pytest.Mon
     labels, values = telling_spectra(1500, ranks=10)
     data = MemoryFeatures(labels, {"laplacian_top": values, "sequence": values[:, :, 0]})
     whole = PROBES[name].run(data, seed=0)
-    monkeypatch.setattr(components, "_MOST_ANSWERS", 400)
+    monkeypatch.setattr(fitting, "_MOST_ANSWERS", 400)
     some = PROBES[name].run(data, seed=0)
     assert spearmanr(whole.test, some.test).statistic > 0.98
 
@@ -72,8 +72,8 @@ def test_many_answers_are_taken_apart_by_iterating(monkeypatch: pytest.MonkeyPat
     labels, values = telling_spectra(800, ranks=10)
     data = MemoryFeatures(labels, {"laplacian_top": values})
     exact = PROBES["lapeigvals"].run(data, seed=0)
-    monkeypatch.setattr(components, "_EXACT", 100)
-    monkeypatch.setattr(components, "COMPONENTS", 60)
+    monkeypatch.setattr(fitting, "_EXACT", 100)
+    monkeypatch.setattr(fitting, "COMPONENTS", 60)
     iterated = PROBES["lapeigvals"].run(data, seed=0)
     assert spearmanr(exact.test, iterated.test).statistic > 0.99
 

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from clew.cli.comparison import print_comparison
+from clew.cli.comparison_table import print_comparison
 from clew.cli.errors import with_flags
-from clew.cli.formats import plain_text
 from clew.cli.long_runs import long_run, shown_log
 from clew.cli.plan_flags import with_plan_flags
+from clew.cli.printing import print_line
 from clew.cli.renderer import Renderer
 from clew.errors import InputError
 
@@ -139,12 +139,12 @@ def _say_where(console: Console, folder: Path, report: Path) -> None:
     )
     console.print()
     for line in lines:
-        console.print(plain_text(line), markup=False)
+        print_line(console, line)
 
 
 def _complain_faults(comparison: "ComparisonResult") -> None:
     names = ", ".join(dict.fromkeys(one.title for one in comparison.faults))
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     text = f"clew: {names}: {with_flags(comparison.faults[0].reason)}. Please report it."
-    console.print(plain_text(text), markup=False)
+    print_line(console, text)
     raise typer.Exit(1)

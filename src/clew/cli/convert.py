@@ -1,6 +1,7 @@
 """clew convert"""
 
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -8,7 +9,7 @@ import typer
 from rich.console import Console
 
 from clew.cli.errors import with_flags
-from clew.cli.formats import plain_text
+from clew.cli.printing import print_line
 from clew.wording import counted
 
 _EPILOG = "Example: `clew convert old_traces --out traces_data`"
@@ -38,9 +39,7 @@ def convert(
     from clew.hallucination.legacy import convert_folder
 
     console = Console(highlight=False, soft_wrap=True)
-
-    def say(text: str, style: str | None = None) -> None:
-        console.print(plain_text(text), style=style, markup=False)
+    say = partial(print_line, console)
 
     def show_file(path: Path, number: int, total: int) -> None:
         say(f"{number}/{total}  {path.name}", style="dim")

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from rich.console import Console
 
-from clew.cli.formats import plain_text
+from clew.cli.printing import plain_text
 from clew.errors import Action, Call, ClewError, InputError, describe_setting, join_sentences
 
 # Settings whose flag is not simply their name: on, off.

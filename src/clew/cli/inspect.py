@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from clew.cli.errors import with_flags
-from clew.cli.formats import plain_text
+from clew.cli.printing import make_table, plain_text
 from clew.wording import bytes_text, counted
 
 _MAX_BATCH_ROWS = 20
@@ -77,7 +77,7 @@ def _print_notes(console: Console, summary: Any) -> None:
 
 
 def _print_balance(console: Console, balance: Any) -> None:
-    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
+    table = make_table()
     table.add_column("split")
     for name in ("samples", "made up", "right", "no label", "share made up"):
         if name != "no label" or any(split.unlabelled for split in balance):
@@ -92,9 +92,7 @@ def _print_balance(console: Console, balance: Any) -> None:
 
 
 def _print_graph_sizes(console: Console, sizes: Any, edges: str) -> None:
-    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
-    for name in ("of a sample", "min", "median", "mean", "max"):
-        table.add_column(name, justify="left" if name == "of a sample" else "right")
+    table = make_table("of a sample", "min", "median", "mean", "max")
     for label, spread in (("tokens", sizes.tokens), (edges, sizes.edges)):
         numbers = (spread.min, spread.median, spread.mean, spread.max)
         table.add_row(label, *(f"{number:,.0f}" for number in numbers))
@@ -115,7 +113,7 @@ def _print_totals(console: Console, summary: Any) -> None:
 
 
 def _print_batches(console: Console, summary: Any) -> None:
-    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
+    table = make_table()
     for name, side in (("batch", "right"), ("file", "left"), ("rows", "right"), ("size", "right")):
         table.add_column(name, justify=side)  # type: ignore[arg-type]
     for shard in summary.batches[:_MAX_BATCH_ROWS]:
@@ -127,9 +125,7 @@ def _print_batches(console: Console, summary: Any) -> None:
 
 
 def _print_lengths(console: Console, summary: Any) -> None:
-    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
-    for name in ("tokens", "min", "median", "mean", "max"):
-        table.add_column(name, justify="left" if name == "tokens" else "right")
+    table = make_table("tokens", "min", "median", "mean", "max")
     for label, spread in (("whole", summary.tokens), ("answer", summary.answer_tokens)):
         numbers = (spread.min, spread.median, spread.mean, spread.max)
         table.add_row(label, *(f"{number:,.4g}" for number in numbers))

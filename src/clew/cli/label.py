@@ -4,6 +4,7 @@ import os
 import shlex
 from collections.abc import Sequence
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from clew.cli.formats import plain_text
+from clew.cli.printing import make_table, plain_text, print_line
 from clew.cli.progress import show_line
 from clew.errors import InputError
 from clew.wording import counted
@@ -89,9 +90,7 @@ def label(
     _print_totals(console, result)
     scores = f"--scores-file {shlex.quote(str(result.path))}"
     next_command = f"clew preprocess {shlex.quote(str(store))} {scores} --out preprocessed_data"
-    console.print(
-        plain_text(f"make training samples with: {next_command}"), markup=False, soft_wrap=True
-    )
+    print_line(console, f"make training samples with: {next_command}")
 
 
 def _judge_config(
@@ -136,10 +135,7 @@ def _cell(text: str) -> str:
 def _print_categories(console: Console, result: "LabelResult") -> None:
     if not result.categories:
         return
-    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
-    table.add_column("category", overflow="fold")
-    for name in ("answers", "wrong", "share"):
-        table.add_column(name, justify="right")
+    table = make_table("category", "answers", "wrong", "share")
     for share in result.categories:
         part = f"{share.wrong / share.answers:.1%}"
         table.add_row(_cell(share.category), f"{share.answers:,}", f"{share.wrong:,}", part)
@@ -149,9 +145,7 @@ def _print_categories(console: Console, result: "LabelResult") -> None:
 
 
 def _print_totals(console: Console, result: "LabelResult") -> None:
-    def say(text: str) -> None:
-        console.print(plain_text(text), markup=False, soft_wrap=True)
-
+    say = partial(print_line, console)
     answers, planned = len(result.rows) + len(result.left_out), result.planned_rows
     if planned is not None and answers < planned:
         say(f"the store is not finished: {answers:,} of {planned:,} planned answers are in it")

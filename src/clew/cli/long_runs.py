@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 
 from clew.cli.errors import error_text, with_flags
-from clew.cli.formats import plain_text
+from clew.cli.printing import print_line
 from clew.cli.progress import say
 from clew.errors import InputError, TrainingStoppedError
 
@@ -86,8 +86,7 @@ def long_run(
             yield stop
         except TrainingStoppedError as error:
             again = how_to_resume(is_alone=is_alone, overwrite=overwrite) if is_resumable else ""
-            text = plain_text(f"{error_text(error)}{again}")
-            console.print(text, markup=False, soft_wrap=True)
+            print_line(console, f"{error_text(error)}{again}")
             raise stop.exit() from None
         except InputError:
             if is_first_process():

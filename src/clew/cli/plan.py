@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from clew.cli.errors import with_flags
-from clew.cli.formats import plain_text
 from clew.cli.plan_flags import with_plan_flags
+from clew.cli.printing import make_table, plain_text
 from clew.wording import bytes_text, counted, duration_text
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def _describe(machine: "Machine") -> list[str]:
 
 def plan_table(made: "HardwarePlan", before: "HardwarePlan | None" = None) -> Table:
     """Every choice with its value and its reason, or what of it is other than `before`."""
-    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
+    table = make_table()
     for name in ("choice", "value", "why"):
         table.add_column(name, overflow="fold")
     for name, value in made.choices.items():

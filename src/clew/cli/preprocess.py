@@ -2,6 +2,7 @@
 
 import shlex
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from clew.cli.errors import with_flags
-from clew.cli.formats import plain_text
+from clew.cli.printing import make_table, print_line
 from clew.cli.renderer import Renderer
 from clew.wording import bytes_text, counted
 
@@ -137,9 +138,7 @@ def preprocess(
 
 
 def _print_result(console: Console, result: "PreprocessResult") -> None:
-    def say(text: str, style: str | None = None) -> None:
-        console.print(plain_text(text), style=style, markup=False)
-
+    say = partial(print_line, console)
     for skip in result.skipped[:_MAX_SAID]:
         place = f"{skip['file']}, row {skip['record']} ({skip['question_id']})"
         say(f"left out: {place}: {with_flags(skip['reason'])}")
@@ -160,10 +159,7 @@ def _print_result(console: Console, result: "PreprocessResult") -> None:
 def _balance_table(result: "PreprocessResult") -> Table:
     from clew.loading.splits import SPLIT_NAMES
 
-    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
-    table.add_column("split")
-    for name in ("samples", "right", "made up"):
-        table.add_column(name, justify="right")
+    table = make_table("split", "samples", "right", "made up")
     for name, (right, made_up) in zip(SPLIT_NAMES, result.counts.tolist(), strict=True):
         table.add_row(name, f"{right + made_up:,}", f"{right:,}", f"{made_up:,}")
     return table

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
-from clew.cli.formats import plain_text
+from clew.cli.printing import plain_text
 from clew.progress import WorkAdvanced, WorkKept, WorkStarted
 from clew.wording import bytes_text, duration_text
 

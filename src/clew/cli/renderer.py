@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Self
 from rich.console import Console
 
 from clew.cli.errors import with_flags
-from clew.cli.formats import plain_text
+from clew.cli.printing import plain_text
 from clew.cli.progress import WorkBar, say
 from clew.cli.training_progress import MethodLine, TrainingBar
 from clew.progress import Event, Note, WorkAdvanced, WorkEnded, WorkKept, WorkStarted

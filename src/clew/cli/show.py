@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from clew.cli.errors import with_flags
-from clew.cli.formats import plain_text
+from clew.cli.printing import make_table, plain_text, print_line
 
 if TYPE_CHECKING:
     from clew.hallucination.answer_page import Picture, ShownAnswer
@@ -79,7 +78,7 @@ def show(
     console = Console(highlight=False)
     _print_picture(console, result.picture)
     for path in result.paths:
-        _say(console, f"picture in {path}")
+        print_line(console, f"picture in {path}")
 
 
 def _print_picture(console: Console, picture: "Picture") -> None:
@@ -91,7 +90,7 @@ def _print_picture(console: Console, picture: "Picture") -> None:
         _print_tokens(console, first)
     notes = [f"answer {a.number}: {note}" for a in picture.answers for note in a.notes]
     for note in (*notes, *picture.notes):
-        _say(console, f"note: {with_flags(note)}")
+        print_line(console, f"note: {with_flags(note)}")
 
 
 def _print_answer(console: Console, shown: "ShownAnswer") -> None:
@@ -99,17 +98,17 @@ def _print_answer(console: Console, shown: "ShownAnswer") -> None:
 
     score = "" if shown.score is None else f", score {shown.score:.2f}"
     console.print(f"[bold]{escape(plain_text(describe_source(shown)))}[/bold]", soft_wrap=True)
-    _say(console, f"question: {shown.question}")
-    _say(console, f"answer:   {shown.answer or '(empty)'}")
-    _say(console, f"right:    {accepted_text(shown)}")
-    _say(console, f"label:    {shown.kind or 'not known'}{score}")
+    print_line(console, f"question: {shown.question}")
+    print_line(console, f"answer:   {shown.answer or '(empty)'}")
+    print_line(console, f"right:    {accepted_text(shown)}")
+    print_line(console, f"label:    {shown.kind or 'not known'}{score}")
 
 
 def _print_tokens(console: Console, shown: "ShownAnswer") -> None:
     from clew.hallucination.answer_page.tokens import visible_text
 
     assert shown.logprobs is not None
-    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
+    table = make_table()
     table.add_column(f"token of {shown.number}", overflow="fold")
     table.add_column("probability", justify="right")
     table.add_column("")
@@ -127,7 +126,3 @@ def _print_tokens(console: Console, shown: "ShownAnswer") -> None:
     if len(rows) > _MOST_TOKENS:
         console.print(f"... and {len(rows) - _MOST_TOKENS:,} more (the picture has them)")
     console.print()
-
-
-def _say(console: Console, text: str) -> None:
-    console.print(plain_text(text), markup=False, soft_wrap=True)

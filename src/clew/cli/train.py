@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.table import Table
 
 from clew.cli.compare import run_comparison
-from clew.cli.formats import plain_text
 from clew.cli.long_runs import long_run, shown_log
 from clew.cli.plan_flags import with_plan_flags
+from clew.cli.printing import make_table, print_line
 from clew.cli.renderer import Renderer
 from clew.wording import duration_text
 
@@ -237,11 +237,11 @@ def _print_runs(console: Console, folder: Path, runs: Sequence[dict[str, Any]]) 
         f"({', '.join(run['folder'] for run in runs)})",
     )
     for line in lines:
-        console.print(plain_text(line), markup=False)
+        print_line(console, line)
 
 
 def _results_table(runs: Sequence[dict[str, Any]]) -> Table:
-    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
+    table = make_table()
     table.add_column("network", no_wrap=True)
     for name in ("test AUROC", "F1", "accuracy", "best epoch", "samples/s", "time"):
         table.add_column(name, justify="right", no_wrap=True)

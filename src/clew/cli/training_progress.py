@@ -9,8 +9,8 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.status import Status
 
 from clew.cli.errors import with_flags
-from clew.cli.formats import plain_text
 from clew.cli.preparation import describe_plan, describe_preparation
+from clew.cli.printing import plain_text
 from clew.cli.progress import is_line_due, say
 from clew.wording import bytes_text, counted, duration_text
 

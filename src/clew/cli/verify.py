@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from clew.cli.errors import with_flags
-from clew.cli.formats import plain_text
+from clew.cli.printing import print_line
 from clew.cli.progress import show_line
 
 if TYPE_CHECKING:
@@ -44,31 +44,27 @@ def _verify_one(store: Path, repair: bool, console: Console) -> int:
     from clew.storage.verify import way_on
 
     if repair and (rebuilt := ensure_manifest(store)):
-        _say(console, rebuilt)
+        print_line(console, rebuilt)
     with _show_shards(console) as on_shard:
         problems = verify_store(store, on_shard)
     for problem in problems:
-        _say(console, with_flags(problem.message))
+        print_line(console, with_flags(problem.message))
     if repair and problems:
         for line in repair_store(store, problems):
-            _say(console, f"repaired: {line}")
+            print_line(console, f"repaired: {line}")
         with _show_shards(console) as on_shard:
             problems = verify_store(store, on_shard)
         harmless = all(problem.is_unfinished for problem in problems)
         if problems and harmless:
-            _say(console, f"{way_on(read_manifest(store))} to make what is missing")
+            print_line(console, f"{way_on(read_manifest(store))} to make what is missing")
         if problems:
             return 0 if harmless else 1
     if problems:
         if any(not problem.is_unfinished for problem in problems):
-            _say(console, f"to put it right: clew verify {store} --repair")
+            print_line(console, f"to put it right: clew verify {store} --repair")
         return 1
-    _say(console, f"{store} is whole: every shard has the bytes it was written with")
+    print_line(console, f"{store} is whole: every shard has the bytes it was written with")
     return 0
-
-
-def _say(console: Console, text: str) -> None:
-    console.print(plain_text(text), markup=False)
 
 
 @contextmanager

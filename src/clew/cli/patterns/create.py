@@ -5,8 +5,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from clew.cli.patterns.library_flags import LIBRARY, Library
-from clew.cli.patterns.printing import command_text, print_line
+from clew.cli.patterns.library_flags import LIBRARY, Library, command_text
+from clew.cli.printing import print_line
 
 _EPILOG = "Example: `clew patterns create animals`"
 

@@ -9,8 +9,8 @@ from rich.console import Console
 from clew.cli.long_runs import long_run
 from clew.cli.patterns.figures import print_reached, print_report
 from clew.cli.patterns.library_flags import LIBRARY, Library, Model, SetName
-from clew.cli.patterns.printing import print_line
 from clew.cli.preparation import left_out_text
+from clew.cli.printing import print_line
 from clew.cli.renderer import Renderer
 from clew.wording import counted, tenth_percent
 

@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 
 from clew.cli.patterns.library_flags import LIBRARY, Library, Model, SetName
-from clew.cli.patterns.printing import print_line
+from clew.cli.printing import print_line
 from clew.errors import InputError
 from clew.wording import bytes_text
 

@@ -8,8 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from clew.cli.errors import error_text
-from clew.cli.formats import plain_text
-from clew.cli.patterns.printing import print_line
+from clew.cli.printing import make_table, plain_text, print_line
 from clew.errors import ClewError
 from clew.wording import counted, tenth_percent
 
@@ -56,7 +55,7 @@ def print_report(console: Console, folder: Path) -> None:
 
 
 def _weakest_table(results: dict[str, Any]) -> Table:
-    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
+    table = make_table()
     table.add_column("hardest classes", overflow="fold")
     table.add_column("right", justify="right", no_wrap=True)
     table.add_column("mostly taken for", overflow="fold")

@@ -11,10 +11,10 @@ from clew.cli import plan_flags
 from clew.cli.patterns.figures import print_reached
 from clew.cli.patterns.identify import identify_and_print, say_how_to_review
 from clew.cli.patterns.import_ import import_and_print, say_next
-from clew.cli.patterns.library_flags import LIBRARY, Library, Review, Web
-from clew.cli.patterns.printing import command_text, print_line
+from clew.cli.patterns.library_flags import LIBRARY, Library, Review, Web, command_text
 from clew.cli.patterns.review import run_review
 from clew.cli.patterns.train import run_training, say_unchanged
+from clew.cli.printing import print_line
 from clew.errors import SettingsMismatchError
 
 if TYPE_CHECKING:

@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from clew.cli import plan_flags
 from clew.cli.errors import call_text, with_flags
-from clew.cli.formats import plain_text
 from clew.cli.patterns.library_flags import LIBRARY, Library, Model, Review, SetName, Web
-from clew.cli.patterns.printing import make_table, print_line
+from clew.cli.printing import make_table, plain_text, print_line
 from clew.cli.renderer import Renderer
 from clew.wording import counted, whole_percent
 
@@ -145,7 +143,7 @@ def _print_some(console: Console, title: str, photos: "tuple[Identified, ...]", 
 
 
 def _print_photos(console: Console, title: str, photos: "tuple[Identified, ...]") -> None:
-    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
+    table = make_table()
     for heading in (title, "", ""):
         table.add_column(heading, overflow="fold")
     for photo in photos:

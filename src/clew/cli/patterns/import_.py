@@ -9,10 +9,9 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from clew.cli.formats import plain_text
 from clew.cli.long_runs import how_to_resume, stop_on_signal
 from clew.cli.patterns.library_flags import LIBRARY, Library
-from clew.cli.patterns.printing import make_table, print_line
+from clew.cli.printing import make_table, plain_text, print_line
 from clew.cli.renderer import Renderer
 
 if TYPE_CHECKING:

@@ -9,9 +9,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from clew.cli.formats import plain_text
-from clew.cli.patterns.library_flags import LIBRARY, Library
-from clew.cli.patterns.printing import command_text, make_table, print_line
+from clew.cli.patterns.library_flags import LIBRARY, Library, command_text
+from clew.cli.printing import make_table, plain_text, print_line
 from clew.wording import bytes_text, counted, tenth_percent
 
 if TYPE_CHECKING:

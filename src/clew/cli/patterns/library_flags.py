@@ -1,5 +1,7 @@
-"""Flags of several commands: which set or model is meant, and whether a review follows."""
+"""Which set or model is meant, and whether a review follows: flags of several commands, and the
+commands that hints name."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -20,3 +22,9 @@ SetName = Annotated[
     str | None,
     typer.Option("--name", help="Or a set, whose newest model is taken.  [default: the only set]"),
 ]
+
+
+def command_text(command: str, *words: object, library: Path = LIBRARY) -> str:
+    """`clew patterns COMMAND WORDS`, in the same library; it can be pasted."""
+    where = [] if library == LIBRARY else ["--library", str(library)]
+    return shlex.join(["clew", "patterns", command, *map(str, words), *where])

@@ -9,10 +9,9 @@ from rich.console import Console
 from rich.markup import escape
 
 from clew.cli.errors import error_text
-from clew.cli.formats import plain_text
 from clew.cli.patterns.info import accuracy_text
-from clew.cli.patterns.library_flags import LIBRARY, Library
-from clew.cli.patterns.printing import command_text, make_table, print_line
+from clew.cli.patterns.library_flags import LIBRARY, Library, command_text
+from clew.cli.printing import make_table, plain_text, print_line
 
 _EPILOG = "Example: `clew patterns list`"
 

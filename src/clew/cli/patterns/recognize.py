@@ -10,9 +10,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from clew.cli import plan_flags
-from clew.cli.formats import plain_text
 from clew.cli.patterns.library_flags import LIBRARY, Library, Model, SetName
-from clew.cli.patterns.printing import print_line
+from clew.cli.printing import plain_text, print_line
 from clew.wording import whole_percent
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from clew.cli.errors import call_text
 from clew.cli.patterns.library_flags import LIBRARY, Library
-from clew.cli.patterns.printing import print_line
+from clew.cli.printing import print_line
 from clew.wording import counted
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from rich.console import Console
 
 from clew.cli.long_runs import long_run
 from clew.cli.patterns.figures import print_doubt, print_reached, print_report
-from clew.cli.patterns.library_flags import LIBRARY, Library
-from clew.cli.patterns.printing import command_text, print_line
+from clew.cli.patterns.library_flags import LIBRARY, Library, command_text
 from clew.cli.plan_flags import with_plan_flags
+from clew.cli.printing import print_line
 from clew.cli.renderer import Renderer
 from clew.errors import InputError
 from clew.wording import duration_text

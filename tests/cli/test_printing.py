@@ -2,7 +2,7 @@
 
 import json
 
-from clew.cli.formats import plain_text
+from clew.cli.printing import plain_text
 
 
 def test_control_characters_are_spelled_out() -> None:

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from clew.cli.errors import with_flags
-from clew.cli.formats import plain_text
+from clew.cli.printing import plain_text
 from clew.wording import bytes_text
 
 _PADDING = 2

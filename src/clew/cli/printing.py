@@ -1,0 +1,32 @@
+"""Lines and tables as all commands print them; texts from files as a terminal may show them."""
+
+import re
+
+from rich.console import Console
+from rich.table import Table
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+def plain_text(text: object, *, lines: bool = False) -> str:
+    """Text from files, safe for a terminal: control characters as JSON spells them.
+
+    `lines` leaves newlines as they are.
+    """
+    plain = _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", str(text))
+    return plain if lines else plain.replace("\n", "\\n")
+
+
+def print_line(console: Console, text: object, style: str | None = None) -> None:
+    """In one line, however long: a path or a command in it can be copied."""
+    console.print(plain_text(text), style=style, markup=False, soft_wrap=True)
+
+
+def make_table(first: str = "", *numbers: str) -> Table:
+    """A column of names and others of numbers; none at all without a name."""
+    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
+    if first:
+        table.add_column(first, overflow="fold")
+    for heading in numbers:
+        table.add_column(heading, justify="right")
+    return table

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DEMO := demo
 
-.PHONY: demo test check docs clean
+.PHONY: demo test test-fast check docs clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -13,7 +13,7 @@ $(READY): pyproject.toml constraints.txt
 	touch $(READY)
 
 demo: $(READY)
-	$(BIN)/clew extract --questions facts --num-samples 1000 --batch-size 250 --out $(DEMO)/traces_data
+	$(BIN)/clew extract --questions facts --num-samples 500 --batch-size 250 --out $(DEMO)/traces_data
 	$(BIN)/clew inspect $(DEMO)/traces_data
 	$(BIN)/clew verify $(DEMO)/traces_data
 	$(BIN)/clew label $(DEMO)/traces_data --out $(DEMO)/ground_truth_scores.csv --overwrite
@@ -33,7 +33,10 @@ check: $(READY)
 	$(BIN)/mypy
 
 test: check
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
+
+test-fast: $(READY)  # no slow test: under a minute, for while you work
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m "not slow"
 
 docs: $(READY)
 	$(BIN)/python docs/make_commands.py

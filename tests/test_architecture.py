@@ -89,6 +89,18 @@ def test_no_import_runs_in_a_circle() -> None:
     assert not circles, "\n".join(" <-> ".join(sorted(circle)) for circle in circles)
 
 
+@pytest.mark.parametrize(
+    "folder", sorted({*ALLOWED} - SHARED - {"__init__", "__main__", "datasets"})
+)
+def test_no_two_classes_of_a_folder_share_a_name(folder: str) -> None:
+    places: dict[str, list[str]] = {}
+    for path in (SOURCE / folder).rglob("*.py"):
+        for node in ast.walk(parse(path)):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(path.name)
+    assert not {name: files for name, files in places.items() if len(files) > 1}
+
+
 def test_only_the_command_line_names_flags() -> None:
     """The library names settings; `clew.cli` turns them into flags."""
     named = [

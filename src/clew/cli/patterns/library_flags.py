@@ -9,6 +9,16 @@ import typer
 
 from clew.patterns.library.folders import LIBRARY as LIBRARY
 
+
+def check_web(wanted: bool) -> bool:
+    """A page needs an extra: missing packages are told before any work is done."""
+    if wanted:
+        from clew.pages.server import require_web
+
+        require_web()
+    return wanted
+
+
 Library = Annotated[Path, typer.Option("--library", help="The folder where your sets lie.")]
 Model = Annotated[
     Path | None,
@@ -16,7 +26,10 @@ Model = Annotated[
 ]
 Review = Annotated[bool, typer.Option("--review", help="Then ask about each doubtful photo.")]
 Web = Annotated[
-    bool, typer.Option("--web", help="Ask on a page of your browser, not at the terminal.")
+    bool,
+    typer.Option(
+        "--web", callback=check_web, help="Ask on a page of your browser, not at the terminal."
+    ),
 ]
 SetName = Annotated[
     str | None,

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from clew.cli.errors import call_text
-from clew.cli.patterns.library_flags import LIBRARY, Library
+from clew.cli.patterns.library_flags import LIBRARY, Library, check_web
 from clew.cli.printing import print_line
 from clew.wording import counted
 
@@ -36,7 +36,10 @@ def review(
         Path | None, typer.Option(help="The folder of a trained model, instead of a set.")
     ] = None,
     web: Annotated[
-        bool, typer.Option("--web", help="On a page of your browser, instead of the terminal.")
+        bool,
+        typer.Option(
+            "--web", callback=check_web, help="On a page of your browser, instead of the terminal."
+        ),
     ] = False,
     port: Annotated[int, typer.Option(help="The page's port; 0 is any that is free.")] = 0,
     browser: Annotated[

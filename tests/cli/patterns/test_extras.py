@@ -1,0 +1,20 @@
+"""What an extra brings is not there in a plain installation."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.mark.parametrize("package", ["fastapi", "uvicorn"])
+@pytest.mark.parametrize("command", ["review", "identify photos", "flow animals --from photos"])
+def test_page_without_its_packages_is_refused_before_any_work(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, package: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, package, None)  # as if it were not installed
+    ended = run("patterns", *command.split(), "--web")
+    assert ended.code == 2
+    assert package in ended.err and "pip install 'clew[web]'" in ended.err
+    assert not any(tmp_path.iterdir())

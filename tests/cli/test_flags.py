@@ -4,8 +4,8 @@ import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-import click
 import pytest
 from typer.main import get_command
 
@@ -37,15 +37,15 @@ def is_known(shown: str, known: set[str]) -> bool:
     return any(pattern.fullmatch(name) for name in known)
 
 
-def all_commands() -> Iterator[click.Command]:
-    waiting: list[click.Command] = [get_command(build_app())]
+def all_commands() -> Iterator[Any]:
+    waiting: list[Any] = [get_command(build_app())]
     while waiting:
         command = waiting.pop()
         waiting += getattr(command, "commands", {}).values()
         yield command
 
 
-def flags_of(command: click.Command) -> Iterator[str]:
+def flags_of(command: Any) -> Iterator[str]:
     for parameter in command.params:
         yield from (*parameter.opts, *parameter.secondary_opts)
 

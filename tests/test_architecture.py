@@ -32,9 +32,9 @@ ROOMS = {
     "hallucination": (
         "questions",
         "traces",
-        "capture",
-        "labels",
         "legacy",
+        "labels",
+        "capture",
         "samples",
         "detectors",
         "comparison",

@@ -6,11 +6,15 @@ import numpy as np
 import pytest
 
 from clew.errors import InputError
-from clew.patterns.identification import read_identified
 from clew.patterns.identification.config import IdentifyConfig
-from clew.patterns.identification.recognize import recognize_photo
+from clew.patterns.identification.recognize import (
+    combine,
+    find_surest,
+    place_windows,
+    recognize_photo,
+)
+from clew.patterns.identification.results import read_identified
 from clew.patterns.identification.run import identify_photos
-from clew.patterns.identification.views import combine, find_surest, place_windows
 from clew.patterns.trained.model import PatternModel
 from tests.patterns.identification.making import draw_photo, draw_small
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from clew.errors import StoreError
-from clew.patterns.identification.files import default_folder
+from clew.patterns.identification.config import default_folder
 from clew.patterns.identification.results import (
     Identified,
     IdentifiedWriter,

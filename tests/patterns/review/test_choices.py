@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from clew.patterns.review.choices import find_alike, find_label, list_choices
-from clew.patterns.review.queue import Guess, Question
+from clew.patterns.review.questions import Guess, Question, find_alike, find_label, list_choices
 
 
 def question(*labels: str) -> Question:

@@ -17,8 +17,8 @@ from clew.cli.renderer import Renderer
 from clew.wording import counted, whole_percent
 
 if TYPE_CHECKING:
-    from clew.patterns.identification import Identified
     from clew.patterns.identification.config import IdentifyConfig
+    from clew.patterns.identification.results import Identified
     from clew.patterns.identification.run import IdentifyResult
     from clew.patterns.library.choose import Chosen
 
@@ -110,8 +110,8 @@ def identify_and_print(console: Console, config: "IdentifyConfig") -> "IdentifyR
 
 
 def print_result(console: Console, result: "IdentifyResult") -> None:
-    from clew.patterns.identification import read_identified
     from clew.patterns.identification.page import tell_counts
+    from clew.patterns.identification.results import read_identified
 
     console.print(tell_counts(result.counts), style="bold")
     if result.counts["photos"] <= _FEW_PHOTOS:

@@ -152,7 +152,7 @@ def _has_screen() -> bool:
 
 
 def _print_queue(console: Console, opened: "Review") -> None:
-    from clew.patterns.review.wording import name_some
+    from clew.patterns.review.session import name_some
 
     queue = opened.queue
     photos = counted(len(queue.questions), "photo")
@@ -172,7 +172,7 @@ def _print_queue(console: Console, opened: "Review") -> None:
 
 
 def _print_end(console: Console, opened: "Review", *, web: bool) -> None:
-    from clew.patterns.review.wording import tell_new_classes
+    from clew.patterns.review.session import tell_new_classes
 
     counts = opened.counts()
     told = [f"{counts[name]:,} {name}" for name in ("approved", "corrected", "skipped")]

@@ -7,8 +7,7 @@ from typing import IO
 from PIL.Image import Image
 
 from clew.pages.markup import Html
-from clew.patterns.identification.config import IdentifyConfig
-from clew.patterns.identification.files import PAGE_FILE, sheet_file
+from clew.patterns.identification.config import PAGE_FILE, IdentifyConfig, sheet_file
 from clew.patterns.identification.page import (
     PageFacts,
     close_page,
@@ -18,9 +17,8 @@ from clew.patterns.identification.page import (
     tell_counts,
 )
 from clew.patterns.identification.results import IDENTIFIED_FILE, Identified, read_entry
-from clew.patterns.identification.sheets import ContactSheets
+from clew.patterns.identification.sheets import ContactSheets, make_thumbnails
 from clew.patterns.identification.tally import Group, Tally
-from clew.patterns.identification.thumbnails import make_thumbnails
 from clew.storage.writing import replacing
 from clew.wording import counted
 

@@ -11,8 +11,8 @@ from PIL.Image import Image
 
 from clew.pages.markup import Html, tag
 from clew.patterns.identification.results import MADE_BY, Identified
+from clew.patterns.identification.sheets import as_data_address
 from clew.patterns.identification.tally import Group
-from clew.patterns.identification.thumbnails import as_data_address
 from clew.version import __version__
 from clew.wording import counted, whole_percent
 

@@ -1,6 +1,9 @@
-"""identified.json: what each photo of a folder shows, one line a photo. It is written as the
-answers come, so that memory does not grow with the folder, and read again by review."""
+"""What each photo of a folder shows: identified.json, one line a photo, and identified.csv for a
+spreadsheet. Written as the answers come, so that memory does not grow with the folder; review
+reads the first again."""
 
+import csv
+import io
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +14,10 @@ from clew.patterns.photos.photo import Fault
 
 IDENTIFIED_FILE, IDENTIFIED_FOLDER = "identified.json", "identified"
 MADE_BY = "clew patterns identify"
+# How a table of ours begins; the other files bear MADE_BY.
+TABLE_HEAD = "name,class,probability,doubtful,second,second_probability,fault"
+# Spreadsheets take what begins so for a formula.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -128,3 +135,37 @@ def _as_json(content: dict[str, Any]) -> bytes:
         return json.dumps(content, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         return json.dumps(content).encode()
+
+
+class TableWriter:
+    """Writes rows into an open file; begins with the mark by which spreadsheets know UTF-8."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        file.write(f"\N{ZERO WIDTH NO-BREAK SPACE}{TABLE_HEAD}\r\n".encode())
+
+    def add(self, photo: Identified) -> None:
+        best = [*photo.best, ("", None), ("", None)]
+        (label, chance), (second, second_chance) = best[:2]
+        fault = photo.fault.reason if photo.fault else ""
+        is_doubtful = "" if photo.fault else "yes" if photo.doubtful else "no"
+        row = (
+            photo.name,
+            label,
+            _number(chance),
+            is_doubtful,
+            second,
+            _number(second_chance),
+            fault,
+        )
+        line = io.StringIO()
+        csv.writer(line).writerow([_as_text(value) for value in row])
+        self._file.write(line.getvalue().encode("utf-8", "replace"))
+
+
+def _number(probability: float | None) -> str:
+    return "" if probability is None else f"{probability:.4f}"
+
+
+def _as_text(value: str) -> str:
+    return f"'{value}" if value.startswith(_FORMULA) else value

@@ -10,22 +10,22 @@ import numpy as np
 from jaxtyping import Int64
 
 from clew.errors import InputError
-from clew.patterns.identification.config import IdentifyConfig
-from clew.patterns.identification.drawing import draw_results
-from clew.patterns.identification.files import (
+from clew.patterns.identification.config import (
     PAGE_FILE,
     TABLE_FILE,
+    IdentifyConfig,
     default_folder,
     refuse_foreign,
 )
+from clew.patterns.identification.drawing import draw_results
 from clew.patterns.identification.results import (
     IDENTIFIED_FILE,
     Identified,
     IdentifiedWriter,
+    TableWriter,
     read_entry,
 )
 from clew.patterns.identification.sorting import ClassFolders
-from clew.patterns.identification.table import TableWriter
 from clew.patterns.identification.tally import Tally
 from clew.patterns.library.choose import Chosen, choose_model
 from clew.patterns.library.folders import LIBRARY

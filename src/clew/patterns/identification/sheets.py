@@ -1,22 +1,96 @@
-"""Contact sheets: pages of thumbnails, each with its class, how sure the model is, its name."""
+"""Small pictures of the photos, and contact sheets: pages of them, each with its class, how sure
+the model is, its name."""
 
+import base64
+import io
+import unicodedata
+from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
-from PIL import Image, ImageDraw, ImageOps
+from PIL import Image, ImageDraw, ImageFont, ImageOps
 
-from clew.patterns.identification.files import remove_sheets, sheet_file
-from clew.patterns.identification.lettering import write_line
+from clew.patterns.identification.config import remove_sheets, sheet_file
 from clew.patterns.identification.results import MADE_BY, Identified
-from clew.patterns.identification.thumbnails import THUMBNAIL_SIDE
+from clew.patterns.photos.decode import PhotoError, open_photo
 from clew.storage.writing import replacing
+from clew.threads import map_in_threads
 from clew.wording import whole_percent
 
+THUMBNAIL_SIDE = 192
+_QUALITY = 82
 COLUMNS, ROWS = 8, 8
 _LEAST_COLUMNS = 4  # the heading needs some width
 _MARGIN, _GAP, _HEADING, _CAPTION = 36, 18, 78, 50
 _PAPER, _WASH, _INK, _SOFT = "#fdfdfb", "#f0f0ec", "#1d2025", "#6b717b"
 _SURE, _DOUBTFUL = "#1f5fa8", "#a8540a"
 _BAR = 4
+
+
+def make_thumbnails(
+    photos: Iterable[Identified], *, workers: int
+) -> Iterator[tuple[Identified, Image.Image | None]]:
+    """Each photo with its thumbnail; None for one that is gone or damaged by now."""
+    return map_in_threads(lambda photo: (photo, _make(photo)), photos, workers)
+
+
+def as_data_address(picture: Image.Image) -> str:
+    """The picture itself, as the address of an <img>."""
+    file = io.BytesIO()
+    picture.save(file, "JPEG", quality=_QUALITY)
+    return f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"
+
+
+def _make(photo: Identified) -> Image.Image | None:
+    try:
+        picture = open_photo(photo.path, at_least=THUMBNAIL_SIDE)
+    except PhotoError:
+        return None
+    picture.thumbnail((THUMBNAIL_SIDE, THUMBNAIL_SIDE), Image.Resampling.LANCZOS)
+    return picture
+
+
+def write_line(
+    draw: ImageDraw.ImageDraw,
+    place: tuple[float, float],
+    text: str,
+    *,
+    size: int,
+    colour: str,
+    room: float,
+    bold: bool = False,
+    right: bool = False,
+) -> None:
+    """`place` is the upper left corner of the line, its upper right one with `right`; the line
+    takes at most `room` pixels."""
+    font = _font(size, bold)
+    shown = shorten(printable(text), font, room)
+    draw.text(place, shown, fill=colour, font=font, anchor="ra" if right else "la")
+
+
+def printable(text: str) -> str:
+    """Without what has no picture: control characters and halves of surrogate pairs."""
+    composed = unicodedata.normalize("NFC", text)
+    return "".join(" " if unicodedata.category(one) in ("Cc", "Cs") else one for one in composed)
+
+
+def shorten(text: str, font: ImageFont.FreeTypeFont, room: float) -> str:
+    if font.getlength(text) <= room:
+        return text
+    low, high = 0, len(text)
+    while low < high:
+        middle = (low + high + 1) // 2
+        fits = font.getlength(f"{text[:middle].rstrip()}…") <= room
+        low, high = (middle, high) if fits else (low, middle - 1)
+    return f"{text[:low].rstrip()}…"
+
+
+@cache
+def _font(size: int, bold: bool) -> ImageFont.FreeTypeFont:
+    import matplotlib  # only for its fonts, and not before they are needed
+
+    name = "DejaVuSans-Bold.ttf" if bold else "DejaVuSans.ttf"
+    return ImageFont.truetype(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / name, size)
 
 
 class ContactSheets:

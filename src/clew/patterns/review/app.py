@@ -15,9 +15,8 @@ from PIL import Image
 from clew.errors import ClewError, InputError
 from clew.pages.server import LocalServer, open_server
 from clew.patterns.photos.decode import PhotoError, open_photo
-from clew.patterns.review.queue import Question
-from clew.patterns.review.session import Review
-from clew.patterns.review.wording import safe_text, tell_new_classes
+from clew.patterns.review.questions import Question
+from clew.patterns.review.session import Review, safe_text, tell_new_classes
 from clew.wording import whole_percent
 
 if TYPE_CHECKING:

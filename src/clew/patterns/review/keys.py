@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol, TextIO
 
-from clew.patterns.review.choices import find_alike
+from clew.patterns.review.questions import find_alike
 
 _END = "\x04"  # Ctrl-D
 _ESCAPE = b"\x1b"

@@ -20,11 +20,10 @@ from clew.patterns.identification.results import (
 from clew.patterns.library.choose import Chosen, find_classes_folder
 from clew.patterns.library.folders import read_results
 from clew.patterns.photos.photo import natural_order
-from clew.patterns.review.carrying import Carrier
 from clew.patterns.review.notes import NOTES_NAME, Notes
-from clew.patterns.review.queue import Queue, make_queue
+from clew.patterns.review.questions import Queue, make_queue
 from clew.patterns.review.session import Review
-from clew.patterns.review.shelf import Shelf
+from clew.patterns.review.shelf import Carrier, Shelf
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,16 +1,41 @@
-"""A review as it goes on: one question after the other, each answer carried out at once."""
+"""A review as it goes on: one question after the other, each answer carried out at once; and what
+the terminal and the page say about it."""
 
+import re
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from clew.errors import Call, InputError
 from clew.patterns.library.names import check_class_name
-from clew.patterns.review.carrying import Carrier
-from clew.patterns.review.choices import Choice, find_label, list_choices
+from clew.patterns.library.summary import MIN_PHOTOS
 from clew.patterns.review.notes import Action, Decision, digest_file
-from clew.patterns.review.queue import Question, Queue
+from clew.patterns.review.questions import Choice, Question, Queue, find_label, list_choices
+from clew.patterns.review.shelf import Carrier
+
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+def safe_text(text: str) -> str:
+    """Names of files may hold anything; a terminal must not obey it."""
+    return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def tell_new_classes(classes: Mapping[str, int]) -> str:
+    """Which there are, and whether they can be trained on; "" where there is none."""
+    if not classes:
+        return ""
+    told = ", ".join(f"{safe_text(label)} ({count:,})" for label, count in classes.items())
+    few = min(classes.values()) < MIN_PHOTOS
+    need = f" Each needs at least {MIN_PHOTOS} photos before you train." if few else ""
+    return f"New classes, with their photos: {told}.{need}"
+
+
+def name_some(names: tuple[str, ...], *, most: int = 5) -> str:
+    """The first few by name, the others by number."""
+    told = ", ".join(f'"{safe_text(name)}"' for name in names[:most])
+    return f"{told} and {len(names) - most:,} more" if len(names) > most else told
 
 
 class Review:

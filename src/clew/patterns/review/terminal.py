@@ -14,12 +14,10 @@ from rich.text import Text
 from clew.errors import InputError
 from clew.patterns.library.names import check_class_name
 from clew.patterns.photos.decode import PhotoError, open_photo
-from clew.patterns.review.choices import Choice, find_alike, find_label
 from clew.patterns.review.keys import Keys
 from clew.patterns.review.notes import Decision
-from clew.patterns.review.queue import Question
-from clew.patterns.review.session import Review
-from clew.patterns.review.wording import safe_text
+from clew.patterns.review.questions import Choice, Question, find_alike, find_label
+from clew.patterns.review.session import Review, safe_text
 from clew.wording import whole_percent
 
 _BAR = 24

@@ -14,10 +14,8 @@ from urllib.parse import urlsplit
 import pytest
 from PIL import Image
 
-from clew.errors import InputError
 from clew.patterns.library.pattern_set import PatternSet
 from clew.patterns.review import Review
-from clew.patterns.review.app import open_page
 from tests.patterns.review.making import NAMES, list_photos, reviewing
 from tests.patterns.review.serving import Served, serve
 
@@ -162,14 +160,3 @@ def test_it_listens_to_this_machine_alone(served: Served) -> None:
     # All of 127.0.0.0/8 is this machine, but the server has one of its addresses only.
     with pytest.raises(OSError):
         socket.create_connection(("127.0.0.2", parts.port), timeout=5)
-
-
-def test_a_port_that_is_taken_is_named(review: Review) -> None:
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        port = other.getsockname()[1]
-        with pytest.raises(InputError, match=f"port is {port}: it cannot be used"):
-            open_page(review, port).__enter__()
-    with pytest.raises(InputError, match="port is 70000: that is no port"):
-        open_page(review, 70000).__enter__()

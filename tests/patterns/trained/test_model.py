@@ -1,5 +1,6 @@
 """A trained model, loaded for use."""
 
+import gzip
 import json
 import shutil
 from pathlib import Path
@@ -59,6 +60,18 @@ def test_damaged_results_are_named(trained: Path, tmp_path: Path, content: str) 
     (tmp_path / "results.json").write_text(content)
     with pytest.raises(StoreError, match=r"results.json\" cannot be read .*delete it"):
         load_model(tmp_path)
+
+
+def test_a_model_of_an_earlier_clew_still_opens(tmp_path: Path) -> None:
+    """Commit 8b887bb wrote it, with weights of few values so that it packs well."""
+    before = Path(__file__).parents[2] / "data" / "8b887bb" / "patterns"
+    shutil.copy(before / "results.json", tmp_path)
+    (tmp_path / BEST).write_bytes(gzip.decompress((before / f"{BEST}.gz").read_bytes()))
+    model = load_model(tmp_path, "cpu")
+    assert (model.classes, model.image_size) == (("blue", "red"), 32)
+    assert model.temperature == pytest.approx(10)
+    logits = model.logits(np.full((1, 32, 32, 3), 40, np.uint8))
+    assert logits[0].tolist() == pytest.approx([0.0416056, 0.0482722], abs=1e-5)
 
 
 def test_damaged_weights_are_named(trained: Path, tmp_path: Path) -> None:

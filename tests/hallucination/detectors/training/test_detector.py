@@ -13,6 +13,8 @@ from clew.errors import InputError, StoreError
 from clew.hallucination.detectors.detector import load_detector
 from tests.hallucination.detectors.training.test_train import read_results
 
+WRITTEN_BEFORE = Path(__file__).parents[3] / "data" / "8b887bb"
+
 
 @pytest.mark.parametrize("name", ["lstm", "gnn_det", "gvae"])
 def test_it_gives_the_figures_of_its_training(trained: Path, learnable: Path, name: str) -> None:
@@ -32,6 +34,21 @@ def test_its_file_is_all_it_needs(trained: Path, tmp_path: Path) -> None:
     assert detector.config.input_dim == 8
     assert detector.metrics["auroc"] > 0.9
     assert not detector.network.training
+
+
+def test_a_detector_of_an_earlier_clew_still_opens() -> None:
+    """Commit 8b887bb trained and wrote it, and computed these probabilities."""
+    detector = load_detector(WRITTEN_BEFORE / "lstm.safetensors")
+    states = torch.tensor(
+        [
+            [[-1.5, -0.75, -0.75, -1.5], [0, -0.5, -1, -1.5], [-0.75, 0.25, -0.75, -0.25]],
+            [[-0.25, 1.75, 0.25, 0.5], [-0.75, -1.25, 0.75, 0.25], [0.75, 0.25, -0.75, 0.75]],
+        ]
+    )
+    scores = detector.score({"sequence": states, "label": torch.zeros(2)}).tolist()
+    assert scores == pytest.approx([0.201372, 0.245073], abs=1e-5)
+    assert detector.threshold == pytest.approx(0.3345324)
+    assert detector.metrics["auroc"] == pytest.approx(0.9126984)
 
 
 def test_files_that_are_no_detector(trained: Path, tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def test_nothing_but_broken_traces(full_store: Path, scores_file: Path, tmp_path
 
 def test_missing_scores(compact_store: Path, tmp_path: Path) -> None:
     scores, out = write_scores(tmp_path / "scores.csv", 68), tmp_path / "out"
-    with pytest.raises(InputError, match="2 of 70 answers have no score .*--skip-unlabelled"):
+    with pytest.raises(InputError, match="2 of 70 answers have no score .*`skip_unlabelled=True`"):
         preprocess_store(tiny_preprocess(compact_store, scores, out))
     assert not out.exists()
     result = preprocess_store(tiny_preprocess(compact_store, scores, out, skip_unlabelled=True))

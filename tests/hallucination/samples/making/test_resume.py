@@ -211,7 +211,7 @@ def test_two_processes_do_not_write_the_same_folder(
 def test_folders_of_other_things_are_left_alone(
     compact_store: Path, scores_file: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(InputError, match="is a store itself: choose a folder for the samples"):
+    with pytest.raises(InputError, match="is a store itself. Choose a folder for the samples"):
         preprocess_store(tiny_preprocess(compact_store, scores_file, compact_store))
     (tmp_path / "graphs").mkdir()
     (tmp_path / "graphs" / "thesis.txt").write_text("mine")

@@ -35,7 +35,7 @@ from tests.engine.learning import *
 {code}
 """
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
     return subprocess.Popen(
         [*command, "--standalone", "--no-python", sys.executable, "-c", script],
         env=environment,

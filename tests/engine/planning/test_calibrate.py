@@ -1,6 +1,7 @@
 """Calibration: the fastest is kept, what fails is dropped, and nothing is left changed."""
 
 import copy
+import os
 import random
 import subprocess
 import sys
@@ -234,7 +235,7 @@ def test_processes_agree_on_one_plan(tmp_path: Path) -> None:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     ended = subprocess.run(
         [*torchrun, "--nproc-per-node", "2", tmp_path / "script.py", tmp_path],
-        env={"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
         capture_output=True,
         text=True,
         check=False,

@@ -123,7 +123,7 @@ def test_two_processes_train_what_one_does(tmp_path: Path) -> None:
 
 
 def test_a_run_of_two_processes_is_not_gone_on_with_by_one() -> None:
-    with pytest.raises(InputError, match="begun with 2 processes, there are 1 now"):
+    with pytest.raises(InputError, match="started with 2 processes, there are 1 now"):
         _refuse_other_machine(HardwarePlan(processes=2), PLAIN, 1)
 
 

@@ -131,8 +131,8 @@ def test_questions_left_out_are_counted_and_named(
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--part", "4/3"], "--part 4/3 makes no sense"),
-        (["--part", "two"], '--part "two" is not of the form I/N'),
+        (["--part", "4/3"], '--part is "4/3": write it as I/N'),
+        (["--part", "two"], '--part is "two": write it as I/N'),
         (["--prompt", "Answer me"], '--prompt is "Answer me": it has no {question} in it'),
         (["--chat"], "tokenizer has no chat template"),
         (["--batch-size", "0"], "--batch-size is 0: give 1 or more"),

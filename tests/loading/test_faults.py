@@ -100,12 +100,12 @@ def test_a_shard_that_is_cut_while_an_epoch_runs(
     outcome = run_in_child(read_on, batches, folder, spoil)
     assert outcome.exitcode == 0, outcome
     assert outcome.error.startswith(f"StoreError: shard {LAST} in "), outcome.trace
-    assert 'it was cut or replaced. Run "clew verify --repair' in outcome.error
+    assert "it was cut or replaced. Repair the store with repair_store(" in outcome.error
 
 
 @pytest.mark.parametrize("batches", WAYS)
 @pytest.mark.parametrize(
-    ("spoil", "says"), [(Path.unlink, "is gone from"), (replace, "it was cut or replaced")]
+    ("spoil", "says"), [(Path.unlink, "is missing from"), (replace, "it was cut or replaced")]
 )
 def test_a_shard_that_vanishes_or_is_replaced_while_an_epoch_runs(
     folder: Path, batches: Batches, spoil: Callable[[Path], None], says: str
@@ -156,7 +156,7 @@ def test_a_shard_replaced_by_another_of_its_size_is_noticed(folder: Path) -> Non
 def test_a_shard_that_is_not_there_from_the_start(folder: Path) -> None:
     (folder / "sequences" / LAST).unlink()
     for batches in (mapped, read):
-        with pytest.raises(StoreError, match=f"shard {LAST} is gone from .*restore the file"):
+        with pytest.raises(StoreError, match=f"shard {LAST} is missing from .*restore the file"):
             list(batches(folder))
 
 

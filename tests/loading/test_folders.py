@@ -153,7 +153,7 @@ def test_a_folder_that_is_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize("inner", ["", "lstm_solo"])
 def test_old_files_are_to_be_converted(tmp_path: Path, inner: str) -> None:
     write_sequences(tmp_path / inner / "preprocessed_0000.pt")
-    with pytest.raises(StoreError, match='older tools.*turn them into one with "clew convert'):
+    with pytest.raises(StoreError, match="older tools.*with convert_folder"):
         PreprocessedLSTMDataset(tmp_path)
 
 

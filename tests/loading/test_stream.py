@@ -270,7 +270,7 @@ def test_workers_that_are_spawned(samples: Path, expected: list[list[list[int]]]
         ({"max_cache_batches": 0}, "max_cache_batches is 0: give 1 or more"),
         ({"seed": -1}, "seed is -1: give 0 or more"),
         ({"batch_size": 0}, "batch_size is 0: give 1 or more"),
-        ({"split": "dev"}, 'split is "dev": choose one of train, validation, test'),
+        ({"split": "dev"}, 'split is "dev": choose from: train, validation, test'),
     ],
 )
 def test_wrong_use(samples: Path, options: dict[str, Any], says: str) -> None:

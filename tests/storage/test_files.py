@@ -99,7 +99,7 @@ def test_a_cut_shard_is_noticed_before_its_bytes_are_touched(
 def test_a_shard_that_is_gone(store: Path, open_files: Opener) -> None:
     files = open_files(store)
     (store / "batch_0001.arrow").unlink()
-    with pytest.raises(StoreError, match=r"shard batch_0001\.arrow is gone from"):
+    with pytest.raises(StoreError, match=r"shard batch_0001\.arrow is missing from"):
         files.check([1])
         files.view(1, 0, 8)
 

@@ -84,11 +84,11 @@ def test_parts_share_out_every_batch_once() -> None:
 
 @pytest.mark.parametrize("text", ["", "2", "a/b", "1/2/3", "-1/2", "1 of 2", "1.0/2"])
 def test_a_part_that_is_not_written_as_i_of_n(text: str) -> None:
-    with pytest.raises(InputError, match=r"not of the form I/N, for example --part 2/8"):
+    with pytest.raises(InputError, match='part is .*: write it as I/N, for example `part="2/8"`'):
         Part.parse(text)
 
 
 @pytest.mark.parametrize("text", ["0/3", "4/3", "1/0"])
 def test_a_part_that_does_not_exist(text: str) -> None:
-    with pytest.raises(InputError, match=rf"--part {text} makes no sense: .* from 1 to N"):
+    with pytest.raises(InputError, match=rf'part is "{text}": write it .* from 1 to N'):
         Part.parse(text)

@@ -13,9 +13,9 @@ import torch
 
 from clew.errors import InputError
 from clew.loading.buffers import BufferPool
-from clew.loading.lazy import LazyDataset, check_cache
 from clew.loading.order import Order, Rank, check_seed, current_rank, global_order
 from clew.loading.reader import Access, Rows, SampleReader
+from clew.loading.samples import LazyDataset, check_cache
 from clew.loading.stream import StreamDataset
 from clew.threads import map_ahead
 
@@ -76,11 +76,11 @@ class Loader:
         rank: Rank | None = None,
     ) -> None:
         if batch_size < 1:
-            raise InputError(f"batch_size is {batch_size}: give 1 or more.")
+            raise InputError("give 1 or more.", setting="batch_size", value=batch_size)
         if prefetch_factor < 1:
-            raise InputError(f"prefetch_factor is {prefetch_factor}: give 1 or more.")
+            raise InputError("give 1 or more.", setting="prefetch_factor", value=prefetch_factor)
         if num_workers < 0:
-            raise InputError(f"num_workers is {num_workers}: give 0 or more.")
+            raise InputError("give 0 or more.", setting="num_workers", value=num_workers)
         check_seed(seed)
         self.dataset, self.batch_size, self.shuffle, self.seed = dataset, batch_size, shuffle, seed
         self.num_workers, self.drop_last = num_workers, drop_last

@@ -1,4 +1,5 @@
-"""What a dataset knows of its samples without their values, and how it opens them."""
+"""What a dataset knows of its samples without their values, and the map-style datasets: any
+sample by its place, read when it is asked for."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,6 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 from jaxtyping import Float32, Int64, UInt8
+from torch.utils.data import Dataset
 
 from clew.errors import InputError
 from clew.loading.buffers import BufferPool
@@ -28,7 +30,9 @@ class SampleIndex:
         if split is None:
             return self
         if split not in SPLIT_NAMES:
-            raise InputError(f'split is "{split}": choose one of {", ".join(SPLIT_NAMES)}.')
+            raise InputError(
+                f"choose from: {', '.join(SPLIT_NAMES)}.", setting="split", value=split
+            )
         chosen = self.splits == SPLIT_NAMES.index(split)
         return SampleIndex(**{name: value[chosen] for name, value in vars(self).items()})
 
@@ -59,3 +63,49 @@ class SampleSource(Protocol):
     """Opens the same samples as often as wanted, each time with another access to the files."""
 
     def open(self, *, access: Access | None, max_open: int) -> Samples: ...
+
+
+class LazyDataset(Dataset[Any]):
+    """Samples by place. Opening it reads a light index, none of the values.
+
+    At most `max_cache_batches` shards are mapped at a time. With `copy=False` the sequence of a
+    sample that is asked for alone is a view of its shard's bytes, which are read when they are
+    touched: quicker, but whoever changes it in place changes what is read there next.
+    """
+
+    def __init__(
+        self, source: SampleSource, *, max_cache_batches: int = 2, copy: bool = True
+    ) -> None:
+        check_cache(max_cache_batches)
+        self.source, self._copy = source, copy
+        self.samples = source.open(access="cached", max_open=max_cache_batches)
+        self._buffers = BufferPool()
+
+    @property
+    def index(self) -> SampleIndex:
+        """Question ids, labels and splits of all samples."""
+        return self.samples.index
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> Any:
+        buffers = self._buffers if self._copy else None
+        return self.samples.read_sample(check_index(index, len(self)), buffers)
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        """Several samples in one go; PyTorch's loader asks for a batch in this way."""
+        places = [check_index(index, len(self)) for index in indices]
+        return self.samples.read_samples(np.array(places, np.int64), self._buffers)
+
+
+def check_cache(max_cache_batches: int) -> None:
+    if max_cache_batches < 1:
+        raise InputError("give 1 or more.", setting="max_cache_batches", value=max_cache_batches)
+
+
+def check_index(index: int, count: int) -> int:
+    """The place from the beginning; it counts from the end when negative."""
+    if not -count <= index < count:
+        raise IndexError(f"there are {count:,} samples: {index} is none of them")
+    return int(index) % count

@@ -56,6 +56,8 @@ def parse_split(text: str) -> Shares:
             return Shares(train=train, validation=validation, test=test)
     reason = f", and {text} sums to {total:g}" if fits else ""
     raise InputError(
-        f'--split "{text}" is not of the form TRAIN/VALIDATION/TEST: give three shares that sum '
-        f"to 100{reason}, for example --split 70/15/15."
+        f"give TRAIN/VALIDATION/TEST, three shares that sum to 100{reason}, for example "
+        f'`split="70/15/15"`.',
+        setting="split",
+        value=text,
     )

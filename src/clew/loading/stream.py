@@ -9,9 +9,8 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from clew.errors import InputError
 from clew.loading.buffers import BufferPool
-from clew.loading.epochs import EpochCounter
-from clew.loading.lazy import check_cache, check_index
 from clew.loading.order import (
+    EpochCounter,
     Order,
     Rank,
     buffered_order,
@@ -20,7 +19,7 @@ from clew.loading.order import (
     deal_batches,
     deal_shards,
 )
-from clew.loading.samples import SampleIndex, SampleSource
+from clew.loading.samples import SampleIndex, SampleSource, check_cache, check_index
 
 _READ_AT_ONCE = 32
 

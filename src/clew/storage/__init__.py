@@ -1,10 +1,16 @@
 """Bytes on disk: Arrow shards, their manifest, locks and checks. Knows nothing above it."""
 
 from clew.storage.files import CachedFiles, MappedFiles, ReadFiles, ShardFiles
-from clew.storage.layout import ColumnLayout, ShardLayout, read_layout
 from clew.storage.lock import Part, writer_lock
 from clew.storage.manifest import Manifest, ShardEntry, read_manifest, shard_name
-from clew.storage.reader import ShardReader, StoreReader, read_value
+from clew.storage.reader import (
+    ColumnLayout,
+    ShardLayout,
+    ShardReader,
+    StoreReader,
+    read_layout,
+    read_value,
+)
 from clew.storage.verify import Problem, add_shard, ensure_manifest, repair_store, verify_store
 from clew.storage.writer import ShardWriter, read_intact_batches
 

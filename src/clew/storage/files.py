@@ -19,9 +19,8 @@ import pyarrow as pa
 from jaxtyping import UInt8
 
 from clew.errors import StoreError
-from clew.storage.layout import check_size
 from clew.storage.manifest import ShardEntry
-from clew.storage.reader import ShardReader, too_many_files
+from clew.storage.reader import ShardReader, check_size, too_many_files
 
 Bytes = UInt8[np.ndarray, " bytes"]
 Opened = TypeVar("Opened")

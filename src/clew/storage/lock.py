@@ -29,15 +29,18 @@ class Part:
     def __post_init__(self) -> None:
         if not 1 <= self.index <= self.count:
             raise InputError(
-                f"--part {self.index}/{self.count} makes no sense: write it as I/N with I "
-                f"from 1 to N, for example --part 2/8."
+                'write it as I/N with I from 1 to N, for example `part="2/8"`.',
+                setting="part",
+                value=str(self),
             )
 
     @classmethod
     def parse(cls, text: str) -> "Part":
         match = re.fullmatch(r"(\d+)/(\d+)", text.strip())
         if match is None:
-            raise InputError(f'--part "{text}" is not of the form I/N, for example --part 2/8.')
+            raise InputError(
+                'write it as I/N, for example `part="2/8"`.', setting="part", value=text
+            )
         return cls(index=int(match[1]), count=int(match[2]))
 
     def owns(self, batch_number: int) -> bool:
@@ -58,7 +61,7 @@ def writer_lock(store: Path, part: Part) -> Iterator[None]:
         store.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(
-            f'the folder "{store}" cannot be made ({error.strerror}): choose another --out.'
+            f'the folder "{store}" cannot be made ({error.strerror}): choose another `out`.'
         ) from None
     path = store / f".writer-{part.index}-of-{part.count}.lock"
     lock = filelock.FileLock(path, blocking=False)
@@ -89,7 +92,7 @@ def _refuse_if_held(path: Path, part: Part) -> None:
         owner = _read_owner(path)
         raise StoreLockedError(
             f"another process is writing to this store: {owner}. "
-            f"Wait until it has ended, choose another --out, or start all processes with the "
+            f"Wait until it has ended, choose another `out`, or start all processes with the "
             f"same number of parts (this one asked for part {part}).",
             owner=owner,
         ) from None

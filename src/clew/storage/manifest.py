@@ -1,7 +1,7 @@
 """manifest.json: what a store is, how it was made, and which shards are finished."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,13 +10,15 @@ from typing import Any
 import filelock
 import pyarrow as pa
 
-from clew.errors import OtherVersionError, StoreError
+from clew.errors import OtherVersionError, SettingsMismatchError, StoreError
+from clew.settings import find_differences
 from clew.storage.writing import replace_file
 
 MANIFEST_NAME = "manifest.json"
 FORMAT = "clew-store"
 SCHEMA_VERSION = 1
 ORIGIN_KEY = b"clew"
+_UNTOUCHED = "Shards beside it are untouched: a repair builds a new manifest from them."
 _ORIGIN_FIELDS = ("kind", "settings", "rows_per_shard", "planned_rows", "clew_version", "created")
 
 
@@ -83,13 +85,12 @@ def read_manifest(store: Path) -> Manifest:
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
-        raise StoreError(_explain_missing(store)) from None
+        raise _explain_missing(store) from None
     except OSError as error:
         raise StoreError(f"{path} cannot be read ({error.strerror}): check its rights.") from None
     except (ValueError, RecursionError) as error:
         raise StoreError(
-            f"{path} cannot be read ({error}). Shards beside it are untouched: "
-            f'"clew verify --repair {store}" builds a new manifest from them.'
+            f"{path} cannot be read ({error}). {_UNTOUCHED}", action="repair", store=store
         ) from None
     return parse_manifest(raw, path)
 
@@ -112,13 +113,12 @@ def parse_manifest(raw: Any, path: Path) -> Manifest:
         return manifest
     except (TypeError, ValueError, AttributeError) as error:
         raise StoreError(
-            f"{path} is garbled ({error}). Shards beside it are untouched: "
-            f'"clew verify --repair {path.parent}" builds a new manifest from them.'
+            f"{path} is garbled ({error}). {_UNTOUCHED}", action="repair", store=path.parent
         ) from None
 
 
 def _check_fields(manifest: Manifest) -> None:
-    """Raises ValueError. Above all no name may lead out of the store: `verify --repair` renames."""
+    """Raises ValueError. Above all no name may lead out of the store: a repair renames."""
     for shard in manifest.shards:
         if shard.file != shard_name(shard.batch_number):
             raise ValueError(f"batch {shard.batch_number} is in {shard.file!r:.80}")
@@ -160,19 +160,37 @@ def manifest_lock(store: Path) -> filelock.BaseFileLock:
     return filelock.FileLock(store / ".manifest.lock")
 
 
-def _explain_missing(store: Path) -> str:
+def _explain_missing(store: Path) -> StoreError:
     if not store.exists():
-        return f'there is no store at "{store}": the folder does not exist. Check the path.'
+        return StoreError(
+            f'there is no store at "{store}": the folder does not exist. Check the path.'
+        )
     if not store.is_dir():
-        return f'"{store}" is a file: give the folder of the store.'
+        return StoreError(f'"{store}" is a file: give the folder of the store.')
     if any(store.glob("batch_*.arrow*")):
-        return (
-            f'"{store}" has shards but no {MANIFEST_NAME}: '
-            f'"clew verify --repair {store}" builds a new one from them.'
+        return StoreError(
+            f'"{store}" has shards but no {MANIFEST_NAME}: a repair builds a new one from them.',
+            action="repair",
+            store=store,
         )
     if any(any(store.glob(f"{folder}*{end}")) for folder in ("", "*/") for end in (".pkl*", ".pt")):
-        return (
-            f'"{store}" holds files of the older tools, not a clew store: '
-            f'turn them into one with "clew convert {store} --out NEW_STORE".'
+        return StoreError(
+            f'"{store}" holds files of the older tools, not a clew store',
+            action="convert",
+            store=store,
         )
-    return f'"{store}" is not a clew store: it has no {MANIFEST_NAME}.'
+    return StoreError(f'"{store}" is not a clew store: it has no {MANIFEST_NAME}.')
+
+
+def refuse_other_settings(
+    store: Path, before: Mapping[str, Any], now: Mapping[str, Any], may_differ: tuple[str, ...]
+) -> None:
+    """Raises SettingsMismatchError with both values of all that differ. Names that begin with one
+    of `may_differ` do not count."""
+    different = find_differences(before, now, may_differ)
+    if different:
+        raise SettingsMismatchError(
+            f'the store "{store}" was started with other settings:\n  '
+            + "\n  ".join(map(str, different))
+            + "\nUse the same settings to continue it, or another `out` to start a new one."
+        )

@@ -16,10 +16,10 @@ from clew.storage.manifest import (
     Manifest,
     manifest_lock,
     read_manifest,
+    refuse_other_settings,
     update_manifest,
     write_manifest,
 )
-from clew.storage.settings import refuse_other_settings
 from clew.version import __version__
 
 # What describes the machine, not the traces: a resumed run may differ in it.

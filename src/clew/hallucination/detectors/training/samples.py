@@ -20,10 +20,10 @@ from clew.hallucination.detectors.registry import NETWORKS, SampleKind
 from clew.hallucination.detectors.training.sources import DataSource
 from clew.hallucination.samples.reading.resident import ResidentSamples
 from clew.loading.buffers import BufferPool
-from clew.loading.lazy import LazyDataset
 from clew.loading.loader import Loader
 from clew.loading.order import Rank
 from clew.loading.reader import SampleReader
+from clew.loading.samples import LazyDataset
 from clew.loading.splits import SPLIT_NAMES
 from clew.storage.hashing import hash_text
 

@@ -32,9 +32,8 @@ from clew.hallucination.samples.reading.raw import (
     RawTraces,
     convert_pattern,
 )
-from clew.loading.lazy import LazyDataset
 from clew.loading.reader import Access
-from clew.loading.samples import Samples, SampleSource
+from clew.loading.samples import LazyDataset, Samples, SampleSource
 from clew.storage import read_manifest
 from clew.storage.manifest import MANIFEST_NAME
 

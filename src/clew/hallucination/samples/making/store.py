@@ -17,10 +17,10 @@ from clew.storage import Manifest, ShardEntry, ShardReader, ShardWriter, read_ma
 from clew.storage.manifest import (
     MANIFEST_NAME,
     describe_in_schema,
+    refuse_other_settings,
     update_manifest,
     write_manifest,
 )
-from clew.storage.settings import refuse_other_settings
 from clew.version import __version__
 
 COMMAND = "preprocess"

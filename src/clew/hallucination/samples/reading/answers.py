@@ -17,9 +17,8 @@ from clew.loading.reader import Rows, SampleReader
 from clew.loading.samples import SampleIndex
 from clew.loading.splits import SPLIT_NAMES
 from clew.storage import ShardReader, StoreReader, read_manifest
-from clew.storage.layout import check_size
 from clew.storage.manifest import MANIFEST_NAME
-from clew.storage.reader import is_list
+from clew.storage.reader import check_size, is_list
 
 _READ_BYTES = 16 << 20
 _OPEN_FILES = 16

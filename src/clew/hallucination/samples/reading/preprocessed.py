@@ -16,10 +16,9 @@ from clew.hallucination.samples.reading.arrays import (
 )
 from clew.hallucination.samples.reading.graphs import GRAPH_COLUMNS, GraphSamples
 from clew.hallucination.samples.reading.index import find_store, read_index
-from clew.loading.lazy import LazyDataset
 from clew.loading.order import Rank
 from clew.loading.reader import Access, SampleReader
-from clew.loading.samples import SampleIndex
+from clew.loading.samples import LazyDataset, SampleIndex
 from clew.loading.stream import StreamDataset
 
 

@@ -19,9 +19,8 @@ from clew.hallucination.samples.reading.arrays import SequenceSamples
 from clew.hallucination.samples.reading.graphs import GraphParts, GraphSamples
 from clew.hallucination.samples.splits import assign_splits
 from clew.loading.buffers import BufferPool
-from clew.loading.lazy import LazyDataset
 from clew.loading.reader import Access, Rows, SampleReader
-from clew.loading.samples import SampleIndex, Samples, to_strings
+from clew.loading.samples import LazyDataset, SampleIndex, Samples, to_strings
 from clew.loading.splits import Shares
 
 logger = logging.getLogger(__name__)

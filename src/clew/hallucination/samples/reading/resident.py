@@ -14,10 +14,9 @@ from torch import Tensor
 from clew.errors import InputError
 from clew.hallucination.samples.reading.graphs import GraphSamples
 from clew.loading.buffers import BufferPool
-from clew.loading.lazy import LazyDataset
 from clew.loading.loader import Loader
 from clew.loading.reader import Rows
-from clew.loading.samples import SampleIndex
+from clew.loading.samples import LazyDataset, SampleIndex
 
 _ROWS_A_READ = 256
 _COUNTING = ("edge_source", "edge_target", "last_node")

@@ -89,13 +89,13 @@ def test_a_column_with_gaps_or_that_is_not_there(tmp_path: Path) -> None:
 
 def test_a_shard_that_is_not_what_the_manifest_says(store: Path) -> None:
     entry = StoreReader(store).shards[1]
-    with pytest.raises(StoreError, match=r"has 12 rows, the manifest says 13: run .*--repair"):
+    with pytest.raises(StoreError, match=r"has 12 rows, the manifest says 13: repair the store"):
         read_layout(store, replace(entry, rows=13), ["states"])
     os.truncate(store / entry.file, 100)
     with pytest.raises(StoreError, match=r"has 100 bytes, the manifest says [\d,]+: it was cut"):
         read_layout(store, entry, ["states"])
     (store / entry.file).unlink()
-    with pytest.raises(StoreError, match=r"shard batch_0001.arrow is gone from .*restore the file"):
+    with pytest.raises(StoreError, match=r"batch_0001.arrow is missing from .*restore the file"):
         read_layout(store, entry, ["states"])
 
 

@@ -83,7 +83,7 @@ def test_a_split_alone(samples: Path) -> None:
 
 
 def test_wrong_use(samples: Path) -> None:
-    with pytest.raises(InputError, match='split is "val": choose one of train, validation, test'):
+    with pytest.raises(InputError, match='split is "val": choose from: train, validation, test'):
         PreprocessedGNNMapDataset(samples, split="val")
     with pytest.raises(InputError, match="max_cache_batches is 0: give 1 or more"):
         PreprocessedLSTMMapDataset(samples, max_cache_batches=0)

@@ -12,7 +12,7 @@ from clew.hallucination.capture.models import fingerprint
 from tests.builders import make_decoder
 from tests.hallucination.capture.reference import answer_mean, laplacian_diagonal, pass_plainly
 from tests.hallucination.capture.test_faithful import TOLERANCE, split
-from tests.hallucination.detectors.probes.test_spectra import eigenvalues
+from tests.hallucination.detectors.probes.test_attention import eigenvalues
 
 pytestmark = pytest.mark.slow
 

@@ -15,7 +15,7 @@ from clew.wording import counted
 _EPILOG = "Example: `clew convert old_traces --out traces_data`"
 
 
-class _Keep(StrEnum):
+class _ConvertKeep(StrEnum):
     full = "full"
     compact = "compact"
 
@@ -28,8 +28,9 @@ def convert(
     folder: Annotated[Path, typer.Argument(help="A folder of .pkl, .pkl.gz or .pt files.")],
     out: Annotated[Path, typer.Option(help="The store to write.")],
     keep: Annotated[
-        _Keep, typer.Option(help="full: everything that is there; compact: what detectors need.")
-    ] = _Keep.full,
+        _ConvertKeep,
+        typer.Option(help="full: everything that is there; compact: what detectors need."),
+    ] = _ConvertKeep.full,
 ) -> None:
     """Turn what the older tools wrote into a store.
 

@@ -15,7 +15,9 @@ from clew.cli.errors import SETTING, flag
 
 SOURCE = Path(clew.__file__).parent
 # Settings that only a Python user can give.
-PYTHON_ONLY = {"focal_gamma", "positive_weight", "precision", "shuffle_buffer_size"}
+PYTHON_ONLY = {
+    *("focal_gamma", "positive_weight", "precision", "prefetch_factor", "shuffle_buffer_size"),
+}
 LATER = "zqz"  # in the place of what a text is filled in with
 
 

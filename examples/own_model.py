@@ -7,10 +7,9 @@ import sys
 
 from torch import nn
 
-from clew.datasets import Loader
+from clew.datasets import SPLIT_NAMES, Loader
 from clew.datasets import PreprocessedLSTMMapDataset as Samples
 from clew.engine import Classifier, fit
-from clew.loading.splits import SPLIT_NAMES
 
 
 class LastLayer(nn.Module):

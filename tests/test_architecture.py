@@ -180,6 +180,7 @@ def test_the_public_surface_is_what_it_says() -> None:
         "TraceBatchLoader",
         "__version__",
         "extract_batch_subset",
+        "load_detector",
         "merge_batches",
     ]
     assert all(hasattr(clew, name) for name in clew.__all__)

@@ -7,6 +7,7 @@ from clew.errors import ClewError
 from clew.version import __version__
 
 if TYPE_CHECKING:
+    from clew.hallucination.detectors import load_detector
     from clew.hallucination.traces import (
         Trace,
         TraceBatchLoader,
@@ -20,12 +21,16 @@ __all__ = [
     "TraceBatchLoader",
     "__version__",
     "extract_batch_subset",
+    "load_detector",
     "merge_batches",
 ]
 # Imported when first asked for: `import clew` and `clew --help` load nothing heavy.
 _HOMES = {
-    name: "clew.hallucination.traces"
-    for name in ("Trace", "TraceBatchLoader", "extract_batch_subset", "merge_batches")
+    **dict.fromkeys(
+        ("Trace", "TraceBatchLoader", "extract_batch_subset", "merge_batches"),
+        "clew.hallucination.traces",
+    ),
+    "load_detector": "clew.hallucination.detectors",
 }
 
 

@@ -14,8 +14,10 @@ from clew.hallucination.samples.reading.raw import RawGNNDataset, RawLSTMDataset
 from clew.hallucination.samples.reading.resident import ResidentSamples
 from clew.loading.loader import Loader
 from clew.loading.order import Rank
+from clew.loading.splits import SPLIT_NAMES
 
 __all__ = [
+    "SPLIT_NAMES",
     "AnswerFeatures",
     "GraphSample",
     "Loader",

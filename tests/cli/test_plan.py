@@ -2,14 +2,17 @@
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from clew.cli.plan import plan_table
 from clew.cli.renderer import Renderer
 from clew.engine import HardwarePlan, PlanRequest, TrainingStarted, plan_hardware
+from clew.engine.planning.plan import Timing
 from tests.samples import write_samples
 
 
@@ -138,3 +141,15 @@ def test_a_second_network_is_told_only_what_is_other() -> None:
     first, *table = begin(other)
     assert first.endswith("the plan is that of the network before, but for this:")
     assert [line.split()[0] for line in table] == ["choice", "precision"]
+
+
+def test_a_second_network_is_told_what_was_measured_for_it_too() -> None:
+    plan = plan_hardware(PlanRequest(device="cpu", batch_size=16))
+    timings = [Timing(way=way, batch_size=16, seconds=1.0) for way in ("fp32", "bf16")]
+    first, second = (
+        replace(plan, timings=timings).change("precision", "fp32", f"{ms} ms a step against 9 ms")
+        for ms in (2, 3)
+    )
+    short = plan.change("precision", "fp32", "not measured: the run takes about 3 s")
+    assert list(plan_table(second, first).columns[0].cells) == ["precision"]
+    assert not plan_table(short, first).rows

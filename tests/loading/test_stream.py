@@ -114,6 +114,26 @@ def slow_first_worker(worker: int) -> None:
         time.sleep(0.2)
 
 
+def slow_second_worker(worker: int) -> None:
+    if worker == 1:
+        time.sleep(1)
+
+
+def test_worker_that_starts_after_its_epoch_was_broken_off_joins_the_next(
+    samples: Path, expected: list[list[list[int]]]
+) -> None:
+    loader = DataLoader(
+        PreprocessedLSTMDataset(samples, batch_size=8),
+        batch_size=8,
+        num_workers=2,
+        persistent_workers=True,
+        worker_init_fn=slow_second_worker,
+    )
+    assert next(iter(loader))["index"].tolist() == expected[0][0]
+    assert places_of(loader) == expected[1]
+    assert places_of(loader) == expected[2]
+
+
 def test_seeding_pytorch_alike_before_each_epoch_loses_nothing(
     samples: Path, expected: list[list[list[int]]]
 ) -> None:

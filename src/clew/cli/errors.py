@@ -36,6 +36,7 @@ _CALLS = {
     "train_patterns": "patterns train",
     "identify_folder": "patterns identify",
     "open_review": "patterns review",
+    "repair_store": "verify --repair",
 }
 SETTING = re.compile(r"`([a-z][a-z0-9_]*)(?:=([^`\n]*))?`")
 

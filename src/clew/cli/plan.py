@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 _EPILOG = "Example: `clew plan --preprocessed-dir preprocessed_data`"
 
+# What calibration chooses by timing one way against another.
+_MEASURED = ("precision", "channels_last", "cuda_graph", "batch_size")
+
 
 def register(app: typer.Typer) -> None:
     app.command(epilog=_EPILOG)(plan)
@@ -114,10 +117,12 @@ def plan_table(made: "HardwarePlan", before: "HardwarePlan | None" = None) -> Ta
 
 
 def _is_news(made: "HardwarePlan", before: "HardwarePlan", name: str) -> bool:
-    """Another value; or the same batch size, which was measured for each network."""
+    """Another value; or the same one, but measured for this network by itself."""
     if made.choices[name] != before.choices[name]:
         return True
-    return name == "batch_size" and made.reasons.get(name) != before.reasons.get(name)
+    is_measured = name in _MEASURED and len(made.timings) > 1
+    is_weighed = name == "gradient_checkpointing"  # its peaks are measured in every run
+    return (is_measured or is_weighed) and made.reasons.get(name) != before.reasons.get(name)
 
 
 def _value_text(name: str, value: Any) -> str:

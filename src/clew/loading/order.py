@@ -103,12 +103,14 @@ class EpochCounter:
 
     def __init__(self) -> None:
         self._counts = torch.zeros(2, dtype=torch.int64).share_memory_()
-        # The last announcements: whose they are (PyTorch's seed and number of workers), the epoch.
-        self._announced = torch.zeros((_KEPT, 3), dtype=torch.int64).share_memory_()
-        # Who has taken which. Seeds repeat where workers persist or someone seeds PyTorch alike
-        # before each epoch; but no worker takes an announcement twice.
+        # The last announcements: whose they are (PyTorch's seed, number of workers, iteration of
+        # these processes), the epoch.
+        self._announced = torch.zeros((_KEPT, 4), dtype=torch.int64).share_memory_()
+        # Who has taken which. Seeds repeat where someone seeds PyTorch alike before each epoch;
+        # but no worker takes an announcement twice.
         self._taken = torch.ones((_KEPT, _MOST_WORKERS), dtype=torch.bool).share_memory_()
         self._begun = False
+        self._iterations = 0  # in this worker: more than one where workers persist
 
     def set(self, epoch: int) -> None:
         """The next iteration is this epoch; those after it count on."""
@@ -125,7 +127,8 @@ class EpochCounter:
         if worker is None:
             self._begun = True
             return self._advance(resumed)
-        key = torch.tensor([worker.seed - worker.id, worker.num_workers])
+        self._iterations += 1
+        key = torch.tensor([worker.seed - worker.id, worker.num_workers, self._iterations])
         if worker.id == 0:
             return self._announce(key, self._advance(resumed))
         return self._take(key, worker.id)
@@ -138,7 +141,7 @@ class EpochCounter:
     def _announce(self, key: torch.Tensor, epoch: int) -> int:
         place = int(self._counts[_ANNOUNCED]) % _KEPT
         self._taken[place] = True  # nobody is to read it half-written
-        self._announced[place, :2], self._announced[place, 2] = key, epoch
+        self._announced[place, :3], self._announced[place, 3] = key, epoch
         self._taken[place] = False
         self._counts[_ANNOUNCED] += 1
         return epoch
@@ -149,10 +152,10 @@ class EpochCounter:
         while time.monotonic() < deadline:
             newest = int(self._counts[_ANNOUNCED])
             for place in (number % _KEPT for number in range(newest - 1, newest - 1 - _KEPT, -1)):
-                is_mine = bool((self._announced[place, :2] == key).all())
+                is_mine = bool((self._announced[place, :3] == key).all())
                 if is_mine and not self._taken[place, worker]:
                     self._taken[place, worker] = True
-                    return int(self._announced[place, 2])
+                    return int(self._announced[place, 3])
             time.sleep(0.001)
         raise ClewError(
             "the first worker of the data loader did not start: look for its error above."

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Int64
 
-from clew.errors import StoreError, TooManyFilesError
+from clew.errors import Call, StoreError, TooManyFilesError
 from clew.storage.manifest import Manifest, ShardEntry, read_manifest
 
 
@@ -117,10 +117,9 @@ def _explain(path: Path, error: Exception) -> StoreError:
 
 def missing_shard(path: Path) -> StoreError:
     return StoreError(
-        f"shard {path.name} is missing from {path.parent}: restore the file, or repair the store, "
-        f"then run the command that made it.",
-        action="repair",
-        store=path.parent,
+        f"shard {path.name} is missing from {path.parent}: restore the file, or run ",
+        Call("repair_store", (path.parent,)),
+        " and then the command that made it.",
     )
 
 

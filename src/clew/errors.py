@@ -110,6 +110,11 @@ class TrainingStoppedError(ClewError):
     """Training was asked to stop and saved everything; the same call resumes it."""
 
 
+def without_settings(text: str) -> str:
+    """What another program said, for the text of an error: its backticks name no setting."""
+    return text.replace("`", "'")
+
+
 def describe_setting(name: str, value: Any) -> str:
     """`batch_size is 0`, `split is "70/20"`."""
     shown = f'"{value}"' if isinstance(value, str | Path) else f"{value}"

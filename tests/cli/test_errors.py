@@ -5,7 +5,10 @@ from pathlib import Path
 import pytest
 
 from clew.cli.errors import error_text, with_flags
-from clew.errors import Call, InputError, StoreError
+from clew.errors import Call, InputError, StoreError, without_settings
+from clew.hallucination.detectors import NETWORKS
+from clew.hallucination.detectors.training.sources import PreprocessedData
+from clew.hallucination.labels import read_scores
 
 
 def test_setting_at_fault_is_shown_as_its_flag() -> None:
@@ -48,3 +51,24 @@ def test_call_in_a_text_is_shown_as_the_command_that_does_the_same() -> None:
     assert str(error) == f"add some with {python}, move=True)."
     command = "clew patterns import 'my cats' DIR --label cat --move --library elsewhere"
     assert error_text(error) == f'add some with "{command}".'
+
+
+def test_scores_file_that_is_missing_says_how_to_make_it(tmp_path: Path) -> None:
+    missing = tmp_path / "scores.csv"
+    with pytest.raises(InputError, match=r'make one with label_store\("STORE", out=') as caught:
+        read_scores(missing)
+    assert f'make one with "clew label STORE --out {missing}".' in error_text(caught.value)
+
+
+def test_folder_of_old_files_in_place_of_samples_is_shown_the_command(tmp_path: Path) -> None:
+    (tmp_path / "preprocessed_0000.pt").touch()
+    with pytest.raises(InputError) as caught:
+        PreprocessedData(folder=tmp_path).refuse_missing([NETWORKS["lstm"]])
+    told = error_text(caught.value)
+    assert "not a clew store. --preprocessed-dir is the folder" in told
+    assert told.endswith(f'Turn them into a store with "clew convert {tmp_path} --out NEW_STORE".')
+
+
+def test_backticks_of_other_programs_are_no_settings() -> None:
+    error = InputError(f"it answered ({without_settings('pass `trust_remote_code=True`')}).")
+    assert error_text(error) == "it answered (pass 'trust_remote_code=True')."

@@ -30,6 +30,7 @@ _COMMANDS: dict[Action, str] = {
 }
 # What the library calls by the name of a function.
 _CALLS = {
+    "label_store": "label",
     "PatternSet.create": "patterns create",
     "import_photos": "patterns import",
     "train_set": "patterns train",

@@ -35,6 +35,12 @@ def join(*children: Child) -> Html:
     return Html("".join(map(_markup, children)))
 
 
+def with_settings(text: str) -> Html:
+    """Settings stand between backticks in texts of the library; on a page they are code."""
+    parts = re.split(r"`([^`\n]+)`", text)
+    return join([tag("code", part) if place % 2 else part for place, part in enumerate(parts)])
+
+
 def _markup(child: Child) -> str:
     if isinstance(child, Html):
         return child

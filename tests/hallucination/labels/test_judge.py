@@ -2,6 +2,7 @@
 
 import json
 import socket
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -99,6 +100,24 @@ def test_a_model_that_takes_no_temperature_is_asked_without(label: Label) -> Non
         assert label(server.url).wrong == 5
 
 
+def test_one_slow_reply_holds_nobody_up(tmp_path: Path) -> None:
+    rows = [trace_row(i, f"answer {i}", ["Rome"]) for i in range(60)]
+    store = write_text_store(tmp_path / "store", rows)
+    others_came = threading.Event()
+
+    def answer(graded: dict[str, Any], _: int) -> Reply:
+        if graded["answer_to_grade"] == "answer 0":
+            return Reply(content="YES" if others_came.wait(60) else "NO")
+        if graded["answer_to_grade"] == "answer 59":
+            others_came.set()
+        return Reply(content="NO")
+
+    with judge_server(answer) as server:
+        judge = ChatConfig(url=server.url, model="grader", threads=2)
+        result = label_store(store, tmp_path / "scores.csv", judge=judge)
+    assert result.rows[0].score == 1.0, "the first is waited for, the others are asked meanwhile"
+
+
 def test_retry_after_is_waited_for(label: Label, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
     monkeypatch.setattr("threading.Event.wait", waiting_notes(waits))
@@ -193,6 +212,7 @@ def test_a_refused_connection_says_what_to_check(label: Label) -> None:
     ("reply", "message"),
     [
         (Reply(status=401, body=f"bad key {SECRET}"), r"401 \(bad key \*\*\*\): .* MY_KEY"),
+        (Reply(status=404, body="no model `grader` here"), r"404 \(no model 'grader' here\): "),
         (
             Reply(status=404, body="no such model"),
             r"404 \(no such model\): .*`judge_model='grader'`",

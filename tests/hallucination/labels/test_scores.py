@@ -58,7 +58,7 @@ def test_a_score_can_be_turned_and_chosen(file: Path) -> None:
     ("text", "message"),
     [
         ("", "is empty: its first line must name the columns"),
-        ("question_id,score\n", 'a header but no scores: label the store with "clew label'),
+        ("question_id,score\n", "a header but no scores: label the store with label_store"),
         ("id,score\nq,1\n", r'no column "question_id" \(found: id, score\)'),
         ("question_id,answer\nq,x\n", r'no column "score" and no other of numbers \(question_id'),
         ("question_id,a,b\nq,1,1\n", r"several that could be \(a, b\): rename the one to use"),

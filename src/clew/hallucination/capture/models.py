@@ -10,7 +10,7 @@ import torch
 from safetensors import SafetensorError
 from transformers import PreTrainedModel
 
-from clew.errors import InputError
+from clew.errors import InputError, without_settings
 from clew.hallucination.capture.embedded import (
     EMBEDDED_NAME,
     embedded_model_folder,
@@ -80,7 +80,7 @@ def choose_device(device: str) -> str:
         kind = torch.device(device).type
     except RuntimeError:
         raise InputError(
-            "this is not a device: choose from: auto, cpu, cuda, cuda:1.",
+            "this is not a device. Use auto, cpu, cuda or cuda:1.",
             setting="device",
             value=device,
         ) from None
@@ -90,8 +90,8 @@ def choose_device(device: str) -> str:
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise InputError(
-            f"it cannot be used here ({str(error).splitlines()[0]}): choose from: auto, cpu, "
-            f"cuda, cuda:1.",
+            f"it cannot be used here ({without_settings(str(error)).splitlines()[0]}). Use auto, "
+            f"cpu, cuda or cuda:1.",
             setting="device",
             value=device,
         ) from None
@@ -195,7 +195,7 @@ def _explained(name: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
-        reason = str(error).strip().splitlines() or [type(error).__name__]
+        reason = without_settings(str(error)).strip().splitlines() or [type(error).__name__]
         raise InputError(
             f'the model "{name}" could not be loaded ({reason[0][:300]}). Give a local folder with '
             f"config.json and weights, a .gguf file, a Hugging Face id that this machine can "

@@ -143,9 +143,9 @@ def estimate_run(
     lengths = sorted(map(len, prompts))
     tokens = [length + max_new_tokens for length in lengths]
     size = sum(trace_bytes(shape, keep, count, samples * max_new_tokens) for count in tokens)
-    memory = psutil.Process().memory_info().rss
     records = plan.rows * record_bytes(shape, tokens[-1]), plan.tokens * record_bytes(shape, 1)
     prompt_seconds, step_seconds = _time_batch(decoder, prompts, lengths[len(lengths) // 2], plan)
+    memory = psutil.Process().memory_info().rss  # with what the timed batch took
     # Samples need their prompts once more, and batches of the same size as the answers.
     seconds = sum(lengths) * prompt_seconds * (2 if samples else 1)
     seconds += -(-len(tokens) // plan.rows) * max_new_tokens * step_seconds * (1 + samples)

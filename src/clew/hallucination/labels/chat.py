@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import httpx2 as httpx
 
-from clew.errors import ClewError, InputError
+from clew.errors import ClewError, InputError, without_settings
 
 logger = logging.getLogger(__name__)
 
@@ -172,7 +172,7 @@ class Chat:
         text = " ".join(reply.text.split())
         text = text.replace(self.config.key, "***") if self.config.key else text
         moved = reply.headers.get("location")
-        return f"moved to {moved}" if moved else (text[:200] or "no text")
+        return f"moved to {moved}" if moved else (without_settings(text)[:200] or "no text")
 
 
 def _reply_text(reply: httpx.Response) -> str:
@@ -181,7 +181,8 @@ def _reply_text(reply: httpx.Response) -> str:
     except (ValueError, LookupError, TypeError):
         text = None
     if not isinstance(text, str):
-        raise _TryAgainError(f"its reply is no chat completion ({reply.text[:100]!r})")
+        shown = without_settings(reply.text[:100])
+        raise _TryAgainError(f"its reply is no chat completion ({shown!r})")
     return text
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from clew.errors import without_settings
 from clew.hallucination.labels.answers import StoredAnswer
 from clew.hallucination.labels.chat import Chat, ChatConfig, JudgeError
 from clew.storage.disk import disk_errors
@@ -36,6 +37,7 @@ _REPLY = re.compile(
     r"[\s*\"'`]*(?:(?P<yes>yes)|no|(?P<number>[01]|0?\.\d+|1\.0+))[\s*\"'`.!]*", re.IGNORECASE
 )
 _USABLE_REPLY_ATTEMPTS = 3
+_ANSWERS_AHEAD = 128  # per thread
 
 
 logger = logging.getLogger(__name__)
@@ -157,8 +159,8 @@ def _judge_missing(
         def judge(one: tuple[str, StoredAnswer]) -> None:
             _judge_one(chat, judged, *one)
 
-        # Far enough ahead that one slow reply holds nobody up.
-        ahead = map_ahead(judge, missing.items(), pool, ahead=config.threads * 8)
+        # So far ahead that an answer which is asked about again and again holds nobody up.
+        ahead = map_ahead(judge, missing.items(), pool, ahead=config.threads * _ANSWERS_AHEAD)
         try:
             for done, _ in enumerate(ahead, start=1):
                 if on_judged:
@@ -184,8 +186,9 @@ def _judge_one(chat: Chat, judged: JudgedFile, key: str, answer: StoredAnswer) -
         if score is not None:
             judged.add(key, score, question_id=answer.question_id, reply=reply[:200])
             return
+    shown = without_settings(reply[:200])
     raise JudgeError(
-        f'question {answer.question_id}: the judge "{chat.config.model}" replied {reply[:200]!r} '
+        f'question {answer.question_id}: the judge "{chat.config.model}" replied {shown!r} '
         f"{_USABLE_REPLY_ATTEMPTS} times, neither YES nor NO: use a model that follows "
         f"instructions, or `method`. {_kept(judged)}"
     )

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from clew.errors import InputError
-from clew.hallucination.labels.table import EXAMPLE_COLUMN, ScoresTable
+from clew.hallucination.labels.table import EXAMPLE_COLUMN, ScoresTable, label_into
 from clew.storage.hashing import hash_file
 
 HigherIs = Literal["right", "made-up"]
@@ -111,7 +111,9 @@ class _Found:
     def check(self) -> None:
         if not self.values:
             raise InputError(
-                f'{self.table.path} has a header but no scores: label the store with "clew label".'
+                f"{self.table.path} has a header but no scores: label the store with ",
+                label_into(self.table.path),
+                ".",
             )
         if self._clashes:
             apart = "" if self.table.example_place is not None else _tell_apart()
@@ -170,8 +172,9 @@ def require_scores(
     if names and not allow_missing:
         raise InputError(
             f"{len(names):,} of {len(values):,} answers have no score in {scores.path}, e.g. "
-            f'{_some(names)}: label the store again with "clew label", or exclude them with '
-            "`skip_unlabelled=True`."
+            f"{_some(names)}: label the store again with ",
+            label_into(scores.path),
+            ", or exclude them with `skip_unlabelled=True`.",
         )
     return MatchedScores(values=values, missing=missing, notes=_shared_notes(scores, question_ids))
 
@@ -190,7 +193,9 @@ def refuse_other_answers(
             raise InputError(
                 f"{scores.path} belongs to other answers than those of the store: {name} (example "
                 f'{number}) is "{scored:.60}" in the file and "{answer or "":.60}" in the store. '
-                f'Label this store with "clew label", into another file.'
+                f"Label this store with ",
+                label_into("ANOTHER.csv"),
+                ".",
             )
 
 

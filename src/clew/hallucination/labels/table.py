@@ -10,7 +10,7 @@ from itertools import islice, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clew.errors import InputError
+from clew.errors import Call, InputError
 from clew.hallucination.labels.answers import LabelledAnswer
 from clew.storage.writing import replace_file
 
@@ -26,6 +26,11 @@ _SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 _LOOK_AT_ROWS = 100
 
 
+def label_into(out: Path | str) -> Call:
+    """What makes a scores file."""
+    return Call("label_store", ("STORE",), {"out": out})
+
+
 class ScoresTable:
     """The header, understood, and the rows. Nothing but the rows asked for is held in memory."""
 
@@ -33,7 +38,7 @@ class ScoresTable:
         self.path = path
         if not path.is_file():
             what = "is a folder" if path.is_dir() else "does not exist"
-            raise InputError(f'scores file "{path}" {what}: make one with "clew label".')
+            raise InputError(f'scores file "{path}" {what}: make one with ', label_into(path), ".")
         self.columns = self._read_header()
         self.id_place = self._place(ID_COLUMN)
         has_examples = EXAMPLE_COLUMN in self.columns

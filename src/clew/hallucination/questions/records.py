@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from clew.errors import InputError
+from clew.errors import InputError, without_settings
 
 # Where several are there, the first in this order counts. Upper and lower case, blanks and
 # underscores do not matter: "Question ID" is question_id.
@@ -287,4 +287,5 @@ def useful_columns(name: str, columns: Sequence[str]) -> list[str]:
 
 
 def first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+    said = without_settings(str(error)).strip() or type(error).__name__
+    return said.splitlines()[0].rstrip(".")

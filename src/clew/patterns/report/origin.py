@@ -1,11 +1,10 @@
 """Where the figures come from: what was left out and why, how it was trained, all settings."""
 
 import json
-import re
 from typing import Any
 
 from clew.pages.figures import DASH, as_dict, counted, short, size, whole
-from clew.pages.markup import Html, tag
+from clew.pages.markup import Html, tag, with_settings
 from clew.patterns.photos.photo import Fault
 from clew.patterns.report.run import Run
 
@@ -90,7 +89,7 @@ def draw_reasons(run: Run) -> Html | None:
             "tr",
             tag("th", name.replace("_", " "), scope="row"),
             tag("td", _plain(plan.get(name))),
-            tag("td", _with_settings(str(reason))),
+            tag("td", with_settings(str(reason))),
         )
         for name, reason in reasons.items()
         if name in plan
@@ -100,12 +99,6 @@ def draw_reasons(run: Run) -> Html | None:
     head = tag("tr", *(tag("th", name) for name in ("choice", "value", "why")))
     table = tag("table", tag("thead", head), tag("tbody", rows), class_="plain plan")
     return tag("div", table, class_="scroll", tabindex="0")
-
-
-def _with_settings(reason: str) -> list[Html | str]:
-    """Settings stand between backticks in a reason; on a page they are code."""
-    parts = re.split(r"`([^`]+)`", reason)
-    return [tag("code", part) if place % 2 else part for place, part in enumerate(parts)]
 
 
 def draw_settings(run: Run) -> Html:

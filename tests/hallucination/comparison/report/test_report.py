@@ -88,7 +88,7 @@ def test_mistakes_are_real_mistakes_with_their_texts(page: Page) -> None:
 
 def test_what_was_left_out_is_named_with_its_reason(page: Page) -> None:
     assert "CHARM" in page.section("left-out")
-    assert 'capture with `keep="full"`' in page.text
+    assert 'capture with keep="full", then' in page.text
 
 
 def test_the_figures_lie_beside_it_and_are_linked(folder: Path, page: Page) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from clew.hallucination.comparison.report.comparison import Comparison
 from clew.pages.figures import DASH, as_dict, as_number, percent, whole
-from clew.pages.markup import Html, join, tag
+from clew.pages.markup import Html, join, tag, with_settings
 from clew.pages.shell import Section
 
 _SPLITS = ("train", "validation", "test")
@@ -37,8 +37,7 @@ def draw_left_out(comparison: Comparison) -> Html:
     if not rows:
         return tag("p", "No method was left out.", class_="empty")
     items = [
-        tag("li", tag("b", _name(row)), ": ", tag("span", str(row.get("reason", "")), dir="auto"))
-        for row in rows
+        tag("li", tag("b", _name(row)), ": ", tag("span", _reason(row), dir="auto")) for row in rows
     ]
     return tag("ul", items, class_="left-out")
 
@@ -52,6 +51,10 @@ def draw_versions(comparison: Comparison) -> Html:
     versions = comparison.part("versions")
     facts = [tag("span", f"{name} ", tag("b", _plain(value))) for name, value in versions.items()]
     return tag("p", facts or "not known", class_="facts")
+
+
+def _reason(row: dict[str, Any]) -> Html:
+    return with_settings(str(row.get("reason", "")))
 
 
 def _name(row: dict[str, Any]) -> str:

@@ -123,8 +123,8 @@ def transfer_section(comparison: Comparison) -> Section:
     )
     return section.if_there(
         matrices,
-        "Trained and tested on one set of questions. For a matrix, give several stores of the "
-        "same model.",
+        'Trained and tested on one set of questions. For a matrix, give "clew compare" several '
+        "stores of the same model.",
     )
 
 

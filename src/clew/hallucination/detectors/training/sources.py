@@ -101,7 +101,10 @@ class PreprocessedData:
             read_manifest(self.folder)
         except StoreError as error:
             raise InputError(
-                f'{error} `preprocessed_dir` is the folder that "clew preprocess" wrote.'
+                f"{error.text.rstrip('.')}. `preprocessed_dir` is the folder that "
+                f'"clew preprocess" wrote.',
+                action=error.action,
+                store=error.store,
             ) from None
 
 

@@ -22,6 +22,9 @@ _FLAGS = {
     "every": ("--all", ""),
     "move": ("--move", "--copy"),
     "sources": ("--from", ""),
+    "warmup_fraction": ("--warmup", ""),
+    "ops": ("--rand-augment (N)", ""),
+    "magnitude": ("--rand-augment (M)", ""),
 }
 _COMMANDS: dict[Action, str] = {
     "repair": 'run "clew verify --repair {store}"',

@@ -83,7 +83,7 @@ def open_server(
     what stops the server. Raises InputError when the port is taken or a package is missing."""
     require_web()
     if not 0 <= port <= 65535:
-        raise InputError("that is no port, choose one from 1024.", setting="port", value=port)
+        raise InputError("choose one from 1024 to 65535.", setting="port", value=port)
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -143,7 +143,7 @@ def _what_is_wrong(headers: Any) -> str | None:
     host, origin = _find(headers, b"host") or "", _find(headers, b"origin")
     if _name(f"//{host}") not in _OWN_NAMES:
         return "open this page by the address that clew printed"
-    if origin is not None and urlsplit(origin).netloc != host:
+    if origin is not None and origin.partition("://")[2] != host:
         return "answers are taken from clew's own page only"
     return None
 

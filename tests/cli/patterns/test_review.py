@@ -110,7 +110,7 @@ def test_ctrl_c_at_the_terminal_keeps_what_was_decided(
         (("--model", "gone"), 'there is no model at "gone"'),
         (("animals", "--identified", "gone"), 'there is no "gone"'),
         (("animals", "--data", "gone"), 'there is no folder "gone"'),
-        (("--web", "--port", "99999"), "--port is 99999: that is no port"),
+        (("--web", "--port", "99999"), "--port is 99999: choose one from 1024 to 65535"),
     ],
 )
 @pytest.mark.usefixtures("animals")

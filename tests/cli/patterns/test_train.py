@@ -200,7 +200,10 @@ def test_another_run_in_the_folder_is_refused_with_what_to_do(run: Any, folder: 
         (["--output-dir", "x"], '--output-dir "x" goes with --data'),
         (["--data", "mis fotos", "--rand-augment", "9"], '--rand-augment "9" is not of the form'),
         (["--data", "mis fotos", "--split", "90/10/0"], "--split is 90/10/0"),
-        (["--data", "mis fotos", "--mixup", "-1"], "mixup is -1.0"),
+        (["--data", "mis fotos", "--mixup", "-1"], "--mixup is -1.0"),
+        (["--data", "mis fotos", "--rand-augment", "99,9"], "--rand-augment (N) is 99: give 0 to"),
+        (["--data", "mis fotos", "--rand-augment", "2,99"], "--rand-augment (M) is 99.0: give 0"),
+        (["--data", "mis fotos", "--warmup", "3"], "--warmup is 3.0: give 0 or more"),
         (["--data", "mis fotos", "--output-dir", "mis fotos/out"], "lies in the folder"),
     ],
 )

@@ -112,7 +112,7 @@ def test_a_gpu_shows_few_photos_more_often() -> None:
     [
         (
             {"network": "small"},
-            'network is "small": the weights in .* are those of tiny: leave `network` out',
+            'network is "small": the weights in .* are those of tiny. Leave `network` out',
         ),
         (
             {"network": None, "image_size": 32},

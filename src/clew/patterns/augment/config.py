@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from clew.errors import InputError
+from clew.settings import check_fraction
 
 # The parameters of a picture; all are 0 where it stays as it is. Two changes of the same kind add
 # up, which is why factors are kept as logarithms.
@@ -67,14 +68,17 @@ class AugmentConfig:
 
     def __post_init__(self) -> None:
         if not 0 <= self.ops <= len(PARAMETERS):
-            raise InputError(f"ops is {self.ops}: give 0 to {len(PARAMETERS)} (2 is usual).")
+            most = len(PARAMETERS)
+            raise InputError(f"give 0 to {most} (2 is usual).", setting="ops", value=self.ops)
         if not 0 <= self.magnitude <= _STRONGEST:
-            raise InputError(f"magnitude is {self.magnitude}: give 0 to {_STRONGEST} (9 is usual).")
-        for name in ("zoom", "shift"):
-            if not 0 <= getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)}: give 0 or more, less than 1.")
+            raise InputError(
+                f"give 0 to {_STRONGEST} (9 is usual).", setting="magnitude", value=self.magnitude
+            )
+        check_fraction(self, "zoom", "shift")
         if not (0 <= self.mixup < math.inf):
-            raise InputError(f"mixup is {self.mixup}: give 0 (none) or more (0.2 is usual).")
+            raise InputError(
+                "give 0 (none) or more (0.2 is usual).", setting="mixup", value=self.mixup
+            )
 
     @classmethod
     def nothing(cls) -> "AugmentConfig":

@@ -58,7 +58,7 @@ class IdentifyConfig:
 def check_top_k(top_k: int) -> None:
     if top_k < 1:
         raise InputError(
-            "give 1 or more: so many classes are told of a photo.", setting="top_k", value=top_k
+            "give 1 or more. So many classes are told of a photo.", setting="top_k", value=top_k
         )
 
 

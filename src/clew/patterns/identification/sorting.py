@@ -64,8 +64,8 @@ def _refuse_photos_of_a_set(folder: Path) -> None:
     for place in (whole, *whole.parents):
         if (place.parent / SET_FILE).is_file() and place.name == "photos":
             raise InputError(
-                f'there are the photos of the set "{place.parent.name}", and what is identified '
-                f"may be wrong: choose another folder, or add photos to the set with ",
+                f'it holds the photos of the set "{place.parent.name}", and what is identified may '
+                f"be wrong. Choose another folder, or add photos to the set with ",
                 _call_to_review(place.parent),
                 ".",
                 setting="copy_to",

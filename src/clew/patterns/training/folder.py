@@ -57,7 +57,7 @@ class RunFolder:
         if self.path.resolve().is_relative_to(data.resolve()):
             raise InputError(
                 "it lies in the folder of the photos, where its pictures would be taken for "
-                "photos: choose one outside.",
+                "photos. Choose one outside.",
                 setting="output_dir",
                 value=self.path,
             )

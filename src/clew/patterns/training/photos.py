@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -119,7 +120,7 @@ def prepare_photos(
         reporter=reporter,
         should_stop=should_stop,
     )
-    _refuse_lost_classes(folder, cached)
+    _refuse_lost_classes(folder, cached, settings.data)
     known = start.splits if start is not None else {}
     splits = assign_splits(cached.photos, cached.digests, shares=settings.shares, known=known)
     places = {name: place for place, name in enumerate(folder.classes)}
@@ -187,7 +188,7 @@ def _explain_size(wished: int | None, start: Start | None, cached: CachedPhotos)
     return f"since photos are about {width:,} x {height:,}{larger}"
 
 
-def _refuse_lost_classes(folder: PhotoFolder, cached: CachedPhotos) -> None:
+def _refuse_lost_classes(folder: PhotoFolder, cached: CachedPhotos, data: Path) -> None:
     """A class must not vanish because none of its photos can be read."""
     lost = set(folder.classes) - {photo.label for photo in cached.photos}
     if not lost:
@@ -197,5 +198,5 @@ def _refuse_lost_classes(folder: PhotoFolder, cached: CachedPhotos) -> None:
     raise InputError(
         f'none of the photos of the class "{name}" can be used (the first, "{first.name}": '
         f"{first.reason}). Put others into its folder, or take the folder out of "
-        f'"{folder.root}".'
+        f'"{data}".'
     )

@@ -36,7 +36,7 @@ class Start:
         for name, value in wished.items():
             if value is not None and value != getattr(self, name):
                 raise InputError(
-                    f'the weights in "{self.folder}" are those of {getattr(self, name)}: leave '
+                    f'the weights in "{self.folder}" are those of {getattr(self, name)}. Leave '
                     f"`{name}` out, or start from scratch (without `start_from`; a set with "
                     f"`overwrite=True`).",
                     setting=name,

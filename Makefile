@@ -34,6 +34,7 @@ check: $(READY)
 
 test: check
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
+	@if command -v nvidia-smi > /dev/null; then CLEW_TEST_GPU=1 $(BIN)/python -m pytest -k cuda; fi
 
 test-fast: $(READY)  # no slow test: under a minute, for while you work
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m "not slow"

@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 
 # Before any library reads them: no test goes to the network, and tiny models are fastest on one
-# thread, where two test processes share two cores.
+# thread, where two test processes share two cores. A GPU is seen only by the tests that are about
+# it (`make test` runs them afterwards): the others give the same everywhere, and may fork.
 os.environ["HF_HUB_OFFLINE"] = "1"
+if not os.environ.get("CLEW_TEST_GPU"):
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from clew.hallucination.capture import LoadedModel, extract, load_model

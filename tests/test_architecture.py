@@ -79,8 +79,9 @@ def test_rooms_of_an_application_stand_on_each_other(application: str, room: str
 
 def test_every_room_of_an_application_has_its_place_in_the_order() -> None:
     for application, rooms in ROOMS.items():
-        names = {path.name.removesuffix(".py") for path in (SOURCE / application).iterdir()}
-        assert names - {"__init__", "__pycache__"} == {*rooms}
+        inside = SOURCE / application
+        names = {path.relative_to(inside).parts[0] for path in inside.rglob("*.py")}
+        assert {name.removesuffix(".py") for name in names} - {"__init__"} == {*rooms}
 
 
 def test_no_import_runs_in_a_circle() -> None:

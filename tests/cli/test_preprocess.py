@@ -62,7 +62,7 @@ def test_a_terminal_gets_a_bar(
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--split", "70/20"], 'clew: --split "70/20" is not of the form TRAIN/VALIDATION/TEST'),
+        (["--split", "70/20"], 'clew: --split is "70/20": '),
         (["--top-k", "5"], "clew: --top-k is 5: that is more than"),
         (["--top-k", "0"], "clew: --top-k is 0: give 1 or more"),
         (["--score-threshold", "7"], "clew: --score-threshold is 7.0: give a number"),

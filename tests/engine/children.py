@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import safe_open
 
 from clew.storage import writing
@@ -19,16 +18,9 @@ _context = multiprocessing.get_context("fork")
 
 def start(function: Callable[..., Any], *arguments: Any) -> Any:
     """Forked: nothing has to be imported again."""
-    child = _context.Process(target=_run_without_gpu, args=(function, *arguments))
+    child = _context.Process(target=function, args=arguments)
     child.start()
     return child
-
-
-def _run_without_gpu(function: Callable[..., Any], *arguments: Any) -> None:
-    """CUDA cannot be used in a fork of a process that has used it."""
-    torch.cuda.is_available = lambda: False
-    torch.cuda.device_count = lambda: 0
-    function(*arguments)
 
 
 def wait(child: Any) -> int:

@@ -85,7 +85,7 @@ def test_the_table_fits_the_terminal(results: dict[str, Any], width: int) -> Non
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--methods", "magic"], 'there is no method "magic": choose from length, '),
+        (["--methods", "magic"], 'there is no method "magic": choose --methods from: length, '),
         (["--methods", ","], "no method is given"),
         (["--preprocessed-dir", "nowhere"], 'there is no folder "nowhere"'),
         (["--seeds", "0"], "--seeds is 0"),

@@ -206,7 +206,7 @@ def test_unknown_methods_are_told_from_those_there_are(
     data: Path, tell: Any, tmp_path: Path
 ) -> None:
     tell(Told(name="perplexity"))
-    with pytest.raises(InputError, match='no method "magic": choose from perplexity'):
+    with pytest.raises(InputError, match='no method "magic": choose `methods` from: perplexity'):
         compare_methods(compare_config(data, tmp_path / "out", methods=("magic",)))
     with pytest.raises(InputError, match='no method "magic", "more": choose'):
         compare_methods(compare_config(data, tmp_path / "out", methods=("more", "magic")))

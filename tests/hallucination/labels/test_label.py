@@ -127,7 +127,7 @@ def test_a_threshold_that_says_nothing_is_refused(
 
 
 def test_a_folder_is_no_file_to_write(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="^out is .*: this is a folder: name the file"):
+    with pytest.raises(InputError, match="^out is .*: this is a folder. Name the file"):
         label_store(tmp_path, tmp_path)
 
 

@@ -146,7 +146,7 @@ def _check_layer(layer: int | None, layers: int) -> int:
 def _refuse_foreign(path: Path) -> None:
     """A picture of an earlier run is replaced, somebody's own file is not."""
     if path.is_dir():
-        raise InputError("it is a folder: name the file in it.", setting="out", value=path)
+        raise InputError("this is a folder. Name the file in it.", setting="out", value=path)
     if path.exists() and GENERATOR.encode() not in path.read_bytes()[:2048]:
         raise InputError(
             f'"{path}" was not drawn by "{GENERATOR}", so it is left as it is: choose another '

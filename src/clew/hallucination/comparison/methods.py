@@ -77,7 +77,7 @@ def find_methods(names: Iterable[str] | None) -> list[AnyMethod]:
     if unknown or not wanted:
         named = ", ".join(f'"{name}"' for name in unknown)
         which = f"there is no method {named}" if unknown else "no method is given"
-        raise InputError(f"{which}: choose from {', '.join(known)} with `methods`.")
+        raise InputError(f"{which}: choose `methods` from: {', '.join(known)}.")
     return [method for name, method in known.items() if name in wanted]
 
 

@@ -160,7 +160,8 @@ def find_networks(names: Iterable[str]) -> list[NetworkKind]:
     wanted = list(names)
     unknown = [name for name in wanted if name not in NETWORKS]
     if unknown:
-        raise InputError(f'there is no network "{unknown[0]}": choose of {", ".join(NETWORKS)}.')
+        known = ", ".join(NETWORKS)
+        raise InputError(f'there is no network "{unknown[0]}": choose from: {known}.')
     if not wanted:
         settings = ", ".join(map(run_setting, NETWORKS))
         raise InputError(f"no network is left to train: give at least one of {settings}.")

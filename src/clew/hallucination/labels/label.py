@@ -112,7 +112,7 @@ def _check_settings(out: Path, method: str, score_threshold: float) -> None:
         known = ", ".join(get_args(Method))
         raise InputError(f"choose from: {known}.", setting="method", value=method)
     if out.is_dir():
-        raise InputError("this is a folder: name the file to write.", setting="out", value=out)
+        raise InputError("this is a folder. Name the file to write.", setting="out", value=out)
     if not 0 < score_threshold <= 1:
         raise InputError(
             "give a number above 0 and at most 1: answers that score below it count as wrong; "

@@ -266,7 +266,7 @@ def test_plans_without_training(learnable: Path, tmp_path: Path) -> None:
     ("changes", "sentence"),
     [
         ({"networks": ()}, "no network is left to train: give at least one of `run_lstm=True`, "),
-        ({"networks": ("cnn",)}, 'there is no network "cnn": choose of lstm, gnn_det, gvae'),
+        ({"networks": ("cnn",)}, 'there is no network "cnn": choose from: lstm, gnn_det, gvae'),
         (
             {**ONLY_LSTM, "network": NetworkSettings(latent_dim=4)},
             "latent_dim is 4: this is a setting of gvae, .* or add `run_gvae=True`",

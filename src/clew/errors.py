@@ -16,9 +16,9 @@ _ACTIONS: dict[Action, str] = {
 
 @dataclass(frozen=True)
 class Call:
-    """A call that is the next thing to do: "train_set("animals")". `clew.cli` shows the command
-    that does the same. `words` are the arguments in their order, some of them calls as well,
-    `settings` those by name.
+    """A call that is the next thing to do: "train_set("animals")". It can be pasted; `clew.cli`
+    shows the command that does the same. `words` are the arguments in their order, some of them
+    calls or lists, `settings` those by name.
     """
 
     function: str
@@ -31,7 +31,11 @@ class Call:
 
 
 def _as_python(value: object) -> str:
-    return f'"{value}"' if isinstance(value, str | Path) else f"{value}"
+    if isinstance(value, Path):
+        return f'Path("{value}")'
+    if isinstance(value, list):
+        return f"[{', '.join(map(_as_python, value))}]"
+    return f'"{value}"' if isinstance(value, str) else f"{value}"
 
 
 class ClewError(Exception):

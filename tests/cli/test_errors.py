@@ -45,10 +45,11 @@ def test_way_out_is_a_call_in_python_and_a_command_at_the_terminal() -> None:
 
 def test_call_in_a_text_is_shown_as_the_command_that_does_the_same() -> None:
     opened = Call("PatternSet.open", ("my cats",), {"library": Path("elsewhere")})
-    call = Call("import_photos", (opened, "DIR"), {"label": "cat", "move": True})
+    call = Call("import_photos", (opened, [Path("DIR")]), {"label": "cat", "move": True})
     error = InputError("add some with ", call, ".")
-    python = 'import_photos(PatternSet.open("my cats", library="elsewhere"), "DIR", label="cat"'
-    assert str(error) == f"add some with {python}, move=True)."
+    opening = 'PatternSet.open("my cats", library=Path("elsewhere"))'
+    python = f'import_photos({opening}, [Path("DIR")], label="cat", move=True)'
+    assert str(error) == f"add some with {python}."
     command = "clew patterns import 'my cats' DIR --label cat --move --library elsewhere"
     assert error_text(error) == f'add some with "{command}".'
 

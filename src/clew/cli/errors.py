@@ -75,7 +75,10 @@ def call_text(call: Call) -> str:
 
 def _all_words(call: Call) -> Iterator[str]:
     for word in call.words:
-        yield from _all_words(word) if isinstance(word, Call) else [str(word)]
+        if isinstance(word, Call):
+            yield from _all_words(word)
+        else:
+            yield from map(str, word if isinstance(word, list) else [word])
 
 
 def _all_settings(call: Call) -> Iterator[tuple[str, object]]:

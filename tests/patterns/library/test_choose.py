@@ -52,11 +52,11 @@ def test_a_set_given_as_the_current_folder_keeps_its_name(
     pretend_trained(animals.runs / "001", [])
     monkeypatch.chdir(animals.folder)
     chosen = choose_model(model=Path("."))
-    assert str(chosen.as_call()) == f'choose_model("animals", library="{library}")'
+    assert str(chosen.as_call()) == f'choose_model("animals", library=Path("{library}"))'
 
 
 def test_without_a_set_a_model_can_be_named(library: Path) -> None:
-    create = re.escape(f'PatternSet.create("NAME", library="{library}")')
+    create = re.escape(f'PatternSet.create("NAME", library=Path("{library}"))')
     with pytest.raises(InputError, match=f"{create}.* Or give a trained model with `model`"):
         choose_model(library=library)
 
@@ -68,7 +68,7 @@ def test_a_folder_that_is_gone_is_not_known(library: Path, tmp_path: Path) -> No
 
 def test_what_cannot_be_meant_gets_a_sentence(library: Path, tmp_path: Path) -> None:
     animals = PatternSet.create("animals", library)
-    train = re.escape(f'train_set("animals", library="{library}")')
+    train = re.escape(f'train_set("animals", library=Path("{library}"))')
     with pytest.raises(InputError, match=f"is not trained yet: run {train} first"):
         choose_model(name="animals", library=library)
     (animals.runs / "001").mkdir(parents=True)

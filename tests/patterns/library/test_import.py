@@ -158,7 +158,7 @@ def test_several_folders_of_photos_are_a_class_each(animals: PatternSet, tmp_pat
 @pytest.mark.parametrize(
     ("source", "label", "sentence"),
     [
-        ("in/cats", None, 'no class folders: .* import_photos.*cats", label="cats"'),
+        ("in/cats", None, 'no class folders: .* import_photos.*cats".., label="cats"'),
         ("in/cats/0.png", None, "is a single file: say with `label`"),
         ("in/text.dat", "cats", "does not end like a photo's"),
         ("in", "a/b", 'cannot be the name of a class: it has a "/" in it'),

@@ -1,6 +1,7 @@
 """Answers are carried out at once, noted, undone; nothing is asked twice, nothing is lost."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -234,8 +235,8 @@ def test_the_next_command_trains_the_set(animals: PatternSet) -> None:
 
 def test_nothing_identified_yet_says_what_to_run(animals: PatternSet, tmp_path: Path) -> None:
     (animals.folder / "identified").rename(tmp_path / "elsewhere")
-    named = f'identify_folder\\("FOLDER", name="animals", library="{animals.library}"'
-    with pytest.raises(InputError, match=named):
+    where = f'name="animals", library=Path("{animals.library}")'
+    with pytest.raises(InputError, match=re.escape(f'identify_folder(Path("FOLDER"), {where})')):
         reviewing(animals).__enter__()
     with reviewing(animals, identified=tmp_path / "elsewhere" / "my holiday") as review:
         assert len(review.queue.questions) == 4

@@ -45,7 +45,7 @@ class Chosen:
         if self.pattern_set is not None:
             where = library_settings(self.pattern_set.library)
             settings = {"name": self.pattern_set.name, **where}
-        return Call("identify_folder", ("FOLDER",), settings)
+        return Call("identify_folder", (Path("FOLDER"),), settings)
 
 
 def choose_model(

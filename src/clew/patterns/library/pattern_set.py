@@ -177,11 +177,11 @@ class PatternSet:
         logger.info('"%s" is there already, as %s', path, same.photo)
         return self.photos / same.photo
 
-    def call_to_import(self, source: object = "DIR", *, label: str | None = None) -> Call:
+    def call_to_import(self, source: Path = Path("DIR"), *, label: str | None = None) -> Call:
         """The next thing to do where photos are missing."""
         opened = Call("PatternSet.open", (self.name,), library_settings(self.library))
         settings = {} if label is None else {"label": label}
-        return Call("import_photos", (opened, source), settings)
+        return Call("import_photos", (opened, [source]), settings)
 
     def call_to_train(self) -> Call:
         """The next thing to do where there are photos and no model."""

@@ -115,7 +115,8 @@ def _call_to_train(chosen: Chosen, config: ReviewConfig) -> Call:
     """Training again, from the last weights."""
     if chosen.pattern_set is not None and config.data is None:
         return chosen.pattern_set.call_to_train()
-    folder = config.data or _results(chosen).get("data", {}).get("folder") or chosen.classes_folder
+    trained_on = _results(chosen).get("data", {}).get("folder")
+    folder = config.data or (Path(trained_on) if trained_on else chosen.classes_folder)
     out = _free_name(chosen.model)
     settings = {"data": folder, "start_from": chosen.model, "output_dir": out}
     return Call("train_patterns", (Call("PatternsConfig", (), settings),))

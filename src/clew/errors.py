@@ -8,9 +8,10 @@ from typing import Any, Literal
 # Ways out that have a name: what a store's owner can run. `clew.cli` has a command for each.
 Action = Literal["repair", "convert", "preprocess"]
 _ACTIONS: dict[Action, str] = {
-    "repair": 'repair the store with repair_store("{store}")',
-    "convert": 'turn the old files into a store with convert_folder("{store}", ...)',
-    "preprocess": 'make training samples of it with preprocess_store("{store}", ...)',
+    "repair": 'repair the store with repair_store(Path("{store}"))',
+    "convert": 'turn the old files into a store with convert_folder(Path("{store}"), ...)',
+    "preprocess": "make training samples of it with "
+    'preprocess_store(PreprocessConfig(store=Path("{store}"), ...))',
 }
 
 

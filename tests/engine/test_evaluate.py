@@ -46,6 +46,13 @@ def test_far_scores_are_still_told_apart() -> None:
     assert score_metrics(scores, labels)["auroc"] == 1.0
 
 
+def test_scores_whose_probabilities_round_to_zero_can_be_measured() -> None:
+    scores, labels = torch.tensor([-900.0, -800, -850]), torch.tensor([1.0, 0, 1])
+    threshold = best_threshold(scores, labels)
+    assert threshold == 0
+    assert score_metrics(scores, labels, threshold)["f1"] == 0
+
+
 @pytest.mark.parametrize("label", [0.0, 1.0])
 def test_one_class_has_no_auroc(label: float) -> None:
     scores, labels = torch.randn(10), torch.full((10,), label)

@@ -55,7 +55,8 @@ class Evaluation:
         if not labels.any():
             return None
         probabilities = self.scores.double().sigmoid()
-        return best_threshold(labels.numpy(), probabilities.numpy(), both_classes=False)
+        best = best_threshold(labels.numpy(), probabilities.numpy(), both_classes=False)
+        return max(0.0, best)  # below 0 where logits are so low that they round to it
 
     def metrics(self, threshold: float | None = None) -> Metrics:
         """Losses, and the metrics of the scores at `threshold` (a probability)."""

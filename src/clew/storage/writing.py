@@ -78,18 +78,21 @@ def remove_temporaries(folder: Path) -> None:
             part.unlink(missing_ok=True)
 
 
-def sync_folder(folder: Path) -> None:
-    _sync(os.open(folder, os.O_RDONLY))
-
-
 def _sync_file(path: Path, mode: int) -> None:
-    """Opened again, as a library that was given the name may have put another file there."""
+    """Opened again, as a library that was given the name may have put another file there, with
+    rights of its own; where the rights are as they should be, the file system need not know how
+    to change them."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-    os.fchmod(descriptor, mode)
-    _sync(descriptor)
+    try:
+        if stat.S_IMODE(os.fstat(descriptor).st_mode) != mode:
+            os.fchmod(descriptor, mode)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
-def _sync(descriptor: int) -> None:
+def sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -11,7 +11,7 @@ import clew
 
 SOURCE = Path(clew.__file__).parent
 # What everyone may import: small modules that import nothing but each other.
-SHARED = {"errors", "version", "wording", "progress", "memory", "threads", "settings"}
+SHARED = {"errors", "version", "wording", "progress", "memory", "threads", "settings", "lazy"}
 # What each folder may import besides itself and what everyone shares.
 ALLOWED: dict[str, set[str]] = {
     **{name: set() for name in SHARED},

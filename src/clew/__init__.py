@@ -1,9 +1,9 @@
 """clew follows the thread that runs through a language model's layers while it answers."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from clew.errors import ClewError
+from clew.lazy import lazy_names
 from clew.version import __version__
 
 if TYPE_CHECKING:
@@ -28,17 +28,8 @@ __all__ = [
 _HOMES = {
     **dict.fromkeys(
         ("Trace", "TraceBatchLoader", "extract_batch_subset", "merge_batches"),
-        "clew.hallucination.traces",
+        "hallucination.traces",
     ),
-    "load_detector": "clew.hallucination.detectors",
+    "load_detector": "hallucination.detectors",
 }
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -3,8 +3,9 @@
 Names are imported when first asked for: looking at a set needs no torch.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from clew.lazy import lazy_names
 
 if TYPE_CHECKING:
     from clew.patterns.flow import FlowConfig, run_flow, train_set
@@ -45,13 +46,4 @@ _HOMES = {
     "load_model": "trained.model",
     **dict.fromkeys(("PatternsConfig", "evaluate_patterns", "train_patterns"), "training"),
 }
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -4,8 +4,9 @@ Names are imported when first asked for: probes are fitted without torch, a trai
 without scikit-learn.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from clew.lazy import lazy_names
 
 if TYPE_CHECKING:
     from clew.hallucination.detectors.detector import Detector, load_detector
@@ -37,13 +38,4 @@ _HOMES = {
         ("LossSettings", "TrainRunConfig", "score_samples", "train_detectors"), "training"
     ),
 }
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

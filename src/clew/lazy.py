@@ -1,0 +1,22 @@
+"""Names of a package that are imported when first asked for, so that it loads nothing heavy."""
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+
+def lazy_names(
+    package: str, homes: Mapping[str, str]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """The `__getattr__` and `__dir__` of a package; `homes` says in which of its modules, by
+    their paths below it, each name stands."""
+
+    def find(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(import_module(f"{package}.{homes[name]}"), name)
+
+    def list_names() -> list[str]:
+        return sorted({*vars(import_module(package)), *homes})
+
+    return find, list_names

@@ -112,7 +112,7 @@ def test_traces_of_texts_alone_have_nothing_to_draw(run: Any, tmp_path: Path) ->
 def test_a_question_with_several_answers_asks_for_a_number(run: Any, tmp_path: Path) -> None:
     rows = [trace_row(number, "Rome", ["Rome"], question_id="q") for number in range(3)]
     ended = run("show", write_text_store(tmp_path / "text", rows), "--id", "q")
-    assert ended.code == 2 and "the question has 3 answers: give the number of one" in ended.err
+    assert ended.code == 2 and "the question has 3 answers. Give the number of one" in ended.err
 
 
 def test_help_has_a_line_to_paste(run: Any) -> None:

@@ -184,7 +184,7 @@ def test_a_terminal_gets_a_bar(run: Any, monkeypatch: pytest.MonkeyPatch) -> Non
         (["--no-run-lstm", "--no-run-gnn-det", "--no-run-gvae"], "no network is left to train"),
         (["--latent-dim", "4", "--no-run-gvae"], "--latent-dim is 4: this is a setting of gvae"),
         (["--scores-file", "s.csv"], '--scores-file is "s.csv": it goes with --data-pattern'),
-        (["--data-pattern", "traces"], "give their scores too, with --scores-file"),
+        (["--data-pattern", "traces"], "Give their scores too, with --scores-file"),
         (["--label-smoothing", "2"], "--label-smoothing is 2.0"),
         (["--dropout", "1"], "dropout is 1.0"),
         (["--lr", "0"], "lr is 0.0"),

@@ -46,7 +46,7 @@ def find_answer(loader: TraceBatchLoader, wanted: str, setting: str = "answer") 
     if len(numbers) > 1:
         some = ", ".join(map(str, numbers[:_NAMED])) + (", ..." if len(numbers) > _NAMED else "")
         raise InputError(
-            f"the question has {len(numbers):,} answers: give the number of one of them ({some}).",
+            f"the question has {len(numbers):,} answers. Give the number of one of them ({some}).",
             setting=setting,
             value=wanted,
         )
@@ -186,7 +186,7 @@ def judge_answers(loader: TraceBatchLoader, scores_file: Path, threshold: float)
     """Join a store with its scores file; raises InputError when they do not belong together."""
     if not 0 < threshold <= 1:
         raise InputError(
-            "give a number above 0 and at most 1: scores go from 0 (wrong) to 1 (right), 0.5 is "
+            "give a number above 0 and at most 1. Scores go from 0 (wrong) to 1 (right), 0.5 is "
             "usual.",
             setting="score_threshold",
             value=threshold,

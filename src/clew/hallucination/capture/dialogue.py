@@ -55,7 +55,7 @@ def choose_prompt(
     has_chat = bool(getattr(tokenizer, "chat_template", None))
     if chat and not has_chat:
         raise InputError(
-            "this model's tokenizer has no chat template: use `chat=False`, or a model that was "
+            "this model's tokenizer has no chat template. Use `chat=False`, or a model that was "
             "tuned for chat.",
             setting="chat",
             value=chat,

@@ -40,6 +40,7 @@ from clew.hallucination.traces.schema import ANSWER_HIDDEN, Keep, TraceShape, tr
 from clew.progress import Note, Reporter
 from clew.storage import Manifest
 from clew.storage.manifest import describe_in_schema
+from clew.wording import bytes_text
 
 # Edges are stored as 16-bit token numbers.
 MAX_TOKENS = 65_535
@@ -188,7 +189,7 @@ class _Limits:
         size = full_bytes(self.full_shape, tokens) if self.full_shape else 0
         if size > MAX_FULL_TRACE_BYTES:
             return (
-                f"its full trace of {tokens} tokens would take {size / 1e9:.1f} GB; use "
+                f"its full trace of {tokens} tokens would take {bytes_text(size)}; use "
                 f'`keep="compact"` for it'
             )
         return None

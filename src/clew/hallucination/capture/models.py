@@ -177,7 +177,7 @@ def _quantize_options(quantize: str, device: str) -> dict[str, Any]:
         from transformers import BitsAndBytesConfig
     except ImportError:
         raise InputError(
-            'this needs bitsandbytes: install it with pip install "clew[quantize]".',
+            'this needs bitsandbytes. Install it with pip install "clew[quantize]".',
             setting="quantize",
             value=quantize,
         ) from None

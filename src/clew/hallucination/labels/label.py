@@ -115,7 +115,7 @@ def _check_settings(out: Path, method: str, score_threshold: float) -> None:
         raise InputError("this is a folder. Name the file to write.", setting="out", value=out)
     if not 0 < score_threshold <= 1:
         raise InputError(
-            "give a number above 0 and at most 1: answers that score below it count as wrong; "
+            "give a number above 0 and at most 1. Answers that score below it count as wrong; "
             "0.5 is usual.",
             setting="score_threshold",
             value=score_threshold,

@@ -277,7 +277,7 @@ def test_plans_without_training(learnable: Path, tmp_path: Path) -> None:
         ),
         ({"scores_file": Path("s.csv")}, r'scores_file is "s\.csv": it goes with `data_pattern`'),
         ({"score_threshold": 0.3}, r"score_threshold is 0\.3: it goes with `data_pattern`"),
-        ({"preprocessed_dir": None, "data_pattern": "traces"}, "give their scores too"),
+        ({"preprocessed_dir": None, "data_pattern": "traces"}, "Give their scores too"),
     ],
 )
 def test_wrong_use_gets_a_sentence(

@@ -95,13 +95,13 @@ class TrainRunConfig:
             self._refuse_trace_settings()
         elif self.preprocessed_dir is not None:
             raise InputError(
-                f'`data_pattern="{self.data_pattern}"` names samples too: give one of them.',
+                f'`data_pattern="{self.data_pattern}"` names samples too. Give one of them.',
                 setting="preprocessed_dir",
                 value=self.preprocessed_dir,
             )
         elif self.scores_file is None:
             raise InputError(
-                'traces have no labels: give their scores too, with `scores_file` (as "clew label" '
+                'traces have no labels. Give their scores too, with `scores_file` (as "clew label" '
                 "writes them).",
                 setting="data_pattern",
                 value=self.data_pattern,
@@ -111,8 +111,8 @@ class TrainRunConfig:
         for name in ("scores_file", "score_threshold"):
             if getattr(self, name) is not None:
                 raise InputError(
-                    "it goes with `data_pattern`: preprocessed samples have their labels already. "
-                    'Leave it out, or give it to "clew preprocess".',
+                    "it goes with `data_pattern`, as preprocessed samples have their labels "
+                    'already. Leave it out, or give it to "clew preprocess".',
                     setting=name,
                     value=getattr(self, name),
                 )

@@ -26,6 +26,7 @@ from clew.loading.reader import SampleReader
 from clew.loading.samples import LazyDataset
 from clew.loading.splits import SPLIT_NAMES
 from clew.storage.hashing import hash_text
+from clew.wording import bytes_text
 
 logger = logging.getLogger(__name__)
 # Samples go to the GPU for good when they leave most of its memory to the networks.
@@ -136,7 +137,7 @@ class DetectorSamples:
         size = sum(reader.manifest.bytes for reader in self._readers())
         fits = size <= _RESIDENT_SHARE * torch.cuda.mem_get_info(place)[0]
         where = f"are read to {place} once" if fits else "stay in their files: the GPU is too small"
-        logger.info(f"the samples ({size / 1e9:,.1f} GB of {self._kind}) {where}")
+        logger.info(f"the samples ({bytes_text(size)} of {self._kind}) {where}")
         return fits
 
     def _readers(self) -> list[SampleReader]:

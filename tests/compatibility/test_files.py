@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clew import TraceBatchLoader
+from clew import TraceBatchLoader, load_detector
 from clew.datasets import Loader, PreprocessedGNNMapDataset, PreprocessedLSTMMapDataset
-from clew.hallucination.detectors import load_detector
 
 WRITTEN = sorted(Path(__file__).parent.glob("files_*"))
 CPU = ("--device", "cpu", "--num-workers", 0, "--no-amp", "--no-compile")

@@ -207,8 +207,8 @@ class _StreamIterator:
         if self.progress["done"] and saved != mine:
             raise InputError(
                 f"the saved position is that of {_share(**saved)}, this loader has "
-                f"{_share(**mine)}: go on with the same, in torchdata's StatefulDataLoader, or "
-                f"with num_workers=0 both times."
+                f"{_share(**mine)}: resume with the same workers and the same batch_size of the "
+                f"dataset, in torchdata's StatefulDataLoader, or with num_workers=0 both times."
             )
         self.progress.update(mine)
 

@@ -1,6 +1,5 @@
 """Hold a store against its manifest, and put right what can be put right."""
 
-import os
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
@@ -25,6 +24,7 @@ from clew.storage.manifest import (
 )
 from clew.storage.reader import ShardReader
 from clew.storage.writer import ShardWriter, read_intact_batches
+from clew.storage.writing import put_in_place
 
 OnShard = Callable[[str, int, int], None]
 _SHARD_NAME = re.compile(r"(batch_(\d+)\.arrow)(\.part|\.recovered)?")
@@ -307,7 +307,7 @@ def _keep_intact_rows(store: Path, path: Path) -> str:
     # First the manifest, then the rename: a crash in between leaves an unlisted shard,
     # which the next run recovers just the same.
     _forget_shard(store, number)
-    os.replace(path, path.with_suffix(".arrow.part"))
+    put_in_place(path, path.with_suffix(".arrow.part"))
     return f"set {path.name} back to half-written with its {kept}"
 
 

@@ -33,6 +33,7 @@ from clew.hallucination.comparison.saved import SavedScores
 from clew.hallucination.comparison.stores import CommonFields, Store, find_shared
 from clew.hallucination.detectors.probes.method import Features
 from clew.hallucination.detectors.training import TrainingSettings
+from clew.storage.writing import replace_file
 
 logger = logging.getLogger(__name__)
 # They hold for all methods alike.
@@ -70,7 +71,7 @@ def explain_failure(method: str, title: str, error: Exception, *, folder: Path) 
         return LeftOut(method=method, title=title, reason=f"its numbers broke down ({error})")
     path = folder / f"{method}.fault.txt"
     folder.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
+    replace_file(path, "".join(traceback.format_exception(error)).encode("utf-8", "replace"))
     logger.error("%s broke: %s", title, path)
     reason = f'it broke by a fault of clew ({type(error).__name__}: {error}), told in "{path}"'
     return LeftOut(method=method, title=title, reason=reason, is_fault=True)

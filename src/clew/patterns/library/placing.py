@@ -14,7 +14,7 @@ import psutil
 
 from clew.patterns.library.names import safe_file_name
 from clew.storage.disk import disk_errors
-from clew.storage.writing import sync_folder
+from clew.storage.writing import create_file, sync_folder
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ def remove_parts(photos: Path) -> None:
 
 
 def _copy(source: Path, part: Path) -> None:
-    with source.open("rb") as reading, part.open("wb") as writing:
+    with source.open("rb") as reading, create_file(part) as writing:
         shutil.copyfileobj(reading, writing, 1 << 20)
         writing.flush()
         found = os.fstat(reading.fileno())

@@ -57,6 +57,7 @@ ROOMS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda p: p.stem)
 def test_imports_point_downwards(path: Path) -> None:
     room = path.relative_to(SOURCE).parts[0].removesuffix(".py")
@@ -90,6 +91,7 @@ def test_no_import_runs_in_a_circle() -> None:
     assert not circles, "\n".join(" <-> ".join(sorted(circle)) for circle in circles)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "folder", sorted({*ALLOWED} - SHARED - {"__init__", "__main__", "datasets"})
 )
@@ -102,6 +104,7 @@ def test_no_two_classes_of_a_folder_share_a_name(folder: str) -> None:
     assert not {name: files for name, files in places.items() if len(files) > 1}
 
 
+@pytest.mark.slow
 def test_only_the_command_line_names_flags() -> None:
     """The library names settings; `clew.cli` turns them into flags."""
     named = [

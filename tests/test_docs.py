@@ -13,6 +13,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 
 
+@pytest.mark.slow
 def test_the_command_reference_is_what_help_prints() -> None:
     specification = importlib.util.spec_from_file_location("m", ROOT / "docs/make_commands.py")
     assert specification and specification.loader
@@ -28,6 +29,7 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert link.startswith("http") or (page.parent / link).exists(), f"{page.name}: {link}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_options_in_the_pages_exist(page: Path) -> None:
     helps: dict[str, str] = {}

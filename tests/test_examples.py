@@ -14,6 +14,7 @@ from tests.stores import one_thread
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
+@pytest.mark.slow
 def test_a_network_of_ones_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -34,6 +35,7 @@ def test_it_takes_ten_lines() -> None:
     assert len([line for line in code if line.strip()]) <= 10
 
 
+@pytest.mark.slow
 def test_digits_become_photos_in_class_folders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,22 +50,26 @@ def test_import_loads_nothing_heavy(code: str) -> None:
     assert sorted(loaded_by(code) & (HEAVY | {"rich", "typer"})) == []
 
 
+@pytest.mark.slow
 def test_help_of_every_command_loads_nothing_heavy() -> None:
     assert sorted(loaded_by(HELP) & HEAVY) == []
 
 
+@pytest.mark.slow
 def test_names_of_the_front_door_are_there_when_asked_for() -> None:
     assert "pyarrow" in loaded_by("import clew; clew.TraceBatchLoader")
     with pytest.raises(AssertionError, match="module 'clew' has no attribute 'magic'"):
         loaded_by("import clew; clew.magic")
 
 
+@pytest.mark.slow
 def test_photos_need_no_http_client_and_no_string_matcher() -> None:
     """Of clew's own; torchmetrics, which the engine loads when it starts, may bring its own."""
     loaded = loaded_by(PHOTOS)
     assert sorted(loaded & {"httpx2", "rapidfuzz", "transformers", "torch"}) == ["torch"]
 
 
+@pytest.mark.slow
 def test_samples_are_read_without_an_http_client_or_a_string_matcher() -> None:
     loaded = loaded_by("import clew.datasets")
     assert sorted(loaded & {"httpx2", "rapidfuzz", "transformers"}) == []

@@ -17,6 +17,8 @@ from tests.builders import write_questions
 from tests.cli.running import Ended
 from tests.stores import assert_same_store, flip_byte, offset_of
 
+pytestmark = pytest.mark.slow
+
 COMMANDS = (
     *("extract", "inspect", "label", "preprocess", "plan", "train", "compare", "show"),
     *("verify", "convert"),

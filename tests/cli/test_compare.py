@@ -34,6 +34,7 @@ def folder(samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_comparison_ends_in_a_table_a_sentence_and_a_report(run: Any, folder: Path) -> None:
     ended = run("compare", "--preprocessed-dir", "preprocessed_data", *QUICK)
     assert ended.code == 0, ended.err
@@ -52,6 +53,7 @@ def test_a_comparison_ends_in_a_table_a_sentence_and_a_report(run: Any, folder: 
     assert again.out.count(", there already") == 4
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_what_goes_on(
     run: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,6 +111,7 @@ def test_wrong_use_gets_a_sentence(
     assert not (folder / "comparison" / "results.json").exists()
 
 
+@pytest.mark.slow
 def test_a_fault_of_clew_ends_with_failure_but_leaves_the_rest(
     run: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,6 +137,7 @@ def _only(name: str, broken: Any) -> Any:
     )
 
 
+@pytest.mark.slow
 def test_transfer_prints_a_matrix(run: Any, tmp_path: Path) -> None:
     folders = [write_data(tmp_path / name, rows=rows) for name, rows in (("a", 100), ("b", 120))]
     for one in folders:
@@ -159,6 +163,7 @@ LONG = (
 )
 
 
+@pytest.mark.slow
 def test_a_signal_ends_it_in_order_and_it_goes_on(folder: Path) -> None:
     child = start(call, LONG, folder / "said.txt")
     log = folder / "comparison" / "networks" / "lstm" / "seed-0" / "log.csv"
@@ -170,6 +175,7 @@ def test_a_signal_ends_it_in_order_and_it_goes_on(folder: Path) -> None:
     assert "To go on: clew compare --methods lstm --epochs 5000" in said
 
 
+@pytest.mark.slow
 def test_one_that_was_killed_goes_on(run: Any, folder: Path) -> None:
     child = start(call, ("compare", *QUICK), folder / "said.txt")
     wait_until((folder / "comparison" / "methods" / "perplexity.json").exists, child)
@@ -188,6 +194,7 @@ def test_one_that_was_killed_goes_on(run: Any, folder: Path) -> None:
     assert broken == whole
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("folder")
 def test_train_compares_afterwards(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     caught: list[CompareConfig] = []

@@ -21,6 +21,7 @@ PYTHON_ONLY = {
 LATER = "zqz"  # in the place of what a text is filled in with
 
 
+@pytest.mark.slow
 def test_settings_in_texts_are_flags() -> None:
     known = {name for command in all_commands() for name in flags_of(command)}
     wrong = [

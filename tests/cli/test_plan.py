@@ -103,6 +103,7 @@ def test_json(run: Any) -> None:
     assert HardwarePlan.from_dict(saved).batch_size == 16
 
 
+@pytest.mark.slow
 def test_the_networks_are_measured_on_samples(run: Any, tmp_path: Path) -> None:
     samples = write_samples(tmp_path / "samples")
     flags = ("--preprocessed-dir", samples, "--epochs", 1, "--device", "cpu")

@@ -22,6 +22,7 @@ def test_the_answer_is_told_and_its_page_lies_in_the_current_folder(
     assert (tmp_path / "answer-3.html").read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
+@pytest.mark.slow
 def test_with_scores_two_answers_are_told_and_both_pictures_are_drawn(
     run: Any, compact_store: Path, tmp_path: Path
 ) -> None:
@@ -35,6 +36,7 @@ def test_with_scores_two_answers_are_told_and_both_pictures_are_drawn(
     assert page.exists() and png.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_a_picture_is_drawn_anew_but_other_files_are_left_alone(
     run: Any, compact_store: Path, tmp_path: Path
 ) -> None:

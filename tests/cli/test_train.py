@@ -101,6 +101,7 @@ def test_the_lines_that_users_have_are_understood(
     assert understood | LINES[line] == understood
 
 
+@pytest.mark.slow
 def test_a_run_says_what_it_does(run: Any, folder: Path) -> None:
     line = (
         "train --preprocessed-dir preprocessed_data --epochs 2 --batch-size 16 "
@@ -130,6 +131,7 @@ def test_a_run_says_what_it_does(run: Any, folder: Path) -> None:
     assert "trained already: best epoch " in again.out and "epoch 1/2" not in again.out
 
 
+@pytest.mark.slow
 def test_all_three_by_default_with_every_setting(run: Any, folder: Path) -> None:
     flags = (
         "--epochs 1 --batch-size 16 --grad-accum 2 --no-amp --no-compile --no-channels-last "
@@ -151,6 +153,7 @@ def test_all_three_by_default_with_every_setting(run: Any, folder: Path) -> None
     assert (gvae["gnn_hidden"], gvae["latent_dim"], gvae["kl_weight"]) == (6, 3, 0.01)
 
 
+@pytest.mark.slow
 def test_traces_and_scores_in_place_of_samples(
     run: Any, compact_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,6 +170,7 @@ def test_traces_and_scores_in_place_of_samples(
     assert ended.out.count("is taken as higher = more made up") == 1  # not once a split
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("folder")
 def test_a_terminal_gets_a_bar(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
@@ -207,6 +211,7 @@ def test_wrong_use_gets_a_sentence(
     assert not (folder / "results").exists()
 
 
+@pytest.mark.slow
 def test_other_settings_are_refused_until_asked_to_overwrite(run: Any, folder: Path) -> None:
     line = ("train", "--epochs", 1, "--no-run-gnn-det", "--no-run-gvae", *QUICK)
     assert run(*line).code == 0
@@ -234,6 +239,7 @@ def call(
     main()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_run_in_order(folder: Path, number: signal.Signals) -> None:
     child = start(call, (*LONG, "--overwrite"), folder / "said.txt")
@@ -258,6 +264,7 @@ def read(path: Path) -> str:
     return path.read_text() if path.exists() else ""
 
 
+@pytest.mark.slow
 def test_processes_together_reach_what_one_does_and_only_the_first_prints(
     run: Any, folder: Path
 ) -> None:
@@ -281,6 +288,7 @@ def test_processes_together_reach_what_one_does_and_only_the_first_prints(
             assert ours[figure] == pytest.approx(single[figure], abs=1e-4), ours["model"]
 
 
+@pytest.mark.slow
 def test_processes_complain_once(folder: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -32,6 +32,7 @@ def test_the_figures_are_what_their_names_say() -> None:
     assert found["f1"] == pytest.approx((2 * hits / (2 * hits + misses)).item(), abs=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_no_other_threshold_has_a_better_f1(seed: int) -> None:
     scores, labels = scored(60, seed)

@@ -38,6 +38,7 @@ from tests.engine.learning import (
 from tests.events import notes, pick
 
 
+@pytest.mark.slow
 def test_it_learns_and_tells(tmp_path: Path) -> None:
     events: list[Event] = []
     model = new_model()
@@ -57,6 +58,7 @@ def test_it_learns_and_tells(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "plan.json").read_text())["batch_size"] == 16
 
 
+@pytest.mark.slow
 def test_the_model_and_the_file_bear_the_best_epoch(tmp_path: Path) -> None:
     model = new_model()
     result = train(tmp_path, model=model, config=TrainConfig(epochs=6, lr=0.5))
@@ -68,6 +70,7 @@ def test_the_model_and_the_file_bear_the_best_epoch(tmp_path: Path) -> None:
     assert all(torch.equal(weights[k], v) for k, v in model.state_dict().items())
 
 
+@pytest.mark.slow
 def test_early_stopping(tmp_path: Path) -> None:
     events: list[Event] = []
     config = TrainConfig(epochs=200, lr=2e-2, patience=4)
@@ -94,6 +97,7 @@ def test_without_validation_and_test(tmp_path: Path) -> None:
     assert result.best_epoch == 3
 
 
+@pytest.mark.slow
 def test_several_classes(tmp_path: Path) -> None:
     def data(seed: int) -> Any:
         return open_loader(Samples(200, seed, classes=3))
@@ -108,6 +112,7 @@ def test_several_classes(tmp_path: Path) -> None:
     assert result.threshold is None
 
 
+@pytest.mark.slow
 def test_a_module_of_ones_own_on_batches_of_ones_own(tmp_path: Path) -> None:
     """A regression, on PyTorch's plain tuples: no labels, no scores."""
 
@@ -130,6 +135,7 @@ def test_a_module_of_ones_own_on_batches_of_ones_own(tmp_path: Path) -> None:
     assert result.plan.batch_size == 16
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_network(tmp_path: Path) -> None:
     weights = []
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
@@ -147,6 +153,7 @@ def test_the_default_learning_rate_grows_with_the_root_of_the_batch(tmp_path: Pa
     assert result.history[0]["lr"] < 2e-3
 
 
+@pytest.mark.slow
 def test_progress_is_told(tmp_path: Path) -> None:
     class Slow(Points):
         def forward(self, batch: dict[str, Any]) -> torch.Tensor:
@@ -160,6 +167,7 @@ def test_progress_is_told(tmp_path: Path) -> None:
     assert all(p.samples_per_second > 0 and p.loss and p.memory_bytes > 0 for p in seen)
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_epochs(tmp_path: Path) -> None:
     used: list[int] = []
 
@@ -231,6 +239,7 @@ def test_tied_and_channels_last_weights_are_saved(tmp_path: Path) -> None:
     assert np.isfinite(weights["network.again.weight"]).all()
 
 
+@pytest.mark.slow
 def test_a_result_that_was_cut_is_named_and_can_be_made_again(tmp_path: Path) -> None:
     before = train(tmp_path)
     path = tmp_path / "result.json"

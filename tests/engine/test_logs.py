@@ -14,6 +14,7 @@ def history(epochs: int, **more: Any) -> list[dict[str, Any]]:
     return [{**row, "val_auroc": 0.6, **more} for row in rows]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epochs", [1, 2, 50, 400])
 def test_a_run_of_any_length_is_drawn(tmp_path: Path, epochs: int) -> None:
     path = tmp_path / "curves.png"
@@ -24,6 +25,7 @@ def test_a_run_of_any_length_is_drawn(tmp_path: Path, epochs: int) -> None:
     assert len({tuple(pixel) for pixel in image.reshape(-1, image.shape[2])[::7]}) > 10
 
 
+@pytest.mark.slow
 def test_the_figure_of_a_run_is_drawn(tmp_path: Path) -> None:
     """A curve of another figure, or none, makes another picture."""
     for name, reached in (("low", 0.1), ("high", 0.9), ("none", None)):
@@ -33,6 +35,7 @@ def test_the_figure_of_a_run_is_drawn(tmp_path: Path) -> None:
     assert len({path.read_bytes() for path in tmp_path.iterdir()}) == 3
 
 
+@pytest.mark.slow
 def test_figures_that_are_missing_leave_a_gap(tmp_path: Path) -> None:
     rows = [*history(2), *history(1, epoch=3, val_auroc=None, val_loss=None)]
     draw_curves(tmp_path / "curves.png", rows, title="no AUROC", best_epoch=3)

@@ -46,6 +46,7 @@ def run(folder: Path, *, batch_size: int, **options: Any) -> Any:
     return result, notes(events), model.network
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("batch_size", "fits", "after", "parts"),
     [(32, 10, 0, (8, 4)), (32, 16, 9, (16, 2)), (15, 6, 3, (5, 3)), (14, 1, 1, (1, 14))],
@@ -69,6 +70,7 @@ def test_smaller_parts_give_the_same_network(
     )
 
 
+@pytest.mark.slow
 def test_a_resumed_run_keeps_to_the_smaller_parts(tmp_path: Path) -> None:
     steps = iter(range(1000))
     options: dict[str, Any] = {
@@ -88,6 +90,7 @@ def test_a_resumed_run_keeps_to_the_smaller_parts(tmp_path: Path) -> None:
     assert max(model.network.sizes) == 8
 
 
+@pytest.mark.slow
 def test_when_one_sample_is_too_much(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match=r"step 1 ran out of memory with 1 samples .* a single"):
         run(tmp_path, batch_size=4, fits=0)

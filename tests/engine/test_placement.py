@@ -74,6 +74,7 @@ def test_results_are_the_same(pair: tuple[Classifier, Classifier]) -> None:
     torch.testing.assert_close(plain.state_dict(), checkpointed.state_dict(), rtol=0, atol=0)
 
 
+@pytest.mark.slow
 def test_the_peak_is_lower(pair: tuple[Classifier, Classifier]) -> None:
     batch = make_batch(samples=2000)
     peaks = [measure_peak_bytes(lambda m=m: learn(m, batch), CPU) for m in pair]  # type: ignore[misc]

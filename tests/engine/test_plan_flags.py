@@ -71,11 +71,13 @@ def run(folder: Path, **asked: Any) -> tuple[Witness, Opener, FitResult]:
     return witness, opener, result
 
 
+@pytest.mark.slow
 def test_amp(tmp_path: Path) -> None:
     assert run(tmp_path / "off")[0].dtypes == {torch.float32}
     assert run(tmp_path / "on", amp=True)[0].dtypes == {torch.bfloat16}
 
 
+@pytest.mark.slow
 def test_channels_last(tmp_path: Path) -> None:
     assert run(tmp_path / "off", channels_last=False)[0].layouts == {False}
     assert run(tmp_path / "on", channels_last=True)[0].layouts == {True}

@@ -96,6 +96,7 @@ except ClewError as error:
 """
 
 
+@pytest.mark.slow
 def test_two_processes_train_what_one_does(tmp_path: Path) -> None:
     odd(tmp_path / "one")
     run = torchrun(TOGETHER.format(folder=str(tmp_path)))

@@ -50,6 +50,7 @@ def saved_steps(folder: Path) -> int:
     return json.loads(header["__metadata__"]["clew"])["state"]["step"] if header else 0
 
 
+@pytest.mark.slow
 def test_killed_at_random_moments(tmp_path: Path) -> None:
     train(tmp_path / "unbroken", config=EVERY_STEP)
     folder = tmp_path / "killed"
@@ -65,6 +66,7 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
     assert result.plan.choices == train(tmp_path / "unbroken", config=EVERY_STEP).plan.choices
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", [True, False])
 def test_killed_at_every_write(tmp_path: Path, before: bool) -> None:
     """Whatever file was about to be put in place, or had just been."""
@@ -82,6 +84,7 @@ def test_killed_at_every_write(tmp_path: Path, before: bool) -> None:
     assert number > 9
 
 
+@pytest.mark.slow
 def test_asked_to_stop(tmp_path: Path) -> None:
     config = TrainConfig(epochs=3, lr=1e-2)
     train(tmp_path / "unbroken", config=config)
@@ -104,6 +107,7 @@ def stop_on_sigterm(folder: Path) -> None:
         raise SystemExit(128 + got[0]) from None
 
 
+@pytest.mark.slow
 def test_a_signal_ends_the_run_in_order(tmp_path: Path) -> None:
     child = start(stop_on_sigterm, tmp_path)
     wait_until(lambda: (tmp_path / "log.csv").exists() and len(read_log(tmp_path)) > 1, child)
@@ -112,6 +116,7 @@ def test_a_signal_ends_the_run_in_order(tmp_path: Path) -> None:
     assert (tmp_path / "last.safetensors").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -135,6 +140,7 @@ def test_a_loader_that_does_not_know_its_place(tmp_path: Path, options: dict[str
     assert_same_run(tmp_path / "run", tmp_path / "unbroken")
 
 
+@pytest.mark.slow
 def test_the_logs_are_cut_back_to_the_checkpoint(tmp_path: Path) -> None:
     """What a killed run told after its last checkpoint is told once."""
     steps = iter(range(1000))
@@ -170,6 +176,7 @@ def test_a_finished_run_is_not_trained_again(tmp_path: Path) -> None:
     assert best == tensors(tmp_path / "best.safetensors")
 
 
+@pytest.mark.slow
 def test_other_settings_are_refused_with_both_values(tmp_path: Path) -> None:
     train(tmp_path, settings={"data": "a"})
     with pytest.raises(SettingsMismatchError, match="config.lr: 0.01 before, 0.02 now"):
@@ -188,6 +195,7 @@ def test_other_settings_are_refused_with_both_values(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.slow
 def test_the_same_batch_may_be_cut_otherwise(tmp_path: Path) -> None:
     steps = iter(range(1000))
     with pytest.raises(TrainingStoppedError):
@@ -199,6 +207,7 @@ def test_the_same_batch_may_be_cut_otherwise(tmp_path: Path) -> None:
     assert result.history[-1]["step"] == 39
 
 
+@pytest.mark.slow
 def test_the_batch_that_the_plan_chose_may_be_asked_for_in_parts(tmp_path: Path) -> None:
     steps = iter(range(1000))
     with pytest.raises(TrainingStoppedError):

@@ -73,6 +73,7 @@ def test_a_model_with_nothing_to_train() -> None:
         build_optimizer(new_model().requires_grad_(False), TrainConfig(), lr=0.1)
 
 
+@pytest.mark.slow
 def test_compiled_is_the_same_step() -> None:
     """With the backend that needs no compiler: what counts is that the step can be traced."""
     eager, traced = new_model(dropout=0.0), new_model(dropout=0.0)

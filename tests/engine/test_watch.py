@@ -110,6 +110,7 @@ def test_fp16_is_left_where_fp32_gives_numbers(
     assert result.best_val["auroc"] > 0.6
 
 
+@pytest.mark.slow
 def test_wrong_data_is_not_put_down_to_fp16(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,6 +126,7 @@ class Steep(Points):
         return super().forward(batch) * 60
 
 
+@pytest.mark.slow
 def test_fp16_trains_and_its_skipped_steps_are_no_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -92,6 +92,7 @@ def read_on(batches: Batches, folder: Path, spoil: Callable[[Path], None]) -> li
     return flat(seen)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batches", WAYS)
 @pytest.mark.parametrize("spoil", [cut, empty])
 def test_a_shard_that_is_cut_while_an_epoch_runs(
@@ -231,6 +232,7 @@ def allow_more_files(count: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_is_an_error_and_no_endless_wait(samples: Path) -> None:
     outcome: Outcome = run_in_child(kill_a_worker, samples)
     assert outcome.error.startswith("RuntimeError: DataLoader worker (pid"), outcome

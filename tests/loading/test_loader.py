@@ -108,6 +108,7 @@ def test_memory_of_dropped_batches_is_used_again(samples: Path, kind: Any) -> No
     assert len(set(places)) <= len(places) / 4
 
 
+@pytest.mark.slow
 def test_a_pool_gives_memory_out_once_at_a_time() -> None:
     pool = BufferPool()
     one = pool.take((3, 5), np.dtype(np.float16))

@@ -23,6 +23,7 @@ def stateful(samples: Path, workers: int, **options: Any) -> Any:
     return torchdata.StatefulDataLoader(dataset, batch_size=8, num_workers=workers, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("workers", "taken"), [(0, 1), (0, 6), (0, 13), (0, 14), (2, 1), (2, 5), (2, 14), (4, 2)]
 )
@@ -40,6 +41,7 @@ def test_the_rest_of_the_epoch_and_then_the_next(samples: Path, workers: int, ta
     assert places_of(other) == following
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_saved_between_two_epochs(samples: Path, workers: int) -> None:
     loader = stateful(samples, workers)
@@ -53,6 +55,7 @@ def test_saved_between_two_epochs(samples: Path, workers: int) -> None:
     assert places_of(other) == second
 
 
+@pytest.mark.slow
 def test_workers_that_persist(samples: Path) -> None:
     loader = stateful(samples, 2, persistent_workers=True)
     places_of(loader)
@@ -67,6 +70,7 @@ def test_workers_that_persist(samples: Path) -> None:
     assert [places_of(other), places_of(other)] == [rest, following]
 
 
+@pytest.mark.slow
 def test_without_a_batch_size_each_worker_resumes_in_its_own_shards(samples: Path) -> None:
     def plain() -> Any:
         dataset = PreprocessedLSTMDataset(samples)

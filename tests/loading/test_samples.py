@@ -48,6 +48,7 @@ def test_places_count_from_the_end_too(samples: Path, kind: Any) -> None:
     assert found == COUNT - 1
 
 
+@pytest.mark.slow
 def test_a_subset_names_its_samples_as_the_data_set_does(samples: Path) -> None:
     dataset = PreprocessedLSTMMapDataset(samples)
     (batch,) = DataLoader(Subset(dataset, [3, -1]), batch_size=2)
@@ -57,6 +58,7 @@ def test_a_subset_names_its_samples_as_the_data_set_does(samples: Path) -> None:
         list(DataLoader(Subset(dataset, [COUNT]), batch_size=2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_pytorch_shuffles_it(samples: Path, workers: int) -> None:
     dataset = PreprocessedLSTMMapDataset(samples)
@@ -89,6 +91,7 @@ def test_wrong_use(samples: Path) -> None:
         PreprocessedLSTMMapDataset(samples, max_cache_batches=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [1, 2, 4])
 def test_no_more_shards_are_open_than_allowed(folder: Path, limit: int) -> None:
     dataset = PreprocessedGNNMapDataset(folder, max_cache_batches=limit)
@@ -125,6 +128,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_data(large: Path) -> None:
     """Twice over 64 MiB in random order, within the two shards that may be open."""
     outcome = run_in_child(read_all, large)

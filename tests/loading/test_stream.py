@@ -33,6 +33,7 @@ def expected(samples: Path) -> list[list[list[int]]]:
     return [places_of(loader) for _ in range(3)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", WORKERS)
 def test_the_same_batches_for_any_number_of_workers(
     samples: Path, expected: list[list[list[int]]], workers: int
@@ -54,6 +55,7 @@ def test_epochs_differ(expected: list[list[list[int]]]) -> None:
     assert all(sorted(flat(epoch)) == EVERY for epoch in expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", WORKERS)
 def test_graphs_are_the_same_batches_too(samples: Path, workers: int) -> None:
     whole = list(DataLoader(PreprocessedGNNDataset(samples), batch_size=8))
@@ -72,6 +74,7 @@ def test_samples_one_by_one(samples: Path) -> None:
         assert_graph(graph)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_set_epoch_repeats_an_epoch(
     samples: Path, expected: list[list[list[int]]], workers: int
@@ -84,6 +87,7 @@ def test_set_epoch_repeats_an_epoch(
     assert places_of(loader) == expected[1]
 
 
+@pytest.mark.slow
 def test_workers_that_persist_go_through_the_same_epochs(
     samples: Path, expected: list[list[list[int]]]
 ) -> None:
@@ -97,6 +101,7 @@ def test_workers_that_persist_go_through_the_same_epochs(
     assert places_of(loader) == expected[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_breaking_off_begins_the_next_epoch(
     samples: Path, expected: list[list[list[int]]], workers: int
@@ -134,6 +139,7 @@ def test_worker_that_starts_after_its_epoch_was_broken_off_joins_the_next(
     assert places_of(loader) == expected[2]
 
 
+@pytest.mark.slow
 def test_seeding_pytorch_alike_before_each_epoch_loses_nothing(
     samples: Path, expected: list[list[list[int]]]
 ) -> None:
@@ -144,6 +150,7 @@ def test_seeding_pytorch_alike_before_each_epoch_loses_nothing(
         assert places_of(loader) == expected[epoch]
 
 
+@pytest.mark.slow
 def test_a_broken_off_epoch_counts_when_pytorch_is_seeded_alike(
     samples: Path, expected: list[list[list[int]]]
 ) -> None:
@@ -157,6 +164,7 @@ def test_a_broken_off_epoch_counts_when_pytorch_is_seeded_alike(
     assert places_of(DataLoader(dataset, batch_size=8, num_workers=4)) == expected[1]
 
 
+@pytest.mark.slow
 def test_two_iterations_side_by_side_are_two_epochs(
     samples: Path, expected: list[list[list[int]]]
 ) -> None:
@@ -172,6 +180,7 @@ def test_the_seed_decides(samples: Path, expected: list[list[list[int]]]) -> Non
     assert places_of(again) == expected[0] != places_of(other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 3])
 def test_without_a_buffer_samples_come_as_they_lie(samples: Path, workers: int) -> None:
     dataset = PreprocessedLSTMDataset(samples, shuffle_buffer_size=0, batch_size=8)
@@ -189,6 +198,7 @@ def test_a_small_buffer_mixes_shard_after_shard(samples: Path) -> None:
         assert len({place // 21 for place in order[first + 4 : first + 17]}) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", [PreprocessedLSTMDataset, PreprocessedGNNDataset])
 def test_without_batches(samples: Path, kind: Callable[..., Any], workers: int) -> None:
@@ -200,6 +210,7 @@ def test_without_batches(samples: Path, kind: Callable[..., Any], workers: int) 
         assert_same_batches(list(loader), one_by_one)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", WORKERS)
 def test_drop_last_drops_only_the_rest(samples: Path, workers: int) -> None:
     whole = places_of(DataLoader(PreprocessedLSTMDataset(samples, batch_size=8), batch_size=8))
@@ -220,6 +231,7 @@ class Wrapped(IterableDataset[Any]):
             yield {**sample, "worker": torch.utils.data.get_worker_info().id}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_without_a_batch_size_workers_share_out_the_shards(samples: Path, workers: int) -> None:
     loader = DataLoader(
@@ -236,6 +248,7 @@ def test_without_a_batch_size_workers_share_out_the_shards(samples: Path, worker
         assert len(shards_of_workers) == 5
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Length of IterableDataset:UserWarning")
 @pytest.mark.parametrize("kind", [PreprocessedLSTMDataset, PreprocessedGNNDataset])
 def test_the_plain_loader_gives_each_sample_once_in_an_order_of_seed_and_epoch(
@@ -248,6 +261,7 @@ def test_the_plain_loader_gives_each_sample_once_in_an_order_of_seed_and_epoch(
     assert all(sorted(flat(epoch)) == EVERY for epoch in first)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_ranks_together_see_the_batches_of_one_process(samples: Path, workers: int) -> None:
     whole = places_of(DataLoader(PreprocessedLSTMDataset(samples), batch_size=16))

@@ -62,6 +62,7 @@ def test_many_answers_are_resampled_in_blocks() -> None:
     assert found.mean() == pytest.approx(auroc(labels, scores), abs=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.5, 0.3])
 def test_the_interval_covers_the_true_auroc(share: float) -> None:
     covered = 0
@@ -103,6 +104,7 @@ def test_pairs_are_told_apart_where_intervals_overlap() -> None:
     assert compare_paired(labels, scores, nearly).p_value < 0.05
 
 
+@pytest.mark.slow
 def test_equally_good_methods_rarely_seem_to_differ() -> None:
     random, seeming = np.random.default_rng(2), 0
     for seed in range(200):

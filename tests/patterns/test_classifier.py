@@ -30,6 +30,7 @@ def test_pictures_are_changed_in_training_only() -> None:
     assert model.training_step(given).loss == model.training_step(given).loss
 
 
+@pytest.mark.slow
 def test_the_loss_falls_on_one_batch() -> None:
     model, given = make(), batch()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
@@ -58,6 +59,7 @@ def test_every_size_of_picture_can_be_used(size: int) -> None:
     assert network.head(features).shape == (2, 3)
 
 
+@pytest.mark.slow
 def test_the_standard_network_is_the_one_of_the_old_page() -> None:
     network = build_network("standard", classes=10, image_size=128)
     widths = [block.excite.out_features for block in network.blocks]

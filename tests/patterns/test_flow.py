@@ -60,6 +60,7 @@ class QuickSteps(LoggedSteps):
         self.done.append(f"review {config.identified and config.identified.name}")
 
 
+@pytest.mark.slow
 def test_set_is_trained_by_its_name_and_reported(animals: PatternSet, library: Path) -> None:
     how = PatternsConfig(data=animals.photos, output_dir=animals.runs, **QUICK)
     results = train_set("animals", library, how)
@@ -87,6 +88,7 @@ def test_set_without_photos_is_refused(library: Path) -> None:
         plan_training(empty)
 
 
+@pytest.mark.slow
 def test_flow_does_what_is_asked_for_and_again_only_what_is_new(
     tmp_path: Path, library: Path
 ) -> None:

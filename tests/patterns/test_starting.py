@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 COMMANDS = [["create", "new"], ["import", "new", "in"], ["list"], ["info"], ["review"]]
 CODE = f"""
 import sys
@@ -19,6 +21,7 @@ for words in {COMMANDS}:
 """
 
 
+@pytest.mark.slow
 def test_torch_is_not_loaded_for_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-c", CODE]
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)

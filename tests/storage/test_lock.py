@@ -36,6 +36,7 @@ class OtherWriter:
         self.process.join()
 
 
+@pytest.mark.slow
 def test_a_second_writer_is_refused_and_told_who_writes(tmp_path: Path) -> None:
     with (
         OtherWriter(tmp_path) as other,
@@ -51,11 +52,13 @@ def test_the_lock_is_free_again_afterwards(tmp_path: Path) -> None:
             pass
 
 
+@pytest.mark.slow
 def test_parts_of_the_same_division_work_side_by_side(tmp_path: Path) -> None:
     with OtherWriter(tmp_path, 1, 2), writer_lock(tmp_path, Part(index=2, count=2)):
         pass
 
 
+@pytest.mark.slow
 def test_another_division_into_parts_is_refused(tmp_path: Path) -> None:
     message = r"same number of parts \(this one asked for part 2/3\)"
     with (
@@ -66,6 +69,7 @@ def test_another_division_into_parts_is_refused(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.slow
 def test_a_killed_writer_does_not_block(tmp_path: Path) -> None:
     with OtherWriter(tmp_path) as other:
         other.process.kill()

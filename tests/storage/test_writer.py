@@ -52,6 +52,7 @@ def test_a_record_batch_is_on_disk_as_soon_as_it_is_written(tmp_path: Path) -> N
     writer.abandon()
 
 
+@pytest.mark.slow
 def test_every_cut_keeps_exactly_the_complete_record_batches(tmp_path: Path) -> None:
     """In the magic, the schema, a header, a body, the footer, and right at every boundary."""
     content, ends = finished_bytes(tmp_path / "whole")
@@ -108,6 +109,7 @@ def test_a_shard_that_was_finished_but_never_listed_is_taken_over(tmp_path: Path
     assert read_rows(writer.path) == WHOLE
 
 
+@pytest.mark.slow
 def test_a_flipped_byte_costs_one_record_batch_wherever_it_is(tmp_path: Path) -> None:
     """Whatever byte is wrong, no wrong row is ever taken for a right one."""
     content, ends = finished_bytes(tmp_path / "whole")

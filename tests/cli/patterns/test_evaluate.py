@@ -32,6 +32,7 @@ def folder(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     return tmp_path
 
 
+@pytest.mark.slow
 def test_other_photos_are_measured_on(run: Any, folder: Path) -> None:
     (folder / "others" / "azul" / "empty.jpg").touch()
     ended = run("patterns", "evaluate", "--model", "model", "--data", "others")
@@ -49,6 +50,7 @@ def test_other_photos_are_measured_on(run: Any, folder: Path) -> None:
     assert json.loads((folder / out / "results.json").read_text())["test_photos"] == 12
 
 
+@pytest.mark.slow
 def test_photos_it_has_learnt_from_are_told(run: Any, folder: Path, model: Path) -> None:
     photos = model.parent / "photos"
     ended = run("patterns", "evaluate", "--model", "model", "--data", photos)
@@ -63,6 +65,7 @@ def test_photos_it_has_learnt_from_are_told(run: Any, folder: Path, model: Path)
     assert "careful: the model has learnt from every one of these photos" in ended.out
 
 
+@pytest.mark.slow
 def test_two_folders_of_one_name_have_figures_each(run: Any, folder: Path) -> None:
     write_photos(folder / "b" / "others", {"azul": 2}, first=200)
     for data in ("others", "b/others", "others"):

@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.patterns.identification.conftest import colour_folder
 from tests.patterns.identification.making import draw_doubtful, draw_photo, draw_small
 
@@ -20,6 +22,7 @@ def test_the_classes_are_told_with_bars(run: Any, colour_folder: Path, tmp_path:
     assert "surest" not in ended.out
 
 
+@pytest.mark.slow
 def test_multiscale_says_where_and_json_has_it_all(
     run: Any, colour_folder: Path, tmp_path: Path
 ) -> None:
@@ -40,6 +43,7 @@ def test_doubt_is_told_and_is_no_failure(run: Any, colour_folder: Path, tmp_path
     assert ended.code == 0 and "doubtful: no class reaches 100%" in ended.out
 
 
+@pytest.mark.slow
 def test_wrong_use_ends_with_2(run: Any, colour_folder: Path, tmp_path: Path) -> None:
     (tmp_path / "text.png").write_text("no picture", encoding="utf-8")
     bad = run("patterns", "recognize", tmp_path / "text.png", "--model", colour_folder)

@@ -111,6 +111,7 @@ def test_the_lines_that_users_have_are_understood(
     assert config.cache_dir == Path("patterns/colores/cache")
 
 
+@pytest.mark.slow
 def test_a_run_says_what_it_found_what_it_does_and_what_is_next(run: Any, folder: Path) -> None:
     (folder / "mis fotos" / "azul" / "empty.jpg").touch()
     (folder / "mis fotos" / "azul" / "notes.txt").write_text("mine")
@@ -140,6 +141,7 @@ def test_a_run_says_what_it_found_what_it_does_and_what_is_next(run: Any, folder
     assert results["test_photos"] == 3
 
 
+@pytest.mark.slow
 def test_a_set_is_trained_again_from_its_last_weights(run: Any, folder: Path) -> None:
     pattern_set = PatternSet.create("mis colores", folder / "patterns")
     write_photos(pattern_set.photos, dict.fromkeys(COLOURS, 6))
@@ -158,6 +160,7 @@ def test_a_set_is_trained_again_from_its_last_weights(run: Any, folder: Path) ->
     assert not (folder / "patterns/mis colores/runs/001/images").exists()  # the cache is the set's
 
 
+@pytest.mark.slow
 def test_the_same_line_again_shows_the_result(run: Any, folder: Path) -> None:
     line = (*TRAIN, "--data", "mis fotos", "--epochs", 1, *QUICK)
     first, second = run(*line), run(*line)
@@ -174,6 +177,7 @@ def test_a_set_without_photos_is_told_where_to_get_them(run: Any, folder: Path) 
     assert animals.all_runs() == []
 
 
+@pytest.mark.slow
 def test_another_run_in_the_folder_is_refused_with_what_to_do(run: Any, folder: Path) -> None:
     line = (*TRAIN, "--data", "mis fotos", *QUICK)
     assert run(*line, "--epochs", 1).code == 0
@@ -220,6 +224,7 @@ def test_wrong_use_gets_one_sentence_and_2(
     assert not list(folder.glob("*/results.json"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_run_in_order(run: Any, folder: Path, number: signal.Signals) -> None:
     line = (*TRAIN, "--data", "mis fotos", "--epochs", 2000, "--patience", 0, *QUICK)
@@ -235,6 +240,7 @@ def test_a_signal_ends_the_run_in_order(run: Any, folder: Path, number: signal.S
     assert shown.code == 2 and "was not finished" in shown.err
 
 
+@pytest.mark.slow
 def test_the_help_tells_the_defaults() -> None:
     environment = {"COLUMNS": "300", "TERM": "dumb"}
     text = CliRunner().invoke(build_app(), [*TRAIN, "--help"], env=environment).output
@@ -253,6 +259,7 @@ def test_the_help_tells_the_defaults() -> None:
         assert re.search(rf"--{name} .*\[default: {re.escape(str(value))}\]", text), name
 
 
+@pytest.mark.slow
 def test_two_processes_train_together_and_only_the_first_prints(folder: Path) -> None:
     line = (*TRAIN, "--data", "mis fotos", "--epochs", 2, *QUICK)
     with socket.socket() as free:

@@ -49,6 +49,7 @@ def ways(made: HardwarePlan) -> set[str]:
     return {timing.way for timing in made.timings}
 
 
+@pytest.mark.slow
 def test_it_tries_what_is_open_and_says_what_it_measured() -> None:
     made = calibrated()
     assert ways(made) == {"fp32", "bf16"}
@@ -61,6 +62,7 @@ def test_it_tries_what_is_open_and_says_what_it_measured() -> None:
     assert made.calibration_seconds > 0
 
 
+@pytest.mark.slow
 def test_layouts_are_tried_on_convolutions_alone() -> None:
     pictures = Opener(shape=(3, 8, 8))
     made = calibrated(Pictures(), pictures, batch_size=16)
@@ -80,6 +82,7 @@ def test_what_is_asked_for_is_not_measured_away() -> None:
     assert {(timing.way, timing.batch_size) for timing in made.timings} == {("bf16", 24)}
 
 
+@pytest.mark.slow
 def test_model_and_random_numbers_are_left_as_they_were() -> None:
     model = classifier()
     model.network.norm.running_mean.fill_(0.5)

@@ -64,6 +64,7 @@ def test_a_page_stands_alone_and_texts_never_become_markup(
     assert data["graphs"][0]["texts"][0].startswith("</script>")
 
 
+@pytest.mark.slow
 def test_a_png_draws_anything_and_long_lists_stay_of_readable_size(
     compact_store: Path, tmp_path: Path
 ) -> None:
@@ -87,6 +88,7 @@ def test_a_png_draws_anything_and_long_lists_stay_of_readable_size(
     assert 1000 < image.width < 2000 and image.height < 5000
 
 
+@pytest.mark.slow
 def test_two_answers_of_both_kinds_stand_side_by_side(compact_store: Path, tmp_path: Path) -> None:
     made_up = write_scores(compact_store, tmp_path / "scores.csv")
     picture = make_picture(compact_store, tmp_path / "a.html", scores_file=tmp_path / "scores.csv")
@@ -108,6 +110,7 @@ def test_two_answers_of_both_kinds_stand_side_by_side(compact_store: Path, tmp_p
     assert [answer.number for answer in alone.answers] == [3]
 
 
+@pytest.mark.slow
 def test_the_place_between_right_and_made_up_tells_them_apart(
     compact_store: Path, tmp_path: Path
 ) -> None:
@@ -153,6 +156,7 @@ def test_the_counterpart_is_of_the_same_category_and_then_alike_in_wording() -> 
     assert unknown.of(10) == (None, None) and unknown.find_counterpart(10) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ["html", "png"])
 def test_a_store_of_the_older_tools_is_drawn_as_far_as_it_goes(tmp_path: Path, ending: str) -> None:
     write_traces(tmp_path / "old", 0, count=3)

@@ -37,6 +37,7 @@ def test_a_base_model_is_asked_to_complete() -> None:
         choose_prompt(PLAIN, None, True)
 
 
+@pytest.mark.slow
 def test_facts_ask_for_names() -> None:
     assert "name only" in load_facts(3).instruction
 

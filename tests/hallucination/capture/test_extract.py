@@ -94,6 +94,7 @@ def test_the_store_is_whole_and_says_how_it_was_made(
     assert (manifest.rows, manifest.planned_rows, manifest.skipped) == (70, 70, ())
 
 
+@pytest.mark.slow
 def test_the_reasons_why_answers_ended_are_kept(capture: Any, tmp_path: Path) -> None:
     """This random model either repeats itself or goes on until it is stopped."""
     capture(max_new_tokens=24)
@@ -110,6 +111,7 @@ def test_a_second_run_has_nothing_to_do(capture: Any, store: Path) -> None:
     assert {path.name: path.stat().st_mtime_ns for path in store.glob("batch_*")} == before
 
 
+@pytest.mark.slow
 def test_a_run_that_is_stopped_goes_on_where_it_was(
     capture: Any, compact_store: Path, tmp_path: Path
 ) -> None:
@@ -122,6 +124,7 @@ def test_a_run_that_is_stopped_goes_on_where_it_was(
     assert verify_store(tmp_path / "new") == []
 
 
+@pytest.mark.slow
 def test_three_parts_make_the_store_that_one_process_makes(
     capture: Any, compact_store: Path, tmp_path: Path
 ) -> None:
@@ -130,6 +133,7 @@ def test_three_parts_make_the_store_that_one_process_makes(
     assert_same_store(tmp_path / "new", compact_store)
 
 
+@pytest.mark.slow
 def test_a_store_can_grow(capture: Any, compact_store: Path, tmp_path: Path) -> None:
     assert capture(num_samples=30).traces_stored == 30
     assert capture(num_samples=70).traces_made == 40
@@ -176,6 +180,7 @@ def test_other_questions_are_refused(capture: Any, store: Path, questions_file: 
         capture(store.name, questions=changed)
 
 
+@pytest.mark.slow
 def test_a_store_begun_by_an_older_clew_goes_on_with_the_columns_it_has(
     capture: Any, compact_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,6 +217,7 @@ def test_a_run_killed_while_it_wrote_its_first_manifest_can_be_repeated(
     assert capture(num_samples=5).finished
 
 
+@pytest.mark.slow
 def test_a_manifest_built_anew_knows_how_far_the_store_has_grown(
     capture: Any, tmp_path: Path
 ) -> None:
@@ -221,6 +227,7 @@ def test_a_manifest_built_anew_knows_how_far_the_store_has_grown(
     assert read_manifest(tmp_path / "new").planned_rows == 25
 
 
+@pytest.mark.slow
 def test_after_a_lost_manifest_the_same_run_names_again_what_is_left_out(
     capture: Any, tmp_path: Path
 ) -> None:
@@ -250,6 +257,7 @@ def test_empty_answers_of_a_full_store_are_kept(capture: Any, tmp_path: Path) ->
         assert trace["attentions"].shape[-1] == trace["prompt_length"]
 
 
+@pytest.mark.slow
 def test_lines_that_cannot_be_used_are_left_out_by_name(capture: Any, tmp_path: Path) -> None:
     good = ask(3)
     lines = [good[0], '{"id": "torn", "quest', good[1], {"id": "bare", "question": ""}, good[2]]
@@ -307,6 +315,7 @@ def test_full_traces_equal_plain_passes(full_store: Path, loaded: LoadedModel) -
         assert np.allclose(attention, plain.attention, rtol=FLOAT16_STEP, atol=FLOAT16_STEP)
 
 
+@pytest.mark.slow
 def test_full_stores_hold_what_compact_ones_hold(
     full_store: Path, capture: Any, tmp_path: Path
 ) -> None:
@@ -316,6 +325,7 @@ def test_full_stores_hold_what_compact_ones_hold(
     assert {name: full[name] for name in compact} == compact
 
 
+@pytest.mark.slow
 def test_traces_with_nan_are_kept_and_named(capture: Any, tmp_path: Path) -> None:
     """The embedding of "Z" is broken: the one question with a Z in it cannot be right."""
     model, tokenizer = tiny_loaded()
@@ -336,6 +346,7 @@ def test_a_model_of_nothing_but_nan_is_refused_in_one_sentence(capture: Any) -> 
         capture(model=LoadedModel(model, tokenizer), num_samples=5)
 
 
+@pytest.mark.slow
 def test_too_little_device_memory_halves_the_batch_and_says_so(
     capture: Any, compact_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -348,6 +359,7 @@ def test_too_little_device_memory_halves_the_batch_and_says_so(
     assert_nearly_same_store(tmp_path / "new", compact_store)
 
 
+@pytest.mark.slow
 def test_a_prompt_that_does_not_fit_even_alone_is_named(
     capture: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -357,6 +369,7 @@ def test_a_prompt_that_does_not_fit_even_alone_is_named(
         capture(questions=write_lines(tmp_path / "big.jsonl", lines))
 
 
+@pytest.mark.slow
 def test_too_little_device_memory_for_the_first_estimate_halves_the_batch_too(
     capture: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -371,6 +384,7 @@ def test_too_little_device_memory_for_the_first_estimate_halves_the_batch_too(
     assert capture().finished
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "what"),
     [
@@ -390,6 +404,7 @@ def test_where_nothing_smaller_can_be_tried_too_little_memory_is_one_sentence(
         capture(num_samples=3, keep="full")
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_too_small_is_refused_before_the_work(
     capture: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -402,6 +417,7 @@ def test_a_disk_that_is_too_small_is_refused_before_the_work(
     assert capture().finished
 
 
+@pytest.mark.slow
 def test_a_write_that_fails_never_leaves_a_shard_that_counts_as_finished(
     capture: Any, compact_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,6 +32,7 @@ def loaded(request: pytest.FixtureRequest) -> LoadedModel:
     return tiny_loaded(request.param)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [*BATCH_SIZES, LARGE])
 @pytest.mark.parametrize("prefix_length", [0, 5])
 def test_batches_equal_plain_passes(loaded: LoadedModel, size: int, prefix_length: int) -> None:
@@ -42,6 +43,7 @@ def test_batches_equal_plain_passes(loaded: LoadedModel, size: int, prefix_lengt
     assert worst_error(decoder, prompts, answers, reduced) < TOLERANCE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cut", ["none", "sentence"])
 def test_the_fixed_shape_passes_of_a_gpu_are_as_faithful(loaded: LoadedModel, cut: Cut) -> None:
     prompts = ragged_prompts(9, [40, 41])
@@ -53,6 +55,7 @@ def test_the_fixed_shape_passes_of_a_gpu_are_as_faithful(loaded: LoadedModel, cu
     assert worst_error(decoder, prompts, answers, reduced) < TOLERANCE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("graphs", [False, True])
 def test_answers_that_end_at_different_times_are_as_faithful(
     loaded: LoadedModel, graphs: bool
@@ -83,6 +86,7 @@ def test_beam_search_answers_are_recorded_as_faithfully(loaded: LoadedModel) -> 
     assert worst_error(decoder, prompts, answers, reduced) < TOLERANCE
 
 
+@pytest.mark.slow
 def test_answers_that_are_cut_back_are_recorded_as_cut() -> None:
     """This random model soon repeats itself; what it said twice is not part of the trace."""
     loaded = tiny_loaded("llama")

@@ -98,6 +98,7 @@ def sample_plainly(decoder: Any, prompt: list[int], numbers: np.ndarray) -> list
     return answer
 
 
+@pytest.mark.slow
 def test_cold_samples_are_the_greedy_answers(capture: Any, tmp_path: Path) -> None:
     """With hardly any freedom the same tokens are drawn, so they must be cut at the same place."""
     capture(sample_temperature=1e-4, max_new_tokens=24)
@@ -133,6 +134,7 @@ def test_a_run_that_is_stopped_draws_the_same_in_the_end(
     assert read_columns(tmp_path / "new") == read_columns(plain_store)
 
 
+@pytest.mark.slow
 def test_too_little_device_memory_for_the_samples_halves_the_batch(
     capture: Any, plain_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,6 +36,7 @@ def rows_of(folder: Path) -> dict[str, dict[str, Any]]:
     return {row["method"]: row for row in rows}
 
 
+@pytest.mark.slow
 def test_every_network_has_a_row(data: Path, tmp_path: Path) -> None:
     names = ("lstm", "gnn_det", "gvae", "charm", "act_vit")
     with one_thread():
@@ -52,6 +53,7 @@ def test_every_network_has_a_row(data: Path, tmp_path: Path) -> None:
     assert "attention graphs" in made.results["findings"]["graphs"]
 
 
+@pytest.mark.slow
 def test_a_network_that_was_stopped_goes_on(data: Path, tmp_path: Path) -> None:
     asked: list[bool] = []
 
@@ -72,6 +74,7 @@ def test_a_network_that_was_stopped_goes_on(data: Path, tmp_path: Path) -> None:
         assert broken[name] == pytest.approx(whole[name], abs=1e-6)
 
 
+@pytest.mark.slow
 def test_other_training_is_refused_for_networks_only(data: Path, tmp_path: Path) -> None:
     with one_thread():
         compare_methods(network_config(data, tmp_path))
@@ -83,6 +86,7 @@ def test_other_training_is_refused_for_networks_only(data: Path, tmp_path: Path)
     assert list(rows_of(tmp_path)) == ["perplexity"]
 
 
+@pytest.mark.slow
 def test_a_network_is_tested_on_other_questions(data: Path, tmp_path: Path) -> None:
     other = tmp_path / "second"
     write_learnable(other, answers=True, signal=0.7, shards=2, rows=60)

@@ -14,6 +14,7 @@ def test_every_name_of_the_front_is_there() -> None:
         _ = front.magic
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "unneeded"),
     [

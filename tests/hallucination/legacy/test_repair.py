@@ -51,6 +51,7 @@ def test_repair_keeps_the_intact_rows_at_once_and_says_what_is_lost(store: Path)
     ]
 
 
+@pytest.mark.slow
 def test_converting_again_brings_back_the_lost_rows_and_touches_nothing_else(
     store: Path, old: Path
 ) -> None:

@@ -92,6 +92,7 @@ convert_folder(Path(sys.argv[1]), Path(sys.argv[2]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["while writing", "before the manifest"])
 def test_after_a_kill_the_same_command_finishes_the_store(
     tmp_path: Path, moment: str, monkeypatch: pytest.MonkeyPatch

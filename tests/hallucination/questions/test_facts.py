@@ -84,6 +84,7 @@ def test_there_are_enough_and_the_first_are_a_mix(facts: dict[str, Question]) ->
     assert max(Counter(fact.answers[0] for fact in facts.values()).values()) < 0.03 * len(facts)
 
 
+@pytest.mark.slow
 def test_the_order_is_fixed(facts: dict[str, Question]) -> None:
     assert list(facts) == [fact.id for fact in facts_questions()]
     # By the hash of the id, so a newer data set adds facts between these and moves none.
@@ -91,6 +92,7 @@ def test_the_order_is_fixed(facts: dict[str, Question]) -> None:
     assert asked[:4] == ["capital-et", "capital-gh", "capital-iq", "capital-fr"]
 
 
+@pytest.mark.slow
 def test_the_set_names_the_version_of_its_data() -> None:
     ten = load_questions("facts", 10)
     everything = load_questions("facts")

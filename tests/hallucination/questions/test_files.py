@@ -134,6 +134,7 @@ def test_at_least_one_question() -> None:
         load_questions("facts", 0)
 
 
+@pytest.mark.slow
 def test_local_files_do_not_wait_for_large_libraries(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"question": "a"}')
     code = (

@@ -119,6 +119,7 @@ def test_the_hub_is_read_no_further_than_needed(monkeypatch: pytest.MonkeyPatch)
     assert load_questions("mandarjoshi/trivia_qa:rc.nocontext:", 3).sha256 != loaded.sha256
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("silent_hub")
 def test_a_silent_hub_is_given_up_before_datasets_tries_it_for_long(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path

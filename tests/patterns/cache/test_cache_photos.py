@@ -237,6 +237,7 @@ def test_a_folder_with_another_kind_of_store_is_left_alone(tmp_path: Path) -> No
         cache_photos(folder, tmp_path / "c", 64, workers=1)
 
 
+@pytest.mark.slow
 def test_asked_to_stop_it_keeps_what_it_has(tmp_path: Path, decoded: Decoded) -> None:
     folder = make_folder(tmp_path / "photos", 400)
     with pytest.raises(TrainingStoppedError, match="32 of 400 are done and kept"):

@@ -58,6 +58,7 @@ def test_a_place_that_does_not_exist() -> None:
         choose_place(1, wanted="tape")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sides", "size"),
     [((8, 9), 32), ((28, 28), 32), ((50, 100, 110), 96), ((400, 30, 300), 128)],

@@ -19,6 +19,8 @@ from tests.patterns.cache.pictures import SIZE, cache, kinds, make_folder, names
 from tests.patterns.cache.processes import CachingProcess
 from tests.stores import assert_same_store, flip_byte
 
+pytestmark = pytest.mark.slow
+
 PHOTOS, ROWS_PER_SHARD, KILLS = 900, 250, 6
 PICTURE_BYTES = SIZE * SIZE * 3
 

@@ -126,6 +126,7 @@ def test_a_run_that_fails_leaves_the_results_before_it(
     assert not list((tmp_path / "out").glob("*.tmp"))
 
 
+@pytest.mark.slow
 def test_more_photos_than_thumbnails_are_told(tmp_path: Path, identify: Any) -> None:
     for number in range(90):
         draw_photo(tmp_path / "photos" / f"{number}.png", list(COLOURS)[number % 3], seed=number)

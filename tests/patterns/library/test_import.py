@@ -218,6 +218,7 @@ def test_an_import_that_was_broken_off_goes_on(
     assert tally(import_photos(animals, [source])) == {"cats": (0, 4, 0), "dogs": (0, 4, 0)}
 
 
+@pytest.mark.slow
 def test_a_process_killed_for_real_loses_nothing(animals: PatternSet, tmp_path: Path) -> None:
     source = make_photos(tmp_path / "in", {"cats": 150, "dogs": 150})
     command = ("patterns", "import", "animals", source, "--library", animals.folder.parent)

@@ -17,6 +17,7 @@ def pass_both_ways(module: Conv3x3, images: torch.Tensor) -> list[torch.Tensor]:
 
 
 # A CPU without bf16 instructions has PyTorch say, once, which product it takes instead.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")
 @pytest.mark.parametrize("last", [True, False], ids=["channels_last", "contiguous"])
 @pytest.mark.parametrize(("batch", "side"), [(1, 1), (3, 4), (2, 6)])
@@ -35,6 +36,7 @@ def test_the_product_is_the_convolution(batch: int, side: int, last: bool) -> No
         assert (one - other).norm() <= 0.01 * other.norm()
 
 
+@pytest.mark.slow
 def test_elsewhere_it_is_pytorchs_own() -> None:
     module, images = Conv3x3(256, 256), torch.randn(2, 256, 4, 4)
     assert torch.equal(module(images), F.conv2d(images, module.weight, padding=1))

@@ -35,6 +35,7 @@ def _squash(path: Path) -> object:
     return read_square(path, 16)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "mode", "options"),
     [
@@ -108,6 +109,7 @@ def test_what_is_no_picture_is_told(tmp_path: Path, content: bytes, kind: str, w
         assert refusal.kind == kind and words in refusal.reason and str(refusal) == refusal.reason
 
 
+@pytest.mark.slow
 def test_random_bytes_behind_a_true_header_raise_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "a"
     random = np.random.default_rng(0)
@@ -166,6 +168,7 @@ def test_a_bomb_is_told_by_its_header_and_takes_no_memory(tmp_path: Path, name: 
     assert min(photo_size(path)) > 10_000 if not name.endswith("webp") else True
 
 
+@pytest.mark.slow
 def test_a_bomb_leaves_memory_as_it_was(tmp_path: Path) -> None:
     """400 million pixels would take 400 MB at the least."""
     path = tmp_path / "a.png"
@@ -198,6 +201,7 @@ print(peak_kb() - before)
 """
 
 
+@pytest.mark.slow
 def test_a_huge_plain_jpeg_is_read_reduced(tmp_path: Path) -> None:
     path = save(tmp_path / "a.jpg", Image.new("L", (12_000, 12_000), 90))
     assert np.ptp(read_square(path, 64)) == 0 and abs(int(read_square(path, 8)[0, 0, 0]) - 90) < 2

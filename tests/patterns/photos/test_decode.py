@@ -135,6 +135,7 @@ def test_a_wrong_suffix_does_not_matter(tmp_path: Path) -> None:
     assert _difference(open_photo(path), picture()) < 1
 
 
+@pytest.mark.slow
 def test_at_least_gives_a_smaller_jpeg_and_never_too_small_a_one(tmp_path: Path) -> None:
     path = save(tmp_path / "a.jpg", picture(1600, 1200), quality=90)
     assert open_photo(path).size == (1600, 1200)
@@ -143,6 +144,7 @@ def test_at_least_gives_a_smaller_jpeg_and_never_too_small_a_one(tmp_path: Path)
     assert open_photo(path, at_least=9000).size == (1600, 1200)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [32, 128])
 @pytest.mark.parametrize("name", ["a.jpg", "progressive.jpg", "a.png"])
 def test_squares_look_like_plain_decoding_and_lanczos(tmp_path: Path, name: str, size: int) -> None:

@@ -38,6 +38,7 @@ ACTIONS = """
 """
 
 
+@pytest.mark.slow
 def test_it_opens_sorts_and_tells(tmp_path: Path) -> None:
     page = write_report(make_run(tmp_path / "out"), device="cpu")
     text = page.read_text(encoding="utf-8")

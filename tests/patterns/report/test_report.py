@@ -79,6 +79,7 @@ def test_it_needs_nothing_but_itself(page: Page) -> None:
     assert not re.search(outside, page.markup)
 
 
+@pytest.mark.slow
 def test_many_mistakes_classes_and_files_are_cut_with_a_sentence(tmp_path: Path) -> None:
     classes = [f"class {n}" for n in range(60)]
     folder = make_run(tmp_path / "out", classes=classes, test=2, wrong=61, left_out=300)
@@ -91,6 +92,7 @@ def test_many_mistakes_classes_and_files_are_cut_with_a_sentence(tmp_path: Path)
     assert 'class="cell middle' not in page.section("confusion"), "no room for numbers"
 
 
+@pytest.mark.slow
 def test_more_classes_than_can_be_drawn_leave_those_with_mistakes(tmp_path: Path) -> None:
     classes = [f"class {n}" for n in range(130)]
     folder = make_run(tmp_path / "out", classes=classes, test=1, wrong=3)
@@ -99,6 +101,7 @@ def test_more_classes_than_can_be_drawn_leave_those_with_mistakes(tmp_path: Path
     assert len(page.markup) < 3_000_000
 
 
+@pytest.mark.slow
 def test_an_evaluation_says_whose_it_is(tmp_path: Path) -> None:
     trained = make_run(tmp_path / "out")
     folder = tmp_path / "evaluated"
@@ -118,11 +121,13 @@ def test_an_evaluation_says_whose_it_is(tmp_path: Path) -> None:
     assert "validation</button>" not in page.section("classes")
 
 
+@pytest.mark.slow
 def test_settings_in_a_reason_are_code(tmp_path: Path) -> None:
     page = read_page(make_run(tmp_path / "out"))
     assert "<td>asked for: <code>batch_size</code></td>" in page.section("training")
 
 
+@pytest.mark.slow
 def test_the_photos_of_a_set_go_by_its_name(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "my animals" / "out")
     assert "<title>clew: patterns in photos</title>" in read_page(folder).markup
@@ -130,6 +135,7 @@ def test_the_photos_of_a_set_go_by_its_name(tmp_path: Path) -> None:
     assert "<title>clew: patterns in my animals</title>" in read_page(folder).markup
 
 
+@pytest.mark.slow
 def test_a_figure_that_is_too_good_is_called_so(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "out")
     assert "the figure is too good" not in read_page(folder).text
@@ -139,6 +145,7 @@ def test_a_figure_that_is_too_good_is_called_so(tmp_path: Path) -> None:
     assert told in read_page(folder).text
 
 
+@pytest.mark.slow
 def test_photos_that_the_model_had_seen_are_no_test(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "out")
     data = json.loads((folder / "results.json").read_text(encoding="utf-8"))["data"]

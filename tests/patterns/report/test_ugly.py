@@ -16,6 +16,7 @@ from tests.patterns.report.test_report import read_page
 EVIL = "<script>alert(1)<∕script><img src=x onerror=alert(1)>'\"><svg onload=alert(1)>"
 
 
+@pytest.mark.slow
 def test_names_never_become_markup(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "out", classes=(EVIL, "مرحبا", "👩‍👩‍👧"))
     change_results(folder, network=EVIL, versions={EVIL: EVIL}, started_from=EVIL)
@@ -27,6 +28,7 @@ def test_names_never_become_markup(tmp_path: Path) -> None:
     assert EVIL in page.text and "مرحبا" in page.text and "👩‍👩‍👧" in page.text
 
 
+@pytest.mark.slow
 def test_a_name_that_is_no_text_is_kept(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "out")
     name = os.fsdecode(b"cat/caf\xe9.png")
@@ -57,6 +59,7 @@ def test_a_model_that_is_gone_costs_the_heat_maps_alone(tmp_path: Path) -> None:
     assert "There are no heat maps: there is no" in page.section("right")
 
 
+@pytest.mark.slow
 def test_all_right_all_wrong_and_one_epoch(tmp_path: Path) -> None:
     page = read_page(make_run(tmp_path / "a" / "out", test=1, wrong=0, epochs=1, left_out=0))
     assert "Every test photo was recognised." in page.section("mistakes")

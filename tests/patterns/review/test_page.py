@@ -45,6 +45,7 @@ def place(number: int) -> str:
     return f"state && state.place === {number} && ({ASKING} || {DONE})"
 
 
+@pytest.mark.slow
 def test_a_review_by_keyboard_from_the_first_photo_to_the_last(
     browser: Browser, served: Served, animals: PatternSet
 ) -> None:

@@ -103,6 +103,7 @@ def review_here(animals: PatternSet) -> None:
     assert termios.tcgetattr(0) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("typed", "placed"),
     [

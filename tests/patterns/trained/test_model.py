@@ -15,6 +15,8 @@ from clew.patterns.photos import read_square
 from clew.patterns.trained import load_model
 from tests.patterns.training.making import COLOURS
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_loaded_model_says_what_was_measured(trained: Path, photos: Path) -> None:
     """The rows of predictions.csv, to the last digit that is written."""

@@ -11,6 +11,8 @@ from clew.errors import InputError, StoreError, TrainingStoppedError
 from clew.patterns.training import evaluate_patterns
 from tests.patterns.training.making import COLOURS, write_photo, write_photos
 
+pytestmark = pytest.mark.slow
+
 
 def test_unseen_photos_are_all_counted(trained: Path, tmp_path: Path) -> None:
     data = write_photos(tmp_path / "new", dict.fromkeys(COLOURS, 5), first=100)

@@ -35,6 +35,7 @@ def grown(photos: Path, tmp_path: Path) -> Path:
     return data
 
 
+@pytest.mark.slow
 def test_what_was_learnt_is_kept_for_the_classes_that_stay(trained: Path) -> None:
     start = open_start(trained)
     classes = ("Apples", *COLOURS)
@@ -52,6 +53,7 @@ def test_what_was_learnt_is_kept_for_the_classes_that_stay(trained: Path) -> Non
             torch.testing.assert_close(value, before[name])
 
 
+@pytest.mark.slow
 def test_with_more_photos_it_goes_on_from_the_last_weights(
     trained: Path, grown: Path, tmp_path: Path
 ) -> None:
@@ -67,6 +69,7 @@ def test_with_more_photos_it_goes_on_from_the_last_weights(
     assert len(after) == len(before) + 10
 
 
+@pytest.mark.slow
 def test_without_a_class_its_weights_go(trained: Path, photos: Path, tmp_path: Path) -> None:
     data = Path(shutil.copytree(photos, tmp_path / "fewer"))
     shutil.rmtree(data / "azul")
@@ -74,6 +77,7 @@ def test_without_a_class_its_weights_go(trained: Path, photos: Path, tmp_path: P
     assert train_patterns(config)["classes"] == ["maçã ñ", "red 🍎"]
 
 
+@pytest.mark.slow
 def test_the_weights_begun_with_belong_to_the_run(
     trained: Path, photos: Path, tmp_path: Path
 ) -> None:
@@ -139,12 +143,14 @@ def test_a_model_is_not_trained_over_itself(trained: Path, photos: Path) -> None
         train_patterns(small_run(photos, trained, start_from=trained))
 
 
+@pytest.mark.slow
 def test_new_photos_alone_can_be_learnt_too(trained: Path, tmp_path: Path) -> None:
     data = write_photos(tmp_path / "new", {"azul": 5, "other": 5}, first=300)
     results = train_patterns(small_run(data, tmp_path / "out", **ANY, start_from=trained, epochs=1))
     assert results["classes"] == ["azul", "other"]
 
 
+@pytest.mark.slow
 def test_what_the_first_of_several_trainings_has_seen_stays_seen(
     trained: Path, photos: Path, tmp_path: Path
 ) -> None:
@@ -160,6 +166,7 @@ def test_what_the_first_of_several_trainings_has_seen_stays_seen(
     assert evaluate_patterns(third, data)["test_photos"] == 3
 
 
+@pytest.mark.slow
 def test_test_photos_that_were_learnt_from_are_told(
     trained: Path, photos: Path, tmp_path: Path
 ) -> None:

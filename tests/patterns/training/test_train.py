@@ -140,6 +140,7 @@ def test_the_same_again_decodes_and_trains_nothing(trained: Path, photos: Path) 
     assert results == json.loads(before)
 
 
+@pytest.mark.slow
 def test_killed_while_training_it_ends_as_if_nothing_had_happened(
     photos: Path, tmp_path: Path
 ) -> None:
@@ -161,6 +162,7 @@ def test_killed_while_training_it_ends_as_if_nothing_had_happened(
     assert {name: results[name] for name in same} == {name: whole[name] for name in same}
 
 
+@pytest.mark.slow
 def test_asked_to_stop_while_photos_are_read_it_keeps_what_is_read(tmp_path: Path) -> None:
     data = write_photos(tmp_path / "photos", dict.fromkeys(COLOURS, 30))
     config = small_run(data, tmp_path / "out", epochs=1)
@@ -172,6 +174,7 @@ def test_asked_to_stop_while_photos_are_read_it_keeps_what_is_read(tmp_path: Pat
     assert 0 < told.decoded < 90
 
 
+@pytest.mark.slow
 def test_killed_before_the_figures_they_are_made_without_training(
     trained: Path, photos: Path, tmp_path: Path
 ) -> None:
@@ -184,6 +187,7 @@ def test_killed_before_the_figures_they_are_made_without_training(
     assert read_results(out)["test_loss"] == pytest.approx(read_results(trained)["test_loss"])
 
 
+@pytest.mark.slow
 def test_where_images_are_kept_changes_nothing(trained: Path, photos: Path, tmp_path: Path) -> None:
     told = Told()
     config = small_run(photos, tmp_path / "out", epochs=8, cache="disk")
@@ -194,6 +198,7 @@ def test_where_images_are_kept_changes_nothing(trained: Path, photos: Path, tmp_
     assert tensors(tmp_path / "out" / best) == tensors(trained / best)
 
 
+@pytest.mark.slow
 def test_bad_photos_are_left_out_and_named(tmp_path: Path) -> None:
     data = write_photos(tmp_path / "photos", dict.fromkeys(COLOURS, 7))
     good = (data / "azul" / "photo 0.png").read_bytes()
@@ -220,6 +225,7 @@ def test_bad_photos_are_left_out_and_named(tmp_path: Path) -> None:
     assert told.prepared.left_out == kinds
 
 
+@pytest.mark.slow
 def test_split_folders_are_kept_to(tmp_path: Path) -> None:
     data = tmp_path / "photos"
     for split, count, first in (("Train", 6, 0), ("val", 2, 20), ("TEST", 3, 40)):
@@ -229,6 +235,7 @@ def test_split_folders_are_kept_to(tmp_path: Path) -> None:
     assert results["data"]["split_folders"] is True
 
 
+@pytest.mark.slow
 def test_twenty_photos_in_two_unequal_classes_give_numbers(tmp_path: Path) -> None:
     """Also with all that draws at random, weights for the classes, and one test photo of one."""
     data = write_photos(tmp_path / "photos", {"azul": 17, "red 🍎": 3})
@@ -307,6 +314,7 @@ def test_other_photos_are_refused_with_what_changed_and_what_to_do(
         train_patterns(small_run(data, trained, epochs=8))
 
 
+@pytest.mark.slow
 def test_overwrite_starts_afresh_and_spares_what_is_not_its_own(
     trained: Path, photos: Path, tmp_path: Path
 ) -> None:
@@ -347,6 +355,7 @@ def test_other_photos_do_not_take_the_tables_of_a_run_under_way(
     assert (out / "splits.csv").read_text() == "those of the other run"
 
 
+@pytest.mark.slow
 def test_photos_renamed_meanwhile_go_by_their_new_names(
     trained: Path, photos: Path, tmp_path: Path
 ) -> None:
@@ -360,6 +369,7 @@ def test_photos_renamed_meanwhile_go_by_their_new_names(
         assert all((data / row["name"]).exists() for row in read_table(out / table))
 
 
+@pytest.mark.slow
 def test_a_model_without_its_last_checkpoint_is_not_trained_over(
     trained: Path, photos: Path, tmp_path: Path
 ) -> None:
@@ -373,6 +383,7 @@ def test_a_model_without_its_last_checkpoint_is_not_trained_over(
     assert train_patterns(small_run(photos, out, epochs=1, overwrite=True))["epochs_run"] == 1
 
 
+@pytest.mark.slow
 def test_files_of_others_in_the_folder_stay(photos: Path, tmp_path: Path) -> None:
     (tmp_path / "report.html").write_text("mine")
     train_patterns(small_run(photos, tmp_path, epochs=1))

@@ -21,6 +21,8 @@ from tests.hallucination.comparison.report.making import (
 from tests.hallucination.comparison.report.reading import read_page
 from tests.pages.reading import Page
 
+pytestmark = pytest.mark.slow
+
 SECTIONS = (
     *("methods", "table", "curves", "layers", "mistakes", "agreement", "disputed"),
     *("categories", "transfer", "training", "left-out", "data", "settings"),

@@ -37,6 +37,7 @@ def folder(tmp_path: Path) -> Path:
     return make_comparison(tmp_path / "out", test=6, texts=TEXTS)
 
 
+@pytest.mark.slow
 def test_texts_never_become_markup(folder: Path) -> None:
     results = read_results(folder)
     results["left_out"] = [{"method": EVIL, "title": EVIL, "reason": EVIL}]
@@ -70,6 +71,7 @@ def test_three_answers_are_enough(tmp_path: Path) -> None:
     assert "of 18 methods" in read_page(folder).text
 
 
+@pytest.mark.slow
 def test_answers_of_one_kind_give_no_curves_and_say_so(tmp_path: Path) -> None:
     folder = make_comparison(tmp_path / "out", test=3, one_kind=True)
     page = Page(write_report(folder).read_text(encoding="utf-8"))
@@ -77,6 +79,7 @@ def test_answers_of_one_kind_give_no_curves_and_say_so(tmp_path: Path) -> None:
     assert not (folder / "figures" / "roc.png").exists()
 
 
+@pytest.mark.slow
 def test_missing_figures_are_dashes(folder: Path) -> None:
     kept = ("method", "title", "family")
     bare = [{name: row[name] for name in kept} for row in read_results(folder)["methods"]]

@@ -27,6 +27,7 @@ def test_one_logit_a_sample(name: str, samples: int) -> None:
     assert logits.isfinite().all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_loss_falls_on_one_batch(name: str) -> None:
     network, batch = make_network(name, dropout=0.0), make_batch_for(name, 8)

@@ -58,6 +58,7 @@ def test_a_probe_in_pieces_scores_as_scikit_learns_pipeline() -> None:
     assert np.abs(outcome.test - expected).max() < 0.02 * np.abs(expected).max()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["lapeigvals", "linear_probe_pca"])
 def test_components_of_some_answers_serve_all(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     labels, values = telling_spectra(1500, ranks=10)

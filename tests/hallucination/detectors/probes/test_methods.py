@@ -55,6 +55,7 @@ def test_a_run_scores_every_answer(data: AnswerFeatures, name: str) -> None:
         assert auroc(data.labels["test"], outcome.test) > 0.75
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROBES)
 def test_the_labels_of_the_test_split_change_nothing(
     data: AnswerFeatures, folder: Path, name: str
@@ -102,6 +103,7 @@ def test_the_layer_is_chosen_and_all_of_them_can_be_drawn() -> None:
     assert outcome.parameters == 8 + 1
 
 
+@pytest.mark.slow
 def test_only_another_seed_of_a_seeded_method_gives_other_scores(data: AnswerFeatures) -> None:
     for name in ("saplma", "lapeigvals"):
         first, again, other = (PROBES[name].run(data, seed=seed).test for seed in (0, 0, 1))

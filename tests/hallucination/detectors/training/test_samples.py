@@ -64,6 +64,7 @@ def make_old_record(number: int) -> dict[str, Any]:
     return make_record(number, tokens_decoded=words)
 
 
+@pytest.mark.slow
 def test_old_files_are_turned_into_a_store_and_trained_on(tmp_path: Path) -> None:
     old = tmp_path / "traces_data"
     for batch in range(2):

@@ -27,6 +27,8 @@ from tests.hallucination.detectors.training.making import PLAIN, small_run, writ
 from tests.hallucination.detectors.training.test_train import ended
 from tests.stores import one_thread
 
+pytestmark = pytest.mark.slow
+
 EPOCHS = {"lstm": 4, "charm": 12, "act_vit": 2}
 # One in seven of the samples has no answer, and CHARM then nothing to read.
 REACHED = {"lstm": 0.9, "charm": 0.75, "act_vit": 0.9}

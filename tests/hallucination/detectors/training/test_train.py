@@ -33,6 +33,8 @@ from tests.engine.children import start, tensors, wait, wait_until
 from tests.events import pick
 from tests.hallucination.detectors.training.making import PLAIN, SMALL, small_run, write_learnable
 
+pytestmark = pytest.mark.slow
+
 ONLY_LSTM = {"networks": ("lstm",)}
 
 

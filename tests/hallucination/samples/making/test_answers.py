@@ -111,6 +111,7 @@ def test_sampled_answers_are_kept(compact_store: Path, scores_file: Path, tmp_pa
     assert [row["samples"] for row in read_samples(tmp_path / "out" / "answers")] == texts
 
 
+@pytest.mark.slow
 def test_a_folder_made_without_answers_gets_them(
     compact_store: Path, samples: Path, scores_file: Path, tmp_path: Path
 ) -> None:

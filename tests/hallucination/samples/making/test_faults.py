@@ -26,6 +26,7 @@ from tests.hallucination.samples.making.making import (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("column", "value", "reason"),
     [
@@ -85,6 +86,7 @@ def test_the_scores_of_other_answers_are_refused(compact_store: Path, tmp_path: 
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_a_shard_of_broken_traces_alone(
     full_store: Path, scores_file: Path, tmp_path: Path
 ) -> None:

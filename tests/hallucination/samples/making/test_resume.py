@@ -22,6 +22,8 @@ from tests.hallucination.samples.making.making import (
 )
 from tests.stores import assert_same_store, forget_shards
 
+pytestmark = pytest.mark.slow
+
 
 def assert_same_samples(found: Path, expected: Path) -> None:
     for kind in KINDS:

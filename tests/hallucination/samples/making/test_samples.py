@@ -165,6 +165,7 @@ def test_the_settings_are_in_the_manifest(samples: Path) -> None:
     assert [source["records"] for source in settings["sources"]] == [20, 20, 20, 10]
 
 
+@pytest.mark.slow
 def test_only_one_kind(compact_store: Path, scores_file: Path, tmp_path: Path) -> None:
     preprocess_store(tiny_preprocess(compact_store, scores_file, tmp_path, kinds=("sequences",)))
     assert not (tmp_path / "graphs").exists()

@@ -59,6 +59,7 @@ def test_large_reads_come_in_pieces(told: Path, monkeypatch: pytest.MonkeyPatch)
     np.testing.assert_array_equal(AnswerFeatures(told).read("state_mean", "train"), whole)
 
 
+@pytest.mark.slow
 def test_what_was_read_does_not_stay_in_memory(tmp_path: Path) -> None:
     """40 MB of states, of which every layer is read, one at a time."""
     folder = write_samples(

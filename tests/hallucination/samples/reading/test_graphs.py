@@ -48,6 +48,7 @@ def test_collate_equals_pyg(samples: Path) -> None:
         assert batch.question_id == [f"question-{place}" for place in batch.index.tolist()]
 
 
+@pytest.mark.slow
 def test_both_loaders_give_those_batches(samples: Path) -> None:
     dataset = PreprocessedGNNMapDataset(samples)
     stream = PreprocessedGNNDataset(samples, shuffle_buffer_size=0)
@@ -79,6 +80,7 @@ def test_samples_without_any_edge(tmp_path: Path) -> None:
     assert batch.edge_attr.shape == (0, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("split", [None, "validation"])
 def test_sequences_beside_the_graphs(samples: Path, split: str | None) -> None:
     dataset = PreprocessedGNNMapDataset(samples, split=split, with_sequence=True)

@@ -21,6 +21,8 @@ from clew.hallucination.samples.making import preprocess_store
 from tests.hallucination.legacy.old_files import make_record, write_pickle, write_traces
 from tests.hallucination.samples.making.making import overwrite_value, tiny_preprocess, write_scores
 
+pytestmark = pytest.mark.slow
+
 SPLITS = ("train", "validation", "test", None)
 
 

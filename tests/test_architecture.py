@@ -66,6 +66,7 @@ def test_imports_point_downwards(path: Path) -> None:
     assert not extra, f"{path.relative_to(SOURCE)} must not import {sorted(extra)}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("application", "room"), [(name, room) for name, rooms in ROOMS.items() for room in rooms]
 )
@@ -85,6 +86,7 @@ def test_every_room_of_an_application_has_its_place_in_the_order() -> None:
         assert {name.removesuffix(".py") for name in names} - {"__init__"} == {*rooms}
 
 
+@pytest.mark.slow
 def test_no_import_runs_in_a_circle() -> None:
     """Imports under TYPE_CHECKING count too: two files that need each other are one."""
     circles = [circle for circle in find_circles(import_graph()) if len(circle) > 1]

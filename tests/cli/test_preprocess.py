@@ -28,6 +28,7 @@ def preprocess(run: Any, compact_store: Path, scores: Path) -> Any:
     return call
 
 
+@pytest.mark.slow
 def test_it_says_what_it_made(preprocess: Any, tmp_path: Path) -> None:
     ended = preprocess(tmp_path / "out")
     assert ended.code == 0, ended.err
@@ -51,6 +52,7 @@ def test_log_lines_carry_speed_size_and_memory(
     assert "70/70 samples, " in out and " written, memory " in out and ", 0 s left" in out
 
 
+@pytest.mark.slow
 def test_a_terminal_gets_a_bar(
     preprocess: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,6 +90,7 @@ def test_wrong_use_gets_a_sentence(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_other_settings_end_with_1(preprocess: Any, tmp_path: Path) -> None:
     preprocess(tmp_path / "out")
     ended = preprocess(tmp_path / "out", "--node-dim", 2)
@@ -95,6 +98,7 @@ def test_other_settings_end_with_1(preprocess: Any, tmp_path: Path) -> None:
     assert "node_dim: 4 before, 2 now" in ended.err
 
 
+@pytest.mark.slow
 def test_what_is_left_out_is_named_and_ends_with_1(
     preprocess: Any, run: Any, store: Path, tmp_path: Path
 ) -> None:
@@ -107,6 +111,7 @@ def test_what_is_left_out_is_named_and_ends_with_1(
     assert "left out: 1 trace\n  batch_0000.arrow, record 4: its nodes holds NaN" in shown
 
 
+@pytest.mark.slow
 def test_one_class_is_said_loudly(preprocess: Any, tmp_path: Path) -> None:
     ended = preprocess(tmp_path / "out", "--score-threshold", 0)
     assert ended.code == 0
@@ -120,6 +125,7 @@ def test_scores_where_higher_is_made_up(preprocess: Any, tmp_path: Path) -> None
     assert (labels["q0"], labels["q1"]) == (1.0, 0.0)
 
 
+@pytest.mark.slow
 def test_inspect_a_folder_and_a_store_in_it(preprocess: Any, run: Any, tmp_path: Path) -> None:
     preprocess(tmp_path / "out")
     for place in ("out", "out/graphs"):
@@ -137,6 +143,7 @@ def test_inspect_a_folder_and_a_store_in_it(preprocess: Any, run: Any, tmp_path:
     assert 1 < shown["graphs"]["edges_per_token"] <= 4
 
 
+@pytest.mark.slow
 def test_all_kinds_of_traces_kept_in_full_can_be_shown_and_checked(
     preprocess: Any, run: Any, full_store: Path, tmp_path: Path
 ) -> None:
@@ -165,6 +172,7 @@ def test_inspect_converted_samples(run: Any, tmp_path: Path) -> None:
     assert ["all", "3", "1", "2", "33.3%"] in rows
 
 
+@pytest.mark.slow
 def test_inspect_splits_that_do_not_fit(preprocess: Any, run: Any, tmp_path: Path) -> None:
     preprocess(tmp_path / "out")
     path = tmp_path / "out" / "splits.csv"
@@ -176,6 +184,7 @@ def test_inspect_splits_that_do_not_fit(preprocess: Any, run: Any, tmp_path: Pat
     assert run("inspect", tmp_path / "out").code == 0
 
 
+@pytest.mark.slow
 def test_names_with_spaces_can_be_pasted(
     preprocess: Any, run: Any, compact_store: Path, tmp_path: Path
 ) -> None:

@@ -92,6 +92,7 @@ def test_wrong_use_ends_with_2(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_samples_are_refused_with_the_folder_that_has_the_traces(
     run: Any, store: Path, tmp_path: Path
 ) -> None:

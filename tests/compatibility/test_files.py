@@ -65,6 +65,7 @@ def test_a_detector_scores_as_it_did(files: Path, known: dict[str, Any], name: s
     assert detector.threshold == about(known[name]["threshold"])
 
 
+@pytest.mark.slow
 def test_a_finished_training_is_not_done_again(files: Path, run: Any) -> None:
     ended = run(
         *("train", "--preprocessed-dir", files / "samples", "--output-dir", files / "trained"),
@@ -75,6 +76,7 @@ def test_a_finished_training_is_not_done_again(files: Path, run: Any) -> None:
     assert (ended.out + ended.err).count("trained already") == 2
 
 
+@pytest.mark.slow
 def test_a_finished_comparison_is_not_done_again(files: Path, run: Any) -> None:
     methods = sorted((files / "comparison" / "methods").iterdir())
     written = [path.read_bytes() for path in methods]
@@ -87,6 +89,7 @@ def test_a_finished_comparison_is_not_done_again(files: Path, run: Any) -> None:
     assert [path.read_bytes() for path in methods] == written
 
 
+@pytest.mark.slow
 def test_a_classifier_and_its_set(files: Path, known: dict[str, Any], run: Any) -> None:
     library = ("--library", files / "library")
     info = run("patterns", "info", "colours", *library)

@@ -83,6 +83,7 @@ def test_channels_last(tmp_path: Path) -> None:
     assert run(tmp_path / "on", channels_last=True)[0].layouts == {True}
 
 
+@pytest.mark.slow
 def test_batch_size_and_grad_accum(tmp_path: Path, steps: list[int]) -> None:
     witness, _, _ = run(tmp_path / "one", batch_size=10)
     assert (witness.sizes, steps) == ([10] * 20, [20])
@@ -127,6 +128,7 @@ def test_a_run_saves_its_plan_with_the_reasons(tmp_path: Path) -> None:
     assert saved["reasons"]["batch_size"] == "as asked for with `batch_size=20`"
 
 
+@pytest.mark.slow
 def test_a_run_calibrates_by_itself(tmp_path: Path) -> None:
     _, _, result = run(tmp_path, calibrate=True, amp=None, batch_size=None)
     assert len(result.plan.timings) == 1

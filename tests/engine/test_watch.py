@@ -138,6 +138,7 @@ def test_fp16_trains_and_its_skipped_steps_are_no_error(
     assert result.best_val["auroc"] > 0.6
 
 
+@pytest.mark.slow
 def test_an_epoch_of_skipped_steps_has_no_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -104,6 +104,7 @@ def test_a_shard_that_is_cut_while_an_epoch_runs(
     assert "it was cut or replaced. Repair the store with repair_store(" in outcome.error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batches", WAYS)
 @pytest.mark.parametrize(
     ("spoil", "says"), [(Path.unlink, "is missing from"), (replace, "it was cut or replaced")]
@@ -167,6 +168,7 @@ def many_shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_samples(folder, shards=60, rows=2, graphs=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "places", [list(range(120)), np.random.default_rng(0).permutation(240).tolist()]
 )

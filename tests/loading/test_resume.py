@@ -156,6 +156,7 @@ def test_a_position_in_another_order_is_refused(samples: Path, options: dict[str
         dataset.load_state_dict(saved_halfway(samples))
 
 
+@pytest.mark.slow
 def test_workers_with_another_batch_size_are_refused(samples: Path) -> None:
     """They share out the epoch by batches: what each has read would no longer be its own."""
     state = saved_halfway(samples, workers=2)

@@ -66,6 +66,7 @@ def test_graphs_are_the_same_batches_too(samples: Path, workers: int) -> None:
     assert sorted(flat(places_of(whole))) == EVERY
 
 
+@pytest.mark.slow
 def test_samples_one_by_one(samples: Path) -> None:
     dataset = PreprocessedGNNDataset(samples)
     graphs = list(dataset)
@@ -124,6 +125,7 @@ def slow_second_worker(worker: int) -> None:
         time.sleep(1)
 
 
+@pytest.mark.slow
 def test_worker_that_starts_after_its_epoch_was_broken_off_joins_the_next(
     samples: Path, expected: list[list[list[int]]]
 ) -> None:

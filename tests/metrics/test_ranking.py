@@ -54,6 +54,7 @@ def test_every_resample_has_as_many_of_each_class() -> None:
     assert not np.array_equal(counts, draw_resamples(labels, resamples=200, seed=1))
 
 
+@pytest.mark.slow
 def test_many_answers_are_resampled_in_blocks() -> None:
     labels, scores = draw_scores(5000)
     counts = draw_resamples(labels, resamples=1000)

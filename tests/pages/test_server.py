@@ -72,6 +72,7 @@ def test_other_pages_are_refused(server: LocalServer, headers: dict[str, str]) -
     assert fetch(server.address, **headers)[0] == 403
 
 
+@pytest.mark.slow
 def test_app_can_end_the_server() -> None:
     with open_server(build_app) as opened:
         running = threading.Thread(target=opened.run)

@@ -17,6 +17,7 @@ def test_every_name_of_the_front_is_there() -> None:
         _ = front.magic
 
 
+@pytest.mark.slow
 def test_a_set_is_looked_at_without_torch() -> None:
     loaded = loaded_by("from clew.patterns import PatternSet, choose_model, import_photos")
     assert sorted(loaded & {"torch", "matplotlib", "fastapi"}) == []

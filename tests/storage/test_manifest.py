@@ -94,6 +94,7 @@ def test_few_shards_are_mapped_at_a_time(tmp_path: Path) -> None:
     assert len(mapped) == 4
 
 
+@pytest.mark.slow
 def test_reading_one_row_of_a_big_shard_reads_few_of_its_bytes(tmp_path: Path) -> None:
     schema = pa.schema([pa.field("id", pa.int64()), pa.field("values", pa.list_(pa.float32()))])
     writer = ShardWriter(tmp_path, 0, schema, id_column="id")

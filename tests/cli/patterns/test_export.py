@@ -44,6 +44,7 @@ def test_without_the_extra_it_says_how_to_get_it(
     assert not Path("a.onnx").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

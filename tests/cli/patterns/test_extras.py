@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", ["fastapi", "uvicorn"])
 @pytest.mark.parametrize("command", ["review", "identify photos", "flow animals --from photos"])
 def test_page_without_its_packages_is_refused_before_any_work(

@@ -97,6 +97,7 @@ def test_a_training_begun_with_other_settings_says_how_to_begin_anew(
     assert "30 now. To begin anew: clew patterns train 'my animals' --overwrite\n" in ended.err
 
 
+@pytest.mark.slow
 def test_a_set_that_cannot_be_trained_keeps_its_photos(run: Any, here: Path) -> None:
     make_photos(here / "in", {"cats": 3})
     ended = run("patterns", "flow", "animals", "--from", "in", *QUICK)

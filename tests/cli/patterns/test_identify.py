@@ -22,6 +22,7 @@ def model(colour_folder: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(colour_folder, tmp_path / "mi modelo"))
 
 
+@pytest.mark.slow
 def test_a_few_photos_are_told_one_by_one(run: Any, model: Path, tmp_path: Path) -> None:
     photos = make_folder(tmp_path / "fotos ñ 📷")
     ended = run("patterns", "identify", photos, "--model", model)
@@ -35,6 +36,7 @@ def test_a_few_photos_are_told_one_by_one(run: Any, model: Path, tmp_path: Path)
         assert (out / name).exists()
 
 
+@pytest.mark.slow
 def test_many_photos_are_told_class_by_class(run: Any, model: Path, tmp_path: Path) -> None:
     for number in range(30):
         draw_photo(tmp_path / "many" / f"{number}.png", list(COLOURS)[number % 3], seed=number)

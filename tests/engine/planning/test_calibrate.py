@@ -117,6 +117,7 @@ def test_a_short_run_is_timed_once_and_kept_plain() -> None:
     assert made.reasons["compile"].endswith(", too short to earn back about 60 s of compiling")
 
 
+@pytest.mark.slow
 def test_a_way_without_enough_memory_is_dropped() -> None:
     full = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3 GiB")
     made = calibrated(Network(fails_mixed=full), batch_size=16)
@@ -125,6 +126,7 @@ def test_a_way_without_enough_memory_is_dropped() -> None:
     assert any(timing.dropped == "out of memory" for timing in made.timings)
 
 
+@pytest.mark.slow
 def test_so_is_one_that_fails_otherwise() -> None:
     broken = RuntimeError('"histogram" not implemented\nfor BFloat16\nmore lines')
     made = calibrated(Network(fails_mixed=broken), batch_size=16)
@@ -155,6 +157,7 @@ def test_data_without_batches_get_a_sentence() -> None:
         calibrated(batches=Opener(samples=0))
 
 
+@pytest.mark.slow
 def test_ready_made_batches_keep_their_size_and_place() -> None:
     batches = SomeBatches(batch_size=20, place=60)
     made = calibrated(batches=batches)
@@ -170,6 +173,7 @@ def test_without_calibration_nothing_is_run() -> None:
     assert made.timings == () and not opener.asked
 
 
+@pytest.mark.slow
 def test_compiling_is_tried_when_the_run_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", lambda function: function)
     made = calibrated(batch_size=16, amp=False, compile=None)
@@ -260,6 +264,7 @@ def test_the_config_gives_the_epochs() -> None:
     assert len(made.timings) == 1
 
 
+@pytest.mark.slow
 def test_few_samples_leave_one_batch_size() -> None:
     made = calibrated(batches=Opener(samples=100))
     assert made.batch_size == 16

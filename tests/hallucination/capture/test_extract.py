@@ -251,6 +251,7 @@ def test_empty_answers_are_kept_and_named(capture: Any, tmp_path: Path) -> None:
     assert set(note.split(": ")[2].split(", ")) == {"q0", "q1", "q2", "q3", "q4"}
 
 
+@pytest.mark.slow
 def test_empty_answers_of_a_full_store_are_kept(capture: Any, tmp_path: Path) -> None:
     capture(model=always_silent(), num_samples=3, keep="full")
     for trace in TraceBatchLoader(tmp_path / "new").iter_traces():
@@ -271,6 +272,7 @@ def test_lines_that_cannot_be_used_are_left_out_by_name(capture: Any, tmp_path: 
     assert ids == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_a_question_too_long_for_the_model_is_left_out_by_name(
     capture: Any, tmp_path: Path
 ) -> None:
@@ -463,6 +465,7 @@ def test_duckdb_queries_texts_and_tokens(compact_store: Path) -> None:
     assert found.fetchall() == [(10, 60, True)]
 
 
+@pytest.mark.slow
 def test_hugging_face_datasets_opens_the_shards_as_they_are(
     compact_store: Path, tmp_path: Path
 ) -> None:

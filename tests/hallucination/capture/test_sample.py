@@ -54,6 +54,7 @@ def samples_of(store: Path) -> list[list[str]]:
     return [trace["samples"] for trace in TraceBatchLoader(store).iter_traces()]
 
 
+@pytest.mark.slow
 def test_samples_come_on_top_of_what_is_captured_without(
     capture: Any, plain_store: Path, tmp_path: Path
 ) -> None:
@@ -69,6 +70,7 @@ def test_samples_come_on_top_of_what_is_captured_without(
     assert "samples" not in read_manifest(tmp_path / "without").settings["generation"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
 @pytest.mark.parametrize("graphs", [False, True])
 def test_samples_are_those_of_plain_passes(family: str, graphs: bool) -> None:
@@ -116,6 +118,7 @@ def test_tokens_are_drawn_as_often_as_they_are_likely() -> None:
     assert draw_tokens(chance.log().expand(2, -1), ends, 1.0).tolist() == [1, 4]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change", [{"generation_batch": 2}, {"generation_batch": 5}, {"keep": "full"}]
 )
@@ -126,6 +129,7 @@ def test_batches_do_not_change_what_is_drawn(
     assert samples_of(tmp_path / "new") == samples_of(plain_store)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_stopped_draws_the_same_in_the_end(
     capture: Any, plain_store: Path, tmp_path: Path
 ) -> None:
@@ -152,6 +156,7 @@ def test_too_little_device_memory_for_the_samples_halves_the_batch(
     assert samples_of(tmp_path / "new") == samples_of(plain_store)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
@@ -181,6 +186,7 @@ def test_settings_that_make_no_sense_are_refused(wrong: dict[str, Any], sentence
         ExtractConfig(**wrong)
 
 
+@pytest.mark.slow
 def test_the_room_that_samples_take_on_disk_is_foreseen(capture: Any, tmp_path: Path) -> None:
     capture(num_samples=8, samples=40, generation_batch=80)
     store = tmp_path / "new"

@@ -92,6 +92,7 @@ def test_the_scores_of_every_answer_are_kept(data: Path, tell: Any, tmp_path: Pa
     assert row["right_answer"] == f"answer {number} / {number}"
 
 
+@pytest.mark.slow
 def test_the_test_split_chooses_nothing(data: Path, tell: Any, tmp_path: Path) -> None:
     """With all test labels the other way round, only what is measured on them changes."""
     other = write_data(tmp_path / "turned")
@@ -126,6 +127,7 @@ def test_a_seeded_method_stands_with_its_median_seed(data: Path, tell: Any, tmp_
     assert sure["test_auroc_mean"] is None and sure["test_auroc_std"] is None
 
 
+@pytest.mark.slow
 def test_what_was_finished_is_not_run_again(data: Path, tell: Any, tmp_path: Path) -> None:
     first, second = Told(name="first"), Told(name="second", breaks=TrainingStoppedError("stop"))
     tell(first, second)
@@ -149,6 +151,7 @@ def test_it_stops_between_methods_when_asked(data: Path, tell: Any, tmp_path: Pa
     assert (tmp_path / "methods" / "first.json").exists() and second.fitted == 0
 
 
+@pytest.mark.slow
 def test_scores_of_other_data_or_settings_are_refused(
     data: Path, tell: Any, tmp_path: Path
 ) -> None:
@@ -225,6 +228,7 @@ def test_what_was_run_before_and_is_not_asked_for_is_named(
     assert list(rows_of(tmp_path)) == ["second"]
 
 
+@pytest.mark.slow
 def test_damaged_answers_are_told_before_anything_runs(tell: Any, tmp_path: Path) -> None:
     only = Told(name="perplexity")
     tell(only)
@@ -236,6 +240,7 @@ def test_damaged_answers_are_told_before_anything_runs(tell: Any, tmp_path: Path
     assert only.fitted == 0 and not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_one_class_alone_is_refused_before_anything_runs(
     tell: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,6 +65,7 @@ def second_test(folder: Path) -> list[Any]:
     return [line for line in lines if line["split"] == "test"]
 
 
+@pytest.mark.slow
 def test_the_matrix_over_several_stores(
     stores: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,6 +105,7 @@ def test_a_method_is_fitted_on_what_means_the_same_in_all_stores(
     assert alone - pair == {"node_mean", "node_max", "node_prompt"} and "lookback" in pair
 
 
+@pytest.mark.slow
 def test_stores_of_different_models_are_refused(
     stores: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

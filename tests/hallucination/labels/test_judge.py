@@ -68,6 +68,7 @@ def test_another_model_judges_anew(label: Label, tmp_path: Path) -> None:
         assert [body["model"] for body in server.asked].count("other") == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "trouble",
     [
@@ -100,6 +101,7 @@ def test_a_model_that_takes_no_temperature_is_asked_without(label: Label) -> Non
         assert label(server.url).wrong == 5
 
 
+@pytest.mark.slow
 def test_one_slow_reply_holds_nobody_up(tmp_path: Path) -> None:
     rows = [trace_row(i, f"answer {i}", ["Rome"]) for i in range(60)]
     store = write_text_store(tmp_path / "store", rows)
@@ -192,6 +194,7 @@ def is_json(line: str) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_a_server_that_hangs_is_given_up(label: Label) -> None:
     with (
         judge_server(lambda *_: Reply(hangs=True)) as server,

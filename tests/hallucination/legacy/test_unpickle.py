@@ -119,6 +119,7 @@ def test_a_cut_file_is_named(tmp_path: Path) -> None:
             load_pickle(path)
 
 
+@pytest.mark.slow
 def test_changed_bytes_never_end_in_another_error(tmp_path: Path) -> None:
     whole = write_pickle(tmp_path / "a.pkl", [make_record()]).read_bytes()
     path = tmp_path / "b.pkl"

@@ -6,6 +6,8 @@ import pytest
 
 from clew.hallucination.questions import Question, facts_questions, facts_version, load_questions
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def facts() -> dict[str, Question]:

@@ -101,6 +101,7 @@ def test_results_among_the_photos_are_not_identified_again(tmp_path: Path, ident
         identify(photos, output_dir=photos)
 
 
+@pytest.mark.slow
 def test_results_are_replaced_but_other_files_are_not(tmp_path: Path, identify: Any) -> None:
     photos = make_folder(tmp_path / "photos")
     identify(photos)

@@ -31,6 +31,7 @@ def _difference(one: Image.Image | np.ndarray, other: Image.Image | np.ndarray) 
     return float(np.abs(np.asarray(one, float) - np.asarray(other, float)).mean())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["jpg", "png", "webp", "tif"])
 @pytest.mark.parametrize("orientation", TURNS)
 def test_a_photo_stands_upright(tmp_path: Path, suffix: str, orientation: int) -> None:
@@ -158,6 +159,7 @@ def test_squares_look_like_plain_decoding_and_lanczos(tmp_path: Path, name: str,
     assert _difference(square, wanted) < 1.5
 
 
+@pytest.mark.slow
 def test_many_threads_read_at_once_and_leave_the_warnings_as_they_were(tmp_path: Path) -> None:
     good = [save(tmp_path / f"{n}.jpg", picture(300, 200, seed=n)) for n in range(8)]
     bad = tmp_path / "bad.jpg"

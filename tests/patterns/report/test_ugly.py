@@ -42,6 +42,7 @@ def test_a_name_that_is_no_text_is_kept(tmp_path: Path) -> None:
     assert page.section("mistakes").count("<img") == 15
 
 
+@pytest.mark.slow
 def test_photos_that_are_gone_are_told(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "out")
     shutil.rmtree(tmp_path / "photos" / "dog")

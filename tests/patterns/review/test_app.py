@@ -60,6 +60,7 @@ def test_the_page_brings_everything_it_needs(served: Served) -> None:
         assert b"http://" not in content and b"https://" not in content
 
 
+@pytest.mark.slow
 def test_a_whole_review(served: Served, animals: PatternSet) -> None:
     state = json.loads(fetch(f"{served.address}state")[1])
     assert (state["place"], state["total"]) == (0, 4) and state["question"]["name"] == "a.png"

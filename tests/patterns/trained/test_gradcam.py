@@ -73,6 +73,7 @@ def test_what_does_not_speak_for_a_class_is_cold() -> None:
     assert bright.max() == 1 and not dark.any()
 
 
+@pytest.mark.slow
 def test_many_at_once_are_as_one_by_one(tmp_path: Path) -> None:
     model = load_model(make_run(tmp_path / "out"), device="cpu")
     images = np.random.default_rng(0).integers(0, 256, (19, SIZE, SIZE, 3), dtype=np.uint8)

@@ -11,6 +11,8 @@ from clew.patterns.trained import load_model, predict_photos
 from clew.patterns.trained.tables import read_splits
 from tests.patterns.training.making import write_photo
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(("batch_size", "workers"), [(1, 1), (5, 3), (64, 0)])
 def test_every_photo_is_predicted_in_its_order(

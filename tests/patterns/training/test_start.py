@@ -21,6 +21,8 @@ from clew.progress import Event
 from tests.events import notes
 from tests.patterns.training.making import COLOURS, small_run, write_photo, write_photos
 
+pytestmark = pytest.mark.slow
+
 ANY = {"network": None, "image_size": None}
 
 

@@ -283,6 +283,7 @@ def test_a_class_does_not_vanish_with_its_photos(tmp_path: Path) -> None:
         train_patterns(small_run(data, tmp_path / "out"))
 
 
+@pytest.mark.slow
 def test_other_settings_are_refused_with_both_values(trained: Path, photos: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in trained.iterdir() if path.is_file()}
     with pytest.raises(

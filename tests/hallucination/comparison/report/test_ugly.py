@@ -66,6 +66,7 @@ def test_other_directions_emoji_and_long_answers_are_kept(folder: Path) -> None:
     assert page.markup.count("ha ha ha") < 20_000
 
 
+@pytest.mark.slow
 def test_three_answers_are_enough(tmp_path: Path) -> None:
     folder = make_comparison(tmp_path / "out", test=4)
     assert "of 18 methods" in read_page(folder).text

@@ -43,6 +43,7 @@ def telling_spectra(answers: int, ranks: int) -> tuple[np.ndarray, np.ndarray]:
     return labels, spectra.astype(np.float32)
 
 
+@pytest.mark.slow
 def test_a_probe_in_pieces_scores_as_scikit_learns_pipeline() -> None:
     labels, values = telling_spectra(500, ranks=100)
     data = MemoryFeatures(labels, {"laplacian_top": values})

@@ -69,6 +69,7 @@ def test_the_labels_of_the_test_split_change_nothing(
     np.testing.assert_array_equal(after.validation, before.validation)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROBES)
 def test_what_was_fitted_scores_another_store(
     data: AnswerFeatures, tmp_path: Path, name: str

@@ -13,6 +13,8 @@ from clew.errors import InputError, StoreError
 from clew.hallucination.detectors.detector import load_detector
 from tests.hallucination.detectors.training.test_train import read_results
 
+pytestmark = pytest.mark.slow
+
 WRITTEN_BEFORE = Path(__file__).parents[3] / "data" / "8b887bb"
 
 

@@ -33,6 +33,7 @@ def epoch(samples: DetectorSamples, split: str, **settings: Any) -> list[dict[st
     return list(samples.open_later(split)(LoadSettings(batch_size=8, **settings)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sequences", "graphs"])
 def test_traces_give_the_samples_that_preprocessing_makes(
     compact_store: Path, scores: Path, tmp_path: Path, kind: Any

@@ -52,6 +52,7 @@ def reference(trace: Any) -> dict[str, np.ndarray]:
     }
 
 
+@pytest.mark.slow
 def test_answers_hold_what_the_traces_tell(samples: Path, compact_store: Path) -> None:
     for row, trace in zip(
         read_samples(samples / "answers"), read_traces(compact_store), strict=True
@@ -68,6 +69,7 @@ def test_answers_hold_what_the_traces_tell(samples: Path, compact_store: Path) -
                 np.testing.assert_allclose(found, expected, rtol=2e-3, atol=1e-3, err_msg=name)
 
 
+@pytest.mark.slow
 def test_an_answer_without_tokens_has_means_of_zero(
     compact_store: Path, scores_file: Path, tmp_path: Path
 ) -> None:
@@ -125,6 +127,7 @@ def test_a_folder_made_without_answers_gets_them(
     assert_same_store(tmp_path / "answers", samples / "answers")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("column", ["lookback", "laplacian_diagonal", "token_logprobs"])
 def test_what_is_no_number_leaves_the_trace_out_of_every_kind(
     compact_store: Path, scores_file: Path, tmp_path: Path, column: str

@@ -174,6 +174,7 @@ def test_samples_are_not_traces(samples: Path, scores_file: Path, tmp_path: Path
         preprocess_store(tiny_preprocess(samples / "graphs", scores_file, tmp_path / "out"))
 
 
+@pytest.mark.slow
 def test_odd_names(compact_store: Path, scores_file: Path, tmp_path: Path) -> None:
     store = Path(shutil.copytree(compact_store, tmp_path / "trazas ñ [1]"))
     out = tmp_path / "mis datos ¿?" / "prépa"

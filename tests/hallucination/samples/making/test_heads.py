@@ -31,6 +31,7 @@ def assert_edges(source: np.ndarray, attr: np.ndarray, maps: np.ndarray, prompt:
     assert source.tolist() == [i for i, _ in edges]
 
 
+@pytest.mark.slow
 def test_heads_are_what_the_maps_hold(full_store: Path, scores_file: Path, tmp_path: Path) -> None:
     preprocess_store(tiny_preprocess(full_store, scores_file, tmp_path))
     rows = read_samples(tmp_path / "heads")

@@ -76,6 +76,7 @@ def test_edges_never_look_ahead_or_into_another_layer(samples: Path) -> None:
         assert (np.diff(target) >= 0).all()
 
 
+@pytest.mark.slow
 def test_fewer_edges_and_features(compact_store: Path, scores_file: Path, tmp_path: Path) -> None:
     config = tiny_preprocess(
         compact_store, scores_file, tmp_path, top_k=2, node_dim=3, attn_threshold=0.3

@@ -13,14 +13,14 @@ $(READY): pyproject.toml constraints.txt
 	touch $(READY)
 
 demo: $(READY)
-	$(BIN)/clew extract --questions facts --num-samples 500 --batch-size 250 --out $(DEMO)/traces_data
+	$(BIN)/clew extract --questions facts --num-samples 400 --batch-size 200 --out $(DEMO)/traces_data
 	$(BIN)/clew inspect $(DEMO)/traces_data
 	$(BIN)/clew verify $(DEMO)/traces_data
 	$(BIN)/clew label $(DEMO)/traces_data --out $(DEMO)/ground_truth_scores.csv --overwrite
 	$(BIN)/clew preprocess $(DEMO)/traces_data --scores-file $(DEMO)/ground_truth_scores.csv --out $(DEMO)/preprocessed_data
 	$(BIN)/clew inspect $(DEMO)/preprocessed_data
 	$(BIN)/clew show $(DEMO)/traces_data --id 4 --scores-file $(DEMO)/ground_truth_scores.csv --out $(DEMO)/answer-4.html
-	$(BIN)/clew compare --preprocessed-dir $(DEMO)/preprocessed_data --seeds 1 --epochs 10 --output-dir $(DEMO)/comparison
+	$(BIN)/clew compare --preprocessed-dir $(DEMO)/preprocessed_data --seeds 1 --epochs 5 --output-dir $(DEMO)/comparison
 	@printf '%s\n' '' 'The same with your own model and questions with $(BIN)/clew:' \
 	    '  clew extract --model meta-llama/Llama-3.2-1B-Instruct --questions my_questions.csv --out traces_data' \
 	    '  clew label traces_data --out ground_truth_scores.csv' \

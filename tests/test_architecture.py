@@ -1,6 +1,7 @@
 """Two applications on one foundation: which folder may import which, and the public surface."""
 
 import ast
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -177,6 +178,15 @@ def _reach(graph: dict[str, set[str]], start: str) -> set[str]:
                 seen.add(name)
                 waiting.append(name)
     return seen
+
+
+def test_every_file_beside_the_code_is_packaged() -> None:
+    project = SOURCE.parents[1] / "pyproject.toml"
+    options = tomllib.loads(project.read_text(encoding="utf-8"))["tool"]["setuptools"]
+    patterns = options["package-data"]["clew"]
+    packaged = {path for pattern in patterns for path in SOURCE.glob(pattern)}
+    beside = {path for path in SOURCE.rglob("*.*") if path.is_file()}
+    assert {path for path in beside if path.suffix not in (".py", ".pyc")} == packaged
 
 
 def test_the_public_surface_is_what_it_says() -> None:

@@ -57,19 +57,27 @@ def change_results(folder: Path, **parts: Any) -> None:
 
 def save_model(folder: Path, classes: Sequence[str], *, size: int = SIZE) -> None:
     """A tiny network whose answers differ from photo to photo, as those of a trained one do."""
-    torch.manual_seed(0)
     network = build_network("tiny", classes=len(classes), image_size=size)
+    random = np.random.default_rng(0)  # PyTorch draws other numbers on other kinds of CPU
+    last = _last_linear(network)
     for module in network.modules():
         if isinstance(module, nn.BatchNorm2d):
-            nn.init.uniform_(module.weight, 0.5, 1.5)
-            nn.init.normal_(module.running_mean, std=0.2)  # type: ignore[arg-type]
-        elif isinstance(module, nn.Conv2d):
-            nn.init.kaiming_normal_(module.weight)
-    with torch.no_grad():
-        _last_linear(network).weight.mul_(30)
+            _fill(module.weight, random.uniform(0.5, 1.5, module.weight.shape))
+            _fill(module.running_mean, random.normal(0, 0.2, module.weight.shape))
+        elif isinstance(module, nn.Conv2d | nn.Linear):
+            inputs = module.weight[0].numel()
+            gain = 10 if module is last else 2  # large in the end: photos are told apart
+            _fill(module.weight, random.normal(0, (gain / inputs) ** 0.5, module.weight.shape))
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
     tensors = {f"network.{name}": value for name, value in network.state_dict().items()}
     settings = {"network": "tiny", "classes": list(classes), "image_size": size}
     write_model(folder / "best.safetensors", tensors, {"settings": settings})
+
+
+def _fill(tensor: Any, values: np.ndarray) -> None:
+    with torch.no_grad():
+        tensor.copy_(torch.from_numpy(values))
 
 
 def _last_linear(network: nn.Module) -> nn.Linear:

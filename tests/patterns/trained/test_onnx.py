@@ -60,7 +60,7 @@ def test_it_gives_the_same_probabilities_for_photos(
     expected = model.probabilities(images)
     np.testing.assert_allclose(found, expected, atol=1e-5)
     np.testing.assert_allclose(found.sum(1), 1, atol=1e-5)
-    assert batch == 1 or np.ptp(expected, axis=0).max() > 1e-3, "they should not be all the same"
+    assert batch == 1 or np.ptp(expected, axis=0).max() > 0.05, "they should not be all the same"
 
 
 def test_it_tells_what_it_takes_and_gives(path: Path) -> None:

@@ -28,9 +28,9 @@ def describe_plan(plan: "HardwarePlan") -> str:
     return ", ".join(part for part in parts if part)
 
 
-def left_out_text(left_out: dict[str, int]) -> str:
-    counts = ", ".join(f"{count:,} {kind}" for kind, count in left_out.items())
-    return f"{counted(sum(left_out.values()), 'file')} ({counts})"
+def excluded_text(excluded: dict[str, int]) -> str:
+    counts = ", ".join(f"{count:,} {kind}" for kind, count in excluded.items())
+    return f"{counted(sum(excluded.values()), 'file')} ({counts})"
 
 
 def describe_preparation(told: "Prepared") -> dict[str, str]:
@@ -38,7 +38,7 @@ def describe_preparation(told: "Prepared") -> dict[str, str]:
     size, flip, place = told.image_size, told.flip, told.place
     lines = {
         "photos": f"{sum(told.classes.values()):,} in {_classes_text(told.classes)}",
-        "left out": f"{left_out_text(told.left_out)}: each with its reason in {told.left_out_file}",
+        "excluded": f"{excluded_text(told.excluded)}: each with its reason in {told.excluded_file}",
         "passed over": f"{counted(told.other_files, 'file')} without a photo's ending",
         "splits": ", ".join(f"{count:,} for {split}" for split, count in told.splits.items()),
         "images": f"{size.value} x {size.value} pixels, {size.reason}",
@@ -49,7 +49,7 @@ def describe_preparation(told: "Prepared") -> dict[str, str]:
         "epochs": f"{told.epochs.value:,}, {told.epochs.reason}",
     }
     empty = {
-        "left out": not told.left_out,
+        "excluded": not told.excluded,
         "passed over": not told.other_files,
         "starts from": told.started_from is None,
     }

@@ -40,7 +40,7 @@ def test_other_photos_are_measured_on(run: Any, folder: Path) -> None:
     out = "model/evaluated/others"
     for line in (
         rf"12 photos of {re.escape(str(folder / 'others'))} are measured on",
-        rf"left out: 1 file \(1 empty\): each with its reason in {out}/left_out.csv",
+        rf"excluded: 1 file \(1 empty\): each with its reason in {out}/excluded.csv",
         r"test accuracy \d+\.\d% \(95% interval \d+\.\d% to \d+\.\d%\): \d+ of 12 photos right",
         r"on the test photos of its own training it was \d+\.\d%",
         rf"report: {out}/report.html",
@@ -55,7 +55,7 @@ def test_photos_it_has_learnt_from_are_told(run: Any, folder: Path, model: Path)
     photos = model.parent / "photos"
     ended = run("patterns", "evaluate", "--model", "model", "--data", photos)
     assert ended.code == 0, ended.err
-    assert "left out: 18 files (18 seen)" in ended.out and "3 photos of " in ended.out
+    assert "excluded: 18 files (18 seen)" in ended.out and "3 photos of " in ended.out
     learnt = (folder / "model" / "splits.csv").read_text(encoding="utf-8").splitlines()[1:]
     for name, _, split, _ in (line.split(",") for line in learnt):
         if split == "train":

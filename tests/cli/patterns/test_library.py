@@ -76,12 +76,12 @@ def test_import_ends_with_a_table_the_reasons_and_what_is_next(run: Any, here: P
     ended = run("patterns", "import", "animals", "in")
     assert ended.code == 0, ended.err
     assert "9 photos to be looked at" in ended.out and "7 photos to be copied" in ended.out
-    assert re.search(r"class +added +already there +left out", ended.out)
+    assert re.search(r"class +added +already there +excluded", ended.out)
     assert re.search(r"^cats +3 +0 +2 *$", ended.out, re.MULTILINE)
     assert re.search(r"^\[b\]dogs 🐶 +4 +0 +0 *$", ended.out, re.MULTILINE)
     assert re.search(r"^all +7 +0 +2 *$", ended.out, re.MULTILINE)
-    assert f"left out: {here}/in/cats/empty.jpg: empty, the file is empty (0 bytes)" in ended.out
-    assert "left out: " + f"{here}/in/cats/again.png: duplicate, the same picture as" in ended.out
+    assert f"excluded: {here}/in/cats/empty.jpg: empty, the file is empty (0 bytes)" in ended.out
+    assert "excluded: " + f"{here}/in/cats/again.png: duplicate, the same picture as" in ended.out
     assert "1 other file has no photo's ending" in ended.out
     assert "what became of every file: patterns/animals/import.csv" in ended.out
     assert ended.out.endswith("next: clew patterns train animals\n")
@@ -123,7 +123,7 @@ def test_many_bad_files_are_counted_by_kind(run: Any, here: Path) -> None:
     for number in range(12):
         (here / f"in/cats/bad{number}.jpg").write_bytes(b"")
     ended = run("patterns", "import", "animals", "in")
-    assert ended.out.count("left out: ") == 10
+    assert ended.out.count("excluded: ") == 10
     assert "... 12 in all: 12 empty" in ended.out
     assert "next, photos of a second class, to tell them apart: " in ended.out
 

@@ -119,7 +119,7 @@ def test_a_run_says_what_it_found_what_it_does_and_what_is_next(run: Any, folder
     assert ended.code == 0, ended.err
     for line in (
         r"photos       21 in 3 classes: azul \(7\), maçã ñ \(7\), red 🍎 \(7\)",
-        r"left out     1 file \(1 empty\): each with its reason in el modelo/left_out.csv",
+        r"excluded     1 file \(1 empty\): each with its reason in el modelo/excluded.csv",
         r"passed over  1 file without a photo's ending",
         r"splits       15 for train, 3 for validation, 3 for test",
         r"images       16 x 16 pixels, as asked for with --image-size",

@@ -161,8 +161,8 @@ def test_a_picture_in_two_classes_is_used_in_none(tmp_path: Path) -> None:
     shutil.copy(folder / "cats" / "0002.png", folder / "dogs" / "x.png")
     shutil.copy(folder / "cats" / "0002.png", folder / "dogs" / "y.png")
     cached = cache(folder, tmp_path / "cache")
-    left_out = ("cats/0002.png", "dogs/x.png", "dogs/y.png")
-    assert kinds(cached) == dict.fromkeys(left_out, "contradiction")
+    excluded = ("cats/0002.png", "dogs/x.png", "dogs/y.png")
+    assert kinds(cached) == dict.fromkeys(excluded, "contradiction")
     assert cached.faults[0].reason == (
         'the same picture is in several classes: "cats/0002.png", "dogs/x.png" and 1 more; keep '
         "it in the one where it belongs"

@@ -39,7 +39,7 @@ def contents(root: Path) -> dict[str, bytes]:
 
 def tally(result: ImportResult) -> dict[str, tuple[int, int, int]]:
     """Added, already there and left out of each class."""
-    counts = [result.count(name) for name in ("added", "already there", "left out")]
+    counts = [result.count(name) for name in ("added", "already there", "excluded")]
     labels = sorted(set().union(*counts))
     return {label: (counts[0][label], counts[1][label], counts[2][label]) for label in labels}
 

@@ -81,7 +81,7 @@ def test_several_imports_add_up_and_names_that_exist_get_a_number(
     assert photos_of(animals) == ["cats/0-2.png", "cats/0-3.png", "cats/0.png"]
 
 
-def test_bad_files_are_left_out_and_listed_with_the_reason(
+def test_bad_files_are_excluded_and_listed_with_the_reason(
     animals: PatternSet, tmp_path: Path
 ) -> None:
     source = make_photos(tmp_path / "in", {"cats": 2, "dogs": 2})
@@ -99,7 +99,7 @@ def test_bad_files_are_left_out_and_listed_with_the_reason(
     assert result.other_files == 1
     with result.listing.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    kinds = {Path(row["file"]).name: row["kind"] for row in rows if row["result"] == "left out"}
+    kinds = {Path(row["file"]).name: row["kind"] for row in rows if row["result"] == "excluded"}
     assert kinds == {
         "cut.png": "cut",
         "empty.jpg": "empty",
@@ -110,16 +110,29 @@ def test_bad_files_are_left_out_and_listed_with_the_reason(
         "1.png": "contradiction",
         "loose.png": "no class",
     }
-    assert all(row["reason"] for row in rows if row["result"] == "left out")
+    assert all(row["reason"] for row in rows if row["result"] == "excluded")
     assert [row["photo"] for row in rows if row["result"] == "added"] == photos_of(animals)
 
 
-def test_a_picture_of_another_class_of_the_set_is_left_out(
+def test_import_reads_the_journal_of_an_earlier_version(
+    animals: PatternSet, tmp_path: Path
+) -> None:
+    source = make_photos(tmp_path / "in", {"cats": 1})
+    (source / "cats/empty.jpg").write_bytes(b"")
+    import_photos(animals, [source])
+    journal = animals.folder / "photos.jsonl"
+    journal.write_text(journal.read_text().replace('"excluded"', '"left out"'))
+    result = import_photos(PatternSet.open(animals.name, animals.folder.parent), [source])
+    assert tally(result) == {"cats": (0, 1, 1)}
+    assert "empty.jpg,cats,excluded,empty" in result.listing.read_text(encoding="utf-8")
+
+
+def test_a_picture_of_another_class_of_the_set_is_excluded(
     animals: PatternSet, tmp_path: Path
 ) -> None:
     import_photos(animals, [make_photos(tmp_path / "in", {"cats": 1})])
     result = import_photos(animals, [make_photos(tmp_path / "other", {"dogs": 1})])
-    assert [source.kind for source in result.left_out] == ["contradiction"]
+    assert [source.kind for source in result.excluded] == ["contradiction"]
     assert photos_of(animals) == ["cats/0.png"]
 
 
@@ -242,7 +255,7 @@ def test_a_photo_that_goes_away_meanwhile_is_named(animals: PatternSet, tmp_path
 
     result = import_photos(animals, [source], reporter=take)
     assert tally(result) == {"cats": (1, 0, 1)}
-    assert "not copied (No such file or directory)" in result.left_out[0].reason
+    assert "not copied (No such file or directory)" in result.excluded[0].reason
 
 
 def test_another_set_can_be_imported(animals: PatternSet, tmp_path: Path) -> None:

@@ -133,7 +133,7 @@ def test_accents_written_in_two_ways_are_one_class(tmp_path: Path) -> None:
     assert f"val/{split}/2.jpg" in _names(folder)
 
 
-def test_names_that_are_no_text_are_named_and_left_out(tmp_path: Path) -> None:
+def test_names_that_are_no_text_are_named_and_excluded(tmp_path: Path) -> None:
     fill(tmp_path, ["a/1.jpg", "b/1.jpg"])
     try:
         Path(os.fsdecode(os.fsencode(tmp_path) + b"/a/caf\xe9.jpg")).touch()
@@ -199,7 +199,7 @@ def test_what_cannot_be_a_data_set_gets_a_sentence(tmp_path: Path) -> None:
         find_classes(tmp_path / "file.jpg")
     with pytest.raises(InputError, match="holds no photos .* but 2 other files: check the path"):
         find_classes(tmp_path / "empty")
-    with pytest.raises(InputError, match='"a.heic" is left out: HEIC pictures are not read'):
+    with pytest.raises(InputError, match='"a.heic" is excluded: HEIC pictures are not read'):
         find_classes(tmp_path / "heic")
     with pytest.raises(InputError, match="lie in no class folders: put those of each class"):
         find_classes(tmp_path / "one/cats")

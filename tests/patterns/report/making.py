@@ -25,7 +25,7 @@ def make_run(
     classes: Sequence[str] = ("cat", "dog", "2", "10"),
     test: int = 6,
     wrong: int = 5,
-    left_out: int = 2,
+    excluded: int = 2,
     epochs: int = 8,
 ) -> Path:
     """OUT, with the photos in the folder "photos" beside it. `test` are test photos a class; of
@@ -37,12 +37,12 @@ def make_run(
     _write_table(folder / "predictions.csv", answers)
     faults = [
         {"name": f"{classes[0]}/broken {n}.jpg", "class": classes[0], "kind": "cut"}
-        for n in range(left_out)
+        for n in range(excluded)
     ]
-    _write_table(folder / "left_out.csv", [{**fault, "reason": REASON} for fault in faults])
+    _write_table(folder / "excluded.csv", [{**fault, "reason": REASON} for fault in faults])
     _write_table(folder / "splits.csv", [_split_row(answer) for answer in answers])
     _write_table(folder / "log.csv", [_log_row(epoch) for epoch in range(1, epochs + 1)])
-    write_results(folder, _results(photos, classes, answers, left_out))
+    write_results(folder, _results(photos, classes, answers, excluded))
     return folder
 
 
@@ -139,7 +139,7 @@ def _log_row(epoch: int) -> dict[str, Any]:
 
 
 def _results(
-    photos: Path, classes: Sequence[str], answers: list[dict[str, Any]], left_out: int
+    photos: Path, classes: Sequence[str], answers: list[dict[str, Any]], excluded: int
 ) -> dict[str, Any]:
     confusion = np.zeros((len(classes), len(classes)), dtype=int)
     for answer in answers:
@@ -190,7 +190,7 @@ def _results(
         "data": {
             "folder": str(photos),
             "photos": 52 * len(classes),
-            "left_out": {"cut": left_out} if left_out else {},
+            "excluded": {"cut": excluded} if excluded else {},
             "splits": {"train": 40 * len(classes), "validation": 6 * len(classes)},
         },
         "started_from": None,

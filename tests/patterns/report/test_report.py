@@ -59,7 +59,7 @@ def test_every_class_has_right_ones_with_what_it_looked_at(page: Page) -> None:
     assert right.count("<article") == 8 and right.count("<img") == 8 * 2
 
 
-def test_curves_sureness_what_was_left_out_and_settings_are_there(page: Page) -> None:
+def test_curves_sureness_what_was_excluded_and_settings_are_there(page: Page) -> None:
     assert page.section("training").count('class="panel"') == 3
     assert "epoch 6 was kept" in page.section("training")
     assert "no GPU was found" in page.section("training")
@@ -67,8 +67,8 @@ def test_curves_sureness_what_was_left_out_and_settings_are_there(page: Page) ->
     assert "With a threshold of 0.6 in &quot;clew patterns identify&quot;, 83.3%" in page.section(
         "sureness"
     )
-    assert "image file is truncated" in page.section("left-out")
-    assert "2 files took no part" in page.section("left-out")
+    assert "image file is truncated" in page.section("excluded")
+    assert "2 files took no part" in page.section("excluded")
     assert "mixup" in page.section("settings") and "torch" in page.section("settings")
 
 
@@ -82,13 +82,13 @@ def test_it_needs_nothing_but_itself(page: Page) -> None:
 @pytest.mark.slow
 def test_many_mistakes_classes_and_files_are_cut_with_a_sentence(tmp_path: Path) -> None:
     classes = [f"class {n}" for n in range(60)]
-    folder = make_run(tmp_path / "out", classes=classes, test=2, wrong=61, left_out=300)
+    folder = make_run(tmp_path / "out", classes=classes, test=2, wrong=61, excluded=300)
     page = read_page(folder)
     assert page.section("mistakes").count("<article") == 60
     assert "60 of 61 mistakes are shown, the surest first; predictions.csv has all." in page.text
     assert page.section("right").count("<article") == 48
     assert "11 classes more would make the page slow to open" in page.text
-    assert "100 files more: left_out.csv beside this page has all of them." in page.text
+    assert "100 files more: excluded.csv beside this page has all of them." in page.text
     assert 'class="cell middle' not in page.section("confusion"), "no room for numbers"
 
 

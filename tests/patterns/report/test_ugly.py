@@ -62,10 +62,10 @@ def test_a_model_that_is_gone_costs_the_heat_maps_alone(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_all_right_all_wrong_and_one_epoch(tmp_path: Path) -> None:
-    page = read_page(make_run(tmp_path / "a" / "out", test=1, wrong=0, epochs=1, left_out=0))
+    page = read_page(make_run(tmp_path / "a" / "out", test=1, wrong=0, epochs=1, excluded=0))
     assert "Every test photo was recognised." in page.section("mistakes")
     assert "No class has a mistake." in page.text
-    assert "every photo that was found took part" in page.section("left-out")
+    assert "every photo that was found took part" in page.section("excluded")
     page = read_page(make_run(tmp_path / "b" / "out", test=1, wrong=4))
     assert "0.0% of the test photos are recognised: 0 of 4" in page.text
     assert "No test photo was recognised." in page.section("right")
@@ -73,7 +73,7 @@ def test_all_right_all_wrong_and_one_epoch(tmp_path: Path) -> None:
 
 def test_what_is_missing_is_said_or_a_dash(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "out")
-    for name in ("predictions.csv", "left_out.csv", "log.csv"):
+    for name in ("predictions.csv", "excluded.csv", "log.csv"):
         (folder / name).unlink()
     path = folder / "results.json"
     path.write_text(json.dumps({"classes": ["cat", "dog"], "per_class": [{"class": "cat"}]}))
@@ -82,6 +82,15 @@ def test_what_is_missing_is_said_or_a_dash(tmp_path: Path) -> None:
     assert "The confusion matrix is not known" in page.text
     assert "there is no predictions.csv" in page.section("mistakes")
     assert page.section("classes").count("\N{EN DASH}") == 6
+
+
+def test_files_excluded_by_an_earlier_version_are_listed(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "out")
+    (folder / "excluded.csv").rename(folder / "left_out.csv")
+    data = json.loads((folder / "results.json").read_text(encoding="utf-8"))["data"]
+    change_results(folder, data={"left_out": data.pop("excluded"), **data})
+    section = read_page(folder).section("excluded")
+    assert "image file is truncated" in section and "2 files took no part" in section
 
 
 def remove_results(folder: Path) -> None:

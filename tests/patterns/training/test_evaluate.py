@@ -19,7 +19,7 @@ def test_unseen_photos_are_all_counted(trained: Path, tmp_path: Path) -> None:
     results = evaluate_patterns(trained, data, output_dir=tmp_path / "out")
     assert results["test_photos"] == 15 and results["test_accuracy"] > 0.8
     assert results["data"]["seen"] == {} and not results["data"]["all_seen"]
-    assert results["data"]["left_out"] == {}
+    assert results["data"]["excluded"] == {}
     assert results == json.loads((tmp_path / "out" / "results.json").read_text(encoding="utf-8"))
     assert results["model"] == str(trained)
     with (tmp_path / "out" / "predictions.csv").open(encoding="utf-8", newline="") as file:
@@ -34,7 +34,7 @@ def test_of_its_own_photos_those_of_the_test_are_left(trained: Path, photos: Pat
         assert results[name] == own[name]
     assert results["test_loss"] == pytest.approx(own["test_loss"], rel=1e-4)
     assert results["data"]["seen"] == {"train": 30, "validation": 3}
-    assert results["data"]["left_out"] == {"seen": 33}
+    assert results["data"]["excluded"] == {"seen": 33}
 
 
 def test_partly_seen_photos_are_listed(trained: Path, photos: Path, tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_partly_seen_photos_are_listed(trained: Path, photos: Path, tmp_path: Pa
     write_photos(data, {"azul": 2}, first=100)
     results = evaluate_patterns(trained, data, output_dir=tmp_path / "out")
     assert results["test_photos"] == 9 + 2
-    with (tmp_path / "out" / "left_out.csv").open(encoding="utf-8", newline="") as file:
+    with (tmp_path / "out" / "excluded.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert {row["kind"] for row in rows} == {"seen"} and len(rows) == 33
     assert {row["reason"] for row in rows} == {
@@ -86,7 +86,7 @@ def test_bad_photos_and_copies_are_counted_once(trained: Path, tmp_path: Path) -
     write_photo(data / "red 🍎" / "both.png", "azul", 500)
     results = evaluate_patterns(trained, data)
     assert results["test_photos"] == 6
-    assert results["data"]["left_out"] == {"contradiction": 2, "empty": 1, "duplicate": 1}
+    assert results["data"]["excluded"] == {"contradiction": 2, "empty": 1, "duplicate": 1}
 
 
 def test_nothing_usable_is_said(trained: Path, tmp_path: Path) -> None:

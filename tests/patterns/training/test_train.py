@@ -86,7 +86,7 @@ def test_results_tell_how_they_were_made(trained: Path, photos: Path) -> None:
     assert results["data"] == {
         "folder": str(photos),
         "photos": 42,
-        "left_out": {},
+        "excluded": {},
         "other_files": 0,
         "splits": {"train": 30, "validation": 3, "test": 9},
         "test_learnt_before": 0,
@@ -110,7 +110,7 @@ def test_results_tell_how_they_were_made(trained: Path, photos: Path) -> None:
 
 def test_the_folder_holds_all_about_the_model(trained: Path) -> None:
     found = {path.name for path in trained.iterdir()}
-    tables = {"splits.csv", "left_out.csv", "predictions.csv", "log.csv"}
+    tables = {"splits.csv", "excluded.csv", "predictions.csv", "log.csv"}
     weights = {"best.safetensors", "last.safetensors", "images", "curves.png"}
     assert found >= tables | weights | {"results.json", "result.json", "plan.json", "tensorboard"}
     assert not list(trained.rglob("*.part")) and not list(trained.rglob("*.tmp"))
@@ -199,7 +199,7 @@ def test_where_images_are_kept_changes_nothing(trained: Path, photos: Path, tmp_
 
 
 @pytest.mark.slow
-def test_bad_photos_are_left_out_and_named(tmp_path: Path) -> None:
+def test_bad_photos_are_excluded_and_named(tmp_path: Path) -> None:
     data = write_photos(tmp_path / "photos", dict.fromkeys(COLOURS, 7))
     good = (data / "azul" / "photo 0.png").read_bytes()
     (data / "azul" / "empty.jpg").touch()
@@ -213,16 +213,16 @@ def test_bad_photos_are_left_out_and_named(tmp_path: Path) -> None:
     (data / "notes.txt").write_text("mine")
     told = Told()
     results = train_patterns(small_run(data, tmp_path / "out", epochs=1), told)
-    rows = read_table(tmp_path / "out" / "left_out.csv")
+    rows = read_table(tmp_path / "out" / "excluded.csv")
     kinds = Counter(row["kind"] for row in rows)
-    assert kinds == results["data"]["left_out"]
+    assert kinds == results["data"]["excluded"]
     assert kinds["contradiction"] == 2 and kinds["duplicate"] == kinds["empty"] == 1
     assert {"azul/empty.jpg", "azul/text.png", "azul/cut.png", "loose.png"} < {
         row["name"] for row in rows
     }
     assert all(row["reason"] for row in rows)
     assert results["data"]["photos"] == 21 and results["data"]["other_files"] == 1
-    assert told.prepared.left_out == kinds
+    assert told.prepared.excluded == kinds
 
 
 @pytest.mark.slow

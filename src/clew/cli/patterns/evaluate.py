@@ -9,7 +9,7 @@ from rich.console import Console
 from clew.cli.long_runs import long_run
 from clew.cli.patterns.figures import print_reached, print_report
 from clew.cli.patterns.library_flags import LIBRARY, Library, Model, SetName
-from clew.cli.preparation import left_out_text
+from clew.cli.preparation import excluded_text
 from clew.cli.printing import print_line
 from clew.cli.renderer import Renderer
 from clew.wording import counted, tenth_percent
@@ -79,10 +79,10 @@ def _print_photos(console: Console, results: dict[str, Any], out: Path) -> None:
     data = results["data"]
     seen = data["seen"]
     lines = [f"{counted(data['photos'], 'photo')} of {data['folder']} are measured on"]
-    if data["left_out"]:
-        where = out / "left_out.csv"
+    if data["excluded"]:
+        where = out / "excluded.csv"
         lines.append(
-            f"left out: {left_out_text(data['left_out'])}: each with its reason in {where}"
+            f"excluded: {excluded_text(data['excluded'])}: each with its reason in {where}"
         )
     if data["all_seen"]:
         counts = " and ".join(f"{count:,} for {split}" for split, count in seen.items())

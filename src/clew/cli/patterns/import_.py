@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _EPILOG = "Example: `clew patterns import animals my_photos`"
 _MOST_NAMED = 10
-_RESULTS = ("added", "already there", "left out")
+_RESULTS = ("added", "already there", "excluded")
 
 
 def register(app: typer.Typer) -> None:
@@ -101,17 +101,17 @@ def _print_result(console: Console, result: "ImportResult") -> None:
         table.add_section()
         table.add_row("all", *(f"{count.total():,}" for count in counts))
     console.print(table)
-    _print_left_out(console, result)
+    _print_excluded(console, result)
 
 
-def _print_left_out(console: Console, result: "ImportResult") -> None:
-    left_out = result.left_out
-    for source in left_out[:_MOST_NAMED]:
-        print_line(console, f"left out: {source.source}: {source.kind}, {source.reason}")
-    if len(left_out) > _MOST_NAMED:
-        kinds = Counter(source.kind for source in left_out).most_common()
+def _print_excluded(console: Console, result: "ImportResult") -> None:
+    excluded = result.excluded
+    for source in excluded[:_MOST_NAMED]:
+        print_line(console, f"excluded: {source.source}: {source.kind}, {source.reason}")
+    if len(excluded) > _MOST_NAMED:
+        kinds = Counter(source.kind for source in excluded).most_common()
         counts = ", ".join(f"{count:,} {kind}" for kind, count in kinds)
-        print_line(console, f"... {len(left_out):,} in all: {counts}")
+        print_line(console, f"... {len(excluded):,} in all: {counts}")
     if result.other_files:
         have = "file has" if result.other_files == 1 else "files have"
         print_line(

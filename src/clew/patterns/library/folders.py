@@ -12,6 +12,7 @@ LIBRARY = Path("patterns")  # where sets lie when nothing else is said
 SET_FILE = "set.json"
 _RUN = re.compile(r"\d{3,}")
 RESULTS = "results.json"
+_EXCLUDED = ("excluded.csv", "left_out.csv")  # the second in runs of earlier versions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,8 +65,9 @@ def compare_photos(run: Path, names: set[str]) -> Change | None:
     """
     if not (run / "splits.csv").is_file():
         return None
-    used, left_out = _read_names(run / "splits.csv"), _read_names(run / "left_out.csv")
-    return Change(new=len(names - used - left_out), gone=len(used - names))
+    used = _read_names(run / "splits.csv")
+    excluded = {name for file in _EXCLUDED for name in _read_names(run / file)}
+    return Change(new=len(names - used - excluded), gone=len(used - names))
 
 
 def _read_names(path: Path) -> set[str]:

@@ -31,7 +31,7 @@ _COPYING = 8  # photos copied side by side
 class ImportResult:
     """What became of every file; `listing` is the csv that names them all.
 
-    `results` bear "added", "already there" or "left out". `other_files` are no photos by their
+    `results` bear "added", "already there" or "excluded". `other_files` are no photos by their
     names. `is_finished` is False when it was stopped on the way.
     """
 
@@ -45,8 +45,8 @@ class ImportResult:
         return Counter(source.label for source in self.results if source.result == result)
 
     @property
-    def left_out(self) -> list[Source]:
-        return [source for source in self.results if source.result == "left out"]
+    def excluded(self) -> list[Source]:
+        return [source for source in self.results if source.result == "excluded"]
 
 
 def import_photos(
@@ -72,13 +72,13 @@ def import_photos(
             looked = look_at_photos(journal, photos, found.sources, reporter, should_stop)
             decided = decide(journal, looked or [])
             done = _carry_out(pattern_set, journal, decided, move, reporter, should_stop)
-            for source in found.left_out:
+            for source in found.excluded:
                 _note(journal, source)
         finally:
             remove_parts(photos)
             listing = write_listing(pattern_set.folder, journal)
     return ImportResult(
-        results=(*done, *found.left_out),
+        results=(*done, *found.excluded),
         other_files=found.other_files,
         listing=listing,
         is_finished=looked is not None and len(done) == len(looked),
@@ -96,13 +96,13 @@ def decide(journal: Journal, looked: Sequence[Source]) -> list[Source]:
 
 def _decide(journal: Journal, source: Source, same: Sequence[Source]) -> Source:
     if not source.digest:
-        return replace(source, result="left out")
+        return replace(source, result="excluded")
     other = next((one for one in same if one.label != source.label), None)
     if other is not None:
         return _contradict(source, other.source, other.label)
     if same[0] is not source:
         reason = f'the same picture as "{same[0].source}"'
-        return replace(source, result="left out", kind="duplicate", reason=reason)
+        return replace(source, result="excluded", kind="duplicate", reason=reason)
     there = journal.find(source.digest)
     if there is None:
         return replace(source, result="")
@@ -113,7 +113,7 @@ def _decide(journal: Journal, source: Source, same: Sequence[Source]) -> Source:
 
 def _contradict(source: Source, other: str, label: str) -> Source:
     reason = f'the same picture is in the class "{label}", as "{other}": it cannot be both'
-    return replace(source, result="left out", kind="contradiction", reason=reason)
+    return replace(source, result="excluded", kind="contradiction", reason=reason)
 
 
 def _carry_out(
@@ -162,7 +162,7 @@ def _copy(photos: Path, source: Source) -> Path | str:
 
 def _add(photos: Path, journal: Journal, source: Source, copy: Path | str, move: bool) -> Source:
     if isinstance(copy, str):
-        return replace(source, result="left out", kind="unreadable", reason=copy)
+        return replace(source, result="excluded", kind="unreadable", reason=copy)
     path = Path(source.source)
     photo = describe_picture(photos, name_copy(copy, path.name), source.digest)
     journal.note(photo)

@@ -22,7 +22,7 @@ from clew.storage.writing import replace_file
 
 JOURNAL, LISTING = "photos.jsonl", "import.csv"
 _COLUMNS = ("file", "class", "result", "kind", "reason", "photo")
-_ORDER = ("left out", "added", "already there")
+_ORDER = ("excluded", "added", "already there")
 # Large enough that two photos of one thing differ, small enough for quick decoding of JPEGs.
 _SIDE = 128
 
@@ -53,7 +53,7 @@ class Source:
     bytes: int
     modified_ns: int
     digest: str = ""
-    result: str = ""  # "added", "already there" or "left out"
+    result: str = ""  # "added", "already there" or "excluded"
     kind: str = ""
     reason: str = ""
     photo: str = ""
@@ -122,6 +122,8 @@ class Journal:
 
 
 def _read_event(entry: dict[str, Any]) -> Picture | Source:
+    if entry.get("result") == "left out":  # as earlier versions wrote it
+        entry = {**entry, "result": "excluded"}
     return Source(**entry) if "source" in entry else Picture(**entry)
 
 
@@ -148,7 +150,7 @@ def digest_picture(path: Path) -> str:
 
 
 def write_listing(folder: Path, journal: Journal) -> Path:
-    """What was left out comes first."""
+    """Excluded files come first."""
     decided = [source for source in journal.sources.values() if source.result]
     decided.sort(key=lambda one: (_ORDER.index(one.result), natural_order(one.source)))
     text = io.StringIO(newline="")

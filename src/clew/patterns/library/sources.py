@@ -31,7 +31,7 @@ class FoundSources:
     photos by their names."""
 
     sources: tuple[Source, ...]
-    left_out: tuple[Source, ...]
+    excluded: tuple[Source, ...]
     other_files: int
 
 
@@ -42,7 +42,7 @@ def find_sources(
     anything is done, for a root that cannot be used and for a class that cannot be a folder."""
     label = None if label is None else check_class_name(label)
     found: dict[tuple[str, str], Source] = {}
-    left_out: list[Source] = []
+    excluded: list[Source] = []
     other_files = 0
     for root in roots:
         _refuse_the_set_itself(pattern_set, root)
@@ -51,13 +51,13 @@ def find_sources(
         for photo in folder.photos:
             one = _describe(photo.path, own_label or check_class_name(str(photo.label)))
             found.setdefault((one.source, one.label), one)
-        left_out += [
-            _left_out(folder.root / fault.name, fault.label or "", fault.kind, fault.reason)
+        excluded += [
+            _excluded(folder.root / fault.name, fault.label or "", fault.kind, fault.reason)
             for fault in folder.faults
         ]
         other_files += folder.other_files
     return FoundSources(
-        sources=tuple(found.values()), left_out=tuple(left_out), other_files=other_files
+        sources=tuple(found.values()), excluded=tuple(excluded), other_files=other_files
     )
 
 
@@ -100,17 +100,17 @@ def _describe(path: Path, label: str) -> Source:
     try:
         found = os.stat(path)
     except OSError as error:
-        return _left_out(path, label, "unreadable", f"it cannot be read ({error.strerror})")
+        return _excluded(path, label, "unreadable", f"it cannot be read ({error.strerror})")
     return Source(source=str(path), label=label, bytes=found.st_size, modified_ns=found.st_mtime_ns)
 
 
-def _left_out(path: Path, label: str, kind: str, reason: str) -> Source:
+def _excluded(path: Path, label: str, kind: str, reason: str) -> Source:
     return Source(
         source=str(path),
         label=label,
         bytes=0,
         modified_ns=0,
-        result="left out",
+        result="excluded",
         kind=kind,
         reason=reason,
     )
@@ -160,7 +160,7 @@ def _recall(journal: Journal, source: Source) -> Source:
     before = journal.sources.get(source.source)
     if before is None or _stamp(before) != _stamp(source):
         return source
-    is_faulty = not before.digest and before.result == "left out"
+    is_faulty = not before.digest and before.result == "excluded"
     return replace(
         source,
         digest=before.digest,
@@ -177,7 +177,7 @@ def _look(source: Source) -> Source:
     try:
         return replace(source, digest=digest_picture(Path(source.source)))
     except PhotoError as error:
-        return replace(source, result="left out", kind=error.kind, reason=error.reason)
+        return replace(source, result="excluded", kind=error.kind, reason=error.reason)
 
 
 def _unknown_photos(journal: Journal, photos: Path) -> list[Path]:

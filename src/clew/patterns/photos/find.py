@@ -107,10 +107,10 @@ def _refuse_no_photos(root: Path, found: Found) -> None:
     if found.photos:
         return
     but = f", but {found.other_files:,} other files" if found.other_files else ""
-    left_out = [f' "{fault.name}" is left out: {fault.reason}.' for fault in found.faults]
+    excluded = [f' "{fault.name}" is excluded: {fault.reason}.' for fault in found.faults]
     raise InputError(
         f'the folder "{root}" holds no photos (JPG, PNG, BMP, GIF, TIFF or WebP files){but}: '
-        f"check the path.{''.join(left_out[:1])}"
+        f"check the path.{''.join(excluded[:1])}"
     )
 
 

@@ -125,9 +125,9 @@ def draw_tiles(run: Run) -> Html:
 
 
 def _of_photos(run: Run) -> str:
-    left_out = sum(run.left_out_kinds.values())
+    excluded = sum(run.excluded_kinds.values())
     told = f"of {counted(run.test_photos, 'test photo')}"
-    return f"{told}; {counted(left_out, 'file')} left out" if left_out else told
+    return f"{told}; {counted(excluded, 'file')} left out" if excluded else told
 
 
 def _tile(name: str, figure: str, words: str, *, is_best: bool = False) -> Html:

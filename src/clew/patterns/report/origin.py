@@ -18,12 +18,12 @@ _SETTINGS = (
 )
 
 
-def draw_left_out(run: Run) -> Html:
-    kinds = run.left_out_kinds
+def draw_excluded(run: Run) -> Html:
+    kinds = run.excluded_kinds
     counts = [tag("span", f"{kind} ", tag("b", f"{count:,}")) for kind, count in kinds.items()]
     # What is rare comes first: thousands of one kind would hide it.
-    rarest = sorted(run.left_out, key=lambda one: kinds.get(one.kind, 0))
-    rows = [_left_out_row(one) for one in rarest[:_MOST_FILES]]
+    rarest = sorted(run.excluded, key=lambda one: kinds.get(one.kind, 0))
+    rows = [_excluded_row(one) for one in rarest[:_MOST_FILES]]
     head = tag("tr", *(tag("th", name) for name in ("file", "class", "what", "why")))
     table = tag("table", tag("thead", head), tag("tbody", rows), class_="plain files")
     return tag(
@@ -34,7 +34,7 @@ def draw_left_out(run: Run) -> Html:
     )
 
 
-def _left_out_row(one: Fault) -> Html:
+def _excluded_row(one: Fault) -> Html:
     return tag(
         "tr",
         tag("td", tag("bdi", one.name)),
@@ -45,10 +45,10 @@ def _left_out_row(one: Fault) -> Html:
 
 
 def _tell_rest(run: Run) -> Html | None:
-    more = len(run.left_out) - _MOST_FILES
+    more = len(run.excluded) - _MOST_FILES
     if more <= 0:
         return None
-    words = f"{counted(more, 'file')} more: left_out.csv beside this page has all of them."
+    words = f"{counted(more, 'file')} more: excluded.csv beside this page has all of them."
     return tag("p", words, class_="empty")
 
 

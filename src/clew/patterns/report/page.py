@@ -17,7 +17,7 @@ from clew.patterns.report.headline import (
     tell_details,
     tell_headline,
 )
-from clew.patterns.report.origin import draw_left_out, draw_settings, draw_training_facts
+from clew.patterns.report.origin import draw_excluded, draw_settings, draw_training_facts
 from clew.patterns.report.run import Run, read_run
 from clew.patterns.trained.gradcam import check_maps
 from clew.patterns.trained.model import load_model
@@ -96,7 +96,7 @@ def _footer(run: Run) -> Html:
     )
     files_told = (
         "All figures are in results.json beside this page, every test photo's answer in "
-        "predictions.csv, what was left out in left_out.csv."
+        "predictions.csv, what was left out in excluded.csv."
     )
     return tag("footer", tag("p", tag("b", "To cite: "), figures), tag("p", files_told))
 
@@ -110,7 +110,7 @@ def make_sections(run: Run, looking: Looking) -> list[Section]:
         _right_section(run, looking),
         _sureness_section(run),
         _training_section(run),
-        _left_out_section(run),
+        _excluded_section(run),
         _settings_section(run),
     ]
 
@@ -205,14 +205,14 @@ def _training_section(run: Run) -> Section:
     ).if_there(run.history, "This folder holds an evaluation: nothing was trained here.")
 
 
-def _left_out_section(run: Run) -> Section:
-    kinds = run.left_out_kinds
+def _excluded_section(run: Run) -> Section:
+    kinds = run.excluded_kinds
     return Section(
-        name="left-out",
+        name="excluded",
         short="Left out",
         title="What was left out, and why",
         lead=f"{counted(sum(kinds.values()), 'file')} took no part. Nothing was deleted or moved.",
-        content=draw_left_out(run),
+        content=draw_excluded(run),
     ).if_there(kinds, "Nothing: every photo that was found took part.")
 
 

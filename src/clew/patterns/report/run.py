@@ -12,7 +12,7 @@ from clew.errors import StoreError
 from clew.pages.figures import History, as_dict, as_interval, as_number, read_results
 from clew.patterns.photos.photo import Fault
 from clew.patterns.trained.model import RESULTS
-from clew.patterns.trained.tables import LEFT_OUT_FILE, PREDICTIONS_FILE
+from clew.patterns.trained.tables import EXCLUDED_FILE, OLD_EXCLUDED_FILE, PREDICTIONS_FILE
 
 LOG_FILE = "log.csv"
 _AGAIN = 'Run "clew patterns train" into this folder again'
@@ -43,7 +43,7 @@ class Run:
     raw: dict[str, Any]
     classes: tuple[str, ...]
     answers: tuple[PhotoAnswer, ...]
-    left_out: tuple[Fault, ...]
+    excluded: tuple[Fault, ...]
     history: History
 
     def figure(self, name: str) -> float | None:
@@ -84,10 +84,11 @@ class Run:
         return sorted(wrong, key=lambda answer: (-answer.probability, answer.name))
 
     @property
-    def left_out_kinds(self) -> dict[str, int]:
-        told = as_dict(self.part("data").get("left_out"))
+    def excluded_kinds(self) -> dict[str, int]:
+        data = self.part("data")
+        told = as_dict(data.get("excluded", data.get("left_out")))  # its name in earlier versions
         return {str(kind): int(as_number(count) or 0) for kind, count in told.items()} or dict(
-            Counter(one.kind for one in self.left_out).most_common()
+            Counter(one.kind for one in self.excluded).most_common()
         )
 
     @property
@@ -120,7 +121,7 @@ def read_run(folder: Path) -> Run:
         raw=raw,
         classes=tuple(map(str, raw["classes"])),
         answers=tuple(map(_answer, _read_table(folder / PREDICTIONS_FILE))),
-        left_out=tuple(map(_left_out, _read_table(folder / LEFT_OUT_FILE))),
+        excluded=tuple(map(_excluded, _read_excluded(folder))),
         history=[
             {name: _number(text) for name, text in row.items()}
             for row in _read_table(folder / LOG_FILE)
@@ -146,6 +147,10 @@ def _read_table(path: Path) -> list[dict[str, str]]:
         raise StoreError(f'"{path}" cannot be read ({error}). {_AGAIN}.') from None
 
 
+def _read_excluded(folder: Path) -> list[dict[str, str]]:
+    return _read_table(folder / EXCLUDED_FILE) or _read_table(folder / OLD_EXCLUDED_FILE)
+
+
 def _answer(row: dict[str, str]) -> PhotoAnswer:
     return PhotoAnswer(
         name=row.get("name") or "",
@@ -157,7 +162,7 @@ def _answer(row: dict[str, str]) -> PhotoAnswer:
     )
 
 
-def _left_out(row: dict[str, str]) -> Fault:
+def _excluded(row: dict[str, str]) -> Fault:
     return Fault(
         name=row.get("name") or "",
         label=row.get("class") or None,

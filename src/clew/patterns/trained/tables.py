@@ -14,7 +14,8 @@ from clew.errors import StoreError
 from clew.patterns.photos.photo import Fault
 from clew.storage.writing import replace_file
 
-SPLITS_FILE, LEFT_OUT_FILE = "splits.csv", "left_out.csv"
+SPLITS_FILE, EXCLUDED_FILE = "splits.csv", "excluded.csv"
+OLD_EXCLUDED_FILE = "left_out.csv"  # of runs of earlier versions
 PREDICTIONS_FILE = "predictions.csv"
 # Of photos that only trainings before this one had: what their weights have seen stays seen.
 EARLIER_FILE = "earlier_splits.csv"
@@ -36,11 +37,11 @@ class RunTables:
     `earlier` are splits by digest, of photos that only trainings before this one had."""
 
     splits: list[SplitRow]
-    left_out: tuple[Fault, ...]
+    excluded: tuple[Fault, ...]
     earlier: dict[str, str]
 
     def write(self, folder: Path) -> None:
-        write_left_out(folder, self.left_out)
+        write_excluded(folder, self.excluded)
         write_splits(folder, self.splits)
         write_earlier_splits(folder, self.earlier)
 
@@ -89,9 +90,10 @@ def describe_changes(before: Sequence[SplitRow], now: Sequence[SplitRow]) -> str
     return ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
 
 
-def write_left_out(folder: Path, faults: Iterable[Fault]) -> None:
+def write_excluded(folder: Path, faults: Iterable[Fault]) -> None:
     lines = ((fault.name, fault.label or "", fault.kind, fault.reason) for fault in faults)
-    _write(folder / LEFT_OUT_FILE, ("name", "class", "kind", "reason"), lines)
+    _write(folder / EXCLUDED_FILE, ("name", "class", "kind", "reason"), lines)
+    (folder / OLD_EXCLUDED_FILE).unlink(missing_ok=True)
 
 
 def write_predictions(

@@ -22,7 +22,7 @@ from clew.patterns.trained.model import (
     predict_photos,
     read_results,
 )
-from clew.patterns.trained.tables import read_known_splits, write_left_out, write_predictions
+from clew.patterns.trained.tables import read_known_splits, write_excluded, write_predictions
 from clew.patterns.training.results import (
     describe_classes,
     describe_test,
@@ -107,7 +107,7 @@ def _write(
     output_dir: Path, folder: PhotoFolder, judged: _Judged, results: dict[str, Any]
 ) -> dict[str, Any]:
     make_folder(output_dir)
-    write_left_out(output_dir, [*folder.faults, *judged.faults])
+    write_excluded(output_dir, [*folder.faults, *judged.faults])
     named = [(one.photo.name, one.photo.label or "") for one in judged.counted]
     write_predictions(output_dir, named, results["classes"], _stack(judged.counted))
     return write_results(output_dir, results)
@@ -162,9 +162,9 @@ def _judge(predictions: Sequence[Prediction], seen: dict[str, str]) -> _Judged:
         if one.digest is not None:
             groups[one.digest].append(one)
     equal = [refuse_equals([one.photo for one in group]) for group in groups.values()]
-    left_out = {name: fault for group in equal for name, fault in group.items()}
-    faults += left_out.values()
-    usable = [one for one in predictions if one.digest and one.photo.name not in left_out]
+    excluded = {name: fault for group in equal for name, fault in group.items()}
+    faults += excluded.values()
+    usable = [one for one in predictions if one.digest and one.photo.name not in excluded]
     fresh = [one for one in usable if one.digest not in seen]
     counts = Counter(seen[one.digest] for one in usable if one.digest in seen)
     if fresh:
@@ -203,7 +203,7 @@ def _describe(model: PatternModel, folder: PhotoFolder, judged: _Judged) -> dict
         "data": {
             "folder": str(folder.root),
             "photos": len(judged.counted),
-            "left_out": dict(kinds.most_common()),
+            "excluded": dict(kinds.most_common()),
             "other_files": folder.other_files,
             "seen": dict(judged.seen),
             "all_seen": judged.all_seen,

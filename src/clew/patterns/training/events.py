@@ -19,14 +19,14 @@ class TrainingChoice:
 @dataclass(frozen=True, kw_only=True)
 class Prepared(Event):
     """The photos are decoded and dealt out; training comes next. All that is known before its
-    first step: `classes`, `splits` and `left_out` (by kind) are counts of photos."""
+    first step: `classes`, `splits` and `excluded` (by kind) are counts of photos."""
 
     folder: Path
     classes: dict[str, int]
     splits: dict[str, int]
-    left_out: dict[str, int]
+    excluded: dict[str, int]
     other_files: int
-    left_out_file: Path
+    excluded_file: Path
     image_size: TrainingChoice
     place: TrainingChoice
     flip: TrainingChoice

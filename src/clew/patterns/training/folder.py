@@ -12,7 +12,8 @@ from clew.patterns.report import REPORT_FILE
 from clew.patterns.trained.model import RESULTS
 from clew.patterns.trained.tables import (
     EARLIER_FILE,
-    LEFT_OUT_FILE,
+    EXCLUDED_FILE,
+    OLD_EXCLUDED_FILE,
     PREDICTIONS_FILE,
     SPLITS_FILE,
     RunTables,
@@ -24,7 +25,7 @@ from clew.settings import START_OVER
 
 # What is only true of a finished run. results.json goes last: it tells whose the others are.
 _FOLLOWS = (PREDICTIONS_FILE, REPORT_FILE, RESULTS)
-_TABLES = (SPLITS_FILE, EARLIER_FILE, LEFT_OUT_FILE)
+_TABLES = (SPLITS_FILE, EARLIER_FILE, EXCLUDED_FILE, OLD_EXCLUDED_FILE)
 
 
 class RunFolder:

@@ -60,7 +60,7 @@ class TrainingPhotos:
             SplitRow(name=photo.name, label=photo.label or "", split=SPLITS[split], digest=digest)
             for photo, split, digest in found
         ]
-        return RunTables(splits=rows, left_out=self.faults, earlier=self.earlier)
+        return RunTables(splits=rows, excluded=self.faults, earlier=self.earlier)
 
     def count_learnt_before(self) -> int:
         """Test photos, by the word of their folders, that the weights begun with have learnt from:
@@ -81,7 +81,7 @@ class TrainingPhotos:
         return {
             "folder": str(self.folder.root),
             "photos": len(self.cached.photos),
-            "left_out": dict(Counter(fault.kind for fault in self.faults).most_common()),
+            "excluded": dict(Counter(fault.kind for fault in self.faults).most_common()),
             "other_files": self.folder.other_files,
             "splits": {split: len(self.places(split)) for split in SPLITS},
             "test_learnt_before": self.count_learnt_before(),

@@ -15,7 +15,7 @@ from clew.patterns.cache import choose_place
 from clew.patterns.classifier import PatternClassifier
 from clew.patterns.networks import build_network, usual_network
 from clew.patterns.photos import SPLITS
-from clew.patterns.trained.tables import LEFT_OUT_FILE
+from clew.patterns.trained.tables import EXCLUDED_FILE
 from clew.patterns.training.config import PatternsConfig
 from clew.patterns.training.events import Prepared, TrainingChoice
 from clew.patterns.training.photos import TrainingPhotos, TrainingSamples
@@ -153,9 +153,9 @@ def _tell(task: Task, **decided: TrainingChoice) -> Prepared:
         folder=photos.folder.root,
         classes={name: counts[name] for name in photos.classes},
         splits={split: about["splits"][split] for split in SPLITS},
-        left_out=about["left_out"],
+        excluded=about["excluded"],
         other_files=about["other_files"],
-        left_out_file=task.output_dir / LEFT_OUT_FILE,
+        excluded_file=task.output_dir / EXCLUDED_FILE,
         image_size=photos.size,
         started_from=start.folder if start else None,
         new_classes=tuple(name for name in photos.classes if start and name not in start.classes),

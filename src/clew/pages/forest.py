@@ -15,7 +15,7 @@ class IntervalRow:
     """A value with its interval, as one line of a forest plot; what is missing is not drawn."""
 
     label: str
-    colour: str
+    color: str
     value: float | None
     interval: tuple[float, float] | None
     text: str
@@ -24,7 +24,7 @@ class IntervalRow:
     hollow: float | None = None
     is_marked: bool = False
     note: str = ""
-    series: str = ""  # what its colour means
+    series: str = ""  # what its color means
 
 
 def draw_forest(
@@ -66,7 +66,7 @@ def _row(
         _label(row),
         _track(row, low, high, grid, reference),
         tag("div", row.text, class_="value"),
-        class_=f"forest-row {row.colour}{' best' if row.is_marked else ''}",
+        class_=f"forest-row {row.color}{' best' if row.is_marked else ''}",
         data_key=row.key,
         data_tip=row.tip,
     )

@@ -1,4 +1,4 @@
-"""Draws a matrix as SVG: one colour, deeper for more; the number in every cell."""
+"""Draws a matrix as SVG: one color, deeper for more; the number in every cell."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from clew.pages.markup import Html, tag
 
 _CELL, _CHARACTER, _LONGEST = 38, 6.3, 36
 _SLANT = 0.71  # column names rise at 45 degrees
-DEEP = 0.7  # from here on the number is drawn in the paper's colour
+DEEP = 0.7  # from here on the number is drawn in the paper's color
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +24,7 @@ class Matrix:
     high: float
 
     def depth(self, value: float) -> float:
-        """How deep the colour is: 0 to 1."""
+        """How deep the color is: 0 to 1."""
         return min(max((value - self.low) / (self.high - self.low), 0.0), 1.0)
 
 

@@ -35,7 +35,7 @@
   });
   document.addEventListener("pointerleave", () => { tip.hidden = true; });
 
-  // The chips put the curves of their key in colour.
+  // The chips put the curves of their key in color.
   for (const chip of all(".chip")) {
     chip.addEventListener("click", () => {
       const isOn = chip.getAttribute("aria-pressed") !== "true";

@@ -1,4 +1,4 @@
-"""Curves as panels, told once: drawn here as SVG, whose colours come from the page's style so that
+"""Curves as panels, told once: drawn here as SVG, whose colors come from the page's style so that
 they follow it; reports draw the same panels as PNGs with matplotlib."""
 
 import math
@@ -9,10 +9,10 @@ import numpy as np
 
 from clew.pages.markup import Html, tag
 
-# They stay apart for people who see few colours, and in grey print. style.css has the same, and
+# They stay apart for people who see few colors, and in gray print. style.css has the same, and
 # others for dark screens.
-COLOURS = {
-    "grey": "#7C828C",
+COLORS = {
+    "gray": "#7C828C",
     "gold": "#C08A14",
     "blue": "#1F5FA8",
     "red": "#B8475A",
@@ -26,13 +26,13 @@ _LEGEND_STEP = 96
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """A curve. `colour` is a name of COLOURS, `dash` a place in DASHES. What bears the same
-    `key` lights up together. A line that is not shown stands in pale grey behind the others until
+    """A curve. `color` is a name of COLORS, `dash` a place in DASHES. What bears the same
+    `key` lights up together. A line that is not shown stands in pale gray behind the others until
     its key is picked."""
 
     x: np.ndarray
     y: np.ndarray
-    colour: str
+    color: str
     tip: str
     dash: int = 0
     key: str | None = None
@@ -45,7 +45,7 @@ class Line:
 class Dot:
     x: float
     y: float
-    colour: str
+    color: str
     tip: str
 
 
@@ -69,7 +69,7 @@ class Panel:
     lines: tuple[Line, ...]
     guides: tuple[Guide, ...] = ()
     dots: tuple[Dot, ...] = ()
-    legend: tuple[tuple[str, str, int], ...] = ()  # words, colour, dash
+    legend: tuple[tuple[str, str, int], ...] = ()  # words, color, dash
     is_low: bool = False
     has_whole_steps: bool = False  # epochs and layers are counted, not measured
 
@@ -184,7 +184,7 @@ def _line(line: Line, frame: _Frame) -> Html:
         tag("path", d=path, class_="hit"),
         tag("path", d=path, class_="stroke", stroke_dasharray=DASHES[line.dash] or None),
         [tag("circle", cx=frame.x(x), cy=frame.y(y), r=2.6) for x, y in dots],
-        class_=_classes("curve", line.colour, line.is_shown and "shown", line.is_thin and "thin"),
+        class_=_classes("curve", line.color, line.is_shown and "shown", line.is_thin and "thin"),
         data_key=line.key,
         data_tip=line.tip,
     )
@@ -200,7 +200,7 @@ def _dot(dot: Dot, frame: _Frame) -> Html:
         cx=frame.x(dot.x),
         cy=frame.y(dot.y),
         r=5,
-        class_=f"mark {dot.colour}",
+        class_=f"mark {dot.color}",
         data_tip=dot.tip,
     )
 
@@ -210,20 +210,20 @@ def _legend(panel: Panel, frame: _Frame) -> Html:
     return tag(
         "g",
         [
-            _key(words, colour, dash, x=start + _LEGEND_STEP * place)
-            for place, (words, colour, dash) in enumerate(panel.legend)
+            _key(words, color, dash, x=start + _LEGEND_STEP * place)
+            for place, (words, color, dash) in enumerate(panel.legend)
         ],
         class_="legend",
     )
 
 
-def _key(words: str, colour: str, dash: int, *, x: float) -> Html:
+def _key(words: str, color: str, dash: int, *, x: float) -> Html:
     y = TOP - 12.5
     stroke = tag(
         "line", x1=x, x2=x + 20, y1=y, y2=y, stroke_dasharray=DASHES[dash] or None, class_="stroke"
     )
     text = tag("text", words, x=x + 25, y=y + 3.5, class_="axis")
-    return tag("g", stroke, text, class_=f"curve shown {colour}")
+    return tag("g", stroke, text, class_=f"curve shown {color}")
 
 
 def draw_panels(panels: Sequence[Panel]) -> Html:

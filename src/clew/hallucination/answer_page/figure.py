@@ -14,7 +14,7 @@ from clew.hallucination.answer_page.panels import (
     INK,
     QUIET,
     arcs_height,
-    colour_of,
+    color_of,
     draw_arcs,
     draw_heads,
     draw_paths,
@@ -126,7 +126,7 @@ def _write_head(figure: Figure, picture: Picture, height: float) -> None:
     for place, answer in enumerate(picture.answers):
         x, y = _MARGIN + place * _WIDTH / 2, 0.92
         label = f"{answer.kind or 'no label'}  ·  {describe_source(answer)}"
-        write(x, y, wrap(label, _WORDS), size=9, color=colour_of(answer), weight="bold")
+        write(x, y, wrap(label, _WORDS), size=9, color=color_of(answer), weight="bold")
         write(x, y + 0.24, _card_text(picture, place), size=9.5, color=INK, linespacing=1.35)
 
 

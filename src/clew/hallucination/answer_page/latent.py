@@ -132,7 +132,7 @@ def _mean_paths(projected: np.ndarray, made_up: np.ndarray | None) -> tuple[Mean
     if made_up is not None:
         groups = [("right", projected[~made_up]), ("made up", projected[made_up])]
     return tuple(
-        MeanPath(kind=kind, answers=len(some), centre=some.mean(0), spread=some.std(0))
+        MeanPath(kind=kind, answers=len(some), center=some.mean(0), spread=some.std(0))
         for kind, some in groups
         if len(some)
     )
@@ -169,13 +169,13 @@ def _fit_layer(
 
     assert sample.made_up is not None
     states = sample.states[:, layer].astype(np.float32)
-    centre = states[~held_out].mean(0)
-    scale = max(float(np.sqrt(((states[~held_out] - centre) ** 2).sum(1).mean())), 1e-12)
+    center = states[~held_out].mean(0)
+    scale = max(float(np.sqrt(((states[~held_out] - center) ** 2).sum(1).mean())), 1e-12)
     target = np.where(sample.made_up[~held_out], 1.0, -1.0)
-    line = Ridge(alpha=_RIDGE).fit((states[~held_out] - centre) / scale, target)
+    line = Ridge(alpha=_RIDGE).fit((states[~held_out] - center) / scale, target)
     mine = np.stack([s[layer] for s in shown if s is not None])
-    others = line.predict((states[held_out] - centre) / scale)
-    return others, line.predict((mine - centre) / scale)
+    others = line.predict((states[held_out] - center) / scale)
+    return others, line.predict((mine - center) / scale)
 
 
 def _band(kind: Kind, places: np.ndarray) -> Band:

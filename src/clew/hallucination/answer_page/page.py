@@ -46,7 +46,7 @@ def _sections(picture: Picture) -> list[Html | None]:
         _section(
             "How sure the model was of each token",
             "The bar is the probability of the token, the deeper its ground the less likely it "
-            "was; the grey line below is the entropy, in nats: how many other tokens were near.",
+            "was; the gray line below is the entropy, in nats: how many other tokens were near.",
             tag("div", [draw_sureness(answer) for answer in picture.answers], class_="columns"),
         ),
         _toolbar(picture),
@@ -100,7 +100,7 @@ def _attention(picture: Picture) -> Html | None:
     return _section(
         "What the answer looked at",
         "Tokens in reading order. An arc leads from a token of the answer up to one it attends "
-        "to, averaged over the heads; the wider and darker, the stronger. Coloured arcs lead "
+        "to, averaged over the heads; the wider and darker, the stronger. Colored arcs lead "
         "into the prompt, dark ones stay within the answer. Point at a token to see its own.",
         tag("div", [draw_arcs(answer) for answer in picture.answers], class_="columns"),
         class_="attention",

@@ -21,11 +21,11 @@ from clew.hallucination.answer_page.cards import (
 from clew.hallucination.answer_page.graph import fold_rows
 from clew.hallucination.answer_page.heads import MOST_DEVIATIONS, deviations
 from clew.hallucination.answer_page.picture import Latent, Picture, ShownAnswer
-from clew.hallucination.answer_page.plots import is_labelled
+from clew.hallucination.answer_page.plots import is_labeled
 from clew.hallucination.answer_page.tokens import shorten, visible_text
 
 INK, QUIET, FAINT, PROMPT = "#1f2a33", "#66727c", "#dde2e6", "#9aa5ae"
-_COLOURS = {"right": "#2a6f97", "made up": "#c8553d", None: "#5b6770"}
+_COLORS = {"right": "#2a6f97", "made up": "#c8553d", None: "#5b6770"}
 _MISSING = "\u25af"
 _MOST_WRAPPED = 8
 _ROWS, _ROW_HEIGHT = 120, 0.152
@@ -38,12 +38,12 @@ _UNLIKE = LinearSegmentedColormap.from_list("unlike", ["#2b8a6f", "#ffffff", "#6
 _DOUBT = LinearSegmentedColormap.from_list("doubt", ["#e8c468", "#ffffff"])
 
 
-def colour_of(answer: ShownAnswer) -> str:
-    return colour_of_kind(answer.kind)
+def color_of(answer: ShownAnswer) -> str:
+    return color_of_kind(answer.kind)
 
 
-def colour_of_kind(kind: str | None) -> str:
-    return _COLOURS[kind]
+def color_of_kind(kind: str | None) -> str:
+    return _COLORS[kind]
 
 
 def drawable(text: str) -> str:
@@ -151,25 +151,25 @@ def draw_arcs(axes: Axes, answer: ShownAnswer, layer: int) -> None:
     for source, target, weight in reversed(list(flat)):
         if source > 0 and (target >= start or start == len(rows)):
             received[source] += weight
-            colour = colour_of(answer) if source < start else INK
-            axes.add_patch(_arc(source, target, weight, len(rows), colour))
+            color = color_of(answer) if source < start else INK
+            axes.add_patch(_arc(source, target, weight, len(rows), color))
     _draw_rows(axes, answer, received / max(1, len(rows) - start), _ROWS)
 
 
-def _arc(source: int, target: int, weight: float, rows: int, colour: str) -> PathPatch:
+def _arc(source: int, target: int, weight: float, rows: int, color: str) -> PathPatch:
     bow = -1.28 * ((target - source) / max(1, rows - 1)) ** 0.62
     points = [(0, target), (bow, target), (bow, source), (0, source)]
     curve = Curve(points, [Curve.MOVETO, Curve.CURVE4, Curve.CURVE4, Curve.CURVE4])
     opacity = min(0.9, 0.06 + 4.5 * weight)
-    return PathPatch(curve, fill=False, edgecolor=colour, lw=0.4 + 6 * weight, alpha=opacity)
+    return PathPatch(curve, fill=False, edgecolor=color, lw=0.4 + 6 * weight, alpha=opacity)
 
 
 def _draw_rows(axes: Axes, answer: ShownAnswer, received: np.ndarray, limit: int) -> None:
     rows = fold_rows(len(answer.texts), answer.prompt_length, limit)
     start = first_answer_row(answer, rows)
-    colours = [colour_of(answer) if row >= start else PROMPT for row in range(len(rows))]
+    colors = [color_of(answer) if row >= start else PROMPT for row in range(len(rows))]
     sizes = np.minimum(60, 3 + 500 * received)
-    axes.scatter(np.zeros(len(rows)), np.arange(len(rows)), s=sizes, c=colours, zorder=3)
+    axes.scatter(np.zeros(len(rows)), np.arange(len(rows)), s=sizes, c=colors, zorder=3)
     for row in range(len(rows)):
         is_answer = row >= start
         axes.text(
@@ -191,17 +191,17 @@ def _draw_rows(axes: Axes, answer: ShownAnswer, received: np.ndarray, limit: int
 def draw_paths(axes: Axes, picture: Picture, latent: Latent) -> None:
     _title(axes, "Path of the last token's state through the layers")
     for mean in latent.means:
-        colour, name = colour_of_kind(mean.kind), mean.kind or "all"
-        for centre, spread in zip(mean.centre, mean.spread, strict=True):
-            axes.add_patch(Ellipse(centre, *(2 * spread), color=colour, alpha=0.05, lw=0))
+        color, name = color_of_kind(mean.kind), mean.kind or "all"
+        for center, spread in zip(mean.center, mean.spread, strict=True):
+            axes.add_patch(Ellipse(center, *(2 * spread), color=color, alpha=0.05, lw=0))
         words = f"{name} (mean of {mean.answers:,})"
-        axes.plot(*mean.centre.T, color=colour, lw=1.2, ls="--", alpha=0.7, label=words)
+        axes.plot(*mean.center.T, color=color, lw=1.2, ls="--", alpha=0.7, label=words)
     known = [path for path in latent.paths if path is not None]
     for place, path in enumerate(latent.paths):
         if path is not None:
             _draw_own(axes, path[:, 0], path[:, 1], picture, place)
     for layer, point in enumerate(known[0]):
-        if is_labelled(layer, len(known[0])):
+        if is_labeled(layer, len(known[0])):
             axes.annotate(
                 str(layer), point, (5, 4), textcoords="offset points", size=7, color=QUIET
             )
@@ -214,10 +214,10 @@ def draw_places(axes: Axes, picture: Picture, latent: Latent) -> None:
     _title(axes, "Right or made up, by a straight line in each layer")
     for band in latent.bands:
         low, middle, high = band.quartiles
-        colour = colour_of_kind(band.kind)
+        color = color_of_kind(band.kind)
         words = f"{band.kind} (middle half of {band.answers:,} others)"
-        axes.fill_between(range(len(low)), low, high, color=colour, alpha=0.14, lw=0)
-        axes.plot(middle, color=colour, lw=1.2, ls="--", alpha=0.7, label=words)
+        axes.fill_between(range(len(low)), low, high, color=color, alpha=0.14, lw=0)
+        axes.plot(middle, color=color, lw=1.2, ls="--", alpha=0.7, label=words)
     for place, values in enumerate(latent.places):
         if values is not None:
             _draw_own(axes, np.arange(len(values)), values, picture, place)
@@ -228,10 +228,10 @@ def draw_places(axes: Axes, picture: Picture, latent: Latent) -> None:
 
 
 def _draw_own(axes: Axes, x: np.ndarray, y: np.ndarray, picture: Picture, place: int) -> None:
-    """The second answer has hollow dots: both may be of one kind, and so of one colour."""
+    """The second answer has hollow dots: both may be of one kind, and so of one color."""
     answer, layer = picture.answers[place], picture.layer
-    colour = colour_of(answer)
-    style: Any = {"color": colour, "marker": "o", "mfc": "white" if place else colour}
+    color = color_of(answer)
+    style: Any = {"color": color, "marker": "o", "mfc": "white" if place else color}
     axes.plot(x, y, lw=1.7, ms=3.2, mew=0.9, label=f"answer {answer.number}", **style)
     axes.plot(x[layer], y[layer], ms=8, **(style | {"mec": INK}), zorder=4)
 
@@ -242,12 +242,12 @@ def draw_heads(axes: Axes, answer: ShownAnswer, picture: Picture, *, against_oth
         axes.axis("off")
         return
     title = "Lookback of each head (1: all on the prompt)"
-    colours, low, high = _DEEP, 0.0, 1.0
+    colors, low, high = _DEEP, 0.0, 1.0
     if against_others:
         title = "The same against the average answer, in standard deviations"
-        colours, low, high = _UNLIKE, -MOST_DEVIATIONS, MOST_DEVIATIONS
+        colors, low, high = _UNLIKE, -MOST_DEVIATIONS, MOST_DEVIATIONS
     _title(axes, title)
-    image = axes.imshow(values.T, cmap=colours, vmin=low, vmax=high, aspect="auto")
+    image = axes.imshow(values.T, cmap=colors, vmin=low, vmax=high, aspect="auto")
     axes.axvline(picture.layer - 0.5, color=INK, lw=0.8)
     axes.axvline(picture.layer + 0.5, color=INK, lw=0.8)
     axes.set(xlabel="layer", ylabel="head")

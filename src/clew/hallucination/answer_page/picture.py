@@ -123,7 +123,7 @@ class MeanPath:
 
     kind: Kind | None
     answers: int
-    centre: Float32[np.ndarray, "layers 2"]
+    center: Float32[np.ndarray, "layers 2"]
     spread: Float32[np.ndarray, "layers 2"]
 
 

@@ -36,7 +36,7 @@ class _Frame:
 
 def draw_paths(picture: Picture, latent: Latent) -> Html:
     paths = [path for path in latent.paths if path is not None]
-    near = [mean.centre + side * mean.spread for mean in latent.means for side in (-1, 1)]
+    near = [mean.center + side * mean.spread for mean in latent.means for side in (-1, 1)]
     points = np.concatenate([*paths, *near])
     low, high = points.min(0), points.max(0)
     frame = _Frame((low[0], high[0]), (low[1], high[1]))
@@ -86,18 +86,18 @@ def _plot(title: str, *parts: Html | list[Html]) -> Html:
 
 
 def _mean_path(frame: _Frame, mean: MeanPath) -> Html:
-    clouds = [_cloud(frame, *pair) for pair in zip(mean.centre, mean.spread, strict=True)]
-    line = tag("polyline", points=frame.line(mean.centre), class_="mean")
+    clouds = [_cloud(frame, *pair) for pair in zip(mean.center, mean.spread, strict=True)]
+    line = tag("polyline", points=frame.line(mean.center), class_="mean")
     return tag("g", clouds, line, class_=_class_of(mean.kind))
 
 
-def _cloud(frame: _Frame, centre: np.ndarray, spread: np.ndarray) -> Html:
+def _cloud(frame: _Frame, center: np.ndarray, spread: np.ndarray) -> Html:
     rx, ry = frame.scale(*spread)
-    x, y = frame.x(centre[0]), frame.y(centre[1])
+    x, y = frame.x(center[0]), frame.y(center[1])
     return tag("ellipse", cx=x, cy=y, rx=max(1.0, rx), ry=max(1.0, ry), class_="cloud")
 
 
-def is_labelled(layer: int, layers: int) -> bool:
+def is_labeled(layer: int, layers: int) -> bool:
     """The numbers of all layers would cover each other."""
     step = max(1, layers // 6)
     return layer == layers - 1 or (layer % step == 0 and layers - 1 - layer >= step / 2)
@@ -116,7 +116,7 @@ def _own_line(
     for layer, (x, y) in enumerate(points):
         left, top, tip = frame.x(x), frame.y(y), tag("title", f"{words}, layer {layer}")
         dots.append(tag("circle", tip, cx=left, cy=top, r=2.4, data_layer=layer))
-        if is_numbered and is_labelled(layer, len(points)):
+        if is_numbered and is_labeled(layer, len(points)):
             numbers.append(tag("text", str(layer), x=left + 6, y=top - 5, class_="tick halo"))
     line = tag("polyline", points=frame.line(points), class_="own")
     return tag("g", line, dots, numbers, class_=name)
@@ -179,7 +179,7 @@ def _place_keys(picture: Picture, latent: Latent) -> list[tuple[str, str, str]]:
 
 
 def _own_keys(picture: Picture) -> list[tuple[str, str, str]]:
-    """The second answer has hollow dots: both may be of one kind, and so of one colour."""
+    """The second answer has hollow dots: both may be of one kind, and so of one color."""
     hollow = ("", " second")
     return [
         (f"answer {answer.number}", kind_class(answer) + mark, "own")

@@ -56,7 +56,7 @@ def write_line(
     text: str,
     *,
     size: int,
-    colour: str,
+    color: str,
     room: float,
     bold: bool = False,
     right: bool = False,
@@ -65,7 +65,7 @@ def write_line(
     takes at most `room` pixels."""
     font = _font(size, bold)
     shown = shorten(printable(text), font, room)
-    draw.text(place, shown, fill=colour, font=font, anchor="ra" if right else "la")
+    draw.text(place, shown, fill=color, font=font, anchor="ra" if right else "la")
 
 
 def printable(text: str) -> str:
@@ -143,12 +143,12 @@ class ContactSheets:
             (_MARGIN, 28),
             self._title,
             size=size,
-            colour=_INK,
+            color=_INK,
             room=room - beside,
             bold=True,
         )
         place = (width - _MARGIN, 32)
-        write_line(draw, place, which, size=16, colour=_SOFT, room=beside, right=True)
+        write_line(draw, place, which, size=16, color=_SOFT, room=beside, right=True)
 
     def _draw(self, photo: Identified, picture: Image.Image | None, x: int, y: int) -> None:
         draw = ImageDraw.Draw(self._page)
@@ -159,22 +159,22 @@ class ContactSheets:
             offset = (x + (side - picture.width) // 2, y + (side - picture.height) // 2)
             self._page.paste(picture, offset)
         label, chance = photo.best[0]
-        colour = _DOUBTFUL if photo.doubtful else _SURE
+        color = _DOUBTFUL if photo.doubtful else _SURE
         draw.rectangle((x, y + side, x + side - 1, y + side + _BAR - 1), fill=_WASH)
         full = round(side * chance)
         if full:
-            draw.rectangle((x, y + side, x + full - 1, y + side + _BAR - 1), fill=colour)
+            draw.rectangle((x, y + side, x + full - 1, y + side + _BAR - 1), fill=color)
         self._caption(draw, photo, x, y + side + _BAR + 6, f"{label}?" if photo.doubtful else label)
 
     def _caption(
         self, draw: ImageDraw.ImageDraw, photo: Identified, x: int, y: int, label: str
     ) -> None:
         side = THUMBNAIL_SIDE
-        colour = _DOUBTFUL if photo.doubtful else _INK
+        color = _DOUBTFUL if photo.doubtful else _INK
         chance, beside = whole_percent(photo.best[0][1]), 54
-        write_line(draw, (x, y), label, size=15, colour=colour, room=side - beside, bold=True)
-        write_line(draw, (x + side, y), chance, size=15, colour=colour, room=beside, right=True)
-        write_line(draw, (x, y + 23), Path(photo.name).name, size=12, colour=_SOFT, room=side)
+        write_line(draw, (x, y), label, size=15, color=color, room=side - beside, bold=True)
+        write_line(draw, (x + side, y), chance, size=15, color=color, room=beside, right=True)
+        write_line(draw, (x, y + 23), Path(photo.name).name, size=12, color=_SOFT, room=side)
 
     def _write(self) -> None:
         number = (self._taken - 1) // (COLUMNS * ROWS)

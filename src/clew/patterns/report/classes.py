@@ -1,5 +1,5 @@
 """Class by class: the confusion matrix as SVG, and a sortable table of how well each class is
-recognised."""
+recognized."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ MOST_CLASSES = 120
 _NUMBERED = 40  # classes up to which a cell has room for its number
 _MOST_PAIRS = 15
 _LONGEST, _SLANT = 24, 0.71  # letters of a name; column names rise at 45 degrees
-_DEEP = 0.55  # from here on the number is drawn in the paper's colour
+_DEEP = 0.55  # from here on the number is drawn in the paper's color
 _SHARES = (
-    ("recall", "recognised", "of this class's test photos, how many were taken for it (recall)"),
+    ("recall", "recognized", "of this class's test photos, how many were taken for it (recall)"),
     ("precision", "trusted", "of the photos taken for this class, how many are of it (precision)"),
     ("f1", "F1", "harmonic mean of both"),
 )
@@ -164,7 +164,7 @@ def _stress(share: float) -> float:
 def _tell_cell(label: str, predicted: str, count: int, total: int) -> str:
     share = f"{count:,} of {total:,} ({percent(count / total)})"
     if label == predicted:
-        return f'"{label}": {share} recognised'
+        return f'"{label}": {share} recognized'
     return f'"{label}" taken for "{predicted}": {share}'
 
 

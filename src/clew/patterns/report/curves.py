@@ -12,7 +12,7 @@ from clew.pages.panels import Dot, Guide, Line, Panel, draw_panel, padded_range
 from clew.patterns.report.headline import percents
 from clew.patterns.report.run import Run
 
-# Colours of the page's style: apart for people who see few colours, and in grey print.
+# Colors of the page's style: apart for people who see few colors, and in gray print.
 _TRAINING, _VALIDATION = "red", "blue"
 _BINS = 10
 _USUAL_THRESHOLD = 0.6
@@ -38,7 +38,7 @@ def _accuracy_panel(run: Run) -> Panel:
             ("val_accuracy", "validation", _VALIDATION, 0),
         ),
     )
-    return _epoch_panel(run, "Accuracy", "share recognised", lines, dots=_best_dot(run))
+    return _epoch_panel(run, "Accuracy", "share recognized", lines, dots=_best_dot(run))
 
 
 def _rate_panel(run: Run) -> Panel:
@@ -48,13 +48,13 @@ def _rate_panel(run: Run) -> Panel:
 
 def _lines(run: Run, columns: Iterable[tuple[str, str, str, int]]) -> tuple[Line, ...]:
     found = []
-    for column, name, colour, dash in columns:
+    for column, name, color, dash in columns:
         values = np.array([_or_nan(row.get(column)) for row in run.history])
         if np.isfinite(values).any():
             line = Line(
                 x=_epochs(run),
                 y=values,
-                colour=colour,
+                color=color,
                 dash=dash,
                 tip=name,
                 has_dots=len(values) == 1,
@@ -84,7 +84,7 @@ def _epoch_panel(
         y_range=padded_range(value for line in lines for value in line.y),
         lines=lines,
         dots=dots,
-        legend=tuple((line.tip, line.colour, line.dash) for line in lines) if y_label else (),
+        legend=tuple((line.tip, line.color, line.dash) for line in lines) if y_label else (),
         has_whole_steps=True,
     )
 
@@ -96,7 +96,7 @@ def _best_dot(run: Run) -> tuple[Dot, ...]:
     if best is None or accuracy is None:
         return ()
     tip = f"epoch {best:.0f} was kept: {percents(accuracy)} of the validation photos"
-    return (Dot(x=best, y=accuracy, colour=_VALIDATION, tip=tip),)
+    return (Dot(x=best, y=accuracy, color=_VALIDATION, tip=tip),)
 
 
 def draw_sureness(run: Run) -> Html:
@@ -125,8 +125,8 @@ def _threshold_panel(sureness: np.ndarray, is_right: np.ndarray) -> Panel:
     kept = np.array([(sureness >= at).mean() for at in thresholds])
     right = np.array([_share(is_right[sureness >= at]) for at in thresholds])
     lines = (
-        Line(x=thresholds, y=kept, colour=_TRAINING, dash=1, tip="named"),
-        Line(x=thresholds, y=right, colour=_VALIDATION, tip="right of these"),
+        Line(x=thresholds, y=kept, color=_TRAINING, dash=1, tip="named"),
+        Line(x=thresholds, y=right, color=_VALIDATION, tip="right of these"),
     )
     usual = _USUAL_THRESHOLD
     return Panel(
@@ -137,7 +137,7 @@ def _threshold_panel(sureness: np.ndarray, is_right: np.ndarray) -> Panel:
         y_range=(0.0, 1.0),
         lines=lines,
         guides=(Guide(x=(usual, usual), y=(0.0, 1.0), label="usual", label_at=(usual, 0.02)),),
-        legend=tuple((line.tip, line.colour, line.dash) for line in lines),
+        legend=tuple((line.tip, line.color, line.dash) for line in lines),
     )
 
 
@@ -151,7 +151,7 @@ def _calibration_panel(sureness: np.ndarray, is_right: np.ndarray) -> Panel:
         Dot(
             x=float(x),
             y=float(y),
-            colour=_VALIDATION,
+            color=_VALIDATION,
             tip=f"{counted(int(count), 'photo')}: said {decimals(float(x), 2)} on average, "
             f"right {decimals(float(y), 2)}",
         )
@@ -163,7 +163,7 @@ def _calibration_panel(sureness: np.ndarray, is_right: np.ndarray) -> Panel:
         y_label="share right",
         x_range=(0.0, 1.0),
         y_range=(0.0, 1.0),
-        lines=(Line(x=said, y=found, colour=_VALIDATION, tip="test photos", is_thin=True),),
+        lines=(Line(x=said, y=found, color=_VALIDATION, tip="test photos", is_thin=True),),
         guides=(Guide(x=(0.0, 1.0), y=(0.0, 1.0), label="as sure as right", label_at=(0.05, 0.1)),),
         dots=dots,
     )

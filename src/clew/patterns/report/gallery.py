@@ -25,7 +25,7 @@ _RIGHT_OF_EACH = 2
 SIDE = 176
 _QUALITY = 78
 _HEAT = colormaps["inferno"]
-_DARKEST = 0.3  # below, the colours are nearly black, as parts of photos are
+_DARKEST = 0.3  # below, the colors are nearly black, as parts of photos are
 _STRENGTH = 0.8  # how much of a photo the greatest heat covers
 
 
@@ -87,7 +87,7 @@ def draw_right(run: Run, looking: Looking) -> Html:
     classes = len({answer.label for answer in chosen})
     missing = len({answer.label for answer in run.answers if answer.is_right}) - classes
     told = (
-        f"The {classes} classes with the lowest share of recognised photos are shown; "
+        f"The {classes} classes with the lowest share of recognized photos are shown; "
         f"{counted(missing, 'class', 'classes')} more would make the page slow to open."
     )
     cut = tag("p", told, class_="empty") if missing > 0 else None
@@ -199,13 +199,13 @@ def _show(read: _Read, heats: Float32[np.ndarray, "wanted size size"]) -> Shown:
 
 def _lay_over(photo: Image.Image, heat: np.ndarray) -> Image.Image:
     """The network saw the whole photo squashed to a square, so that the heat is stretched back to
-    the photo's own shape. The photo below is grey: colour is heat alone."""
+    the photo's own shape. The photo below is gray: color is heat alone."""
     wide = np.asarray(Image.fromarray(heat).resize(photo.size, Image.Resampling.BICUBIC))
     heat = np.clip(wide, 0, 1)[..., None]
-    grey = np.asarray(photo.convert("L"), dtype=np.float32)[..., None] * np.ones(3, np.float32)
-    colour = 255 * _HEAT(_DARKEST + (1 - _DARKEST) * heat[..., 0])[..., :3]
+    gray = np.asarray(photo.convert("L"), dtype=np.float32)[..., None] * np.ones(3, np.float32)
+    color = 255 * _HEAT(_DARKEST + (1 - _DARKEST) * heat[..., 0])[..., :3]
     share = _STRENGTH * heat**0.8
-    return Image.fromarray((grey * (1 - share) + colour * share).astype(np.uint8))
+    return Image.fromarray((gray * (1 - share) + color * share).astype(np.uint8))
 
 
 def _as_address(image: Image.Image) -> str:

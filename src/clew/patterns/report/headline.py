@@ -16,7 +16,7 @@ def tell_headline(run: Run) -> str:
         return "The test accuracy is not known."
     right = round(accuracy * run.test_photos)
     return (
-        f"{percents(accuracy)} of the test photos are recognised: {right:,} of "
+        f"{percents(accuracy)} of the test photos are recognized: {right:,} of "
         f"{run.test_photos:,}, {counted(len(run.classes), 'class', 'classes')}."
     )
 
@@ -66,7 +66,7 @@ def _tell_trained(run: Run) -> str:
     before = run.figure("trained_test_accuracy")
     if before is None:
         return ""
-    return f"At the end of its training it recognised {percents(before)} of its own test photos."
+    return f"At the end of its training it recognized {percents(before)} of its own test photos."
 
 
 def _tell_weakest(run: Run) -> str:
@@ -82,7 +82,7 @@ def _tell_weakest(run: Run) -> str:
         return "No class has a mistake."
     return (
         f'Hardest class: "{row["class"]}", of which {percents(recall)} of '
-        f"{counted(int(row['test']), 'test photo')} are recognised."
+        f"{counted(int(row['test']), 'test photo')} are recognized."
     )
 
 

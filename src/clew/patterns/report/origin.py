@@ -13,7 +13,7 @@ _SETTINGS = (
     ("plan", "Hardware plan: each choice, and what was measured"),
     ("augment", "Augmentation"),
     ("loss", "Loss"),
-    ("train", "Optimiser and schedule"),
+    ("train", "Optimizer and schedule"),
     ("data", "Photos"),
 )
 

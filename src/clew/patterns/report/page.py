@@ -134,7 +134,7 @@ def _classes_section(run: Run) -> Section:
         name="classes",
         short="Classes",
         title="Class by class",
-        lead="A class that is seldom recognised usually needs more photos, or has some that belong "
+        lead="A class that is seldom recognized usually needs more photos, or has some that belong "
         "elsewhere.",
         content=draw_classes(run),
         reading="Recognised: of the class's own test photos (recall). Trusted: of all photos that "
@@ -143,7 +143,7 @@ def _classes_section(run: Run) -> Section:
 
 
 def _mistakes_section(run: Run, looking: Looking) -> Section:
-    none = "Every test photo was recognised." if run.answers else _NO_ANSWERS
+    none = "Every test photo was recognized." if run.answers else _NO_ANSWERS
     heat = (
         "Beside each photo: what spoke for the class that was said, and what would have spoken for "
         "the true one (Grad-CAM; brighter is more). "
@@ -177,7 +177,7 @@ def _right_section(run: Run, looking: Looking) -> Section:
         "places, not outlines."
         if looking.model
         else _tell_no_heat(looking),
-    ).if_there(right, "No test photo was recognised." if run.answers else _NO_ANSWERS)
+    ).if_there(right, "No test photo was recognized." if run.answers else _NO_ANSWERS)
 
 
 def _sureness_section(run: Run) -> Section:

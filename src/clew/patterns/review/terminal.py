@@ -25,8 +25,8 @@ _MOST_CHOICES = 12
 # Lines of a terminal that the guesses and the keys take; the photo has the rest.
 _OTHER_LINES = 8
 _MOST_ROWS, _FEWEST_ROWS, _MOST_COLUMNS = 24, 6, 72
-_COLOURS = ("256", "truecolor")
-# A block's upper half has the letter's colour, its lower half the ground's: two pixels a letter.
+_COLORS = ("256", "truecolor")
+# A block's upper half has the letter's color, its lower half the ground's: two pixels a letter.
 _HALF = "\N{UPPER HALF BLOCK}"
 _HELP = (
     "Enter or a: the likeliest class is right. A number: that one. c: type a class, or a new one. "
@@ -138,7 +138,7 @@ class Dialogue:
         self._say(f"Enter: {best} · number or c: another · s skip · u undo · q quit", style="dim")
 
     def _draw(self, question: Question) -> None:
-        if not self._console.is_terminal or self._console.color_system not in _COLOURS:
+        if not self._console.is_terminal or self._console.color_system not in _COLORS:
             self._say(str(question.path))
             return
         choices = min(_MOST_CHOICES, len(self._review.classes))
@@ -191,11 +191,11 @@ def draw_blocks(path: Path, *, columns: int, rows: int) -> Text:
     text = Text(no_wrap=True)
     for upper, lower in pixels:
         for above, below in zip(upper, lower, strict=True):
-            text.append(_HALF, _two_colours(above, below))
+            text.append(_HALF, _two_colors(above, below))
         text.append("\n")
     text.right_crop()
     return text
 
 
-def _two_colours(above: list[int], below: list[int]) -> Style:
+def _two_colors(above: list[int], below: list[int]) -> Style:
     return Style(color=Color.from_rgb(*above), bgcolor=Color.from_rgb(*below))

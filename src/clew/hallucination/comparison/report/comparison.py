@@ -17,9 +17,9 @@ from clew.pages.figures import History, as_dict, as_interval, as_number, read_re
 _TEXTS = ("category", "question", "answer", "right_answer")
 RESULTS_FILE = "results.json"
 SCORES_FILE = "scores.arrow"
-# The families of methods, each with a colour of the pages' palette.
-_COLOUR_OF = {"baseline": "grey", "no training": "gold", "probe": "blue", "network": "red"}
-FAMILIES = tuple(_COLOUR_OF)
+# The families of methods, each with a color of the pages' palette.
+_COLOR_OF = {"baseline": "gray", "no training": "gold", "probe": "blue", "network": "red"}
+FAMILIES = tuple(_COLOR_OF)
 CHANCE = 0.5  # the AUROC of guessing
 _AGAIN = 'Run "clew compare" into this folder again'
 
@@ -225,6 +225,6 @@ def _parse(text: Any) -> float | None:
         return None
 
 
-def colour_of(family: str) -> str:
-    """A name of `COLOURS`, which is also a class in the page."""
-    return _COLOUR_OF.get(family, "green")
+def color_of(family: str) -> str:
+    """A name of `COLORS`, which is also a class in the page."""
+    return _COLOR_OF.get(family, "green")

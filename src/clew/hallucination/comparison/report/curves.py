@@ -1,4 +1,4 @@
-"""ROC, risk-coverage and calibration as panels: a few methods in colour, the others in grey."""
+"""ROC, risk-coverage and calibration as panels: a few methods in color, the others in gray."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from clew.hallucination.comparison.report.comparison import (
     FAMILIES,
     Comparison,
     MethodResult,
-    colour_of,
+    color_of,
 )
 from clew.metrics import calibration_points, risk_coverage_points, roc_points
 from clew.pages.figures import decimals
@@ -37,7 +37,7 @@ def shown_methods(comparison: Comparison) -> frozenset[str]:
 
 
 def dash_of(comparison: Comparison, method: MethodResult) -> int:
-    """Methods of one family share their colour: the dashes tell them apart. The lines shown at
+    """Methods of one family share their color: the dashes tell them apart. The lines shown at
     first come first, so that these do not share a dash."""
     shown = shown_methods(comparison)
     kin = [other for other in comparison.scored if other.family == method.family]
@@ -129,7 +129,7 @@ def _lines(
             Line(
                 x=x,
                 y=y,
-                colour=colour_of(method.family),
+                color=color_of(method.family),
                 dash=dash_of(comparison, method),
                 key=method.name,
                 tip=f"{method.title}: {words} {decimals(method.figure(figure))}",
@@ -147,7 +147,7 @@ def curves_section(comparison: Comparison) -> Section:
         short="Curves",
         title="What it catches, what it costs, what it promises",
         lead="What a method gives up for what it catches, what is left when one abstains, and "
-        "whether its probabilities mean what they say. Pick methods to put them in colour.",
+        "whether its probabilities mean what they say. Pick methods to put them in color.",
         content=join(_picker(comparison), draw_panels(panels)),
         reading="ROC: nearer to the upper left is better. Risk and coverage: keep only the answers "
         "that the method trusts most, and see how many of those are made up; lower is better "
@@ -167,7 +167,7 @@ def _picker(comparison: Comparison) -> Html:
     shown = shown_methods(comparison)
     ordered = sorted(comparison.scored, key=lambda method: method.name not in shown)
     chips = [_chip(comparison, method, is_shown=method.name in shown) for method in ordered]
-    return tag("div", chips, class_="chips", role="group", aria_label="Methods in colour")
+    return tag("div", chips, class_="chips", role="group", aria_label="Methods in color")
 
 
 def _chip(comparison: Comparison, method: MethodResult, *, is_shown: bool) -> Html:
@@ -179,7 +179,7 @@ def _chip(comparison: Comparison, method: MethodResult, *, is_shown: bool) -> Ht
         tag("bdi", method.title),
         tag("small", decimals(method.test_auroc)),
         type="button",
-        class_=f"chip {colour_of(method.family)}",
+        class_=f"chip {color_of(method.family)}",
         aria_pressed="true" if is_shown else "false",
         data_key=method.name,
     )

@@ -6,7 +6,7 @@ from clew.hallucination.comparison.report.comparison import (
     CHANCE,
     Comparison,
     MethodResult,
-    colour_of,
+    color_of,
 )
 from clew.metrics import Difference, compare_paired
 from clew.pages.figures import as_dict, as_number, counted, decimals, interval_text, p_text, signed
@@ -151,6 +151,6 @@ def _tile(method: MethodResult, words: str, *, is_best: bool = False) -> Html:
         tag("div", decimals(method.test_auroc), class_="figure"),
         tag("div", interval_text(method.interval) or "no interval", class_="range"),
         tag("div", words, class_="muted"),
-        class_=f"tile {colour_of(method.family)}{' best' if is_best else ''}",
+        class_=f"tile {color_of(method.family)}{' best' if is_best else ''}",
         data_key=method.name,
     )

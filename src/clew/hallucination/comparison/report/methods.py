@@ -10,7 +10,7 @@ from clew.hallucination.comparison.report.comparison import (
     FAMILIES,
     Comparison,
     MethodResult,
-    colour_of,
+    color_of,
 )
 from clew.pages.figures import (
     as_dict,
@@ -33,11 +33,11 @@ def draw_method_rows(comparison: Comparison) -> tuple[IntervalRow, ...]:
 
 
 def draw_family_key(comparison: Comparison) -> Html:
-    """Which colour is which family."""
+    """Which color is which family."""
     present = {method.family for method in comparison.methods}
     families = [family for family in (*FAMILIES, "other") if family in present]
     keys = [
-        tag("span", tag("i", class_="swatch"), family, class_=f"key {colour_of(family)}")
+        tag("span", tag("i", class_="swatch"), family, class_=f"key {color_of(family)}")
         for family in families
     ]
     hollow = tag("span", tag("i", class_="swatch hollow"), "on validation", class_="key")
@@ -45,13 +45,13 @@ def draw_family_key(comparison: Comparison) -> Html:
 
 
 def draw_method_key(methods: Sequence[MethodResult]) -> Html:
-    """Which colour is which method, where one of a family is shown."""
+    """Which color is which method, where one of a family is shown."""
     keys = [
         tag(
             "span",
             tag("i", class_="swatch"),
             method.title,
-            class_=f"key {colour_of(method.family)}",
+            class_=f"key {color_of(method.family)}",
         )
         for method in methods
     ]
@@ -64,7 +64,7 @@ def _interval_row(comparison: Comparison, method: MethodResult) -> IntervalRow:
     tip = f"{method.title}: test AUROC {text}, validation {decimals(method.val_auroc)}"
     return IntervalRow(
         label=method.title,
-        colour=colour_of(method.family),
+        color=color_of(method.family),
         value=method.test_auroc,
         interval=method.interval,
         hollow=method.val_auroc,
@@ -109,7 +109,7 @@ def table_section(comparison: Comparison) -> Section:
         lead="A click on a column's name sorts by it; the best test figure of a column is bold.",
         content=draw_table(comparison),
         reading="F1 and accuracy are at the threshold that was best on validation. ECE and AURC "
-        "are better when less. Differences are paired bootstraps; those in grey may be chance "
+        "are better when less. Differences are paired bootstraps; those in gray may be chance "
         "(p of 0.05 or more). With seeds, the row is the seed of median validation AUROC; the "
         "mean and deviation over all seeds stand beside it.",
     )
@@ -207,7 +207,7 @@ def _row(comparison: Comparison, method: MethodResult, winners: dict[str, float 
     cells = [_cell(method, column, winners[column.name]) for column in _COLUMNS]
     is_best = method is comparison.best
     name = _name_cell(method, is_best=is_best)
-    classes = f"{colour_of(method.family)}{' best' if is_best else ''}"
+    classes = f"{color_of(method.family)}{' best' if is_best else ''}"
     return tag("tr", name, cells, class_=classes, data_key=method.name)
 
 

@@ -8,7 +8,7 @@ from clew.hallucination.comparison.report.agreement import disagreement
 from clew.hallucination.comparison.report.comparison import (
     Comparison,
     MethodResult,
-    colour_of,
+    color_of,
 )
 from clew.pages.figures import counted, decimals
 from clew.pages.markup import Html, join, tag
@@ -148,7 +148,7 @@ def _dot(value: float, method: MethodResult, tip: str) -> Html:
         cx=_place(value),
         cy=11,
         r=5,
-        class_=f"dot {colour_of(method.family)}",
+        class_=f"dot {color_of(method.family)}",
         data_key=method.name,
         data_tip=tip,
     )
@@ -169,7 +169,7 @@ def disputed_section(comparison: Comparison) -> Section:
         title="The answers they dispute most",
         lead="Test answers whose probabilities lie farthest apart.",
         content=draw_disputed(comparison),
-        reading="A dot is a method (coloured by family, without the baselines) at the probability "
+        reading="A dot is a method (colored by family, without the baselines) at the probability "
         "that it gave; on the left it trusts the answer, on the right it does not.",
     )
 
@@ -180,7 +180,7 @@ def mistakes_section(comparison: Comparison) -> Section:
         short="Mistakes",
         title="The worst mistakes of the best method",
         lead=f"Where {comparison.best.title} was surest and wrong. Read them before you trust it: "
-        "some may be answers that were labelled wrongly.",
+        "some may be answers that were labeled wrongly.",
         content=draw_mistakes(comparison),
         reading="The dot is the probability that the answer is made up, the tick the threshold "
         "from which it is flagged, chosen on validation.",

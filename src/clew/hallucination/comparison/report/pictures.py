@@ -19,10 +19,10 @@ from clew.hallucination.comparison.report.questions import draw_categories, draw
 from clew.hallucination.comparison.report.training import draw_layers, draw_losses
 from clew.pages.forest import IntervalRow, forest_range
 from clew.pages.heatmap import DEEP, Matrix, short_number
-from clew.pages.panels import COLOURS, DASHES, Line, Panel
+from clew.pages.panels import COLORS, DASHES, Line, Panel
 
-_GREY, _INK, _DPI = "#D5D8DD", "#23262B", 160
-_HEAT = LinearSegmentedColormap.from_list("heat", ["#FFFFFF", COLOURS["blue"]])
+_GRAY, _INK, _DPI = "#D5D8DD", "#23262B", 160
+_HEAT = LinearSegmentedColormap.from_list("heat", ["#FFFFFF", COLORS["blue"]])
 
 
 PICTURES = (
@@ -94,9 +94,9 @@ def _draw_panel(axes: Axes, panel: Panel, titles: dict[str, str]) -> None:
     for line in sorted(panel.lines, key=lambda line: line.is_shown):
         _draw_line(axes, line, titles)
     for dot in panel.dots:
-        axes.plot(dot.x, dot.y, "o", color=COLOURS[dot.colour], markersize=7)
-    for words, colour, dash in panel.legend:
-        axes.plot([], [], color=COLOURS[colour], linestyle=_style(dash), label=words)
+        axes.plot(dot.x, dot.y, "o", color=COLORS[dot.color], markersize=7)
+    for words, color, dash in panel.legend:
+        axes.plot([], [], color=COLORS[color], linestyle=_style(dash), label=words)
     axes.set(xlim=panel.x_range, ylim=panel.y_range, xlabel=panel.x_label, ylabel=panel.y_label)
     axes.set_title(_plain(panel.title), loc="left", fontsize="medium", fontweight="bold")
     if panel.has_whole_steps:
@@ -110,7 +110,7 @@ def _draw_line(axes: Axes, line: Line, titles: dict[str, str]) -> None:
     axes.plot(
         line.x,
         line.y,
-        color=COLOURS[line.colour] if line.is_shown else _GREY,
+        color=COLORS[line.color] if line.is_shown else _GRAY,
         linestyle=_style(line.dash) if line.is_shown else "-",
         linewidth=1.0 if line.is_thin or not line.is_shown else 1.8,
         marker="o" if line.has_dots and line.is_shown else None,
@@ -136,8 +136,8 @@ def _forest(rows: Sequence[IntervalRow]) -> Figure | None:
     for place, row in enumerate(rows):
         _draw_row(axes, place, row)
     axes.set_yticks(range(len(rows)), [_plain(row.label or row.note) for row in rows])
-    for series, colour in dict.fromkeys((row.series, row.colour) for row in rows):
-        axes.plot([], [], "o", color=COLOURS[colour], label=_plain(series))
+    for series, color in dict.fromkeys((row.series, row.color) for row in rows):
+        axes.plot([], [], "o", color=COLORS[color], label=_plain(series))
     axes.legend(frameon=False, fontsize="small", loc="lower right", bbox_to_anchor=(1, 1), ncols=4)
     axes.set(xlim=forest_range(rows, 0.5), ylim=(len(rows) - 0.4, -0.6), xlabel="test AUROC")
     axes.axvline(0.5, color=_INK, linewidth=0.8, linestyle=(0, (2, 3)))
@@ -146,13 +146,13 @@ def _forest(rows: Sequence[IntervalRow]) -> Figure | None:
 
 
 def _draw_row(axes: Axes, place: int, row: IntervalRow) -> None:
-    colour = COLOURS[row.colour]
+    color = COLORS[row.color]
     if row.interval is not None:
-        axes.plot(row.interval, [place, place], color=colour, linewidth=2.5, alpha=0.55)
+        axes.plot(row.interval, [place, place], color=color, linewidth=2.5, alpha=0.55)
     if row.hollow is not None:
-        axes.plot(row.hollow, place, "o", markersize=5, markerfacecolor="white", color=colour)
+        axes.plot(row.hollow, place, "o", markersize=5, markerfacecolor="white", color=color)
     if row.value is not None:
-        axes.plot(row.value, place, "o", markersize=7, color=colour)
+        axes.plot(row.value, place, "o", markersize=7, color=color)
 
 
 def _matrices(matrices: Sequence[tuple[str, Matrix]]) -> Figure | None:
@@ -180,8 +180,8 @@ def _draw_matrix(axes: Axes, title: str, matrix: Matrix) -> None:
     )
     axes.spines[:].set_visible(False)
     for (row, column), value in _cells(matrix):
-        colour = "white" if math.isfinite(value) and matrix.depth(value) > DEEP else _INK
-        cell = axes.text(column, row, short_number(value), ha="center", va="center", color=colour)
+        color = "white" if math.isfinite(value) and matrix.depth(value) > DEEP else _INK
+        cell = axes.text(column, row, short_number(value), ha="center", va="center", color=color)
         cell.set(fontsize=7, in_layout=False)  # the layout is much slower with every cell in it
 
 

@@ -11,7 +11,7 @@ from clew.hallucination.comparison.report.comparison import (
     CHANCE,
     Comparison,
     MethodResult,
-    colour_of,
+    color_of,
 )
 from clew.hallucination.comparison.report.methods import draw_method_key
 from clew.metrics import auroc, bootstrap_auroc
@@ -67,7 +67,7 @@ def _row(
     return IntervalRow(
         label=category if is_first else "",
         note="" if is_first else size,
-        colour=colour_of(method.family),
+        color=color_of(method.family),
         value=value,
         interval=interval,
         text=text,

@@ -9,7 +9,7 @@ import numpy as np
 from clew.hallucination.comparison.report.comparison import (
     Comparison,
     MethodResult,
-    colour_of,
+    color_of,
 )
 from clew.pages.figures import History, as_dict, as_number, decimals
 from clew.pages.markup import tag
@@ -41,7 +41,7 @@ def _numbers(values: Iterable[Any]) -> np.ndarray:
 
 
 def _layer_panel(method: MethodResult, span: tuple[float, float]) -> Panel:
-    colour, lines = colour_of(method.family), _by_layer(method)
+    color, lines = color_of(method.family), _by_layer(method)
     count = max(map(len, lines.values()))
     return Panel(
         title=method.title,
@@ -53,7 +53,7 @@ def _layer_panel(method: MethodResult, span: tuple[float, float]) -> Panel:
             Line(
                 x=np.arange(len(lines[name]), dtype=float),
                 y=lines[name],
-                colour=colour,
+                color=color,
                 dash=dash,
                 tip=f"{method.title}, {name}",
                 has_dots=len(lines[name]) == 1,
@@ -61,14 +61,14 @@ def _layer_panel(method: MethodResult, span: tuple[float, float]) -> Panel:
             for name, dash in _SPLITS
             if name in lines
         ),
-        dots=_chosen_layer(method, lines, colour),
-        legend=tuple((name, colour, dash) for name, dash in _SPLITS if name in lines),
+        dots=_chosen_layer(method, lines, color),
+        legend=tuple((name, color, dash) for name, dash in _SPLITS if name in lines),
         has_whole_steps=True,
     )
 
 
 def _chosen_layer(
-    method: MethodResult, lines: dict[str, np.ndarray], colour: str
+    method: MethodResult, lines: dict[str, np.ndarray], color: str
 ) -> tuple[Dot, ...]:
     layer, line = as_number(method.chosen.get("layer")), lines.get("validation")
     if layer is None or line is None or not 0 <= layer < len(line):
@@ -77,7 +77,7 @@ def _chosen_layer(
     if not math.isfinite(value):
         return ()
     tip = f"layer {layer:.0f} was chosen: validation AUROC {decimals(value)}"
-    return (Dot(x=layer, y=value, colour=colour, tip=tip),)
+    return (Dot(x=layer, y=value, color=color, tip=tip),)
 
 
 def draw_losses(comparison: Comparison) -> tuple[tuple[Panel, Panel], ...]:
@@ -95,9 +95,9 @@ def _with_epochs(seeds: dict[str, History]) -> dict[str, History]:
 
 
 def _loss_panel(method: MethodResult, seeds: dict[str, History]) -> Panel:
-    colour = colour_of(method.family)
+    color = color_of(method.family)
     lines = tuple(
-        _log_line(history, column, colour, dash, tip=f"{method.title}, seed {seed}, {name} loss")
+        _log_line(history, column, color, dash, tip=f"{method.title}, seed {seed}, {name} loss")
         for seed, history in seeds.items()
         for name, column, dash in _LOSSES
     )
@@ -108,7 +108,7 @@ def _loss_panel(method: MethodResult, seeds: dict[str, History]) -> Panel:
         x_range=_epochs(lines),
         y_range=padded_range(value for line in lines for value in line.y),
         lines=lines,
-        legend=tuple((name, colour, dash) for name, _, dash in _LOSSES),
+        legend=tuple((name, color, dash) for name, _, dash in _LOSSES),
         has_whole_steps=True,
     )
 
@@ -118,7 +118,7 @@ def _auroc_panel(method: MethodResult, seeds: dict[str, History]) -> Panel:
         _log_line(
             history,
             "val_auroc",
-            colour_of(method.family),
+            color_of(method.family),
             1,
             tip=f"{method.title}, seed {seed}: best validation AUROC {_highest(history)}",
         )
@@ -136,12 +136,12 @@ def _auroc_panel(method: MethodResult, seeds: dict[str, History]) -> Panel:
     )
 
 
-def _log_line(history: History, column: str, colour: str, dash: int, *, tip: str) -> Line:
+def _log_line(history: History, column: str, color: str, dash: int, *, tip: str) -> Line:
     epochs = [row.get("epoch") or place for place, row in enumerate(history, start=1)]
     return Line(
         x=np.array(epochs, dtype=float),
         y=_numbers(row.get(column) for row in history),
-        colour=colour,
+        color=color,
         dash=dash,
         tip=tip,
         is_thin=True,

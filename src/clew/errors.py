@@ -127,8 +127,8 @@ def describe_setting(name: str, value: Any) -> str:
 
 
 def join_sentences(text: str, way_out: str) -> str:
-    """ "it was cut" and "repair it" become "it was cut: repair it."; a sentence that has ended
-    already is followed by a new one."""
+    """ "it was truncated" and "repair it" become "it was truncated: repair it."; a sentence that
+    has already ended is followed by a new one."""
     if not way_out:
         return text
     if text.endswith("."):

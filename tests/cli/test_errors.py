@@ -38,9 +38,9 @@ def test_settings_in_a_text_become_flags(text: str, shown: str) -> None:
 
 
 def test_way_out_is_a_call_in_python_and_a_command_at_the_terminal() -> None:
-    error = StoreError("it was cut", action="repair", store=Path("my traces"))
-    assert str(error) == 'it was cut: repair the store with repair_store(Path("my traces")).'
-    assert error_text(error) == "it was cut: run \"clew verify --repair 'my traces'\"."
+    error = StoreError("it was truncated", action="repair", store=Path("my traces"))
+    assert str(error) == 'it was truncated: repair the store with repair_store(Path("my traces")).'
+    assert error_text(error) == "it was truncated: run \"clew verify --repair 'my traces'\"."
 
 
 def test_call_in_a_text_is_shown_as_the_command_that_does_the_same() -> None:

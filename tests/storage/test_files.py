@@ -1,4 +1,5 @@
-"""The bytes of shards, mapped, cached or read: the same ones, and never beyond a cut."""
+"""The bytes of shards are the same whether mapped, cached or read, and never beyond a
+truncation."""
 
 import os
 import pickle
@@ -41,7 +42,7 @@ def content_of(store: Path, shard: int) -> bytes:
 
 
 @pytest.mark.parametrize("open_files", WAYS)
-def test_pieces_come_into_the_places_asked_for(store: Path, open_files: Opener) -> None:
+def test_pieces_are_copied_to_the_requested_places(store: Path, open_files: Opener) -> None:
     files = open_files(store)
     pieces = [(4, 10, 308, 100), (0, 0, 0, 7), (4, 3, 7, 1), (2, 500, 8, 0), (5, 900, 8, 300)]
     out = np.zeros(408, np.uint8)
@@ -54,7 +55,7 @@ def test_pieces_come_into_the_places_asked_for(store: Path, open_files: Opener) 
 
 
 @pytest.mark.parametrize("open_files", [cached, read])
-def test_no_more_files_are_kept_than_allowed(store: Path, open_files: Opener) -> None:
+def test_no_more_files_stay_open_than_allowed(store: Path, open_files: Opener) -> None:
     files = open_files(store)
     for shard in (0, 1, 2, 3, 4, 5, 0, 5, 2):
         files.check([shard])
@@ -83,20 +84,20 @@ def test_mapping_keeps_no_file_open(store: Path) -> None:
 
 
 @pytest.mark.parametrize("open_files", WAYS)
-def test_a_cut_shard_is_noticed_before_its_bytes_are_touched(
+def test_truncated_shard_is_detected_before_its_bytes_are_touched(
     store: Path, open_files: Opener
 ) -> None:
     files = open_files(store)
     files.check([3])
     size = len(files.view(3, 0, 800))
     os.truncate(store / "batch_0003.arrow", 0)
-    with pytest.raises(StoreError, match="has 0 bytes, the manifest says"):
+    with pytest.raises(StoreError, match="has 0 bytes, but the manifest says"):
         files.check([3])
         files.copy([(3, 0, 0, size)], np.zeros(size, np.uint8))
 
 
 @pytest.mark.parametrize("open_files", WAYS)
-def test_a_shard_that_is_gone(store: Path, open_files: Opener) -> None:
+def test_missing_shard_is_reported(store: Path, open_files: Opener) -> None:
     files = open_files(store)
     (store / "batch_0001.arrow").unlink()
     with pytest.raises(StoreError, match=r"shard batch_0001\.arrow is missing from"):
@@ -105,7 +106,7 @@ def test_a_shard_that_is_gone(store: Path, open_files: Opener) -> None:
 
 
 @pytest.mark.parametrize("open_files", WAYS)
-def test_another_process_opens_the_files_anew(store: Path, open_files: Opener) -> None:
+def test_another_process_reopens_the_files(store: Path, open_files: Opener) -> None:
     files = open_files(store)
     files.check([0])
     files.view(0, 0, 8)

@@ -1,4 +1,4 @@
-"""Two processes never write the same shard, and a dead one never stands in the way."""
+"""Two processes never write the same shard, and a dead one never blocks the others."""
 
 import multiprocessing
 import os
@@ -18,7 +18,7 @@ def hold_lock(store: Path, index: int, count: int, pipe: Connection) -> None:
 
 
 class OtherWriter:
-    """A real process that holds the lock of a part until it is told to end, or killed."""
+    """A real process that holds the lock of a part until it is asked to stop, or killed."""
 
     def __init__(self, store: Path, index: int = 1, count: int = 1) -> None:
         context = multiprocessing.get_context("spawn")
@@ -37,7 +37,7 @@ class OtherWriter:
 
 
 @pytest.mark.slow
-def test_a_second_writer_is_refused_and_told_who_writes(tmp_path: Path) -> None:
+def test_second_writer_is_refused_and_the_first_is_named(tmp_path: Path) -> None:
     with (
         OtherWriter(tmp_path) as other,
         pytest.raises(StoreLockedError, match=f"process {other.process.pid} on "),
@@ -46,20 +46,20 @@ def test_a_second_writer_is_refused_and_told_who_writes(tmp_path: Path) -> None:
         pass
 
 
-def test_the_lock_is_free_again_afterwards(tmp_path: Path) -> None:
+def test_lock_is_free_again_after_use(tmp_path: Path) -> None:
     for _ in range(2):
         with writer_lock(tmp_path, Part()):
             pass
 
 
 @pytest.mark.slow
-def test_parts_of_the_same_division_work_side_by_side(tmp_path: Path) -> None:
+def test_parts_of_the_same_split_run_side_by_side(tmp_path: Path) -> None:
     with OtherWriter(tmp_path, 1, 2), writer_lock(tmp_path, Part(index=2, count=2)):
         pass
 
 
 @pytest.mark.slow
-def test_another_division_into_parts_is_refused(tmp_path: Path) -> None:
+def test_different_number_of_parts_is_refused(tmp_path: Path) -> None:
     message = r"same number of parts \(this one asked for part 2/3\)"
     with (
         OtherWriter(tmp_path, 1, 2),
@@ -70,7 +70,7 @@ def test_another_division_into_parts_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_writer_does_not_block(tmp_path: Path) -> None:
+def test_killed_writer_does_not_block(tmp_path: Path) -> None:
     with OtherWriter(tmp_path) as other:
         other.process.kill()
         other.process.join()
@@ -79,7 +79,7 @@ def test_a_killed_writer_does_not_block(tmp_path: Path) -> None:
             assert f'"pid": {os.getpid()}' in owner
 
 
-def test_parts_share_out_every_batch_once() -> None:
+def test_parts_cover_every_batch_exactly_once() -> None:
     parts = [Part.parse(f"{i}/3") for i in (1, 2, 3)]
     owners = [[p.index for p in parts if p.owns(number)] for number in range(6)]
     assert owners == [[1], [2], [3], [1], [2], [3]]
@@ -87,12 +87,12 @@ def test_parts_share_out_every_batch_once() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "2", "a/b", "1/2/3", "-1/2", "1 of 2", "1.0/2"])
-def test_a_part_that_is_not_written_as_i_of_n(text: str) -> None:
+def test_malformed_part_is_refused(text: str) -> None:
     with pytest.raises(InputError, match='part is .*: write it as I/N, for example `part="2/8"`'):
         Part.parse(text)
 
 
 @pytest.mark.parametrize("text", ["0/3", "4/3", "1/0"])
-def test_a_part_that_does_not_exist(text: str) -> None:
+def test_part_out_of_range_is_refused(text: str) -> None:
     with pytest.raises(InputError, match=rf'part is "{text}": write it .* from 1 to N'):
         Part.parse(text)

@@ -1,4 +1,4 @@
-"""The manifest alone says what a store holds; shards are opened when they are needed."""
+"""The manifest alone describes a store; shards are opened only when needed."""
 
 import os
 import re
@@ -24,7 +24,7 @@ from clew.storage.manifest import update_manifest, write_manifest
 from tests.stores import new_manifest, write_store
 
 
-def test_a_manifest_comes_back_as_it_was_written(tmp_path: Path) -> None:
+def test_manifest_round_trips(tmp_path: Path) -> None:
     store = write_store(tmp_path / "store", shards=2)
     manifest = read_manifest(store)
     assert (manifest.rows, manifest.planned_rows, manifest.kind) == (24, 24, "samples")
@@ -33,7 +33,7 @@ def test_a_manifest_comes_back_as_it_was_written(tmp_path: Path) -> None:
     assert read_manifest(store) == manifest
 
 
-def test_a_writer_that_dies_leaves_the_old_manifest(
+def test_writer_that_dies_leaves_the_old_manifest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = write_store(tmp_path / "store")
@@ -48,7 +48,7 @@ def test_a_writer_that_dies_leaves_the_old_manifest(
     assert read_manifest(store) == before
 
 
-def test_who_reads_the_manifest_while_it_changes_reads_the_old_one_whole(tmp_path: Path) -> None:
+def test_reader_during_a_change_sees_the_complete_old_manifest(tmp_path: Path) -> None:
     store = write_store(tmp_path / "store")
     before = (store / "manifest.json").read_text()
     with (store / "manifest.json").open() as reading:
@@ -56,7 +56,7 @@ def test_who_reads_the_manifest_while_it_changes_reads_the_old_one_whole(tmp_pat
         assert reading.read() == before
 
 
-def test_a_full_disk_is_told_in_one_sentence(
+def test_full_disk_is_reported_in_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = write_store(tmp_path / "store")
@@ -66,13 +66,13 @@ def test_a_full_disk_is_told_in_one_sentence(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", no_space)
-    with pytest.raises(DiskFullError, match="is full.*make room"):
+    with pytest.raises(DiskFullError, match="is full.*Free some space"):
         update_manifest(store, lambda manifest: manifest)
     assert read_manifest(store) == before
 
 
 def test_200_shards_are_listed_without_opening_one(tmp_path: Path) -> None:
-    """None of the files exists: whoever opened one would fail."""
+    """None of the files exists: opening one would fail."""
     shards = [
         ShardEntry(batch_number=n, file=shard_name(n), rows=500, bytes=1 << 30, sha256="0" * 64)
         for n in range(200)
@@ -127,7 +127,7 @@ def test_reading_one_row_of_a_big_shard_reads_few_of_its_bytes(tmp_path: Path) -
         ('{"format": "clew-store", "schema_version": 1}', "repair_store"),
     ],
 )
-def test_a_garbled_manifest_is_told_in_one_sentence(
+def test_damaged_manifest_is_reported_in_one_sentence(
     tmp_path: Path, content: str, message: str
 ) -> None:
     (tmp_path / "manifest.json").write_text(content)
@@ -135,7 +135,7 @@ def test_a_garbled_manifest_is_told_in_one_sentence(
         read_manifest(tmp_path)
 
 
-def test_a_folder_that_is_no_store(tmp_path: Path) -> None:
+def test_folder_that_is_not_a_store_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="the folder does not exist"):
         read_manifest(tmp_path / "nowhere")
     with pytest.raises(StoreError, match=r"is not a clew store: it has no manifest.json"):

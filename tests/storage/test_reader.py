@@ -1,4 +1,4 @@
-"""Where values lie in a shard's file: reading those bytes gives what Arrow gives."""
+"""Where values lie in a shard's file: the bytes at those offsets are what Arrow reads."""
 
 import os
 from dataclasses import replace
@@ -21,7 +21,7 @@ def store(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("column", ["states", "tokens", "global_example_id"])
-def test_the_bytes_at_those_places_are_the_values(store: Path, column: str) -> None:
+def test_bytes_at_the_offsets_are_the_values(store: Path, column: str) -> None:
     for entry in StoreReader(store).shards:
         layout = read_layout(store, entry, [column])
         content = (store / entry.file).read_bytes()
@@ -41,7 +41,7 @@ def values_of(shard: Path, column: str) -> list[np.ndarray]:
     return [np.asarray(read_value(b.column(column), r)) for b in batches for r in range(len(b))]
 
 
-def test_shapes(store: Path) -> None:
+def test_shapes_follow_the_column_types(store: Path) -> None:
     layout = read_layout(store, StoreReader(store).shards[0], ["states", "tokens"])
     states, tokens = layout.columns["states"], layout.columns["tokens"]
     assert (states.item_shape, states.dtype, states.item_bytes) == ((3, 4), np.float16, 24)
@@ -51,7 +51,7 @@ def test_shapes(store: Path) -> None:
 
 
 @pytest.mark.parametrize("wide", [pa.list_, pa.large_list])
-def test_ragged_rows_of_vectors(tmp_path: Path, wide: object) -> None:
+def test_ragged_rows_of_vectors_are_read(tmp_path: Path, wide: object) -> None:
     kind = wide(pa.list_(pa.float16(), 2))  # type: ignore[operator]
     rows = [[[1, 2], [3, 4]], [], [[5, 6]]]
     entry = write_shard(tmp_path, [rows, [[[7, 8]]]], kind)
@@ -66,20 +66,20 @@ def test_ragged_rows_of_vectors(tmp_path: Path, wide: object) -> None:
         assert found.tolist() == expected
 
 
-def test_a_record_batch_without_rows(tmp_path: Path) -> None:
+def test_record_batch_without_rows_is_read(tmp_path: Path) -> None:
     entry = write_shard(tmp_path, [[[1, 2]], [], [[3]]], pa.list_(pa.int32()))
     place = read_layout(tmp_path, entry, ["values"]).columns["values"]
     assert place.counts.tolist() == [2, 1]
 
 
 def test_compressed_shards_are_refused(tmp_path: Path) -> None:
-    """Others may write such files; their values do not lie in them as they are."""
+    """Other programs may write such files; their values cannot be read in place."""
     entry = write_shard(tmp_path, [[[1, 2]] * 999], pa.list_(pa.int32()), compression="zstd")
     with pytest.raises(StoreError, match="compressed"):
         read_layout(tmp_path, entry, ["values"])
 
 
-def test_a_column_with_gaps_or_that_is_not_there(tmp_path: Path) -> None:
+def test_column_with_nulls_or_missing_column_is_refused(tmp_path: Path) -> None:
     entry = write_shard(tmp_path, [[[1], None, None]], pa.list_(pa.int32()))
     with pytest.raises(StoreError, match='2 rows of batch_0000.arrow have no "values"'):
         read_layout(tmp_path, entry, ["values"])
@@ -87,12 +87,14 @@ def test_a_column_with_gaps_or_that_is_not_there(tmp_path: Path) -> None:
         read_layout(tmp_path, entry, ["colour"])
 
 
-def test_a_shard_that_is_not_what_the_manifest_says(store: Path) -> None:
+def test_shard_that_contradicts_the_manifest_is_refused(store: Path) -> None:
     entry = StoreReader(store).shards[1]
-    with pytest.raises(StoreError, match=r"has 12 rows, the manifest says 13: repair the store"):
+    with pytest.raises(StoreError, match="has 12 rows, but the manifest says 13: repair the store"):
         read_layout(store, replace(entry, rows=13), ["states"])
     os.truncate(store / entry.file, 100)
-    with pytest.raises(StoreError, match=r"has 100 bytes, the manifest says [\d,]+: it was cut"):
+    with pytest.raises(
+        StoreError, match="has 100 bytes, but the manifest says [\d,]+: it was truncated"
+    ):
         read_layout(store, entry, ["states"])
     (store / entry.file).unlink()
     with pytest.raises(StoreError, match=r"batch_0001.arrow is missing from .*restore the file"):

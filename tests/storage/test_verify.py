@@ -1,4 +1,4 @@
-"""`verify` names what is wrong; `--repair` keeps what is intact and says what is lost."""
+"""Verifying names every problem; repairing keeps what is intact and reports what is lost."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -47,37 +47,37 @@ def damage_one_batch(store: Path) -> None:
 
 
 def finish_shard(store: Path, number: int) -> set[int]:
-    """What the next extraction does with a shard; returns the rows it did not have to make."""
+    """What the next extraction does with a shard; returns the rows it did not have to create."""
     writer = ShardWriter(store, number, SCHEMA, id_column="global_example_id")
     write_groups(writer)
     add_shard(store, writer.finish())
     return writer.recovered_ids
 
 
-def test_a_whole_store_has_no_problems(store: Path) -> None:
+def test_intact_store_has_no_problems(store: Path) -> None:
     seen: list[tuple[object, ...]] = []
     assert verify_store(store, lambda *shard: seen.append(shard)) == []
     assert seen == [(f"batch_{n:04d}.arrow", n + 1, 3) for n in range(3)]
 
 
-def test_flipped_bytes_name_the_shard_and_the_rows_that_are_intact(store: Path) -> None:
+def test_flipped_bytes_name_the_shard_and_its_intact_rows(store: Path) -> None:
     damage_one_batch(store)
     problem = only_problem(store)
     assert (problem.kind, problem.batch_number, problem.lost_rows) == ("damaged", 1, 4)
     assert problem.message == (
-        "shard batch_0001.arrow has other bytes than when it was written (SHA-256 differs); "
-        "still intact: 8 of its 12 rows"
+        "shard batch_0001.arrow has different bytes than when it was written (SHA-256 "
+        "differs); still intact: 8 of its 12 rows"
     )
 
 
-def test_repair_keeps_the_intact_rows_and_the_next_run_makes_the_others(
+def test_repair_keeps_intact_rows_and_the_next_run_creates_the_rest(
     store: Path, tmp_path: Path
 ) -> None:
     damage_one_batch(store)
     [line] = repair_store(store)
     assert line == (
-        "set batch_0001.arrow back to half-written with its 8 intact rows; "
-        "4 rows lost, to make again"
+        "marked batch_0001.arrow as half-written, keeping its 8 intact rows; 4 rows lost, to "
+        "be created again"
     )
     assert [s.batch_number for s in read_manifest(store).shards] == [0, 2]
     assert finish_shard(store, 1) == {*range(12, 16), *range(20, 24)}
@@ -86,7 +86,7 @@ def test_repair_keeps_the_intact_rows_and_the_next_run_makes_the_others(
 
 
 @pytest.mark.parametrize("keep_bytes", [0, 3, 100, 900, -1])
-def test_a_shortened_shard_is_damaged(store: Path, keep_bytes: int) -> None:
+def test_truncated_shard_is_damaged(store: Path, keep_bytes: int) -> None:
     path = store / "batch_0002.arrow"
     content = path.read_bytes()
     path.write_bytes(content[:keep_bytes])
@@ -98,7 +98,7 @@ def test_a_shortened_shard_is_damaged(store: Path, keep_bytes: int) -> None:
     assert verify_store(store) == []
 
 
-def test_a_missing_shard_is_named_and_made_again(store: Path, tmp_path: Path) -> None:
+def test_missing_shard_is_named_and_created_again(store: Path, tmp_path: Path) -> None:
     (store / "batch_0001.arrow").unlink()
     problem = only_problem(store)
     assert problem.message == (
@@ -110,7 +110,7 @@ def test_a_missing_shard_is_named_and_made_again(store: Path, tmp_path: Path) ->
     assert_same_store(store, write_store(tmp_path / "unharmed"))
 
 
-def test_a_shard_that_is_not_listed_is_adopted(store: Path, tmp_path: Path) -> None:
+def test_unlisted_shard_is_adopted(store: Path, tmp_path: Path) -> None:
     forget_shards(store, [2])
     problems = verify_store(store)
     assert [p.kind for p in problems] == ["unlisted"]
@@ -119,7 +119,7 @@ def test_a_shard_that_is_not_listed_is_adopted(store: Path, tmp_path: Path) -> N
     assert_same_store(store, write_store(tmp_path / "unharmed"))
 
 
-def test_a_shard_that_is_not_listed_and_damaged_is_not_adopted_as_whole(store: Path) -> None:
+def test_unlisted_damaged_shard_is_not_adopted_as_intact(store: Path) -> None:
     damage_one_batch(store)
     forget_shards(store, [1])
     repair_store(store, verify_store(store))
@@ -127,18 +127,18 @@ def test_a_shard_that_is_not_listed_and_damaged_is_not_adopted_as_whole(store: P
     assert finish_shard(store, 1) == {*range(12, 16), *range(20, 24)}
 
 
-def test_an_unlisted_shard_without_its_end_is_set_back(store: Path) -> None:
+def test_unlisted_shard_without_its_end_becomes_half_written(store: Path) -> None:
     path = store / "batch_0002.arrow"
     path.write_bytes(path.read_bytes()[:-9])
     forget_shards(store, [2])
     [line] = repair_store(store, verify_store(store))
     assert line == (
-        "set batch_0002.arrow back to half-written with its 12 intact rows: it was not complete"
+        "marked batch_0002.arrow as half-written, keeping its 12 intact rows: it was not complete"
     )
     assert finish_shard(store, 2) == set(range(24, 36))
 
 
-def test_a_half_written_shard_is_told_with_its_rows(store: Path) -> None:
+def test_half_written_shard_is_reported_with_its_rows(store: Path) -> None:
     writer = ShardWriter(store, 3, SCHEMA, id_column="global_example_id")
     write_groups(writer)
     writer.abandon()
@@ -148,7 +148,7 @@ def test_a_half_written_shard_is_told_with_its_rows(store: Path) -> None:
     )
 
 
-def test_an_unfinished_shard_is_told_once(store: Path) -> None:
+def test_unfinished_shard_is_reported_once(store: Path) -> None:
     write_manifest(store, replace(read_manifest(store), planned_rows=60))
     writer = ShardWriter(store, 3, SCHEMA, id_column="global_example_id")
     write_groups(writer)
@@ -157,38 +157,41 @@ def test_an_unfinished_shard_is_told_once(store: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["batch_0001.arrow.bak", "batch_1.arrow", "batch_old.arrow"])
-def test_files_of_other_names_are_left_alone(store: Path, name: str) -> None:
+def test_files_with_other_names_are_left_alone(store: Path, name: str) -> None:
     (store / name).write_bytes(b"mine")
     assert verify_store(store) == []
 
 
 def test_one_row_is_not_called_rows(store: Path) -> None:
     write_manifest(store, replace(read_manifest(store), planned_rows=37))
-    assert only_problem(store).message.startswith("batch 3 (1 row) has not been made yet")
+    assert only_problem(store).message.startswith("batch 3 (1 row) has not been created yet")
 
 
-def test_rows_that_were_never_made_are_a_gap(store: Path) -> None:
+def test_rows_never_created_are_a_gap(store: Path) -> None:
     write_manifest(store, replace(read_manifest(store), planned_rows=41))
     problem = only_problem(store)
     assert (problem.kind, problem.lost_rows) == ("gap", 5)
-    assert problem.message.startswith("batch 3 (5 rows) has not been made yet")
+    assert problem.message.startswith("batch 3 (5 rows) has not been created yet")
 
 
-def test_a_last_shard_that_is_to_grow_is_a_gap_too(tmp_path: Path) -> None:
+def test_last_shard_that_has_to_grow_is_a_gap_too(tmp_path: Path) -> None:
     store = write_store(tmp_path / "store", shards=1)
     manifest = read_manifest(store)
     write_manifest(store, replace(manifest, planned_rows=20, rows_per_shard=20))
     assert only_problem(store).lost_rows == 8
 
 
-def test_a_wrong_count_in_the_manifest_is_seen(store: Path) -> None:
+def test_wrong_count_in_the_manifest_is_detected(store: Path) -> None:
     manifest = read_manifest(store)
     wrong = replace(manifest.shards[1], rows=13)
     write_manifest(store, replace(manifest, shards=(manifest.shards[0], wrong, manifest.shards[2])))
-    assert only_problem(store).message == "shard batch_0001.arrow has 12 rows, the manifest says 13"
+    assert (
+        only_problem(store).message
+        == "shard batch_0001.arrow has 12 rows, but the manifest says 13"
+    )
 
 
-def test_a_changed_side_file_cannot_be_repaired(store: Path) -> None:
+def test_changed_side_file_cannot_be_repaired(store: Path) -> None:
     (store / "basis.arrow").write_bytes(b"something")
     write_manifest(store, replace(read_manifest(store), files={"basis.arrow": "0" * 64}))
     problem = only_problem(store)
@@ -196,7 +199,7 @@ def test_a_changed_side_file_cannot_be_repaired(store: Path) -> None:
     assert repair_store(store, [problem]) == []
 
 
-def test_repair_waits_for_no_running_writer(store: Path) -> None:
+def test_repair_does_not_wait_for_a_running_writer(store: Path) -> None:
     with writer_lock(store, Part(index=2, count=3)), pytest.raises(StoreLockedError):
         repair_store(store, [])
 
@@ -215,7 +218,7 @@ def test_repair_waits_for_no_running_writer(store: Path) -> None:
     ],
     ids=["gone", "empty", "cut", "binary", "a list", "no fields", "half a shard entry"],
 )
-def test_a_lost_manifest_is_built_anew_from_the_shards(
+def test_lost_manifest_is_rebuilt_from_the_shards(
     store: Path, tmp_path: Path, content: bytes | None
 ) -> None:
     before = read_manifest(store)
@@ -230,13 +233,13 @@ def test_a_lost_manifest_is_built_anew_from_the_shards(
     assert_same_store(store, write_store(tmp_path / "unharmed"))
 
 
-def test_a_good_manifest_is_left_alone(store: Path) -> None:
+def test_valid_manifest_is_left_alone(store: Path) -> None:
     before = (store / "manifest.json").read_bytes()
     assert ensure_manifest(store) is None
     assert (store / "manifest.json").read_bytes() == before
 
 
-def test_a_manifest_of_a_newer_clew_is_not_overwritten(store: Path) -> None:
+def test_manifest_of_a_newer_clew_is_not_overwritten(store: Path) -> None:
     path = store / "manifest.json"
     newer = path.read_text().replace('"schema_version": 1', '"schema_version": 2')
     path.write_text(newer)
@@ -245,7 +248,7 @@ def test_a_manifest_of_a_newer_clew_is_not_overwritten(store: Path) -> None:
     assert path.read_text() == newer
 
 
-def test_without_any_readable_shard_there_is_nothing_to_build_from(store: Path) -> None:
+def test_manifest_cannot_be_rebuilt_without_a_readable_shard(store: Path) -> None:
     (store / "manifest.json").unlink()
     for shard in store.glob("batch_*.arrow"):
         shard.write_bytes(b"nothing")
@@ -253,7 +256,7 @@ def test_without_any_readable_shard_there_is_nothing_to_build_from(store: Path) 
         ensure_manifest(store)
 
 
-def test_shards_that_do_not_say_how_they_were_made_are_not_called_unreadable(
+def test_shards_without_settings_are_not_called_unreadable(
     tmp_path: Path,
 ) -> None:
     write_groups(writer := ShardWriter(tmp_path, 0, SCHEMA, id_column="global_example_id"))
@@ -262,7 +265,7 @@ def test_shards_that_do_not_say_how_they_were_made_are_not_called_unreadable(
         ensure_manifest(tmp_path)
 
 
-def test_repaired_rows_are_the_rows_that_were_written(store: Path) -> None:
+def test_repaired_rows_equal_the_rows_written(store: Path) -> None:
     whole = read_rows(store / "batch_0001.arrow")
     damage_one_batch(store)
     repair_store(store, verify_store(store))

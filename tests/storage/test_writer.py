@@ -1,4 +1,4 @@
-"""A shard appears whole or not at all, and a broken attempt loses only its torn end."""
+"""A shard appears complete or not at all, and an interrupted attempt loses only its torn end."""
 
 from pathlib import Path
 
@@ -35,7 +35,7 @@ def test_readers_see_no_shard_before_it_is_finished(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["batch_0000.arrow"]
 
 
-def test_a_finished_shard_is_described_as_it_lies_on_disk(tmp_path: Path) -> None:
+def test_entry_of_a_finished_shard_matches_the_file(tmp_path: Path) -> None:
     writer = open_writer(tmp_path, number=7)
     writer.write(make_rows([84, 85]))
     entry = writer.finish()
@@ -44,7 +44,7 @@ def test_a_finished_shard_is_described_as_it_lies_on_disk(tmp_path: Path) -> Non
     assert entry.sha256 == hash_file(writer.path)
 
 
-def test_a_record_batch_is_on_disk_as_soon_as_it_is_written(tmp_path: Path) -> None:
+def test_record_batch_is_on_disk_as_soon_as_it_is_written(tmp_path: Path) -> None:
     writer = open_writer(tmp_path)
     writer.write(make_rows(range(4)))
     part = tmp_path / "batch_0000.arrow.part"
@@ -53,7 +53,7 @@ def test_a_record_batch_is_on_disk_as_soon_as_it_is_written(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_every_cut_keeps_exactly_the_complete_record_batches(tmp_path: Path) -> None:
+def test_every_truncation_keeps_exactly_the_complete_record_batches(tmp_path: Path) -> None:
     """In the magic, the schema, a header, a body, the footer, and right at every boundary."""
     content, ends = finished_bytes(tmp_path / "whole")
     part = tmp_path / "batch_0000.arrow.part"
@@ -68,7 +68,7 @@ def test_every_cut_keeps_exactly_the_complete_record_batches(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("place", ["magic", "schema", "header", "body", "boundary", "footer"])
-def test_the_next_writer_takes_over_and_finishes_a_cut_shard(tmp_path: Path, place: str) -> None:
+def test_next_writer_takes_over_and_finishes_a_truncated_shard(tmp_path: Path, place: str) -> None:
     content, ends = finished_bytes(tmp_path / "whole")
     length, kept = {
         "magic": (5, 0),
@@ -88,8 +88,8 @@ def test_the_next_writer_takes_over_and_finishes_a_cut_shard(tmp_path: Path, pla
 
 
 @pytest.mark.parametrize("copied", [0, 5, 40, 700])
-def test_a_recovery_that_was_killed_starts_over(tmp_path: Path, copied: int) -> None:
-    """The old rows lie safe under `.recovered` until all of them are copied."""
+def test_killed_recovery_starts_over(tmp_path: Path, copied: int) -> None:
+    """The old rows stay safe under `.recovered` until all of them are copied."""
     content, ends = finished_bytes(tmp_path / "whole")
     (tmp_path / "batch_0000.arrow.recovered").write_bytes(content[: ends[1]])
     (tmp_path / "batch_0000.arrow.part").write_bytes(content[:copied])
@@ -100,7 +100,7 @@ def test_a_recovery_that_was_killed_starts_over(tmp_path: Path, copied: int) -> 
     assert read_rows(writer.path) == WHOLE
 
 
-def test_a_shard_that_was_finished_but_never_listed_is_taken_over(tmp_path: Path) -> None:
+def test_finished_but_unlisted_shard_is_taken_over(tmp_path: Path) -> None:
     content, _ = finished_bytes(tmp_path / "whole")
     (tmp_path / "batch_0000.arrow").write_bytes(content)
     writer = open_writer(tmp_path)
@@ -110,8 +110,8 @@ def test_a_shard_that_was_finished_but_never_listed_is_taken_over(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_a_flipped_byte_costs_one_record_batch_wherever_it_is(tmp_path: Path) -> None:
-    """Whatever byte is wrong, no wrong row is ever taken for a right one."""
+def test_flipped_byte_costs_at_most_one_record_batch(tmp_path: Path) -> None:
+    """Whichever byte is wrong, no wrong row is ever accepted."""
     content, ends = finished_bytes(tmp_path / "whole")
     path = tmp_path / "batch_0000.arrow.part"
     for offset in range(0, len(content), 5):
@@ -132,12 +132,14 @@ def test_rows_of_another_schema_are_not_mixed_in(tmp_path: Path) -> None:
     writer.abandon()
 
 
-def test_a_full_disk_is_told_in_one_sentence_and_costs_one_record_batch(tmp_path: Path) -> None:
-    """A limit on the size of files stands for the end of the disk."""
+def test_full_disk_is_reported_and_costs_one_record_batch(tmp_path: Path) -> None:
+    """A limit on file sizes stands in for a full disk."""
     _, ends = finished_bytes(tmp_path / "whole")
     writer = open_writer(tmp_path)
     with largest_file(ends[1] + 10):
-        with pytest.raises(DiskFullError, match="is full.*make room, then run the same command"):
+        with pytest.raises(
+            DiskFullError, match="is full.*Free some space, then run the same command"
+        ):
             write_groups(writer)
         writer.abandon()
     again = open_writer(tmp_path)
@@ -145,7 +147,7 @@ def test_a_full_disk_is_told_in_one_sentence_and_costs_one_record_batch(tmp_path
     again.abandon()
 
 
-def test_a_disk_that_is_full_when_a_shard_is_closed_is_told_too(tmp_path: Path) -> None:
+def test_full_disk_while_closing_a_shard_is_reported_too(tmp_path: Path) -> None:
     _, ends = finished_bytes(tmp_path / "whole")
     writer = open_writer(tmp_path)
     write_groups(writer)
@@ -156,7 +158,7 @@ def test_a_disk_that_is_full_when_a_shard_is_closed_is_told_too(tmp_path: Path) 
     assert not writer.path.exists()
 
 
-def test_a_column_is_read_by_its_name(tmp_path: Path) -> None:
+def test_column_is_read_by_name(tmp_path: Path) -> None:
     writer = open_writer(tmp_path)
     write_groups(writer)
     writer.finish()
@@ -166,7 +168,7 @@ def test_a_column_is_read_by_its_name(tmp_path: Path) -> None:
     assert reader.locate("global_example_id", 12) is None
 
 
-def test_checksums_see_every_change_and_nothing_else() -> None:
+def test_checksums_detect_every_change_and_nothing_else() -> None:
     rows = make_rows(range(12))
     assert checksum_batch(rows.slice(4, 4)) == checksum_batch(make_rows(range(4, 8)))
     seen = {checksum_batch(make_rows([i])) for i in range(100)}

@@ -1,4 +1,4 @@
-"""Files are replaced whole, and nothing is ever written through what lies in the way."""
+"""Files are replaced atomically, and nothing is ever written through a link or a device."""
 
 import os
 import stat
@@ -12,13 +12,13 @@ from clew.storage.writing import create_file, remove_temporaries, replace_file, 
 from tests.stores import SCHEMA, largest_file, make_rows
 
 
-def test_a_file_is_replaced_whole_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
+def test_file_is_replaced_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
     for content in (b"old", b"new"):
         replace_file(tmp_path / "a.json", content)
     assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [("a.json", b"new")]
 
 
-def test_others_may_read_it_as_the_umask_says(tmp_path: Path) -> None:
+def test_permissions_follow_the_umask(tmp_path: Path) -> None:
     (tmp_path / "usual").touch()
     with replacing(tmp_path / "a") as file:
         other = tmp_path / "other"
@@ -28,7 +28,7 @@ def test_others_may_read_it_as_the_umask_says(tmp_path: Path) -> None:
     assert len(modes) == 1
 
 
-def test_an_error_while_writing_leaves_the_old_file(tmp_path: Path) -> None:
+def test_error_while_writing_keeps_the_old_file(tmp_path: Path) -> None:
     replace_file(tmp_path / "a", b"old")
     with pytest.raises(ValueError, match="half way"), replacing(tmp_path / "a") as file:
         file.write(b"new")
@@ -36,14 +36,14 @@ def test_an_error_while_writing_leaves_the_old_file(tmp_path: Path) -> None:
     assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [("a", b"old")]
 
 
-def test_a_full_disk_leaves_the_old_file_and_is_told_in_one_sentence(tmp_path: Path) -> None:
+def test_full_disk_keeps_the_old_file_and_is_reported(tmp_path: Path) -> None:
     replace_file(tmp_path / "a", b"old")
     with largest_file(10), pytest.raises(DiskFullError, match="is full"):
         replace_file(tmp_path / "a", bytes(100))
     assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [("a", b"old")]
 
 
-def test_a_link_is_replaced_not_followed(tmp_path: Path) -> None:
+def test_link_is_replaced_not_followed(tmp_path: Path) -> None:
     target = tmp_path / "mine.txt"
     target.write_bytes(b"mine")
     (tmp_path / "link").symlink_to(target)
@@ -52,14 +52,14 @@ def test_a_link_is_replaced_not_followed(tmp_path: Path) -> None:
     assert not (tmp_path / "link").is_symlink()
 
 
-def test_a_new_file_takes_no_name_that_is_taken(tmp_path: Path) -> None:
+def test_new_file_never_takes_an_existing_name(tmp_path: Path) -> None:
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
     with pytest.raises(FileExistsError):
         create_file(tmp_path / "dangling")
     assert not (tmp_path / "nowhere").exists()
 
 
-def test_what_killed_processes_left_half_written_is_removed(tmp_path: Path) -> None:
+def test_half_written_leftovers_of_killed_processes_are_removed(tmp_path: Path) -> None:
     for name in ("last.safetensors.0123abcd.tmp", "mine.tmp", "last.safetensors"):
         (tmp_path / name).touch()
     remove_temporaries(tmp_path)
@@ -68,7 +68,7 @@ def test_what_killed_processes_left_half_written_is_removed(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("ending", ["part", "recovered"])
 @pytest.mark.parametrize("kind", ["link", "folder", "pipe"])
-def test_a_shard_is_not_written_through_what_is_no_file(
+def test_shard_is_not_written_through_a_link_or_device(
     tmp_path: Path, kind: str, ending: str
 ) -> None:
     mine, store = tmp_path / "mine.txt", tmp_path / "store"
@@ -82,7 +82,7 @@ def test_a_shard_is_not_written_through_what_is_no_file(
     assert mine.read_bytes() == b"mine"
 
 
-def test_a_shard_is_not_written_into_another_name_of_a_file(tmp_path: Path) -> None:
+def test_shard_is_not_written_into_another_name_of_a_file(tmp_path: Path) -> None:
     mine = tmp_path / "mine.arrow"
     mine.write_bytes(b"mine")
     (tmp_path / "batch_0000.arrow.recovered").touch()

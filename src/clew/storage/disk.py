@@ -1,4 +1,4 @@
-"""Whether the disk has room: seen before the work, or told in one sentence when it runs out."""
+"""Disk space: checked before work starts, and reported in one sentence when it runs out."""
 
 import errno
 import shutil
@@ -9,7 +9,7 @@ from clew.wording import bytes_text
 
 
 class disk_errors:  # noqa: N801 - reads as a phrase: with disk_errors(folder)
-    """Turns the operating system's "no space left" into a sentence with a way on."""
+    """Turns the operating system's "no space left" into an error that says what to do."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -20,14 +20,14 @@ class disk_errors:  # noqa: N801 - reads as a phrase: with disk_errors(folder)
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise DiskFullError(
-                f'the disk that holds "{self.folder}" is full. What was written before is kept: '
-                f"make room, then run the same command again."
+                f'the disk that holds "{self.folder}" is full. Everything written so far is '
+                "kept. Free some space, then run the same command again to resume."
             ) from error
 
 
 def refuse_full_disk(folder: Path, needed_bytes: int, *, what: str, advice: str) -> None:
-    """Raises DiskFullError when so many bytes do not fit. `what` is the beginning of its sentence,
-    up to the number of bytes; `advice` is a sentence of its own."""
+    """Raises DiskFullError when `needed_bytes` do not fit. `what` starts the sentence, up to the
+    number of bytes; `advice` is a sentence of its own."""
     free = shutil.disk_usage(folder).free
     if needed_bytes > free:
         raise DiskFullError(

@@ -1,7 +1,7 @@
-"""The bytes of a store's shards, mapped into memory or read piece by piece.
+"""The bytes of a store's shards, memory-mapped or read piece by piece.
 
-Mapping is the fastest way; the pages that were touched count as the process's own until the
-system needs them. Reading copies through the kernel: slower, and no page ever stays.
+Mapping is the fastest way; touched pages count as the process's own memory until the system needs
+them. Reading copies through the kernel: slower, but no page stays resident.
 """
 
 import ctypes
@@ -24,24 +24,26 @@ from clew.storage.reader import ShardReader, check_size, too_many_files
 
 Bytes = UInt8[np.ndarray, " bytes"]
 Opened = TypeVar("Opened")
-Piece = tuple[int, int, int, int]  # the shard, its first byte to take, the place, how many bytes
+# the shard, its first byte to read, the destination, the number of bytes
+Piece = tuple[int, int, int, int]
 
 
 class ShardFiles(Protocol):
-    """Gives the bytes of shards, by the shard's place in the store."""
+    """Access to the bytes of shards, addressed by the shard's index in the store."""
 
     def check(self, shards: Iterable[int]) -> None:
-        """To be called before every batch; raises StoreError when a shard was cut. Touching a
-        mapped page behind the end of a file that was cut would kill the process."""
+        """Call before every batch; raises StoreError when a shard was truncated. Touching a mapped
+        page beyond the end of a truncated file would kill the process."""
 
     def copy(self, pieces: Iterable[Piece], out: Bytes) -> None:
-        """Put pieces of shards into their places in `out`."""
+        """Copies pieces of shards into their destinations in `out`."""
 
     def view(self, shard: int, start: int, length: int) -> Bytes:
-        """Those bytes, without copying where that is possible. Not to be written to."""
+        """The requested bytes, without a copy where possible. Treat them as read-only."""
 
     def let_go(self) -> None:
-        """Close what is open, and keep fewer open from now on: no other file can be opened."""
+        """Closes open files and keeps fewer open from now on: the process reached its file
+        limit."""
 
 
 class MappedFiles:
@@ -79,9 +81,9 @@ class MappedFiles:
 
 
 class CachedFiles:
-    """At most `max_open` shards are mapped; the least recently used is let go first.
+    """At most `max_open` shards are mapped; the least recently used is unmapped first.
 
-    What `view` gives may be written to: the file is not changed by it.
+    What `view` returns may be written to: the file does not change.
     """
 
     def __init__(self, store: Path, shards: list[ShardEntry], max_open: int) -> None:
@@ -109,7 +111,7 @@ class ReadFiles:
         self._files = _Recent(store, shards, max_open, _Descriptor)
 
     def check(self, shards: Iterable[int]) -> None:
-        """Nothing to do: a read that comes back short is noticed."""
+        """Nothing to do: a short read is detected."""
 
     def let_go(self) -> None:
         self._files.let_go()
@@ -132,12 +134,12 @@ class ReadFiles:
                 raise self._files.unreadable(shard, str(error)) from None
             if not more:
                 self._files.check(shard)
-                raise self._files.unreadable(shard, "it was cut while being read")
+                raise self._files.unreadable(shard, "it was truncated while being read")
             done += more
 
 
 class _Recent(Generic[Opened]):
-    """The shards used last, opened by `open_file`; threads may share it."""
+    """A thread-safe LRU cache of shards opened with `open_file`."""
 
     def __init__(
         self,
@@ -180,20 +182,20 @@ class _Recent(Generic[Opened]):
             self._halve()
 
     def _halve(self) -> None:
-        """The system's limit is lower than ours: go on with fewer."""
+        """The system's limit is lower than ours: continue with fewer open files."""
         self._max_open = max(1, len(self._open) // 2)
         self._open.clear()
 
     def _check_same(self, shard: int) -> None:
-        """A shard that is opened again is still the file whose layout was read."""
+        """Checks that a reopened shard is still the file whose layout was read."""
         self.check(shard)
         found = os.stat(self._paths[shard])
         seen = (found.st_dev, found.st_ino, found.st_mtime_ns)
         if self._first_seen.setdefault(shard, seen) != seen:
             path = Path(self._paths[shard])
             raise StoreError(
-                f"shard {path.name} in {path.parent} was replaced while it was being read: start "
-                f"again with the new files."
+                f"shard {path.name} in {path.parent} was replaced while it was being read: run "
+                "the command again with the new files."
             )
 
     def _try_to_open(self, path: str) -> Opened:
@@ -217,8 +219,8 @@ class _Recent(Generic[Opened]):
 
 
 class _Descriptor:
-    """An open file that closes itself when the last reader lets go of it: another thread may
-    still be reading when it falls out of the cache."""
+    """An open file that closes itself when the last reader releases it: another thread may still be
+    reading when the file leaves the cache."""
 
     def __init__(self, path: str) -> None:
         self.number = -1
@@ -230,10 +232,10 @@ class _Descriptor:
 
 
 def _as_writable(buffer: pa.Buffer) -> Bytes:
-    """The buffer by its address, since PyTorch warns of arrays that may not be written to. It may
-    not be written to all the same."""
+    """A view of the buffer by address, because PyTorch warns about read-only arrays. Treat it as
+    read-only all the same."""
     place = (ctypes.c_uint8 * buffer.size).from_address(buffer.address)
-    place.owner = buffer  # stays mapped as long as the array lives
+    place.owner = buffer  # keeps the buffer mapped as long as the array lives
     return np.frombuffer(place, np.uint8)
 
 

@@ -52,16 +52,15 @@ class Part:
 
 @contextmanager
 def writer_lock(store: Path, part: Part) -> Iterator[None]:
-    """Hold the right to write one part; raises StoreLockedError when another process has it.
+    """Holds the right to write one part; raises StoreLockedError when another process has it.
 
-    Locks of a different division into parts would share batches with this one, so they
-    stand in the way too.
+    Locks of a different split into parts would share batches with this one, so they conflict too.
     """
     try:
         store.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(
-            f'the folder "{store}" cannot be made ({error.strerror}): choose another `out`.'
+            f'the folder "{store}" cannot be created ({error.strerror}): choose another `out`.'
         ) from None
     path = store / f".writer-{part.index}-of-{part.count}.lock"
     lock = filelock.FileLock(path, blocking=False)
@@ -91,9 +90,9 @@ def _refuse_if_held(path: Path, part: Part) -> None:
     except filelock.Timeout:
         owner = _read_owner(path)
         raise StoreLockedError(
-            f"another process is writing to this store: {owner}. "
-            f"Wait until it has ended, choose another `out`, or start all processes with the "
-            f"same number of parts (this one asked for part {part}).",
+            f"another process is writing to this store: {owner}. Wait until it has finished, "
+            "choose another `out`, or start all processes with the same number of parts (this "
+            f"one asked for part {part}).",
             owner=owner,
         ) from None
 

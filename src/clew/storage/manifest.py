@@ -18,13 +18,13 @@ MANIFEST_NAME = "manifest.json"
 FORMAT = "clew-store"
 SCHEMA_VERSION = 1
 ORIGIN_KEY = b"clew"
-_UNTOUCHED = "Shards beside it are untouched: a repair builds a new manifest from them."
+_UNTOUCHED = "The shards beside it are untouched; a repair rebuilds the manifest from them."
 _ORIGIN_FIELDS = ("kind", "settings", "rows_per_shard", "planned_rows", "clew_version", "created")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShardEntry:
-    """One finished shard: its file, its rows, and what its bytes must hash to."""
+    """One finished shard: its file, its row count, and the hash of its bytes."""
 
     batch_number: int
     file: str
@@ -35,7 +35,8 @@ class ShardEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """The self-description of a store. `settings` identify it: a run with others is refused."""
+    """A store's description of itself. `settings` identify it: a run with different ones is
+    refused."""
 
     kind: str
     settings: dict[str, Any]
@@ -69,25 +70,27 @@ def describe_in_schema(schema: pa.Schema, manifest: Manifest) -> pa.Schema:
 
 
 def manifest_from_schema(schema: pa.Schema) -> Manifest | None:
-    """The manifest, without its shards, that `describe_in_schema` left in a shard."""
+    """The manifest, without its shards, that `describe_in_schema` stored in a shard."""
     origin = (schema.metadata or {}).get(ORIGIN_KEY)
     return Manifest(**json.loads(origin)) if origin else None
 
 
 def shard_name(batch_number: int) -> str:
-    """The file name of a shard, four digits as the older tools had them, more when needed."""
+    """The file name of a shard: four digits like the older tools, more when needed."""
     return f"batch_{batch_number:04d}.arrow"
 
 
 def read_manifest(store: Path) -> Manifest:
-    """Read a store's manifest; raises StoreError when there is none or it makes no sense."""
+    """Reads a store's manifest; raises StoreError when it is missing or invalid."""
     path = store / MANIFEST_NAME
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         raise _explain_missing(store) from None
     except OSError as error:
-        raise StoreError(f"{path} cannot be read ({error.strerror}): check its rights.") from None
+        raise StoreError(
+            f"{path} cannot be read ({error.strerror}): check its permissions."
+        ) from None
     except (ValueError, RecursionError) as error:
         raise StoreError(
             f"{path} cannot be read ({error}). {_UNTOUCHED}", action="repair", store=store
@@ -113,12 +116,13 @@ def parse_manifest(raw: Any, path: Path) -> Manifest:
         return manifest
     except (TypeError, ValueError, AttributeError) as error:
         raise StoreError(
-            f"{path} is garbled ({error}). {_UNTOUCHED}", action="repair", store=path.parent
+            f"{path} is damaged ({error}). {_UNTOUCHED}", action="repair", store=path.parent
         ) from None
 
 
 def _check_fields(manifest: Manifest) -> None:
-    """Raises ValueError. Above all no name may lead out of the store: a repair renames."""
+    """Raises ValueError. Above all, no name may point outside the store, because a repair renames
+    files."""
     for shard in manifest.shards:
         if shard.file != shard_name(shard.batch_number):
             raise ValueError(f"batch {shard.batch_number} is in {shard.file!r:.80}")
@@ -132,7 +136,7 @@ def _check_fields(manifest: Manifest) -> None:
     if manifest.planned_rows is not None and not _is_count(manifest.planned_rows):
         raise ValueError(f"planned_rows is {manifest.planned_rows!r:.20}")
     if not all(isinstance(value, dict) for value in (manifest.settings, *manifest.skipped)):
-        raise ValueError("settings or skipped are not of the form that clew writes")
+        raise ValueError("settings or skipped have an unexpected form")
 
 
 def _is_count(value: Any) -> bool:
@@ -140,7 +144,8 @@ def _is_count(value: Any) -> bool:
 
 
 def write_manifest(store: Path, manifest: Manifest) -> None:
-    """Replace the manifest in one step: readers see the old one or the new one, never half."""
+    """Replaces the manifest atomically: readers see the old one or the new one, never a partial
+    file."""
     replace_file(
         store / MANIFEST_NAME,
         (json.dumps(asdict(manifest), indent=1, ensure_ascii=False) + "\n").encode(),
@@ -148,7 +153,7 @@ def write_manifest(store: Path, manifest: Manifest) -> None:
 
 
 def update_manifest(store: Path, change: Callable[[Manifest], Manifest]) -> Manifest:
-    """Read, change and replace the manifest under a lock that other processes respect."""
+    """Reads, changes and replaces the manifest under a lock that other processes respect."""
     with manifest_lock(store):
         manifest = change(read_manifest(store))
         write_manifest(store, manifest)
@@ -156,7 +161,7 @@ def update_manifest(store: Path, change: Callable[[Manifest], Manifest]) -> Mani
 
 
 def manifest_lock(store: Path) -> filelock.BaseFileLock:
-    """The lock held for the short moment of a manifest change."""
+    """The lock held briefly while the manifest changes."""
     return filelock.FileLock(store / ".manifest.lock")
 
 
@@ -169,7 +174,7 @@ def _explain_missing(store: Path) -> StoreError:
         return StoreError(f'"{store}" is a file: give the folder of the store.')
     if any(store.glob("batch_*.arrow*")):
         return StoreError(
-            f'"{store}" has shards but no {MANIFEST_NAME}: a repair builds a new one from them.',
+            f'"{store}" has shards but no {MANIFEST_NAME}; a repair rebuilds it from them.',
             action="repair",
             store=store,
         )
@@ -185,12 +190,12 @@ def _explain_missing(store: Path) -> StoreError:
 def refuse_other_settings(
     store: Path, before: Mapping[str, Any], now: Mapping[str, Any], may_differ: tuple[str, ...]
 ) -> None:
-    """Raises SettingsMismatchError with both values of all that differ. Names that begin with one
-    of `may_differ` do not count."""
+    """Raises SettingsMismatchError with both values of every difference. Names that start with one
+    of `may_differ` are ignored."""
     different = find_differences(before, now, may_differ)
     if different:
         raise SettingsMismatchError(
-            f'the store "{store}" was started with other settings:\n  '
+            f'the store "{store}" was started with different settings:\n  '
             + "\n  ".join(map(str, different))
-            + "\nUse the same settings to continue it, or another `out` to start a new one."
+            + "\nUse the same settings to resume it, or another `out` to start a new one."
         )

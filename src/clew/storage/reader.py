@@ -1,7 +1,7 @@
-"""Read shards by mapping them into memory: opening costs a footer, a row costs its own bytes.
+"""Read memory-mapped shards: opening one reads only its footer, a row only its own bytes.
 
-Arrow writes the values of a list column one after the other, uncompressed. Once their places are
-known, a row is one copy from the file: no Arrow object and no Python value is made for it.
+Arrow writes the values of a list column contiguously and uncompressed. Once their offsets are
+known, reading a row is a single copy from the file, without any Arrow or Python objects.
 """
 
 import errno
@@ -45,7 +45,7 @@ class ShardReader:
         return self._map.read_buffer()
 
     def close(self) -> None:
-        """Give the file back; what was read of it stays mapped."""
+        """Closes the file; what was read from it stays mapped."""
         self._map.close()
 
     @property
@@ -95,7 +95,7 @@ class StoreReader:
         self._open: OrderedDict[int, ShardReader] = OrderedDict()
 
     def shard(self, index: int) -> ShardReader:
-        """The reader of the index-th finished shard."""
+        """The reader of finished shard number `index`."""
         if index in self._open:
             self._open.move_to_end(index)
             return self._open[index]
@@ -124,16 +124,19 @@ def missing_shard(path: Path) -> StoreError:
 
 
 def too_many_files(path: Path) -> TooManyFilesError:
-    """The sentence for a process that has reached its limit of open files."""
+    """The error for a process that has reached its limit of open files."""
     return TooManyFilesError(
-        f"{path.name} cannot be opened: too many open files. Raise the limit of this process "
-        f'("ulimit -n 4096"), or use fewer workers.'
+        f"{path.name} cannot be opened: too many open files. Raise this process's limit "
+        '("ulimit -n 4096"), or use fewer workers.'
     )
 
 
 def read_value(array: pa.Array, row: int) -> Any:
-    """One row of a column: text and numbers as Python values, lists of numbers as a flat,
-    zero-copy numpy array, lists of strings as a list; a missing value as None."""
+    """One row of a column.
+
+    Text and numbers come as Python values, lists of numbers as a flat zero-copy NumPy array, lists
+    of strings as a list, and a missing value as None.
+    """
     one = array.slice(row, 1)
     if one.null_count:
         return None
@@ -160,7 +163,7 @@ class ColumnLayout:
     dtype: np.dtype
     item_shape: tuple[int, ...]
     starts: Int64[np.ndarray, " rows"]  # in bytes from the beginning of the file
-    counts: Int64[np.ndarray, " rows"]  # 1 in a column whose rows are all of one size
+    counts: Int64[np.ndarray, " rows"]  # 1 in a column whose rows all have the same size
 
     @property
     def item_bytes(self) -> int:
@@ -169,7 +172,7 @@ class ColumnLayout:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardLayout:
-    """Which rows a shard holds, and where the wanted columns of them lie."""
+    """The rows of a shard, and where the requested columns lie in its file."""
 
     ids: Int64[np.ndarray, " rows"]
     questions: list[str] | None  # None in a store that has none
@@ -177,9 +180,9 @@ class ShardLayout:
 
 
 def read_layout(store: Path, entry: ShardEntry, columns: Sequence[str]) -> ShardLayout:
-    """Read a shard's footer and offsets; the values themselves stay on the disk.
+    """Reads a shard's footer and offsets; the values themselves stay on disk.
 
-    Raises StoreError when the shard is missing, cut, or lacks a column.
+    Raises StoreError when the shard is missing or truncated, or lacks a column.
     """
     path = store / entry.file
     check_size(path, entry.bytes)
@@ -194,7 +197,7 @@ def read_layout(store: Path, entry: ShardEntry, columns: Sequence[str]) -> Shard
     )
     if len(layout.ids) != entry.rows:
         raise StoreError(
-            f"shard {entry.file} has {len(layout.ids):,} rows, the manifest says {entry.rows:,}",
+            f"shard {entry.file} has {len(layout.ids)} rows, but the manifest says {entry.rows}",
             action="repair",
             store=store,
         )
@@ -202,7 +205,7 @@ def read_layout(store: Path, entry: ShardEntry, columns: Sequence[str]) -> Shard
 
 
 def check_size(file: str | Path, expected: int) -> None:
-    """Raises StoreError when a shard is gone or has another size than it was written with."""
+    """Raises StoreError when a shard is missing or its size has changed since it was written."""
     try:
         found = os.stat(file).st_size
     except FileNotFoundError:
@@ -213,8 +216,8 @@ def check_size(file: str | Path, expected: int) -> None:
     if found < 0:
         raise missing_shard(path)
     raise StoreError(
-        f"shard {path.name} in {path.parent} has {found:,} bytes, the manifest says "
-        f"{expected:,}: it was cut or replaced.",
+        f"shard {path.name} in {path.parent} has {found} bytes, but the manifest says "
+        f"{expected}: it was truncated or replaced.",
         action="repair",
         store=path.parent,
     )
@@ -231,8 +234,8 @@ def _locate_column(
 ) -> ColumnLayout:
     if name not in reader.schema.names:
         raise StoreError(
-            f'{reader.path} has no column "{name}": make the samples again from their traces, '
-            f'with "clew preprocess".'
+            f'{reader.path} has no column "{name}": create the samples again from their traces '
+            'with "clew preprocess".'
         )
     kind = reader.schema.field(name).type
     shape, dtype = _item_of(kind)
@@ -242,14 +245,14 @@ def _locate_column(
         column = batch.column(name)
         if column.null_count:
             raise StoreError(
-                f'{column.null_count:,} rows of {reader.path.name} have no "{name}": this store '
-                f"cannot be trained on. Make it again from traces that have it."
+                f'{column.null_count} rows of {reader.path.name} have no "{name}", so this '
+                "store cannot be trained on. Create it again from traces that have it."
             )
         first, count = _locate_rows(column, size, base)
         if len(first) and not 0 <= first[0] <= first[-1] <= len(reader.whole_file()):
             raise StoreError(
-                f"{reader.path.name} is compressed: its values cannot be taken from the file as "
-                f"they are. Write it without compression."
+                f"{reader.path.name} is compressed, but its values must be readable in place. "
+                "Write it without compression."
             )
         places.append((first, count))
     starts = [start for start, _ in places] or [np.zeros(0, np.int64)]
@@ -278,10 +281,10 @@ def _item_of(kind: pa.DataType) -> tuple[tuple[int, ...], np.dtype]:
 
 
 def _locate_rows(column: pa.Array, item_bytes: int, base: int) -> tuple[np.ndarray, np.ndarray]:
-    """The first byte of each row in the file, and how many items it has."""
+    """The first byte of each row in the file, and the number of items in it."""
     buffers = column.buffers()
     values = buffers[-1]
-    # Without a value in any row, the buffer lies nowhere in the file.
+    # When every row is empty, the buffer lies nowhere in the file.
     first = values.address - base if values is not None and values.size else 0
     if _is_ragged(column.type):
         wide = np.int64 if pa.types.is_large_list(column.type) else np.int32

@@ -1,4 +1,4 @@
-"""Hold a store against its manifest, and put right what can be put right."""
+"""Check a store against its manifest, and repair what can be repaired."""
 
 import re
 from collections import Counter
@@ -28,7 +28,7 @@ from clew.storage.writing import put_in_place
 
 OnShard = Callable[[str, int, int], None]
 _SHARD_NAME = re.compile(r"(batch_(\d+)\.arrow)(\.part|\.recovered)?")
-# Every row of every store bears it.
+# Every row of every store has it.
 _ID_COLUMN = "global_example_id"
 
 ProblemKind = Literal["missing", "damaged", "rows", "unlisted", "part", "gap", "file"]
@@ -36,7 +36,7 @@ ProblemKind = Literal["missing", "damaged", "rows", "unlisted", "part", "gap", "
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """One thing wrong with a store. `lost_rows` is what must be made again."""
+    """One problem with a store. `lost_rows` is the number of rows to create again."""
 
     kind: ProblemKind
     file: str
@@ -46,19 +46,19 @@ class Problem:
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether the next run of what made the store puts it right by itself."""
+        """Whether running the command that made the store again fixes it."""
         return self.kind in ("part", "gap")
 
 
 def find_stores(folder: Path) -> list[Path]:
     """The store itself, or the stores that "clew preprocess" and "clew convert" put in a folder;
-    the folder itself where there is none, for its error to be told."""
+    the folder itself if it has none, so that opening it raises the error."""
     inner = sorted(path.parent for path in folder.glob(f"*/{MANIFEST_NAME}"))
     return [folder] if (folder / MANIFEST_NAME).exists() or not inner else inner
 
 
 def verify_store(store: Path, on_shard: OnShard | None = None) -> list[Problem]:
-    """Check hashes, row counts, gaps and half-written files; reads every byte once.
+    """Checks hashes, row counts, gaps and half-written files; reads every byte once.
 
     `on_shard(file, number, total)` is called before each shard; `number` counts from 1.
     """
@@ -74,19 +74,19 @@ def verify_store(store: Path, on_shard: OnShard | None = None) -> list[Problem]:
     extra = _check_extra_files(store, manifest)
     problems += extra
     problems += _check_side_files(store, manifest)
-    problems += _check_gaps(manifest, told={problem.batch_number for problem in extra})
+    problems += _check_gaps(manifest, reported={problem.batch_number for problem in extra})
     return problems
 
 
 def way_on(manifest: Manifest) -> str:
-    """What makes the missing rows of a store; only a capture plans how many there will be."""
+    """How to create the missing rows of a store; only a capture plans their number in advance."""
     if manifest.planned_rows is not None:
         return "run the same extraction again"
     return f"{manifest.settings.get('command', 'convert')} again"
 
 
 def expected_rows(manifest: Manifest) -> dict[int, int]:
-    """The rows each batch must have: as planned, or as many as its source had fit records."""
+    """The rows each shard must have: as planned, or as many valid records as its source had."""
     planned, size = manifest.planned_rows, manifest.rows_per_shard
     if planned is not None:
         return {n: min(size, planned - n * size) for n in range(-(-planned // size))}
@@ -99,9 +99,9 @@ def expected_rows(manifest: Manifest) -> dict[int, int]:
 
 
 def ensure_manifest(store: Path) -> str | None:
-    """Build the manifest anew from the shards when it is gone or unreadable; says so if it was.
+    """Rebuilds the manifest from the shards if it is missing or unreadable, and says so if it did.
 
-    The half-written state of other files is left to `verify_store` and the next run.
+    Other half-written files are left to `verify_store` and the next run.
     """
     try:
         read_manifest(store)
@@ -122,7 +122,7 @@ def ensure_manifest(store: Path) -> str | None:
                 if not side.name.startswith("batch_")
             }
             write_manifest(store, replace(_join_origins(origins), files=files))
-        return "the manifest was gone or unreadable: built it anew from the shards"
+        return "the manifest was missing or unreadable: rebuilt it from the shards"
     raise StoreError(f"{store} has no readable manifest, and {_no_origin(schemas, len(shards))}")
 
 
@@ -141,7 +141,7 @@ def _read_origin(schema: pa.Schema) -> Manifest | None:
 
 
 def _join_origins(origins: Sequence[Manifest]) -> Manifest:
-    """Shards made before the store grew know of fewer rows; a converted one knows its source."""
+    """Shards written before the store grew plan fewer rows; a converted one names its source."""
     manifest = max(origins, key=lambda origin: origin.planned_rows or 0)
     if "sources" not in manifest.settings:
         return manifest
@@ -158,22 +158,22 @@ def _no_origin(readable: Sequence[pa.Schema], shards: int) -> str:
     if not readable:
         return (
             f"none of its shards ({shards}) can be read either: restore it from a copy, or "
-            f"capture or convert again into another folder."
+            "capture or convert again into another folder."
         )
     return (
-        f"its shards do not say how they were made: {len(readable)} of {shards} can be read, but "
-        f"a manifest cannot be built from them. Restore manifest.json from a copy, or capture or "
-        f"convert again into another folder."
+        f"its shards do not say how they were made: {len(readable)} of {shards} can be read, "
+        "but a manifest cannot be built from them. Restore manifest.json from a copy, or "
+        "capture or convert again into another folder."
     )
 
 
 def repair_store(store: Path, problems: list[Problem] | None = None) -> list[str]:
-    """Keep every intact record batch, forget what is damaged; returns what was done. `problems`
-    are those that `verify_store` found; without them it looks for them.
+    """Keeps every intact record batch and drops what is damaged; returns what was done.
 
-    Damaged shards become `.part` files: the next run of the same extraction takes over their
-    intact rows and makes the lost ones again. A conversion never goes on with a `.part`, so the
-    damaged shards of a converted store are written anew at once, from their intact rows.
+    `problems` are those that `verify_store` found; without them it runs that check first. Damaged
+    shards become `.part` files: the next run of the same extraction reuses their intact rows and
+    creates the lost ones again. A conversion never resumes from a `.part`, so the damaged shards of
+    a converted store are rewritten at once from their intact rows.
     """
     done: list[str] = []
     if problems is None:
@@ -203,13 +203,13 @@ def _check_shard(store: Path, shard: ShardEntry) -> Problem | None:
             kind="rows",
             file=shard.file,
             batch_number=shard.batch_number,
-            message=f"shard {shard.file} has {_rows(rows)}, the manifest says {shard.rows}",
+            message=f"shard {shard.file} has {_rows(rows)}, but the manifest says {shard.rows}",
         )
     intact = _count_intact(path)
     what = (
         f"{found_bytes:,} bytes instead of {shard.bytes:,}"
         if found_bytes != shard.bytes
-        else "other bytes than when it was written (SHA-256 differs)"
+        else "different bytes than when it was written (SHA-256 differs)"
     )
     return Problem(
         kind="damaged",
@@ -222,7 +222,7 @@ def _check_shard(store: Path, shard: ShardEntry) -> Problem | None:
 
 def _check_extra_files(store: Path, manifest: Manifest) -> list[Problem]:
     listed = {shard.file for shard in manifest.shards}
-    to_do = "to finish it" if manifest.planned_rows is not None else "to make it anew"
+    to_do = "to finish it" if manifest.planned_rows is not None else "to create it again"
     problems = []
     for path in sorted(store.glob("batch_*.arrow*")):
         number = _batch_number(path)
@@ -248,20 +248,22 @@ def _check_side_files(store: Path, manifest: Manifest) -> list[Problem]:
                 Problem(
                     kind="file",
                     file=name,
-                    message=f"{name} {state}: restore it from a copy of the store; traces made "
-                    "with another one would not fit those that are here",
+                    message=(
+                        f"{name} {state}: restore it from a copy of the store; traces made with "
+                        "another one would not match those in this store"
+                    ),
                 )
             )
     return problems
 
 
-def _check_gaps(manifest: Manifest, told: Collection[int | None]) -> list[Problem]:
-    """Rows that no file has; batches in `told` have one, which was spoken of already."""
+def _check_gaps(manifest: Manifest, reported: Collection[int | None]) -> list[Problem]:
+    """Rows that no file has; batches in `reported` have a file with a problem of its own."""
     made = {shard.batch_number: shard.rows for shard in manifest.shards}
     problems = []
     for number, rows in expected_rows(manifest).items():
         missing = rows - made.get(number, 0)
-        if missing > 0 and number not in told:
+        if missing > 0 and number not in reported:
             problems.append(
                 Problem(
                     kind="gap",
@@ -277,15 +279,19 @@ def _check_gaps(manifest: Manifest, told: Collection[int | None]) -> list[Proble
 def _describe_gap(manifest: Manifest, number: int, missing: int, rows: int) -> str:
     if manifest.planned_rows is None:
         return f"batch {number} lacks {missing} of the {_rows(rows)} that its source file has"
-    return f"batch {number} ({_rows(missing)}) has not been made yet"
+    return f"batch {number} ({_rows(missing)}) has not been created yet"
 
 
 def _repair_one(store: Path, problem: Problem) -> list[str]:
     path = store / problem.file
-    lost = f"{_rows(problem.lost_rows)} lost, to make again" if problem.lost_rows else "none lost"
+    lost = (
+        f"{_rows(problem.lost_rows)} lost, to be created again"
+        if problem.lost_rows
+        else "none lost"
+    )
     if problem.kind == "missing":
         _forget_shard(store, problem.batch_number)
-        return [f"took {problem.file} off the manifest; {lost}"]
+        return [f"removed {problem.file} from the manifest; {lost}"]
     if problem.kind in ("damaged", "rows"):
         return [f"{_keep_intact_rows(store, path)}; {lost}"]
     if problem.kind == "unlisted":
@@ -294,21 +300,22 @@ def _repair_one(store: Path, problem: Problem) -> list[str]:
 
 
 def _keep_intact_rows(store: Path, path: Path) -> str:
-    """Set a shard back to half-written, or, where no run goes on with those, write it anew."""
+    """Turns a shard back into a half-written one, or rewrites it where no run resumes from
+    those."""
     number = _batch_number(path)
-    assert number is not None  # files of other names are not looked at
+    assert number is not None  # files with other names are not looked at
     first = next(read_intact_batches(path), None)
     kept = _rows(_count_intact(path), "intact")
     if read_manifest(store).planned_rows is None and first is not None:
-        # The writer takes over the intact rows of the old file, and puts the new one in its place.
+        # The writer takes over the intact rows of the old file, then replaces it.
         writer = ShardWriter(store, number, first.schema, id_column=_ID_COLUMN)
         add_shard(store, writer.finish())
-        return f"wrote {path.name} anew with its {kept}"
-    # First the manifest, then the rename: a crash in between leaves an unlisted shard,
-    # which the next run recovers just the same.
+        return f"rewrote {path.name} with its {kept}"
+    # First the manifest, then the rename: a crash in between leaves an unlisted shard, which the
+    # next run recovers just the same.
     _forget_shard(store, number)
     put_in_place(path, path.with_suffix(".arrow.part"))
-    return f"set {path.name} back to half-written with its {kept}"
+    return f"marked {path.name} as half-written, keeping its {kept}"
 
 
 def _forget_shard(store: Path, batch_number: int | None) -> None:
@@ -324,7 +331,7 @@ def _adopt_shard(store: Path, path: Path) -> str:
         rows = ShardReader(path).count_rows()
     except (StoreError, pa.ArrowException):
         rows = -1
-    # The manifest knows no hash of it: only the checksums of its record batches can tell.
+    # The manifest has no hash for it: only the checksums of its record batches can tell.
     if rows != _count_intact(path):
         return f"{_keep_intact_rows(store, path)}: it was not complete"
     entry = ShardEntry(
@@ -339,7 +346,7 @@ def _adopt_shard(store: Path, path: Path) -> str:
 
 
 def _batch_number(path: Path) -> int | None:
-    """The number of a shard or a half-written one; None for a file of another name."""
+    """The number of a shard or a half-written one; None for any other file."""
     match = _SHARD_NAME.fullmatch(path.name)
     if match is None or match[1] != shard_name(int(match[2])):
         return None
@@ -356,7 +363,7 @@ def _rows(count: int, state: str = "") -> str:
 
 
 def add_shard(store: Path, entry: ShardEntry) -> Manifest:
-    """Enter a finished shard into the manifest, in place of an older entry of the same number."""
+    """Adds a finished shard to the manifest, replacing an older entry with the same number."""
 
     def add(manifest: Manifest) -> Manifest:
         others = tuple(s for s in manifest.shards if s.batch_number != entry.batch_number)

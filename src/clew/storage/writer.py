@@ -1,8 +1,8 @@
 """Write one shard: record batch by record batch into `.part`, then sync and rename.
 
-A `.part` left by a dead process is not lost: its complete record batches are copied into the
-new one. While that copy runs they lie safe under `.recovered`. A finished shard that is to grow
-is copied too, and stays readable until the longer one takes its place.
+A `.part` left by a dead process is not lost: its complete record batches are copied into the new
+one, and stay safe under `.recovered` while the copy runs. A finished shard that has to grow is
+copied too, and stays readable until the longer one takes its place.
 """
 
 import contextlib
@@ -26,9 +26,9 @@ _HASH_ASIDE_BYTES = 1 << 20
 
 
 class ShardWriter:
-    """Writes `batch_NNNN.arrow`; intact rows of an earlier, broken attempt are taken over.
+    """Writes `batch_NNNN.arrow`, taking over the intact rows of an earlier, interrupted attempt.
 
-    `recovered_ids` holds the `id_column` of those rows: they need not be made again.
+    `recovered_ids` holds the `id_column` of those rows: they need not be created again.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class ShardWriter:
         self._take_over_old_rows()
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Append one record batch; it is on its way to the disk when this returns."""
+        """Appends one record batch; it is on its way to the disk when this returns."""
         checksum = str(checksum_batch(batch)).encode()
         with disk_errors(self.path.parent):
             self._ipc.write_batch(batch, custom_metadata={CHECKSUM_KEY: checksum})
@@ -60,7 +60,7 @@ class ShardWriter:
         return self._sink.size
 
     def finish(self) -> ShardEntry:
-        """Close, sync and rename. After this the shard exists for readers."""
+        """Closes, syncs and renames. After this the shard exists for readers."""
         with disk_errors(self.path.parent):
             self._ipc.close()
             self._sink.sync()
@@ -75,8 +75,8 @@ class ShardWriter:
         )
 
     def abandon(self) -> None:
-        """Stop without finishing: what was written stays in `.part` for the next attempt."""
-        with contextlib.suppress(OSError):  # a full disk, which `write` has told already
+        """Stops without finishing: what was written stays in `.part` for the next attempt."""
+        with contextlib.suppress(OSError):  # a full disk, which `write` has already reported
             self._sink.close()
 
     def _set_old_rows_aside(self) -> None:
@@ -103,10 +103,10 @@ class ShardWriter:
 
 
 def read_intact_batches(path: Path, schema: pa.Schema | None = None) -> Iterator[pa.RecordBatch]:
-    """The leading record batches of a shard or `.part` that are complete and unharmed.
+    """The leading record batches of a shard or `.part` that are complete and undamaged.
 
-    Works without the file's footer. Damaged batches are passed over where the file still
-    says where the next one starts; reading ends where it does not.
+    Works without the file's footer. Damaged batches are skipped while the file still says where the
+    next one starts; reading ends where it does not.
     """
     if path.stat().st_size <= _MAGIC_BYTES:
         return
@@ -138,12 +138,12 @@ def _is_intact(batch: pa.RecordBatch, metadata: Any) -> bool:
 
 
 class _HashingFile:
-    """A file that knows the SHA-256 and the length of what went through it."""
+    """A file that tracks the SHA-256 and the length of what is written through it."""
 
     def __init__(self, path: Path) -> None:
         self._file = create_file(path)
         self._digest = hashlib.sha256()
-        # Hashing and writing take about as long as each other: large pieces do both at once.
+        # Hashing and writing take about equally long: large pieces do both at once.
         self._hasher = ThreadPoolExecutor(max_workers=1, thread_name_prefix="clew-hash")
         self.size = 0
 

@@ -1,5 +1,5 @@
-"""The one way to write a file into a store or a result folder: created exclusively, never through
-a link, synced, and put in its place in one step. Readers see the old file or the new one."""
+"""The one way to write a file into a store or a result folder: created exclusively, never through a
+link, synced, and moved into place atomically. Readers see the old file or the new one."""
 
 import os
 import secrets
@@ -17,16 +17,17 @@ _BUFFER_BYTES = 1 << 20
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write the whole file, or leave what is there. Raises DiskFullError when it does not fit."""
+    """Writes the whole file, or keeps the existing one. Raises DiskFullError when it does not
+    fit."""
     with replacing(path) as file:
         file.write(content)
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file beside `path` that takes its place at the end; after an error nothing has changed.
+    """A file beside `path` that replaces it at the end; after an error nothing has changed.
 
-    Whoever can write to a name alone may use the file's `name` instead.
+    Code that can only write to a name may use the file's `name` instead.
     """
     part = path.with_name(f"{path.name}.{secrets.token_hex(4)}{_ENDING}")
     with disk_errors(path.parent):
@@ -41,7 +42,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def create_file(path: Path) -> BinaryIO:
-    """Open a new file for writing; raises FileExistsError when anything has that name already."""
+    """Opens a new file for writing; raises FileExistsError if the name is taken."""
     return open(path, "xb", buffering=_BUFFER_BYTES, opener=_open_no_link)  # noqa: SIM115
 
 
@@ -50,14 +51,14 @@ def _open_no_link(path: str, flags: int) -> int:
 
 
 def put_in_place(part: Path, path: Path) -> None:
-    """Rename, and sync the folder so that the name survives a crash."""
+    """Renames, and syncs the folder so that the new name survives a crash."""
     part.replace(path)
     sync_folder(path.parent)
 
 
 def is_leftover(path: Path) -> bool:
-    """Whether an earlier process left this file. Raises StoreError when it is no plain file:
-    what a link, a folder or a pipe leads to is not ours to write."""
+    """Whether an earlier process left this file. Raises StoreError if it is not a regular file: a
+    link, a folder or a pipe is not ours to write through."""
     try:
         mode = os.lstat(path).st_mode
     except FileNotFoundError:
@@ -65,23 +66,23 @@ def is_leftover(path: Path) -> bool:
     if not stat.S_ISREG(mode):
         kind = "a symbolic link" if stat.S_ISLNK(mode) else "a folder or a device, not a file"
         raise StoreError(
-            f'"{path}" is {kind}, and clew has to write a file there: move it away, then run the '
-            f"same command again."
+            f'"{path}" is {kind}, but clew has to write a file there: move it away, then run '
+            "the same command again."
         )
     return True
 
 
 def remove_temporaries(folder: Path) -> None:
-    """Delete what killed processes left half-written; only for the folder's only writer."""
+    """Deletes what killed processes left half-written; only for the folder's sole writer."""
     for part in folder.glob(f"*.{'[0-9a-f]' * 8}{_ENDING}"):
         if is_leftover(part):
             part.unlink(missing_ok=True)
 
 
 def _sync_file(path: Path, mode: int) -> None:
-    """Opened again, as a library that was given the name may have put another file there, with
-    rights of its own; where the rights are as they should be, the file system need not know how
-    to change them."""
+    """Reopens the file, because a library given the name may have replaced it, with other
+    permissions; permissions that are already right are not set, as some file systems cannot change
+    them."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     try:
         if stat.S_IMODE(os.fstat(descriptor).st_mode) != mode:

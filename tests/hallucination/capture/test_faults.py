@@ -200,7 +200,7 @@ def test_a_disk_that_fills_stops_the_run_and_room_lets_it_go_on(
         process.send(signal.SIGCONT)
         assert process.wait() == 1, process.output
         said = process.output
-    assert "is full. What was written before is kept: make room" in said
+    assert "is full. Everything written so far is kept. Free some space" in said
     assert "Traceback" not in said
     assert "Exception ignored" not in said
     assert rows_on_disk(store) > 0

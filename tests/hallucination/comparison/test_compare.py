@@ -235,7 +235,7 @@ def test_damaged_answers_are_told_before_anything_runs(tell: Any, tmp_path: Path
     folder = write_data(tmp_path / "data")
     shard = sorted((folder / "answers").glob("*.arrow"))[-1]
     shard.write_bytes(shard.read_bytes()[:-100])
-    with pytest.raises(StoreError, match="it was cut or replaced"):
+    with pytest.raises(StoreError, match="it was truncated or replaced"):
         compare_methods(compare_config(folder, tmp_path / "out"))
     assert only.fitted == 0 and not (tmp_path / "out").exists()
 

@@ -178,7 +178,7 @@ def test_a_disk_that_fills_stops_it_and_room_lets_it_go_on(
     folder: Path, unbroken: Path, small_disk: Path
 ) -> None:
     begin(small_disk / "cache")
-    with pytest.raises(DiskFullError, match="is full.*make room, then run the same"):
+    with pytest.raises(DiskFullError, match="is full.*Free some space, then run the same"):
         cache(folder, small_disk / "cache", reporter=fill(small_disk))
     with pytest.raises(DiskFullError, match="[Mm]ake room"):
         cache(folder, small_disk / "cache")

@@ -302,7 +302,7 @@ def test_a_disk_that_fills_on_the_way_keeps_what_is_there(
 
     with monkeypatch.context() as patched:
         patched.setattr(shutil, "copyfileobj", fill)
-        with pytest.raises(DiskFullError, match="make room, then run the same command again"):
+        with pytest.raises(DiskFullError, match="Free some space, then run the same command again"):
             import_photos(animals, [source], move=True)
     assert photos_of(animals) == ["cats/0.png", "cats/1.png"]
     assert list(contents(source)) == ["cats/2.png"]

@@ -121,7 +121,7 @@ def test_folders_that_are_not_whole(told: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(told, tmp_path / "data"))
     shard = folder / "answers" / "batch_0001.arrow"
     shard.write_bytes(shard.read_bytes()[:-8])
-    with pytest.raises(StoreError, match="it was cut or replaced"):
+    with pytest.raises(StoreError, match="it was truncated or replaced"):
         AnswerFeatures(folder).read("lookback", "train")
     other = write_samples(tmp_path / "other", shards=2, answers=True)
     shutil.rmtree(folder / "answers")

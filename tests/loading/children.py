@@ -1,4 +1,4 @@
-"""Run a function in a process of its own, which may be killed or run out of what it needs."""
+"""Run a function in its own process, which may be killed or run out of resources."""
 
 import multiprocessing
 import traceback
@@ -21,7 +21,7 @@ class Outcome:
 
 
 def run_in_child(function: Callable[..., Any], *arguments: Any) -> Outcome:
-    """Forked, so that nothing has to be imported again; fails when it does not come to an end."""
+    """Forked, so that nothing has to be imported again; fails if it does not finish."""
     mine, other = multiprocessing.Pipe(duplex=False)
     child = multiprocessing.get_context("fork").Process(
         target=_run, args=(other, function, arguments)
@@ -30,12 +30,12 @@ def run_in_child(function: Callable[..., Any], *arguments: Any) -> Outcome:
     other.close()
     try:
         answer = mine.recv() if mine.poll(_DEADLINE_SECONDS) else None
-    except EOFError:  # it died without a word
+    except EOFError:  # it died without an error
         answer = {}
     child.join(_DEADLINE_SECONDS if answer is not None else 0)
     if child.exitcode is None:
         child.kill()
-        raise AssertionError("the process did not come to an end")
+        raise AssertionError("the process did not finish")
     return Outcome(child.exitcode, **(answer or {}))
 
 

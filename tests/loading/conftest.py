@@ -1,4 +1,4 @@
-"""A small folder of samples that the tests of the data sets share."""
+"""A small folder of samples that the tests of the datasets share."""
 
 import shutil
 from pathlib import Path
@@ -10,7 +10,7 @@ from tests.samples import write_samples
 
 @pytest.fixture(scope="session")
 def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """105 samples in five shards, each of several record batches. Shared: look, do not touch."""
+    """105 samples in five shards, each of several record batches. Shared: do not modify."""
     return write_samples(tmp_path_factory.mktemp("samples") / "data", shards=5, rows=21)
 
 

@@ -1,4 +1,4 @@
-"""What tests ask of batches: which samples they hold, and whether the values are the right ones."""
+"""Helpers for tests of batches: which samples they hold, and whether the values are correct."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -13,7 +13,7 @@ COUNT, LAYERS, DIM, FEATURES, MAX_TOKENS = 105, 3, 8, 5, 7
 
 
 def places_of(batches: Iterable[Any]) -> list[list[int]]:
-    """The places of the samples, batch by batch."""
+    """The indices of the samples, batch by batch."""
     return [batch["index"].tolist() for batch in batches]
 
 
@@ -22,7 +22,7 @@ def flat(batches: Iterable[Iterable[int]]) -> list[int]:
 
 
 def assert_sequences(batch: dict[str, Any]) -> None:
-    """Every value of a batch is that of the samples that it names."""
+    """Every value of a batch is that of the sample it names."""
     numbers = batch["index"].tolist()
     expected = np.stack([sequence_of(number, LAYERS, DIM) for number in numbers])
     np.testing.assert_array_equal(batch["sequence"].numpy(), expected, strict=True)
@@ -43,7 +43,7 @@ def assert_graph(sample: GraphSample) -> None:
 
 
 def assert_same_batches(found: list[Any], expected: list[Any]) -> None:
-    """Equal to the bit, whether dicts of tensors or PyG batches."""
+    """Bitwise equal, whether dicts of tensors or PyG batches."""
     assert len(found) == len(expected)
     for mine, other in zip(found, expected, strict=True):
         assert set(mine.keys()) == set(other.keys())

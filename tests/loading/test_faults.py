@@ -1,4 +1,4 @@
-"""What goes wrong while an epoch runs: always a sentence, never a dead process, nothing skipped."""
+"""Faults in the middle of an epoch: always a clear error, never a dead process, nothing skipped."""
 
 import os
 import resource
@@ -69,14 +69,14 @@ def empty(path: Path) -> None:
 
 
 def replace(path: Path) -> None:
-    """By a file of another size, in one step."""
+    """Replaces it atomically with a file of a different size."""
     other = path.with_suffix(".other")
     other.write_bytes(path.read_bytes() * 2)
     other.replace(path)
 
 
 def read_on(batches: Batches, folder: Path, spoil: Callable[[Path], None]) -> list[int]:
-    """Read a whole epoch; both stores' last shards are spoiled after the first batch."""
+    """Reads a whole epoch; both stores' last shards are damaged after the first batch."""
     seen: list[list[int]] = []
     try:
         for batch in batches(folder):
@@ -95,7 +95,7 @@ def read_on(batches: Batches, folder: Path, spoil: Callable[[Path], None]) -> li
 @pytest.mark.slow
 @pytest.mark.parametrize("batches", WAYS)
 @pytest.mark.parametrize("spoil", [cut, empty])
-def test_a_shard_that_is_cut_while_an_epoch_runs(
+def test_shard_truncated_during_an_epoch_is_reported(
     folder: Path, batches: Batches, spoil: Callable[[Path], None]
 ) -> None:
     outcome = run_in_child(read_on, batches, folder, spoil)
@@ -109,7 +109,7 @@ def test_a_shard_that_is_cut_while_an_epoch_runs(
 @pytest.mark.parametrize(
     ("spoil", "says"), [(Path.unlink, "is missing from"), (replace, "it was truncated or replaced")]
 )
-def test_a_shard_that_vanishes_or_is_replaced_while_an_epoch_runs(
+def test_shard_deleted_or_replaced_during_an_epoch_is_reported(
     folder: Path, batches: Batches, spoil: Callable[[Path], None], says: str
 ) -> None:
     outcome = run_in_child(read_on, batches, folder, spoil)
@@ -119,8 +119,8 @@ def test_a_shard_that_vanishes_or_is_replaced_while_an_epoch_runs(
 
 
 @pytest.mark.parametrize("batches", [mapped, mapped_graphs])
-def test_a_shard_that_was_read_before_and_is_cut_then(folder: Path, batches: Batches) -> None:
-    """Its pages are mapped already: touching them would kill the process."""
+def test_shard_truncated_after_it_was_read_is_reported(folder: Path, batches: Batches) -> None:
+    """Its pages are already mapped: touching them would kill the process."""
     outcome = run_in_child(cut_between_epochs, batches, folder)
     assert outcome.exitcode == 0, outcome
     assert "has 0 bytes, but the manifest says" in outcome.error, outcome.trace
@@ -134,7 +134,7 @@ def cut_between_epochs(batches: Batches, folder: Path) -> None:
     list(loader)
 
 
-def test_an_open_shard_that_is_deleted_goes_on_giving_its_values(folder: Path) -> None:
+def test_open_shard_that_is_deleted_stays_readable(folder: Path) -> None:
     dataset = PreprocessedLSTMMapDataset(folder, max_cache_batches=5)
     batches = Loader(dataset, 8, low_memory=True)
     assert sum(len(batch["index"]) for batch in batches) == COUNT
@@ -143,7 +143,7 @@ def test_an_open_shard_that_is_deleted_goes_on_giving_its_values(folder: Path) -
         assert_sequences(batch)
 
 
-def test_a_shard_replaced_by_another_of_its_size_is_noticed(folder: Path) -> None:
+def test_shard_replaced_by_another_of_its_size_is_detected(folder: Path) -> None:
     store = folder / "sequences"
     one, other = store / "batch_0002.arrow", store / "batch_0003.arrow"
     assert one.stat().st_size == other.stat().st_size
@@ -155,7 +155,7 @@ def test_a_shard_replaced_by_another_of_its_size_is_noticed(folder: Path) -> Non
         dataset[50]
 
 
-def test_a_shard_that_is_not_there_from_the_start(folder: Path) -> None:
+def test_shard_missing_from_the_start_is_reported(folder: Path) -> None:
     (folder / "sequences" / LAST).unlink()
     for batches in (mapped, read):
         with pytest.raises(StoreError, match=f"shard {LAST} is missing from .*restore the file"):
@@ -179,7 +179,7 @@ def test_fewer_open_files_than_shards_are_enough(many_shards: Path, places: list
 
 
 def read_with_few_files(folder: Path, places: list[int]) -> int:
-    """50 shards may be open, and 20 files can."""
+    """50 shards may be open, but only 20 files."""
     allow_more_files(20)
     dataset = PreprocessedLSTMMapDataset(folder, max_cache_batches=50)
     for place in places:
@@ -189,7 +189,7 @@ def read_with_few_files(folder: Path, places: list[int]) -> int:
 
 
 def test_fewer_open_files_are_enough_for_reading(many_shards: Path) -> None:
-    """Also where looking into a new shard, not reading it, meets the limit."""
+    """Also where opening a new shard, not reading it, reaches the limit."""
     outcome = run_in_child(read_batches_with_few_files, many_shards)
     assert outcome.value == 120, outcome.trace
 
@@ -213,7 +213,7 @@ def map_with_few_files(folder: Path) -> int:
     return sum(len(batch["index"]) for batch in loader)
 
 
-def test_no_open_file_at_all_is_said(many_shards: Path) -> None:
+def test_no_free_file_descriptor_is_reported(many_shards: Path) -> None:
     outcome = run_in_child(read_without_files, many_shards)
     assert outcome.error.startswith("TooManyFilesError: batch_"), outcome.trace
     assert "too many open files. Raise this process's limit" in outcome.error
@@ -226,7 +226,7 @@ def read_without_files(folder: Path) -> None:
 
 
 def allow_more_files(count: int) -> None:
-    """The limit is one on the highest number of a file: the gaps below are filled first."""
+    """The limit is on the highest descriptor number: the gaps below are filled first."""
     highest = max(int(name) for name in os.listdir("/proc/self/fd"))
     while os.open("/dev/null", os.O_RDONLY) < highest:
         pass
@@ -235,7 +235,7 @@ def allow_more_files(count: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_worker_that_is_killed_is_an_error_and_no_endless_wait(samples: Path) -> None:
+def test_killed_worker_is_an_error_not_an_endless_wait(samples: Path) -> None:
     outcome: Outcome = run_in_child(kill_a_worker, samples)
     assert outcome.error.startswith("RuntimeError: DataLoader worker (pid"), outcome
 

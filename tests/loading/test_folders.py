@@ -1,4 +1,4 @@
-"""Folders that hold something else than expected, and those that the older tools left."""
+"""Folders that hold something unexpected, and those of the older tools."""
 
 import shutil
 import types
@@ -41,28 +41,28 @@ def rewrite_splits(folder: Path, **replacements: str) -> None:
 
 
 @pytest.mark.parametrize("kind", BOTH)
-def test_the_splits_of_other_questions_are_refused(folder: Path, kind: Any) -> None:
-    """Numbers run from 0 in every store, so that only the questions tell them apart."""
+def test_splits_of_other_questions_are_refused(folder: Path, kind: Any) -> None:
+    """Ids start at 0 in every store: only the questions tell stores apart."""
     rewrite_splits(folder, **{"question-": "stranger-"})
     with pytest.raises(StoreError, match=r"splits\.csv lists other samples than batch_0000\.arrow"):
         list(kind(folder))
 
 
-def test_splits_whose_rows_were_sorted_are_refused(folder: Path) -> None:
+def test_splits_with_sorted_rows_are_refused(folder: Path) -> None:
     head, *rows = (folder / "splits.csv").read_text().splitlines()
     (folder / "splits.csv").write_text("\n".join([head, *reversed(rows)]) + "\n")
     with pytest.raises(StoreError, match='run the "clew preprocess" command again'):
         list(PreprocessedLSTMDataset(folder))
 
 
-def test_the_splits_of_a_larger_folder_are_refused(folder: Path, tmp_path: Path) -> None:
+def test_splits_of_a_larger_folder_are_refused(folder: Path, tmp_path: Path) -> None:
     other = write_samples(tmp_path / "other", shards=5, rows=30, graphs=False)
     shutil.copy(other / "splits.csv", folder / "splits.csv")
     with pytest.raises(StoreError, match=r"splits\.csv lists 150 samples, .*sequences holds 105"):
         PreprocessedLSTMDataset(folder)
 
 
-def test_cut_splits_are_refused(folder: Path) -> None:
+def test_truncated_splits_are_refused(folder: Path) -> None:
     text = (folder / "splits.csv").read_text()
     (folder / "splits.csv").write_text("".join(text.splitlines(keepends=True)[:40]))
     with pytest.raises(StoreError, match=r"lists 39 samples, .* holds 105: run the"):
@@ -72,7 +72,7 @@ def test_cut_splits_are_refused(folder: Path) -> None:
         PreprocessedLSTMDataset(folder)
 
 
-def test_without_splits_the_same_are_chosen_again(folder: Path) -> None:
+def test_missing_splits_are_drawn_the_same_again(folder: Path) -> None:
     written = PreprocessedLSTMMapDataset(folder).index
     (folder / "splits.csv").unlink()
     for kind in (PreprocessedLSTMMapDataset, PreprocessedGNNMapDataset):
@@ -81,7 +81,7 @@ def test_without_splits_the_same_are_chosen_again(folder: Path) -> None:
             np.testing.assert_array_equal(getattr(chosen, name), getattr(written, name))
 
 
-def test_a_converted_label_is_0_or_1(tmp_path: Path) -> None:
+def test_converted_label_is_0_or_1(tmp_path: Path) -> None:
     path = tmp_path / "old" / "preprocessed_0000.pt"
     write_sequences(path)
     content = torch.load(path, weights_only=False)
@@ -92,7 +92,7 @@ def test_a_converted_label_is_0_or_1(tmp_path: Path) -> None:
         PreprocessedLSTMDataset(tmp_path / "store")
 
 
-def test_a_store_that_was_left_out(folder: Path) -> None:
+def test_store_that_was_not_created_is_named(folder: Path) -> None:
     shutil.rmtree(folder / "graphs")
     with pytest.raises(StoreError, match="holds no graphs: .* again without `graphs=False`"):
         PreprocessedGNNDataset(folder)
@@ -106,7 +106,7 @@ def write_only_graphs(folder: Path) -> Path:
     return folder
 
 
-def test_the_store_itself_can_be_given(samples: Path) -> None:
+def test_store_itself_can_be_given(samples: Path) -> None:
     assert len(PreprocessedLSTMDataset(samples / "sequences", split="test")) == len(
         PreprocessedLSTMDataset(str(samples), split="test")
     )
@@ -114,8 +114,10 @@ def test_the_store_itself_can_be_given(samples: Path) -> None:
         PreprocessedLSTMDataset(samples / "graphs")
 
 
-def test_sequences_of_other_samples_than_the_graphs(folder: Path, tmp_path: Path) -> None:
-    """Converted stores have no splits.csv that would hold both together."""
+def test_sequences_of_other_samples_than_the_graphs_are_refused(
+    folder: Path, tmp_path: Path
+) -> None:
+    """Converted stores have no splits.csv that would tie both together."""
     (folder / "splits.csv").unlink()
     other = write_samples(tmp_path / "other", shards=5, rows=20, graphs=False)
     shutil.rmtree(folder / "sequences")
@@ -124,17 +126,17 @@ def test_sequences_of_other_samples_than_the_graphs(folder: Path, tmp_path: Path
         PreprocessedGNNDataset(folder, with_sequence=True)
 
 
-def test_traces_are_not_samples(compact_store: Path) -> None:
+def test_traces_are_refused_as_samples(compact_store: Path) -> None:
     with pytest.raises(StoreError, match="holds traces, not sequences: make training samples"):
         PreprocessedLSTMDataset(compact_store)
 
 
-def test_some_other_store(tmp_path: Path) -> None:
+def test_unrelated_store_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="holds samples, not graphs"):
         PreprocessedGNNDataset(write_store(tmp_path / "store"))
 
 
-def test_an_empty_store(tmp_path: Path) -> None:
+def test_empty_store_is_refused(tmp_path: Path) -> None:
     store = tmp_path / "sequences"
     store.mkdir()
     write_manifest(store, replace(new_manifest(0), kind="sequences"))
@@ -142,7 +144,7 @@ def test_an_empty_store(tmp_path: Path) -> None:
         PreprocessedLSTMDataset(tmp_path)
 
 
-def test_a_folder_that_is_none(tmp_path: Path) -> None:
+def test_missing_folder_or_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"there is no store at .*nowhere.*Check the path"):
         PreprocessedLSTMDataset(tmp_path / "nowhere")
     (tmp_path / "file").touch()
@@ -151,13 +153,13 @@ def test_a_folder_that_is_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("inner", ["", "lstm_solo"])
-def test_old_files_are_to_be_converted(tmp_path: Path, inner: str) -> None:
+def test_old_files_must_be_converted(tmp_path: Path, inner: str) -> None:
     write_sequences(tmp_path / inner / "preprocessed_0000.pt")
     with pytest.raises(StoreError, match="older tools.*with convert_folder"):
         PreprocessedLSTMDataset(tmp_path)
 
 
-def test_converted_sequences(tmp_path: Path) -> None:
+def test_converted_sequences_are_read(tmp_path: Path) -> None:
     expected = write_sequences(tmp_path / "old" / "preprocessed_0001.pt", count=9)
     convert_folder(tmp_path / "old", tmp_path / "new")
     dataset = PreprocessedLSTMMapDataset(tmp_path / "new")
@@ -169,7 +171,7 @@ def test_converted_sequences(tmp_path: Path) -> None:
     assert sorted(flat(places_of(stream))) == list(range(9))
 
 
-def test_converted_graphs(tmp_path: Path, graph_classes: types.ModuleType) -> None:
+def test_converted_graphs_are_read(tmp_path: Path, graph_classes: types.ModuleType) -> None:
     graphs = [old_graphs(graph_classes, edges) for edges in (5, 0, 2)]
     content = {"graphs": graphs, "labels": torch.tensor([1, 0, 1]), "question_ids": [7, 8, 9]}
     save(tmp_path / "old" / "preprocessed_0000.pt", content)
@@ -207,7 +209,7 @@ def test_converted_samples_without_labels_cannot_be_trained_on(tmp_path: Path) -
         PreprocessedLSTMDataset(tmp_path / "new")
 
 
-def test_converted_graphs_without_weights_say_what_is_missing(
+def test_converted_graphs_without_weights_name_the_missing_column(
     tmp_path: Path, graph_classes: types.ModuleType
 ) -> None:
     graphs = [old_graphs(graph_classes, 2, edge_attr=None)]
@@ -219,7 +221,7 @@ def test_converted_graphs_without_weights_say_what_is_missing(
 
 
 @pytest.mark.skipif(not LEGACY.exists(), reason="the older tools' own files are not here")
-def test_files_that_the_older_tools_wrote(tmp_path: Path) -> None:
+def test_files_written_by_the_older_tools_are_read(tmp_path: Path) -> None:
     for kind, name, dataset in (
         ("sequences", "lstm_solo", PreprocessedLSTMDataset),
         ("graphs", "gnn", PreprocessedGNNDataset),
@@ -230,14 +232,14 @@ def test_files_that_the_older_tools_wrote(tmp_path: Path) -> None:
         assert flat(batches)
 
 
-def test_a_split_without_a_sample_gives_no_batch(folder: Path) -> None:
+def test_split_without_samples_gives_no_batches(folder: Path) -> None:
     rewrite_splits(folder, validation="train")
     dataset = PreprocessedLSTMDataset(folder, split="validation")
     assert len(dataset) == 0
     assert list(DataLoader(dataset, batch_size=8)) == list(Loader(dataset, 8, shuffle=True)) == []
 
 
-def test_a_label_that_is_none_names_its_line(folder: Path) -> None:
+def test_invalid_label_names_its_line(folder: Path) -> None:
     lines = (folder / "splits.csv").read_text().splitlines()
     lines[7] = lines[7].replace(",0,", ",maybe,").replace(",1,", ",maybe,")
     (folder / "splits.csv").write_text("\n".join(lines) + "\n")

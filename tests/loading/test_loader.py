@@ -1,4 +1,4 @@
-"""clew's own loader: whole batches, read ahead by threads, in memory that is used again."""
+"""clew's own data loader: whole batches, read ahead by threads, in reusable memory."""
 
 import gc
 import threading
@@ -31,7 +31,7 @@ EVERY = list(range(COUNT))
 
 @pytest.mark.parametrize("kind", [PreprocessedLSTMDataset, PreprocessedGNNDataset])
 @pytest.mark.parametrize("shuffle", [True, False])
-def test_the_same_batches_for_any_number_of_threads(
+def test_batches_are_the_same_for_any_number_of_threads(
     samples: Path, kind: Any, shuffle: bool
 ) -> None:
     whole = list(Loader(kind(samples), 8, shuffle=shuffle, num_workers=0))
@@ -42,13 +42,13 @@ def test_the_same_batches_for_any_number_of_threads(
         assert len(loader) == len(whole) == 14
 
 
-def test_values(samples: Path) -> None:
+def test_batches_hold_the_stored_values(samples: Path) -> None:
     for dataset in (PreprocessedLSTMDataset(samples), PreprocessedLSTMMapDataset(samples)):
         for batch in Loader(dataset, 10, shuffle=True):
             assert_sequences(batch)
 
 
-def test_every_iteration_is_another_epoch_and_set_epoch_says_which(samples: Path) -> None:
+def test_every_iteration_is_another_epoch_and_set_epoch_chooses_it(samples: Path) -> None:
     loader = Loader(PreprocessedLSTMDataset(samples), 8, shuffle=True, seed=5)
     epochs = [places_of(loader) for _ in range(3)]
     assert epochs[0] != epochs[1] != epochs[2] != epochs[0]
@@ -57,7 +57,7 @@ def test_every_iteration_is_another_epoch_and_set_epoch_says_which(samples: Path
     assert places_of(loader) == epochs[2]
 
 
-def test_breaking_off_begins_the_next_epoch(samples: Path) -> None:
+def test_stopping_early_starts_the_next_epoch(samples: Path) -> None:
     loader = Loader(PreprocessedLSTMDataset(samples), 8, shuffle=True)
     first, second = places_of(loader), places_of(loader)
     loader.set_epoch(0)
@@ -67,7 +67,7 @@ def test_breaking_off_begins_the_next_epoch(samples: Path) -> None:
     assert places_of(loader) == second
 
 
-def test_threads_are_gone_when_the_loop_is_left(samples: Path) -> None:
+def test_threads_end_when_the_loop_is_left(samples: Path) -> None:
     loader = Loader(PreprocessedLSTMDataset(samples), 8, num_workers=3)
     for _ in loader:
         assert loading_threads()
@@ -82,14 +82,14 @@ def loading_threads() -> list[str]:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_batch_that_is_kept_is_never_written_over(samples: Path, workers: int) -> None:
+def test_batch_in_use_is_never_overwritten(samples: Path, workers: int) -> None:
     loader = Loader(PreprocessedLSTMDataset(samples), 8, shuffle=True, num_workers=workers)
     kept = [batch for _ in range(3) for batch in loader]
     part = [batch["sequence"][2:4] for batch in Loader(PreprocessedLSTMDataset(samples), 8)]
     list(loader)
     for batch in kept:
         assert_sequences(batch)
-    for first, rows in enumerate(part[:-1]):  # a view alone keeps its batch too
+    for first, rows in enumerate(part[:-1]):  # a view alone keeps its batch alive too
         assert_sequences(
             {
                 "sequence": rows,
@@ -101,7 +101,7 @@ def test_a_batch_that_is_kept_is_never_written_over(samples: Path, workers: int)
 
 
 @pytest.mark.parametrize("kind", [PreprocessedLSTMDataset, PreprocessedGNNDataset])
-def test_memory_of_dropped_batches_is_used_again(samples: Path, kind: Any) -> None:
+def test_memory_of_dropped_batches_is_reused(samples: Path, kind: Any) -> None:
     name = "sequence" if kind is PreprocessedLSTMDataset else "x"
     loader = Loader(kind(samples), 8, shuffle=True, num_workers=0)
     places = [batch[name].data_ptr() for _ in range(10) for batch in loader]
@@ -109,7 +109,7 @@ def test_memory_of_dropped_batches_is_used_again(samples: Path, kind: Any) -> No
 
 
 @pytest.mark.slow
-def test_a_pool_gives_memory_out_once_at_a_time() -> None:
+def test_pool_gives_out_memory_only_once_at_a_time() -> None:
     pool = BufferPool()
     one = pool.take((3, 5), np.dtype(np.float16))
     two = pool.take((3, 5), np.dtype(np.float16))
@@ -126,7 +126,7 @@ def test_a_pool_gives_memory_out_once_at_a_time() -> None:
 
 @pytest.mark.parametrize("taken", [1, 6, 13, 14])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_going_on_in_the_middle_of_an_epoch(samples: Path, workers: int, taken: int) -> None:
+def test_resume_in_the_middle_of_an_epoch(samples: Path, workers: int, taken: int) -> None:
     def open_loader() -> Loader:
         dataset = PreprocessedLSTMDataset(samples)
         return Loader(dataset, 8, shuffle=True, seed=3, num_workers=workers)
@@ -147,7 +147,7 @@ def test_going_on_in_the_middle_of_an_epoch(samples: Path, workers: int, taken: 
 
 
 @pytest.mark.parametrize("drop_last", [False, True])
-def test_going_on_with_another_batch_size(samples: Path, drop_last: bool) -> None:
+def test_resume_with_another_batch_size(samples: Path, drop_last: bool) -> None:
     dataset = PreprocessedLSTMDataset(samples)
     loader = Loader(dataset, 8, shuffle=True)
     batches = iter(loader)
@@ -159,8 +159,8 @@ def test_going_on_with_another_batch_size(samples: Path, drop_last: bool) -> Non
     assert len(set(flat(seen + rest))) == (92 if drop_last else COUNT)
 
 
-def test_naming_the_epoch_of_a_loaded_position_keeps_it(samples: Path) -> None:
-    """As scripts do that name the epoch at the head of their loop."""
+def test_setting_the_epoch_of_a_loaded_position_keeps_it(samples: Path) -> None:
+    """As scripts do that call set_epoch at the top of their loop."""
     loader = Loader(PreprocessedLSTMDataset(samples), 8, shuffle=True)
     loader.set_epoch(3)
     batches = iter(loader)
@@ -172,18 +172,22 @@ def test_naming_the_epoch_of_a_loaded_position_keeps_it(samples: Path) -> None:
     assert sorted(sum(first + rest, [])) == list(range(105))
 
 
-def test_a_position_in_other_data_or_with_another_seed_is_refused(samples: Path) -> None:
+def test_position_in_other_data_or_with_another_seed_is_refused(samples: Path) -> None:
     state = Loader(PreprocessedLSTMDataset(samples), 8, seed=3).state_dict()
-    with pytest.raises(InputError, match=r"with seed 3, this one has 4: resume with the same data"):
+    with pytest.raises(
+        InputError, match="with seed=3, but this one has 4: resume with the same data"
+    ):
         Loader(PreprocessedLSTMDataset(samples), 8, seed=4).load_state_dict(state)
-    with pytest.raises(InputError, match=r"with shuffle False, this one has True: resume"):
+    with pytest.raises(InputError, match="with shuffle=False, but this one has True: resume"):
         Loader(PreprocessedLSTMDataset(samples), 8, seed=3, shuffle=True).load_state_dict(state)
     train = PreprocessedLSTMDataset(samples, split="train")
-    with pytest.raises(InputError, match=rf"with samples 105, this one has {len(train)}: resume"):
+    with pytest.raises(
+        InputError, match=f"with samples=105, but this one has {len(train)}: resume"
+    ):
         Loader(train, 8, seed=3).load_state_dict(state)
 
 
-def test_drop_last(samples: Path) -> None:
+def test_drop_last_drops_the_incomplete_batch(samples: Path) -> None:
     loader = Loader(PreprocessedLSTMDataset(samples), 8, drop_last=True)
     assert [len(batch) for batch in places_of(loader)] == [8] * 13
     assert len(loader) == 13
@@ -201,8 +205,8 @@ def test_ranks_together_see_the_batches_of_one_process(samples: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [PreprocessedLSTMDataset, PreprocessedGNNDataset])
-def test_ranks_stay_in_step_when_too_few_samples_are_left_for_all(samples: Path, kind: Any) -> None:
-    """52 twice, and one sample over: no rank may be left without a batch, or with an empty one."""
+def test_ranks_stay_in_step_when_too_few_samples_remain_for_all(samples: Path, kind: Any) -> None:
+    """52 twice, and one sample over: no rank may end up without a batch, or with an empty one."""
     dataset = kind(samples)
     loaders = [Loader(dataset, 26, rank=Rank(number=number, count=2)) for number in (0, 1)]
     parts = [places_of(loader) for loader in loaders]
@@ -211,14 +215,14 @@ def test_ranks_stay_in_step_when_too_few_samples_are_left_for_all(samples: Path,
     assert all(parts[0] + parts[1])
 
 
-def test_the_rank_of_the_data_set_holds_for_its_loader(samples: Path) -> None:
+def test_rank_of_the_dataset_applies_to_its_loader(samples: Path) -> None:
     rank = Rank(number=1, count=2)
     given = Loader(PreprocessedLSTMDataset(samples), 8, rank=rank)
     assert places_of(Loader(PreprocessedLSTMDataset(samples, rank=rank), 8)) == places_of(given)
 
 
 @pytest.mark.parametrize("kind", [PreprocessedLSTMDataset, PreprocessedGNNDataset])
-def test_mapping_and_reading_give_the_same(samples: Path, kind: Any) -> None:
+def test_mapping_and_reading_give_the_same_batches(samples: Path, kind: Any) -> None:
     mapped, read = (
         list(Loader(kind(samples), 8, shuffle=True, low_memory=low)) for low in (False, True)
     )
@@ -226,7 +230,7 @@ def test_mapping_and_reading_give_the_same(samples: Path, kind: Any) -> None:
 
 
 class Squares:
-    """Somebody's own source of batches."""
+    """A user's own source of batches."""
 
     def __init__(self, bad: int = -1) -> None:
         self.bad = bad
@@ -245,7 +249,7 @@ def test_anything_that_reads_batches_can_be_loaded() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_an_error_in_a_thread_reaches_the_caller_in_its_turn(workers: int) -> None:
+def test_error_in_a_thread_reaches_the_caller_in_order(workers: int) -> None:
     seen = []
     with pytest.raises(ZeroDivisionError, match="sample 6 is bad"):
         for batch in Loader(Squares(bad=6), 2, num_workers=workers):
@@ -263,11 +267,11 @@ def test_an_error_in_a_thread_reaches_the_caller_in_its_turn(workers: int) -> No
         ({"batch_size": 8, "seed": -1}, "seed is -1: give 0 or more"),
     ],
 )
-def test_wrong_use(samples: Path, options: dict[str, int], says: str) -> None:
+def test_invalid_settings_are_named(samples: Path, options: dict[str, int], says: str) -> None:
     with pytest.raises(InputError, match=says):
         Loader(PreprocessedLSTMDataset(samples), **options)
 
 
-def test_what_cannot_read_batches_is_refused_at_once() -> None:
+def test_dataset_without_read_batch_is_refused_at_once() -> None:
     with pytest.raises(InputError, match=r"TensorDataset .*read_batch"):
         Loader(torch.utils.data.TensorDataset(torch.zeros(3)), 2)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The order of an epoch: how well it is mixed, and how it is shared out."""
+"""The order of an epoch: how well it is shuffled, and how it is split."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ def correlation(order: np.ndarray, what: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("epoch", range(3))
-def test_a_global_shuffle_leaves_no_trace_of_place_or_shard(epoch: int) -> None:
+def test_global_shuffle_leaves_no_trace_of_position_or_shard(epoch: int) -> None:
     order = global_order(COUNT, seed=0, epoch=epoch)
     assert sorted(order) == list(range(COUNT))
     assert abs(correlation(order, np.arange(COUNT))) < 0.07  # five standard deviations
@@ -25,7 +25,7 @@ def test_a_global_shuffle_leaves_no_trace_of_place_or_shard(epoch: int) -> None:
     assert neighbours < 0.04  # 0.02 by chance
 
 
-def test_epochs_and_seeds_have_orders_that_tell_nothing_of_each_other() -> None:
+def test_orders_of_epochs_and_seeds_are_independent() -> None:
     one = global_order(COUNT, seed=0, epoch=0)
     for seed, epoch in ((0, 1), (1, 0), (1, 1)):
         other = global_order(COUNT, seed=seed, epoch=epoch)
@@ -34,20 +34,20 @@ def test_epochs_and_seeds_have_orders_that_tell_nothing_of_each_other() -> None:
 
 
 @pytest.mark.parametrize("buffer", [1, 2, 37, 250, 4_999])
-def test_a_buffer_moves_no_sample_further_than_its_size(buffer: int) -> None:
+def test_buffer_moves_no_sample_further_than_its_size(buffer: int) -> None:
     order = buffered_order(SHARDS, buffer, seed=3, epoch=1)
     assert sorted(order) == list(range(COUNT))
     at = np.empty(COUNT, np.int64)
     at[order] = np.arange(COUNT)
-    # Where a sample would come if the shards came one after the other, unmixed.
+    # Where a sample would come if the shards came one after the other, unshuffled.
     mean_place = [at[shard == SHARDS].mean() for shard in range(50)]
     turn = np.argsort(np.argsort(mean_place))
     own = turn[SHARDS] * 100 + np.arange(COUNT) % 100
-    if buffer <= 250:  # with more, the turn of the shards can no longer be read off the order
+    if buffer <= 250:  # beyond that, the order of the shards can no longer be recovered
         assert np.abs(at - own).max() <= buffer
 
 
-def test_a_buffer_mixes_within_its_reach_and_takes_shards_in_random_turn() -> None:
+def test_buffer_shuffles_locally_and_takes_shards_in_random_order() -> None:
     order = buffered_order(SHARDS, 250, seed=0, epoch=0)
     assert abs(correlation(order, np.arange(COUNT))) < 0.5
     assert len(set(SHARDS[order[:100]])) >= 2
@@ -56,7 +56,7 @@ def test_a_buffer_mixes_within_its_reach_and_takes_shards_in_random_turn() -> No
     assert SHARDS[order[:50]].tolist() != SHARDS[other[:50]].tolist()
 
 
-def test_a_buffer_as_large_as_the_data_is_a_global_shuffle() -> None:
+def test_buffer_as_large_as_the_data_is_a_global_shuffle() -> None:
     for buffer in (COUNT, 10 * COUNT):
         np.testing.assert_array_equal(
             buffered_order(SHARDS, buffer, seed=2, epoch=4), global_order(COUNT, seed=2, epoch=4)
@@ -82,6 +82,8 @@ def test_workers_take_batches_or_shards_in_turn() -> None:
 
 
 @pytest.mark.parametrize(("number", "count"), [(2, 2), (-1, 2), (0, 0)])
-def test_a_rank_that_cannot_be(number: int, count: int) -> None:
-    with pytest.raises(InputError, match=f"rank {number} of {count}: ranks count from 0"):
+def test_invalid_rank_is_refused(number: int, count: int) -> None:
+    with pytest.raises(
+        InputError, match=f"rank {number} of {count} does not exist: ranks count from 0"
+    ):
         Rank(number=number, count=count)

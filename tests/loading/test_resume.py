@@ -1,4 +1,4 @@
-"""Going on in the middle of an epoch, with and without torchdata's StatefulDataLoader."""
+"""Resuming in the middle of an epoch, with and without torchdata's StatefulDataLoader."""
 
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,9 @@ def stateful(samples: Path, workers: int, **options: Any) -> Any:
 @pytest.mark.parametrize(
     ("workers", "taken"), [(0, 1), (0, 6), (0, 13), (0, 14), (2, 1), (2, 5), (2, 14), (4, 2)]
 )
-def test_the_rest_of_the_epoch_and_then_the_next(samples: Path, workers: int, taken: int) -> None:
+def test_resume_gives_the_rest_of_the_epoch_and_then_the_next(
+    samples: Path, workers: int, taken: int
+) -> None:
     loader = stateful(samples, workers)
     batches = iter(loader)
     before = [next(batches)["index"].tolist() for _ in range(taken)]
@@ -43,7 +45,7 @@ def test_the_rest_of_the_epoch_and_then_the_next(samples: Path, workers: int, ta
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
-def test_saved_between_two_epochs(samples: Path, workers: int) -> None:
+def test_resume_between_two_epochs(samples: Path, workers: int) -> None:
     loader = stateful(samples, workers)
     first = places_of(loader)
     state = loader.state_dict()
@@ -56,7 +58,7 @@ def test_saved_between_two_epochs(samples: Path, workers: int) -> None:
 
 
 @pytest.mark.slow
-def test_workers_that_persist(samples: Path) -> None:
+def test_resume_with_persistent_workers(samples: Path) -> None:
     loader = stateful(samples, 2, persistent_workers=True)
     places_of(loader)
     batches = iter(loader)
@@ -87,7 +89,7 @@ def test_without_a_batch_size_each_worker_resumes_in_its_own_shards(samples: Pat
     assert [places_of(other), places_of(other)] == [rest, following]
 
 
-def test_graphs(samples: Path) -> None:
+def test_resume_with_graphs(samples: Path) -> None:
     loader = torchdata.StatefulDataLoader(PreprocessedGNNDataset(samples), batch_size=8)
     batches = iter(loader)
     next(batches)
@@ -98,7 +100,7 @@ def test_graphs(samples: Path) -> None:
     assert_same_batches(list(other), rest)
 
 
-def test_the_data_set_itself_goes_on(samples: Path) -> None:
+def test_dataset_itself_resumes(samples: Path) -> None:
     dataset = PreprocessedLSTMDataset(samples)
     list(dataset)
     stream = iter(dataset)
@@ -115,14 +117,14 @@ def test_the_data_set_itself_goes_on(samples: Path) -> None:
     assert [int(sample["index"]) for sample in other] == following
 
 
-def test_the_position_of_pytorch_workers_is_not_known_here(samples: Path) -> None:
+def test_position_of_pytorch_workers_is_unknown_here(samples: Path) -> None:
     dataset = PreprocessedLSTMDataset(samples)
     next(iter(DataLoader(dataset, batch_size=8, num_workers=2)))
     with pytest.raises(InputError, match="read by worker processes.*StatefulDataLoader"):
         dataset.state_dict()
 
 
-def test_an_iterator_goes_on_by_itself(samples: Path) -> None:
+def test_iterator_resumes_by_itself(samples: Path) -> None:
     stream = iter(PreprocessedLSTMDataset(samples))
     for _ in range(33):
         next(stream)
@@ -141,8 +143,8 @@ def saved_halfway(samples: Path, workers: int = 0) -> dict[str, Any]:
     return loader.dataset.state_dict() if not workers else loader.state_dict()
 
 
-def test_pytorch_workers_cannot_take_up_the_position_of_one_process(samples: Path) -> None:
-    """Each would skip that many of its own samples, in every epoch that follows."""
+def test_pytorch_workers_cannot_resume_the_position_of_one_process(samples: Path) -> None:
+    """Each would skip that many of its own samples, in every following epoch."""
     dataset = PreprocessedLSTMDataset(samples)
     dataset.load_state_dict(saved_halfway(samples))
     with pytest.raises(InputError, match=r"StatefulDataLoader|num_workers=0"):
@@ -150,7 +152,7 @@ def test_pytorch_workers_cannot_take_up_the_position_of_one_process(samples: Pat
 
 
 @pytest.mark.parametrize("options", [{"seed": 1}, {"split": "train"}, {"shuffle_buffer_size": 3}])
-def test_a_position_in_another_order_is_refused(samples: Path, options: dict[str, Any]) -> None:
+def test_position_in_another_order_is_refused(samples: Path, options: dict[str, Any]) -> None:
     dataset = PreprocessedLSTMDataset(samples, **options)
     with pytest.raises(InputError, match="the saved position belongs to"):
         dataset.load_state_dict(saved_halfway(samples))
@@ -158,7 +160,7 @@ def test_a_position_in_another_order_is_refused(samples: Path, options: dict[str
 
 @pytest.mark.slow
 def test_workers_with_another_batch_size_are_refused(samples: Path) -> None:
-    """They share out the epoch by batches: what each has read would no longer be its own."""
+    """They split the epoch by batches: what each has read would no longer be its own."""
     state = saved_halfway(samples, workers=2)
     dataset = PreprocessedLSTMDataset(samples, batch_size=4)
     loader = torchdata.StatefulDataLoader(dataset, batch_size=4, num_workers=2)

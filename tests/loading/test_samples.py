@@ -1,4 +1,4 @@
-"""Samples by place: the right ones, few files open, little memory taken."""
+"""Samples by index: correct values, few open files, little memory."""
 
 import os
 from pathlib import Path
@@ -19,7 +19,7 @@ from tests.samples import label, question_id, sequence_of, write_samples
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
 
 
-def test_any_sample_by_its_place(samples: Path) -> None:
+def test_any_sample_by_its_index(samples: Path) -> None:
     dataset = PreprocessedLSTMMapDataset(samples)
     assert len(dataset) == COUNT
     for place in np.random.default_rng(0).permutation(COUNT).tolist():
@@ -30,7 +30,7 @@ def test_any_sample_by_its_place(samples: Path) -> None:
         assert sample["question_id"] == question_id(place)
 
 
-def test_any_graph_by_its_place(samples: Path) -> None:
+def test_any_graph_by_its_index(samples: Path) -> None:
     dataset = PreprocessedGNNMapDataset(samples)
     for place in (0, 50, 104, 20, 21):
         assert_graph(dataset[place])
@@ -38,10 +38,12 @@ def test_any_graph_by_its_place(samples: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [PreprocessedLSTMMapDataset, PreprocessedGNNMapDataset])
-def test_places_count_from_the_end_too(samples: Path, kind: Any) -> None:
+def test_negative_indices_count_from_the_end(samples: Path, kind: Any) -> None:
     dataset = kind(samples)
     for wrong in (COUNT, -COUNT - 1):
-        with pytest.raises(IndexError, match=f"there are 105 samples: {wrong} is none of them"):
+        with pytest.raises(
+            IndexError, match=f"there are 105 samples: index {wrong} is out of range"
+        ):
             dataset[wrong]
     last = dataset[-1]
     found = last["index"] if isinstance(last, dict) else last.index
@@ -49,18 +51,18 @@ def test_places_count_from_the_end_too(samples: Path, kind: Any) -> None:
 
 
 @pytest.mark.slow
-def test_a_subset_names_its_samples_as_the_data_set_does(samples: Path) -> None:
+def test_subset_names_its_samples_like_the_dataset(samples: Path) -> None:
     dataset = PreprocessedLSTMMapDataset(samples)
     (batch,) = DataLoader(Subset(dataset, [3, -1]), batch_size=2)
     assert batch["index"].tolist() == [3, COUNT - 1]
     assert_sequences(batch)
-    with pytest.raises(IndexError, match="there are 105 samples: 105 is none of them"):
+    with pytest.raises(IndexError, match="there are 105 samples: index 105 is out of range"):
         list(DataLoader(Subset(dataset, [COUNT]), batch_size=2))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
-def test_pytorch_shuffles_it(samples: Path, workers: int) -> None:
+def test_pytorch_can_shuffle_it(samples: Path, workers: int) -> None:
     dataset = PreprocessedLSTMMapDataset(samples)
     loader = DataLoader(dataset, batch_size=8, shuffle=True, num_workers=workers)
     batches = list(loader)
@@ -70,7 +72,7 @@ def test_pytorch_shuffles_it(samples: Path, workers: int) -> None:
     assert places_of(batches) != places_of(loader)
 
 
-def test_a_split_alone(samples: Path) -> None:
+def test_single_split_is_read(samples: Path) -> None:
     whole = PreprocessedLSTMMapDataset(samples)
     for number, split in enumerate(("train", "validation", "test")):
         part = PreprocessedLSTMMapDataset(samples, split=split)
@@ -84,7 +86,7 @@ def test_a_split_alone(samples: Path) -> None:
             )
 
 
-def test_wrong_use(samples: Path) -> None:
+def test_invalid_settings_are_named(samples: Path) -> None:
     with pytest.raises(InputError, match='split is "val": choose from: train, validation, test'):
         PreprocessedGNNMapDataset(samples, split="val")
     with pytest.raises(InputError, match="max_cache_batches is 0: give 1 or more"):
@@ -113,7 +115,7 @@ def open_shards(folder: Path) -> int:
 
 
 def is_link(entry: os.DirEntry[str]) -> bool:
-    return os.path.lexists(entry.path)  # the descriptor of the listing itself is gone by now
+    return os.path.lexists(entry.path)  # the descriptor of the listing itself is closed by now
 
 
 SHARD_MIB = 4
@@ -151,8 +153,8 @@ def read_all(folder: Path) -> float:
 
 
 @pytest.mark.parametrize("kind", [PreprocessedLSTMMapDataset, PreprocessedGNNMapDataset])
-def test_changing_a_sample_in_place_changes_that_sample_alone(samples: Path, kind: Any) -> None:
-    """As augmentations do: the data set gives the stored values the next time."""
+def test_changing_a_sample_in_place_changes_only_that_sample(samples: Path, kind: Any) -> None:
+    """As augmentations do: the dataset gives the stored values the next time."""
     dataset = kind(samples)
     for name in ("sequence", "label") if kind is PreprocessedLSTMMapDataset else ("nodes", "label"):
         before = value_of(dataset[0], name).clone()
@@ -164,8 +166,8 @@ def value_of(sample: Any, name: str) -> torch.Tensor:
     return sample[name] if isinstance(sample, dict) else getattr(sample, name)
 
 
-def test_a_sample_outlives_its_file(folder: Path) -> None:
-    """Cutting the file kills nobody who still holds a sample of it."""
+def test_sample_outlives_its_file(folder: Path) -> None:
+    """Truncating the file does not kill a process that still holds a sample of it."""
     outcome = run_in_child(look_at_a_sample_of_a_cut_file, folder)
     assert outcome.exitcode == 0, outcome
     assert outcome.value == sequence_of(3, 3, 8).tolist()

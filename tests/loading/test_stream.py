@@ -1,4 +1,4 @@
-"""Streamed data sets in PyTorch's own loader, as it stands."""
+"""Streaming datasets in PyTorch's own DataLoader, unmodified."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -35,7 +35,7 @@ def expected(samples: Path) -> list[list[list[int]]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", WORKERS)
-def test_the_same_batches_for_any_number_of_workers(
+def test_batches_are_the_same_for_any_number_of_workers(
     samples: Path, expected: list[list[list[int]]], workers: int
 ) -> None:
     loader = DataLoader(
@@ -57,7 +57,7 @@ def test_epochs_differ(expected: list[list[list[int]]]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", WORKERS)
-def test_graphs_are_the_same_batches_too(samples: Path, workers: int) -> None:
+def test_graph_batches_are_the_same_too(samples: Path, workers: int) -> None:
     whole = list(DataLoader(PreprocessedGNNDataset(samples), batch_size=8))
     loader = DataLoader(
         PreprocessedGNNDataset(samples, batch_size=8), batch_size=8, num_workers=workers
@@ -89,7 +89,7 @@ def test_set_epoch_repeats_an_epoch(
 
 
 @pytest.mark.slow
-def test_workers_that_persist_go_through_the_same_epochs(
+def test_persistent_workers_go_through_the_same_epochs(
     samples: Path, expected: list[list[list[int]]]
 ) -> None:
     dataset = PreprocessedLSTMDataset(samples, batch_size=8)
@@ -97,14 +97,14 @@ def test_workers_that_persist_go_through_the_same_epochs(
     assert [places_of(loader) for _ in range(3)] == expected
     dataset.set_epoch(1)
     assert places_of(loader) == expected[1]
-    next(iter(loader))  # broken off: an epoch all the same
+    next(iter(loader))  # stopped early: still an epoch
     dataset.set_epoch(0)
     assert places_of(loader) == expected[0]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
-def test_breaking_off_begins_the_next_epoch(
+def test_stopping_early_starts_the_next_epoch(
     samples: Path, expected: list[list[list[int]]], workers: int
 ) -> None:
     loader = DataLoader(
@@ -115,7 +115,7 @@ def test_breaking_off_begins_the_next_epoch(
 
 
 def slow_first_worker(worker: int) -> None:
-    """The others are then ready before the first has said which epoch it is."""
+    """The others are then ready before the first has announced the epoch."""
     if worker == 0:
         time.sleep(0.2)
 
@@ -126,7 +126,7 @@ def slow_second_worker(worker: int) -> None:
 
 
 @pytest.mark.slow
-def test_worker_that_starts_after_its_epoch_was_broken_off_joins_the_next(
+def test_worker_that_starts_after_its_epoch_was_stopped_joins_the_next(
     samples: Path, expected: list[list[list[int]]]
 ) -> None:
     loader = DataLoader(
@@ -142,7 +142,7 @@ def test_worker_that_starts_after_its_epoch_was_broken_off_joins_the_next(
 
 
 @pytest.mark.slow
-def test_seeding_pytorch_alike_before_each_epoch_loses_nothing(
+def test_seeding_pytorch_the_same_before_each_epoch_loses_nothing(
     samples: Path, expected: list[list[list[int]]]
 ) -> None:
     dataset = PreprocessedLSTMDataset(samples, batch_size=8)
@@ -153,7 +153,7 @@ def test_seeding_pytorch_alike_before_each_epoch_loses_nothing(
 
 
 @pytest.mark.slow
-def test_a_broken_off_epoch_counts_when_pytorch_is_seeded_alike(
+def test_epoch_stopped_early_counts_when_pytorch_is_seeded_the_same(
     samples: Path, expected: list[list[list[int]]]
 ) -> None:
     dataset = PreprocessedLSTMDataset(samples, batch_size=8)
@@ -176,7 +176,7 @@ def test_two_iterations_side_by_side_are_two_epochs(
     assert sorted(found) == sorted(expected[:2])
 
 
-def test_the_seed_decides(samples: Path, expected: list[list[list[int]]]) -> None:
+def test_seed_determines_the_order(samples: Path, expected: list[list[list[int]]]) -> None:
     again = DataLoader(PreprocessedLSTMDataset(samples, seed=0), batch_size=8)
     other = DataLoader(PreprocessedLSTMDataset(samples, seed=1), batch_size=8)
     assert places_of(again) == expected[0] != places_of(other)
@@ -184,26 +184,26 @@ def test_the_seed_decides(samples: Path, expected: list[list[list[int]]]) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 3])
-def test_without_a_buffer_samples_come_as_they_lie(samples: Path, workers: int) -> None:
+def test_without_a_buffer_samples_keep_the_stored_order(samples: Path, workers: int) -> None:
     dataset = PreprocessedLSTMDataset(samples, shuffle_buffer_size=0, batch_size=8)
     loader = DataLoader(dataset, batch_size=8, num_workers=workers)
     for _ in range(2):
         assert flat(places_of(loader)) == EVERY
 
 
-def test_a_small_buffer_mixes_shard_after_shard(samples: Path) -> None:
+def test_small_buffer_shuffles_shard_after_shard(samples: Path) -> None:
     dataset = PreprocessedLSTMDataset(samples, shuffle_buffer_size=4)
     order = [int(sample["index"]) for sample in dataset]
     assert sorted(order) == EVERY
     assert order != EVERY
-    for first in range(0, COUNT, 21):  # the edges of a shard mix with their neighbours
+    for first in range(0, COUNT, 21):  # the edges of a shard mix with their neighbors
         assert len({place // 21 for place in order[first + 4 : first + 17]}) == 1
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", [PreprocessedLSTMDataset, PreprocessedGNNDataset])
-def test_without_batches(samples: Path, kind: Callable[..., Any], workers: int) -> None:
+def test_batching_can_be_disabled(samples: Path, kind: Callable[..., Any], workers: int) -> None:
     one_by_one = list(kind(samples))
     loader = DataLoader(kind(samples, batch_size=1), batch_size=None, num_workers=workers)
     if kind is PreprocessedGNNDataset:
@@ -214,7 +214,7 @@ def test_without_batches(samples: Path, kind: Callable[..., Any], workers: int) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", WORKERS)
-def test_drop_last_drops_only_the_rest(samples: Path, workers: int) -> None:
+def test_drop_last_drops_only_the_remainder(samples: Path, workers: int) -> None:
     whole = places_of(DataLoader(PreprocessedLSTMDataset(samples, batch_size=8), batch_size=8))
     dataset = PreprocessedLSTMDataset(samples, batch_size=8)
     loader = DataLoader(dataset, batch_size=8, num_workers=workers, drop_last=True)
@@ -223,7 +223,7 @@ def test_drop_last_drops_only_the_rest(samples: Path, workers: int) -> None:
 
 
 class Wrapped(IterableDataset[Any]):
-    """A user's own data set around one of clew's."""
+    """A user's own dataset around one of clew's."""
 
     def __init__(self, inner: PreprocessedLSTMDataset) -> None:
         self.inner = inner
@@ -235,7 +235,7 @@ class Wrapped(IterableDataset[Any]):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2, 4])
-def test_without_a_batch_size_workers_share_out_the_shards(samples: Path, workers: int) -> None:
+def test_without_a_batch_size_workers_split_the_shards(samples: Path, workers: int) -> None:
     loader = DataLoader(
         Wrapped(PreprocessedLSTMDataset(samples)), batch_size=8, num_workers=workers
     )
@@ -253,7 +253,7 @@ def test_without_a_batch_size_workers_share_out_the_shards(samples: Path, worker
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Length of IterableDataset:UserWarning")
 @pytest.mark.parametrize("kind", [PreprocessedLSTMDataset, PreprocessedGNNDataset])
-def test_the_plain_loader_gives_each_sample_once_in_an_order_of_seed_and_epoch(
+def test_plain_loader_gives_each_sample_once_in_a_reproducible_order(
     samples: Path, kind: Callable[..., Any]
 ) -> None:
     loaders = [DataLoader(kind(samples), batch_size=8, num_workers=4) for _ in range(2)]
@@ -277,7 +277,7 @@ def test_ranks_together_see_the_batches_of_one_process(samples: Path, workers: i
     assert [len(dataset) for dataset in ranks] == [52, 53]
 
 
-def test_a_split_alone(samples: Path) -> None:
+def test_single_split_is_streamed(samples: Path) -> None:
     parts = [
         PreprocessedLSTMDataset(samples, split=split) for split in ("train", "validation", "test")
     ]
@@ -288,7 +288,9 @@ def test_a_split_alone(samples: Path) -> None:
 
 
 @pytest.mark.slow
-def test_workers_that_are_spawned(samples: Path, expected: list[list[list[int]]]) -> None:
+def test_spawned_workers_give_the_same_batches(
+    samples: Path, expected: list[list[list[int]]]
+) -> None:
     loader = DataLoader(
         PreprocessedLSTMDataset(samples, batch_size=8),
         batch_size=8,
@@ -309,6 +311,6 @@ def test_workers_that_are_spawned(samples: Path, expected: list[list[list[int]]]
         ({"split": "dev"}, 'split is "dev": choose from: train, validation, test'),
     ],
 )
-def test_wrong_use(samples: Path, options: dict[str, Any], says: str) -> None:
+def test_invalid_settings_are_named(samples: Path, options: dict[str, Any], says: str) -> None:
     with pytest.raises(InputError, match=says):
         PreprocessedLSTMDataset(samples, **options)

@@ -1,4 +1,4 @@
-"""Probabilities from scores of any scale: in their order, calibrated, never turned round."""
+"""Probabilities from scores of any scale: order-preserving, calibrated, never inverted."""
 
 import numpy as np
 import pytest
@@ -11,14 +11,14 @@ from tests.metrics.scores import draw_scores
 
 
 @pytest.mark.parametrize("scale", [1e-300, 1e-6, 1.0, 1e6, 1e300])
-def test_the_scale_of_the_scores_does_not_matter(scale: float) -> None:
+def test_scale_of_the_scores_does_not_matter(scale: float) -> None:
     labels, scores = draw_scores(500)
     plain = PlattScale.fit(labels, scores).probabilities(scores)
     scaled = PlattScale.fit(labels, scale * scores).probabilities(scale * scores)
     assert np.allclose(scaled, plain, atol=1e-6)
 
 
-def test_calibrated_scores_stay_as_they_are() -> None:
+def test_calibrated_scores_stay_unchanged() -> None:
     random = np.random.default_rng(0)
     logits = 2 * random.standard_normal(20_000)
     labels = random.random(20_000) < expit(logits)
@@ -27,21 +27,21 @@ def test_calibrated_scores_stay_as_they_are() -> None:
     assert expected_calibration_error(labels, found) < 0.01
 
 
-def test_it_is_logistic_regression_where_that_is_defined() -> None:
+def test_platt_equals_logistic_regression_where_that_is_defined() -> None:
     labels, scores = draw_scores(5000)
     model = LogisticRegression(C=1e6).fit(scores[:, None], labels)
     found = PlattScale.fit(labels, scores).probabilities(scores)
     assert np.allclose(found, model.predict_proba(scores[:, None])[:, 1], atol=2e-3)
 
 
-def test_the_order_is_kept_on_answers_never_seen() -> None:
+def test_order_is_kept_on_unseen_samples() -> None:
     labels, scores = draw_scores(400)
     scale = PlattScale.fit(labels[:200], scores[:200])
     test = scale.probabilities(scores[200:])
     assert auroc(labels[200:], test) == auroc(labels[200:], scores[200:])
 
 
-def test_the_sign_is_never_learnt() -> None:
+def test_sign_is_never_fitted() -> None:
     labels, scores = draw_scores(300, auroc=0.9)
     found = PlattScale.fit(labels, -scores).probabilities(-scores)
     assert auroc(labels, found) == auroc(labels, -scores) < 0.2
@@ -49,14 +49,14 @@ def test_the_sign_is_never_learnt() -> None:
     assert found.mean() == pytest.approx(labels.mean(), abs=0.01)
 
 
-def test_constant_scores_give_the_share_made_up() -> None:
+def test_constant_scores_give_the_base_rate() -> None:
     labels = np.array([1, 1, 1, 0] * 25)
     scale = PlattScale.fit(labels, np.full(100, 7.0))
     assert np.allclose(scale.probabilities(np.array([7.0, 7.0])), 0.75, atol=0.02)
     assert np.isfinite(scale.probabilities(np.array([-1e300, 1e300]))).all()
 
 
-def test_scores_that_part_the_classes_give_sure_but_finite_probabilities() -> None:
+def test_separable_scores_give_confident_but_finite_probabilities() -> None:
     labels, scores = np.repeat([0, 1], 50), np.arange(100.0)
     scale = PlattScale.fit(labels, scores)
     found = scale.probabilities(scores)
@@ -67,28 +67,28 @@ def test_scores_that_part_the_classes_give_sure_but_finite_probabilities() -> No
 
 
 @pytest.mark.parametrize("far", [1e3, 1e6, 1e12])
-def test_one_far_score_does_not_flatten_the_others(far: float) -> None:
+def test_one_outlier_does_not_flatten_the_others(far: float) -> None:
     labels, scores = draw_scores(500, auroc=0.9)
     expected = PlattScale.fit(labels, scores).probabilities(scores)
-    wrong = np.flatnonzero(labels == 0)[0]  # a right answer of enormous perplexity
+    wrong = np.flatnonzero(labels == 0)[0]  # a negative with an enormous score
     moved = np.where(np.arange(500) == wrong, far, scores)
     found = PlattScale.fit(labels, moved).probabilities(moved)
     assert np.abs(np.delete(found - expected, wrong)).max() < 0.2
     assert auroc(labels, found) == auroc(labels, moved)
 
 
-def test_scores_that_are_mostly_the_same() -> None:
+def test_mostly_equal_scores_are_fitted() -> None:
     labels = np.array([0] * 90 + [1] * 10)
     found = PlattScale.fit(labels, labels * 3.0).probabilities(labels * 3.0)
     assert found[0] < 0.05
     assert found[-1] > 0.8
 
 
-def test_what_cannot_be_fitted_is_refused() -> None:
-    with pytest.raises(InputError, match="all 3 answers are right"):
+def test_unfittable_scores_are_refused() -> None:
+    with pytest.raises(InputError, match="all 3 samples are negative"):
         PlattScale.fit(np.zeros(3), np.arange(3))
-    with pytest.raises(InputError, match="first is nan at place 1"):
+    with pytest.raises(InputError, match="first is nan at index 1"):
         PlattScale.fit(np.array([0, 1]), np.array([0, np.nan]))
     scale = PlattScale.fit(np.array([0, 1]), np.array([0, 1]))
-    with pytest.raises(InputError, match="first is inf at place 0"):
+    with pytest.raises(InputError, match="first is inf at index 0"):
         scale.probabilities(np.array([np.inf]))

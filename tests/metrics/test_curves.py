@@ -1,4 +1,4 @@
-"""The curves of a report: few points, the same drawing."""
+"""Curves for reports: few points, the same picture."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from tests.metrics.scores import draw_scores, draw_tied
 
 
 @pytest.mark.parametrize("count", [10, 1000, 20_000])
-def test_the_thinned_roc_is_the_roc(count: int) -> None:
+def test_thinned_roc_keeps_the_auroc(count: int) -> None:
     labels, scores = draw_scores(count)
     x, y = roc_points(labels, scores)
     assert len(x) <= 200
@@ -20,7 +20,7 @@ def test_the_thinned_roc_is_the_roc(count: int) -> None:
     assert auc(x, y) == pytest.approx(auroc(labels, scores), abs=2e-3)
 
 
-def test_the_thinned_roc_goes_through_points_of_the_full_one() -> None:
+def test_thinned_roc_passes_through_points_of_the_full_curve() -> None:
     labels, scores = draw_scores(5000)
     x, y = roc_points(labels, scores)
     full = set(zip(*(values.tolist() for values in roc_curve(labels, scores)[:2]), strict=True))
@@ -28,7 +28,7 @@ def test_the_thinned_roc_goes_through_points_of_the_full_one() -> None:
 
 
 @pytest.mark.parametrize("count", [1000, 20_000])
-def test_the_thinned_risk_stays_close_everywhere(count: int) -> None:
+def test_thinned_risk_stays_close_everywhere(count: int) -> None:
     labels, scores = draw_scores(count, share=0.3)
     x, y = risk_coverage_points(labels, scores)
     kept = np.arange(1, count + 1)
@@ -48,12 +48,12 @@ def test_straight_lines_need_two_points() -> None:
     assert (coverage.tolist(), risk.tolist()) == ([0.001, 1], [0, 0])
 
 
-def test_a_single_answer_is_a_point() -> None:
+def test_single_sample_is_a_point() -> None:
     coverage, risk = risk_coverage_points(np.array([1]), np.array([0.3]))
     assert (coverage.tolist(), risk.tolist()) == ([1], [1])
 
 
-def test_the_number_of_points_is_kept_to() -> None:
+def test_number_of_points_is_respected() -> None:
     labels, scores = draw_scores(500)
     assert len(roc_points(labels, scores, most=7)[0]) == 7
     with pytest.raises(InputError, match="most is 1: a curve needs at least 2 points"):

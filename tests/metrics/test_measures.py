@@ -1,4 +1,4 @@
-"""The figures of a table's row, against hand-worked cases and other people's code."""
+"""The metrics of a table row, checked against hand-computed cases and other libraries."""
 
 import dataclasses
 
@@ -36,7 +36,7 @@ def test_calibration_error_by_hand() -> None:
     assert counts.tolist() == [3, 2]
 
 
-def test_calibration_error_is_that_of_torchmetrics() -> None:
+def test_calibration_error_matches_torchmetrics() -> None:
     for seed in range(5):
         labels, scores = draw_scores(500, seed=seed)
         found = torch.from_numpy(scores).sigmoid()
@@ -45,14 +45,14 @@ def test_calibration_error_is_that_of_torchmetrics() -> None:
         assert ours == pytest.approx(theirs.item(), abs=1e-6)
 
 
-def test_sure_and_right_is_calibrated_sure_and_wrong_is_not() -> None:
+def test_confident_and_right_is_calibrated_confident_and_wrong_is_not() -> None:
     labels = np.array([0, 1, 0, 1])
     assert expected_calibration_error(labels, labels) == 0
     assert expected_calibration_error(labels, 1 - labels) == 1
 
 
 def test_risk_coverage_by_hand() -> None:
-    """Kept one by one from the lowest score: right, made up, right, made up."""
+    """Kept one by one from the lowest score: negative, positive, negative, positive."""
     labels, scores = np.array([1, 0, 1, 0]), np.array([0.9, 0.5, 0.3, 0.1])
     coverage, risk = risk_coverage_points(labels, scores)
     assert coverage.tolist() == [0.25, 0.5, 0.75, 1]
@@ -61,14 +61,14 @@ def test_risk_coverage_by_hand() -> None:
     assert area_under_risk_coverage(labels, scores) == pytest.approx(expected)
 
 
-def test_equal_scores_count_as_the_mean_over_their_orders() -> None:
-    """0.1 is right; then a right and a made-up answer of 0.2, in both orders."""
+def test_ties_count_as_the_mean_over_their_orders() -> None:
+    """0.1 is negative; then a negative and a positive at 0.2, in both orders."""
     labels, scores = np.array([0, 0, 1]), np.array([0.1, 0.2, 0.2])
     orders = [(0 + 0 + 1 / 3) / 3, (0 + 1 / 2 + 1 / 3) / 3]
     assert area_under_risk_coverage(labels, scores) == pytest.approx(np.mean(orders))
 
 
-def test_equal_scores_are_what_random_orders_give() -> None:
+def test_ties_match_random_orders() -> None:
     labels, scores = draw_tied(40)
     random = np.random.default_rng(0)
     broken = [
@@ -77,7 +77,7 @@ def test_equal_scores_are_what_random_orders_give() -> None:
     assert area_under_risk_coverage(labels, scores) == pytest.approx(np.mean(broken), abs=2e-3)
 
 
-def test_scores_that_know_nothing_have_the_base_rate_as_risk() -> None:
+def test_uninformative_scores_have_the_base_rate_as_risk() -> None:
     labels = np.array([1, 0, 0, 0])
     assert area_under_risk_coverage(labels, np.ones(4)) == pytest.approx(0.25)
 
@@ -97,14 +97,14 @@ def test_no_other_threshold_has_a_better_f1(draw) -> None:
     [
         ([0, 0, 1, 1], [0.1, 0.2, 0.6, 0.8], 0.4),
         ([0, 1], [0.5, 0.5], 0.25),
-        ([1, 0], [0.2, 0.9], 0.1),  # all called made up is best
+        ([1, 0], [0.2, 0.9], 0.1),  # predicting all positive is best
     ],
 )
-def test_the_threshold_lies_halfway(labels: list, found: list, expected: float) -> None:
+def test_threshold_lies_halfway_between_samples(labels: list, found: list, expected: float) -> None:
     assert best_threshold(np.array(labels), np.array(found)) == pytest.approx(expected)
 
 
-def test_a_threshold_between_neighbouring_numbers_still_parts_them() -> None:
+def test_threshold_between_adjacent_floats_still_separates_them() -> None:
     for low in np.linspace(0.1, 0.9, 50):
         found = np.array([low, np.nextafter(low, 1)])
         assert (found > best_threshold(np.array([0, 1]), found)).tolist() == [False, True]
@@ -116,7 +116,7 @@ def plain_f1(labels: np.ndarray, called: np.ndarray) -> float:
     return 2 * hits / (called.sum() + labels.sum())
 
 
-def test_a_row_by_hand() -> None:
+def test_table_row_by_hand() -> None:
     labels, found = np.array([0, 0, 1, 1]), np.array([0.1, 0.7, 0.6, 0.9])
     row = measure_scores(labels, found, threshold=0.5)
     assert (row.auroc, row.threshold) == (0.75, 0.5)
@@ -128,13 +128,13 @@ def test_a_row_by_hand() -> None:
     assert all(type(value) in (float, tuple) for value in dataclasses.astuple(row))
 
 
-def test_calling_nothing_made_up_finds_nothing() -> None:
+def test_predicting_no_positives_gives_zero_f1() -> None:
     labels, found = np.array([0, 0, 0, 1]), np.array([0.1, 0.2, 0.3, 0.4])
     row = measure_scores(labels, found, threshold=1.0)
     assert (row.f1, row.accuracy) == (0.0, 0.75)
 
 
-def test_ranks_are_those_of_the_scores_where_given() -> None:
+def test_ranks_come_from_the_scores_where_given() -> None:
     labels, scores = np.array([0, 0, 1, 1]), np.array([900.0, 901, 902, 903])
     found = torch.from_numpy(scores).sigmoid().numpy()  # all 1
     assert measure_scores(labels, found, threshold=0.5).auroc == 0.5
@@ -161,14 +161,16 @@ ANY_CLASS = [
 
 
 @pytest.mark.parametrize("call", TWO_CLASSES)
-@pytest.mark.parametrize(("label", "name"), [(0, "right"), (1, "made up")])
-def test_one_class_only_is_refused(call, label: int, name: str) -> None:
-    with pytest.raises(InputError, match=f"all 3 answers are {name}: ranking needs both classes"):
+@pytest.mark.parametrize(("label", "name"), [(0, "negative"), (1, "positive")])
+def test_single_class_is_refused(call, label: int, name: str) -> None:
+    with pytest.raises(
+        InputError, match=f"all 3 samples are {name}: ranking requires both classes"
+    ):
         call(np.full(3, label), np.array([0.1, 0.2, 0.3]))
 
 
 @pytest.mark.parametrize("call", ANY_CLASS)
-def test_risk_and_calibration_need_no_second_class(call) -> None:
+def test_risk_and_calibration_do_not_need_both_classes(call) -> None:
     call(np.ones(3), np.array([0.1, 0.2, 0.3]))
 
 
@@ -176,27 +178,27 @@ def test_risk_and_calibration_need_no_second_class(call) -> None:
 @pytest.mark.parametrize(
     ("labels", "scores", "said"),
     [
-        ([], [], "there are no answers"),
+        ([], [], "there are no samples"),
         ([0, 1, 1], [0.1, 0.2], "3 labels and 2 scores"),
-        ([0, 1], [0.1, np.nan], "1 of 2 scores are no finite numbers"),
-        ([0, 1], [-np.inf, 0.1], "first is -inf at place 0"),
-        ([0, 2], [0.1, 0.2], "2 is no label: give 1 for a made-up"),
-        ([0, np.nan], [0.1, 0.2], "nan is no label"),
+        ([0, 1], [0.1, np.nan], "1 of 2 scores are non-finite"),
+        ([0, 1], [-np.inf, 0.1], "first is -inf at index 0"),
+        ([0, 2], [0.1, 0.2], "2 is not a label: give 1 for positive"),
+        ([0, np.nan], [0.1, 0.2], "nan is not a label"),
         ([0, 1], [[0.1, 0.2]], "scores of shape"),
         ([[0, 1]], [0.1, 0.2], "labels of shape"),
     ],
 )
-def test_what_cannot_be_measured_is_named(call, labels: list, scores: list, said: str) -> None:
+def test_invalid_input_is_named(call, labels: list, scores: list, said: str) -> None:
     with pytest.raises(InputError, match=said):
         call(np.array(labels), np.array(scores))
 
 
-def test_only_probabilities_are_calibrated_or_cut() -> None:
+def test_only_probabilities_are_calibrated_or_thresholded() -> None:
     labels, scores = np.array([0, 1]), np.array([-1.0, 2.0])
     for call in (expected_calibration_error, best_threshold, TWO_CLASSES[-1]):
-        with pytest.raises(InputError, match="from -1 to 2 do not lie from 0 to 1: scale"):
+        with pytest.raises(InputError, match="from -1 to 2, outside 0 to 1: scale"):
             call(labels, scores)
-    with pytest.raises(InputError, match="threshold is nan"):
+    with pytest.raises(InputError, match="threshold is NaN"):
         measure_scores(labels, np.array([0.1, 0.9]), threshold=float("nan"))
     with pytest.raises(InputError, match="bins is 0"):
         expected_calibration_error(labels, np.array([0.1, 0.9]), bins=0)

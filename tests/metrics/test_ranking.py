@@ -1,4 +1,4 @@
-"""AUROC with its interval and its differences: right by other means, and right often enough."""
+"""AUROC with intervals and differences: verified by other means, with correct coverage."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ from tests.metrics.scores import draw_scores, draw_tied
 
 
 @pytest.mark.parametrize("draw", [draw_scores, draw_tied])
-def test_auroc_is_that_of_scikit_learn(draw) -> None:
+def test_auroc_matches_scikit_learn(draw) -> None:
     for seed in range(5):
         labels, scores = draw(seed=seed)
         assert auroc(labels, scores) == pytest.approx(roc_auc_score(labels, scores), abs=1e-12)
@@ -28,7 +28,7 @@ def test_auroc_is_that_of_scikit_learn(draw) -> None:
         ([0, 1], [1, 2], 1.0),
         ([0, 1], [2, 1], 0.0),
         ([0, 1, 0, 1], [5, 5, 5, 5], 0.5),
-        ([0, 0, 1, 1], [1, 2, 2, 3], 3.5 / 4),  # one of four pairs is equal
+        ([0, 0, 1, 1], [1, 2, 2, 3], 3.5 / 4),  # one of four pairs is tied
         ([0, 0, 1, 1], [-1e300, 1e-300, 2e-300, 1e300], 1.0),
     ],
 )
@@ -36,7 +36,7 @@ def test_auroc_by_hand(labels: list[int], scores: list[float], expected: float) 
     assert auroc(np.array(labels), np.array(scores)) == expected
 
 
-def test_a_resample_is_the_drawn_answers() -> None:
+def test_resample_equals_the_drawn_samples() -> None:
     labels, scores = draw_tied(60)
     counts = draw_resamples(labels, resamples=50, seed=3)
     found = bootstrap_aurocs(labels, scores, counts)
@@ -45,7 +45,7 @@ def test_a_resample_is_the_drawn_answers() -> None:
         assert value == pytest.approx(roc_auc_score(labels[drawn], scores[drawn]), abs=1e-12)
 
 
-def test_every_resample_has_as_many_of_each_class() -> None:
+def test_every_resample_keeps_the_class_counts() -> None:
     labels = np.array([1] + 40 * [0])
     counts = draw_resamples(labels, resamples=200)
     assert (counts[:, labels == 1].sum(axis=1) == 1).all()
@@ -55,7 +55,7 @@ def test_every_resample_has_as_many_of_each_class() -> None:
 
 
 @pytest.mark.slow
-def test_many_answers_are_resampled_in_blocks() -> None:
+def test_large_inputs_are_resampled_in_blocks() -> None:
     labels, scores = draw_scores(5000)
     counts = draw_resamples(labels, resamples=1000)
     found = bootstrap_aurocs(labels, scores, counts)
@@ -65,7 +65,7 @@ def test_many_answers_are_resampled_in_blocks() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("share", [0.5, 0.3])
-def test_the_interval_covers_the_true_auroc(share: float) -> None:
+def test_interval_covers_the_true_auroc(share: float) -> None:
     covered = 0
     for seed in range(300):
         labels, scores = draw_scores(200, auroc=0.8, share=share, seed=seed)
@@ -74,20 +74,20 @@ def test_the_interval_covers_the_true_auroc(share: float) -> None:
     assert 0.92 <= covered / 300 <= 0.98
 
 
-def test_a_narrower_level_lies_within() -> None:
+def test_lower_level_gives_a_narrower_interval() -> None:
     labels, scores = draw_scores()
     low, high = bootstrap_auroc(labels, scores, level=0.95)
     inner = bootstrap_auroc(labels, scores, level=0.5)
     assert low < inner[0] < auroc(labels, scores) < inner[1] < high
 
 
-def test_equal_methods_do_not_differ() -> None:
+def test_identical_methods_do_not_differ() -> None:
     labels, scores = draw_tied()
     found = compare_paired(labels, scores, 3 * scores + 7)
     assert (found.difference, found.low, found.high, found.p_value) == (0, 0, 0, 1)
 
 
-def test_a_real_difference_is_found_and_has_a_sign() -> None:
+def test_real_difference_is_found_with_its_sign() -> None:
     labels, scores = draw_scores(600, auroc=0.9)
     noisy = scores + 2 * np.random.default_rng(1).standard_normal(600)
     better, worse = compare_paired(labels, scores, noisy), compare_paired(labels, noisy, scores)
@@ -97,8 +97,8 @@ def test_a_real_difference_is_found_and_has_a_sign() -> None:
     assert better.difference == auroc(labels, scores) - auroc(labels, noisy)
 
 
-def test_pairs_are_told_apart_where_intervals_overlap() -> None:
-    """What both methods find hard moves both: that is why the resamples are shared."""
+def test_paired_methods_are_told_apart_where_intervals_overlap() -> None:
+    """Samples that are hard for both methods move both: that is why the resamples are shared."""
     labels, scores = draw_scores(300, auroc=0.8)
     nearly = scores + 0.5 * np.random.default_rng(0).standard_normal(300)
     assert bootstrap_auroc(labels, nearly)[1] > bootstrap_auroc(labels, scores)[0]
@@ -115,11 +115,11 @@ def test_equally_good_methods_rarely_seem_to_differ() -> None:
     assert 0.01 <= seeming / 200 <= 0.09
 
 
-def test_wrong_use_is_named() -> None:
+def test_invalid_settings_are_named() -> None:
     labels, scores = draw_scores(20)
     with pytest.raises(InputError, match="resamples is 0: give at least 1"):
         draw_resamples(labels, resamples=0)
-    with pytest.raises(InputError, match="level is 95: give a share between 0 and 1"):
+    with pytest.raises(InputError, match="level is 95: give a fraction between 0 and 1"):
         bootstrap_auroc(labels, scores, level=95)
     with pytest.raises(InputError, match="draw them with draw_resamples from the same labels"):
         bootstrap_aurocs(labels, scores, draw_resamples(labels)[:, :10])

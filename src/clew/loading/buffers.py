@@ -1,8 +1,8 @@
-"""Memory for batches that is used again.
+"""Reusable memory for batches.
 
-Filling fresh memory costs several times a copy, since the system clears every page of it first.
-A buffer comes back by itself when the last tensor over it is gone, so a batch that someone keeps
-is never written over.
+Filling fresh memory costs several times a copy, because the system clears every page first. A
+buffer returns to the pool by itself when the last tensor over it is gone, so a batch that is still
+in use is never overwritten.
 """
 
 import math
@@ -18,15 +18,15 @@ _KEPT_OF_A_SIZE = 8
 
 
 class BufferPool:
-    """Gives out tensors on the CPU. Pinned ones come from PyTorch's own pool, which waits for
-    copies to a GPU that are still under way before it gives the same memory out again."""
+    """Gives out CPU tensors. Pinned ones come from PyTorch's own pool, which waits for pending
+    copies to a GPU before it reuses their memory."""
 
     def __init__(self, *, pinned: bool = False) -> None:
         self._pinned = pinned
         self._free: dict[int, list[np.ndarray]] = defaultdict(list)
 
     def take(self, shape: tuple[int, ...], dtype: np.dtype) -> torch.Tensor:
-        """A tensor with whatever was in its memory before."""
+        """An uninitialized tensor."""
         if self._pinned:
             kind = torch.from_numpy(np.zeros(0, dtype)).dtype
             return torch.empty(shape, dtype=kind, pin_memory=True)
@@ -37,12 +37,12 @@ class BufferPool:
         except IndexError:
             buffer = np.empty(whole, np.uint8)
         array = buffer[:size].view(dtype).reshape(shape)
-        # PyTorch holds on to the very array that it is given, for as long as its memory is used.
+        # PyTorch keeps a reference to this very array for as long as its memory is used.
         weakref.finalize(array, self._give_back, buffer).atexit = False
         return torch.from_numpy(array)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _new_pool, (self._pinned,)  # free memory does not travel to other processes
+        return _new_pool, (self._pinned,)  # free memory is not sent to other processes
 
     def _give_back(self, buffer: np.ndarray) -> None:
         free = self._free[len(buffer)]
@@ -55,8 +55,8 @@ def _new_pool(pinned: bool) -> BufferPool:
 
 
 def _size_class(size: int) -> int:
-    """At most a quarter more than asked for, so that ragged batches, each of another size, find
-    a buffer that an earlier one has left."""
+    """At most a quarter more than asked for, so that ragged batches of varying size can reuse an
+    earlier one's buffer."""
     size = max(size, _SMALLEST_BYTES)
     step = 1 << (size.bit_length() - 3)
     return -(-size // step) * step

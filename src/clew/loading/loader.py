@@ -1,4 +1,4 @@
-"""clew's own loader: threads that copy whole batches into memory that is used again."""
+"""clew's own data loader: threads copy whole batches into reusable memory."""
 
 import weakref
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ _OPEN_FILES = 64
 
 
 class BatchSource(Protocol):
-    """Anything that reads whole batches by the places of their samples."""
+    """Anything that reads whole batches by sample indices."""
 
     def __len__(self) -> int: ...
 
@@ -33,7 +33,7 @@ class BatchSource(Protocol):
 
 @runtime_checkable
 class GroupedSource(Protocol):
-    """A source of samples of one size, which reads several small batches at once."""
+    """A source of fixed-size samples, which can read several small batches at once."""
 
     sample_bytes: int
 
@@ -46,17 +46,18 @@ class GroupedSource(Protocol):
 class Loader:
     """An iterable of ready batches; every iteration is the next epoch.
 
-    `dataset` is one of clew's data sets, or anything with `read_batch`. The order follows from
-    `seed` and the epoch alone; each sample comes exactly once an epoch. With several ranks,
-    `batch_size` is that of one rank, and together they see the batches that one process with
-    the whole batch would. `num_workers` threads read ahead; 0 reads when asked.
+    `dataset` is one of clew's datasets, or anything with `read_batch`. The order depends only on
+    `seed` and the epoch; each sample comes exactly once per epoch. With several ranks, `batch_size`
+    is per rank, and together they see the batches that one process with the global batch would.
 
-    A batch's memory is used again once nothing refers to it any more: keep what you like. (Small
-    batches share theirs with their neighbours: clone what you keep for long.)
+    `num_workers` threads read ahead; 0 reads on demand. A batch's memory is reused once nothing
+    refers to it any more, so you may keep batches. (Small batches share memory with their
+    neighbors: clone what you keep for long.)
+
     `low_memory` reads files piece by piece instead of mapping them; None maps a store that fits
-    easily into free memory. `max_cache_batches` keeps at most so many shards mapped at a time.
-    Each thread is `prefetch_factor` tasks ahead (a task is a batch, or several small ones), and
-    lives on from epoch to epoch with `persistent_workers`. `pin_memory` is for copies to a GPU.
+    easily into free memory. `max_cache_batches` limits how many shards are mapped at a time. Each
+    thread reads `prefetch_factor` tasks ahead (a task is one batch, or several small ones), and
+    stays alive between epochs with `persistent_workers`. `pin_memory` speeds up copies to a GPU.
     """
 
     def __init__(
@@ -91,30 +92,30 @@ class Loader:
         self._grouped = self._samples if isinstance(self._samples, GroupedSource) else None
         if 0 < len(self._samples) < self.rank.count:
             raise InputError(
-                f"{len(self._samples):,} samples cannot be shared by {self.rank.count} processes: "
-                f"train with fewer, or on more data."
+                f"{len(self._samples):,} samples cannot be shared among {self.rank.count} "
+                "processes: train with fewer, or on more data."
             )
         self._buffers = BufferPool(pinned=pin_memory and torch.cuda.is_available())
         self._epoch, self._done, self._begun = 0, 0, False
 
     def __len__(self) -> int:
-        """Batches of an epoch."""
+        """Batches in an epoch."""
         return self._count_batches(len(self._samples))
 
     def __iter__(self) -> Iterator[Any]:
-        if self._begun:  # an iteration that was broken off: the next one is another epoch
+        if self._begun:  # an iteration that was stopped early: the next one is another epoch
             self.set_epoch(self._epoch + 1)
         self._begun = True
         return self._run()
 
     def set_epoch(self, epoch: int) -> None:
-        """The next iteration is this epoch; those after it count on. A position that was loaded
-        in the middle of it stays."""
+        """The next iteration is this epoch; later ones count on. A position that was loaded in the
+        middle of this epoch is kept."""
         if self._begun or epoch != self._epoch:
             self._epoch, self._done, self._begun = epoch, 0, False
 
     def state_dict(self) -> dict[str, int]:
-        """Where the loader is: batches that were given out count as used."""
+        """The loader's position; batches already given out count as used."""
         return {
             "seed": self.seed,
             "epoch": self._epoch,
@@ -124,13 +125,15 @@ class Loader:
         }
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """The next iteration goes on from there; raises InputError for another order of samples."""
+        """The next iteration resumes from there; raises InputError if the order of samples
+        differs."""
         mine = self.state_dict()
         for name in ("seed", "samples", "shuffle"):
             if state[name] != mine[name]:
                 raise InputError(
-                    f"the saved position belongs to a loader with {name} {state[name]}, this one "
-                    f"has {mine[name]}: resume with the same data and settings, or start afresh."
+                    f"the saved position belongs to a loader with {name}={state[name]}, but "
+                    f"this one has {mine[name]}: resume with the same data and settings, or "
+                    "start over."
                 )
         self._epoch, self._done, self._begun = state["epoch"], state["done"], False
 
@@ -145,7 +148,7 @@ class Loader:
         self.set_epoch(self._epoch + 1)
 
     def _plan(self) -> list[list[Order]]:
-        """What is still to be read of the epoch, as tasks of one or more global batches."""
+        """The rest of the epoch, as tasks of one or more global batches."""
         order = np.arange(len(self._samples))
         if self.shuffle:
             order = global_order(len(order), seed=self.seed, epoch=self._epoch)
@@ -158,14 +161,15 @@ class Loader:
         return [batches[first : first + group] for first in range(0, len(batches), group)]
 
     def _count_batches(self, samples: int) -> int:
-        """What would not give every rank a sample goes into the batch before it: a rank without
-        a batch, or with an empty one, would be out of step with the others."""
+        """A remainder too small to give every rank a sample joins the batch before it: a rank
+        without a batch, or with an empty one, would be out of step with the others."""
         whole, rest = divmod(samples, self._global_batch)
         own = rest >= self.rank.count or (rest and not whole)
         return whole + int(bool(own) and not self.drop_last)
 
     def _batches_a_task(self, batches: int) -> int:
-        """Small batches are read several at a time: handing a task to a thread has its price."""
+        """Small batches are read several at a time, because handing a task to a thread has a
+        cost."""
         if self._grouped is None:
             return 1
         mapped = self._grouped.reader.access == "mapped"
@@ -183,10 +187,11 @@ class Loader:
             self._threads.borrow() as threads,
             closing(map_ahead(self._read, tasks, threads, ahead=self._ahead)) as read,
         ):
-            yield from chain.from_iterable(read)  # lets go of a task's batches before the next
+            yield from chain.from_iterable(read)  # releases a task's batches before the next
 
     def _read(self, task: list[Order]) -> list[tuple[Any, int]]:
-        """The batches of a task, each with the samples that all ranks together take of it."""
+        """The batches of a task, each with the number of samples that all ranks together take from
+        it."""
         mine = [self.rank.share(batch) for batch in task]
         if self._grouped is not None:
             batches = self._grouped.read_batches(mine, self._buffers)
@@ -229,7 +234,8 @@ def _open(
         check_cache(max_cache_batches)
         if low_memory:
             raise InputError(
-                "low_memory maps no file at all, max_cache_batches says how many: give one of them."
+                "low_memory maps no files, max_cache_batches limits how many are mapped: give "
+                "only one of them."
             )
         return dataset.source.open(access="cached", max_open=max_cache_batches)
     access: dict[bool | None, Access | None] = {None: None, True: "read", False: "mapped"}
@@ -239,7 +245,7 @@ def _open(
 def _check_source(dataset: BatchSource) -> BatchSource:
     if not hasattr(dataset, "read_batch"):
         raise InputError(
-            f"{type(dataset).__name__} cannot be loaded: it has no read_batch(indices, buffers). "
-            f"Give one of clew's data sets, or use PyTorch's own DataLoader."
+            f"{type(dataset).__name__} cannot be loaded: it has no read_batch(indices, "
+            "buffers). Give one of clew's datasets, or use PyTorch's own DataLoader."
         )
     return dataset

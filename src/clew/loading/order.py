@@ -1,7 +1,7 @@
-"""In which order the samples of an epoch come, who reads which of them, and which epoch it is.
+"""The order of an epoch's samples, who reads which of them, and which epoch it is.
 
-The order follows from the seed and the epoch alone. Ranks and workers share it out batch by
-batch, so that their number changes who reads a batch, never what is in it.
+The order depends only on the seed and the epoch. Ranks and workers split it batch by batch, so that
+their number changes who reads a batch, never its contents.
 """
 
 import time
@@ -23,15 +23,15 @@ _NEXT, _ANNOUNCED = range(2)
 
 
 def global_order(count: int, *, seed: int, epoch: int) -> Order:
-    """All samples, every order equally likely."""
+    """All samples; every order is equally likely."""
     return _random(seed, epoch).permutation(count)
 
 
 def buffered_order(shards: Shards, buffer: int, *, seed: int, epoch: int) -> Order:
-    """Shard after shard in random order, no sample more than `buffer` places from its own.
+    """Shard after shard in random order, no sample more than `buffer` positions from its own.
 
-    `shards` says in which shard each sample lies. Suits slow disks: only the few shards that the
-    buffer spans are read at a time. A buffer as large as the data is a global shuffle.
+    `shards` gives the shard of each sample. Suits slow disks: only the few shards that the buffer
+    spans are read at a time. A buffer as large as the data is a global shuffle.
     """
     if buffer >= len(shards):
         return global_order(len(shards), seed=seed, epoch=epoch)
@@ -60,7 +60,9 @@ class Rank:
 
     def __post_init__(self) -> None:
         if not 0 <= self.number < self.count:
-            raise InputError(f"rank {self.number} of {self.count}: ranks count from 0.")
+            raise InputError(
+                f"rank {self.number} of {self.count} does not exist: ranks count from 0."
+            )
 
     def share(self, batch: Order) -> Order:
         """This rank's part of a global batch; the parts differ in length by at most one."""
@@ -68,11 +70,11 @@ class Rank:
         return batch[first : len(batch) * (self.number + 1) // self.count]
 
     def count_share(self, samples: int) -> int:
-        """How many of the samples `share_all` gives this rank, whatever the batch size."""
+        """How many of the samples `share_all` gives this rank, for any batch size."""
         return samples * (self.number + 1) // self.count - samples * self.number // self.count
 
     def share_all(self, order: Order, batch_size: int) -> Order:
-        """This rank's parts of all global batches, `batch_size` samples a rank."""
+        """This rank's parts of all global batches, `batch_size` samples per rank."""
         whole = len(order) // (batch_size * self.count) * batch_size * self.count
         parts = order[:whole].reshape(-1, self.count, batch_size)[:, self.number]
         return np.concatenate([parts.reshape(-1), self.share(order[whole:])])
@@ -90,39 +92,43 @@ def deal_shards(order: Order, shards: Shards, worker: int, workers: int) -> Orde
 
 
 def current_rank() -> Rank:
-    """This process's place among those that train together under torch.distributed."""
+    """This process's rank under torch.distributed."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return Rank(number=torch.distributed.get_rank(), count=torch.distributed.get_world_size())
     return Rank()
 
 
 class EpochCounter:
-    """The number of the epoch, counted across the worker processes of PyTorch's loader, which
-    tells a dataset neither that an epoch begins nor which: the first worker announces each epoch
-    in memory that all share, and the others take it from there."""
+    """The epoch number, counted across the worker processes of PyTorch's DataLoader.
+
+    PyTorch tells a dataset neither that an epoch starts nor which one: the first worker announces
+    each epoch in shared memory, and the others read it there.
+    """
 
     def __init__(self) -> None:
         self._counts = torch.zeros(2, dtype=torch.int64).share_memory_()
-        # The last announcements: whose they are (PyTorch's seed, number of workers, iteration of
-        # these processes), the epoch.
+        # The last announcements: the key of their iteration (PyTorch's seed, number of workers,
+        # iteration in these processes), and the epoch.
         self._announced = torch.zeros((_KEPT, 4), dtype=torch.int64).share_memory_()
-        # Who has taken which. Seeds repeat where someone seeds PyTorch alike before each epoch;
-        # but no worker takes an announcement twice.
+        # Which worker has taken which. Seeds repeat if PyTorch is seeded the same before each
+        # epoch, but no worker takes an announcement twice.
         self._taken = torch.ones((_KEPT, _MOST_WORKERS), dtype=torch.bool).share_memory_()
         self._begun = False
-        self._iterations = 0  # in this worker: more than one where workers persist
+        self._iterations = 0  # in this worker: more than one if workers persist
 
     def set(self, epoch: int) -> None:
-        """The next iteration is this epoch; those after it count on."""
+        """The next iteration is this epoch; later ones count on."""
         self._counts[_NEXT] = epoch
 
     def are_in_workers(self) -> bool:
-        """Whether the epochs so far began in worker processes."""
+        """Whether the epochs so far started in worker processes."""
         return not self._begun and int(self._counts[_ANNOUNCED]) > 0
 
     def begin(self, resumed: int | None = None) -> int:
-        """`resumed` is the epoch that goes on from a saved position, None for a new one. Each
-        worker calls it once for every iteration, whether or not it reads anything."""
+        """`resumed` is the epoch that continues from a saved position, None for a new one.
+
+        Each worker calls it once per iteration, whether or not it reads anything.
+        """
         worker = get_worker_info()
         if worker is None:
             self._begun = True
@@ -140,14 +146,14 @@ class EpochCounter:
 
     def _announce(self, key: torch.Tensor, epoch: int) -> int:
         place = int(self._counts[_ANNOUNCED]) % _KEPT
-        self._taken[place] = True  # nobody is to read it half-written
+        self._taken[place] = True  # nobody may read it half-written
         self._announced[place, :3], self._announced[place, 3] = key, epoch
         self._taken[place] = False
         self._counts[_ANNOUNCED] += 1
         return epoch
 
     def _take(self, key: torch.Tensor, worker: int) -> int:
-        """The newest announcement to this worker's loader that it has not had yet."""
+        """The newest announcement to this worker's loader that it has not taken yet."""
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while time.monotonic() < deadline:
             newest = int(self._counts[_ANNOUNCED])

@@ -1,4 +1,4 @@
-"""One store of samples, read by row: in which shard a row lies, and where in its file."""
+"""One store of samples, read by row: the shard of each row, and its offset in the file."""
 
 import threading
 from bisect import bisect_right
@@ -35,7 +35,7 @@ Rows = Int64[np.ndarray, " rows"]
 
 
 class _Column:
-    """Where the rows of one column lie, over all shards that were looked into."""
+    """Where the rows of one column lie, over all shards opened so far."""
 
     def __init__(self, first: ColumnLayout, rows: int) -> None:
         self.dtype, self.item_shape = first.dtype, first.item_shape
@@ -45,16 +45,16 @@ class _Column:
         self.views: dict[int, torch.Tensor] = {}
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "views": {}}  # places in the memory of this process
+        return {**self.__dict__, "views": {}}  # addresses in the memory of this process
 
 
 class SampleReader:
-    """The columns of a store that training reads. Shards are looked into when first touched.
+    """The columns of a store that training reads. Shards are opened when first touched.
 
-    `access` "mapped" keeps every shard mapped that was touched, "cached" at most `max_open`;
-    "read" maps none and reads piece by piece. None maps a store that fits easily into the memory
-    that is free, and reads a larger one. `ids` are the `global_example_id`s that the rows must
-    have, `questions` their questions.
+    `access` "mapped" keeps every touched shard mapped, "cached" at most `max_open`; "read" maps
+    none and reads piece by piece. None maps a store that fits easily into free memory, and reads a
+    larger one. `ids` are the `global_example_id`s that the rows must have, `questions` their
+    questions.
     """
 
     def __init__(
@@ -95,13 +95,13 @@ class SampleReader:
         return np.searchsorted(self.first_rows, rows, side="right") - 1
 
     def locate(self, rows: Rows) -> Rows:
-        """The shards of `rows`, whose places are known and whose files are whole after this."""
+        """The shards of `rows`, located and checked for truncation."""
         shards = self.shards_of(rows)
         self._make_ready(set(shards.tolist()))
         return shards
 
     def copy_rows(self, column: str, rows: Rows, out: UInt8[np.ndarray, "rows row_bytes"]) -> None:
-        """Copy rows of equal size into place, shard by shard; neighbours go in one piece."""
+        """Copies rows of equal size into place, shard by shard; adjacent rows in one piece."""
         shards = self.locate(rows)
         starts = self.columns[column].starts[rows]
         size, flat = out.shape[1], out.reshape(-1)
@@ -117,16 +117,20 @@ class SampleReader:
         self.files.copy(pieces[in_order].tolist(), flat)
 
     def _is_small(self, size: int) -> bool:
-        """Whether rows are better copied in one call. Copied one by one, small ones make the
-        threads wait for each other to take up Python again; larger ones PyTorch would cut up for
-        threads of its own, and of tiny ones the views would take more memory than the rows."""
+        """Whether rows are better copied in one call.
+
+        Copied one by one, small rows make the threads contend for the GIL; larger ones PyTorch
+        would split among threads of its own; and for tiny ones the views would take more memory
+        than the rows.
+        """
         fits = _SMALLEST_VIEW <= size <= _LARGEST_VIEW and size % _WORD == 0
         return isinstance(self.files, MappedFiles) and fits
 
     def _view_rows(
         self, column: str, rows: Rows, shards: Rows, starts: Rows, size: int
     ) -> tuple[torch.Tensor, ...]:
-        """Mapped rows as tensors, each made once: making one costs as much as copying 10 kB."""
+        """Mapped rows as tensors, each created once: creating one costs as much as copying 10
+        kB."""
         known, numbers = self.columns[column].views, rows.tolist()
         for number, shard, start in zip(numbers, shards.tolist(), starts.tolist(), strict=True):
             if number not in known:
@@ -135,7 +139,7 @@ class SampleReader:
         return itemgetter(*numbers)(known)
 
     def read_one(self, column: str, row: int) -> np.ndarray:
-        """One row as `read_rows` gives it, the quick way for who reads one by one."""
+        """One row like `read_rows`, faster for single rows."""
         shard = bisect_right(self._first_rows, row) - 1
         self._make_ready((shard,))
         kind = self.columns[column]
@@ -144,8 +148,10 @@ class SampleReader:
         return content.view(kind.dtype).reshape(-1, *kind.item_shape)
 
     def read_rows(self, column: str, rows: Rows, shards: Rows) -> list[np.ndarray]:
-        """Located rows as arrays `[items, *item_shape]`. Copies when files are read; views when
-        they are mapped, not to be written to unless they are cached."""
+        """Located rows as arrays `[items, *item_shape]`.
+
+        Copies when files are read; views when they are mapped, read-only unless they are cached.
+        """
         kind, view = self.columns[column], self.files.view
         dtype, shape = kind.dtype, (-1, *kind.item_shape)
         sizes = (kind.counts[rows] * kind.item_bytes).tolist()
@@ -167,8 +173,8 @@ class SampleReader:
             layout = self._read_layout(entry)
             if not self._is_as_listed(layout, first, end):
                 raise StoreError(
-                    f"splits.csv lists other samples than {entry.file} in {self.path} holds: "
-                    f'run the "clew preprocess" command again.'
+                    f"splits.csv lists other samples than {entry.file} in {self.path}: run the "
+                    '"clew preprocess" command again.'
                 )
             for name, column in layout.columns.items():
                 self._fill(name, first, end, column)
@@ -182,7 +188,7 @@ class SampleReader:
         return read_layout(self.path, entry, list(self.columns))
 
     def _is_as_listed(self, layout: ShardLayout, first: int, end: int) -> bool:
-        # The ids of every store run from 0: only the questions tell two of them apart.
+        # The ids of every store start at 0: only the questions tell two stores apart.
         ids, questions = self._ids, self._questions
         if ids is not None and not np.array_equal(layout.ids, ids[first:end]):
             return False
@@ -193,8 +199,8 @@ class SampleReader:
         found, expected = (layout.item_shape, layout.dtype), (column.item_shape, column.dtype)
         if found != expected:
             raise StoreError(
-                f'the shards of {self.path} do not fit together: "{name}" is {_kind(*found)} in '
-                f"one and {_kind(*expected)} in another. Make the store anew."
+                f'the shards of {self.path} do not match: "{name}" is {_kind(*found)} in one '
+                f"and {_kind(*expected)} in another. Create the store again."
             )
         column.starts[first:end] = layout.starts
         column.counts[first:end] = layout.counts

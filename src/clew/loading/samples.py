@@ -1,5 +1,5 @@
-"""What a dataset knows of its samples without their values, and the map-style datasets: any
-sample by its place, read when it is asked for."""
+"""What a dataset knows about its samples without reading values, and the map-style datasets: any
+sample by index, read on demand."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,11 +17,11 @@ from clew.loading.splits import SPLIT_NAMES
 
 @dataclass(frozen=True, kw_only=True)
 class SampleIndex:
-    """One entry a sample, in the order in which the samples lie in the shards."""
+    """One entry per sample, in the order in which the samples lie in the shards."""
 
     rows: Int64[np.ndarray, " samples"]
     example_ids: Int64[np.ndarray, " samples"]
-    question_ids: np.ndarray  # of Python's own texts: nothing is quicker to pick from
+    question_ids: np.ndarray  # Python strings: the fastest to index
     labels: Float32[np.ndarray, " samples"]
     splits: UInt8[np.ndarray, " samples"]
 
@@ -42,7 +42,7 @@ def to_strings(texts: Sequence[str]) -> np.ndarray:
 
 
 class Samples(Protocol):
-    """Reads samples by their places in the data set, as whole batches or one by one."""
+    """Reads samples by their indices in the dataset, as whole batches or one by one."""
 
     @property
     def index(self) -> SampleIndex: ...
@@ -60,17 +60,17 @@ class Samples(Protocol):
 
 
 class SampleSource(Protocol):
-    """Opens the same samples as often as wanted, each time with another access to the files."""
+    """Opens the same samples any number of times, each time with its own file access."""
 
     def open(self, *, access: Access | None, max_open: int) -> Samples: ...
 
 
 class LazyDataset(Dataset[Any]):
-    """Samples by place. Opening it reads a light index, none of the values.
+    """Samples by index. Opening it reads a small index, none of the values.
 
     At most `max_cache_batches` shards are mapped at a time. With `copy=False` the sequence of a
-    sample that is asked for alone is a view of its shard's bytes, which are read when they are
-    touched: quicker, but whoever changes it in place changes what is read there next.
+    single sample is a view of its shard's bytes, which are read when touched: faster, but changing
+    it in place changes what is read there next.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class LazyDataset(Dataset[Any]):
         return self.samples.read_sample(check_index(index, len(self)), buffers)
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        """Several samples in one go; PyTorch's loader asks for a batch in this way."""
+        """Several samples at once; PyTorch's DataLoader fetches a batch this way."""
         places = [check_index(index, len(self)) for index in indices]
         return self.samples.read_samples(np.array(places, np.int64), self._buffers)
 
@@ -105,7 +105,7 @@ def check_cache(max_cache_batches: int) -> None:
 
 
 def check_index(index: int, count: int) -> int:
-    """The place from the beginning; it counts from the end when negative."""
+    """The index from the start; a negative one counts from the end."""
     if not -count <= index < count:
-        raise IndexError(f"there are {count:,} samples: {index} is none of them")
+        raise IndexError(f"there are {count:,} samples: index {index} is out of range")
     return int(index) % count

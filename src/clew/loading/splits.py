@@ -1,4 +1,4 @@
-"""How much of the data each split gets."""
+"""The fraction of the data in each split."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ _TOLERANCE = 1e-6
 
 @dataclass(frozen=True, kw_only=True)
 class Shares:
-    """The fractions of training, validation and test; they sum to 1."""
+    """The fractions for training, validation and test; they sum to 1."""
 
     train: float = 0.7
     validation: float = 0.15
@@ -22,8 +22,8 @@ class Shares:
     def __post_init__(self) -> None:
         if any(not share >= 0 for share in self) or abs(sum(self) - 1) > _TOLERANCE:
             raise InputError(
-                f"the shares {tuple(self)} of train, validation and test make no sense: they "
-                f"must not be negative, and sum to 1."
+                f"the fractions {tuple(self)} for train, validation and test are invalid: they "
+                "must not be negative, and must sum to 1."
             )
 
     def __iter__(self) -> Iterator[float]:
@@ -33,7 +33,7 @@ class Shares:
         return "/".join(f"{100 * share:.10g}" for share in self)
 
     def pick(self, place: float) -> int:
-        """The split that owns a place in [0, 1), when the shares are laid end to end."""
+        """The split that owns a point in [0, 1) when the fractions are laid end to end."""
         borders = list(accumulate(self))
         inside = [index for index, end in enumerate(borders) if place < end]
         return inside[0] if inside else self._last()
@@ -43,7 +43,7 @@ class Shares:
 
 
 def parse_split(text: str) -> Shares:
-    """Shares from text such as "70/15/15", "0.7/0.15/0.15" or "80/20/0"."""
+    """Fractions from text such as "70/15/15", "0.7/0.15/0.15" or "80/20/0"."""
     try:
         numbers = [float(part) for part in text.split("/")]
     except ValueError:
@@ -54,10 +54,10 @@ def parse_split(text: str) -> Shares:
         if fits and abs(total - whole) <= _TOLERANCE * whole:
             train, validation, test = (number / whole for number in numbers)
             return Shares(train=train, validation=validation, test=test)
-    reason = f", and {text} sums to {total:g}" if fits else ""
+    reason = f", but {text} sums to {total:g}" if fits else ""
     raise InputError(
         f"give TRAIN/VALIDATION/TEST, three shares that sum to 100{reason}, for example "
-        f'`split="70/15/15"`.',
+        '`split="70/15/15"`.',
         setting="split",
         value=text,
     )

@@ -1,4 +1,4 @@
-"""Streaming data sets for PyTorch's own loader: shard by shard, through a shuffle buffer."""
+"""Streaming datasets for PyTorch's DataLoader: shard by shard, through a shuffle buffer."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -25,18 +25,17 @@ _READ_AT_ONCE = 32
 
 
 class StreamDataset(IterableDataset[Any]):
-    """Every sample once an epoch, in an order that follows from the seed and the epoch.
+    """Every sample once per epoch, in an order that depends only on the seed and the epoch.
 
-    The order is that of the shards, themselves in random order, mixed through a buffer of
-    `shuffle_buffer_size` samples; 0 leaves the samples as they lie, for validation. The buffer
-    holds places, not samples: its size costs no memory. Each iteration is a new epoch;
-    `set_epoch` says which.
+    Shards come in random order, mixed through a buffer of `shuffle_buffer_size` samples; 0 keeps
+    the stored order, for validation. The buffer holds indices, not samples: its size costs no
+    memory. Each iteration is a new epoch; `set_epoch` chooses which.
 
-    Give `batch_size` as you give it to PyTorch's loader: its workers then share out the batches,
-    so that the same batches come in the same order for any number of workers, and several ranks
-    together see the batches of one process. Without it the workers share out the shards: each
-    sample still comes exactly once per epoch, in an order that follows from the seed and the
-    epoch, but for another number of workers the batches are others.
+    Give `batch_size` as you give it to PyTorch's DataLoader: its workers then split the epoch by
+    batches, so that the same batches come in the same order for any number of workers, and several
+    ranks together see the batches of one process. Without it the workers split the shards: each
+    sample still comes exactly once per epoch, in an order that depends only on the seed and the
+    epoch, but the batches change with the number of workers.
     """
 
     def __init__(
@@ -84,18 +83,18 @@ class StreamDataset(IterableDataset[Any]):
         return iterator
 
     def set_epoch(self, epoch: int) -> None:
-        """The next iteration is this epoch; those after it count on."""
+        """The next iteration is this epoch; later ones count on."""
         self.epochs.set(epoch)
 
     def order(self, epoch: int) -> Order:
-        """The places of all samples, of all ranks, in the order of that epoch."""
+        """The indices of all samples, of all ranks, in the order of that epoch."""
         if not self.shuffle_buffer_size:
             return np.arange(len(self.samples))
         shards = self.samples.reader.shards_of(self.index.rows)
         return buffered_order(shards, self.shuffle_buffer_size, seed=self.seed, epoch=epoch)
 
     def share(self, epoch: int) -> Order:
-        """What this rank and worker read of an epoch."""
+        """What this rank and worker read in an epoch."""
         order = self.rank.share_all(self.order(epoch), self.batch_size or 1)
         worker = get_worker_info()
         if worker is None:
@@ -106,29 +105,32 @@ class StreamDataset(IterableDataset[Any]):
         return deal_shards(order, shards, worker.id, worker.num_workers)
 
     def state_dict(self) -> dict[str, Any]:
-        """How far the last iteration in this process has come; torchdata's StatefulDataLoader
-        asks its workers for it. Raises InputError where PyTorch's own workers do the reading:
-        each has a position of its own."""
+        """The position of the last iteration in this process; torchdata's StatefulDataLoader asks
+        its workers for it.
+
+        Raises InputError if PyTorch's own workers do the reading: each has its own position.
+        """
         if get_worker_info() is None and not self._resumed and self.epochs.are_in_workers():
             raise InputError(
-                "the samples are read by worker processes, whose positions this process does not "
-                "know: use torchdata's StatefulDataLoader, clew's Loader, or num_workers=0."
+                "the samples are read by worker processes, whose positions this process does "
+                "not know: use torchdata's StatefulDataLoader, clew's Loader, or "
+                "num_workers=0."
             )
         return dict(self._resumed or self._progress or self.new_progress())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The next iteration goes on from there; raises InputError for another order of samples.
+        """The next iteration resumes from there; raises InputError if the order of samples differs.
 
-        Not for PyTorch's own loader with workers, each of which has a position of its own:
+        Not for PyTorch's own DataLoader with workers, each of which has its own position:
         torchdata's StatefulDataLoader keeps them.
         """
         self.check_state(state)
         self._resumed = dict(state)
-        if state["epoch"] is not None:  # also when nothing is left of it to be read
+        if state["epoch"] is not None:  # even if nothing is left to read
             self.epochs.set(state["epoch"] + 1)
 
     def new_progress(self) -> dict[str, Any]:
-        """Nothing read yet; with what a position depends on."""
+        """The position before the first sample, with everything a position depends on."""
         return {
             "epoch": None,
             "done": 0,
@@ -145,14 +147,14 @@ class StreamDataset(IterableDataset[Any]):
         for name in ("seed", "samples", "shuffle_buffer_size", "ranks"):
             if state[name] != mine[name]:
                 raise InputError(
-                    f"the saved position belongs to a data set with {name} {state[name]:,}, this "
-                    f"one has {mine[name]:,}: resume with the same data and settings, or start "
-                    f"afresh."
+                    f"the saved position belongs to a dataset with {name}={state[name]:,}, but "
+                    f"this one has {mine[name]:,}: resume with the same data and settings, or "
+                    "start over."
                 )
 
 
 class _StreamIterator:
-    """One worker's way through one epoch. `progress`: the epoch, and the samples given out."""
+    """One worker's pass through one epoch. `progress`: the epoch, and the samples given out."""
 
     def __init__(self, dataset: StreamDataset, resumed: dict[str, Any] | None) -> None:
         self.progress = dataset.new_progress()
@@ -162,7 +164,7 @@ class _StreamIterator:
         self._ready: deque[Any] = deque()
         if resumed is not None:
             self.load_state_dict(resumed)
-        if get_worker_info() is not None:  # all workers count, also those that read nothing
+        if get_worker_info() is not None:  # all workers count, even those that read nothing
             self.progress["epoch"] = dataset.epochs.begin(self.progress["epoch"])
 
     def __iter__(self) -> "_StreamIterator":
@@ -197,7 +199,7 @@ class _StreamIterator:
         self._places = self._dataset.share(self.progress["epoch"])
 
     def _check_share(self) -> None:
-        """A position counts the samples of one worker's share, which these two decide."""
+        """A position counts the samples of one worker's share, which these two determine."""
         worker = get_worker_info()
         workers = worker.num_workers if worker else 0
         shared = workers or self._dataset.rank.count > 1
@@ -206,9 +208,10 @@ class _StreamIterator:
         saved = {name: self.progress[name] for name in mine}
         if self.progress["done"] and saved != mine:
             raise InputError(
-                f"the saved position is that of {_share(**saved)}, this loader has "
-                f"{_share(**mine)}: resume with the same workers and the same batch_size of the "
-                f"dataset, in torchdata's StatefulDataLoader, or with num_workers=0 both times."
+                f"the saved position belongs to {_share(**saved)}, but this loader has "
+                f"{_share(**mine)}: resume with the same workers and the same batch_size of "
+                "the dataset, in torchdata's StatefulDataLoader, or with num_workers=0 both "
+                "times."
             )
         self.progress.update(mine)
 

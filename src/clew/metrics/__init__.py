@@ -1,5 +1,5 @@
-"""The statistics of a table that a reviewer accepts: made up is the positive class (label 1), and
-a higher score means more likely made up."""
+"""Statistics for tables that hold up in peer review. Label 1 is the positive class, and a higher
+score means more likely positive."""
 
 from clew.metrics.calibration import (
     PlattScale,

@@ -1,5 +1,5 @@
-"""Whether probabilities mean what they say: calibration error and the points of its diagram; and
-Platt's sigmoid, fitted on validation, which makes probabilities of scores of any scale."""
+"""Calibration error and the points of its reliability diagram, and Platt scaling, which turns
+scores of any scale into probabilities."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -10,49 +10,51 @@ from jaxtyping import Bool, Float64, Int64, Shaped
 from clew.metrics.checks import check_count, check_pair, check_probabilities, check_scores
 
 # Of scores in units of their spread. Above 0: a method that ranks the wrong way round keeps its
-# order (which way is up is fixed beforehand), its probabilities are nearly all the same.
+# order (which way is up is fixed beforehand), and its probabilities are nearly all equal.
 _LEAST_SLOPE = 1e-3
-_FAR = 3.0  # spreads from the middle, past which a score counts by its logarithm
+_FAR = 3.0  # spreads from the middle, beyond which a score is compressed logarithmically
 
 
 def expected_calibration_error(
-    labels: Shaped[np.ndarray, " answers"],
-    probabilities: Shaped[np.ndarray, " answers"],
+    labels: Shaped[np.ndarray, " samples"],
+    probabilities: Shaped[np.ndarray, " samples"],
     *,
     bins: int = 15,
 ) -> float:
-    """ECE of Guo et al. (2017): sum over bins of share of answers * |share made up - mean p|.
+    """Expected calibration error (Guo et al., 2017): the sum over bins of fraction of samples *
+    |fraction of positives - mean p|.
 
-    The binary form on the probability of the positive class, "made up", as torchmetrics'
-    `binary_calibration_error(norm="l1")`: bins of equal width over [0, 1], each with its upper
-    border. (Not the form on the confidence in whichever class is called.)
+    The binary form on the probability of the positive class, as torchmetrics'
+    `binary_calibration_error(norm="l1")`: bins of equal width over [0, 1], each including its upper
+    edge. (Not the form on the confidence in the predicted class.)
     """
     predicted, share, counts = calibration_points(labels, probabilities, bins=bins)
     return float(np.sum(counts * np.abs(share - predicted)) / counts.sum())
 
 
 def calibration_points(
-    labels: Shaped[np.ndarray, " answers"],
-    probabilities: Shaped[np.ndarray, " answers"],
+    labels: Shaped[np.ndarray, " samples"],
+    probabilities: Shaped[np.ndarray, " samples"],
     *,
     bins: int = 15,
 ) -> tuple[
     Float64[np.ndarray, " filled"], Float64[np.ndarray, " filled"], Int64[np.ndarray, " filled"]
 ]:
-    """(mean probability, share made up, answers) of every bin that holds an answer."""
-    made_up, found = check_probabilities(labels, probabilities, both_classes=False)
+    """(mean probability, fraction of positives, samples) of every nonempty bin."""
+    positive, found = check_probabilities(labels, probabilities, both_classes=False)
     borders = np.linspace(0, 1, check_count("bins", bins) + 1)
     place = np.searchsorted(borders[1:-1], found, side="left")
     counts = np.bincount(place, minlength=bins)
     filled = counts > 0
     predicted = np.bincount(place, weights=found, minlength=bins)[filled] / counts[filled]
-    share = np.bincount(place, weights=made_up, minlength=bins)[filled] / counts[filled]
+    share = np.bincount(place, weights=positive, minlength=bins)[filled] / counts[filled]
     return predicted, share, counts[filled]
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlattScale:
-    """p = sigmoid(slope * z + intercept), with z the score in units of the validation's spread."""
+    """p = sigmoid(slope * z + intercept), where z is the score in units of the validation
+    spread."""
 
     slope: float
     intercept: float
@@ -61,54 +63,54 @@ class PlattScale:
 
     @classmethod
     def fit(
-        cls, labels: Shaped[np.ndarray, " answers"], scores: Shaped[np.ndarray, " answers"]
+        cls, labels: Shaped[np.ndarray, " samples"], scores: Shaped[np.ndarray, " samples"]
     ) -> Self:
-        """Fitted by likelihood with Platt's softened targets, so that classes which the scores
-        part perfectly still give a finite slope. Raises InputError for one class only."""
-        made_up, found = check_pair(labels, scores)
+        """Fits by maximum likelihood with Platt's smoothed targets, so that perfectly separated
+        classes still give a finite slope. Raises InputError when only one class is present."""
+        positive, found = check_pair(labels, scores)
         middle, spread = _find_spread(found)
-        slope, intercept = _fit_sigmoid(made_up, _standardise(found, middle, spread))
+        slope, intercept = _fit_sigmoid(positive, _standardise(found, middle, spread))
         return cls(slope=slope, intercept=intercept, middle=middle, spread=spread)
 
     def probabilities(
-        self, scores: Shaped[np.ndarray, " answers"]
-    ) -> Float64[np.ndarray, " answers"]:
-        """Probabilities in the order of the scores. Far ones round to the same number, so take
-        ranks (AUROC) from the scores."""
-        from scipy.special import expit  # takes a moment
+        self, scores: Shaped[np.ndarray, " samples"]
+    ) -> Float64[np.ndarray, " samples"]:
+        """Probabilities in the order of the scores. Extreme ones round to the same number, so
+        compute ranks (AUROC) from the scores."""
+        from scipy.special import expit  # slow to import
 
         placed = _standardise(check_scores(scores), self.middle, self.spread)
         return expit(self.slope * placed + self.intercept)
 
 
-def _find_spread(scores: Float64[np.ndarray, " answers"]) -> tuple[float, float]:
-    """The median, and the distance between the quartiles: a few far scores do not move them."""
+def _find_spread(scores: Float64[np.ndarray, " samples"]) -> tuple[float, float]:
+    """The median and the interquartile range, which a few outliers do not move."""
     unit = float(np.abs(scores).max()) or 1.0  # so that no difference overflows
     low, middle, high = np.quantile(scores / unit, [0.25, 0.5, 0.75])
     spread = high - low
-    if not spread:  # most scores are the same one
+    if not spread:  # most scores are equal
         spread = np.abs(scores / unit - middle).mean() or 1.0
     return float(middle) * unit, float(spread) * unit
 
 
 def _standardise(
-    scores: Float64[np.ndarray, " answers"], middle: float, spread: float
-) -> Float64[np.ndarray, " answers"]:
-    """Linear about the middle. Far out the logarithm: one answer of perplexity 1e6 would else
-    flatten the probabilities of all others."""
+    scores: Float64[np.ndarray, " samples"], middle: float, spread: float
+) -> Float64[np.ndarray, " samples"]:
+    """Linear near the middle, logarithmic far out: otherwise one outlier of 1e6 would flatten the
+    probabilities of all other samples."""
     placed = scores / spread - middle / spread
     beyond = np.maximum(np.abs(placed) - _FAR, 0)
     return np.clip(placed, -_FAR, _FAR) + np.sign(placed) * np.log1p(beyond)
 
 
 def _fit_sigmoid(
-    made_up: Bool[np.ndarray, " answers"], placed: Float64[np.ndarray, " answers"]
+    positive: Bool[np.ndarray, " samples"], placed: Float64[np.ndarray, " samples"]
 ) -> tuple[float, float]:
-    from scipy.optimize import minimize  # takes half a second
+    from scipy.optimize import minimize  # slow to import
     from scipy.special import expit
 
-    positives, negatives = np.count_nonzero(made_up), np.count_nonzero(~made_up)
-    targets = np.where(made_up, (positives + 1) / (positives + 2), 1 / (negatives + 2))
+    positives, negatives = np.count_nonzero(positive), np.count_nonzero(~positive)
+    targets = np.where(positive, (positives + 1) / (positives + 2), 1 / (negatives + 2))
 
     def loss(
         weights: Float64[np.ndarray, "2"],

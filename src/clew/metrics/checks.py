@@ -1,4 +1,4 @@
-"""Labels and scores are looked at before anything is computed from them."""
+"""Checks of labels and scores before anything is computed from them."""
 
 import math
 
@@ -8,62 +8,63 @@ from jaxtyping import Bool, Float64, Shaped
 from clew.errors import InputError
 
 
-def check_scores(scores: Shaped[np.ndarray, " answers"]) -> Float64[np.ndarray, " answers"]:
-    """Scores as float64. Raises InputError where they are not finite numbers in a row."""
+def check_scores(scores: Shaped[np.ndarray, " samples"]) -> Float64[np.ndarray, " samples"]:
+    """Scores as float64. Raises InputError unless they are a 1-D array of finite numbers."""
     found = np.asarray(scores, dtype=np.float64)
     if found.ndim != 1:
-        raise InputError(f"scores of shape {found.shape}: give one score an answer, in one row")
+        raise InputError(f"scores of shape {found.shape}: give a 1-D array, one score per sample")
     bad = np.flatnonzero(~np.isfinite(found))
     if len(bad):
         raise InputError(
-            f"{len(bad):,} of {len(found):,} scores are no finite numbers (the first is "
-            f"{found[bad[0]]} at place {bad[0]}): leave these answers out, or mend the method"
+            f"{len(bad):,} of {len(found):,} scores are non-finite (the first is "
+            f"{found[bad[0]]} at index {bad[0]}): exclude these samples, or fix the method"
         )
     return found
 
 
 def check_pair(
-    labels: Shaped[np.ndarray, " answers"],
-    scores: Shaped[np.ndarray, " answers"],
+    labels: Shaped[np.ndarray, " samples"],
+    scores: Shaped[np.ndarray, " samples"],
     *,
     both_classes: bool = True,
-) -> tuple[Bool[np.ndarray, " answers"], Float64[np.ndarray, " answers"]]:
-    """Which answers are made up, and their scores as float64; InputError for what does not fit."""
-    made_up, found = _check_labels(labels), check_scores(scores)
-    if len(made_up) != len(found):
+) -> tuple[Bool[np.ndarray, " samples"], Float64[np.ndarray, " samples"]]:
+    """Labels as booleans (True is positive) and scores as float64; InputError if they do not
+    match."""
+    positive, found = _check_labels(labels), check_scores(scores)
+    if len(positive) != len(found):
         raise InputError(
-            f"{len(made_up):,} labels and {len(found):,} scores: give one of each an answer"
+            f"{len(positive):,} labels and {len(found):,} scores: give one of each per sample"
         )
-    if not len(made_up):
-        raise InputError("there are no answers to measure: give at least one of each class")
-    if both_classes and made_up.all() == made_up.any():
+    if not len(positive):
+        raise InputError("there are no samples to measure: give at least one of each class")
+    if both_classes and positive.all() == positive.any():
         raise InputError(
-            f"all {len(made_up):,} answers are {'made up' if made_up.all() else 'right'}: ranking "
-            f"needs both classes, so use more questions or another split"
+            f"all {len(positive):,} samples are {'positive' if positive.all() else 'negative'}: "
+            "ranking requires both classes, so use more data or another split"
         )
-    return made_up, found
+    return positive, found
 
 
 def check_probabilities(
-    labels: Shaped[np.ndarray, " answers"],
-    probabilities: Shaped[np.ndarray, " answers"],
+    labels: Shaped[np.ndarray, " samples"],
+    probabilities: Shaped[np.ndarray, " samples"],
     *,
     both_classes: bool = True,
-) -> tuple[Bool[np.ndarray, " answers"], Float64[np.ndarray, " answers"]]:
-    """As `check_pair`, for scores that must lie from 0 to 1."""
-    made_up, found = check_pair(labels, probabilities, both_classes=both_classes)
+) -> tuple[Bool[np.ndarray, " samples"], Float64[np.ndarray, " samples"]]:
+    """Like `check_pair`, for scores that must lie between 0 and 1."""
+    positive, found = check_pair(labels, probabilities, both_classes=both_classes)
     low, high = float(found.min()), float(found.max())
     if low < 0 or high > 1:
         raise InputError(
-            f"probabilities from {low:g} to {high:g} do not lie from 0 to 1: scale the scores "
-            f"first (PlattScale)"
+            f"probabilities range from {low:g} to {high:g}, outside 0 to 1: scale the "
+            "scores first (PlattScale)"
         )
-    return made_up, found
+    return positive, found
 
 
 def check_threshold(threshold: float) -> float:
     if math.isnan(threshold):
-        raise InputError("the threshold is nan: choose it with best_threshold on validation")
+        raise InputError("the threshold is NaN: choose it with best_threshold on validation data")
     return threshold
 
 
@@ -73,14 +74,14 @@ def check_count(name: str, count: int) -> int:
     return count
 
 
-def _check_labels(labels: Shaped[np.ndarray, " answers"]) -> Bool[np.ndarray, " answers"]:
+def _check_labels(labels: Shaped[np.ndarray, " samples"]) -> Bool[np.ndarray, " samples"]:
     found = np.asarray(labels)
     if found.ndim != 1:
-        raise InputError(f"labels of shape {found.shape}: give one label an answer, in one row")
-    made_up = found == 1
-    other = found[~made_up & (found != 0)]
+        raise InputError(f"labels of shape {found.shape}: give a 1-D array, one label per sample")
+    positive = found == 1
+    other = found[~positive & (found != 0)]
     if len(other):
         raise InputError(
-            f"{other[0]} is no label: give 1 for a made-up answer and 0 for a right one"
+            f"{other[0]} is not a label: give 1 for positive and 0 for negative samples"
         )
-    return made_up
+    return positive

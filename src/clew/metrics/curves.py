@@ -1,5 +1,5 @@
-"""The curves of a report, with few points and the same drawing; and the area under risk-coverage:
-what is left when one abstains."""
+"""Curves for reports, thinned to few points without a visible difference, and the area under the
+risk-coverage curve (selective prediction)."""
 
 import heapq
 
@@ -14,48 +14,50 @@ Curve = tuple[Float64[np.ndarray, " points"], Float64[np.ndarray, " points"]]
 
 
 def roc_points(
-    labels: Shaped[np.ndarray, " answers"],
-    scores: Shaped[np.ndarray, " answers"],
+    labels: Shaped[np.ndarray, " samples"],
+    scores: Shaped[np.ndarray, " samples"],
     *,
     most: int = 200,
 ) -> Curve:
     """(false positive rate, true positive rate) from (0, 0) to (1, 1), at most `most` points."""
-    from sklearn.metrics import roc_curve  # takes a second
+    from sklearn.metrics import roc_curve  # slow to import
 
     false_rate, true_rate, _ = roc_curve(*check_pair(labels, scores))
     return thin_curve(false_rate, true_rate, most)
 
 
 def risk_coverage_points(
-    labels: Shaped[np.ndarray, " answers"],
-    scores: Shaped[np.ndarray, " answers"],
+    labels: Shaped[np.ndarray, " samples"],
+    scores: Shaped[np.ndarray, " samples"],
     *,
     most: int = 200,
 ) -> Curve:
-    """(share of answers kept, share made up among them), kept from the lowest score on."""
-    made_up, found = check_pair(labels, scores, both_classes=False)
+    """(fraction of samples kept, fraction of positives among them), keeping the lowest scores
+    first."""
+    positive, found = check_pair(labels, scores, both_classes=False)
     coverage = np.arange(1, len(found) + 1) / len(found)
-    return thin_curve(coverage, _risks(made_up, found), most)
+    return thin_curve(coverage, _risks(positive, found), most)
 
 
 def area_under_risk_coverage(
-    labels: Shaped[np.ndarray, " answers"], scores: Shaped[np.ndarray, " answers"]
+    labels: Shaped[np.ndarray, " samples"], scores: Shaped[np.ndarray, " samples"]
 ) -> float:
-    """AURC (Geifman & El-Yaniv): mean over k = 1..n of the risk among the k answers kept.
+    """AURC (Geifman & El-Yaniv): the mean over k = 1..n of the risk among the k samples kept.
 
-    Risk is the share made up; kept are those of the lowest scores. Less is better; scores that
-    know nothing give the share of made-up answers. Equal scores: the mean over all their orders.
+    Risk is the fraction of positives; the lowest scores are kept first. Lower is better;
+    uninformative scores give the fraction of positives. Ties count as the mean over all their
+    orders.
     """
     return float(_risks(*check_pair(labels, scores, both_classes=False)).mean())
 
 
 def _risks(
-    made_up: Bool[np.ndarray, " answers"], scores: Float64[np.ndarray, " answers"]
-) -> Float64[np.ndarray, " answers"]:
-    """The risk with 1, 2, ... n answers kept, expected over the orders of equal scores."""
+    positive: Bool[np.ndarray, " samples"], scores: Float64[np.ndarray, " samples"]
+) -> Float64[np.ndarray, " samples"]:
+    """The risk with 1, 2, ... n samples kept, in expectation over the orders of tied scores."""
     _, group, sizes = np.unique(scores, return_inverse=True, return_counts=True)
-    share = np.bincount(group, weights=made_up) / sizes
-    # Of equal scores each next one is made up with the group's own share.
+    share = np.bincount(group, weights=positive) / sizes
+    # Among tied scores, each next one is positive with the group's own rate.
     expected = np.cumsum(np.repeat(share, sizes))
     return expected / np.arange(1, len(scores) + 1)
 
@@ -63,8 +65,8 @@ def _risks(
 def thin_curve(
     x: Float64[np.ndarray, " points"], y: Float64[np.ndarray, " points"], most: int
 ) -> tuple[Float64[np.ndarray, " kept"], Float64[np.ndarray, " kept"]]:
-    """At most `most` of the points, both ends among them: always the one farthest from the line
-    drawn so far comes next (Douglas & Peucker), until none lies off it."""
+    """At most `most` of the points, including both ends: repeatedly adds the point farthest from
+    the line drawn so far (Douglas & Peucker), until none lies off it."""
     if most < 2:
         raise InputError(f"most is {most}: a curve needs at least 2 points")
     kept = _choose(np.column_stack([x, y]), most)
@@ -85,7 +87,8 @@ def _choose(points: _Points, most: int) -> Int64[np.ndarray, " kept"]:
 
 
 def _farthest(points: _Points, start: int, end: int) -> tuple[float, int, int, int]:
-    """(minus its distance, start, place, end) of the point farthest from the line between."""
+    """(negative distance, start, index, end) of the point farthest from the line between the
+    two."""
     if end - start < 2:
         return 0.0, start, start, end
     line = points[end] - points[start]

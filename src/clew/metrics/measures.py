@@ -1,4 +1,4 @@
-"""The figures of one row of a table: a method's scores on one split, at a fixed threshold."""
+"""The metrics of one row of a table: a method's scores on one split, at a fixed threshold."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from clew.metrics.ranking import RESAMPLES, auroc, bootstrap_auroc
 
 @dataclass(frozen=True, kw_only=True)
 class Measures:
-    """How good scores are; made up is the positive class."""
+    """How good scores are; label 1 is the positive class."""
 
     auroc: float
     auroc_ci: tuple[float, float]  # 95%, bootstrap
@@ -22,56 +22,56 @@ class Measures:
     accuracy: float
     ece: float
     aurc: float
-    threshold: float  # made up is said above it
+    threshold: float  # predicted positive above it
 
 
 def measure_scores(
-    labels: Shaped[np.ndarray, " answers"],
-    probabilities: Shaped[np.ndarray, " answers"],
+    labels: Shaped[np.ndarray, " samples"],
+    probabilities: Shaped[np.ndarray, " samples"],
     *,
     threshold: float,
-    scores: Shaped[np.ndarray, " answers"] | None = None,
+    scores: Shaped[np.ndarray, " samples"] | None = None,
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> Measures:
-    """All figures of one split. `threshold` comes from validation (`best_threshold`).
+    """All metrics of one split. `threshold` comes from validation (`best_threshold`).
 
-    Ranks (AUROC, AUPRC, AURC) are those of `scores` where given: as probabilities, far scores
-    round to the same number. Raises InputError for one class only and for what is no number.
+    Ranks (AUROC, AUPRC, AURC) come from `scores` if given, because extreme scores round to the same
+    probability. Raises InputError for a single class and for non-finite values.
     """
-    from sklearn.metrics import accuracy_score, average_precision_score, f1_score  # takes a second
+    from sklearn.metrics import accuracy_score, average_precision_score, f1_score  # slow to import
 
-    made_up, found = check_probabilities(labels, probabilities)
+    positive, found = check_probabilities(labels, probabilities)
     called = found > check_threshold(threshold)
     ranked = found if scores is None else scores
     return Measures(
-        auroc=auroc(made_up, ranked),
-        auroc_ci=bootstrap_auroc(made_up, ranked, resamples=resamples, seed=seed),
-        auprc=float(average_precision_score(made_up, ranked)),
-        f1=float(f1_score(made_up, called, zero_division=0.0)),
-        accuracy=float(accuracy_score(made_up, called)),
-        ece=expected_calibration_error(made_up, found),
-        aurc=area_under_risk_coverage(made_up, ranked),
+        auroc=auroc(positive, ranked),
+        auroc_ci=bootstrap_auroc(positive, ranked, resamples=resamples, seed=seed),
+        auprc=float(average_precision_score(positive, ranked)),
+        f1=float(f1_score(positive, called, zero_division=0.0)),
+        accuracy=float(accuracy_score(positive, called)),
+        ece=expected_calibration_error(positive, found),
+        aurc=area_under_risk_coverage(positive, ranked),
         threshold=float(threshold),
     )
 
 
 def best_threshold(
-    labels: Shaped[np.ndarray, " answers"],
-    probabilities: Shaped[np.ndarray, " answers"],
+    labels: Shaped[np.ndarray, " samples"],
+    probabilities: Shaped[np.ndarray, " samples"],
     *,
     both_classes: bool = True,
 ) -> float:
-    """The probability above which "made up" is said so that F1 is greatest: for validation.
+    """The probability above which predicting "positive" maximizes F1; for validation data.
 
-    Halfway between two answers, so that rounding decides nothing; the highest of equally good.
-    Raises InputError for one class only, unless that is allowed: F1 needs but a positive one.
+    Halfway between two samples, so that rounding decides nothing; the highest of equally good ones.
+    Raises InputError for a single class, unless allowed: F1 only requires a positive one.
     """
-    made_up, found = check_probabilities(labels, probabilities, both_classes=both_classes)
+    positive, found = check_probabilities(labels, probabilities, both_classes=both_classes)
     values, group = np.unique(-found, return_inverse=True)  # highest first
-    hits = np.cumsum(np.bincount(group, weights=made_up))
+    hits = np.cumsum(np.bincount(group, weights=positive))
     called = np.cumsum(np.bincount(group))
-    best = int(np.argmax(2 * hits / (called + np.count_nonzero(made_up))))
+    best = int(np.argmax(2 * hits / (called + np.count_nonzero(positive))))
     return _halfway(-values, best)
 
 

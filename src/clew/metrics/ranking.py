@@ -1,4 +1,4 @@
-"""AUROC, and what chance does to it: bootstrap intervals, and whether two methods differ."""
+"""AUROC with bootstrap confidence intervals and paired tests between methods."""
 
 import math
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ from clew.errors import InputError
 from clew.metrics.checks import check_count, check_pair
 
 RESAMPLES = 1000
-_BLOCK_NUMBERS = 1 << 20  # of one block of resamples: what the cache holds is quick
+_BLOCK_NUMBERS = 1 << 20  # of one block of resamples, small enough for the CPU cache
 
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """How much greater the AUROC of one method is than another's, on the same answers."""
+    """How much higher one method's AUROC is than another's, on the same samples."""
 
     difference: float
     low: float
@@ -23,52 +23,54 @@ class Difference:
     p_value: float  # two-sided; at least 2 / (resamples + 1)
 
 
-def auroc(labels: Shaped[np.ndarray, " answers"], scores: Shaped[np.ndarray, " answers"]) -> float:
-    """The chance that a made-up answer's score is above a right one's; equal ones count half.
+def auroc(labels: Shaped[np.ndarray, " samples"], scores: Shaped[np.ndarray, " samples"]) -> float:
+    """The probability that a positive scores higher than a negative; ties count half.
 
-    Raises InputError for one class only, other lengths, or scores that are no numbers.
+    Raises InputError for a single class, different lengths, or non-finite scores.
     """
-    made_up, found = check_pair(labels, scores)
-    return float(_weighted_aurocs(made_up, found, np.ones((1, len(found)), np.int32))[0])
+    positive, found = check_pair(labels, scores)
+    return float(_weighted_aurocs(positive, found, np.ones((1, len(found)), np.int32))[0])
 
 
 def draw_resamples(
-    labels: Shaped[np.ndarray, " answers"], *, resamples: int = RESAMPLES, seed: int = 0
-) -> Int32[np.ndarray, "resamples answers"]:
-    """How often each answer is drawn in each resample. The same for the same labels and seed, so
-    that all methods on a split share them."""
-    made_up, _ = check_pair(labels, labels)
+    labels: Shaped[np.ndarray, " samples"], *, resamples: int = RESAMPLES, seed: int = 0
+) -> Int32[np.ndarray, "resamples samples"]:
+    """How often each sample is drawn in each resample.
+
+    The same for the same labels and seed, so that all methods on a split share them.
+    """
+    positive, _ = check_pair(labels, labels)
     check_count("resamples", resamples)
     random = np.random.default_rng(seed)
-    counts = np.zeros((resamples, len(made_up)), np.int32)
-    # Each class is drawn by itself. AUROC does not depend on the share of made-up answers, so
-    # that share's own chance has no place in the interval; no resample lacks a class, whereas
-    # to draw again until both are there would favour some samples; and the mean over resamples
-    # is the AUROC itself, so that the percentiles lie around it.
-    for places in (np.flatnonzero(made_up), np.flatnonzero(~made_up)):
+    counts = np.zeros((resamples, len(positive)), np.int32)
+    # Each class is drawn separately (a stratified bootstrap). AUROC does not depend on the class
+    # balance, so its variance has no place in the interval; no resample lacks a class, whereas
+    # redrawing until both are present would favor some samples; and the mean over resamples is the
+    # AUROC itself, so that the percentiles lie around it.
+    for places in (np.flatnonzero(positive), np.flatnonzero(~positive)):
         counts[:, places] = _draw_counts(random, resamples, len(places))
     return counts
 
 
 def bootstrap_aurocs(
-    labels: Shaped[np.ndarray, " answers"],
-    scores: Shaped[np.ndarray, " answers"],
-    counts: Int32[np.ndarray, "resamples answers"],
+    labels: Shaped[np.ndarray, " samples"],
+    scores: Shaped[np.ndarray, " samples"],
+    counts: Int32[np.ndarray, "resamples samples"],
 ) -> Float64[np.ndarray, " resamples"]:
     """The AUROC in every resample of `draw_resamples`."""
-    made_up, found = check_pair(labels, scores)
+    positive, found = check_pair(labels, scores)
     if counts.ndim != 2 or counts.shape[1] != len(found):
         raise InputError(
-            f"resamples of shape {counts.shape} for {len(found):,} answers: draw them with "
-            f"draw_resamples from the same labels"
+            f"resamples of shape {counts.shape} for {len(found):,} samples: draw them with "
+            "draw_resamples from the same labels"
         )
     blocks = np.array_split(counts, max(1, math.ceil(counts.size / _BLOCK_NUMBERS)))
-    return np.concatenate([_weighted_aurocs(made_up, found, block) for block in blocks])
+    return np.concatenate([_weighted_aurocs(positive, found, block) for block in blocks])
 
 
 def bootstrap_auroc(
-    labels: Shaped[np.ndarray, " answers"],
-    scores: Shaped[np.ndarray, " answers"],
+    labels: Shaped[np.ndarray, " samples"],
+    scores: Shaped[np.ndarray, " samples"],
     *,
     resamples: int = RESAMPLES,
     level: float = 0.95,
@@ -76,18 +78,18 @@ def bootstrap_auroc(
 ) -> tuple[float, float]:
     """The percentile interval (low, high) of the AUROC.
 
-    Few answers of a class make it too narrow: on binormal scores a 95% interval holds the true
-    value in about 94% of data sets with 100 of each class; with 60, 30 and 10 of the rarer one
-    in 93%, 92% and 86%. Where the scores part the classes, both ends are 1.
+    Few samples of a class make it too narrow: on binormal scores a 95% interval covers the true
+    value in about 94% of datasets with 100 of each class; with 60, 30 and 10 of the rarer class in
+    93%, 92% and 86%. When the scores separate the classes perfectly, both ends are 1.
     """
     counts = draw_resamples(labels, resamples=resamples, seed=seed)
     return _interval(bootstrap_aurocs(labels, scores, counts), level)
 
 
 def compare_paired(
-    labels: Shaped[np.ndarray, " answers"],
-    scores: Shaped[np.ndarray, " answers"],
-    other: Shaped[np.ndarray, " answers"],
+    labels: Shaped[np.ndarray, " samples"],
+    scores: Shaped[np.ndarray, " samples"],
+    other: Shaped[np.ndarray, " samples"],
     *,
     resamples: int = RESAMPLES,
     level: float = 0.95,
@@ -112,21 +114,21 @@ def _draw_counts(
     rows = max(1, _BLOCK_NUMBERS // size)
     for block in (counts[start : start + rows] for start in range(0, resamples, rows)):
         drawn = random.integers(size, size=block.shape)
-        drawn += size * np.arange(len(block))[:, None]  # each resample counts in its own places
+        drawn += size * np.arange(len(block))[:, None]  # each resample counts in its own bins
         block[:] = np.bincount(drawn.ravel(), minlength=block.size).reshape(block.shape)
     return counts
 
 
 def _weighted_aurocs(
-    made_up: Bool[np.ndarray, " answers"],
-    scores: Float64[np.ndarray, " answers"],
-    counts: Int32[np.ndarray, "resamples answers"],
+    positive: Bool[np.ndarray, " samples"],
+    scores: Float64[np.ndarray, " samples"],
+    counts: Int32[np.ndarray, "resamples samples"],
 ) -> Float64[np.ndarray, " resamples"]:
-    """AUROC with every answer counted so often: sums of whole numbers, hence exact."""
-    positives, negatives = _by_score(made_up, scores), _by_score(~made_up, scores)
+    """AUROC with every sample counted that many times: sums of integers, hence exact."""
+    positives, negatives = _by_score(positive, scores), _by_score(~positive, scores)
     below = np.zeros((len(counts), len(negatives) + 1))
     np.cumsum(counts[:, negatives], axis=1, out=below[:, 1:])
-    # Right answers below, and those not above: their sum is twice the mid-rank.
+    # Negatives below, and those not above: their sum is twice the mid-rank.
     left = np.searchsorted(scores[negatives], scores[positives], side="left")
     right = np.searchsorted(scores[negatives], scores[positives], side="right")
     ranks = below[:, left] + below[:, right]
@@ -136,7 +138,7 @@ def _weighted_aurocs(
 
 
 def _by_score(
-    which: Bool[np.ndarray, " answers"], scores: Float64[np.ndarray, " answers"]
+    which: Bool[np.ndarray, " samples"], scores: Float64[np.ndarray, " samples"]
 ) -> Shaped[np.ndarray, " places"]:
     places = np.flatnonzero(which)
     return places[np.argsort(scores[places], kind="stable")]
@@ -144,13 +146,15 @@ def _by_score(
 
 def _interval(values: Float64[np.ndarray, " resamples"], level: float) -> tuple[float, float]:
     if not 0 < level < 1:
-        raise InputError(f"level is {level}: give a share between 0 and 1, such as 0.95")
+        raise InputError(f"level is {level}: give a fraction between 0 and 1, such as 0.95")
     low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 
 
 def _two_sided(changes: Float64[np.ndarray, " resamples"]) -> float:
-    """Twice the share of resamples on the rarer side of no difference. The data as they are count
-    as one more resample, so that finitely many never give 0."""
+    """Twice the fraction of resamples on the rarer side of no difference.
+
+    The original data counts as one more resample, so that a finite number of them never gives 0.
+    """
     rarer = min(np.count_nonzero(changes <= 0), np.count_nonzero(changes >= 0))
     return float(min(1.0, 2 * (rarer + 1) / (len(changes) + 1)))

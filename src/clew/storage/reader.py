@@ -197,7 +197,8 @@ def read_layout(store: Path, entry: ShardEntry, columns: Sequence[str]) -> Shard
     )
     if len(layout.ids) != entry.rows:
         raise StoreError(
-            f"shard {entry.file} has {len(layout.ids)} rows, but the manifest says {entry.rows}",
+            f"shard {entry.file} has {len(layout.ids):,} rows, "
+            f"but the manifest says {entry.rows:,}",
             action="repair",
             store=store,
         )
@@ -216,8 +217,8 @@ def check_size(file: str | Path, expected: int) -> None:
     if found < 0:
         raise missing_shard(path)
     raise StoreError(
-        f"shard {path.name} in {path.parent} has {found} bytes, but the manifest says "
-        f"{expected}: it was truncated or replaced.",
+        f"shard {path.name} in {path.parent} has {found:,} bytes, but the manifest says "
+        f"{expected:,}: it was truncated or replaced.",
         action="repair",
         store=path.parent,
     )
@@ -245,7 +246,7 @@ def _locate_column(
         column = batch.column(name)
         if column.null_count:
             raise StoreError(
-                f'{column.null_count} rows of {reader.path.name} have no "{name}", so this '
+                f'{column.null_count:,} rows of {reader.path.name} have no "{name}", so this '
                 "store cannot be trained on. Create it again from traces that have it."
             )
         first, count = _locate_rows(column, size, base)

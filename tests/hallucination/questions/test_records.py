@@ -1,4 +1,4 @@
-"""Records of every usual shape become questions, and what is left out is named."""
+"""Records of every common shape become questions, and skipped ones are listed."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from clew.hallucination.questions import Question
 from tests.hallucination.questions.loading import load_record, load_text
 
 
-def test_nq_open_as_it_is_published(tmp_path: Path) -> None:
+def test_published_nq_open_format_is_read(tmp_path: Path) -> None:
     line = {"question": "who wrote it", "answer": ["Bobby Scott", "Bob Russell"]}
     loaded = load_text(tmp_path, "NQ-open.dev.jsonl", json.dumps(line) + "\n")
     assert loaded.name == "NQ-open.dev.jsonl"
@@ -21,7 +21,7 @@ def test_nq_open_as_it_is_published(tmp_path: Path) -> None:
     ]
 
 
-def test_trivia_qa(tmp_path: Path) -> None:
+def test_trivia_qa_format_is_read(tmp_path: Path) -> None:
     question = load_record(
         tmp_path,
         {
@@ -39,7 +39,7 @@ def test_trivia_qa(tmp_path: Path) -> None:
     assert question.answers == ("David Seville", "Ross Bagdasarian", "david seville")
 
 
-def test_trivia_qa_as_the_authors_publish_it(tmp_path: Path) -> None:
+def test_original_trivia_qa_format_is_read(tmp_path: Path) -> None:
     record = {
         "QuestionId": "tc_2",
         "Question": "Who?",
@@ -72,7 +72,7 @@ def test_trivia_qa_as_the_authors_publish_it(tmp_path: Path) -> None:
         ({}, ()),
     ],
 )
-def test_answers_in_every_usual_shape(
+def test_answers_of_every_common_shape_are_read(
     tmp_path: Path, fields: dict[str, Any], answers: tuple[str, ...]
 ) -> None:
     assert load_record(tmp_path, {"question": "q", **fields}).answers == answers
@@ -87,14 +87,14 @@ def test_answers_in_every_usual_shape(
         ({"prompt": "a form", "question": "q", "id": "b", "question_id": "a"}, "a", None),
     ],
 )
-def test_columns_are_known_by_their_names(
+def test_columns_are_recognized_by_name(
     tmp_path: Path, record: dict[str, Any], id: str, category: str | None
 ) -> None:
     question = load_record(tmp_path, record)
     assert (question.question, question.id, question.category) == ("q", id, category)
 
 
-def test_what_is_left_out_is_named(tmp_path: Path) -> None:
+def test_unusable_records_are_skipped_and_listed(tmp_path: Path) -> None:
     lines = [
         '{"id": "a", "question": "one"}',
         "",
@@ -109,20 +109,20 @@ def test_what_is_left_out_is_named(tmp_path: Path) -> None:
         "",
     ]
     loaded = load_text(tmp_path, "ugly.jsonl", "\r\n".join(lines))
-    # The id of a record without one counts broken records too, so mending them changes no other.
+    # Generated ids count malformed records too, so fixing one changes no other id.
     assert [question.id for question in loaded.questions] == ["a", "ugly_8"]
     assert [(left.where, left.reason.split(" (")[0]) for left in loaded.skipped] == [
         ("line 3", "it is not JSON"),
         ("line 4 (id c)", "it has no question"),
         ("line 5 (id d)", "its question is empty"),
-        ("line 6 (id a)", "its id was there before"),
+        ("line 6 (id a)", "its id is a duplicate"),
         ("line 7", "it is a list, not a record with named fields"),
         ("line 8 (id e)", "its question is a list, not text"),
-        ("line 9 (id f)", "its text holds half a character"),
+        ("line 9 (id f)", "its text contains half a character"),
     ]
 
 
-def test_the_hash_covers_the_whole_file(tmp_path: Path) -> None:
+def test_hash_covers_the_whole_file(tmp_path: Path) -> None:
     lines = "".join(f'{{"question": "q{n}", "answer": "{n}"}}\n' for n in range(5))
     two, five = (load_text(tmp_path, "a.jsonl", lines, limit) for limit in (2, None))
     other = load_text(tmp_path, "a.jsonl", lines.replace('"4"', '"5"'), 2)

@@ -1,4 +1,4 @@
-"""The calls of the older system's page work as written there, on a store of this one."""
+"""The calls documented for the older tools work as written, on a store written by clew."""
 
 import gzip
 import io
@@ -27,7 +27,7 @@ def loader(compact_store: Path) -> TraceBatchLoader:
 
 @pytest.fixture
 def workplace(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the store under its default name, as the old scripts expect it."""
+    """A folder with a store under its default name, as old scripts expect it."""
     monkeypatch.chdir(tmp_path)
     return store.rename(tmp_path / "traces_data")
 
@@ -55,14 +55,14 @@ def test_batch_info_needs_no_data(workplace: Path) -> None:
     }
 
 
-def test_batches_come_one_after_the_other(loader: TraceBatchLoader) -> None:
+def test_iter_batches_yields_batches_in_order(loader: TraceBatchLoader) -> None:
     batches = list(loader.iter_batches())
     assert [len(batch) for batch in batches] == [20, 20, 20, 10]
     assert [trace["example_id"] for trace in batches[1]] == list(range(20))
     assert {trace["batch_number"] for trace in batches[3]} == {3}
 
 
-def test_traces_come_in_the_order_of_the_questions(loader: TraceBatchLoader) -> None:
+def test_iter_traces_follows_the_order_of_the_questions(loader: TraceBatchLoader) -> None:
     traces = list(loader.iter_traces())
     assert [trace["global_example_id"] for trace in traces] == list(range(70))
     assert [trace["question_id"] for trace in traces] == [f"q{i}" for i in range(70)]
@@ -74,7 +74,7 @@ def test_one_batch_is_a_list_of_its_traces(loader: TraceBatchLoader) -> None:
 
 
 @pytest.mark.parametrize("index", [4, -1])
-def test_a_batch_that_is_not_there(loader: TraceBatchLoader, index: int) -> None:
+def test_missing_batch_is_an_error(loader: TraceBatchLoader, index: int) -> None:
     with pytest.raises(IndexError, match=f"there is no batch {index} in .*: it has 4"):
         loader.get_batch(index)
 
@@ -111,7 +111,9 @@ def test_a_compact_trace_has_these_fields_and_shapes(loader: TraceBatchLoader) -
     assert trace["generated_answer_clean"] == trace["answer"]
 
 
-def test_a_full_trace_has_states_and_maps_as_the_older_tools_kept_them(full_store: Path) -> None:
+def test_full_trace_has_states_and_attention_as_the_older_tools_stored_them(
+    full_store: Path,
+) -> None:
     loader = TraceBatchLoader(full_store)
     for trace in loader.iter_traces():
         tokens = len(trace["tokens"])
@@ -131,23 +133,25 @@ def test_arrays_are_views_that_cannot_be_written(loader: TraceBatchLoader) -> No
         nodes[0, 0, 0] = 1
 
 
-def test_a_field_that_compact_stores_leave_out_says_how_to_get_it(
+def test_error_for_a_field_missing_in_compact_stores_says_how_to_get_it(
     loader: TraceBatchLoader,
 ) -> None:
     trace = loader.get_batch(0)[0]
     assert "hidden_states" not in trace
-    with pytest.raises(KeyError, match='no field "hidden_states" .*capture with keep="full"'):
+    with pytest.raises(
+        KeyError, match='no field "hidden_states" .*requires a store captured with keep="full"'
+    ):
         trace["hidden_states"]
-    with pytest.raises(KeyError, match='no field "colour"; it has: global_example_id, '):
-        trace["colour"]
+    with pytest.raises(KeyError, match='no field "color"; it has: global_example_id, '):
+        trace["color"]
 
 
-def test_a_trace_shows_what_it_is(loader: TraceBatchLoader) -> None:
+def test_repr_of_a_trace_shows_question_and_answer(loader: TraceBatchLoader) -> None:
     trace = loader.get_trace_by_global_id(5)
     assert repr(trace).startswith("Trace(5, question=")
 
 
-def test_some_batches_go_into_a_pickle_that_python_alone_can_load(
+def test_batch_subset_can_be_pickled_and_loaded_without_clew(
     compact_store: Path, tmp_path: Path
 ) -> None:
     path = extract_batch_subset([1, 3], tmp_path / "some.pkl", compact_store)
@@ -159,7 +163,7 @@ def test_some_batches_go_into_a_pickle_that_python_alone_can_load(
     assert modules_named_in(path.read_bytes()) <= {"numpy", "builtins"}
 
 
-def test_full_traces_go_into_a_pickle_as_lists_of_layers(full_store: Path, tmp_path: Path) -> None:
+def test_full_traces_are_pickled_as_lists_of_layers(full_store: Path, tmp_path: Path) -> None:
     merge_batches(tmp_path / "all.pkl", full_store)
     traces = pickle.loads((tmp_path / "all.pkl").read_bytes())
     assert len(traces) == 12
@@ -175,42 +179,42 @@ def test_a_pickle_can_be_compressed(compact_store: Path, tmp_path: Path) -> None
         assert len(pickle.load(file)) == 10
 
 
-def test_some_batches_go_into_one_arrow_file(compact_store: Path, tmp_path: Path) -> None:
+def test_batch_subset_can_be_written_as_one_arrow_file(compact_store: Path, tmp_path: Path) -> None:
     path = extract_batch_subset([0, 3], tmp_path / "some.arrow", compact_store)
     with pa.memory_map(str(path)) as file:
         table = pa.ipc.open_file(file).read_all()
     assert sorted(table["global_example_id"].to_pylist()) == [*range(20), *range(60, 70)]
 
 
-def test_merging_takes_all_batches_from_and_to_the_default_place(workplace: Path) -> None:
+def test_merge_uses_all_batches_and_default_paths(workplace: Path) -> None:
     assert merge_batches() == Path("traces_data/all_traces_merged.pkl")
     assert len(pickle.loads((workplace / "all_traces_merged.pkl").read_bytes())) == 70
 
 
-def test_a_batch_that_is_not_there_is_refused_before_anything_is_written(
+def test_missing_batch_is_rejected_before_anything_is_written(
     compact_store: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(InputError, match="there is no batch 4 in .*: it has 4, counted from 0"):
+    with pytest.raises(InputError, match="there is no batch 4 in .*: it has 4, numbered from 0"):
         extract_batch_subset([0, 4], tmp_path / "new" / "some.pkl", compact_store)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_unknown_ending_is_refused(compact_store: Path, tmp_path: Path) -> None:
+def test_unknown_file_extension_is_rejected(compact_store: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r'"some.json" must end in .arrow, .pkl or .pkl.gz'):
         extract_batch_subset([0], tmp_path / "some.json", compact_store)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_store_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_store_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(StoreError, match='there is no store at "traces_data"'):
         TraceBatchLoader()
-    with pytest.raises(StoreError, match="holds samples, not traces"):
+    with pytest.raises(StoreError, match="contains samples, not traces"):
         TraceBatchLoader(write_store(tmp_path / "samples"))
 
 
-def test_a_store_that_someone_is_writing_to_can_be_read(store: Path) -> None:
-    """Half-written files are no batches."""
+def test_store_can_be_read_while_it_is_being_written(store: Path) -> None:
+    """Partially written files do not count as batches."""
     shutil.copy(store / "batch_0003.arrow", store / "batch_0004.arrow.part")
     assert len(TraceBatchLoader(store)) == 4
 

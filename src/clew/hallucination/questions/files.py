@@ -1,4 +1,4 @@
-"""Questions from a local file: JSON, JSON lines, CSV, TSV, Parquet or Arrow."""
+"""Questions from a local file: JSON, JSON Lines, CSV, TSV, Parquet or Arrow."""
 
 import csv
 import gzip
@@ -21,16 +21,17 @@ from clew.hallucination.questions.records import (
 )
 
 _BATCH_ROWS = 1024
-# Columns beside the question may hold whole articles; csv would refuse more than 131,072.
+# Columns beside the question may hold whole articles; by default, csv rejects fields of more than
+# 131,072 characters.
 csv.field_size_limit(1 << 30)
 
 
 def open_file(path: Path) -> RowSource:
-    """The rows of a file. Raises InputError if it cannot be used, reading it too."""
+    """The rows of a file. Raises InputError, immediately or while reading, if it cannot be used."""
     ending = file_ending(path)
     if ending not in READERS:
         raise InputError(
-            f'{path}: the ending "{ending}" is not understood: use one of {", ".join(READERS)}'
+            f'{path}: unknown file extension "{ending}": use one of {", ".join(READERS)}'
         )
     rows = _read_rows(path, ending)
     return RowSource(name=path.name, stem=path.name[: -len(ending)], rows=rows)
@@ -51,13 +52,13 @@ def _read_rows(path: Path, ending: str) -> Iterator[Row]:
 
 
 def file_ending(path: Path) -> str:
-    """What the file is by its name, such as ".csv" or ".jsonl.gz"."""
+    """The file's format by its extension, such as ".csv" or ".jsonl.gz"."""
     endings = [ending.lower() for ending in path.suffixes[-2:]]
     return "".join(endings) if endings[-1:] == [".gz"] else "".join(endings[-1:])
 
 
 def _open_text(path: Path) -> TextIO:
-    """Text with or without a byte order mark, line ends as they are (csv wants them so)."""
+    """Text with or without a byte order mark, line endings unchanged (as csv requires)."""
     if path.suffix.lower() == ".gz":
         return cast(TextIO, gzip.open(path, "rt", encoding="utf-8-sig", newline=""))
     return path.open(encoding="utf-8-sig", newline="")
@@ -74,7 +75,8 @@ def _read_json_lines(path: Path) -> Iterator[Row]:
                 yield Row(number=number, where=where, record=json.loads(line))
             except (ValueError, RecursionError) as error:
                 yield Row(number=number, where=where, problem=f"it is not JSON ({error})")
-            # A broken line counts, so that mending it changes the id of no other record.
+            # A malformed line is counted, so that fixing it does not change the id of any other
+            # record.
             number += 1
 
 
@@ -84,17 +86,19 @@ def _read_json(path: Path) -> Iterator[Row]:
     try:
         records = json.loads(text) if text.strip() else []
     except (ValueError, RecursionError) as error:
-        # Many .json files hold one record per line. Python's decoder tells a second value from
-        # broken text by its message alone.
+        # Many .json files hold one record per line. Python's decoder distinguishes a second value
+        # from malformed text only by its message.
         if getattr(error, "msg", "") != "Extra data":
-            raise InputError(f"{path} is not JSON ({error}): repair it or save it anew") from error
+            raise InputError(f"{path} is not JSON ({error}): fix it or save it again") from error
         yield from _read_json_lines(path)
         return
     if isinstance(records, dict):
         fields = plain_fields(records)
         records = fields.get("data", fields.get("questions"))
     if not isinstance(records, list):
-        raise InputError(f'{path} holds no list of records: write [...] or {{"data": [...]}}')
+        raise InputError(
+            f'{path} does not contain a list of records: write [...] or {{"data": [...]}}'
+        )
     for number, record in enumerate(records):
         yield Row(number=number, where=f"row {number + 1}", record=record)
 
@@ -102,7 +106,7 @@ def _read_json(path: Path) -> Iterator[Row]:
 def _read_csv(path: Path) -> Iterator[Row]:
     delimiter = "\t" if ".tsv" in file_ending(path) else ","
     with _open_text(path) as file:
-        # Strict, since a quote that is never closed would silently swallow the rest of the file.
+        # Strict, since an unclosed quote would silently swallow the rest of the file.
         lines = csv.reader(file, delimiter=delimiter, strict=True)
         header: list[str] | None = None
         number, last_line = 0, 0
@@ -113,7 +117,7 @@ def _read_csv(path: Path) -> Iterator[Row]:
                 last_line = lines.line_num
             except csv.Error as error:
                 last_line = lines.line_num
-                problem = f"lines {first_line} to {last_line} are not CSV ({error})"
+                problem = f"lines {first_line} to {last_line} are not valid CSV ({error})"
                 yield Row(number=number, where=where, problem=problem)
                 number += 1
                 continue
@@ -130,7 +134,7 @@ def _read_csv(path: Path) -> Iterator[Row]:
 
 def _csv_row(number: int, where: str, header: list[str], cells: list[str]) -> Row:
     if len(cells) > len(header):
-        problem = f"it has {len(cells)} cells for {len(header)} columns (a comma without quotes?)"
+        problem = f"it has {len(cells)} cells for {len(header)} columns (an unquoted comma?)"
         return Row(number=number, where=where, problem=problem)
     return Row(number=number, where=where, record=dict(zip(header, cells, strict=False)))
 

@@ -1,4 +1,4 @@
-"""Questions from a folder of data or from the Hugging Face hub, read with `datasets`."""
+"""Questions from a local dataset folder or the Hugging Face Hub, read with `datasets`."""
 
 import functools
 from collections.abc import Iterator, Mapping
@@ -20,10 +20,11 @@ _PREFERRED_SPLITS = ("train", "validation", "dev", "test")
 
 
 def open_dataset(base: str, names: list[str], *, from_hub: bool) -> RowSource:
-    """The rows of a data set; `names` is [split] or [config, split].
+    """The rows of a dataset; `names` is [split] or [config, split].
 
-    `base` is a folder, or an id on the hub. Raises InputError if it cannot be loaded, reading it
-    too. What lies here is read to its end for the hash, the hub no further than needed.
+    `base` is a folder or a dataset id on the Hub. Raises InputError, immediately or while reading,
+    if it cannot be loaded. A local dataset is read completely for its hash, one on the Hub only as
+    far as needed.
     """
     label = base if from_hub else Path(base).resolve().name
     explained = functools.partial(_explained, ":".join((base, *names)), from_hub=from_hub)
@@ -52,12 +53,12 @@ def _explained(spec: str, *, from_hub: bool) -> Iterator[None]:
         yield
     except InputError:
         raise
-    except Exception as error:  # `datasets` raises a dozen unrelated kinds
+    except Exception as error:  # `datasets` raises a dozen unrelated types
         raise InputError(_why_not_loaded(spec, from_hub, error)) from error
 
 
 def _check_hub_answers(hub_id: str) -> None:
-    """Ask for the file that `datasets` asks for first, which it would try six times in 23 s."""
+    """Request the file that `datasets` requests first; it would retry six times over 23 s."""
     import datasets
     from huggingface_hub import constants, hf_hub_url, is_offline_mode
     from huggingface_hub.utils import http_backoff
@@ -70,7 +71,7 @@ def _check_hub_answers(hub_id: str) -> None:
         repo_type="dataset",
         endpoint=datasets.config.HF_ENDPOINT,
     )
-    # Any reply will do, an error too: what it means is for `datasets` to say.
+    # Any response will do, even an error: `datasets` reports what it means.
     http_backoff(
         "HEAD",
         url,
@@ -81,7 +82,7 @@ def _check_hub_answers(hub_id: str) -> None:
 
 
 def _is_cached(hub_id: str) -> bool:
-    """Whether `datasets` has a copy of its own, which it uses when the hub is out of reach."""
+    """Whether `datasets` has a cached copy, which it uses when the Hub is unreachable."""
     import datasets
 
     cache = Path(datasets.config.HF_DATASETS_CACHE).expanduser()
@@ -93,19 +94,19 @@ def _is_cached(hub_id: str) -> bool:
 def _why_not_loaded(spec: str, from_hub: bool, error: Exception) -> str:
     if not from_hub:
         return (
-            f"folder {spec} cannot be read as a data set ({first_line(error)}): "
+            f"folder {spec} cannot be read as a dataset ({first_line(error)}): "
             'give a file in it, or check ":config:split"'
         )
     return (
-        f'data set "{spec}" could not be loaded from the Hugging Face hub, and there is no such '
+        f'dataset "{spec}" could not be loaded from the Hugging Face Hub, and there is no such '
         f'file or folder here ({first_line(error)}): check "name:config:split", the network and '
         "HF_HUB_OFFLINE, or give a local file (.jsonl, .csv, .parquet)"
     )
 
 
 def _open_splits(base: str, names: list[str]) -> tuple[Mapping[str, Any], str, str, str]:
-    """All splits of a data set (nothing is read yet), the config, the split meant, the revision."""
-    # Here, since it takes seconds to import.
+    """All splits of a dataset (nothing is read yet), the config, the chosen split, the revision."""
+    # Imported here since it takes seconds.
     import datasets
 
     if any(Path(base, mark).exists() for mark in ("dataset_dict.json", "state.json")):
@@ -114,20 +115,20 @@ def _open_splits(base: str, names: list[str]) -> tuple[Mapping[str, Any], str, s
             saved if isinstance(saved, datasets.DatasetDict) else {str(saved.split or ""): saved}
         )
         if len(names) > 1 and names[0]:
-            raise InputError(f'{base} has no configs: leave "{names[0]}" away')
+            raise InputError(f'{base} has no configs: omit "{names[0]}"')
         return splits, "", _choose_split(base, splits, names[-1] if names else ""), ""
     config, split = names if len(names) == 2 else ("", "".join(names))
     if not config and split and split in datasets.get_dataset_config_names(base):
         config, split = split, ""
     builder = datasets.load_dataset_builder(base, config or None)
-    # Streaming: files are opened as rows are asked for, and nothing is copied into a cache.
+    # Streaming opens files as rows are requested and copies nothing into a cache.
     splits = builder.as_streaming_dataset()
     config = "" if builder.config.name == "default" else builder.config.name
     return splits, config, _choose_split(base, splits, split), str(builder.hash)
 
 
 def _choose_split(base: str, splits: Mapping[str, Any], wanted: str) -> str:
-    """The split named; else the only one, or the one that is most likely to be large."""
+    """The named split; otherwise the only one, or the one that is usually the largest."""
     if wanted and wanted not in splits:
         raise InputError(f'{base} has no split "{wanted}": use one of {", ".join(splits)}')
     preferred = [name for name in (wanted, *_PREFERRED_SPLITS, *splits) if name in splits]
@@ -135,7 +136,7 @@ def _choose_split(base: str, splits: Mapping[str, Any], wanted: str) -> str:
 
 
 def _dataset_rows(name: str, rows: Any) -> Iterator[Row]:
-    # A stream of loose files may not know its columns before it is read.
+    # A stream of plain files may not know its columns until it is read.
     if rows.column_names is not None:
         rows = rows.select_columns(useful_columns(name, rows.column_names))
     for number, record in enumerate(rows):

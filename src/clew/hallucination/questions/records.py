@@ -1,6 +1,6 @@
-"""A question, and how a record with named fields becomes one.
+"""Questions, and how records with named fields become questions.
 
-Columns are understood by their names, without options; what cannot be used is skipped and named.
+Columns are recognized by name, without options; unusable records are skipped and listed.
 """
 
 import ast
@@ -15,12 +15,12 @@ from typing import Any
 
 from clew.errors import InputError, without_settings
 
-# Where several are there, the first in this order counts. Upper and lower case, blanks and
-# underscores do not matter: "Question ID" is question_id.
+# If several are present, the first in this order is used. Case, spaces and underscores are ignored:
+# "Question ID" is question_id.
 _ID_COLUMNS = ("question_id", "id", "qid", "_id", "example_id", "idx")
 _QUESTION_COLUMNS = ("question", "query", "question_text", "problem", "prompt", "input")
 _CATEGORY_COLUMNS = ("category", "topic", "subject", "type")
-# All of these that are there count.
+# All of these that are present are used.
 _ANSWER_COLUMNS = (
     *("answer", "answers", "accepted_answers", "correct_answers", "best_answer", "short_answers"),
     *("target", "targets", "gold", "gold_answer", "gold_answers", "possible_answers"),
@@ -34,7 +34,7 @@ _MAX_CATEGORY_CHARACTERS = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """A question and the answers that count as right (none where the data set gives none)."""
+    """A question and its accepted answers (none if the dataset has none)."""
 
     id: str
     question: str
@@ -44,7 +44,7 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True)
 class SkippedQuestion:
-    """A record that was left out: where it is ("line 17", "row 3 (id x)") and why."""
+    """A record that was skipped: where it is ("line 17", "row 3 (id x)") and why."""
 
     where: str
     reason: str
@@ -52,11 +52,11 @@ class SkippedQuestion:
 
 @dataclass(frozen=True, kw_only=True)
 class QuestionSet:
-    """The questions to ask, what was left out, and a hash that names the whole data set.
+    """The questions to ask, the skipped records, and a hash that identifies the whole dataset.
 
-    `sha256` covers all usable questions, not only those asked for, so a store can grow later;
-    for a data set on the hub, which is never read whole, it covers name, split and revision.
-    `instruction` says what form of answer these questions want; a chat model is told.
+    `sha256` covers all usable questions, not only those requested, so a store can grow later. For a
+    dataset on the Hub, which is never read completely, it covers name, split and revision.
+    `instruction` describes the expected form of the answers; it is part of a chat model's prompt.
     """
 
     name: str
@@ -67,12 +67,12 @@ class QuestionSet:
 
 
 class _UnusableError(Exception):
-    """A record that cannot become a question; the text is the reason."""
+    """A record that cannot become a question; the message is the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A record as it was read, or the reason why it could not be."""
+    """A record as it was read, or the reason why it could not be read."""
 
     number: int
     where: str
@@ -82,10 +82,10 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class RowSource:
-    """The rows of a data set, read as they are asked for.
+    """The rows of a dataset, read lazily.
 
-    Records without an id are named after `stem`. `sha256` names a data set that is never read
-    whole, as one on the hub; where there is none, it comes from reading all rows.
+    Records without an id are named after `stem`. `sha256` identifies a dataset that is never read
+    completely, such as one on the Hub; otherwise the hash is computed from all rows.
     """
 
     name: str
@@ -99,7 +99,7 @@ class RowSource:
 
 
 class Collector:
-    """Turns rows into questions: keeps the first `limit`, hashes all, names what is left out."""
+    """Turns rows into questions: keeps the first `limit`, hashes all, lists the skipped."""
 
     def __init__(self, stem: str, limit: int | None) -> None:
         self._stem = stem
@@ -131,12 +131,12 @@ class Collector:
 
     def add(self, question: Question) -> None:
         if question.id in self._ids:
-            raise _UnusableError("its id was there before")
+            raise _UnusableError("its id is a duplicate")
         parts = [question.id, question.question, *question.answers]
         try:
             self._digest.update(json.dumps(parts, ensure_ascii=False).encode())
         except UnicodeEncodeError:
-            raise _UnusableError("its text holds half a character (a lone surrogate)") from None
+            raise _UnusableError("its text contains half a character (a lone surrogate)") from None
         self._ids.add(question.id)
         if not self.full:
             self._questions.append(question)
@@ -153,21 +153,21 @@ class Collector:
 
     def _why_none(self, name: str) -> str:
         if not self._skipped:
-            return f"{name} holds no records: give a file with at least one question"
+            return f"{name} is empty: give a file with at least one question"
         if self._columns and not _pick(plain_fields(self._columns), _QUESTION_COLUMNS):
             return _no_question_column(name, self._columns)
         first = self._skipped[0]
         return (
             f"{name}: none of the {len(self._skipped)} records can be used "
-            f"({first.where}: {first.reason}): repair the file or give another"
+            f"({first.where}: {first.reason}): fix the file or give another one"
         )
 
 
 def _no_question_column(name: str, columns: Iterable[str]) -> str:
     found = ", ".join(list(columns)[:20]) or "none"
     return (
-        f"{name} has no column with a question (found: {found}): "
-        f"name it one of {', '.join(_QUESTION_COLUMNS)}"
+        f"{name} has no question column (found: {found}): name it one of "
+        f"{', '.join(_QUESTION_COLUMNS)}"
     )
 
 
@@ -218,7 +218,7 @@ def _category(fields: Mapping[str, Any]) -> str | None:
 
 
 def _texts(value: object) -> Iterator[str]:
-    """The answers in a value, however deep; empty ones left out."""
+    """The answers in a value, however deeply nested, without empty ones."""
     if isinstance(value, str):
         if text := value.strip():
             yield text
@@ -239,7 +239,7 @@ def _texts(value: object) -> Iterator[str]:
 
 
 def _unpack(cell: object) -> object:
-    """A list or TriviaQA answer that a table holds as text, written as JSON or as Python does."""
+    """A list or TriviaQA answer stored as text in a table, in JSON or Python syntax."""
     if not isinstance(cell, str) or not cell.strip().startswith(("[", "{")):
         return cell
     for parse in (json.loads, ast.literal_eval):
@@ -249,7 +249,7 @@ def _unpack(cell: object) -> object:
                 value = parse(cell.strip())
         except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
             continue
-        # "[0, 1]" is an interval; only a list of texts is a list of answers.
+        # "[0, 1]" is an interval; only a list of strings is a list of answers.
         if isinstance(value, list) and all(isinstance(item, str | dict) for item in value):
             return value
         if isinstance(value, dict) and _pick(plain_fields(value), _ANSWER_KEYS):
@@ -258,7 +258,7 @@ def _unpack(cell: object) -> object:
 
 
 def _pick(fields: Collection[str], known: tuple[str, ...]) -> list[str]:
-    """The plain names among `fields` that are known, in the order of `known`."""
+    """The normalized names among `fields` that are known, in the order of `known`."""
     return [name for name in _plain_names(known) if name in fields]
 
 
@@ -277,7 +277,7 @@ def plain_name(column: str) -> str:
 
 
 def useful_columns(name: str, columns: Sequence[str]) -> list[str]:
-    """The columns worth reading, as the file spells them."""
+    """The columns to read, as the file spells them."""
     plain = {plain_name(column) for column in columns}
     if not _pick(plain, _QUESTION_COLUMNS):
         raise InputError(_no_question_column(name, columns))

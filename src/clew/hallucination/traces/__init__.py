@@ -1,4 +1,4 @@
-"""Traces: their columns, and the loader that reads them from a store."""
+"""Traces: their columns and the loader that reads them from a store."""
 
 from clew.hallucination.traces.loader import (
     Trace,

@@ -1,4 +1,4 @@
-"""The basis that shrinks every token's state to a few numbers: principal components a layer.
+"""The basis that reduces every token's state to a few numbers: principal components per layer.
 
 Fitted once on the first questions and their accepted answers, then frozen and kept in the
 store, so that all traces of a store live in the same space.
@@ -21,7 +21,7 @@ BASIS_NAME = "basis.arrow"
 
 @dataclass(frozen=True, kw_only=True)
 class Basis:
-    """`(state - mean) @ components`, a layer at a time."""
+    """`(state - mean) @ components`, one layer at a time."""
 
     mean: Float[Tensor, "layers dim"]
     components: Float[Tensor, "layers dim node_dim"]
@@ -33,7 +33,7 @@ class Basis:
     def project(
         self, layer: int, states: Float[Tensor, "batch tokens dim"]
     ) -> Float[Tensor, "batch tokens node_dim"]:
-        """In the states' own precision on the device, accumulated in float32."""
+        """Computed in the states' precision on the device, accumulated in float32."""
         components = self.components[layer]
         centred = states.to(components.dtype) - self.mean[layer]
         return (centred @ components).float()
@@ -43,7 +43,7 @@ class Basis:
 
 
 def fit_basis(states: list[Float[Tensor, "tokens dim"]], node_dim: int) -> Basis:
-    """Principal components of each layer's states; when there are fewer, zeros fill up."""
+    """Principal components of each layer's states, padded with zeros if there are fewer."""
     fitted = [_fit_layer(layer, node_dim) for layer in states]
     means, components = zip(*fitted, strict=True)
     return Basis(mean=torch.stack(means).cpu(), components=torch.stack(components).cpu())
@@ -64,7 +64,7 @@ def _fit_layer(
 
 
 def _fix_signs(rows: Float[Tensor, "k dim"]) -> Float[Tensor, "k dim"]:
-    """A component and its negative are equally right; the largest entry decides."""
+    """A component and its negative are equally valid; the largest entry decides the sign."""
     largest = rows.gather(1, rows.abs().argmax(1, keepdim=True))
     return rows * torch.where(largest < 0, -1.0, 1.0)
 
@@ -84,7 +84,7 @@ def save_basis(store: Path, basis: Basis) -> None:
 
 
 def load_basis(store: Path) -> Basis:
-    """The basis of a store; raises StoreError when it is missing or broken."""
+    """The basis of a store; raises StoreError if it is missing or damaged."""
     path = store / BASIS_NAME
     try:
         with pa.OSFile(str(path)) as file:

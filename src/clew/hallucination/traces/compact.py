@@ -1,9 +1,9 @@
 """The compact record of a batch of answers, filled while the passes run.
 
-Everything that is kept of the attention is a reduction over its rows, so a pass over one new
-token adds one row, and nothing larger than one layer's attention is ever held.
+Everything kept of the attention is a reduction over its rows, so a pass over one new token adds one
+row, and nothing larger than one layer's attention is ever in memory.
 
-A batch lies in `slots`: first the shared beginning of all prompts, then the rest of each
+A batch is laid out in `slots`: first the prefix shared by all prompts, then the rest of each
 prompt, padded on the left, then the answers.
 """
 
@@ -24,7 +24,7 @@ _TINY = 1e-30
 
 @dataclass(frozen=True, kw_only=True)
 class Slots:
-    """Where the tokens of a batch lie. `padding[b]` slots after the prefix are empty."""
+    """Where the tokens of a batch are. `padding[b]` slots after the prefix are empty."""
 
     prefix: int
     width: int
@@ -45,7 +45,7 @@ class Slots:
 
 
 class CompactRecord:
-    """A listener that keeps, of every layer: the last token's state, the sum of the answer's
+    """A listener that keeps for every layer: the last token's state, the sum of the answer's
     states, the projected state of every token, the strongest attention edges, the two diagonals
     and the lookback masses."""
 
@@ -66,7 +66,7 @@ class CompactRecord:
         self.masses = zeros(batch, layers, heads, count, 2)
         self._rows: Int[Tensor, " rows"] = torch.arange(batch, device=device)
         self._start = 0
-        # Known to the host, so that passes over prompts alone need not look for answers.
+        # Known on the host, so that passes over prompts alone do not have to look for answers.
         self._first_answer = int(slots.prompt_end.min())
         self._step: tuple[Tensor, Tensor] | None = None
         self._is_answer: Bool[Tensor, "rows tokens"]
@@ -74,7 +74,7 @@ class CompactRecord:
         self._sides: Float[Tensor, "rows 1 columns 2"]
 
     def fill_prefix(self, prefix: "CompactRecord") -> None:
-        """Take over the record of the shared beginning, made once with a batch of one."""
+        """Copy the record of the shared prefix, computed once with a batch of one."""
         length = self.slots.prefix
         self.nodes[:, :, :length] = prefix.nodes[:, :, :length]
         self.edge_weight[:, :, :length] = prefix.edge_weight[:, :, :length]
@@ -85,7 +85,7 @@ class CompactRecord:
     def expect(
         self, rows: Int[Tensor, " rows"], start: int, valid: Bool[Tensor, "rows tokens"]
     ) -> None:
-        """Announce the next pass: which rows of the batch, from which slot, padding left out."""
+        """Announce the next pass: which rows of the batch, from which slot, without padding."""
         self._rows, self._start = rows, start
         self._valid = valid[:, None, None, :].to(self.last_hidden.dtype)
         slot = torch.arange(start + valid.shape[1], device=valid.device)
@@ -95,8 +95,8 @@ class CompactRecord:
         self._is_answer = ~in_prompt[:, start:]  # padding lies before the prompts
 
     def expect_steps(self, slot: Int[Tensor, " 1"], alive: Bool[Tensor, " batch"]) -> None:
-        """Announce passes of one token for all rows, at the slot that stands in `slot` when the
-        pass runs; rows that are not alive then leave no trace that counts."""
+        """Announce passes of one token for all rows, at the slot that `slot` holds when the pass
+        runs; rows that are not alive by then are ignored."""
         everything = torch.arange(len(alive), device=slot.device)
         self.expect(everything, 0, alive.new_ones(len(alive), self.slots.count))
         self._step = slot, alive
@@ -111,7 +111,7 @@ class CompactRecord:
         self.last_hidden[self._rows, layer] = states[:, -1].to(self.last_hidden.dtype)
         skip = max(0, self._first_answer - self._start)
         if skip < states.shape[1]:
-            # Chosen, not multiplied by 0: a prompt's infinities must not reach the sum.
+            # Selected, not multiplied by 0: infinities in a prompt must not reach the sum.
             kept = torch.where(self._is_answer[:, skip:, None], states[:, skip:], 0)
             self.answer_sum[self._rows, layer] += kept.sum(1, dtype=torch.float32)
 
@@ -150,7 +150,7 @@ class CompactRecord:
         self.masses[:, layer].index_copy_(2, slot, (weights @ self._sides).float())
 
     def replace_row(self, row: int, other: "CompactRecord", other_row: int) -> None:
-        """Take over the record of one sequence from another batch with the same prefix."""
+        """Copy the record of one sequence from another batch with the same prefix."""
         prefix = self.slots.prefix
         count = other.slots.width - int(other.slots.padding[other_row])
         here = prefix + int(self.slots.padding[row])
@@ -169,9 +169,9 @@ class CompactRecord:
         self.edge_slot[row][:, here : here + count] = moved
 
     def finish(self, lengths: Int[Tensor, " batch"], answers: Int[Tensor, " batch"]) -> "Reduced":
-        """The fields of all traces, padding removed, one trace after the other.
+        """The fields of all traces, concatenated, without padding.
 
-        `lengths` counts each row's tokens, `answers` how many of them are the answer's.
+        `lengths` is each row's number of tokens, `answers` the number of answer tokens among them.
         """
         used = self.slots.used(lengths)
         index = (used.cumsum(1) - 1).clamp(min=0)
@@ -218,7 +218,7 @@ class CompactRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class Reduced:
-    """The array fields of a batch of traces; ragged ones flat, trace after trace."""
+    """The array fields of a batch of traces; ragged ones are concatenated."""
 
     last_hidden: Float[Tensor, "batch layers dim"]
     answer_hidden: Float[Tensor, "batch layers dim"]
@@ -236,7 +236,7 @@ def _select(values: Tensor, mask: Tensor) -> Tensor:
 
 
 def to_float16(values: Tensor) -> Tensor:
-    """Float16, with values beyond its range set to its largest; infinities and NaN stay."""
+    """Float16, with values beyond its range clamped to its maximum; infinities and NaN stay."""
     if values.dtype == torch.float16:
         return values
     clipped = values.clamp(-FLOAT16_MAX, FLOAT16_MAX)
@@ -244,7 +244,7 @@ def to_float16(values: Tensor) -> Tensor:
 
 
 def reduced_columns(reduced: Reduced) -> dict[str, np.ndarray]:
-    """The array fields as flat numpy arrays on the host, in the types they are stored in."""
+    """The array fields as flat NumPy arrays on the host, in their storage types."""
     halves = {
         name: to_float16(getattr(reduced, name))
         for name in (
@@ -264,7 +264,7 @@ def reduced_columns(reduced: Reduced) -> dict[str, np.ndarray]:
 
 
 def _to_host(tensors: dict[str, Tensor]) -> dict[str, np.ndarray]:
-    """Copy to the host, from a GPU through pinned memory and all at once."""
+    """Copy to the host; from a GPU all at once, through pinned memory."""
     host = {}
     for name, tensor in tensors.items():
         if tensor.is_cuda:

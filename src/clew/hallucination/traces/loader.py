@@ -1,5 +1,5 @@
-"""Traces read from a store: one as a mapping whose values are read when asked for, all of them with
-TraceBatchLoader and its two helpers, the calls that scripts of the older system use."""
+"""Read traces from a store: a trace is a lazy mapping; TraceBatchLoader and its two functions are
+the calls that scripts of the older tools use."""
 
 import gzip
 import pickle
@@ -16,7 +16,7 @@ from clew.hallucination.traces.schema import resolve_shape
 from clew.storage import ShardReader, StoreReader, read_value
 from clew.storage.writing import replacing
 
-# The name that the older tools gave to the generated answer.
+# The name in the older tools of the generated answer.
 _ALIASES = {"generated_answer_clean": "answer"}
 
 
@@ -24,11 +24,11 @@ DEFAULT_TRACES_DIR = "./traces_data"
 
 
 class Trace(Mapping[str, Any]):
-    """What is kept of one answer: `trace["question"]`, `trace["last_hidden"]`, ...
+    """What is stored for one answer: `trace["question"]`, `trace["last_hidden"]`, ...
 
-    Arrays are read-only numpy views into the mapped shard: reading a field touches the bytes
-    of that field alone. `hidden_states[l]` is `[tokens, dim]`, `attentions[l]` is
-    `[heads, tokens, tokens]` (both only in stores captured with `keep="full"`).
+    Arrays are read-only NumPy views into the memory-mapped shard: reading a field touches only that
+    field's bytes. `hidden_states[l]` is `[tokens, dim]`, `attentions[l]` is `[heads, tokens,
+    tokens]` (both only in stores captured with `keep="full"`).
     """
 
     def __init__(self, batch: pa.RecordBatch, row: int) -> None:
@@ -69,7 +69,7 @@ class Trace(Mapping[str, Any]):
 
     def _explain_missing(self, name: str) -> str:
         hint = (
-            ' (capture with keep="full" to have it)'
+            ' (it requires a store captured with keep="full")'
             if name in ("hidden_states", "attentions")
             else ""
         )
@@ -77,13 +77,13 @@ class Trace(Mapping[str, Any]):
 
 
 class TraceBatchLoader:
-    """Reads a store of traces batch by batch or one by one, never more than is asked for."""
+    """Reads a trace store batch by batch or trace by trace, never more than is needed."""
 
     def __init__(self, traces_dir: str | Path = DEFAULT_TRACES_DIR) -> None:
         self._store = StoreReader(traces_dir)
         if self._store.manifest.kind != "traces":
             raise StoreError(
-                f'"{traces_dir}" holds {self._store.manifest.kind}, not traces: '
+                f'"{traces_dir}" contains {self._store.manifest.kind}, not traces: '
                 f'"clew inspect {traces_dir}" shows what is in it.'
             )
         self.traces_dir = self._store.path
@@ -98,11 +98,11 @@ class TraceBatchLoader:
         return self.manifest.rows
 
     def get_total_traces(self) -> int:
-        """The number of traces in all batches, from the manifest alone."""
+        """The number of traces in all batches, read from the manifest only."""
         return self.total_traces
 
     def get_batch_info(self) -> list[dict[str, Any]]:
-        """File, size and number of traces of every batch, from the manifest alone."""
+        """File, size and number of traces of every batch, read from the manifest only."""
         return [
             {
                 "batch_idx": index,
@@ -120,23 +120,23 @@ class TraceBatchLoader:
         """The traces of one batch in the order of their ids; their arrays are not read yet."""
         if not 0 <= batch_idx < len(self):
             raise IndexError(
-                f"there is no batch {batch_idx} in {self.traces_dir}: it has {len(self)}, "
-                f"counted from 0."
+                f"there is no batch {batch_idx} in {self.traces_dir}: it has {len(self)}, numbered "
+                "from 0."
             )
         return list(_traces_in_order(self._store.shard(batch_idx)))
 
     def iter_batches(self) -> Iterator[list[Trace]]:
-        """One batch after the other."""
+        """Iterate over the batches."""
         for index in range(len(self)):
             yield self.get_batch(index)
 
     def iter_traces(self) -> Iterator[Trace]:
-        """One trace after the other, in the order of `global_example_id`."""
+        """Iterate over the traces in the order of `global_example_id`."""
         for index in range(len(self)):
             yield from _traces_in_order(self._store.shard(index))
 
     def get_trace_by_global_id(self, global_id: int) -> Trace | None:
-        """The trace with that `global_example_id`, None when the store has none."""
+        """The trace with this `global_example_id`, or None if the store has none."""
         number = global_id // self.manifest.rows_per_shard
         for index, shard in enumerate(self._store.shards):
             if shard.batch_number == number:
@@ -162,15 +162,15 @@ def extract_batch_subset(
 ) -> Path:
     """Write the traces of some batches into one file, in constant memory.
 
-    The ending chooses the form: `.arrow` is one Arrow file that any Arrow reader opens;
-    `.pkl` and `.pkl.gz` are the list of dicts that scripts of the older system load.
+    The file extension selects the format: `.arrow` is one Arrow file that any Arrow reader opens;
+    `.pkl` and `.pkl.gz` are the list of dicts that scripts of the older tools load.
     """
     loader = TraceBatchLoader(traces_dir)
     indices = list(batch_numbers)
     for index in indices:
         if not 0 <= index < len(loader):
             raise InputError(
-                f"there is no batch {index} in {traces_dir}: it has {len(loader)}, counted from 0."
+                f"there is no batch {index} in {traces_dir}: it has {len(loader)}, numbered from 0."
             )
     path = Path(output_file)
     if not path.name.endswith((".arrow", ".pkl", ".pkl.gz")):
@@ -197,7 +197,9 @@ def _traces_in_order(reader: ShardReader) -> Iterator[Trace]:
 def _write_arrow(loader: TraceBatchLoader, indices: Sequence[int], sink: BinaryIO) -> None:
     readers = [loader._store.shard(index) for index in indices]
     if not readers:
-        raise InputError("no batch was named: there is nothing to write.")
+        raise InputError(
+            "no batches given, so there is nothing to write: give at least one batch number."
+        )
     with pa.ipc.new_file(sink, readers[0].schema) as file:
         for reader in readers:
             for index in range(reader.num_record_batches):
@@ -209,12 +211,12 @@ def _write_pickle(
 ) -> None:
     with gzip.open(sink, "wb", compresslevel=1) if compress else nullcontext(sink) as file:
         pickler = pickle.Pickler(file, protocol=4)
-        pickler.fast = True  # no memo: it would keep every trace alive until the end
+        pickler.fast = True  # no memo, which would keep every trace in memory until the end
         pickler.dump(_ListOfTraces(loader, indices))
 
 
 class _ListOfTraces:
-    """Pickles as a plain list, but hands its items to the pickler one at a time."""
+    """Pickled as a plain list, but passes its items to the pickler one at a time."""
 
     def __init__(self, loader: TraceBatchLoader, indices: Sequence[int]) -> None:
         self._loader = loader

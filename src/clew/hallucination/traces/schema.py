@@ -1,6 +1,6 @@
-"""The columns of a trace: what is kept of one answer, its Arrow type and its shape; and record
-batches built of them. Array columns carry their shape in the field's metadata ("layers,tokens,64"
-with numbers put in), so that a reader needs nothing but the file."""
+"""The columns of a trace, their Arrow types and shapes, and record batches built from them. Array
+columns carry their shape in the field's metadata ("layers,tokens,64" with the numbers filled in),
+so that a reader needs only the file."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,13 +15,13 @@ Keep = Literal["compact", "full"]
 SHAPE_KEY = b"shape"
 TOKENS = "tokens"
 ANSWER = "answer"
-# Stores begun before this column was recorded go on without it.
+# Stores started before this column existed continue without it.
 ANSWER_HIDDEN = "answer_hidden"
 
 
 @dataclass(frozen=True, kw_only=True)
 class TraceShape:
-    """The sizes that all traces of one store share."""
+    """The sizes shared by all traces of a store."""
 
     layers: int
     dim: int
@@ -74,7 +74,7 @@ def reduced_fields(shape: TraceShape) -> list[pa.Field]:
 
 
 def full_fields(shape: TraceShape) -> list[pa.Field]:
-    """What `keep="full"` stores besides: every hidden state and every attention map."""
+    """What `keep="full"` stores in addition: every hidden state and every attention map."""
     layers, heads, dim = shape.layers, shape.heads, shape.dim
     return [
         _ragged("hidden_states", pa.list_(pa.float16(), dim), layers, TOKENS, dim, large=True),
@@ -97,7 +97,7 @@ def trace_schema(
 
 
 def resolve_shape(field: pa.Field, tokens: int, answer: int) -> tuple[int, ...] | None:
-    """The shape of a column for a trace with that many tokens, None when it has none."""
+    """The shape of a column for a trace with that many tokens, or None if it has none."""
     metadata = field.metadata or {}
     if SHAPE_KEY not in metadata:
         return None
@@ -127,8 +127,8 @@ def build_record_batch(
 ) -> pa.RecordBatch:
     """A record batch of `len(token_counts)` traces.
 
-    `columns` maps names to a sequence of one value a trace, or, for array fields, to one flat
-    numpy array with the traces one after the other. Columns not given are null.
+    `columns` maps names to a sequence of one value per trace or, for array fields, to one flat
+    NumPy array with the traces concatenated. Missing columns are null.
     """
     rows = len(token_counts)
     arrays = []
@@ -152,7 +152,7 @@ def _is_array_field(field: pa.Field) -> bool:
 def _build_list(field: pa.Field, flat: np.ndarray, sizes: Sequence[int]) -> pa.Array:
     kind, inner = field.type, 1
     if sum(sizes) != len(flat):
-        raise ValueError(f"column {field.name}: {len(flat)} values for {sum(sizes)} places")
+        raise ValueError(f"column {field.name}: {len(flat)} values, expected {sum(sizes)}")
     if pa.types.is_fixed_size_list(kind):
         outer, nested = kind.list_size, kind.value_type
         values = pa.FixedSizeListArray.from_arrays(pa.array(flat), nested.list_size)

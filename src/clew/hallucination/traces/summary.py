@@ -1,4 +1,4 @@
-"""What is in a store, from its manifest and its small columns; the large ones stay unread."""
+"""A store's contents, from its manifest and its small columns; the large ones are not read."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -32,7 +32,7 @@ class Spread:
 
 @dataclass(frozen=True, kw_only=True)
 class StoreSummary:
-    """Totals, a row a batch, statistics, examples and settings of a store."""
+    """Totals, one row per batch, statistics, examples and settings of a store."""
 
     path: str
     kind: str
@@ -57,7 +57,7 @@ class StoreSummary:
 
 
 def summarize_store(path: str | Path) -> StoreSummary:
-    """Read a store's summary; raises StoreError when it is not one."""
+    """Summarize a store; raises StoreError if it is not one."""
     store = StoreReader(path)
     manifest = store.manifest
     extra = _summarize_traces(store) if manifest.kind == "traces" and store.shards else {}
@@ -110,7 +110,7 @@ def _examples(store: StoreReader) -> list[dict[str, Any]]:
     from clew.hallucination.traces.loader import TraceBatchLoader
 
     loader = TraceBatchLoader(store.path)
-    # By place, not by id: batches that another part has yet to make leave gaps in the ids.
+    # By position, not by id: batches that another part has not written yet leave gaps in the ids.
     starts = np.cumsum([0, *(shard.rows for shard in store.shards)])
     places = np.linspace(0, starts[-1] - 1, min(_EXAMPLES, starts[-1])).round().astype(int)
     batches = np.searchsorted(starts, places, side="right") - 1

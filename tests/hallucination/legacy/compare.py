@@ -1,4 +1,4 @@
-"""Stores held against the files they were made from."""
+"""Compare stores with the files they were converted from."""
 
 from pathlib import Path
 from typing import Any

@@ -17,7 +17,7 @@ ANSWER = [" Abba", "<|im_end|>"]
 
 
 def make_record(seed: int = 0, *, dtype: Any = np.float16, **fields: Any) -> dict[str, Any]:
-    """A record with causal attention; `fields` are set, or left out where None."""
+    """A record with causal attention; `fields` are set, or removed if None."""
     random = np.random.default_rng(seed)
     count = len(PROMPT) + len(ANSWER)
     raw = np.tril(random.random((LAYERS, HEADS, count, count)))
@@ -58,7 +58,7 @@ def write_sequences(path: Path, count: int = 3, dtype: torch.dtype = torch.float
 
 
 class RunsCommand:
-    """Pickles as a call of os.system."""
+    """Pickled as a call of os.system."""
 
     def __init__(self, command: str) -> None:
         self.command = command

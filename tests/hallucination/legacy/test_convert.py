@@ -1,4 +1,4 @@
-"""Old folders become stores with the same arrays in them."""
+"""Old folders become stores with the same arrays."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from tests.hallucination.legacy.old_files import (
 )
 
 
-def test_every_array_survives(tmp_path: Path) -> None:
+def test_arrays_are_converted_unchanged(tmp_path: Path) -> None:
     for batch in (0, 1):
         write_traces(tmp_path / "old", batch)
     result = convert_folder(tmp_path / "old", tmp_path / "new")
@@ -40,7 +40,7 @@ def test_every_array_survives(tmp_path: Path) -> None:
     assert loader.get_trace_by_global_id(2) is None
 
 
-def test_fields_of_a_newer_record(tmp_path: Path) -> None:
+def test_fields_of_newer_records_are_converted(tmp_path: Path) -> None:
     write_traces(tmp_path / "old", 0, 1)
     convert_folder(tmp_path / "old", tmp_path / "new")
     trace = TraceBatchLoader(tmp_path / "new").get_batch(0)[0]
@@ -53,7 +53,7 @@ def test_fields_of_a_newer_record(tmp_path: Path) -> None:
         assert trace[name] is None
 
 
-def test_fields_of_an_older_record(tmp_path: Path) -> None:
+def test_fields_of_older_records_are_converted(tmp_path: Path) -> None:
     record = make_record(
         question="who sang it?",
         answer=["Abba", "ABBA"],
@@ -71,7 +71,7 @@ def test_fields_of_an_older_record(tmp_path: Path) -> None:
     assert (trace["prompt_length"], trace["example_id"], trace["batch_number"]) == (7, 3, 4)
 
 
-def test_ids_that_a_store_could_not_find_are_counted_anew(tmp_path: Path) -> None:
+def test_ids_that_a_store_could_not_find_are_renumbered(tmp_path: Path) -> None:
     records = [make_record(i, global_example_id=100 + i, example_id=i) for i in (1, 0)]
     write_pickle(tmp_path / "old" / "traces_batch_0001.pkl", records)
     convert_folder(tmp_path / "old", tmp_path / "new")
@@ -81,7 +81,7 @@ def test_ids_that_a_store_could_not_find_are_counted_anew(tmp_path: Path) -> Non
     assert found is not None and found["question_id"] == "q1"
 
 
-def test_reduced_fields_follow_from_the_arrays(tmp_path: Path) -> None:
+def test_reduced_fields_are_computed_from_the_arrays(tmp_path: Path) -> None:
     write_traces(tmp_path / "old", 0, 1)
     convert_folder(tmp_path / "old", tmp_path / "new", keep="compact")
     trace = TraceBatchLoader(tmp_path / "new").get_batch(0)[0]
@@ -97,7 +97,7 @@ def test_reduced_fields_follow_from_the_arrays(tmp_path: Path) -> None:
     np.testing.assert_allclose(trace["laplacian_diagonal"], laplacian, atol=1e-3)
     assert trace["nodes"].shape == (LAYERS, 10, 64)
     assert trace["lookback"].shape == (LAYERS, HEADS)
-    # All variance of ten states of dim 8 lies in the first 8 components.
+    # The first 8 components hold all the variance of ten states of dim 8.
     hidden = np.stack(make_record()["hidden_states"]).astype(np.float32)
     spread = ((hidden - hidden.mean(1, keepdims=True)) ** 2).sum((1, 2))
     kept = (trace["nodes"].astype(np.float32) ** 2).sum((1, 2))
@@ -112,14 +112,14 @@ def test_missing_fields_become_null(tmp_path: Path) -> None:
     trace = TraceBatchLoader(tmp_path / "new").get_batch(0)[0]
     for name in ("question", "answer", "prompt_length", "tokens_decoded"):
         assert trace[name] is None
-    for name in ("lookback", "answer_hidden"):  # the answer's beginning is not known
+    for name in ("lookback", "answer_hidden"):  # the start of the answer is unknown
         assert trace[name] is None
     assert trace["question_id"] == "record_0"
     assert "without a question id" in read_manifest(tmp_path / "new").notes[0]
     assert_same_arrays(trace, record)
 
 
-def test_float32_and_not_a_number(tmp_path: Path) -> None:
+def test_float32_is_stored_as_float16_and_nan_is_kept(tmp_path: Path) -> None:
     record = make_record(dtype=np.float32)
     record["hidden_states"][1][2, 3] = np.nan
     record["hidden_states"][1][2, 4] = 1e9
@@ -133,7 +133,7 @@ def test_float32_and_not_a_number(tmp_path: Path) -> None:
     )
 
 
-def test_malformed_records_are_named_and_the_others_kept(tmp_path: Path) -> None:
+def test_malformed_records_are_skipped_and_listed(tmp_path: Path) -> None:
     wide = make_record(5, hidden_states=[np.zeros((10, 4), np.float16)] * LAYERS)
     records = [make_record(tokens=None), wide, make_record(2), make_record(3), "text"]
     write_pickle(tmp_path / "old" / "batch_0000.pkl", records)
@@ -148,12 +148,12 @@ def test_malformed_records_are_named_and_the_others_kept(tmp_path: Path) -> None
     assert [s["record"] for s in read_manifest(tmp_path / "new").skipped] == [0, 1, 4]
     loader = TraceBatchLoader(tmp_path / "new")
     assert [trace["global_example_id"] for trace in loader.iter_traces()] == [2, 3]
-    # The next run finds nothing to do, and still says what is missing.
+    # The next run finds nothing to do, and still lists what is missing.
     again = convert_folder(tmp_path / "old", tmp_path / "new")
     assert (again.already, again.skipped) == (1, result.skipped)
 
 
-def test_files_that_cannot_be_used_are_named_and_the_others_converted(tmp_path: Path) -> None:
+def test_unusable_files_are_listed_and_the_others_converted(tmp_path: Path) -> None:
     old, trap = tmp_path / "old", tmp_path / "trap"
     write_traces(old, 0).write_bytes(b"\x1f\x8bnot gzip")
     write_pickle(old / "x_traces_batch_0001.pkl", [RunsCommand(f'touch "{trap}"')])
@@ -164,11 +164,11 @@ def test_files_that_cannot_be_used_are_named_and_the_others_converted(tmp_path: 
     write_pickle(old / "all_traces_merged.pkl", [make_record()])
     result = convert_folder(old, tmp_path / "new")
     reasons = {skip.file: skip.reason for skip in result.skipped}
-    assert "damaged or cut short" in reasons["trivia_qa_traces_batch_0000.pkl.gz"]
+    assert "damaged or truncated" in reasons["trivia_qa_traces_batch_0000.pkl.gz"]
     assert not trap.exists()
     assert ".system'" in reasons["x_traces_batch_0001.pkl"]
     assert "holds a dict, not a list of traces" in reasons["x_traces_batch_0003.pkl"]
-    assert "holds no records" in reasons["x_traces_batch_0004.pkl"]
+    assert "contains no records" in reasons["x_traces_batch_0004.pkl"]
     assert "none of its 2 records" in reasons["x_traces_batch_0005.pkl"]
     assert "batch number" in reasons["all_traces_merged.pkl"]
     assert (result.files, result.traces, len(reasons)) == (1, 2, 6)
@@ -176,7 +176,7 @@ def test_files_that_cannot_be_used_are_named_and_the_others_converted(tmp_path: 
     assert verify_store(tmp_path / "new") == []
 
 
-def test_a_file_with_more_records_than_the_store_has_room_for(
+def test_file_with_more_records_than_rows_per_shard_is_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("clew.hallucination.legacy.store._LEAST_ROWS_PER_SHARD", 1)
@@ -184,10 +184,10 @@ def test_a_file_with_more_records_than_the_store_has_room_for(
     write_traces(tmp_path / "old", 1, 2)
     result = convert_folder(tmp_path / "old", tmp_path / "new")
     assert result.files == 1
-    assert "has 2 records, the store has room for 1 a batch" in result.skipped[0].reason
+    assert "has 2 records, but the store holds at most 1 per batch" in result.skipped[0].reason
 
 
-def test_the_manifest_says_where_it_came_from(tmp_path: Path) -> None:
+def test_manifest_names_its_source_files(tmp_path: Path) -> None:
     path = write_traces(tmp_path / "old", 7)
     convert_folder(tmp_path / "old", tmp_path / "new")
     settings = read_manifest(tmp_path / "new").settings
@@ -198,7 +198,7 @@ def test_the_manifest_says_where_it_came_from(tmp_path: Path) -> None:
     assert len(source["sha256"]) == 64
 
 
-def test_names_with_spaces_and_accents(tmp_path: Path) -> None:
+def test_file_names_with_spaces_and_accents_work(tmp_path: Path) -> None:
     old, new = tmp_path / "viejos años", tmp_path / "über alles"
     write_pickle(old / "más preguntas 0003.pkl", [make_record()])
     result = convert_folder(old, new)
@@ -223,14 +223,14 @@ def test_each_subfolder_becomes_a_store(tmp_path: Path) -> None:
     assert [(number, total) for _, number, total in seen] == [(1, 3), (2, 3), (3, 3)]
 
 
-def test_two_kinds_side_by_side(tmp_path: Path) -> None:
+def test_traces_and_samples_in_one_folder_become_two_stores(tmp_path: Path) -> None:
     write_traces(tmp_path / "old", 0)
     write_sequences(tmp_path / "old" / "preprocessed_0000.pt")
     result = convert_folder(tmp_path / "old", tmp_path / "new")
     assert set(result.stores) == {tmp_path / "new/traces", tmp_path / "new/samples"}
 
 
-def test_two_files_with_one_number(tmp_path: Path) -> None:
+def test_two_files_with_the_same_number_are_rejected(tmp_path: Path) -> None:
     write_traces(tmp_path / "old", 0)
     write_traces(tmp_path / "old", 0, ending="pkl")
     with pytest.raises(InputError, match="are both batch 0: keep one"):
@@ -238,7 +238,7 @@ def test_two_files_with_one_number(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
-def test_nothing_to_convert(tmp_path: Path) -> None:
+def test_folder_without_old_files_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").touch()
     with pytest.raises(InputError, match=r"hold no file .*\*_NNNN\.pkl\.gz"):
         convert_folder(tmp_path, tmp_path / "new")
@@ -246,7 +246,7 @@ def test_nothing_to_convert(tmp_path: Path) -> None:
         convert_folder(tmp_path / "notes.txt", tmp_path / "new")
 
 
-def test_what_merge_writes_can_be_converted_back(tmp_path: Path) -> None:
+def test_merged_file_can_be_converted_back(tmp_path: Path) -> None:
     write_traces(tmp_path / "old", 0)
     convert_folder(tmp_path / "old", tmp_path / "new")
     merged = extract_batch_subset([0], tmp_path / "back" / "merged.pkl.gz", tmp_path / "new")

@@ -1,4 +1,4 @@
-"""What the old tools left out of their records is found again, or said to be missing."""
+"""Fields missing in old records are recovered, or reported as missing."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ from tests.hallucination.legacy.old_files import make_record
         (["A", ":", " \ufffd", "\ufffd"], " é", None),
     ],
 )
-def test_prompt_length(decoded: list[str], answer: str, expected: int | None) -> None:
+def test_prompt_length_is_recovered(decoded: list[str], answer: str, expected: int | None) -> None:
     assert find_prompt_length(decoded, answer) == expected
 
 
@@ -45,7 +45,7 @@ def test_prompt_length(decoded: list[str], answer: str, expected: int | None) ->
         ([], None, None),
     ],
 )
-def test_question(text: list[str], prompt: int | None, expected: str | None) -> None:
+def test_question_is_recovered(text: list[str], prompt: int | None, expected: str | None) -> None:
     assert recover_question(text, prompt) == expected
 
 
@@ -55,25 +55,25 @@ def test_question(text: list[str], prompt: int | None, expected: str | None) -> 
         ({"hidden_states": None}, "it has no hidden_states"),
         ({"attentions": None}, "it has no attentions"),
         ({"tokens": None}, "it has no tokens"),
-        ({"tokens": [[1], [2, 3]]}, "tokens is not a list of whole numbers"),
+        ({"tokens": [[1], [2, 3]]}, "tokens is not a list of integers"),
         ({"tokens": np.arange(0)}, "it has 0 tokens"),
         ({"tokens": np.full(10, 2**40)}, "too large"),
         ({"tokens": np.arange(4)}, "tokens_decoded has 10 strings for 4 tokens"),
         ({"tokens": np.arange(4), "tokens_decoded": None}, r"shape \[10, 8\], expected \[4, 8\]"),
         ({"hidden_states": [np.zeros((10, 8))]}, "has 1 layers, attentions has 3"),
-        ({"hidden_states": np.zeros(())}, "hidden_states is not a list over layers"),
+        ({"hidden_states": np.zeros(())}, "hidden_states is not a list with one array per layer"),
         ({"hidden_states": [[1.0]] * 3}, "hidden_states of layer 0 is list, not an array"),
         ({"attentions": [np.zeros((2, 10, 9))] * 3}, r"shape \[2, 10, 9\], expected \[2, 10, 10\]"),
-        ({"prompt_length": 11}, "prompt_length is 11, it has 10 tokens"),
+        ({"prompt_length": 11}, "prompt_length is 11, but it has 10 tokens"),
         ({"answer": {"value": "x"}}, "answer is not a list of strings"),
         ({"generated_answer_clean": "\ud800"}, "generated_answer_clean is .*, not text"),
     ],
 )
-def test_malformed_records(fields: dict[str, Any], reason: str) -> None:
+def test_malformed_records_are_rejected(fields: dict[str, Any], reason: str) -> None:
     with pytest.raises(MalformedRecordError, match=reason):
         parse_trace(make_record(**fields))
 
 
-def test_other_things_than_dicts() -> None:
+def test_records_that_are_not_dicts_are_rejected() -> None:
     with pytest.raises(MalformedRecordError, match="it is a int, not a dict"):
         parse_trace(3)

@@ -1,4 +1,4 @@
-"""A converted store that was damaged keeps its intact rows, and gets the others from its files."""
+"""A damaged converted store keeps its intact rows and restores the others from the source files."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def old(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def store(old: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Each row in a record batch of its own, so that damage costs one."""
+    """One record batch per row, so that damage affects only one row."""
     monkeypatch.setattr("clew.hallucination.legacy.store._RECORD_BATCH_BYTES", 1)
     convert_folder(old, tmp_path / "new")
     return tmp_path / "new"
@@ -40,7 +40,7 @@ def questions_of(store: Path) -> list[str]:
     return [trace["question_id"] for trace in TraceBatchLoader(store).iter_traces()]
 
 
-def test_repair_keeps_the_intact_rows_at_once_and_says_what_is_lost(store: Path) -> None:
+def test_repair_keeps_intact_rows_and_reports_lost_ones(store: Path) -> None:
     damage_one_row(store)
     assert repair(store) == [
         "rewrote batch_0001.arrow with its 2 intact rows; 1 row lost, to be created again"
@@ -52,9 +52,7 @@ def test_repair_keeps_the_intact_rows_at_once_and_says_what_is_lost(store: Path)
 
 
 @pytest.mark.slow
-def test_converting_again_brings_back_the_lost_rows_and_touches_nothing_else(
-    store: Path, old: Path
-) -> None:
+def test_converting_again_restores_only_the_lost_rows(store: Path, old: Path) -> None:
     whole = {path.name: read_rows(path) for path in store.glob("batch_*")}
     first = (store / "batch_0000.arrow").stat()
     damage_one_row(store)
@@ -96,7 +94,7 @@ def test_a_damaged_shard_that_is_not_listed_keeps_its_rows(store: Path) -> None:
     assert questions_of(store) == ["q0", "q1", "q2", "q100", "q102"]
 
 
-def test_a_file_with_unfit_records_is_not_converted_again_and_again(tmp_path: Path) -> None:
+def test_file_with_malformed_records_is_converted_once(tmp_path: Path) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
     write_pickle(old / "batch_0000.pkl", [make_record(0), "text", make_record(2)])
     convert_folder(old, new)
@@ -104,7 +102,7 @@ def test_a_file_with_unfit_records_is_not_converted_again_and_again(tmp_path: Pa
     assert convert_folder(old, new).already == 1
 
 
-def test_a_lost_manifest_is_built_anew_with_all_sources(store: Path, old: Path) -> None:
+def test_lost_manifest_is_rebuilt_with_all_sources(store: Path, old: Path) -> None:
     before = read_manifest(store)
     (store / "manifest.json").unlink()
     assert ensure_manifest(store) is not None
@@ -113,7 +111,7 @@ def test_a_lost_manifest_is_built_anew_with_all_sources(store: Path, old: Path) 
     assert convert_folder(old, store).already == 2
 
 
-def test_a_lost_manifest_and_a_damaged_shard(store: Path, old: Path) -> None:
+def test_lost_manifest_and_damaged_shard_are_repaired_together(store: Path, old: Path) -> None:
     damage_one_row(store)
     (store / "manifest.json").unlink()
     ensure_manifest(store)

@@ -1,4 +1,4 @@
-"""A conversion that stopped goes on; one that would mix sources is refused."""
+"""A stopped conversion resumes; one that would mix sources is rejected."""
 
 import os
 import signal
@@ -31,7 +31,7 @@ def rows_of(store: Path) -> list[str]:
     ]
 
 
-def test_a_mended_file_is_taken_in_and_a_removed_one_forgotten(tmp_path: Path) -> None:
+def test_fixed_file_is_converted_and_removed_file_is_forgotten(tmp_path: Path) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
     for batch in (0, 1, 2):
         write_traces(old, batch)
@@ -45,7 +45,7 @@ def test_a_mended_file_is_taken_in_and_a_removed_one_forgotten(tmp_path: Path) -
     assert read_manifest(new).skipped == ()
 
 
-def test_a_store_begun_by_an_older_clew_goes_on_with_the_columns_it_has(
+def test_store_started_by_an_older_clew_resumes_with_its_columns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
@@ -94,7 +94,7 @@ convert_folder(Path(sys.argv[1]), Path(sys.argv[2]))
 
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", ["while writing", "before the manifest"])
-def test_after_a_kill_the_same_command_finishes_the_store(
+def test_resume_after_kill_finishes_the_store(
     tmp_path: Path, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("clew.hallucination.legacy.store._RECORD_BATCH_BYTES", 1)
@@ -119,7 +119,7 @@ def test_rows_of_another_source_are_never_mixed_in(tmp_path: Path) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
     write_traces(old, 0)
     convert_folder(old, new)
-    # A half-written shard of batch 1, as a run that died leaves it; then another batch 1.
+    # A partially written shard of batch 1, as a killed run leaves it; then a different batch 1.
     os.link(new / "batch_0000.arrow", new / "batch_0001.arrow.part")
     write_traces(old, 1)
     convert_folder(old, new)
@@ -127,28 +127,28 @@ def test_rows_of_another_source_are_never_mixed_in(tmp_path: Path) -> None:
     assert ids == ["q100", "q101"]
 
 
-def test_other_sources_for_the_same_batch_are_refused(tmp_path: Path) -> None:
+def test_other_sources_for_the_same_batch_are_rejected(tmp_path: Path) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
     write_traces(old, 0)
     convert_folder(old, new)
     before = shard_bytes(new)
     write_traces(old, 0, count=1)
     write_traces(old, 1)
-    with pytest.raises(SettingsMismatchError, match="batch 0 of .* has other content"):
+    with pytest.raises(SettingsMismatchError, match="batch 0 of .* has different content"):
         convert_folder(old, new)
     assert shard_bytes(new) == before
 
 
-def test_another_keep_is_refused(tmp_path: Path) -> None:
+def test_resume_with_another_keep_is_rejected(tmp_path: Path) -> None:
     write_traces(tmp_path / "old", 0)
     convert_folder(tmp_path / "old", tmp_path / "new")
     with pytest.raises(
-        SettingsMismatchError, match='started with `keep="full"`, now `keep="compact"`'
+        SettingsMismatchError, match='started with `keep="full"`, but `keep="compact"`'
     ):
         convert_folder(tmp_path / "old", tmp_path / "new", keep="compact")
 
 
-def test_a_store_that_convert_did_not_write_is_left_alone(tmp_path: Path) -> None:
+def test_store_not_written_by_convert_is_left_unchanged(tmp_path: Path) -> None:
     write_traces(tmp_path / "old", 0)
     convert_folder(tmp_path / "old", tmp_path / "new")
     path = tmp_path / "new" / "manifest.json"

@@ -1,4 +1,4 @@
-"""Old preprocessed sequences and graphs become stores of their own kinds."""
+"""Old preprocessed sequences and graphs become stores of the corresponding kind."""
 
 import types
 from pathlib import Path
@@ -13,7 +13,7 @@ from tests.hallucination.legacy.compare import assert_graphs_equal
 from tests.hallucination.legacy.old_files import DIM, LAYERS, write_sequences
 
 
-def test_sequences(tmp_path: Path) -> None:
+def test_sequences_are_converted(tmp_path: Path) -> None:
     expected = write_sequences(tmp_path / "old" / "preprocessed_0001.pt")
     convert_folder(tmp_path / "old", tmp_path / "new")
     store = StoreReader(tmp_path / "new")
@@ -28,7 +28,7 @@ def test_sequences(tmp_path: Path) -> None:
     assert batch.schema.field("sequence").metadata == {b"shape": b"3,8"}
 
 
-def test_sequences_of_another_shape_or_without_labels(tmp_path: Path) -> None:
+def test_sequences_of_another_shape_are_skipped_and_missing_labels_are_null(tmp_path: Path) -> None:
     sequences = [torch.zeros(2, 3), torch.zeros(2, 3), torch.zeros(2, 4)]
     path = tmp_path / "old" / "batch_0000.pt"
     path.parent.mkdir()
@@ -52,7 +52,7 @@ def make_graphs(graph_classes: types.ModuleType, edges: int, **extra: Any) -> li
     ]
 
 
-def test_graphs(tmp_path: Path, graph_classes: types.ModuleType) -> None:
+def test_graphs_are_converted(tmp_path: Path, graph_classes: types.ModuleType) -> None:
     path = tmp_path / "old" / "preprocessed_0000.pt"
     path.parent.mkdir()
     graphs = [make_graphs(graph_classes, 5), make_graphs(graph_classes, 0, y=torch.ones(1))]
@@ -62,20 +62,22 @@ def test_graphs(tmp_path: Path, graph_classes: types.ModuleType) -> None:
     manifest = read_manifest(tmp_path / "new")
     assert manifest.kind == "graphs"
     assert manifest.settings["shape"] == {"layers": 2, "features": 4, "edge_features": 1}
-    assert manifest.notes == ("the field 'y' of the old graphs was not taken over",)
+    assert manifest.notes == ("the field 'y' of the old graphs was not converted",)
 
 
-def test_graphs_whose_edges_lead_nowhere(tmp_path: Path, graph_classes: types.ModuleType) -> None:
+def test_graphs_with_edges_to_missing_nodes_are_skipped(
+    tmp_path: Path, graph_classes: types.ModuleType
+) -> None:
     path = tmp_path / "old" / "preprocessed_0000.pt"
     path.parent.mkdir()
     good, bad = make_graphs(graph_classes, 5), make_graphs(graph_classes, 5)
     bad[0] = graph_classes.Data(x=torch.zeros(1, 4), edge_index=torch.tensor([[0], [1]]))
     torch.save({"graphs": [good, bad]}, path)
     (skip,) = convert_folder(path.parent, tmp_path / "new").skipped
-    assert skip.reason == "an edge of layer 0 leads to a node that is not there"
+    assert skip.reason == "an edge of layer 0 leads to a node that does not exist"
 
 
-def test_other_torch_files_are_named(tmp_path: Path) -> None:
+def test_other_torch_files_are_skipped_with_the_reason(tmp_path: Path) -> None:
     old = tmp_path / "old"
     write_sequences(old / "batch_0001.pt")
     torch.save({"weights": torch.zeros(2)}, old / "batch_0002.pt")

@@ -1,4 +1,4 @@
-"""Files that the original system wrote, where they are at hand."""
+"""Real files of the older tools, where they are available."""
 
 import gzip
 import pickle
@@ -17,7 +17,7 @@ SHARED = Path(__file__).parents[2].parent / "shared" / "data" / "legacy"
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason=f"{SHARED} with files of the old tools is absent")
-def test_real_files_of_the_older_tools(tmp_path: Path) -> None:
+def test_real_files_of_the_older_tools_are_converted(tmp_path: Path) -> None:
     result = convert_folder(SHARED, tmp_path)
     assert (result.complete, result.files, result.traces) == (True, 5, 13)
     loader = TraceBatchLoader(tmp_path / "traces_data")

@@ -1,4 +1,4 @@
-"""Files of torch.save give arrays and graphs' contents, and run nothing."""
+"""Files written by torch.save yield arrays and the contents of graphs, and run no code."""
 
 import io
 import types
@@ -37,7 +37,7 @@ def test_bfloat16_becomes_float32(tmp_path: Path) -> None:
     np.testing.assert_array_equal(loaded, tensor.float().numpy(), strict=True)
 
 
-def test_empty_tensors(tmp_path: Path) -> None:
+def test_empty_tensors_are_read(tmp_path: Path) -> None:
     loaded = load_torch_file(save(tmp_path / "a.pt", torch.zeros(2, 0, dtype=torch.long)))
     np.testing.assert_array_equal(loaded, np.zeros((2, 0), np.int64), strict=True)
 
@@ -50,7 +50,7 @@ def test_graphs_are_inert(tmp_path: Path, graph_classes: types.ModuleType) -> No
     assert type(loaded[0]).__name__ == "Inert"
 
 
-def test_nothing_of_a_command_runs(tmp_path: Path) -> None:
+def test_commands_in_a_file_are_not_executed(tmp_path: Path) -> None:
     trap = tmp_path / "trap"
     path = save(tmp_path / "a.pt", {"sequences": [RunsCommand(f'touch "{trap}"')]})
     with pytest.raises(UnsafePickleError, match=r"a\.pt.*\w+\.system"):
@@ -58,14 +58,14 @@ def test_nothing_of_a_command_runs(tmp_path: Path) -> None:
     assert not trap.exists()
 
 
-def test_models_are_refused(tmp_path: Path) -> None:
+def test_models_are_rejected(tmp_path: Path) -> None:
     path = save(tmp_path / "a.pt", torch.nn.Linear(1, 1))
     with pytest.raises(UnsafePickleError, match="torch.nn.modules.linear.Linear"):
         load_torch_file(path)
 
 
 def _rewrite(path: Path, change: dict[str, bytes], **options: Any) -> Path:
-    """The same zip, with some entries of other content."""
+    """The same zip with the contents of some entries replaced."""
     content = io.BytesIO(path.read_bytes())
     with zipfile.ZipFile(content) as old, zipfile.ZipFile(path, "w", **options) as new:
         for name in old.namelist():
@@ -73,18 +73,18 @@ def _rewrite(path: Path, change: dict[str, bytes], **options: Any) -> Path:
     return path
 
 
-def test_a_tensor_cannot_reach_beyond_its_storage(tmp_path: Path) -> None:
+def test_tensor_beyond_its_storage_is_rejected(tmp_path: Path) -> None:
     path = save(tmp_path / "a.pt", torch.arange(7, dtype=torch.uint8))
     with zipfile.ZipFile(path) as archive:
         pickled = archive.read("a/data.pkl")
     # K\x07\x85: the shape (7,), of which the first K\x07 is the storage's own count.
     grown = pickled.replace(b"K\x07\x85", b"K\x09\x85")
     assert grown != pickled
-    with pytest.raises(InputError, match="does not lie in its storage of 7 values"):
+    with pytest.raises(InputError, match="exceeds its storage of 7 values"):
         load_torch_file(_rewrite(path, {"data.pkl": grown}))
 
 
-def test_a_storage_of_the_wrong_size(tmp_path: Path) -> None:
+def test_storage_of_the_wrong_size_is_rejected(tmp_path: Path) -> None:
     path = _rewrite(save(tmp_path / "a.pt", torch.zeros(4)), {"data/0": b"\0" * 12})
     with pytest.raises(InputError, match="storage 0 has 12 bytes for 4 values"):
         load_torch_file(path)
@@ -100,26 +100,26 @@ def test_an_array_cannot_pass_for_a_storage(tmp_path: Path) -> None:
         load_torch_file(save(tmp_path / "a.pt", Sneaky()))
 
 
-def test_compressed_tensors_are_refused(tmp_path: Path) -> None:
+def test_compressed_tensors_are_rejected(tmp_path: Path) -> None:
     path = save(tmp_path / "a.pt", torch.zeros(1000))
     with pytest.raises(UnsafePickleError, match="compressed"):
         load_torch_file(_rewrite(path, {}, compression=zipfile.ZIP_DEFLATED))
 
 
-def test_the_old_format_is_refused_with_a_way_out(tmp_path: Path) -> None:
+def test_old_torch_format_is_rejected_with_a_way_to_convert_it(tmp_path: Path) -> None:
     path = save(tmp_path / "a.pt", torch.zeros(1), _use_new_zipfile_serialization=False)
     with pytest.raises(InputError, match=r"before 1\.6.*weights_only=True"):
         load_torch_file(path)
 
 
-def test_cut_and_foreign_files(tmp_path: Path) -> None:
+def test_truncated_and_foreign_files_are_rejected(tmp_path: Path) -> None:
     whole = save(tmp_path / "a.pt", torch.zeros(100)).read_bytes()
     path = tmp_path / "b.pt"
     path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(InputError, match="damaged or cut short"):
+    with pytest.raises(InputError, match="damaged or truncated"):
         load_torch_file(path)
     path.write_bytes(b"hello")
-    with pytest.raises(InputError, match="not a file of torch.save"):
+    with pytest.raises(InputError, match="was not written by torch.save"):
         load_torch_file(path)
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("x.txt", "x")

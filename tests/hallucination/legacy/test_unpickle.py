@@ -1,4 +1,4 @@
-"""Old pickles give their data and nothing else."""
+"""Old pickles yield their data and run no code."""
 
 import builtins
 import functools
@@ -37,7 +37,7 @@ def test_plain_data_comes_back_equal(tmp_path: Path, protocol: int, ending: str)
     assert loaded["records"][1]["hidden_states"][0].dtype == np.float32
 
 
-def test_numpy_one_names_are_known(tmp_path: Path) -> None:
+def test_numpy_1_names_are_known(tmp_path: Path) -> None:
     array = np.arange(3, dtype=np.float16)
     old = pickle.dumps(array, protocol=2).replace(b"numpy._core.", b"numpy.core.")
     assert b"numpy.core.multiarray" in old
@@ -46,7 +46,7 @@ def test_numpy_one_names_are_known(tmp_path: Path) -> None:
     np.testing.assert_array_equal(load_pickle(path), array)
 
 
-def test_nothing_of_a_command_runs(tmp_path: Path) -> None:
+def test_commands_in_a_pickle_are_not_executed(tmp_path: Path) -> None:
     trap = tmp_path / "trap"
     command = RunsCommand(f'touch "{trap}"')
     hidden = np.empty(1, object)
@@ -56,14 +56,16 @@ def test_nothing_of_a_command_runs(tmp_path: Path) -> None:
         with pytest.raises(UnsafePickleError, match="a.pkl.* was refused"):
             load_pickle(path)
     assert not trap.exists()
-    # The trap is a real one.
+    # The trap works when loaded without protection.
     pickle.loads(pickle.dumps(command))
     assert trap.exists()
 
 
-def test_the_offending_name_is_told(tmp_path: Path) -> None:
+def test_error_names_the_rejected_reference(tmp_path: Path) -> None:
     path = write_pickle(tmp_path / "a.pkl", RunsCommand("true"))
-    with pytest.raises(UnsafePickleError, match=r"refers to '\w+\.system'.*Nothing of it was run"):
+    with pytest.raises(
+        UnsafePickleError, match=r"refers to '\w+\.system'.*Nothing in it was executed"
+    ):
         load_pickle(path)
 
 
@@ -72,18 +74,18 @@ def test_the_offending_name_is_told(tmp_path: Path) -> None:
     [functools.partial(print, "x"), builtins.eval, torch.zeros(2), Path, np.load, np.ma.zeros(2)],
     ids=["partial", "eval", "tensor", "class", "function", "masked array"],
 )
-def test_everything_but_plain_data_is_refused(tmp_path: Path, content: Any) -> None:
+def test_anything_but_plain_data_is_rejected(tmp_path: Path, content: Any) -> None:
     with pytest.raises(UnsafePickleError, match="was refused: it"):
         load_pickle(write_pickle(tmp_path / "a.pkl", [content]))
 
 
-def test_arrays_of_objects_are_refused_even_when_harmless(tmp_path: Path) -> None:
+def test_object_arrays_are_rejected_even_when_harmless(tmp_path: Path) -> None:
     path = write_pickle(tmp_path / "a.pkl", np.array([1, "a"], object))
     with pytest.raises(UnsafePickleError, match="array of type 'O8', not of plain numbers"):
         load_pickle(path)
 
 
-def test_structured_arrays_are_refused(tmp_path: Path) -> None:
+def test_structured_arrays_are_rejected(tmp_path: Path) -> None:
     path = write_pickle(tmp_path / "a.pkl", np.zeros(2, [("x", "i4")]))
     with pytest.raises(UnsafePickleError, match="not of plain numbers"):
         load_pickle(path)
@@ -110,17 +112,17 @@ def test_allowed_names_cannot_be_misused(tmp_path: Path, opcodes: bytes) -> None
         load_pickle(path)
 
 
-def test_a_cut_file_is_named(tmp_path: Path) -> None:
+def test_truncated_file_is_named(tmp_path: Path) -> None:
     whole = write_pickle(tmp_path / "a.pkl.gz", [make_record()]).read_bytes()
     for size in (0, 1, 15, len(whole) // 2, len(whole) - 1):
         path = tmp_path / "cut.pkl.gz"
         path.write_bytes(whole[:size])
-        with pytest.raises(InputError, match="cut.pkl.gz.* is damaged or cut short"):
+        with pytest.raises(InputError, match="cut.pkl.gz.* is damaged or truncated"):
             load_pickle(path)
 
 
 @pytest.mark.slow
-def test_changed_bytes_never_end_in_another_error(tmp_path: Path) -> None:
+def test_corrupted_bytes_never_raise_another_error(tmp_path: Path) -> None:
     whole = write_pickle(tmp_path / "a.pkl", [make_record()]).read_bytes()
     path = tmp_path / "b.pkl"
     random = np.random.default_rng(0)
@@ -145,19 +147,19 @@ def test_gzip_checksum_is_checked(tmp_path: Path) -> None:
         load_pickle(path)
 
 
-def test_a_second_pickle_behind_the_first_is_not_dropped_in_silence(tmp_path: Path) -> None:
+def test_second_pickle_in_a_file_is_not_dropped_silently(tmp_path: Path) -> None:
     path = write_pickle(tmp_path / "a.pkl", [1])
     path.write_bytes(path.read_bytes() * 2)
-    with pytest.raises(InputError, match="bytes behind its first pickle"):
+    with pytest.raises(InputError, match="bytes after its first pickle"):
         load_pickle(path)
 
 
-def test_compression_is_seen_from_the_content(tmp_path: Path) -> None:
+def test_compression_is_detected_from_the_content(tmp_path: Path) -> None:
     path = tmp_path / "a.pkl"
     path.write_bytes(gzip.compress(pickle.dumps([1])))
     assert load_pickle(path) == [1]
 
 
-def test_a_missing_file(tmp_path: Path) -> None:
+def test_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="there is no file"):
         load_pickle(tmp_path / "a.pkl")

@@ -1,4 +1,4 @@
-"""Reads what the older tools wrote, without running anything in it, and makes stores of it."""
+"""Convert files of the older tools into stores, without executing anything in them."""
 
 from clew.hallucination.legacy.convert import ConvertResult, convert_folder
 from clew.hallucination.legacy.store import SkippedSource

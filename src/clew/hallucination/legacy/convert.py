@@ -1,4 +1,4 @@
-"""`clew convert`: folders that the older tools wrote become stores."""
+"""`clew convert`: turn folders written by the older tools into stores."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ OnFile = Callable[[Path, int, int], None]
 
 @dataclass(frozen=True, kw_only=True)
 class ConvertResult:
-    """What the stores hold now, files that an earlier run converted included.
+    """The contents of the stores, including files converted by an earlier run.
 
     `traces` counts the rows of all stores (a sequence or a graph sample is one), `files` the
     source files behind them, `already` those of them that an earlier run had converted.
@@ -32,7 +32,7 @@ class ConvertResult:
 
     @property
     def complete(self) -> bool:
-        """Whether nothing was left out."""
+        """Whether nothing was skipped."""
         return not self.skipped
 
 
@@ -44,14 +44,14 @@ def convert_folder(
     names: str | None = None,
     on_file: OnFile | None = None,
 ) -> ConvertResult:
-    """Convert every file of the older tools in `folder`, one shard a file.
+    """Convert every file of the older tools in `folder`, one shard per file.
 
     Files directly in the folder make a store at `out`, those of a subfolder one at
     `out/<subfolder>`; with `names`, a pattern such as "*.pkl.gz", only files directly in it that
-    match. Run again, it goes on where it stopped. `on_file(path, number, total)` is called before
-    each file. A file or record that cannot be used is left out and named in
-    `skipped`. Raises InputError when there is nothing to convert, SettingsMismatchError when a
-    store at `out` was made from other files or with another `keep`.
+    match. The same call again resumes a stopped conversion. `on_file(path, number, total)` is
+    called before each file. A file or record that cannot be used is listed in `skipped`. Raises
+    InputError if there is nothing to convert, SettingsMismatchError if a store at `out` was made
+    from other files or with another `keep`.
     """
     folder, out = Path(folder), Path(out)
     if keep not in ("full", "compact"):
@@ -91,10 +91,11 @@ def _convert_group(
     with writer_lock(group.out, Part()):
         paths = [*(source.path for source in group.files), *group.unnumbered]
         store = ConvertedStore(group.out, keep, paths)
-        # All are held against the store first: a mismatch must stop the run before it writes.
+        # All files are checked against the store first: a mismatch must stop the run before it
+        # writes.
         present = {source.path for source in group.files if store.has(source)}
         for path in group.unnumbered:
-            store.skip(path, "its name does not end in a batch number, and other files are there")
+            store.skip(path, "its name does not end in a batch number, and there are other files")
         for number, source in enumerate(group.files, start=done + 1):
             if on_file is not None:
                 on_file(source.path, number, total)
@@ -114,7 +115,7 @@ def _convert_one(store: ConvertedStore, source: Source, group: SourceGroup) -> N
 def _sum_up(
     store: ConvertedStore, group: SourceGroup, folder: Path, *, already: int
 ) -> ConvertResult:
-    """The part of the result that one store stands for; files are named from `folder` on."""
+    """One store's part of the result; file names are relative to `folder`."""
     paths = [*(source.path for source in group.files), *group.unnumbered]
     names = {printable(path.name): printable(path.relative_to(folder).as_posix()) for path in paths}
     manifest = store.manifest

@@ -1,4 +1,4 @@
-"""The three kinds of rows behind one interface: chosen from a first file, or from a store."""
+"""The three kinds of rows behind one interface, chosen from the first file or from a store."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""One record of an old file: checked, with what the tools left out recovered, and its ids."""
+"""One record of an old file: validated, with missing fields recovered, and its ids."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 
 from clew.errors import InputError
 
-# What an answer's text leaves out at its end: <|im_end|>, </s>, <eos>, [SEP], ...
+# Tokens that an answer's text omits at its end: <|im_end|>, </s>, <eos>, [SEP], ...
 _SPECIAL_TOKEN = re.compile(r"<[^<>\s]+>|\[[A-Z]+\]")
 _QUESTION_MARK = re.compile(r"(?<!\w)Q:")
 # Positions of edges are stored in 16 bits.
@@ -18,12 +18,12 @@ MAX_TOKENS = 1 << 16
 
 
 class MalformedRecordError(InputError):
-    """A record cannot be converted; the text says why and follows the record's name."""
+    """A record cannot be converted; the message is the reason and follows the record's name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LegacyTrace:
-    """A trace as the older tools kept it, with shapes that fit together."""
+    """A trace as the older tools stored it, with consistent shapes."""
 
     hidden_states: Sequence[Float[np.ndarray, "tokens dim"]]
     attentions: Sequence[Float[np.ndarray, "heads tokens tokens"]]
@@ -42,7 +42,7 @@ class LegacyTrace:
 
 
 def parse_trace(record: Any) -> LegacyTrace:
-    """Raises MalformedRecordError when a field that a trace needs is missing or misshapen."""
+    """Raises MalformedRecordError if a required field is missing or has the wrong shape."""
     if not isinstance(record, Mapping):
         raise MalformedRecordError(f"it is a {type(record).__name__}, not a dict")
     tokens = _read_tokens(record)
@@ -86,9 +86,8 @@ def recover_question(decoded: Sequence[str] | None, prompt_length: int | None) -
 
 
 def find_prompt_length(decoded: Sequence[str], answer: str) -> int | None:
-    """Where the answer begins: the tail of the tokens, special ones at the end aside, is it.
-
-    Exactly, or else but for blanks around it.
+    """Where the answer starts: it is the tail of the tokens without trailing special tokens,
+    matched exactly or else up to surrounding whitespace.
     """
     end = len(decoded)
     ends = [end]
@@ -104,7 +103,7 @@ def find_prompt_length(decoded: Sequence[str], answer: str) -> int | None:
 
 
 def _find_tail(decoded: Sequence[str], answer: str, plain: Any) -> int | None:
-    """The earliest start whose joined tail is `answer`; stops when the tail outgrows it."""
+    """The earliest start whose joined tail is `answer`; stops when the tail is longer."""
     tail, found = "", None
     for start in range(len(decoded), -1, -1):
         tail = (decoded[start] if start < len(decoded) else "") + tail
@@ -125,12 +124,14 @@ def read_text(record: Mapping[str, Any], name: str) -> str | None:
 
 
 def read_layers(record: Mapping[str, Any], name: str) -> list[np.ndarray]:
-    """A list over layers of float arrays; a stacked array counts as one."""
+    """A list of float arrays, one per layer; a stacked array is accepted too."""
     value = record.get(name)
     if value is None:
         raise MalformedRecordError(f"it has no {name}")
     if not is_list(value) or len(value) == 0:
-        raise MalformedRecordError(f"{name} is not a list over layers ({type(value).__name__})")
+        raise MalformedRecordError(
+            f"{name} is not a list with one array per layer ({type(value).__name__})"
+        )
     for layer, array in enumerate(value):
         if not isinstance(array, np.ndarray) or array.dtype.kind != "f":
             kind = getattr(array, "dtype", type(array).__name__)
@@ -166,12 +167,14 @@ def _read_tokens(record: Mapping[str, Any]) -> Int[np.ndarray, " tokens"]:
     whole = is_list(value) and all(is_whole(token) for token in value)
     tokens = np.asarray(value) if whole else np.zeros(())
     if not whole or tokens.dtype.kind not in "iu":
-        raise MalformedRecordError("tokens is not a list of whole numbers")
+        raise MalformedRecordError("tokens is not a list of integers")
     if not 0 < len(tokens) < MAX_TOKENS:
-        raise MalformedRecordError(f"it has {len(tokens)} tokens, clew takes 1 to {MAX_TOKENS - 1}")
+        raise MalformedRecordError(
+            f"it has {len(tokens)} tokens; clew supports 1 to {MAX_TOKENS - 1}"
+        )
     limits = np.iinfo(np.int32)
     if tokens.min() < limits.min or tokens.max() > limits.max:
-        raise MalformedRecordError(f"a token has the number {tokens.max()}, too large for one")
+        raise MalformedRecordError(f"token id {tokens.max()} is too large")
     return tokens.astype(np.int32)
 
 
@@ -186,7 +189,8 @@ def _read_texts(record: Mapping[str, Any], name: str) -> list[str] | None:
 
 
 def _read_accepted(record: Mapping[str, Any]) -> list[str]:
-    """`answer` held the accepted answers in older files; clew's own pickles name them so."""
+    """`answer` held the accepted answers in older files; clew's own pickles call them
+    `accepted_answers`."""
     name = "accepted_answers" if "accepted_answers" in record else "answer"
     if isinstance(record.get(name), str):
         return [read_text(record, name) or ""]
@@ -200,7 +204,7 @@ def _read_prompt_length(
     if value is None:
         return find_prompt_length(decoded, answer) if decoded and answer is not None else None
     if not is_whole(value) or not 0 <= value <= tokens:
-        raise MalformedRecordError(f"prompt_length is {value!r:.40}, it has {tokens} tokens")
+        raise MalformedRecordError(f"prompt_length is {value!r:.40}, but it has {tokens} tokens")
     return int(value)
 
 
@@ -213,13 +217,13 @@ def is_whole(value: Any) -> bool:
 
 
 def _is_unicode(text: str) -> bool:
-    """Half of a surrogate pair is a Python string, but not text that can be stored."""
+    """A lone surrogate is a valid Python string, but not text that can be stored."""
     return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowIds:
-    """The four ids that every row of a store bears."""
+    """The four ids of every row of a store."""
 
     global_example_id: int
     example_id: int
@@ -228,10 +232,9 @@ class RowIds:
 
 
 def assign_ids(samples: Sequence[Any], batch_number: int, rows_per_shard: int) -> list[RowIds]:
-    """Ids that let a row be found from its `global_example_id` alone.
-
-    The ids in the records are kept when all are there, differ, and lie where a store with
-    `rows_per_shard` rows a batch looks for them; otherwise they are counted anew.
+    """Ids that let a row be found by its `global_example_id` alone. The ids in the records are kept
+    if all are present, unique, and where a store with `rows_per_shard` rows per batch looks for
+    them; otherwise they are renumbered.
     """
     first = batch_number * rows_per_shard
     examples = _read_ids(samples, "example_id", 0, rows_per_shard) or range(len(samples))
@@ -249,12 +252,12 @@ def assign_ids(samples: Sequence[Any], batch_number: int, rows_per_shard: int) -
 
 
 def nameless_id(global_example_id: int) -> str:
-    """Splits and labels go by the question's id, so a record without one gets its own."""
+    """Splits and labels are keyed by the question's id, so a record without one gets its own."""
     return f"record_{global_example_id}"
 
 
 def read_label(value: Any) -> float | None:
-    """A label as a number: it comes as one, or as a tensor that holds one."""
+    """A label as a number, given as a number or a tensor with one element."""
     if value is None:
         return None
     plain = isinstance(value, int | float | np.generic | np.ndarray)
@@ -274,6 +277,6 @@ def _read_ids(samples: Sequence[Any], name: str, first: int, count: int) -> list
 def _read_question_id(sample: Any) -> str | None:
     value = sample.get("question_id") if isinstance(sample, Mapping) else None
     if isinstance(value, str):
-        # A lone surrogate cannot be stored; the id must not cost the whole record.
+        # A lone surrogate cannot be stored; a bad id must not lose the whole record.
         return value.encode("utf-8", "backslashreplace").decode()
     return str(value) if is_whole(value) else None

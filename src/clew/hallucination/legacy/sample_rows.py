@@ -18,7 +18,7 @@ from clew.hallucination.traces.schema import id_fields, shaped
 
 
 def narrow(array: np.ndarray, notes: set[str]) -> np.ndarray:
-    """Float16; what lies beyond its range becomes its largest value, as in capture."""
+    """Float16; values beyond its range are clamped to its maximum, as in capture."""
     if array.dtype == np.float16:
         return array
     notes.add("arrays that were wider than float16 are stored as float16")
@@ -78,11 +78,11 @@ class SequenceFormat:
         return {"shape": {"layers": self.layers, "dim": self.dim}}
 
     def save(self, _store: Path) -> dict[str, str]:
-        """Nothing but its shards belongs to such a store."""
+        """Such a store consists of its shards only."""
         return {}
 
     def row(self, sample: Mapping[str, Any], ids: RowIds) -> pa.RecordBatch:
-        """One row; raises MalformedRecordError when the sample does not fit the store."""
+        """One row; raises MalformedRecordError if the sample does not fit the store."""
         sequence = _read_sequence(sample["content"])
         if sequence.shape != (self.layers, self.dim):
             raise MalformedRecordError(
@@ -97,7 +97,7 @@ class SequenceFormat:
 def _read_sequence(content: Any) -> Float[np.ndarray, "layers dim"]:
     if _shape_of(content) is None:
         what = getattr(content, "shape", type(content).__name__)
-        raise MalformedRecordError(f"its sequence is not an array [layers, dim] of floats ({what})")
+        raise MalformedRecordError(f"its sequence is not a float array [layers, dim] ({what})")
     return content
 
 
@@ -116,11 +116,11 @@ class LayerGraph:
 
 
 class GraphFormat:
-    """Rows with the graphs of all layers, one after the other.
+    """Rows with the graphs of all layers, concatenated.
 
-    `nodes` and the edge columns are flat, `node_counts` and `edge_counts` say how many belong to
-    each layer. Edges count the nodes of the whole sample from 0, so that a batch is built by
-    adding one number per sample.
+    `nodes` and the edge columns are flat, `node_counts` and `edge_counts` hold the number per
+    layer. Edges number the nodes of the whole sample from 0, so that a batch is built by adding one
+    offset per sample.
     """
 
     kind = "graphs"
@@ -160,16 +160,16 @@ class GraphFormat:
         return {"shape": {name: getattr(self, name) for name in names}}
 
     def save(self, _store: Path) -> dict[str, str]:
-        """Nothing but its shards belongs to such a store."""
+        """Such a store consists of its shards only."""
         return {}
 
     def row(self, sample: Mapping[str, Any], ids: RowIds) -> pa.RecordBatch:
-        """One row; raises MalformedRecordError when the sample does not fit the store."""
+        """One row; raises MalformedRecordError if the sample does not fit the store."""
         graphs = _read_graphs(sample["content"], self.notes)
         wanted = (self.layers, self.features, self.edge_features)
         if _sizes_of(graphs) != wanted:
             raise MalformedRecordError(
-                "it has {} layers, {} features a node and {} an edge".format(*_sizes_of(graphs))
+                "it has {} layers, {} features per node and {} per edge".format(*_sizes_of(graphs))
                 + ", the store has {}, {} and {}".format(*wanted)
             )
         columns = common_columns(sample, ids)
@@ -197,7 +197,9 @@ class GraphFormat:
 
 def _read_graphs(content: Any, notes: set[str] | None = None) -> list[LayerGraph]:
     if not isinstance(content, list | tuple) or not content:
-        raise MalformedRecordError(f"it is a {type(content).__name__}, not a list over layers")
+        raise MalformedRecordError(
+            f"it is a {type(content).__name__}, not a list with one graph per layer"
+        )
     graphs = [_read_graph(graph, layer, notes) for layer, graph in enumerate(content)]
     _sizes_of(graphs)
     return graphs
@@ -213,15 +215,15 @@ def _read_graph(graph: Any, layer: int, notes: set[str] | None) -> LayerGraph:
     if not _is_array(edges, 2, "i") or len(edges) != 2:
         raise MalformedRecordError(f"the graph of layer {layer} has no edge_index [2, edges]")
     if edges.size and not 0 <= edges.min() <= edges.max() < len(nodes):
-        raise MalformedRecordError(f"an edge of layer {layer} leads to a node that is not there")
+        raise MalformedRecordError(f"an edge of layer {layer} leads to a node that does not exist")
     if attr is not None:
         attr = attr[:, None] if _is_array(attr, 1, "f") else attr
         if not _is_array(attr, 2, "f") or len(attr) != edges.shape[1]:
-            raise MalformedRecordError(f"edge_attr of layer {layer} does not fit its edges")
+            raise MalformedRecordError(f"edge_attr of layer {layer} does not match its edges")
     if notes is not None:
         for name, value in fields.items():
             if value is not None and name not in ("x", "edge_index", "edge_attr"):
-                notes.add(f"the field {name!r:.60} of the old graphs was not taken over")
+                notes.add(f"the field {name!r:.60} of the old graphs was not converted")
     return LayerGraph(nodes=nodes, edges=edges.astype(np.int32), edge_attr=attr)
 
 
@@ -237,13 +239,13 @@ def _graph_fields(graph: Any) -> Mapping[str, Any]:
 
 
 def _sizes_of(graphs: Sequence[LayerGraph]) -> tuple[int, int, int]:
-    """Layers, features a node, features an edge (0: edges have none)."""
+    """Layers, features per node, features per edge (0: edges have none)."""
     sizes = {
         (graph.nodes.shape[1], 0 if graph.edge_attr is None else graph.edge_attr.shape[1])
         for graph in graphs
     }
     if len(sizes) != 1:
-        raise MalformedRecordError("its layers differ in the features of their nodes or edges")
+        raise MalformedRecordError("its layers differ in the number of node or edge features")
     return len(graphs), *sizes.pop()
 
 

@@ -1,4 +1,4 @@
-"""Finds the files of the older tools in a folder, the store each belongs to, and what it holds."""
+"""Find the files of the older tools in a folder, the store each belongs to, and its contents."""
 
 import fnmatch
 import os
@@ -37,7 +37,7 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class SourceGroup:
-    """The files that go into one store, in the order of their numbers, and those left out."""
+    """The files that go into one store, in the order of their numbers, and the skipped ones."""
 
     kind: FileKind
     out: Path
@@ -46,14 +46,14 @@ class SourceGroup:
 
 
 def find_sources(folder: Path, out: Path, names: str | None = None) -> list[SourceGroup]:
-    """The stores that `folder` turns into: one at `out`, or one at `out/<subfolder>` each.
+    """The stores that `folder` becomes: one at `out`, or one per subfolder at `out/<subfolder>`.
 
     With `names`, only files of the folder itself whose names match that pattern.
 
-    Raises InputError when there is nothing to convert, or two files have the same number.
+    Raises InputError if there is nothing to convert or two files have the same number.
     """
     if not folder.is_dir():
-        raise InputError(f'"{folder}" is not a folder: give the folder that holds the files.')
+        raise InputError(f'"{folder}" is not a folder: give the folder that contains the files.')
     found: dict[tuple[Path, FileKind], list[Path]] = defaultdict(list)
     for parent, _, found_names in _walk(folder, names):
         for name in sorted(found_names):
@@ -61,7 +61,7 @@ def find_sources(folder: Path, out: Path, names: str | None = None) -> list[Sour
             if ending:
                 found[Path(parent), _ENDINGS[ending]].append(Path(parent, name))
     if not found:
-        looked_for = names or ", ".join(PATTERNS) + " (NNNN is the number of the batch)"
+        looked_for = names or ", ".join(PATTERNS) + " (NNNN is the batch number)"
         raise InputError(
             f'"{folder}" {"holds" if names else "and its subfolders hold"} no file of the older '
             f"tools: clew looked for {looked_for}."
@@ -102,7 +102,7 @@ def _make_group(kind: FileKind, out: Path, paths: list[Path]) -> SourceGroup:
                 f"{int(match[1])}: keep one of them in the folder, or put them into two folders."
             )
     if not numbered and len(unnumbered) == 1:
-        # A merged file, alone in its folder: there is nothing it could double.
+        # A merged file, alone in its folder: it cannot duplicate anything.
         numbered, unnumbered = {0: unnumbered[0]}, []
     files = tuple(Source(path=numbered[n], batch_number=n) for n in sorted(numbered))
     return SourceGroup(kind=kind, out=out, files=files, unnumbered=tuple(unnumbered))
@@ -123,7 +123,7 @@ def load_samples(path: Path, file_kind: FileKind) -> tuple[StoreKind, Sequence[A
     else:
         kind, samples = "traces", _check_list(load_pickle(path), path)
     if len(samples) == 0:
-        raise InputError(f'"{path}" holds no records: there is nothing in it to convert.')
+        raise InputError(f'"{path}" contains no records: there is nothing to convert.')
     return kind, samples
 
 
@@ -131,7 +131,7 @@ def _check_list(content: Any, path: Path) -> Sequence[Any]:
     if not isinstance(content, list | tuple):
         raise InputError(
             f'"{path}" holds a {type(content).__name__}, not a list of traces: it is not a trace '
-            f"file of the older tools. Take it out of the folder."
+            "file of the older tools. Remove it from the folder."
         )
     return content
 
@@ -141,13 +141,13 @@ def _split_torch_content(content: Any, path: Path) -> tuple[StoreKind, Sequence[
     if kind is None:
         raise InputError(
             f'"{path}" holds neither "sequences" nor "graphs": it is not a preprocessed file of '
-            f"the older tools (a model's weights, perhaps). Take it out of the folder."
+            f"the older tools (model weights, perhaps). Remove it from the folder."
         )
     samples = content[kind]
     if not is_list(samples):
         raise InputError(
-            f'"{path}" has a {type(samples).__name__} where its list of {kind} should be: make '
-            f"the file again."
+            f'"{path}" has a {type(samples).__name__} instead of a list of {kind}: create the file '
+            "again."
         )
     if isinstance(samples, np.ndarray) and samples.size == 0:
         return kind, []  # a shape such as [10**12, 0] takes no bytes in a file
@@ -166,7 +166,7 @@ def _read_column(content: dict[str, Any], name: str, count: int, path: Path) -> 
     found = len(values) if is_list(values) else 0
     if found != count:
         raise InputError(
-            f'"{path}" has {count} samples but {found} {name}: which belong together cannot be '
-            f"told. Make the file again."
+            f'"{path}" has {count} samples but {found} {name}: it is unclear which belong '
+            "together. Create the file again."
         )
     return values

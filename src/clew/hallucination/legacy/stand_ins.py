@@ -1,4 +1,4 @@
-"""What a restricted pickle gets to see in place of the functions and classes it names. Numpy's own
+"""What a restricted pickle gets instead of the functions and classes it names. NumPy's own
 `__setstate__` trusts its input, and arrays of objects hold arbitrary pickles; here arrays are
 rebuilt from checked parts: only numbers, booleans and text of fixed width exist."""
 
@@ -15,7 +15,7 @@ _PLAIN_DTYPE = re.compile(r"[<>=|]?(\?|b1|[iu][1248]|f[248]|c8|c16|[SU][1-9]\d{0
 
 
 class RefusedContentError(UnsafePickleError):
-    """An allowed name was used for something that plain data has no need of."""
+    """An allowed name was used for something that plain data does not need."""
 
 
 def refuse_unless(fine: bool, what: str) -> None:
@@ -24,11 +24,11 @@ def refuse_unless(fine: bool, what: str) -> None:
 
 
 class Allowed:
-    """A function that a pickle may call and do nothing else with.
+    """A function that a pickle may only call.
 
-    A bare function would not do: pickle's BUILD sets attributes on whatever it is given, so a
-    file could change our own functions for the rest of the process. `__setstate__` is asked
-    first, and refuses.
+    A bare function is not enough: pickle's BUILD sets attributes on whatever it is given, so a file
+    could change our own functions for the rest of the process. `__setstate__` is called first, and
+    refuses.
     """
 
     __slots__ = ("_call",)
@@ -44,7 +44,7 @@ class Allowed:
 
 
 class Inert:
-    """Stands in for a class: it can be made and given a state, which it holds, and no more."""
+    """Stands in for a class: it can be created and given a state, which it holds, and no more."""
 
     __slots__ = ("state",)
 
@@ -60,22 +60,24 @@ class Inert:
 
 
 class DtypeStandIn:
-    """What `numpy.dtype("f2", False, True)` gives: the dtype's code, and later its byte order."""
+    """What `numpy.dtype("f2", False, True)` returns: the dtype's code, and later its byte order."""
 
     __slots__ = ("_code", "_order")
 
     def __init__(self, code: Any, *_align_and_copy: Any) -> None:
         plain = isinstance(code, str) and _PLAIN_DTYPE.fullmatch(code) is not None
-        refuse_unless(plain, f"it holds a numpy array of type {code!r:.40}, not of plain numbers")
+        refuse_unless(
+            plain, f"it contains a NumPy array of type {code!r:.40}, not of plain numbers"
+        )
         self._code = code
         self._order = "="
 
     def __setstate__(self, state: Any) -> None:
         """(version, byte order, subtype, names, fields, ...): only the byte order may be set."""
-        refuse_unless(isinstance(state, tuple) and len(state) >= 5, "a numpy dtype is malformed")
-        refuse_unless(state[1] in ("<", ">", "|", "="), "a numpy dtype has a strange byte order")
+        refuse_unless(isinstance(state, tuple) and len(state) >= 5, "a NumPy dtype is malformed")
+        refuse_unless(state[1] in ("<", ">", "|", "="), "a NumPy dtype has an unknown byte order")
         structured = any(part is not None for part in state[2:5])
-        refuse_unless(not structured, "it holds a numpy array of structured type")
+        refuse_unless(not structured, "it contains a NumPy array of a structured type")
         self._order = state[1]
 
     def resolve(self) -> np.dtype:
@@ -84,14 +86,13 @@ class DtypeStandIn:
 
 
 class ArrayStandIn(np.ndarray):
-    """An array that is empty until its state arrives, as pickle has it.
-
-    A pickle never gets hold of this class, only of instances that `_reconstruct` made.
+    """An array that is empty until its state arrives, as pickle does it. A pickle never gets this
+    class, only instances created by `_reconstruct`.
     """
 
     def __setstate__(self, state: Any) -> None:
-        refuse_unless(isinstance(state, tuple) and len(state) == 5, "a numpy array is malformed")
-        refuse_unless(self.shape == (0,), "it fills the same numpy array twice")
+        refuse_unless(isinstance(state, tuple) and len(state) == 5, "a NumPy array is malformed")
+        refuse_unless(self.shape == (0,), "it fills the same NumPy array twice")
         _, shape, dtype, fortran, content = state
         plain = _resolve(dtype)
         _check_size(shape, plain, content)
@@ -100,12 +101,12 @@ class ArrayStandIn(np.ndarray):
 
 
 class _NdarrayName:
-    """Stands for `numpy.ndarray`, which pickles only hand to `_reconstruct`."""
+    """Stands in for `numpy.ndarray`, which pickles only pass to `_reconstruct`."""
 
     __slots__ = ()
 
     def __call__(self, *_arguments: Any) -> Any:
-        raise RefusedContentError("it makes a numpy array by hand")
+        raise RefusedContentError("it creates a NumPy array directly")
 
     def __setstate__(self, state: Any) -> None:
         raise RefusedContentError("it tries to change numpy.ndarray")
@@ -115,12 +116,12 @@ _NDARRAY = _NdarrayName()
 
 
 def _reconstruct(kind: Any, _shape: Any, _code: Any) -> np.ndarray:
-    refuse_unless(kind is _NDARRAY, "it holds a subclass of numpy's array")
+    refuse_unless(kind is _NDARRAY, "it contains a subclass of NumPy's array")
     return np.zeros(0, np.uint8).view(ArrayStandIn)
 
 
 def _frombuffer(content: Any, dtype: Any, shape: Any, order: Any, axes: Any = None) -> np.ndarray:
-    """Protocol 5's way: the bytes at once; `axes` keeps odd memory layouts as they were."""
+    """As in protocol 5: all bytes at once; `axes` preserves unusual memory layouts."""
     plain = _resolve(dtype)
     _check_size(shape, plain, content)
     fortran = order == "F"
@@ -135,17 +136,17 @@ def _scalar(dtype: Any, content: Any) -> Any:
 
 
 def _resolve(dtype: Any) -> np.dtype:
-    refuse_unless(isinstance(dtype, DtypeStandIn), "a numpy array has no proper type")
+    refuse_unless(isinstance(dtype, DtypeStandIn), "a NumPy array has no valid type")
     return dtype.resolve()
 
 
 def _check_size(shape: Any, dtype: np.dtype, content: Any) -> None:
     if not isinstance(content, bytes | bytearray):
-        raise RefusedContentError("a numpy array holds objects instead of bytes")
+        raise RefusedContentError("a NumPy array holds objects instead of bytes")
     if not _is_shape(shape) or math.prod(shape) * dtype.itemsize != len(content):
-        raise ValueError(f"a numpy array of shape {shape!r:.60} has {len(content):,} bytes")
+        raise ValueError(f"a NumPy array of shape {shape!r:.60} has {len(content):,} bytes")
     if dtype.kind == "U":
-        # Numpy looks at the characters only when they are used, and then fails unkindly.
+        # NumPy checks the characters only when they are used, and then fails with an unclear error.
         order = "be" if dtype.byteorder == ">" else "le"
         bytes(content).decode(f"utf-32-{order}", "surrogatepass")
 
@@ -154,7 +155,7 @@ def _is_shape(shape: Any) -> bool:
     return isinstance(shape, Sequence) and all(isinstance(n, int) and n >= 0 for n in shape)
 
 
-# Numpy 2 renamed `core` to `_core`; files of both ages are about.
+# NumPy 2 renamed `core` to `_core`; there are files of both versions.
 NUMPY_NAMES: Mapping[tuple[str, str], Any] = {
     ("numpy", "ndarray"): _NDARRAY,
     ("numpy", "dtype"): Allowed(DtypeStandIn),

@@ -1,4 +1,4 @@
-"""One store in the making: which source files are in it, which are left out and why."""
+"""A store being converted: which source files are in it, which are skipped and why."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -25,7 +25,7 @@ from clew.storage.verify import expected_rows
 from clew.version import __version__
 
 COMMAND = "convert"
-# The older tools wrote batches of at most so many.
+# The largest batches that the older tools wrote.
 _LEAST_ROWS_PER_SHARD = 500
 _RECORD_BATCH_BYTES = 64 << 20
 
@@ -60,12 +60,12 @@ class ConvertedStore:
 
     @property
     def manifest(self) -> Manifest | None:
-        """None as long as no file could be converted."""
+        """None until a file has been converted."""
         return self._manifest
 
     @property
     def skipped(self) -> list[SkippedSource]:
-        """Everything left out, in earlier runs too; not files that were taken away since."""
+        """Everything skipped, in earlier runs too, except files that were removed since."""
         earlier = (
             [SkippedSource(**entry) for entry in self._manifest.skipped] if self._manifest else []
         )
@@ -79,9 +79,8 @@ class ConvertedStore:
         return sorted([*kept, *new], key=lambda skip: (skip.file, skip.record or 0))
 
     def has(self, source: Source) -> bool:
-        """Whether all of the file is in the store, and not only what a repair could save.
-
-        Raises SettingsMismatchError when the store has another content for it.
+        """Whether all of the file is in the store, not only the rows that a repair could save.
+        Raises SettingsMismatchError if the store was made from different content.
         """
         number = source.batch_number
         entry = self._find_source(number)
@@ -93,7 +92,7 @@ class ConvertedStore:
             raise SettingsMismatchError(
                 f'batch {number} of "{self.path}" was converted from '
                 f'"{entry["file"]}" (SHA-256 {entry["sha256"][:12]}...), and "{source.path}" has '
-                f"other content: put that file back, or choose another `out`."
+                "different content: restore that file, or choose another `out`."
             )
         assert self._manifest is not None
         shard = self._manifest.shard(number)
@@ -105,7 +104,7 @@ class ConvertedStore:
         self._skipped[name] = [SkippedSource(file=name, reason=printable(reason))]
 
     def convert(self, source: Source, file_kind: FileKind) -> None:
-        """Write the file's shard; raises InputError when it cannot be used."""
+        """Write the file's shard; raises InputError if the file cannot be used."""
         with explain_errors(source.path):
             sha256 = hash_file(source.path)
         kind, samples = load_samples(source.path, file_kind)
@@ -114,8 +113,8 @@ class ConvertedStore:
         size = self._manifest.rows_per_shard
         if len(samples) > size:
             raise InputError(
-                f'"{source.path}" has {len(samples)} records, the store has room for {size} a '
-                f"batch (set by its first file): convert it alone, into another `out`."
+                f'"{source.path}" has {len(samples)} records, but the store holds at most {size} '
+                "per batch (set by its first file): convert it separately, into another `out`."
             )
         ids = assign_ids(samples, source.batch_number, size)
         if any(row.question_id == nameless_id(row.global_example_id) for row in ids):
@@ -132,7 +131,7 @@ class ConvertedStore:
         self._enter(form, origin, entry)
 
     def close(self) -> None:
-        """Enter into the manifest what was skipped since the last shard."""
+        """Record in the manifest what was skipped since the last shard."""
         if self._manifest is not None:
             self._change(lambda manifest: manifest)
 
@@ -145,7 +144,7 @@ class ConvertedStore:
         if kind != self._manifest.kind:
             raise InputError(
                 f'"{path}" holds {kind}, the files before it hold {self._manifest.kind}: put the '
-                f"two kinds into folders of their own."
+                "two kinds into separate folders."
             )
         if self._format is None:
             self._format = open_format(kind, self.path, self._manifest.settings)
@@ -189,19 +188,19 @@ class ConvertedStore:
         return writer.finish(), skips
 
     def _describe_shard(self, form: Format, origin: Mapping[str, Any]) -> pa.Schema:
-        """A shard names its own source; a lost manifest gets all of them from all shards."""
+        """Every shard names its source, so a lost manifest can be rebuilt from the shards."""
         assert self._manifest is not None
         settings = {**self._manifest.settings, "sources": [origin]}
         return describe_in_schema(form.schema, replace(self._manifest, settings=settings))
 
     def _drop_leftovers(self, batch_number: int) -> None:
-        """What a broken run left could stem from another source; it is quickly made again."""
+        """What an interrupted run left may come from another source; it is quickly rewritten."""
         for ending in (".arrow", ".arrow.part", ".arrow.recovered"):
             path = (self.path / shard_name(batch_number)).with_suffix(ending)
             path.unlink(missing_ok=True)
 
     def _enter(self, form: Format, origin: Mapping[str, Any], entry: ShardEntry) -> None:
-        """Shard and source in one step: a shard without its source would be made again."""
+        """Shard and source in one step: a shard without its source would be written again."""
         number = entry.batch_number
 
         def enter(manifest: Manifest) -> Manifest:
@@ -234,7 +233,7 @@ class ConvertedStore:
 
 
 def printable(text: str) -> str:
-    """Text that JSON can hold; names of files need not be UTF-8."""
+    """Text that JSON can hold; file names may not be UTF-8."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -256,7 +255,7 @@ def _make_rows(
 
 
 def _join_rows(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Rows together in record batches of a good size for reading, small beside the memory."""
+    """Group rows into record batches that are efficient to read and small compared to memory."""
     waiting: list[pa.RecordBatch] = []
     for row in rows:
         waiting.append(row)
@@ -276,6 +275,6 @@ def _check_origin(store: Path, manifest: Manifest, keep: Keep) -> None:
         )
     if settings.get("keep", keep) != keep:
         raise SettingsMismatchError(
-            f'"{store}" was started with `keep="{settings["keep"]}"`, now `keep="{keep}"` is asked '
-            f'for: resume with `keep="{settings["keep"]}"`, or choose another `out`.'
+            f'"{store}" was started with `keep="{settings["keep"]}"`, but `keep="{keep}"` was '
+            f'requested: resume with `keep="{settings["keep"]}"`, or choose another `out`.'
         )

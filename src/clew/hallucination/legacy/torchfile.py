@@ -1,7 +1,7 @@
-"""Reads the `.pt` files of the older tools: a zip of one pickle and the bytes of its tensors.
+"""Read the `.pt` files of the older tools: a zip of one pickle and the bytes of its tensors.
 
-Tensors come out as numpy arrays. Graphs of torch_geometric come out as `Inert` objects that
-hold their state; neither torch_geometric nor any code of the file is needed.
+Tensors are returned as NumPy arrays, graphs of torch_geometric as `Inert` objects that
+hold their state; neither torch_geometric nor any code in the file is needed.
 """
 
 import math
@@ -48,10 +48,10 @@ _GRAPH_CLASSES = {
 
 
 def load_torch_file(path: Path) -> Any:
-    """The data that `torch.save` put into a file; tensors as numpy arrays, bfloat16 as float32.
+    """The data that `torch.save` put into a file; tensors as NumPy arrays, bfloat16 as float32.
 
-    Raises UnsafePickleError when the file refers to anything but tensors, plain data and
-    graphs, InputError when it cannot be read.
+    Raises UnsafePickleError if the file refers to anything but tensors, plain data and graphs,
+    InputError if it cannot be read.
     """
     with explain_errors(path):
         _refuse_other_formats(path)
@@ -70,7 +70,7 @@ class _TorchUnpickler(RestrictedUnpickler):
         self._byte_order: Literal["<", ">"] = ">" if big else "<"
         self._storages: dict[str, _Storage] = {}
         pickled = archive.getinfo(f"{self._root}data.pkl")
-        # torch never compresses; whoever does may want to fill the memory.
+        # torch never compresses; a compressed file may be meant to exhaust memory.
         refuse_unless(pickled.compress_type == zipfile.ZIP_STORED, "its pickle is compressed")
         super().__init__(BytesIO(archive.read(pickled)), path, _TORCH_NAMES)
 
@@ -78,7 +78,7 @@ class _TorchUnpickler(RestrictedUnpickler):
         """The values of one storage, from its own entry of the zip."""
         well_formed = isinstance(pid, tuple) and len(pid) == 5 and pid[0] == "storage"
         if not well_formed or not isinstance(pid[1], _StorageName) or not isinstance(pid[2], str):
-            raise RefusedContentError(f"it refers to something else than a tensor ({pid!r:.80})")
+            raise RefusedContentError(f"it refers to something other than a tensor ({pid!r:.80})")
         _, kind, key, _, count = pid
         if key not in self._storages:
             self._storages[key] = _Storage(self._read_storage(kind.code, key, count))
@@ -86,7 +86,7 @@ class _TorchUnpickler(RestrictedUnpickler):
 
     def _read_storage(self, code: str, key: str, count: int) -> np.ndarray:
         entry = self._archive.getinfo(f"{self._root}data/{key}")
-        # torch never compresses; whoever does may want to fill the memory.
+        # torch never compresses; a compressed file may be meant to exhaust memory.
         refuse_unless(entry.compress_type == zipfile.ZIP_STORED, "its tensors are compressed")
         dtype = np.dtype("u2" if code == _BFLOAT16 else code).newbyteorder(self._byte_order)
         if entry.file_size != count * dtype.itemsize:
@@ -97,7 +97,7 @@ class _TorchUnpickler(RestrictedUnpickler):
 
 
 class _StorageName:
-    """Stands for `torch.HalfStorage` and its like: a name for a type of numbers."""
+    """Stands in for `torch.HalfStorage` and similar: a name for a type of numbers."""
 
     __slots__ = ("code",)
 
@@ -111,8 +111,8 @@ class _StorageName:
 class _Storage:
     """The numbers behind one or more tensors, flat.
 
-    A class of its own, so that no array made in another way can pass for one: tensors are
-    views whose reach is checked against the storage's length.
+    A separate class, so that no other array can pass for one: tensors are views whose bounds are
+    checked against the storage's length.
     """
 
     __slots__ = ("values",)
@@ -127,7 +127,7 @@ class _Storage:
 def _rebuild_tensor(
     storage: Any, offset: Any, shape: Any, strides: Any, *_gradient_and_hooks: Any
 ) -> np.ndarray:
-    """A view into a storage, refused where it would reach beyond it."""
+    """A view into a storage, rejected if it exceeds its bounds."""
     refuse_unless(isinstance(storage, _Storage), "a tensor has no storage")
     values = storage.values
     numbers = (offset, *shape, *strides)
@@ -137,7 +137,7 @@ def _rebuild_tensor(
     if not sane or not inside:
         raise ValueError(
             f"a tensor of shape {shape!r:.60}, strides {strides!r:.60} and offset {offset!r:.20} "
-            f"does not lie in its storage of {len(values):,} values"
+            f"exceeds its storage of {len(values):,} values"
         )
     if math.prod(shape) == 0:
         return np.zeros(shape, values.dtype)
@@ -155,7 +155,7 @@ def _find_root(archive: zipfile.ZipFile) -> str:
     """torch.save names the folder in the zip after the file; there is exactly one."""
     found = [name for name in archive.namelist() if name.split("/")[1:] == ["data.pkl"]]
     if len(found) != 1:
-        raise ValueError("the zip has no data.pkl, so it is not a file of torch.save")
+        raise ValueError("the zip has no data.pkl, so torch.save did not write it")
     return found[0].removesuffix("data.pkl")
 
 
@@ -169,8 +169,8 @@ def _refuse_other_formats(path: Path) -> None:
         )
     if not start.startswith(b"PK"):
         raise InputError(
-            f'"{path}" is not a file of torch.save (it begins with {start[:4]!r}): check that it '
-            f"is the right file and was copied whole."
+            f'"{path}" was not written by torch.save (it starts with {start[:4]!r}): check that it '
+            "is the right file and was copied completely."
         )
 
 

@@ -1,4 +1,4 @@
-"""Old traces as rows of a `traces` store, the reduced fields computed as capture does."""
+"""Old traces as rows of a `traces` store, with reduced fields computed as in capture."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ from clew.storage.hashing import hash_file
 # The defaults of `clew extract`, so that converted and captured traces look alike.
 NODE_DIM = 64
 EDGES_PER_TOKEN = 16
-# Principal components of so many states are settled; more only cost time.
+# Principal components are stable with this many states; more only cost time.
 _MAX_BASIS_TOKENS = 1024
 
 _KNOWN_FIELDS = {
@@ -45,7 +45,7 @@ _KNOWN_FIELDS = {
 
 
 class TraceFormat:
-    """Turns records into rows. `notes` gathers what a reader of the store should know."""
+    """Turns records into rows. `notes` collects what a reader of the store should know."""
 
     kind = "traces"
 
@@ -78,7 +78,7 @@ class TraceFormat:
 
     @classmethod
     def open(cls, store: Path, settings: Mapping[str, Any]) -> "TraceFormat":
-        """The format of a store that was begun earlier."""
+        """The format of a store that was started earlier."""
         return cls(
             TraceShape(**settings["shape"]),
             settings["keep"],
@@ -100,7 +100,7 @@ class TraceFormat:
         return {BASIS_NAME: hash_file(store / BASIS_NAME)}
 
     def row(self, record: Any, ids: RowIds) -> pa.RecordBatch:
-        """One row; raises MalformedRecordError when the record does not fit the store."""
+        """One row; raises MalformedRecordError if the record does not fit the store."""
         trace = parse_trace(record)
         shape = self.shape
         if trace.sizes != (shape.layers, shape.dim, shape.heads):
@@ -119,7 +119,7 @@ class TraceFormat:
     def _array_columns(self, trace: LegacyTrace) -> dict[str, Any]:
         columns = reduced_columns(_reduce(trace, self.shape, self.basis))
         if trace.prompt_length is None:
-            # Without the border between prompt and answer neither has a meaning.
+            # Both are meaningless without the boundary between prompt and answer.
             del columns["lookback"], columns[ANSWER_HIDDEN]
         if self.keep == "full":
             columns["hidden_states"] = _stack_float16(trace.hidden_states)
@@ -128,7 +128,7 @@ class TraceFormat:
 
     def _note(self, trace: LegacyTrace, record: Mapping[str, Any]) -> None:
         for name in record.keys() - _KNOWN_FIELDS:
-            self.notes.add(f"the field {name!r:.60} of the old records was not taken over")
+            self.notes.add(f"the field {name!r:.60} of the old records was not converted")
         arrays = [*trace.hidden_states, *trace.attentions]
         if any(array.dtype.itemsize > 2 for array in arrays):
             self.notes.add("arrays that were wider than float16 are stored as float16")
@@ -142,7 +142,7 @@ def _try_parse(record: Any) -> LegacyTrace | None:
 
 
 def _fit_basis(traces: Sequence[LegacyTrace], layers: int) -> Basis:
-    """Layer by layer, so that one layer's states are all that is widened at a time."""
+    """Layer by layer, so that only one layer's states are widened at a time."""
     parts = [fit_basis([_sample_states(traces, layer)], NODE_DIM) for layer in range(layers)]
     return Basis(
         mean=torch.cat([part.mean for part in parts]),
@@ -151,7 +151,7 @@ def _fit_basis(traces: Sequence[LegacyTrace], layers: int) -> Basis:
 
 
 def _sample_states(traces: Sequence[LegacyTrace], layer: int) -> Float[Tensor, "tokens dim"]:
-    """Evenly spaced states of a layer; those with NaN or infinity tell nothing about it."""
+    """Evenly spaced states of a layer, without those that contain NaN or infinity."""
     total = sum(len(trace.tokens) for trace in traces)
     step = -(-total // _MAX_BASIS_TOKENS)
     states = torch.cat([_as_float32(t.hidden_states[layer][::step]) for t in traces])

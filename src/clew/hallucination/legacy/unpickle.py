@@ -1,7 +1,6 @@
-"""Reads pickles of plain data: every name in them is looked up in a list, never imported.
-
-What the list holds are stand-ins of our own, so even an allowed name cannot be talked into
-more than making a number, a container or an array of numbers.
+"""Read pickles of plain data: every name in them is looked up in a list, never imported. The list
+contains only our own stand-ins, so even an allowed name can only create a number, a container or an
+array of numbers.
 """
 
 import gzip
@@ -24,25 +23,25 @@ _CHUNK_BYTES = 1 << 20
 
 
 def load_pickle(path: Path) -> Any:
-    """The plain data in a `.pkl` or `.pkl.gz` file; compression is seen from the content.
+    """The plain data in a `.pkl` or `.pkl.gz` file; compression is detected from the content.
 
-    Raises UnsafePickleError when the file refers to anything but plain data (before anything
-    of it is called), InputError when it cannot be read or is cut short.
+    Raises UnsafePickleError if the file refers to anything but plain data (before anything is
+    called), InputError if it cannot be read or is truncated.
     """
     with explain_errors(path), _open_plain_or_gzip(path) as file:
         value = RestrictedUnpickler(file, path, PLAIN_NAMES).load()
-        # Reading to the end checks gzip's length and checksum too.
+        # Reading to the end also checks gzip's length and checksum.
         surplus = sum(len(chunk) for chunk in iter(lambda: file.read(_CHUNK_BYTES), b""))
     if surplus:
         raise InputError(
-            f'"{path}" goes on for {surplus:,} bytes behind its first pickle: clew reads files '
+            f'"{path}" continues for {surplus:,} bytes after its first pickle: clew reads files '
             f"with one list of records. Split the file with the tool that wrote it."
         )
     return value
 
 
 class RestrictedUnpickler(pickle.Unpickler):
-    """An unpickler that knows `names` and nothing else."""
+    """An unpickler that knows only `names`."""
 
     def __init__(self, file: BinaryIO, path: Path, names: Mapping[tuple[str, str], Any]) -> None:
         super().__init__(file)
@@ -53,12 +52,12 @@ class RestrictedUnpickler(pickle.Unpickler):
         try:
             return self._names[module, name]
         except KeyError:
-            # As repr: the name comes from the file and goes to somebody's terminal.
+            # As repr: the name comes from the file and is printed to a terminal.
             what = repr(f"{module}.{name}")[:120]
             raise UnsafePickleError(
                 f'"{self._path}" was refused: it refers to {what}, which is not plain data and '
-                f"could run code. Nothing of it was run. If you trust whoever made it, ask for a "
-                f"file of plain lists, dicts and numpy arrays; never load it as it is."
+                "could run code. Nothing in it was executed. If you trust its author, ask for a "
+                "file of plain lists, dicts and numpy arrays; never load it as it is."
             ) from None
 
     def persistent_load(self, pid: Any) -> Any:
@@ -67,34 +66,35 @@ class RestrictedUnpickler(pickle.Unpickler):
 
 @contextmanager
 def explain_errors(path: Path) -> Iterator[None]:
-    """Turn whatever damaged or hostile bytes set off into one sentence about the file.
-
-    A broken pickle can end in nearly any exception (IndexError, KeyError, TypeError,
-    OverflowError, MemoryError, zlib.error, ...), hence the wide net.
+    """Turn whatever damaged or malicious bytes raise into one sentence about the file. A damaged
+    pickle can end in nearly any exception (IndexError, KeyError, TypeError, OverflowError,
+    MemoryError, zlib.error, ...), hence the wide net.
     """
     try:
         yield
     except RefusedContentError as error:
         raise UnsafePickleError(
-            f'"{path}" was refused: {error}. Nothing of it was run. Ask whoever made it for a '
-            f"file of plain lists, dicts and numpy arrays."
+            f'"{path}" was refused: {error}. Nothing in it was executed. Ask its author for a file '
+            "of plain lists, dicts and numpy arrays."
         ) from None
     except ClewError:
         raise
     except FileNotFoundError:
         raise InputError(f'there is no file "{path}". Check the path.') from None
     except PermissionError:
-        raise InputError(f'"{path}" may not be read by this user: change its rights.') from None
+        raise InputError(
+            f'"{path}" is not readable by this user: change its permissions.'
+        ) from None
     except MemoryError:
         raise InputError(
-            f'"{path}" asks for more memory than is free: it is damaged, or too large for this '
-            f"machine. Convert it on one with more."
+            f'"{path}" requires more memory than is available: it is damaged or too large for this '
+            "machine. Convert it on a machine with more memory."
         ) from None
     except Exception as error:
         lines = str(error).splitlines() or [type(error).__name__]
         raise InputError(
-            f'"{path}" is damaged or cut short ({lines[0][:200]}): copy it again from where it '
-            f"came from, or make it again."
+            f'"{path}" is damaged or truncated ({lines[0][:200]}): copy it again from its source, '
+            "or create it again."
         ) from None
 
 
@@ -111,12 +111,14 @@ def _encode(text: str, encoding: str) -> bytes:
 
 
 def _empty_bytes() -> bytes:
-    """Takes no argument: `bytes(10**12)` would fill the memory."""
+    """Takes no argument: `bytes(10**12)` would exhaust memory."""
     return b""
 
 
 def _bytearray(content: bytes = b"") -> bytearray:
-    refuse_unless(isinstance(content, bytes), "it makes a bytearray from something else than bytes")
+    refuse_unless(
+        isinstance(content, bytes), "it creates a bytearray from something other than bytes"
+    )
     return bytearray(content)
 
 
@@ -136,7 +138,7 @@ _CONTAINERS: Mapping[str, Callable[..., Any]] = {
 }
 
 PLAIN_NAMES: Mapping[tuple[str, str], Any] = {
-    # Protocols 0 to 2 keep Python 2's name of the module.
+    # Protocols 0 to 2 use the module's Python 2 name.
     **_allow("__builtin__", **_CONTAINERS),
     **_allow("builtins", **_CONTAINERS),
     **_allow("collections", OrderedDict=dict),

@@ -20,7 +20,7 @@ ALLOWED: dict[str, set[str]] = {
     "metrics": set(),
     "pages": set(),
     "loading": {"storage"},
-    "engine": {"metrics", "storage"},
+    "engine": {"metrics", "storage", "loading"},
     "hallucination": {"storage", "metrics", "pages", "loading", "engine"},
     "patterns": {"storage", "metrics", "pages", "loading", "engine"},
     "datasets": {"loading", "hallucination"},

@@ -95,6 +95,16 @@ def report_work(reporter: Reporter, started: WorkStarted) -> Iterator[None]:
         reporter(WorkEnded())
 
 
+def report_to_all(*reporters: Reporter) -> Reporter:
+    """One reporter that passes every event on to each of them, in their order."""
+
+    def report(event: Event, /) -> None:
+        for reporter in reporters:
+            reporter(event)
+
+    return report
+
+
 def log_event(event: Event, /) -> None:
     """The reporter of the library: everything goes to the log."""
     logger.log(event.level, "%s", event)

@@ -48,7 +48,7 @@ def find_differences(
 ) -> list[Difference]:
     """Settings that differ, by name; nested ones are named as "model.layers". Names that begin
     with one of `may_differ` do not count."""
-    old, new = dict(_flatten(before)), dict(_flatten(now))
+    old, new = dict(flatten_settings(before)), dict(flatten_settings(now))
     return [
         Difference(name=name, before=old.get(name), now=new.get(name))
         for name in sorted(old.keys() | new.keys())
@@ -66,9 +66,10 @@ def offer_overwrite() -> Iterator[None]:
         raise SettingsMismatchError(f"{error.text} {START_OVER}") from None
 
 
-def _flatten(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+def flatten_settings(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Names and values; nested ones are named as "model.layers"."""
     for name, value in settings.items():
         if isinstance(value, Mapping):
-            yield from _flatten(value, f"{above}{name}.")
+            yield from flatten_settings(value, f"{above}{name}.")
         else:
             yield f"{above}{name}", value

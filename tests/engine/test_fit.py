@@ -25,7 +25,7 @@ from clew.engine import (
     fit,
 )
 from clew.engine.model_files import read_model
-from clew.errors import InputError, StoreError
+from clew.errors import InputError, StoreError, TrainingStoppedError
 from tests.engine.learning import (
     PLAIN,
     Points,
@@ -68,6 +68,38 @@ def test_the_model_and_the_file_bear_the_best_epoch(tmp_path: Path) -> None:
     assert about["best"]["metrics"] == result.best_val
     assert about["best"]["threshold"] == result.threshold
     assert all(torch.equal(weights[k], v) for k, v in model.state_dict().items())
+
+
+def test_callbacks_get_every_event_after_the_reporter(tmp_path: Path) -> None:
+    events: list[tuple[str, Event]] = []
+    result = train(
+        tmp_path,
+        config=TrainConfig(epochs=1),
+        reporter=lambda event: events.append(("reporter", event)),
+        callbacks=[
+            lambda event: events.append(("first", event)),
+            lambda event: events.append(("second", event)),
+        ],
+    )
+    assert [name for name, _ in events] == ["reporter", "first", "second"] * (len(events) // 3)
+    assert isinstance(events[0][1], TrainingStarted)
+    assert events[0][1].output_dir == tmp_path
+    assert events[0][1].settings["config"]["epochs"] == 1
+    assert events[-1][1] == TrainingEnded(result=result)
+
+
+def test_callbacks_learn_that_a_run_was_stopped(tmp_path: Path) -> None:
+    events: list[Event] = []
+    with pytest.raises(TrainingStoppedError):
+        train(tmp_path, callbacks=[events.append], should_stop=lambda: True)
+    assert events[-1] == TrainingEnded(result=None)
+
+
+def test_callback_of_a_finished_run_is_not_called(tmp_path: Path) -> None:
+    train(tmp_path, config=TrainConfig(epochs=1))
+    events: list[Event] = []
+    train(tmp_path, config=TrainConfig(epochs=1), callbacks=[events.append])
+    assert events == []
 
 
 @pytest.mark.slow

@@ -1,14 +1,27 @@
-"""One training loop for every model: it plans for the machine, trains, and can always go on."""
+"""One training loop for every model: it plans for the hardware, trains, and can always resume."""
+
+from typing import TYPE_CHECKING
 
 from clew.engine.classifier import BinaryLoss, CategoricalLoss, Classifier
 from clew.engine.config import PlanRequest, TrainConfig
-from clew.engine.events import EpochEnded, TrainingEnded, TrainingProgress, TrainingStarted
+from clew.engine.events import (
+    EpochEnded,
+    ModelMeasured,
+    TrainingEnded,
+    TrainingProgress,
+    TrainingStarted,
+)
 from clew.engine.planning.plan import HardwarePlan
 from clew.engine.planning.planner import plan_hardware
 from clew.engine.protocols import Batches, LoadSettings, OpenBatches, StepOutput, Trainable
 from clew.engine.state import FitResult
+from clew.engine.tracking import ExperimentLogger
 from clew.engine.trainer import fit
+from clew.lazy import lazy_names
 from clew.progress import Event, Note, Reporter
+
+if TYPE_CHECKING:
+    from clew.loading.loader import Loader
 
 __all__ = [
     "Batches",
@@ -17,9 +30,12 @@ __all__ = [
     "Classifier",
     "EpochEnded",
     "Event",
+    "ExperimentLogger",
     "FitResult",
     "HardwarePlan",
     "LoadSettings",
+    "Loader",
+    "ModelMeasured",
     "Note",
     "OpenBatches",
     "PlanRequest",
@@ -33,3 +49,4 @@ __all__ = [
     "fit",
     "plan_hardware",
 ]
+__getattr__, __dir__ = lazy_names(__name__, {"Loader": ".loading.loader"})

@@ -14,11 +14,23 @@ from clew.errors import InputError
 
 
 class Classifier(nn.Module):
-    """`network(batch)` gives logits `[batch]`, `[batch, 1]` or `[batch, classes]`, or
-    `(logits, {"kl": ...})`: further losses, already weighted, which are added and reported.
+    """Makes any network that returns logits trainable with `fit`.
 
-    The batch bears its labels as `batch["label"]`. A loss of one's own takes logits and labels
-    and gives the mean over the samples.
+    Args:
+        network: `network(batch)` returns logits `[batch]`, `[batch, 1]` or `[batch, classes]`, or
+            `(logits, {"kl": ...})`: further losses, already weighted, which are added and
+            reported. Labels are in `batch["label"]`.
+        loss: Takes logits and labels and returns the mean over the samples. `BinaryLoss()` by
+            default; `CategoricalLoss()` is the one for several classes.
+
+    Example:
+        >>> class Network(nn.Module):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.layer = nn.Linear(64, 3)
+        ...     def forward(self, batch):
+        ...         return self.layer(batch["features"])
+        >>> model = Classifier(Network(), CategoricalLoss(label_smoothing=0.1))
     """
 
     def __init__(

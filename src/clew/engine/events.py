@@ -1,21 +1,27 @@
 """What a training run reports, from the process that writes (rank 0)."""
 
 import logging
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
 
 from clew.engine.planning.plan import HardwarePlan
+from clew.engine.state import FitResult
 from clew.progress import Event
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingStarted(Event):
-    """`done_steps` of `steps` optimizer steps were taken by an earlier run."""
+    """`done_steps` of `steps` optimizer steps were taken by an earlier run. `settings` are those
+    that the run is resumed under; it writes into `output_dir`."""
 
     plan: HardwarePlan
     epochs: int
     steps: int
     done_steps: int
+    output_dir: Path = Path()
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
         done = f"{self.done_steps:,} of {self.steps:,} steps done, {self.epochs:,} epochs"
@@ -50,6 +56,18 @@ class EpochEnded(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingEnded(Event):
-    """The run is over, or stopped early."""
+    """The run is over: `result` is None when it stopped before the last epoch."""
 
     level: ClassVar[int] = logging.DEBUG
+    result: FitResult | None = None
+
+    def __str__(self) -> str:
+        return "training stopped" if self.result is None else "training ended"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelMeasured(Event):
+    """The trained model was measured on further samples: `metrics` by name."""
+
+    level: ClassVar[int] = logging.DEBUG
+    metrics: Mapping[str, float | None]

@@ -17,8 +17,9 @@ from clew.storage.writing import remove_temporaries, replace_file
 LAST, BEST, NEXT_BEST = "last.safetensors", "best.safetensors", "best.next.safetensors"
 PLAN, RESULT, LOG, CURVES = "plan.json", "result.json", "log.csv", "curves.png"
 TENSORBOARD = "tensorboard"
+TRACKING = "tracking.json"  # which run of an experiment tracker this is
 # What a network's training leaves; anything else in its folder is somebody else's.
-_LEFT_BEHIND = (LAST, BEST, NEXT_BEST, PLAN, RESULT, LOG, CURVES)
+_LEFT_BEHIND = (LAST, BEST, NEXT_BEST, PLAN, RESULT, LOG, CURVES, TRACKING)
 
 
 def make_folder(folder: Path) -> None:

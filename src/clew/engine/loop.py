@@ -6,7 +6,7 @@ from typing import Any
 
 from clew.engine.checkpoint import Checkpoints, Parts
 from clew.engine.evaluate import Metrics, score
-from clew.engine.events import EpochEnded, TrainingProgress, TrainingStarted
+from clew.engine.events import EpochEnded, TrainingProgress
 from clew.engine.feed import Group
 from clew.engine.logs import Logs
 from clew.engine.memory import MemoryUse
@@ -56,15 +56,6 @@ class Loop:
 
     def run(self, *, resumed: bool) -> None:
         """Raises TrainingStoppedError when asked to stop, TrainingError when it cannot go on."""
-        config = self._setup.config
-        self._reporter(
-            TrainingStarted(
-                plan=self._setup.plan,
-                epochs=config.epochs,
-                steps=self.state.total_steps,
-                done_steps=self.state.step,
-            )
-        )
         self._since = time.perf_counter()
         while not self.state.is_trained:
             self._setup.feed.open(self.state.position)

@@ -1,7 +1,7 @@
 """`fit`: train any model on any batches, in a folder where a stopped run goes on by itself."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ from torch import nn
 from clew.engine.checkpoint import Checkpoints, Parts
 from clew.engine.config import PlanRequest, TrainConfig
 from clew.engine.evaluate import Metrics, score
-from clew.engine.events import TrainingEnded
+from clew.engine.events import TrainingEnded, TrainingStarted
 from clew.engine.feed import Source
 from clew.engine.folders import LAST, PLAN, RESULT, only_one, write_json
 from clew.engine.identity import adapt_plan, describe_run, refuse_other_run, saved_request
@@ -26,7 +26,7 @@ from clew.engine.protocols import Batches, OpenBatches, Trainable
 from clew.engine.setup import Setup
 from clew.engine.state import FitResult, RunState
 from clew.errors import InputError, StoreError
-from clew.progress import Reporter, ignore_event, log_event
+from clew.progress import Reporter, ignore_event, log_event, report_to_all
 from clew.storage.writing import remove_temporaries
 
 if TYPE_CHECKING:
@@ -44,18 +44,52 @@ def fit(
     output_dir: Path,
     settings: Mapping[str, Any] | None = None,
     reporter: Reporter | None = None,
+    callbacks: Sequence[Reporter] = (),
     should_stop: Callable[[], bool] = lambda: False,
 ) -> FitResult:
-    """Train `model` (with a `training_step`); afterwards it bears the weights of its best epoch.
+    """Train a model and leave it with the weights of its best epoch.
 
-    The same call again goes on where the last one was, after a kill at any moment too, or gives
-    the result that is there; a resumed run keeps its plan. `settings` (JSON) is what else tells
-    this run from others, such as the data and the network's sizes. Under torchrun all processes
-    must call; they train one model together.
+    Call it again with the same arguments to resume after an interruption, even after a kill; a
+    finished run returns its result at once. A resumed run keeps its plan. Under torchrun every
+    process must call `fit`: together they train one model.
 
-    `should_stop` is asked after every step; when it says yes, TrainingStoppedError is raised with
-    everything on disk. Raises TrainingError when training cannot go on, SettingsMismatchError for
-    a folder that belongs to another run, InputError for what cannot be used.
+    Args:
+        model: Any `nn.Module` with `training_step(batch) -> StepOutput`. `Classifier` makes one
+            from a network that returns logits.
+        train: Batches to train on: a `Loader`, a PyTorch `DataLoader`, or a function that opens
+            them with the `LoadSettings` that the plan chose.
+        validation: Batches that choose the best epoch. Without them, the training loss does.
+        test: Batches to measure the best epoch on.
+        config: Epochs, learning rate and so on.
+        request: Wishes for the hardware plan. What it leaves open is measured.
+        output_dir: Folder for checkpoints, weights, log.csv, TensorBoard and the result.
+        settings: What else identifies this run, as JSON: the dataset, the network's sizes. A run
+            with other settings is not resumed.
+        reporter: Called with every event instead of the log.
+        callbacks: Functions that are also called with every event (`TrainingStarted`,
+            `EpochEnded`, `TrainingEnded`, ...), in the first process only. `ExperimentLogger` is
+            one.
+        should_stop: Asked after every step; training stops once it returns True.
+
+    Returns:
+        The metrics of the run, and its history with one row per epoch.
+
+    Raises:
+        TrainingStoppedError: `should_stop` returned True. Everything is saved.
+        TrainingError: Training cannot continue.
+        SettingsMismatchError: The folder belongs to another run.
+        InputError: An argument cannot be used.
+
+    Example:
+        >>> losses = []
+        >>> def keep_loss(event):
+        ...     if isinstance(event, EpochEnded):
+        ...         losses.append(event.row["train_loss"])
+        >>> model = Classifier(network)
+        >>> result = fit(
+        ...     model, train, validation, output_dir=Path("run"), callbacks=[keep_loss]
+        ... )
+        >>> result.best_epoch, result.best_val["auroc"]
     """
     task = _Task(
         model=_check_model(model),
@@ -77,7 +111,8 @@ def fit(
         fabric, plan = task.plan(about)
         if about is not None and (task.folder / RESULT).exists():
             return task.load_result(fabric)
-        voice = (reporter or log_event) if fabric.is_global_zero else ignore_event
+        voice = report_to_all(reporter or log_event, *callbacks)
+        voice = voice if fabric.is_global_zero else ignore_event
         return _train(task, plan, fabric, voice, should_stop, is_begun=about is not None)
 
 
@@ -133,6 +168,16 @@ class _Task:
             return None
         return Source(given, seed=self.config.seed, shuffle=False).open(plan)
 
+    def describe_start(self, setup: Setup, state: RunState) -> TrainingStarted:
+        return TrainingStarted(
+            plan=setup.plan,
+            epochs=self.config.epochs,
+            steps=state.total_steps,
+            done_steps=state.step,
+            output_dir=self.folder,
+            settings=self.identity,
+        )
+
     def load_result(self, fabric: "Fabric") -> FitResult:
         Checkpoints(self.folder, fabric, self.identity).load_best(self.model)
         path = self.folder / RESULT
@@ -172,15 +217,24 @@ def _train(
         reporter=reporter,
         should_stop=should_stop,
     )
+    result = None
+    reporter(task.describe_start(setup, state))
     try:
-        if not state.is_trained:
-            loop.run(resumed=is_begun)
+        _run(loop, setup, logs, resumed=is_begun)
+        result = _finish(task, setup, state, checkpoints)
+    finally:
+        reporter(TrainingEnded(result=result))
+    return result
+
+
+def _run(loop: Loop, setup: Setup, logs: Logs | None, *, resumed: bool) -> None:
+    try:
+        if not loop.state.is_trained:
+            loop.run(resumed=resumed)
     finally:
         setup.feed.close()
-        reporter(TrainingEnded())
         if logs is not None:
             logs.close()
-    return _finish(task, setup, state, checkpoints)
 
 
 def _finish(task: _Task, setup: Setup, state: RunState, checkpoints: Checkpoints) -> FitResult:

@@ -54,9 +54,9 @@ def test_sizes_durations_and_rates_have_three_digits_that_matter() -> None:
         *("0 s", "45 s", "10 min"),
         *("2 h 30 min", "2 days 2 h"),
     ]
-    assert [step_text(s) for s in (0.00001, 0.0021, 0.1234, 3.21, 45)] == [
-        *("0.01 ms", "2.1 ms", "123 ms"),
-        *("3.21 s", "45 s"),
+    assert [step_text(s) for s in (8.33e-6, 0.0021, 0.1234, 3.21, 45)] == [
+        *("8.3 µs", "2.1 ms", "123 ms"),
+        *("3.2 s", "45 s"),
     ]
     assert [rate_text(r) for r in (7.25, 143.4, 90_412)] == [
         *("7.25 samples/s", "143 samples/s"),

@@ -3,6 +3,8 @@
 import math
 from collections.abc import Sequence
 
+_UNITS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6))
+
 
 def counted(count: int, noun: str, plural: str = "") -> str:
     return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
@@ -36,10 +38,13 @@ def duration_text(seconds: float) -> str:
 
 
 def step_text(seconds: float) -> str:
-    """A duration that may be tiny: "2.1 ms", "1.4 s", then as `duration_text`."""
-    if seconds < 1:
-        return f"{three_digits(seconds * 1e3)} ms"
-    return f"{three_digits(seconds)} s" if seconds < 10 else duration_text(seconds)
+    """A duration that may be tiny, no more exact than it was measured: "8.3 µs", "2.1 ms", "1.4 s",
+    then as `duration_text`."""
+    if seconds >= 10:
+        return duration_text(seconds)
+    unit, size = next((pair for pair in _UNITS if seconds >= pair[1]), _UNITS[-1])
+    value = seconds / size
+    return f"{value:.1f} {unit}" if value < 9.95 else f"{value:.0f} {unit}"
 
 
 def rate_text(per_second: float, noun: str = "samples") -> str:

@@ -1,5 +1,5 @@
-"""Figures of a report: read from results.json, where any may be missing, and as a person reads
-them, a missing one as a dash."""
+"""Figures of a report: read from results.json, where any may be missing, and formatted for
+people; a missing one is a dash."""
 
 import json
 import math
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from clew.errors import StoreError
-from clew.wording import bytes_text, three_digits
+from clew.wording import bytes_text, step_text, three_digits
 from clew.wording import counted as counted  # reports have all their words from here
 
 History = list[dict[str, float | None]]
@@ -15,21 +15,21 @@ DASH = "\N{EN DASH}"
 
 
 def read_results(path: Path, *, made_from: str, again: str) -> Any:
-    """What it holds. Raises StoreError, in which `made_from` says what writes such a file, and
-    `again` how to have it written."""
+    """Its content. Raises StoreError, whose text says what writes such a file (`made_from`) and
+    how to write it again (`again`)."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise StoreError(
-            f'There is no "{path.name}" in "{path.parent}": a report is made from a finished '
-            f"{made_from}. {again}, or name the folder that it wrote."
+            f'There is no "{path.name}" in "{path.parent}": a report needs a finished '
+            f"{made_from}. {again}, or give the folder that it wrote."
         ) from None
     except (OSError, ValueError, RecursionError) as error:
         raise StoreError(f'"{path}" cannot be read ({error}). {again}.') from None
 
 
 def as_number(value: Any) -> float | None:
-    """The number, or None for what is none: missing, not finite, or not a number at all."""
+    """The number, or None if the value is missing, non-finite or not a number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if math.isfinite(value) else None
@@ -51,7 +51,7 @@ def decimals(value: float | None, places: int = 3) -> str:
 
 
 def signed(value: float | None) -> str:
-    """With a real minus, as wide as the plus."""
+    """With a true minus sign, as wide as the plus."""
     return DASH if value is None else f"{value:+.3f}".replace("-", "\N{MINUS SIGN}")
 
 
@@ -63,8 +63,18 @@ def whole(value: float | None) -> str:
     return DASH if value is None else f"{value:,.0f}"
 
 
-def short(value: float | None) -> str:
-    return DASH if value is None else three_digits(value)
+def brief(value: float | None) -> str:
+    """A count in three digits: 577, 17.3k, 10.8M."""
+    if value is None:
+        return DASH
+    for unit, scale in (("B", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= max(scale, 1e4):
+            return f"{three_digits(value / scale)}{unit}"
+    return f"{value:,.0f}"
+
+
+def duration(seconds: float | None) -> str:
+    return DASH if seconds is None else step_text(seconds)
 
 
 def size(value: float | None) -> str:
@@ -74,7 +84,8 @@ def size(value: float | None) -> str:
 def p_text(value: float | None) -> str:
     if value is None:
         return ""
-    return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
+    text = "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
+    return text.replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def percent(value: float) -> str:

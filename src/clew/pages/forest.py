@@ -1,5 +1,5 @@
-"""Draws values with intervals, a row each. Rows are HTML with a narrow SVG whose places are
-percentages: the words keep their size on a phone."""
+"""Draws values with intervals, one row each. Rows are HTML with a narrow SVG in percentages: the
+text keeps its size on a phone."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ _MIDDLE = "50%"
 
 @dataclass(frozen=True, kw_only=True)
 class IntervalRow:
-    """A value with its interval, as one line of a forest plot; what is missing is not drawn."""
+    """A value with its interval: one row of a forest plot. Missing parts are not drawn."""
 
     label: str
     color: str
@@ -30,8 +30,8 @@ class IntervalRow:
 def draw_forest(
     rows: Sequence[IntervalRow], *, reference: float, words: str, is_grouped: bool = False
 ) -> Html:
-    """`reference` is the value that means nothing was learnt; `words` name the axis. In groups,
-    each marked row begins one."""
+    """`reference` is the value of chance; `words` name the axis. In groups, each marked row starts
+    one."""
     low, high = forest_range(rows, reference)
     ticks = nice_ticks(low, high, count=6)
     places = [(tick, _place(tick, low, high)) for tick in ticks]
@@ -44,7 +44,7 @@ def draw_forest(
 
 
 def forest_range(rows: Sequence[IntervalRow], reference: float) -> tuple[float, float]:
-    """Wide enough for every interval and for the reference, in steps of a twentieth."""
+    """Covers every interval and the reference, in steps of 0.05."""
     values = [reference, *(value for row in rows for value in _values(row))]
     low, high = min(values), max(values)
     return max(int(low * 20 - 0.5) / 20, 0.0), min(int(high * 20 + 1.5) / 20, 1.0)

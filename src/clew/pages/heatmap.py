@@ -1,4 +1,4 @@
-"""Draws a matrix as SVG: one color, deeper for more; the number in every cell."""
+"""Draws a matrix as SVG: one color, deeper for more, with the number in every cell."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ from clew.pages.markup import Html, tag
 
 _CELL, _CHARACTER, _LONGEST = 38, 6.3, 36
 _SLANT = 0.71  # column names rise at 45 degrees
-DEEP = 0.7  # from here on the number is drawn in the paper's color
+DEEP = 0.8  # from here on the number is drawn in the paper's color
 
 
 @dataclass(frozen=True, kw_only=True)
 class Matrix:
-    """A heat map; `values` may be NaN where there is none. `low` is pale, `high` is deep."""
+    """A heat map; `values` may be NaN. `low` is pale, `high` is deep."""
 
     rows: tuple[str, ...]
     columns: tuple[str, ...]
@@ -24,12 +24,12 @@ class Matrix:
     high: float
 
     def depth(self, value: float) -> float:
-        """How deep the color is: 0 to 1."""
+        """The depth of the color, from 0 to 1."""
         return min(max((value - self.low) / (self.high - self.low), 0.0), 1.0)
 
 
 def draw_matrix(matrix: Matrix, *, words: str) -> Html:
-    """Of its own size: where the screen is narrower, it is scrolled."""
+    """At its own size; it scrolls on a narrower screen."""
     left, (top, right) = 14 + _length(matrix.rows), _rise(matrix.columns)
     width = left + _CELL * len(matrix.columns) + right
     height = top + _CELL * len(matrix.rows) + 4
@@ -52,7 +52,7 @@ def _length(names: Sequence[str]) -> float:
 
 
 def _rise(names: Sequence[str]) -> tuple[float, float]:
-    """How far the slanted names reach up, and the last one to the right of its column."""
+    """How far the slanted names extend upwards, and the last one to the right."""
     return 22 + _SLANT * _length(names), max(0.0, _SLANT * _length(names[-1:]) - _CELL / 2 + 12)
 
 
@@ -91,7 +91,7 @@ def _cell(matrix: Matrix, row: int, column: int, *, x: float, y: float) -> Html:
 
 
 def short_number(value: float) -> str:
-    """Two places without the nought before the point, which is the same in all cells."""
+    """Two decimals without the leading zero."""
     if not np.isfinite(value):
         return "\N{EN DASH}"
     text = f"{value:.2f}"

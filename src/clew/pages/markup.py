@@ -1,5 +1,5 @@
 """Builds HTML and SVG from nested calls. Every string that is not `Html` is escaped, so that
-texts, which anybody may have written, never become markup."""
+untrusted text never becomes markup."""
 
 import html
 import re
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TypeAlias
 
 _VOID = frozenset({"br", "hr", "img", "input", "meta"})
-# HTML has no place for them, escaped or not.
+# Not allowed in HTML, escaped or not.
 _UNWRITABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
 
@@ -22,8 +22,8 @@ Attribute: TypeAlias = str | int | float | bool | None
 
 
 def tag(name: str, /, *children: Child, **attributes: Attribute) -> Html:
-    """`tag("td", text, class_="name", data_key="lstm")`; attributes of None or False are left
-    out."""
+    """`tag("td", text, class_="name", data_key="lstm")`; attributes of None or False are
+    skipped."""
     opening = f"<{name}{''.join(map(_attribute, attributes, attributes.values()))}>"
     if name in _VOID:
         return Html(opening)
@@ -31,12 +31,12 @@ def tag(name: str, /, *children: Child, **attributes: Attribute) -> Html:
 
 
 def join(*children: Child) -> Html:
-    """The children one after the other; None is nothing."""
+    """The children in order; None is skipped."""
     return Html("".join(map(_markup, children)))
 
 
 def with_settings(text: str) -> Html:
-    """Settings stand between backticks in texts of the library; on a page they are code."""
+    """The library's texts put settings between backticks; on a page they are code."""
     parts = re.split(r"`([^`\n]+)`", text)
     return join([tag("code", part) if place % 2 else part for place, part in enumerate(parts)])
 
@@ -63,5 +63,5 @@ def _attribute(name: str, value: Attribute) -> str:
 
 
 def _short(value: float) -> str:
-    """Coordinates to a tenth of a pixel: a page of curves stays small."""
+    """Coordinates to a tenth of a pixel keep a page of curves small."""
     return f"{value:.1f}".removesuffix(".0")

@@ -1,5 +1,5 @@
-"""Curves as panels, told once: drawn here as SVG, whose colors come from the page's style so that
-they follow it; reports draw the same panels as PNGs with matplotlib."""
+"""Curves as panels: drawn here as SVG with the colors of the page's style; reports draw the same
+panels as PNGs with matplotlib."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -9,8 +9,8 @@ import numpy as np
 
 from clew.pages.markup import Html, tag
 
-# They stay apart for people who see few colors, and in gray print. style.css has the same, and
-# others for dark screens.
+# Distinct for color-blind readers and in grayscale print. style.css has the same, and others
+# for dark screens.
 COLORS = {
     "gray": "#7C828C",
     "gold": "#C08A14",
@@ -26,9 +26,9 @@ _LEGEND_STEP = 96
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """A curve. `color` is a name of COLORS, `dash` a place in DASHES. What bears the same
-    `key` lights up together. A line that is not shown stands in pale gray behind the others until
-    its key is picked."""
+    """A curve. `color` is a name in COLORS, `dash` an index of DASHES. Elements with the same
+    `key` are highlighted together. A line that is not shown is pale gray, or hidden where the
+    panel says so, until its key is picked."""
 
     x: np.ndarray
     y: np.ndarray
@@ -51,7 +51,7 @@ class Dot:
 
 @dataclass(frozen=True, kw_only=True)
 class Guide:
-    """A thin line for the eye, with a word beside its point of the given place."""
+    """A thin reference line, with a label at the given point."""
 
     x: tuple[float, ...]
     y: tuple[float, ...]
@@ -72,10 +72,16 @@ class Panel:
     legend: tuple[tuple[str, str, int], ...] = ()  # words, color, dash
     is_low: bool = False
     has_whole_steps: bool = False  # epochs and layers are counted, not measured
+    hides_others: bool = False  # lines that are not shown are hidden, not gray
+
+    def visible_lines(self) -> list[Line]:
+        """Those of a printed figure, in drawing order."""
+        kept = [line for line in self.lines if line.is_shown or not self.hides_others]
+        return sorted(kept, key=lambda line: line.is_shown)
 
 
 def nice_ticks(low: float, high: float, *, count: int = 5, is_whole: bool = False) -> list[float]:
-    """Round numbers within the range, about `count` of them."""
+    """About `count` round numbers within the range."""
     if not high > low:
         return [low]
     rough = (high - low) / count
@@ -88,7 +94,7 @@ def nice_ticks(low: float, high: float, *, count: int = 5, is_whole: bool = Fals
 
 
 def padded_range(values: Iterable[float], *, share: float = 0.05) -> tuple[float, float]:
-    """From the least to the greatest, with a little room on both sides; (0, 1) of nothing."""
+    """From the least to the greatest, padded on both sides; (0, 1) without values."""
     known = [value for value in values if math.isfinite(value)]
     if not known:
         return 0.0, 1.0
@@ -98,7 +104,7 @@ def padded_range(values: Iterable[float], *, share: float = 0.05) -> tuple[float
 
 
 class _Frame:
-    """Where values lie in the picture."""
+    """Maps values to picture coordinates."""
 
     def __init__(self, panel: Panel) -> None:
         self.height = LOW_HEIGHT if panel.is_low else HEIGHT
@@ -114,7 +120,7 @@ class _Frame:
         return self.bottom - (value - low) / (high - low) * (self.bottom - TOP)
 
     def path(self, x: Iterable[float], y: Iterable[float]) -> str:
-        """Breaks where a value is no number."""
+        """Breaks at non-finite values."""
         command, parts = "M", []
         for one, other in zip(x, y, strict=True):
             if not (np.isfinite(one) and np.isfinite(other)):
@@ -137,7 +143,7 @@ def draw_panel(panel: Panel) -> Html:
         [_dot(dot, frame) for dot in panel.dots],
         _legend(panel, frame),
         viewBox=f"0 0 {WIDTH} {frame.height}",
-        class_="panel",
+        class_=_classes("panel", panel.hides_others and "sparse"),
         role="img",
         aria_label=f"{panel.title}: {panel.y_label} over {panel.x_label}",
     )
@@ -176,7 +182,7 @@ def _guide(guide: Guide, frame: _Frame) -> Html:
 
 
 def _line(line: Line, frame: _Frame) -> Html:
-    """The broad path below is not seen: it is what a finger or a mouse can hit."""
+    """The broad path below is invisible: it is the target for a finger or a mouse."""
     path = frame.path(line.x, line.y)
     dots = zip(line.x, line.y, strict=True) if line.has_dots else ()
     return tag(

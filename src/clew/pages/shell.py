@@ -1,4 +1,4 @@
-"""What every report page is made of, whatever it tells: one file that needs nothing but itself."""
+"""The frame of every report page: one file that needs nothing but itself."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +10,8 @@ from clew.pages.markup import Html, join, tag
 @dataclass(frozen=True, kw_only=True)
 class Section:
     """`lead` says what it shows, `reading` how to read it; `pictures` are names of the PNGs in
-    figures/ that show the same."""
+    figures/ that show the same. A section with a `missing` reason has nothing to show: it is
+    hidden, and its reason is listed at the end of the page."""
 
     name: str
     short: str  # its name in the contents
@@ -19,25 +20,24 @@ class Section:
     content: Html
     reading: str = ""
     pictures: tuple[str, ...] = ()
+    missing: str = ""
 
     def if_there(self, figure: object, reason: str) -> "Section":
-        """The same, or with a sentence in the place of a figure that has nothing to show: nothing
-        is left out silently."""
-        if figure:
-            return self
-        said = tag("p", reason, class_="empty")
-        return replace(self, lead="", content=said, reading="", pictures=())
+        """The same section, hidden for `reason` where the figure has nothing to show."""
+        return self if figure else replace(self, missing=reason)
 
 
 def wrap_page(
     *, title: str, header: Html, sections: Sequence[Section], footer: Html, style: str = ""
 ) -> str:
-    """The whole HTML. `style` is CSS of its own that stands behind that of all reports."""
+    """The whole HTML. `style` is the page's own CSS, added after that of all reports."""
+    shown = [section for section in sections if not section.missing]
     body = tag(
         "body",
         header,
-        _contents(sections),
-        tag("main", [_section(section) for section in sections]),
+        _contents(shown),
+        tag("main", [_section(section) for section in shown]),
+        _hidden([section for section in sections if section.missing]),
         footer,
         tag("div", id="tip", role="status", hidden=True),
         tag("script", _package_text("page.js")),
@@ -70,10 +70,24 @@ def _section(section: Section) -> Html:
     return tag(
         "section",
         tag("h2", section.title),
-        tag("p", section.lead, class_="dek"),
+        tag("p", section.lead, class_="dek") if section.lead else None,
         section.content,
         _caption(section),
         id=section.name,
+    )
+
+
+def _hidden(sections: Sequence[Section]) -> Html | None:
+    """Nothing is excluded silently."""
+    if not sections:
+        return None
+    names = ", ".join(section.short.lower() for section in sections)
+    items = [tag("li", tag("b", section.title), ": ", section.missing) for section in sections]
+    return tag(
+        "details",
+        tag("summary", f"Sections with nothing to show: {names}"),
+        tag("ul", items),
+        class_="hidden-sections",
     )
 
 
@@ -84,4 +98,4 @@ def _caption(section: Section) -> Html | None:
         tag("a", f"{name}.png", href=f"figures/{name}.png", class_="png")
         for name in section.pictures
     ]
-    return tag("p", tag("b", "How to read it. "), section.reading, " ", links, class_="caption")
+    return tag("p", tag("b", "How to read this. "), section.reading, " ", links, class_="caption")

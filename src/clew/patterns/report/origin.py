@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from clew.pages.figures import DASH, as_dict, counted, short, size, whole
+from clew.pages.figures import DASH, as_dict, counted, duration, size, whole
 from clew.pages.markup import Html, tag, with_settings
 from clew.patterns.photos.photo import Fault
 from clew.patterns.report.run import Run
@@ -71,7 +71,7 @@ def _facts(run: Run) -> list[tuple[str, str]]:
             "epochs",
             whole(epochs) if best is None else f"{whole(epochs)} (number {best:.0f} was kept)",
         ),
-        ("seconds", short(run.figure("seconds"))),
+        ("duration", duration(run.figure("seconds"))),
         ("photos a second", whole(run.figure("images_per_second"))),
         ("waiting for data", "" if wait is None else f"{100 * wait:.1f}%"),
         ("peak memory", size(run.figure("peak_memory_bytes"))),

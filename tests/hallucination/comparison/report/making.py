@@ -1,4 +1,4 @@
-"""A finished comparison as `clew compare` leaves it, from drawn scores: no model is run."""
+"""A finished comparison as `clew compare` writes it, from simulated risks: no model is run."""
 
 import csv
 import json
@@ -54,18 +54,18 @@ def make_comparison(
     *,
     test: int = 300,
     texts: list[dict[str, Any]] | None = None,
-    one_kind: bool = False,
+    one_label: bool = False,
 ) -> Path:
     """A folder with results.json, scores.arrow and the networks' logs. `texts` stand in the place
-    of the first test answers' question, answer, right answer and category; with `one_kind` all
-    test answers are made up."""
+    of the first test answers' question, answer, correct answer and category; with `one_label` all
+    test answers are hallucinated."""
     random = np.random.default_rng(0)
     folder.mkdir(parents=True, exist_ok=True)
     labels = {
         split: (np.arange(count) % 5 < 3).astype(np.int8)
         for split, count in (("validation", max(test, 40)), ("test", test))
     }
-    if one_kind:
+    if one_label:
         labels["test"][:] = 1
     scores = _draw_scores(random, labels)
     _write_scores(folder, labels, scores, texts or [])

@@ -10,6 +10,8 @@ from scipy.stats import spearmanr
 
 from clew.hallucination.comparison.report import write_report
 from clew.hallucination.comparison.report.agreement import rank_correlations
+from clew.hallucination.comparison.report.comparison import read_comparison
+from clew.hallucination.comparison.report.mistakes import listed_mistakes
 from tests.hallucination.comparison.report.making import (
     FINDINGS,
     METHODS,
@@ -25,7 +27,7 @@ pytestmark = pytest.mark.slow
 
 SECTIONS = (
     *("methods", "table", "curves", "layers", "mistakes", "agreement", "disputed"),
-    *("categories", "transfer", "training", "left-out", "data", "settings"),
+    *("categories", "training", "excluded", "data", "settings"),
 )
 PICTURES = {
     *("methods", "roc", "risk_coverage", "calibration", "layers", "losses"),
@@ -45,55 +47,55 @@ def page(folder: Path) -> Page:
     return Page((folder / "report.html").read_text(encoding="utf-8"))
 
 
-def test_the_headline_names_the_best_and_what_it_beats(page: Page) -> None:
+def test_headline_names_the_best_method_and_what_it_beats(page: Page) -> None:
     headline = re.search(r"<h1[^>]*>(.*?)</h1>", page.markup)
     assert headline
-    best = r"GNN-det \+ LSTM tells made-up answers from right ones with AUROC 0\.\d{3} \[0\.\d{3},"
+    best = r"GNN-det \+ LSTM detects hallucinated answers with AUROC 0\.\d{3} \[0\.\d{3},"
     assert re.match(best, headline[1])
-    assert "clearly above perplexity (0.7" in headline[1]
+    assert "significantly better than perplexity (0.7" in headline[1]
 
 
-def test_it_says_whether_graphs_and_layers_helped(page: Page) -> None:
+def test_page_says_whether_graphs_and_layers_helped(page: Page) -> None:
     assert FINDINGS["graphs"] in page.text
-    assert re.search(r"Following the states across layers (helped|did not|made no)", page.text)
+    assert re.search(r"Reading the states of all layers (helped|did not|made no)", page.text)
 
 
 @pytest.mark.parametrize("name", SECTIONS)
-def test_every_section_is_there_and_in_the_contents(page: Page, name: str) -> None:
+def test_every_section_is_on_the_page_and_in_the_contents(page: Page, name: str) -> None:
     assert ("section", {"id": name}) in page.elements
     assert ("a", {"href": f"#{name}"}) in page.elements
 
 
 @pytest.mark.parametrize("name", ["methods", "table", "curves", "agreement"])
-def test_every_method_is_in_it(page: Page, name: str) -> None:
+def test_section_has_every_method(page: Page, name: str) -> None:
     part = page.section(name)
     assert [title for _, title, *_ in METHODS if title not in part] == []
 
 
-def test_nothing_is_loaded_from_elsewhere(page: Page) -> None:
+def test_page_loads_nothing_from_elsewhere(page: Page) -> None:
     assert not re.search(r"https?:|//[a-z]|@import|url\(", page.markup)
     assert not {"link", "img", "iframe", "object", "embed", "base"} & {n for n, _ in page.elements}
     assert all("src" not in attributes for _, attributes in page.elements)
 
 
-def test_a_panel_for_every_network_and_every_layered_probe(page: Page) -> None:
+def test_every_network_and_every_probe_by_layer_has_a_panel(page: Page) -> None:
     assert page.section("training").count("<svg") == 2 * len(NETWORKS)
     assert page.section("layers").count("<svg") == 3
 
 
-def test_mistakes_are_real_mistakes_with_their_texts(page: Page) -> None:
-    trusted, distrusted = page.section("mistakes").split("Right, but distrusted")
-    assert trusted.count("stamp made-up") == 5 and "stamp right" not in trusted
-    assert distrusted.count("stamp right") == 5 and "stamp made-up" not in distrusted
-    assert "What is the capital of" in trusted and "right is" in trusted
+def test_mistakes_are_listed_with_their_texts(page: Page) -> None:
+    missed, alarms = page.section("mistakes").split("False alarms: correct, but flagged")
+    assert missed.count("stamp hallucinated") == 5 and "stamp correct" not in missed
+    assert alarms.count("stamp correct") == 5 and "stamp hallucinated" not in alarms
+    assert "What is the capital of" in missed and "accepted" in missed
 
 
-def test_what_was_left_out_is_named_with_its_reason(page: Page) -> None:
-    assert "CHARM" in page.section("left-out")
+def test_excluded_methods_are_named_with_their_reason(page: Page) -> None:
+    assert "CHARM" in page.section("excluded")
     assert 'capture with keep="full", then' in page.text
 
 
-def test_the_figures_lie_beside_it_and_are_linked(folder: Path, page: Page) -> None:
+def test_figures_are_written_and_linked(folder: Path, page: Page) -> None:
     figures = {path.stem for path in (folder / "figures").iterdir()}
     assert figures == PICTURES
     assert all(imread(folder / "figures" / f"{name}.png").std() > 0 for name in figures)
@@ -101,7 +103,7 @@ def test_the_figures_lie_beside_it_and_are_linked(folder: Path, page: Page) -> N
     assert links == {f"figures/{name}.png" for name in PICTURES}
 
 
-def test_a_picture_that_no_longer_holds_goes(tmp_path: Path) -> None:
+def test_outdated_figure_is_removed(tmp_path: Path) -> None:
     folder = make_comparison(tmp_path / "out", test=20)
     (folder / "figures").mkdir()
     for name in ("transfer.png", "mine.png"):
@@ -111,7 +113,7 @@ def test_a_picture_that_no_longer_holds_goes(tmp_path: Path) -> None:
     assert (folder / "figures" / "mine.png").exists()
 
 
-def test_transfer_is_a_heat_map_a_method(tmp_path: Path) -> None:
+def test_transfer_has_a_heat_map_per_method(tmp_path: Path) -> None:
     folder = make_comparison(tmp_path / "out", test=20)
     names = [name for name, *_ in METHODS[:6]]
     table = [[0.91, 0.62], [None, 0.88]]
@@ -131,7 +133,63 @@ def test_transfer_is_a_heat_map_a_method(tmp_path: Path) -> None:
     assert (folder / "figures" / "transfer.png").exists()
 
 
-def test_sentences_of_the_comparison_are_told_as_they_are(tmp_path: Path) -> None:
+def test_section_with_nothing_to_show_is_hidden_and_its_reason_listed(page: Page) -> None:
+    assert ("section", {"id": "transfer"}) not in page.elements
+    assert ("a", {"href": "#transfer"}) not in page.elements
+    assert "Sections with nothing to show: transfer" in page.text
+    assert "Only one question set was compared." in page.text
+
+
+def test_calibration_starts_with_the_best_method_and_perplexity(page: Page) -> None:
+    curves = page.section("curves")
+    calibration = curves[curves.index('class="panel sparse"') :]
+    shown = re.findall(r'<g class="curve \w+ shown" data-key="(\w+)"', calibration)
+    assert set(shown) == {"gnn_det", "perplexity"}
+
+
+def test_costs_have_sensible_digits(tmp_path: Path) -> None:
+    folder = make_comparison(tmp_path / "out", test=20)
+    costs = {"ms_per_answer": 0.00833, "train_seconds": 61.2, "parameters": 10_789_429}
+    rows = [{**row, **costs} for row in read_results(folder)["methods"]]
+    change_results(folder, methods=rows)
+    table = read_page(folder).section("table")
+    assert ">8.3 µs<" in table and ">61 s<" in table and ">10.8M<" in table
+
+
+def test_column_without_values_is_hidden(tmp_path: Path) -> None:
+    folder = make_comparison(tmp_path / "out", test=20)
+    assert ">seeds</button>" in read_page(folder).section("table")
+    rows = [{**row, "seeds": 1} for row in read_results(folder)["methods"]]
+    change_results(folder, methods=rows)
+    assert ">seeds</button>" not in read_page(folder).section("table")
+
+
+def test_mistake_links_to_the_page_of_its_answer(tmp_path: Path) -> None:
+    folder = make_comparison(tmp_path / "out")
+    number = listed_mistakes(read_comparison(folder))[0]
+    assert f'run "clew show" with its number, such as {number}.' in read_page(folder).text
+    page = folder / "answers" / f"answer-{number}.html"
+    page.parent.mkdir()
+    page.touch()
+    part = read_page(folder).section("mistakes")
+    assert f'<a href="answers/answer-{number}.html"' in part and part.count("<a ") == 1
+
+
+def test_files_of_an_earlier_clew_are_understood(tmp_path: Path) -> None:
+    """There, a risk was a score, and correct and hallucinated were right and made up."""
+    folder = make_comparison(tmp_path / "out", test=20)
+    results = read_results(folder)
+    assert results["data"]["test"] == {"right": 8, "made_up": 12} and "left_out" in results
+    page = read_page(folder)
+    assert " 60%" in page.section("data") and "CHARM" in page.section("excluded")
+    new = {"test": {"correct": 4, "hallucinated": 16}}
+    excluded = [{"method": "charm", "title": "CHARM 2", "reason": ""}]
+    change_results(folder, data=new, excluded=excluded, left_out=[])
+    page = read_page(folder)
+    assert " 80%" in page.section("data") and "CHARM 2" in page.section("excluded")
+
+
+def test_findings_of_the_comparison_are_kept_verbatim(tmp_path: Path) -> None:
     folder = make_comparison(tmp_path / "out", test=20)
     change_results(folder, findings={**FINDINGS, "few": "The test split has only 3 answers."})
     page = read_page(folder)
@@ -139,17 +197,19 @@ def test_sentences_of_the_comparison_are_told_as_they_are(tmp_path: Path) -> Non
     assert FINDINGS["best"] not in page.text and FINDINGS["baselines"] not in page.text
 
 
-def test_a_best_that_beats_nothing_is_not_praised(tmp_path: Path) -> None:
+def test_best_method_that_beats_nothing_is_not_praised(tmp_path: Path) -> None:
     folder = make_comparison(tmp_path / "out", test=20)
     change_results(folder, best={"method": "length", "chosen_on": "validation"})
     text = read_page(folder).text
-    assert "and does not beat perplexity" in text and "clearly above perplexity" not in text
+    assert "It does not beat perplexity" in text and "significantly better" not in text
 
 
 @pytest.mark.parametrize(
-    ("p_value", "is_near"), [(0.2, True), (0.01, False), (None, True)], ids=["chance", "sure", "-"]
+    ("p_value", "is_near"),
+    [(0.2, True), (0.01, False), (None, True)],
+    ids=["not significant", "significant", "unknown"],
 )
-def test_what_may_be_chance_is_too_near_to_call(
+def test_insignificant_difference_is_named_as_such(
     tmp_path: Path, p_value: float | None, is_near: bool
 ) -> None:
     """Where the intervals overlap, the paired test decides."""
@@ -161,15 +221,15 @@ def test_what_may_be_chance_is_too_near_to_call(
     rows_by_name = {row["method"]: row["test_auroc"] for row in rows}
     assert rows_by_name["gnn_det"] > rows_by_name["perplexity"]
     text = read_page(folder).text
-    assert ("too near to call" in text) == is_near
-    assert (", above perplexity (0." in text) != is_near and "clearly above" not in text
+    assert ("The difference from perplexity (0." in text) == is_near
+    assert ("significantly better than perplexity (0." in text) != is_near
 
 
-def test_an_interval_that_reaches_chance_is_no_detection(tmp_path: Path) -> None:
+def test_interval_that_includes_chance_is_not_detection(tmp_path: Path) -> None:
     folder = make_comparison(tmp_path / "out", test=20)
     rows = read_results(folder)["methods"]
     change_results(folder, methods=[{**row, "test_auroc_ci": [0.4, 1.0]} for row in rows])
-    assert "does not tell made-up answers from right ones beyond chance" in read_page(folder).text
+    assert "does not detect hallucinated answers better than chance" in read_page(folder).text
 
 
 def test_rank_correlations_are_spearmans() -> None:

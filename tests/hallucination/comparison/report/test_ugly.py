@@ -69,14 +69,14 @@ def test_other_directions_emoji_and_long_answers_are_kept(folder: Path) -> None:
 @pytest.mark.slow
 def test_three_answers_are_enough(tmp_path: Path) -> None:
     folder = make_comparison(tmp_path / "out", test=4)
-    assert "of 18 methods" in read_page(folder).text
+    assert "chosen from 18 methods" in read_page(folder).text
 
 
 @pytest.mark.slow
-def test_answers_of_one_kind_give_no_curves_and_say_so(tmp_path: Path) -> None:
-    folder = make_comparison(tmp_path / "out", test=3, one_kind=True)
+def test_answers_with_one_label_give_no_curves_and_the_reason(tmp_path: Path) -> None:
+    folder = make_comparison(tmp_path / "out", test=3, one_label=True)
     page = Page(write_report(folder).read_text(encoding="utf-8"))
-    assert "they need test answers of both kinds" in page.text
+    assert "Curves require both correct and hallucinated test answers" in page.text
     assert not (folder / "figures" / "roc.png").exists()
 
 
@@ -89,7 +89,7 @@ def test_missing_figures_are_dashes(folder: Path) -> None:
     bare[3] |= {"by_layer": {"validation": [None]}, "versus_best": {"difference": None}}
     change_results(folder, methods=bare)
     page = Page(write_report(folder).read_text(encoding="utf-8"))
-    assert "its test AUROC is not known" in page.text
+    assert "its test AUROC is unknown" in page.text
     assert "Mean entropy" in page.text
 
 
@@ -98,9 +98,9 @@ def test_a_comparison_that_holds_little_else_is_shown(folder: Path) -> None:
     shutil.rmtree(folder / "networks")
     (folder / "results.json").write_text(json.dumps({"methods": rows[:1]}), encoding="utf-8")
     page = read_page(folder)
-    assert "No network left a log of its training." in page.text
-    assert "It takes the scores of two methods" in page.text
-    assert "No method was left out." in page.text
+    assert "No network wrote a training log." in page.text
+    assert "This requires the risks of two methods" in page.text
+    assert "Every method was run." in page.text
 
 
 def test_a_method_without_scores_keeps_its_row(folder: Path) -> None:
@@ -109,7 +109,7 @@ def test_a_method_without_scores_keeps_its_row(folder: Path) -> None:
     change_results(folder, methods=[*rows, new], best={"method": "mine"})
     page = read_page(folder)
     assert "Mine alone" in page.section("table") and "Mine alone" not in page.section("curves")
-    assert "The single scores of Mine alone are not known." in page.text
+    assert "The risks of single answers from Mine alone are unknown." in page.text
 
 
 @pytest.mark.parametrize("log", ["", "epoch,train_loss,val_loss,val_auroc\n1,0.7,,\n"])
@@ -148,9 +148,9 @@ def scores_of_something_else(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (remove_results, r'no "results.json" in .* made from a finished comparison'),
+        (remove_results, r'no "results.json" in .* needs a finished comparison'),
         (damage_results, r"results.json\" cannot be read .* again"),
-        (results_of_training, r"names no methods: it is not of a comparison"),
+        (results_of_training, r"names no methods, so it is not from a comparison"),
         (remove_scores, r'no "scores.arrow" in'),
         (cut_scores, r"scores.arrow\" cannot be read"),
         (scores_of_something_else, r"has no column label"),

@@ -1,4 +1,4 @@
-"""report.html and its pictures from a finished comparison folder; nothing is fitted here."""
+"""report.html and its figures from a finished comparison folder; nothing is fitted here."""
 
 from clew.hallucination.comparison.report.page import FIGURES_FOLDER, REPORT_FILE, write_report
 

@@ -1,4 +1,4 @@
-"""Where the methods agree and where they do not: ranks, decisions, and single answers."""
+"""Where the methods agree and where they do not: ranks, decisions and single answers."""
 
 import numpy as np
 
@@ -12,12 +12,12 @@ _LEAST_ANSWERS = 3
 
 
 def draw_agreement(comparison: Comparison) -> Matrix | None:
-    """Spearman's rank correlation between all methods, those most like the best first; None where
-    there are fewer than two methods or three answers."""
+    """Spearman's rank correlation between all methods, those most similar to the best first; None
+    with fewer than two methods or three answers."""
     methods = comparison.scored
     if len(methods) < 2 or len(comparison.test) < _LEAST_ANSWERS:
         return None
-    table = rank_correlations(np.stack([comparison.test.scores[m.name] for m in methods]))
+    table = rank_correlations(np.stack([comparison.test.risks[m.name] for m in methods]))
     order = _order(methods, comparison.best, table)
     methods, table = tuple(methods[place] for place in order), table[np.ix_(order, order)]
     names = tuple(method.title for method in methods)
@@ -31,9 +31,9 @@ def draw_agreement(comparison: Comparison) -> Matrix | None:
     )
 
 
-def rank_correlations(scores: np.ndarray) -> np.ndarray:
-    """Of every pair of rows; NaN for a row that gives all answers the same."""
-    ranks = np.stack([_mid_ranks(row) for row in scores])
+def rank_correlations(risks: np.ndarray) -> np.ndarray:
+    """Of every pair of rows; NaN for a row whose values are all equal."""
+    ranks = np.stack([_mid_ranks(row) for row in risks])
     ranks = ranks - ranks.mean(axis=1, keepdims=True)
     lengths = np.sqrt((ranks**2).sum(axis=1))
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -41,12 +41,12 @@ def rank_correlations(scores: np.ndarray) -> np.ndarray:
 
 
 def disagreement(comparison: Comparison) -> np.ndarray:
-    """How widely the methods' probabilities of an answer are spread, without the baselines: these
-    do not look at the model. Zeros where fewer than two methods look."""
+    """The standard deviation of the methods' risks per answer, without the baselines, which do not
+    read the model. Zeros with fewer than two methods."""
     names = [method.name for method in comparison.scored if method.family != "baseline"]
     if len(names) < 2:
         return np.zeros(len(comparison.test))
-    return np.std([comparison.test.scores[name] for name in names], axis=0)
+    return np.std([comparison.test.risks[name] for name in names], axis=0)
 
 
 def _mid_ranks(values: np.ndarray) -> np.ndarray:
@@ -66,29 +66,27 @@ def _order(methods: tuple[MethodResult, ...], best: MethodResult, table: np.ndar
 def _tip(comparison: Comparison, one: MethodResult, other: MethodResult) -> str:
     if one is other:
         return one.title
-    scores = comparison.test.scores
-    differ = (scores[one.name] > one.threshold) != (scores[other.name] > other.threshold)
+    risks = comparison.test.risks
+    differ = (risks[one.name] > one.threshold) != (risks[other.name] > other.threshold)
     return (
-        f"{one.title} and {other.title} decide differently on {percent(float(differ.mean()))} "
+        f"{one.title} and {other.title} disagree on {percent(float(differ.mean()))} "
         f"of the test answers"
     )
 
 
 def agreement_section(comparison: Comparison) -> Section:
     matrix = draw_agreement(comparison)
-    words = "Rank correlation between the methods' scores"
+    words = "Rank correlation between the methods' risks"
     section = Section(
         name="agreement",
         short="Agreement",
         title="Where the methods agree",
-        lead="Methods that rank answers alike have found the same signal; those that do not might "
-        "be joined.",
+        lead="Methods that rank answers alike found the same signal; methods that do not may be "
+        "worth combining.",
         content=draw_matrix(matrix, words=words) if matrix else join(),
-        reading="A cell is Spearman's rank correlation of two methods' scores on the test split: 1 "
-        "is the same order, 0 is no relation. Those most like the best come first. Point at a cell "
-        "to see how often the two decide differently.",
+        reading="A cell is Spearman's rank correlation of two methods' risks on the test split: 1 "
+        "means the same order, 0 no relation. The methods most similar to the best come first. "
+        "Hover over a cell to see how often the two disagree at their thresholds.",
         pictures=("agreement",),
     )
-    return section.if_there(
-        matrix, "It takes the scores of two methods on three test answers to compare."
-    )
+    return section.if_there(matrix, "This requires the risks of two methods on three test answers.")

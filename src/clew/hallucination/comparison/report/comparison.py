@@ -1,5 +1,5 @@
-"""What a comparison folder holds, read and checked: results.json, the test answers in scores.arrow
-with what every method gave them, and the logs."""
+"""Reads and checks a comparison folder: results.json, the test answers in scores.arrow with every
+method's risk, and the training logs."""
 
 import csv
 from collections.abc import Sequence
@@ -14,10 +14,18 @@ import pyarrow.compute as pc
 from clew.errors import StoreError
 from clew.pages.figures import History, as_dict, as_interval, as_number, read_results
 
-_TEXTS = ("category", "question", "answer", "right_answer")
+# The columns of texts, each with the name that an earlier clew gave it.
+_TEXTS = {
+    "category": "category",
+    "question": "question",
+    "question_id": "question_id",
+    "answer": "answer",
+    "correct_answer": "right_answer",
+}
+_RISK_COLUMNS = ("risk_", "score_")  # the latter as an earlier clew wrote it
 RESULTS_FILE = "results.json"
 SCORES_FILE = "scores.arrow"
-# The families of methods, each with a color of the pages' palette.
+# The families of methods, each with a color from the pages' palette.
 _COLOR_OF = {"baseline": "gray", "no training": "gold", "probe": "blue", "network": "red"}
 FAMILIES = tuple(_COLOR_OF)
 CHANCE = 0.5  # the AUROC of guessing
@@ -26,10 +34,12 @@ _AGAIN = 'Run "clew compare" into this folder again'
 
 @dataclass(frozen=True, kw_only=True)
 class Answers:
-    """Rows are answers of the test split. Label 1 = made up; scores are probabilities of that."""
+    """Rows are answers of the test split. Label 1 = hallucinated; `risks` are a method's
+    probabilities of that, `numbers` the global_example_id (-1: unknown)."""
 
     labels: np.ndarray
-    scores: dict[str, np.ndarray]
+    risks: dict[str, np.ndarray]
+    numbers: np.ndarray
     texts: dict[str, list[str | None]]
 
     def __len__(self) -> int:
@@ -44,23 +54,25 @@ class Answers:
 
 
 def read_answers(path: Path, methods: Sequence[str], *, again: str) -> Answers:
-    """A method without a column, or with a score that is no number, is left out of `scores`.
+    """A method without a column, or with a non-finite risk, is excluded from `risks`.
 
-    `again` says what to do about a file that is missing or damaged (StoreError)."""
+    `again` says what to do about a missing or damaged file (StoreError)."""
     table = _read_table(path, again)
     missing = {"split", "label"} - set(table.column_names)
     if missing:
         raise StoreError(f'"{path}" has no column {", ".join(sorted(missing))}. {again}.')
     test = table.filter(pc.equal(table["split"], "test"))
     columns = {
-        name: _numbers(test.column(f"score_{name}"))
+        name: _numbers(test.column(f"{prefix}{name}"))
         for name in methods
-        if f"score_{name}" in test.schema.names
+        for prefix in _RISK_COLUMNS
+        if f"{prefix}{name}" in test.schema.names
     }
     return Answers(
         labels=_numbers(test["label"]).astype(np.int8),
-        scores={name: values for name, values in columns.items() if np.isfinite(values).all()},
-        texts={name: _texts(test, name) for name in _TEXTS},
+        risks={name: values for name, values in columns.items() if np.isfinite(values).all()},
+        numbers=_example_ids(test),
+        texts={name: _texts(test, name, old) for name, old in _TEXTS.items()},
     )
 
 
@@ -78,21 +90,29 @@ def _numbers(column: pa.ChunkedArray) -> np.ndarray:
     return column.to_numpy().astype(np.float64)
 
 
-def _texts(table: pa.Table, name: str) -> list[str | None]:
-    if name not in table.schema.names:
+def _example_ids(table: pa.Table) -> np.ndarray:
+    if "global_example_id" not in table.schema.names:
+        return np.full(len(table), -1)
+    column = table.column("global_example_id").fill_null(-1)
+    return column.to_numpy().astype(np.int64)
+
+
+def _texts(table: pa.Table, name: str, old_name: str) -> list[str | None]:
+    found = [column for column in (name, old_name) if column in table.schema.names]
+    if not found:
         return [None] * len(table)
-    values = table.column(name).to_pylist()
+    values = table.column(found[0]).to_pylist()
     return [None if value is None else _as_text(value) for value in values]
 
 
 def _as_text(value: object) -> str:
-    """Several right answers stand in one line."""
+    """Several accepted answers share one line."""
     return " / ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 @dataclass(frozen=True, kw_only=True)
 class MethodResult:
-    """One row of the table. `row` is as results.json has it; any figure may be missing."""
+    """One row of the table. `row` is as in results.json; any figure may be missing."""
 
     name: str
     title: str
@@ -116,7 +136,7 @@ class MethodResult:
 
     @property
     def threshold(self) -> float:
-        """The probability above which an answer counts as made up."""
+        """The risk above which an answer is flagged as hallucinated."""
         threshold = self.figure("threshold")
         return 0.5 if threshold is None else threshold
 
@@ -127,8 +147,8 @@ class MethodResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Methods stand in the order of their test AUROC, for the eye alone: `best` was chosen on
-    validation. `histories` are by network, then by seed."""
+    """Methods are sorted by test AUROC for display only: `best` was chosen on validation.
+    `histories` are by network, then by seed."""
 
     folder: Path
     methods: tuple[MethodResult, ...]
@@ -142,8 +162,8 @@ class Comparison:
 
     @property
     def scored(self) -> tuple[MethodResult, ...]:
-        """The methods whose scores of single answers are known."""
-        return tuple(method for method in self.methods if method.name in self.test.scores)
+        """The methods whose risk of every test answer is known."""
+        return tuple(method for method in self.methods if method.name in self.test.risks)
 
     def part(self, name: str) -> dict[str, Any]:
         return as_dict(self.raw.get(name))
@@ -171,7 +191,7 @@ def _read_results(path: Path) -> dict[str, Any]:
     raw = read_results(path, made_from="comparison", again=_AGAIN)
     methods = raw.get("methods") if isinstance(raw, dict) else None
     if not isinstance(methods, list) or not methods or not all(map(_has_name, methods)):
-        raise StoreError(f'"{path}" names no methods: it is not of a comparison. {_AGAIN}.')
+        raise StoreError(f'"{path}" names no methods, so it is not from a comparison. {_AGAIN}.')
     return raw
 
 
@@ -201,7 +221,7 @@ def _best(raw: dict[str, Any], methods: tuple[MethodResult, ...]) -> MethodResul
 
 
 def _networks_folder(folder: Path, raw: dict[str, Any]) -> Path:
-    """Of what the table was trained on: with several, each has its own, and it is the first."""
+    """The networks behind the table: with several training sets, those of the first."""
     trained_on = as_dict(raw.get("transfer")).get("train_on")
     if isinstance(trained_on, list) and len(trained_on) > 1:
         return folder / "trained_on" / str(trained_on[0]).replace("/", "--") / "networks"
@@ -226,5 +246,5 @@ def _parse(text: Any) -> float | None:
 
 
 def color_of(family: str) -> str:
-    """A name of `COLORS`, which is also a class in the page."""
+    """A name in `COLORS`, which is also a CSS class."""
     return _COLOR_OF.get(family, "green")

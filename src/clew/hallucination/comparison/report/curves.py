@@ -1,11 +1,11 @@
-"""ROC, risk-coverage and calibration as panels: a few methods in color, the others in gray."""
+"""ROC, risk-coverage and calibration as panels: the best method and perplexity in color, the
+others in gray or hidden until they are picked."""
 
 from collections.abc import Callable
 
 import numpy as np
 
 from clew.hallucination.comparison.report.comparison import (
-    FAMILIES,
     Comparison,
     MethodResult,
     color_of,
@@ -17,45 +17,38 @@ from clew.pages.panels import DASHES, Guide, Line, Panel, draw_panels
 from clew.pages.shell import Section
 
 UNIT = (0.0, 1.0)
-ALWAYS_SHOWN = ("perplexity", "length", "category")
-_BINS, _DOT_LIMIT, _LEAST_COVERAGE = 10, 2, 0.02
+REFERENCE = "perplexity"  # the method that every other one is shown beside
+_MOST_BINS, _FEWEST_BINS, _ANSWERS_PER_BIN, _LEAST_ANSWERS = 10, 4, 15, 5
+_LEAST_COVERAGE = 0.02
 Points = tuple[np.ndarray, np.ndarray]
 
 
 def draw_curves(comparison: Comparison) -> tuple[Panel, ...]:
-    """Three panels; empty when the test answers are all of one kind, which no curve can show."""
+    """Three panels; none when the test answers all have one label, which no curve can show."""
     if not comparison.test.has_both_classes or not comparison.scored:
         return ()
     return _roc(comparison), _risk_coverage(comparison), _calibration(comparison)
 
 
 def shown_methods(comparison: Comparison) -> frozenset[str]:
-    """The best on validation, the best of each family, and what must be beaten."""
-    firsts = [_first_of(comparison, family) for family in FAMILIES if family != "baseline"]
-    names = {method.name for method in firsts if method} | {comparison.best.name}
-    return frozenset(names | {m.name for m in comparison.scored if m.name in ALWAYS_SHOWN})
+    """The best on validation and perplexity: more lines at first are a tangle."""
+    return frozenset({comparison.best.name, REFERENCE})
 
 
 def dash_of(comparison: Comparison, method: MethodResult) -> int:
-    """Methods of one family share their color: the dashes tell them apart. The lines shown at
-    first come first, so that these do not share a dash."""
+    """Methods of one family share a color: the dashes tell them apart. The lines shown at first
+    come first, so that they do not share a dash."""
     shown = shown_methods(comparison)
     kin = [other for other in comparison.scored if other.family == method.family]
     kin.sort(key=lambda other: other.name not in shown)
     return kin.index(method) % len(DASHES)
 
 
-def _first_of(comparison: Comparison, family: str) -> MethodResult | None:
-    """By validation, as the best of all."""
-    kin = [method for method in comparison.scored if method.family == family]
-    return max(kin, key=lambda method: method.val_auroc or 0.0, default=None)
-
-
 def _roc(comparison: Comparison) -> Panel:
     return Panel(
         title="ROC",
-        x_label="right answers flagged",
-        y_label="made-up answers flagged",
+        x_label="false positive rate (correct answers flagged)",
+        y_label="true positive rate (hallucinated answers flagged)",
         x_range=UNIT,
         y_range=UNIT,
         lines=_lines(comparison, roc_points, "test_auroc", "AUROC"),
@@ -69,14 +62,14 @@ def _risk_coverage(comparison: Comparison) -> Panel:
     lines = _lines(comparison, _risk_curve, "test_aurc", "area")
     top = min(1.0, 1.1 * max(0.1, share, *(float(line.y.max()) for line in lines)))
     return Panel(
-        title="Risk and coverage",
-        x_label="share of answers kept, surest first",
-        y_label="made up among them",
+        title="Risk-coverage",
+        x_label="coverage (share of answers kept, lowest risk first)",
+        y_label="share hallucinated among those kept",
         x_range=UNIT,
         y_range=(0.0, top),
         lines=lines,
         guides=(
-            Guide(x=UNIT, y=(share, share), label="all answers", label_at=(0.7, share)),
+            Guide(x=UNIT, y=(share, share), label="all answers", label_at=(0.02, share)),
             Guide(
                 x=(0.0, *oracle),
                 y=(0.0, *(oracle - (1 - share)) / oracle),
@@ -88,7 +81,7 @@ def _risk_coverage(comparison: Comparison) -> Panel:
 
 
 def _risk_curve(labels: np.ndarray, scores: np.ndarray) -> Points:
-    """From a fiftieth of the answers on: of the first few, each throws the share up and down."""
+    """From 2% of the answers on: with only a few, the share jumps with each one."""
     coverage, risk = risk_coverage_points(labels, scores)
     late = coverage >= _LEAST_COVERAGE
     return coverage[late], risk[late]
@@ -97,19 +90,23 @@ def _risk_curve(labels: np.ndarray, scores: np.ndarray) -> Points:
 def _calibration(comparison: Comparison) -> Panel:
     return Panel(
         title="Calibration",
-        x_label="probability that the method gave",
-        y_label="share really made up",
+        x_label="predicted risk",
+        y_label="share hallucinated",
         x_range=UNIT,
         y_range=UNIT,
-        lines=_lines(comparison, _calibration_curve, "test_ece", "ECE", has_dots=True),
-        guides=(Guide(x=UNIT, y=UNIT, label="as it should be", label_at=(0.66, 0.5)),),
+        lines=_lines(
+            comparison, _calibration_curve, "test_ece", "calibration error", has_dots=True
+        ),
+        guides=(Guide(x=UNIT, y=UNIT, label="perfect", label_at=(0.78, 0.66)),),
+        hides_others=True,
     )
 
 
 def _calibration_curve(labels: np.ndarray, probabilities: np.ndarray) -> Points:
-    """Bins of a few answers swing from 0 to 1 and say nothing; they are left out."""
-    given, share, counts = calibration_points(labels, np.clip(probabilities, 0, 1), bins=_BINS)
-    full = counts >= min(_DOT_LIMIT + len(labels) // 100, counts.max())
+    """Fewer answers get fewer bins, and bins of a few answers, which are noise, are excluded."""
+    bins = min(max(len(labels) // _ANSWERS_PER_BIN, _FEWEST_BINS), _MOST_BINS)
+    given, share, counts = calibration_points(labels, np.clip(probabilities, 0, 1), bins=bins)
+    full = counts >= min(_LEAST_ANSWERS, counts.max())
     return given[full], share[full]
 
 
@@ -124,7 +121,7 @@ def _lines(
     shown, test = shown_methods(comparison), comparison.test
     lines = []
     for method in comparison.scored:
-        x, y = points(test.labels, test.scores[method.name])
+        x, y = points(test.labels, test.risks[method.name])
         lines.append(
             Line(
                 x=x,
@@ -145,29 +142,31 @@ def curves_section(comparison: Comparison) -> Section:
     section = Section(
         name="curves",
         short="Curves",
-        title="What it catches, what it costs, what it promises",
-        lead="What a method gives up for what it catches, what is left when one abstains, and "
-        "whether its probabilities mean what they say. Pick methods to put them in color.",
+        title="ROC, risk-coverage and calibration",
+        lead="What a threshold catches and what it costs, what remains when risky answers are "
+        "rejected, and whether a risk can be read as a probability. Click a method to add or "
+        "remove its curves.",
         content=join(_picker(comparison), draw_panels(panels)),
-        reading="ROC: nearer to the upper left is better. Risk and coverage: keep only the answers "
-        "that the method trusts most, and see how many of those are made up; lower is better "
-        "(drawn from 2% of the answers on). Calibration: on the diagonal a probability of 0.7 is "
-        "right seven times in ten; above it the method is too trusting.",
+        reading="ROC: closer to the upper left is better. Risk-coverage: keep only the answers "
+        "with the lowest risk, and see what share of them is hallucinated; lower is better (drawn "
+        "from 2% of the answers on). Calibration: on the diagonal, 70% of the answers with a risk "
+        "of 0.7 are hallucinated; above it the method underestimates the risk. Bins with fewer "
+        f"than {_LEAST_ANSWERS} answers are not drawn.",
         pictures=("roc", "risk_coverage", "calibration"),
     )
     return section.if_there(
         panels,
-        "There are no curves: they need test answers of both kinds, right and made up, and the "
-        "scores of at least one method.",
+        "Curves require both correct and hallucinated test answers, and the risks of at least one "
+        "method.",
     )
 
 
 def _picker(comparison: Comparison) -> Html:
-    """Chips with the line that a method has in the curves."""
+    """A chip per method, with its line as in the curves."""
     shown = shown_methods(comparison)
     ordered = sorted(comparison.scored, key=lambda method: method.name not in shown)
     chips = [_chip(comparison, method, is_shown=method.name in shown) for method in ordered]
-    return tag("div", chips, class_="chips", role="group", aria_label="Methods in color")
+    return tag("div", chips, class_="chips", role="group", aria_label="Methods shown")
 
 
 def _chip(comparison: Comparison, method: MethodResult, *, is_shown: bool) -> Html:

@@ -1,4 +1,4 @@
-"""What the comparison found: sentences that follow from the figures, and the great figures."""
+"""What the comparison found: sentences derived from the figures, and the key figures."""
 
 from collections.abc import Iterable
 
@@ -12,7 +12,7 @@ from clew.metrics import Difference, compare_paired
 from clew.pages.figures import as_dict, as_number, counted, decimals, interval_text, p_text, signed
 from clew.pages.markup import Html, tag
 
-# Told apart by what they look at. A method of neither group takes no part in the question.
+# By what they read. A method in neither group does not count here.
 ONE_LAYER = frozenset({"linear_probe", "linear_probe_middle", "saplma"})
 ALL_LAYERS = frozenset({"linear_probe_pca", "lstm", "act_vit"})
 RIVALS = (
@@ -20,36 +20,38 @@ RIVALS = (
     ("length", "answer length alone"),
     ("category", "category alone"),
 )
-_SURE = 0.05
-# The comparison's own sentences of which the headline says the same.
+_SIGNIFICANT = 0.05
+# The comparison's own sentences that the headline repeats.
 _SAID_ABOVE = ("best", "baselines")
 
 
 def tell_headline(comparison: Comparison) -> str:
-    """One sentence: the best on validation, against what it must beat."""
+    """The best method on validation, against what it must beat."""
     best = comparison.best
     if best.test_auroc is None:
-        return f"{best.title} was best on validation; its test AUROC is not known."
+        return f"{best.title} was best on validation; its test AUROC is unknown."
     if best.interval and best.interval[0] <= CHANCE:
         reached = (
-            f"{best.title} does not tell made-up answers from right ones beyond chance: "
+            f"{best.title} does not detect hallucinated answers better than chance: "
             f"{_reached(best)}"
         )
     else:
-        reached = f"{best.title} tells made-up answers from right ones with {_reached(best)}"
-    rivals = _sort_rivals(comparison)
+        reached = f"{best.title} detects hallucinated answers with {_reached(best)}"
+    return f"{reached}{_tell_rivals(_sort_rivals(comparison))}"
+
+
+def _tell_rivals(rivals: dict[str, list[str]]) -> str:
     if rivals["ahead"]:
-        return f"{reached}, and does not beat {_listed(rivals['ahead'])}."
-    places = ("clearly above", "above")
-    above = [f"{place} {_listed(rivals[place])}" for place in places if rivals[place]]
-    told = ", ".join([reached, " and ".join(above)] if above else [reached])
-    near = rivals["near"]
-    verb = "is" if len(near) == 1 else "are"
-    return f"{told}; {_listed(near)} {verb} too near to call." if near else f"{told}."
+        return f". It does not beat {_listed(rivals['ahead'])}."
+    below, near = rivals["below"], rivals["near"]
+    told = f", significantly better than {_listed(below)}." if below else "."
+    if near:
+        told += f" The difference from {_listed(near)} is not statistically significant."
+    return told
 
 
 def tell_details(comparison: Comparison) -> list[str]:
-    """The sentences below the headline: on what, how sure, and whether structure helped."""
+    """The sentences below the headline: the data, its limits, and whether structure helped."""
     findings = as_dict(comparison.raw.get("findings"))
     told = [str(sentence) for about, sentence in findings.items() if about not in _SAID_ABOVE]
     return [_tell_basis(comparison), *told, *tell_layers(comparison)]
@@ -57,7 +59,7 @@ def tell_details(comparison: Comparison) -> list[str]:
 
 def tell_layers(comparison: Comparison) -> list[str]:
     """Whether reading all layers' states beat reading one layer's."""
-    subject = "Following the states across layers"
+    subject = "Reading the states of all layers"
     return _tell_contest(comparison, ALL_LAYERS, ONE_LAYER, subject=subject)
 
 
@@ -68,15 +70,15 @@ def _reached(best: MethodResult) -> str:
 def _tell_basis(comparison: Comparison) -> str:
     test = comparison.test
     return (
-        f"It was chosen on the validation split, of {counted(len(comparison.methods), 'method')}, "
-        f"and measured on {counted(len(test), 'test answer')}, of which {int(test.labels.sum()):,} "
-        f"are made up."
+        f"It was chosen from {counted(len(comparison.methods), 'method')} on the validation split "
+        f"and measured on {counted(len(test), 'test answer')}, {int(test.labels.sum()):,} of them "
+        f"hallucinated."
     )
 
 
 def _sort_rivals(comparison: Comparison) -> dict[str, list[str]]:
-    """By where the best stands to them: `_place` says which."""
-    rivals: dict[str, list[str]] = {"clearly above": [], "above": [], "near": [], "ahead": []}
+    """By where they stand relative to the best, as `_place` says."""
+    rivals: dict[str, list[str]] = {"below": [], "near": [], "ahead": []}
     best = comparison.best
     for name, words in RIVALS:
         rival = comparison.find(name)
@@ -87,25 +89,25 @@ def _sort_rivals(comparison: Comparison) -> dict[str, list[str]]:
 
 
 def _place(rival: MethodResult, best: MethodResult) -> str:
-    """The best is clearly above where the intervals lie apart, above where they overlap but the
-    paired test of the table is sure."""
+    """Below where the intervals lie apart, or where they overlap but the table's paired test is
+    significant."""
     if (rival.test_auroc or 0.0) >= (best.test_auroc or 0.0):
         return "ahead"
     if rival.interval and best.interval and rival.interval[1] < best.interval[0]:
-        return "clearly above"
+        return "below"
     p_value = as_number(as_dict(rival.row.get("versus_best")).get("p_value"))
-    return "above" if p_value is not None and p_value < _SURE else "near"
+    return "below" if p_value is not None and p_value < _SIGNIFICANT else "near"
 
 
 def _tell_contest(
     comparison: Comparison, ours: Iterable[str], others: Iterable[str], *, subject: str
 ) -> list[str]:
-    """Nothing when one side took no part, or the answers are all of one kind."""
+    """Nothing when one side is missing, or the answers all have one label."""
     first, second = (_best_of(comparison, names) for names in (set(ours), set(others)))
     if first is None or second is None or not comparison.test.has_both_classes:
         return []
-    scores = comparison.test.scores
-    found = compare_paired(comparison.test.labels, scores[first.name], scores[second.name])
+    risks = comparison.test.risks
+    found = compare_paired(comparison.test.labels, risks[first.name], risks[second.name])
     return [f"{subject} {_verdict(found)}: {_tell_difference(first, second, found)}."]
 
 
@@ -116,8 +118,8 @@ def _best_of(comparison: Comparison, names: set[str]) -> MethodResult | None:
 
 
 def _verdict(found: Difference) -> str:
-    if found.p_value >= _SURE:
-        return "made no difference beyond chance"
+    if found.p_value >= _SIGNIFICANT:
+        return "made no statistically significant difference"
     return "helped" if found.difference > 0 else "did not help"
 
 
@@ -135,11 +137,12 @@ def _listed(words: list[str]) -> str:
 
 
 def draw_tiles(comparison: Comparison) -> Html:
-    """The best, and beside it what it must beat."""
+    """The best method, and beside it what it must beat."""
     rivals = [comparison.find(name) for name, _ in RIVALS]
     others = [method for method in rivals if method and method is not comparison.best]
     tiles = [_tile(comparison.best, "best on validation", is_best=True)]
-    words = {"perplexity": "no training", "length": "no detection", "category": "no detection"}
+    unread = "baseline: does not read the model"
+    words = {"perplexity": "requires no training", "length": unread, "category": unread}
     tiles += [_tile(method, words.get(method.name, "")) for method in others]
     return tag("div", tiles, class_="tiles")
 

@@ -1,5 +1,4 @@
-"""The methods side by side: every method on one axis, and the table of every figure, sortable, with
-what it cost."""
+"""The methods side by side: AUROC on one axis, and a sortable table of every metric and cost."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,13 +14,14 @@ from clew.hallucination.comparison.report.comparison import (
 from clew.pages.figures import (
     as_dict,
     as_number,
+    brief,
+    counted,
     decimals,
+    duration,
     interval_text,
     p_text,
-    short,
     signed,
     size,
-    whole,
 )
 from clew.pages.forest import IntervalRow, draw_forest
 from clew.pages.markup import Child, Html, join, tag
@@ -40,12 +40,12 @@ def draw_family_key(comparison: Comparison) -> Html:
         tag("span", tag("i", class_="swatch"), family, class_=f"key {color_of(family)}")
         for family in families
     ]
-    hollow = tag("span", tag("i", class_="swatch hollow"), "on validation", class_="key")
+    hollow = tag("span", tag("i", class_="swatch hollow"), "validation AUROC", class_="key")
     return tag("p", keys, hollow, class_="keys")
 
 
 def draw_method_key(methods: Sequence[MethodResult]) -> Html:
-    """Which color is which method, where one of a family is shown."""
+    """Which color is which method, where one per family is shown."""
     keys = [
         tag(
             "span",
@@ -91,12 +91,13 @@ def rank_section(comparison: Comparison) -> Section:
     return Section(
         name="methods",
         short="Methods",
-        title="Every method on one axis",
-        lead="How well each method ranks made-up answers above right ones on the test split.",
+        title="AUROC of every method",
+        lead="How well each method ranks hallucinated answers above correct ones on the test "
+        "split.",
         content=join(draw_family_key(comparison), forest),
         reading="A dot is the test AUROC, the bar its 95% bootstrap interval, the hollow dot the "
-        "validation AUROC, on which the best was chosen. 0.5 is chance, 1 is perfect. Length and "
-        "category see nothing of the model: what they reach is not detection.",
+        "validation AUROC, by which the best method was chosen. 0.5 is chance, 1 is perfect. The "
+        "baselines (answer length, category) do not read the model: a detector must beat them.",
         pictures=("methods",),
     )
 
@@ -105,19 +106,20 @@ def table_section(comparison: Comparison) -> Section:
     return Section(
         name="table",
         short="Table",
-        title="All figures",
-        lead="A click on a column's name sorts by it; the best test figure of a column is bold.",
+        title="All metrics",
+        lead="Click a column heading to sort. The best test value of each column is bold.",
         content=draw_table(comparison),
-        reading="F1 and accuracy are at the threshold that was best on validation. ECE and AURC "
-        "are better when less. Differences are paired bootstraps; those in gray may be chance "
-        "(p of 0.05 or more). With seeds, the row is the seed of median validation AUROC; the "
-        "mean and deviation over all seeds stand beside it.",
+        reading="F1 and accuracy use the threshold chosen on validation. Lower is better for the "
+        "calibration error (ECE) and the area under the risk-coverage curve (AURC). Differences "
+        "are paired bootstraps; gray ones are not statistically significant (p ≥ 0.05). With "
+        "several seeds, a row is the seed with the median validation AUROC; the seeds column has "
+        "the mean and standard deviation over all of them.",
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """`better` is 1 where more is better, -1 where less is, 0 where it is neither."""
+    """`better` is 1 where higher is better, -1 where lower is, 0 where it is neither."""
 
     name: str
     title: str
@@ -126,31 +128,43 @@ class Column:
     hint: str = ""
 
 
+def _milliseconds(value: float | None) -> str:
+    return duration(None if value is None else value / 1000)
+
+
 _GROUPS: tuple[tuple[str, tuple[Column, ...]], ...] = (
     (
         "AUROC",
         (
             Column(name="test_auroc", title="test", better=1, hint="with 95% bootstrap interval"),
-            Column(
-                name="val_auroc", title="validation", hint="what the choice of the best is from"
-            ),
-            Column(name="test_auroc_mean", title="seeds", hint="mean ± deviation over seeds"),
+            Column(name="val_auroc", title="validation", hint="the best method is chosen by it"),
+            Column(name="test_auroc_mean", title="seeds", hint="mean ± standard deviation"),
         ),
     ),
     (
         "test split",
         (
-            Column(name="test_auprc", title="AUPRC", better=1, hint="area under precision-recall"),
+            Column(
+                name="test_auprc",
+                title="AUPRC",
+                better=1,
+                hint="area under precision-recall",
+            ),
             Column(name="test_f1", title="F1", better=1, hint="at the validation threshold"),
             Column(name="test_accuracy", title="accuracy", better=1, hint="at the same threshold"),
             Column(
-                name="test_ece", title="ECE", better=-1, hint="calibration error; less is better"
+                name="test_ece", title="ECE", better=-1, hint="calibration error; lower is better"
             ),
-            Column(name="test_aurc", title="AURC", better=-1, hint="risk-coverage; less is better"),
+            Column(
+                name="test_aurc",
+                title="AURC",
+                better=-1,
+                hint="area under the risk-coverage curve; lower is better",
+            ),
         ),
     ),
     (
-        "AUROC minus that of",
+        "AUROC difference from",
         (
             Column(name="versus_best", title="the best", hint="paired bootstrap"),
             Column(name="versus_perplexity", title="perplexity", hint="paired bootstrap"),
@@ -159,42 +173,57 @@ _GROUPS: tuple[tuple[str, tuple[Column, ...]], ...] = (
     (
         "cost",
         (
-            Column(name="parameters", title="parameters", text=whole),
-            Column(name="train_seconds", title="training, s", text=short),
+            Column(name="parameters", title="parameters", text=brief),
+            Column(name="train_seconds", title="training", text=duration),
             Column(
                 name="ms_per_answer",
-                title="ms",
-                text=short,
-                hint="milliseconds to score an answer; capturing and sampling it not counted",
+                title="scoring",
+                text=_milliseconds,
+                hint="time per answer, without capture and preprocessing",
             ),
             Column(
                 name="bytes_per_answer",
-                title="stored",
+                title="input",
                 text=size,
-                hint="bytes of an answer that the method reads",
+                hint="data that the method reads per answer",
             ),
         ),
     ),
 )
 
 
-_COLUMNS = tuple(column for _, columns in _GROUPS for column in columns)
-
-
-_SURE = 0.05
+_SIGNIFICANT = 0.05
+Groups = tuple[tuple[str, tuple[Column, ...]], ...]
 
 
 def draw_table(comparison: Comparison) -> Html:
-    winners = {column.name: _winner(comparison, column) for column in _COLUMNS}
+    groups = _filled_groups(comparison)
+    winners = {column: _winner(comparison, column) for _, columns in groups for column in columns}
     rows = [_row(comparison, method, winners) for method in comparison.methods]
-    table = tag("table", _head(), tag("tbody", rows), class_="sortable")
-    return tag("div", table, class_="scroll", tabindex="0")
+    table = tag("table", _head(groups), tag("tbody", rows), class_="sortable")
+    return tag("div", table, class_="scroll wide", tabindex="0")
 
 
-def _head() -> Html:
-    above = [tag("th", name, colspan=len(columns), scope="colgroup") for name, columns in _GROUPS]
+def _filled_groups(comparison: Comparison) -> Groups:
+    """Without the columns in which no method has a value; the test AUROC always stays."""
+    filled = (
+        (name, tuple(column for column in columns if _is_filled(comparison, column)))
+        for name, columns in _GROUPS
+    )
+    return tuple((name, columns) for name, columns in filled if columns)
+
+
+def _is_filled(comparison: Comparison, column: Column) -> bool:
+    if column.name == "test_auroc_mean":  # of a single seed it repeats the test AUROC
+        return any((method.figure("seeds") or 0) > 1 for method in comparison.methods)
+    values = [_value(method, column) for method in comparison.methods]
+    return column.name == "test_auroc" or any(value is not None for value in values)
+
+
+def _head(groups: Groups) -> Html:
+    above = [tag("th", name, colspan=len(columns), scope="colgroup") for name, columns in groups]
     below = [_head_cell("method", "", is_text=True)]
-    below += [_head_cell(column.title, column.hint) for column in _COLUMNS]
+    below += [_head_cell(column.title, column.hint) for _, columns in groups for column in columns]
     return tag("thead", tag("tr", tag("td"), above, class_="groups"), tag("tr", below))
 
 
@@ -203,8 +232,8 @@ def _head_cell(title: str, hint: str, *, is_text: bool = False) -> Html:
     return tag("th", button, scope="col", class_="name" if is_text else "number")
 
 
-def _row(comparison: Comparison, method: MethodResult, winners: dict[str, float | None]) -> Html:
-    cells = [_cell(method, column, winners[column.name]) for column in _COLUMNS]
+def _row(comparison: Comparison, method: MethodResult, winners: dict[Column, float | None]) -> Html:
+    cells = [_cell(method, column, winner) for column, winner in winners.items()]
     is_best = method is comparison.best
     name = _name_cell(method, is_best=is_best)
     classes = f"{color_of(method.family)}{' best' if is_best else ''}"
@@ -247,18 +276,18 @@ def _seeds(method: MethodResult, mean: float | None) -> Html:
         return join(decimals(None))
     spread, seeds = method.figure("test_auroc_std"), method.figure("seeds")
     beside = f" ± {spread:.3f}" if spread is not None else ""
-    return join(f"{mean:.3f}{beside}", _below(f"{seeds:.0f} seeds" if seeds else ""))
+    return join(f"{mean:.3f}{beside}", _below(counted(int(seeds), "seed") if seeds else ""))
 
 
 def _difference(raw: dict[str, Any], value: float | None) -> Html:
-    """Pale where chance alone may have made it."""
+    """Pale where it is not statistically significant."""
     p_value = as_number(raw.get("p_value"))
-    text = tag("span", signed(value), class_=None if _is_sure(p_value) else "unsure")
+    text = tag("span", signed(value), class_=None if _is_significant(p_value) else "insignificant")
     return join(text, _below(p_text(p_value)))
 
 
-def _is_sure(p_value: float | None) -> bool:
-    return p_value is not None and p_value < _SURE
+def _is_significant(p_value: float | None) -> bool:
+    return p_value is not None and p_value < _SIGNIFICANT
 
 
 def _below(text: str) -> Html | None:

@@ -1,4 +1,4 @@
-"""Single answers worth reading: the best method's worst mistakes, and what methods disagree on."""
+"""Single answers worth reading: the best method's worst mistakes, and those methods disagree on."""
 
 from collections.abc import Sequence
 
@@ -14,55 +14,69 @@ from clew.pages.figures import counted, decimals
 from clew.pages.markup import Html, join, tag
 from clew.pages.shell import Section
 
+ANSWERS_FOLDER = "answers"  # pages of single answers, beside the report
 _MISTAKES, _DISPUTED = 5, 9
 _SHOWN_LETTERS, _KEPT_LETTERS = 280, 4000
 
 
-def trusted_rows(comparison: Comparison) -> np.ndarray:
-    """Made-up answers that the best method let pass, the most trusted first."""
-    scores = comparison.test.scores[comparison.best.name]
-    wrong = (comparison.test.labels == 1) & (scores <= comparison.best.threshold)
-    return _first(np.flatnonzero(wrong), scores)
+def missed_rows(comparison: Comparison) -> np.ndarray:
+    """Hallucinated answers that the best method did not flag, the lowest risk first."""
+    risks = comparison.test.risks[comparison.best.name]
+    wrong = (comparison.test.labels == 1) & (risks <= comparison.best.threshold)
+    return _first(np.flatnonzero(wrong), risks)
 
 
-def distrusted_rows(comparison: Comparison) -> np.ndarray:
-    """Right answers that the best method flagged, the most suspected first."""
-    scores = comparison.test.scores[comparison.best.name]
-    wrong = (comparison.test.labels == 0) & (scores > comparison.best.threshold)
-    return _first(np.flatnonzero(wrong), -scores)
+def false_alarm_rows(comparison: Comparison) -> np.ndarray:
+    """Correct answers that the best method flagged, the highest risk first."""
+    risks = comparison.test.risks[comparison.best.name]
+    wrong = (comparison.test.labels == 0) & (risks > comparison.best.threshold)
+    return _first(np.flatnonzero(wrong), -risks)
+
+
+def listed_mistakes(comparison: Comparison) -> list[int]:
+    """The global_example_id of every answer that the section of mistakes lists."""
+    if comparison.best.name not in comparison.test.risks:
+        return []
+    rows = [find(comparison)[:_MISTAKES] for find in (missed_rows, false_alarm_rows)]
+    return [int(number) for number in comparison.test.numbers[np.concatenate(rows)] if number >= 0]
+
+
+def answer_page_path(number: int) -> str:
+    """Where the page of an answer lies, relative to the report."""
+    return f"{ANSWERS_FOLDER}/answer-{number}.html"
 
 
 def draw_mistakes(comparison: Comparison) -> Html:
     """Two columns of cards."""
-    best = comparison.best
-    if best.name not in comparison.test.scores:
-        return tag("p", f"The single scores of {best.title} are not known.", class_="empty")
+    missed, alarms = missed_rows(comparison), false_alarm_rows(comparison)
     return tag(
         "div",
-        _column(comparison, "Made up, but trusted", trusted_rows(comparison), "made-up answer"),
-        _column(comparison, "Right, but distrusted", distrusted_rows(comparison), "right answer"),
+        _column(comparison, "Missed: hallucinated, but not flagged", missed, "hallucinated"),
+        _column(comparison, "False alarms: correct, but flagged", alarms, "correct"),
         class_="columns",
     )
 
 
 def draw_disputed(comparison: Comparison) -> Html:
-    """The test answers whose probabilities lie farthest apart, with a dot a method."""
-    spread = disagreement(comparison)
-    rows = [int(row) for row in np.argsort(-spread, kind="stable") if spread[row] > 0]
-    if not rows:
-        return tag("p", "There are too few methods with scores to disagree.", class_="empty")
+    """The test answers whose risks differ most, with a dot per method."""
+    rows = _disputed_rows(comparison)
     cards = [_card(comparison, row, _strip(comparison, row)) for row in rows[:_DISPUTED]]
     return tag("div", cards, class_="cards")
 
 
+def _disputed_rows(comparison: Comparison) -> list[int]:
+    spread = disagreement(comparison)
+    return [int(row) for row in np.argsort(-spread, kind="stable") if spread[row] > 0]
+
+
 def draw_text(text: str | None) -> Html:
-    """Somebody's words, in their own direction; long ones are folded, endless ones cut."""
+    """Text in its own direction; long text is folded, very long text cut."""
     if text is None or not text.strip():
         return tag("span", "(none)" if text is None else "(empty)", class_="muted")
     if len(text) <= _SHOWN_LETTERS:
         return tag("span", text, dir="auto", class_="words")
     rest = text[:_KEPT_LETTERS]
-    cut = f" (cut here: {len(text):,} characters in all)" if len(text) > _KEPT_LETTERS else ""
+    cut = f" (cut here: {len(text):,} characters in total)" if len(text) > _KEPT_LETTERS else ""
     folded = tag(
         "details",
         tag("summary", f"all {counted(len(text), 'character')}"),
@@ -78,33 +92,45 @@ def _first(rows: np.ndarray, order: np.ndarray) -> np.ndarray:
 
 def _column(comparison: Comparison, title: str, rows: np.ndarray, kind: str) -> Html:
     best, shown = comparison.best, rows[:_MISTAKES]
-    told = counted(len(rows), kind) if len(rows) else "None."
-    told = f"{told}, the worst {len(shown)} here" if len(shown) < len(rows) else told
+    told = counted(len(rows), f"{kind} answer") if len(rows) else "None."
+    told = f"{told}; the worst {len(shown)} are shown" if len(shown) < len(rows) else told
     cards = [_card(comparison, int(row), _gauge(comparison, int(row), best)) for row in shown]
     return tag("div", tag("h3", title), tag("p", told, class_="muted"), cards)
 
 
-def _card(comparison: Comparison, row: int, score: Html) -> Html:
+def _card(comparison: Comparison, row: int, risk: Html) -> Html:
     test = comparison.test
-    is_made_up = bool(test.labels[row])
-    stamp = tag(
-        "span",
-        "made up" if is_made_up else "right",
-        class_=f"stamp {'made-up' if is_made_up else 'right'}",
-    )
+    label = "hallucinated" if test.labels[row] else "correct"
     category = test.text("category", row)
     return tag(
         "article",
-        tag("div", stamp, tag("bdi", category, class_="muted") if category else None, class_="top"),
+        tag(
+            "div",
+            tag("span", label, class_=f"stamp {label}"),
+            tag("bdi", category, class_="muted") if category else None,
+            _number(comparison, row),
+            class_="top",
+        ),
         tag("div", draw_text(test.text("question", row)), class_="question"),
         tag(
             "dl",
-            _pair("answered", draw_text(test.text("answer", row))),
-            _pair("right is", draw_text(test.text("right_answer", row))),
+            _pair("answer", draw_text(test.text("answer", row))),
+            _pair("accepted", draw_text(test.text("correct_answer", row))),
         ),
-        score,
+        risk,
         class_="card",
     )
+
+
+def _number(comparison: Comparison, row: int) -> Html | None:
+    """Which answer it is, with a link where its page exists."""
+    number = int(comparison.test.numbers[row])
+    if number < 0:
+        return None
+    path = answer_page_path(number)
+    if not (comparison.folder / path).is_file():
+        return tag("span", f"answer {number}", class_="muted which")
+    return tag("a", f"answer {number} in detail", href=path, class_="which")
 
 
 def _pair(name: str, value: Html) -> Html:
@@ -112,23 +138,21 @@ def _pair(name: str, value: Html) -> Html:
 
 
 def _gauge(comparison: Comparison, row: int, method: MethodResult) -> Html:
-    """The probability on a line from right to made up, with the threshold."""
-    value = float(comparison.test.scores[method.name][row])
-    marks = [_dot(value, method, f"{method.title}: {decimals(value)}")]
+    """The risk on a line from 0 to 1, with the threshold."""
+    value = float(comparison.test.risks[method.name][row])
+    marks = [_dot(value, method, f"{method.title}: risk {decimals(value)}")]
     threshold = _upright(method.threshold, "threshold")
-    tip = (
-        f"{method.title} gave {decimals(value, 2)}; it flags above {decimals(method.threshold, 2)}"
-    )
-    return _scale([threshold, *marks], f"score {decimals(value, 2)}", tip)
+    told = f"risk {decimals(value, 2)}, threshold {decimals(method.threshold, 2)}"
+    return _scale([threshold, *marks], told, f"{method.title}: {told}")
 
 
 def _strip(comparison: Comparison, row: int) -> Html:
     marks = []
     for method in comparison.scored:
         if method.family != "baseline":
-            value = float(comparison.test.scores[method.name][row])
-            marks.append(_dot(value, method, f"{method.title}: {decimals(value, 2)}"))
-    return _scale(marks, "each dot a method", None)
+            value = float(comparison.test.risks[method.name][row])
+            marks.append(_dot(value, method, f"{method.title}: risk {decimals(value, 2)}"))
+    return _scale(marks, "risk by method", None)
 
 
 def _scale(marks: Sequence[Html], words: str, tip: str | None) -> Html:
@@ -136,7 +160,7 @@ def _scale(marks: Sequence[Html], words: str, tip: str | None) -> Html:
     return tag(
         "div",
         tag("svg", line, marks, role="img", aria_label=tip or words),
-        tag("div", tag("span", "0 right"), tag("b", words), tag("span", "made up 1")),
+        tag("div", tag("span", "0 correct"), tag("b", words), tag("span", "hallucinated 1")),
         class_="gauge",
         data_tip=tip,
     )
@@ -166,22 +190,33 @@ def disputed_section(comparison: Comparison) -> Section:
     return Section(
         name="disputed",
         short="Disputes",
-        title="The answers they dispute most",
-        lead="Test answers whose probabilities lie farthest apart.",
+        title="Answers on which the methods disagree",
+        lead="The test answers whose risks differ most between methods.",
         content=draw_disputed(comparison),
-        reading="A dot is a method (colored by family, without the baselines) at the probability "
-        "that it gave; on the left it trusts the answer, on the right it does not.",
-    )
+        reading="Each dot is the risk from one method, colored by family; baselines are not shown. "
+        "Hover over a dot for its method.",
+    ).if_there(_disputed_rows(comparison), "This requires the risks of at least two methods.")
 
 
 def mistakes_section(comparison: Comparison) -> Section:
+    best = comparison.best
+    is_known = best.name in comparison.test.risks
     return Section(
         name="mistakes",
         short="Mistakes",
-        title="The worst mistakes of the best method",
-        lead=f"Where {comparison.best.title} was surest and wrong. Read them before you trust it: "
-        "some may be answers that were labeled wrongly.",
-        content=draw_mistakes(comparison),
-        reading="The dot is the probability that the answer is made up, the tick the threshold "
-        "from which it is flagged, chosen on validation.",
-    )
+        title="Worst mistakes of the best method",
+        lead=f"Test answers on which {best.title} was most confidently wrong. Read them before you "
+        "rely on it: some labels may be wrong.",
+        content=draw_mistakes(comparison) if is_known else join(),
+        reading="The dot is the risk, the tick the threshold above which an answer is flagged, "
+        f"chosen on validation. {_tell_pages(comparison)}",
+    ).if_there(is_known, f"The risks of single answers from {best.title} are unknown.")
+
+
+def _tell_pages(comparison: Comparison) -> str:
+    numbers = listed_mistakes(comparison)
+    if any((comparison.folder / answer_page_path(number)).is_file() for number in numbers):
+        return "The link of an answer opens its tokens, attention and hidden states."
+    if not numbers:
+        return ""
+    return f'For one answer in detail, run "clew show" with its number, such as {numbers[0]}.'

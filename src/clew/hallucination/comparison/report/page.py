@@ -1,5 +1,4 @@
-"""report.html: a comparison's sections in the order in which a reader asks, put together into one
-page and written with its figures."""
+"""report.html: the sections of a comparison in reading order, written with their figures."""
 
 import logging
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from clew.hallucination.comparison.report.methods import rank_section, table_sec
 from clew.hallucination.comparison.report.mistakes import disputed_section, mistakes_section
 from clew.hallucination.comparison.report.origin import (
     data_section,
-    left_out_section,
+    excluded_section,
     settings_section,
 )
 from clew.hallucination.comparison.report.pictures import PICTURES, draw_pictures
@@ -38,11 +37,12 @@ _ORDER = (
     categories_section,
     transfer_section,
     losses_section,
-    left_out_section,
+    excluded_section,
     data_section,
     settings_section,
 )
 REPORT_FILE, FIGURES_FOLDER = "report.html", "figures"
+_KIND = "comparison of hallucination detectors"
 logger = logging.getLogger(__name__)
 
 
@@ -68,9 +68,7 @@ def _header(comparison: Comparison) -> Html:
     eyebrow = [tag("bdi", str(part)) for part in of if part]
     return tag(
         "header",
-        tag(
-            "p", tag("b", "clew"), tag("span", "comparison of detectors"), eyebrow, class_="eyebrow"
-        ),
+        tag("p", tag("b", "clew"), tag("span", _KIND), eyebrow, class_="eyebrow"),
         tag("h1", tell_headline(comparison), dir="auto"),
         tag("div", [tag("p", text) for text in tell_details(comparison)], class_="lead"),
         draw_tiles(comparison),
@@ -86,18 +84,19 @@ def _footer(comparison: Comparison) -> Html:
     )
     return tag(
         "footer",
-        tag("p", tag("b", "To cite: "), cite),
+        tag("p", tag("b", "Cite as: "), cite),
         tag(
             "p",
-            "Made up is the positive class. A score is the probability that an answer is made up, "
-            "scaled on validation. Nothing was chosen on the test split. All figures are in "
-            "results.json and table.csv beside this page, every answer's scores in scores.arrow.",
+            "Hallucinated is the positive class. A risk is a method's probability that an answer "
+            "is hallucinated, calibrated on the validation split. Nothing was chosen on the test "
+            "split. All metrics are in results.json and table.csv beside this page; the risks of "
+            "every answer are in scores.arrow.",
         ),
     )
 
 
 def make_sections(comparison: Comparison, pictures: frozenset[str]) -> list[Section]:
-    """All of them; one that has nothing to show says why. `pictures` are the PNGs that exist."""
+    """All of them; one with nothing to show has the reason. `pictures` are the PNGs that exist."""
     return [_with_existing(make(comparison), pictures) for make in _ORDER]
 
 
@@ -106,22 +105,22 @@ def _with_existing(section: Section, pictures: frozenset[str]) -> Section:
 
 
 def write_report(folder: Path) -> Path:
-    """The path of the page. It is one file that can be sent; the PNGs beside it are the same
-    figures for slides and papers.
+    """The path of the page. The page is self-contained; the PNGs beside it are the same figures
+    for slides and papers.
 
     Raises StoreError when the folder holds no finished comparison."""
     comparison = read_comparison(folder)
     pictures = draw_pictures(comparison)
     _write_pictures(folder / FIGURES_FOLDER, pictures)
     page = make_page(comparison, list(pictures))
-    # Half a surrogate pair, which JSON may hold, has no bytes: it becomes a question mark.
+    # A lone surrogate, which JSON may hold, cannot be encoded: it becomes a question mark.
     replace_file(folder / REPORT_FILE, page.encode("utf-8", errors="replace"))
     logger.info("wrote %s and %d pictures", folder / REPORT_FILE, len(pictures))
     return folder / REPORT_FILE
 
 
 def _write_pictures(folder: Path, pictures: dict[str, bytes]) -> None:
-    """Those of an earlier report that this one has not are taken away."""
+    """Pictures of an earlier report that this one does not have are removed."""
     folder.mkdir(exist_ok=True)
     for name in PICTURES:
         if name not in pictures:

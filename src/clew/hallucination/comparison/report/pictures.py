@@ -1,4 +1,4 @@
-"""The figures as PNGs, for slides and papers: the same panels as in the page, with matplotlib."""
+"""The figures as PNGs for slides and papers: the same panels as on the page, with matplotlib."""
 
 import io
 import math
@@ -32,7 +32,7 @@ PICTURES = (
 
 
 def draw_pictures(comparison: Comparison) -> dict[str, bytes]:
-    """PNGs by name; what has nothing to show is not among them."""
+    """PNGs by name, without figures that have nothing to show."""
     curves = dict(
         zip(("roc", "risk_coverage", "calibration"), draw_curves(comparison), strict=False)
     )
@@ -54,7 +54,7 @@ def draw_pictures(comparison: Comparison) -> dict[str, bytes]:
 def _to_png(figure: Figure) -> bytes:
     image = io.BytesIO()
     with warnings.catch_warnings():
-        # The font lacks many scripts and all emoji: a box in a label is no news for the user.
+        # The font lacks many scripts and all emoji; a box in a label needs no warning.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         FigureCanvasAgg(figure).print_png(image)
     return image.getvalue()
@@ -65,7 +65,7 @@ def _titles(comparison: Comparison) -> dict[str, str]:
 
 
 def _plain(text: str) -> str:
-    """A dollar sign would begin a formula."""
+    """A dollar sign would start a formula."""
     return text.replace("$", r"\$")
 
 
@@ -91,7 +91,7 @@ def _panels(panels: Sequence[Panel], titles: dict[str, str], columns: int = 3) -
 def _draw_panel(axes: Axes, panel: Panel, titles: dict[str, str]) -> None:
     for guide in panel.guides:
         axes.plot(guide.x, guide.y, color=_INK, linewidth=0.7, alpha=0.5, linestyle=(0, (2, 3)))
-    for line in sorted(panel.lines, key=lambda line: line.is_shown):
+    for line in panel.visible_lines():
         _draw_line(axes, line, titles)
     for dot in panel.dots:
         axes.plot(dot.x, dot.y, "o", color=COLORS[dot.color], markersize=7)

@@ -1,5 +1,5 @@
-"""By kind of question: how the best method and perplexity do in each category, and how every method
-does on a question set that it was not trained on."""
+"""By question: AUROC of the best method and perplexity per category, and of every method on
+question sets that it was not trained on."""
 
 import math
 from collections import Counter
@@ -35,7 +35,7 @@ def compared_methods(comparison: Comparison) -> list[MethodResult]:
 
 
 def draw_categories(comparison: Comparison) -> tuple[IntervalRow, ...]:
-    """A row a method and category, the most frequent first; empty when the questions have none."""
+    """A row per category and method, the most frequent category first; none without categories."""
     methods = compared_methods(comparison)
     return tuple(
         _row(comparison, category, rows, method, is_first=method is methods[0])
@@ -45,7 +45,7 @@ def draw_categories(comparison: Comparison) -> tuple[IntervalRow, ...]:
 
 
 def group_rows(comparison: Comparison) -> dict[str, np.ndarray]:
-    """Category to places of its test answers; those past the twelfth category are put together."""
+    """Category to the rows of its test answers; those after the twelfth category are one group."""
     named = comparison.test.texts["category"]
     if not any(named):
         return {}
@@ -61,9 +61,9 @@ def _row(
     comparison: Comparison, category: str, rows: np.ndarray, method: MethodResult, *, is_first: bool
 ) -> IntervalRow:
     labels = comparison.test.labels[rows]
-    value, interval = _measure(labels, comparison.test.scores[method.name][rows])
-    text = "one kind only" if value is None else f"{decimals(value)} {interval_text(interval)}"
-    size = f"{counted(len(rows), 'answer')}, {percent(float(labels.mean()))} made up"
+    value, interval = _measure(labels, comparison.test.risks[method.name][rows])
+    text = "one label only" if value is None else f"{decimals(value)} {interval_text(interval)}"
+    size = f"{counted(len(rows), 'answer')}, {percent(float(labels.mean()))} hallucinated"
     return IntervalRow(
         label=category if is_first else "",
         note="" if is_first else size,
@@ -79,11 +79,11 @@ def _row(
 
 
 def _measure(
-    labels: np.ndarray, scores: np.ndarray
+    labels: np.ndarray, risks: np.ndarray
 ) -> tuple[float | None, tuple[float, float] | None]:
     if not 0 < labels.sum() < len(labels):
         return None, None
-    return auroc(labels, scores), bootstrap_auroc(labels, scores, resamples=1000)
+    return auroc(labels, risks), bootstrap_auroc(labels, risks, resamples=1000)
 
 
 def categories_section(comparison: Comparison) -> Section:
@@ -92,17 +92,21 @@ def categories_section(comparison: Comparison) -> Section:
     section = Section(
         name="categories",
         short="Categories",
-        title="By category of question",
-        lead=f"How {comparison.best.title} and perplexity do within each category.",
+        title="AUROC by category",
+        lead=f"{_listed_titles(comparison)} within each category of question.",
         content=join(draw_method_key(compared_methods(comparison)), forest),
-        reading="Within a category the category itself tells nothing, so a method that is good "
-        "here has seen more than the kind of question. Few answers make long bars, or none at all "
-        "where they happen to be ranked perfectly: look at their number.",
+        reading="Within a category, the category itself carries no information: a method with a "
+        "high AUROC here reads more than the type of question. With few answers the bars are long, "
+        "or missing where all answers happen to be ranked perfectly.",
         pictures=("categories",),
     )
     return section.if_there(
-        rows, "The questions bear no category, or the scores of single answers are not known."
+        rows, "The questions have no categories, or the risks of single answers are unknown."
     )
+
+
+def _listed_titles(comparison: Comparison) -> str:
+    return " and ".join(method.title for method in compared_methods(comparison))
 
 
 def transfer_section(comparison: Comparison) -> Section:
@@ -112,18 +116,18 @@ def transfer_section(comparison: Comparison) -> Section:
     section = Section(
         name="transfer",
         short="Transfer",
-        title="On questions of another kind",
-        lead="Trained on one set of questions, tested on another.",
+        title="Transfer to other question sets",
+        lead="Trained on one question set, tested on another.",
         content=join(
             _heat_maps(shown), tag("details", more, _heat_maps(folded)) if folded else None
         ),
-        reading="A row is what was trained on, a column what was tested on, a cell the test AUROC: "
-        "pale is chance. Off the diagonal the method meets questions it was not made for.",
+        reading="Rows are training sets, columns test sets, cells the test AUROC; pale is chance. "
+        "Off the diagonal, a method is tested on questions from a set that it was not trained on.",
         pictures=("transfer",),
     )
     return section.if_there(
         matrices,
-        'Trained and tested on one set of questions. For a matrix, give "clew compare" several '
+        'Only one question set was compared. For a transfer matrix, give "clew compare" several '
         "stores of the same model.",
     )
 
@@ -137,8 +141,8 @@ def _heat_maps(matrices: tuple[tuple[str, Matrix], ...]) -> Html:
 
 
 def draw_transfer(comparison: Comparison) -> tuple[tuple[str, Matrix], ...]:
-    """Titles and matrices, the best on validation first, then by their mean; empty where the
-    comparison was on one store."""
+    """Titles and matrices, the best on validation first, then by mean AUROC; none where only one
+    store was compared."""
     raw = as_dict(comparison.raw.get("transfer"))
     train, test = (_names(raw, side) for side in ("train_on", "test_on"))
     tables, methods = raw.get("auroc"), raw.get("methods")
@@ -156,7 +160,7 @@ def draw_transfer(comparison: Comparison) -> tuple[tuple[str, Matrix], ...]:
 def split_shown(
     matrices: tuple[tuple[str, Matrix], ...],
 ) -> tuple[tuple[tuple[str, Matrix], ...], tuple[tuple[str, Matrix], ...]]:
-    """Those to look at first, and those to fold away."""
+    """Those shown at first, and those folded."""
     return matrices[:_SHOWN_AT_FIRST], matrices[_SHOWN_AT_FIRST:]
 
 

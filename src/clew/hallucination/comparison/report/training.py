@@ -1,4 +1,4 @@
-"""AUROC by layer of the probes, and the losses of the networks, as panels."""
+"""AUROC by layer for the probes, and training curves for the networks, as panels."""
 
 import math
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ _LOSSES = (("training", "train_loss", 0), ("validation", "val_loss", 1))
 
 
 def draw_layers(comparison: Comparison) -> tuple[Panel, ...]:
-    """A panel a method that has figures by layer; all with the same AUROC axis, to be compared."""
+    """A panel per method that was measured by layer; all share one AUROC axis."""
     methods = [method for method in comparison.methods if _by_layer(method)]
     values = [value for method in methods for line in _by_layer(method).values() for value in line]
     low, high = padded_range(values)
@@ -30,7 +30,7 @@ def draw_layers(comparison: Comparison) -> tuple[Panel, ...]:
 
 
 def _by_layer(method: MethodResult) -> dict[str, np.ndarray]:
-    """Split name to AUROC a layer, NaN where there is none."""
+    """Split name to AUROC per layer, NaN where it is unknown."""
     raw = as_dict(method.row.get("by_layer"))
     lines = {name: _numbers(raw[name]) for name, _ in _SPLITS if isinstance(raw.get(name), list)}
     return {name: line for name, line in lines.items() if np.isfinite(line).any()}
@@ -81,7 +81,7 @@ def _chosen_layer(
 
 
 def draw_losses(comparison: Comparison) -> tuple[tuple[Panel, Panel], ...]:
-    """Two panels a network with a log: its losses, and its validation AUROC below."""
+    """Two panels per network with a log: its losses, and below its validation AUROC."""
     pairs = [
         (method, seeds)
         for method in comparison.methods
@@ -164,11 +164,11 @@ def layers_section(comparison: Comparison) -> Section:
     section = Section(
         name="layers",
         short="Layers",
-        title="Where in the model the signal lies",
-        lead="AUROC of a method that reads a single layer, at every layer.",
+        title="AUROC by layer",
+        lead="For methods that read a single layer: their AUROC at every layer.",
         content=draw_panels(panels),
-        reading="The solid line is validation, on which the layer with the dot was chosen; the "
-        "dotted line is test, drawn for comparison only.",
+        reading="The solid line is the validation split, on which the layer with the dot was "
+        "chosen; the dotted line is the test split, for comparison only.",
         pictures=("layers",),
     )
     return section.if_there(panels, "No method in this comparison was measured layer by layer.")
@@ -180,12 +180,11 @@ def losses_section(comparison: Comparison) -> Section:
     section = Section(
         name="training",
         short="Training",
-        title="How the networks learnt",
-        lead="Loss and validation AUROC by epoch, a line a seed.",
+        title="Training curves",
+        lead="Loss and validation AUROC of the networks by epoch, one line per seed.",
         content=tag("div", networks, class_="panels"),
-        reading="Solid is the training loss, dashed the validation loss. Where the two part, the "
-        "network learns its training answers by heart; the weights kept are those of the epoch "
-        "that was best on validation.",
+        reading="Solid is the training loss, dashed the validation loss. Where the two diverge, "
+        "the network overfits; the weights of the best epoch on validation are kept.",
         pictures=("losses",),
     )
-    return section.if_there(pairs, "No network left a log of its training.")
+    return section.if_there(pairs, "No network wrote a training log.")

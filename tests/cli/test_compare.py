@@ -93,7 +93,7 @@ def test_the_table_fits_the_terminal(results: dict[str, Any], width: int) -> Non
         (["--seeds", "0"], "--seeds is 0"),
         (["--epochs", "0"], "epochs is 0"),
         (["--device", "abacus"], "abacus"),
-        (["--output-dir", "/dev/null/results"], "cannot be made"),
+        (["--output-dir", "/dev/null/results"], "cannot be created"),
         (["--train-on", "preprocessed_data"], "--test-on is missing"),
         (["--stores", "preprocessed_data"], "give two or more"),
         (["preprocessed_data"], '"preprocessed_data" stands by itself'),

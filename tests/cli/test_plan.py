@@ -35,25 +35,25 @@ def test_it_says_what_the_machine_offers_and_what_would_be_done(run: Any) -> Non
 @pytest.mark.parametrize(
     ("flags", "choice", "value", "reason"),
     [
-        (["--no-amp"], "precision", "fp32", "as asked for with --no-amp"),
-        (["--use-amp"], "precision", "bf16", "as asked for with --use-amp"),
-        (["--no-compile"], "compile", "no", "as asked for with --no-compile"),
-        (["--no-cuda-graph"], "cuda_graph", "no", "as asked for with --no-cuda-graph"),
-        (["--no-channels-last"], "channels_last", "no", "as asked for with --no-channels-last"),
-        (["--num-workers", 3], "num_workers", "3", "as asked for with --num-workers 3"),
-        (["--batch-size", 2048], "batch_size", "2,048", "as asked for with --batch-size 2048"),
-        (["--grad-accum", 4], "grad_accum", "4", "as asked for with --grad-accum 4"),
+        (["--no-amp"], "precision", "fp32", "requested with --no-amp"),
+        (["--use-amp"], "precision", "bf16", "requested with --use-amp"),
+        (["--no-compile"], "compile", "no", "requested with --no-compile"),
+        (["--no-cuda-graph"], "cuda_graph", "no", "requested with --no-cuda-graph"),
+        (["--no-channels-last"], "channels_last", "no", "requested with --no-channels-last"),
+        (["--num-workers", 3], "num_workers", "3", "requested with --num-workers 3"),
+        (["--batch-size", 2048], "batch_size", "2,048", "requested with --batch-size 2048"),
+        (["--grad-accum", 4], "grad_accum", "4", "requested with --grad-accum 4"),
         (
             ["--max-cache-batches", 2],
             "max_cache_batches",
             "2",
-            "as asked for with --max-cache-batches 2",
+            "requested with --max-cache-batches 2",
         ),
         (
             ["--use-gradient-checkpointing"],
             "gradient_checkpointing",
             "yes",
-            "as asked for with --use-gradient-checkpointing",
+            "requested with --use-gradient-checkpointing",
         ),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
@@ -148,9 +148,9 @@ def test_a_second_network_is_told_what_was_measured_for_it_too() -> None:
     plan = plan_hardware(PlanRequest(device="cpu", batch_size=16))
     timings = [Timing(way=way, batch_size=16, seconds=1.0) for way in ("fp32", "bf16")]
     first, second = (
-        replace(plan, timings=timings).change("precision", "fp32", f"{ms} ms a step against 9 ms")
+        replace(plan, timings=timings).change("precision", "fp32", f"{ms} ms per step vs. 9 ms")
         for ms in (2, 3)
     )
-    short = plan.change("precision", "fp32", "not measured: the run takes about 3 s")
+    short = plan.change("precision", "fp32", "not measured: the run takes only about 3 s")
     assert list(plan_table(second, first).columns[0].cells) == ["precision"]
     assert not plan_table(short, first).rows

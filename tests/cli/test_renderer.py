@@ -87,7 +87,7 @@ COMPARISON = (
     MethodStarted(title="SAPLMA", **COUNTED),
     MethodExcluded(title="SAPLMA", reason="it needs `samples=5`"),
 )
-ANY = TrainingChoice(value=16, reason="as asked for with `epochs`")
+ANY = TrainingChoice(value=16, reason="requested with `epochs`")
 PHOTOS = (
     Prepared(
         folder=Path("photos"),
@@ -144,7 +144,7 @@ def test_every_event_is_shown(
         "work": ["20 of 90 traces are there already", "70 traces to make", "5 traces that an earl"],
         "networks": ["LSTM (2 of 3)", "going on after step 3 of 10", "best epoch 1 of 2"],
         "comparison": ["trained on facts (2 of 3)", "2/3 GVAE: validation AUROC 0.800, test 0.700"],
-        "photos": ["7 in 2 classes: cats (3), dogs (4)", "as asked for with --epochs", "plan.json"],
+        "photos": ["7 in 2 classes: cats (3), dogs (4)", "requested with --epochs", "plan.json"],
     }
     assert not [text for text in told[story] if text not in out]
 

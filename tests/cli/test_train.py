@@ -111,7 +111,7 @@ def test_a_run_says_what_it_does(run: Any, folder: Path) -> None:
     assert ended.code == 0, ended.err
     assert ended.out.startswith("LSTM (1 of 1)\nchoice ")
     assert re.search(
-        r"^max_cache_batches +2 +as asked for with --max-cache-batches 2 *$", ended.out, re.M
+        r"^max_cache_batches +2 +requested with --max-cache-batches 2 *$", ended.out, re.M
     )
     stamp, figure, count = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  ", r"\d\.\d{3}", r"[\d.,]+"
     epoch = (
@@ -198,7 +198,7 @@ def test_a_terminal_gets_a_bar(run: Any, monkeypatch: pytest.MonkeyPatch) -> Non
         (["--batch-size", "0"], "--batch-size is 0"),
         (["--lstm-hidden", "0"], "--lstm-hidden is 0"),
         (["--device", "abacus"], "abacus"),
-        (["--output-dir", "/dev/null/results"], "cannot be made"),
+        (["--output-dir", "/dev/null/results"], "cannot be created"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )

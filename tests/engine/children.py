@@ -1,4 +1,4 @@
-"""Training in processes of their own, which are killed."""
+"""Training in child processes, which are killed."""
 
 import multiprocessing
 import os
@@ -28,15 +28,15 @@ def wait(child: Any) -> int:
     child.join(_DEADLINE_SECONDS)
     if child.exitcode is None:
         child.kill()
-        raise AssertionError("the process did not come to an end")
+        raise AssertionError("the process did not finish")
     return child.exitcode
 
 
 def wait_until(condition: Callable[[], bool], child: Any) -> None:
-    """Until the condition holds or the process has ended."""
+    """Waits until the condition holds or the process has ended."""
     deadline = time.monotonic() + _DEADLINE_SECONDS
     while not condition() and child.is_alive():
-        assert time.monotonic() < deadline, "waited in vain"
+        assert time.monotonic() < deadline, "the condition never held"
         time.sleep(0.001)
 
 
@@ -56,6 +56,6 @@ def kill_at_rename(number: int, *, before: bool, run: Callable[[], Any]) -> None
 
 
 def tensors(path: Path) -> dict[str, bytes]:
-    """All that a checkpoint holds, bit for bit; not its header, where times are."""
+    """Everything in a checkpoint, bit for bit, except the header, which holds times."""
     with safe_open(path, framework="pt") as file:
         return {name: file.get_tensor(name).numpy().tobytes() for name in file.keys()}  # noqa: SIM118

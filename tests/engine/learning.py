@@ -1,4 +1,4 @@
-"""Small things to learn: a question of two classes, networks for it, and batches of any kind."""
+"""Small training problems: two classes, networks for them, and batches of any kind."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ PLAIN = PlanRequest(device="cpu", precision="fp32", compile=False, calibrate=Fal
 
 
 class Samples(Dataset):
-    """Points with a label that follows from them, almost; also read as whole batches."""
+    """Points with a label that (almost) follows from them; also read as whole batches."""
 
     def __init__(self, count: int, seed: int = 0, classes: int = 2) -> None:
         random = np.random.default_rng(seed)
@@ -53,7 +53,7 @@ class Points(nn.Module):
 
 
 def open_loader(samples: Samples) -> Any:
-    """What the engine is given to open clew's own loader over these samples."""
+    """The function that opens clew's own loader over these samples."""
     from clew.datasets import Loader
 
     def open_batches(settings: LoadSettings) -> Loader:
@@ -79,7 +79,7 @@ def new_model(outputs: int = 1, dropout: float = 0.1, seed: int = 7) -> Classifi
 
 
 def train(folder: Path, *, model: Any = None, config: Any = None, **changes: Any) -> FitResult:
-    """A run of 3 epochs over 200 samples, with what is changed."""
+    """A run of 3 epochs over 200 samples, with the given changes."""
     options: dict[str, Any] = {
         "train": open_loader(Samples(200)),
         "validation": open_loader(Samples(80, seed=1)),

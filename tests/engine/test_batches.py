@@ -1,4 +1,4 @@
-"""Batches of every kind, and a feed that can begin anywhere in an epoch."""
+"""Batches of every kind, and a feed that can start anywhere in an epoch."""
 
 from collections import namedtuple
 from typing import Any
@@ -36,7 +36,7 @@ def test_every_tensor_is_found_and_moved(batch: Any, names: list[str]) -> None:
     assert count_samples(batch) == 4
 
 
-def test_a_pyg_batch_is_moved_and_counted_by_samples() -> None:
+def test_pyg_batch_is_moved_and_counted_by_samples() -> None:
     from torch_geometric.data import Batch, Data
 
     batch = Batch.from_data_list([Data(x=torch.ones(n, 2)) for n in (3, 4)])
@@ -47,13 +47,13 @@ def test_a_pyg_batch_is_moved_and_counted_by_samples() -> None:
     assert (count_samples(batch), sample_names(batch)) == (1, ["q1"])
 
 
-def test_names_are_ids_else_places() -> None:
+def test_names_are_ids_or_else_indices() -> None:
     assert sample_names({"index": torch.tensor([3, 5])}) == ["3", "5"]
     assert sample_names({"question_id": ["a"], "index": torch.tensor([3])}) == ["a"]
     assert sample_names((X,)) == []
 
 
-def test_nothing_to_count() -> None:
+def test_batch_without_tensors_is_refused() -> None:
     with pytest.raises(InputError, match="a batch of type dict holds no tensors"):
         count_samples({"question_id": ["a"]})
 
@@ -71,7 +71,7 @@ def rest(feed: Feed) -> list[list[int]]:
 
 @pytest.mark.parametrize("kind", ["clew", "torch"])
 @pytest.mark.parametrize("taken", [0, 1, 3])
-def test_an_epoch_is_gone_on_with(kind: str, taken: int) -> None:
+def test_epoch_resumes_from_any_position(kind: str, taken: int) -> None:
     def batches() -> Any:
         if kind == "clew":
             return Loader(Samples(50), 8, shuffle=True, seed=1)
@@ -88,7 +88,7 @@ def test_an_epoch_is_gone_on_with(kind: str, taken: int) -> None:
     other = feed_over(batches())
     other.open(position)
     assert rest(other) == expected
-    other.open(Position(epoch=2, samples=position.samples))  # also without the loader's state
+    other.open(Position(epoch=2, samples=position.samples))  # even without the loader's state
     assert rest(other) == expected
     other.open(Position(epoch=3))
     following = rest(other)
@@ -96,6 +96,6 @@ def test_an_epoch_is_gone_on_with(kind: str, taken: int) -> None:
     assert following[-1] != expected[-1]
 
 
-def test_a_place_that_is_not_there() -> None:
-    with pytest.raises(InputError, match="90 samples of epoch 1 were used already, but"):
+def test_position_beyond_the_epoch_is_refused() -> None:
+    with pytest.raises(InputError, match="90 samples of epoch 1 were already used, but"):
         feed_over(torch_loader(Samples(50), 8)).open(Position(epoch=0, samples=90))

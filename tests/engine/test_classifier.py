@@ -1,4 +1,4 @@
-"""Losses against plain ways to compute them."""
+"""Losses compared with straightforward implementations."""
 
 import math
 
@@ -40,7 +40,7 @@ def test_focal_loss_by_hand() -> None:
 
 
 @pytest.mark.parametrize("gamma", [0.5, 2.0])
-def test_focal_loss_of_very_sure_scores_has_finite_gradients(gamma: float) -> None:
+def test_focal_loss_of_very_confident_scores_has_finite_gradients(gamma: float) -> None:
     scores = torch.tensor([80.0, -80, 80, -80, 0], requires_grad=True)
     labels = torch.tensor([1.0, 0, 0, 1, 1])
     BinaryLoss(focal_gamma=gamma)(scores, labels).backward()
@@ -50,17 +50,17 @@ def test_focal_loss_of_very_sure_scores_has_finite_gradients(gamma: float) -> No
     assert logits.grad is not None and logits.grad.isfinite().all()
 
 
-def test_class_weights_are_a_plain_mean() -> None:
-    """Parts of a batch then add up to the whole, whatever classes they hold."""
+def test_class_weights_average_over_samples() -> None:
+    """Parts of a batch then add up to the whole, whichever classes they hold."""
     scores, labels = torch.randn(12, 3), torch.tensor([0] * 6 + [1, 2] * 3)
     loss = CategoricalLoss(class_weights=(1.0, 2.0, 5.0))
     halves = (loss(scores[:6], labels[:6]) + loss(scores[6:], labels[6:])) / 2
     assert halves.item() == pytest.approx(loss(scores, labels).item())
-    with pytest.raises(InputError, match="tells 3 classes apart: give one weight a class"):
+    with pytest.raises(InputError, match="has 3 classes: give one weight per class"):
         CategoricalLoss(class_weights=(1.0, 2.0))(scores, labels)
 
 
-def test_settings_that_make_no_sense() -> None:
+def test_invalid_settings_are_refused() -> None:
     with pytest.raises(InputError, match="focal_gamma is -1"):
         BinaryLoss(focal_gamma=-1)
     with pytest.raises(InputError, match="label_smoothing is 1"):
@@ -70,7 +70,7 @@ def test_settings_that_make_no_sense() -> None:
 
 
 @pytest.mark.parametrize("settings", [{}, {"label_smoothing": 0.1}])
-def test_shares_of_classes_are_labels_too(settings: dict) -> None:
+def test_soft_labels_are_accepted(settings: dict) -> None:
     logits = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
     labels = torch.tensor([0, 1, 2, 3, 0, 1])
     shares = F.one_hot(labels, 4).float()
@@ -81,7 +81,7 @@ def test_shares_of_classes_are_labels_too(settings: dict) -> None:
     assert torch.allclose(loss(logits, mixed), F.cross_entropy(logits, mixed, **settings))
 
 
-def test_a_class_weighs_by_its_share() -> None:
+def test_class_weights_apply_to_soft_labels() -> None:
     logits, labels = torch.zeros(1, 2), torch.tensor([[0.5, 0.5]])
     weighted = CategoricalLoss(class_weights=(1.0, 3.0))(logits, labels)
     assert torch.allclose(weighted, 2 * CategoricalLoss()(logits, labels))

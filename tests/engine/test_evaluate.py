@@ -1,4 +1,4 @@
-"""Scores against plain ways to compute them."""
+"""Scores compared with straightforward implementations."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def best_threshold(scores: torch.Tensor, labels: torch.Tensor) -> float | None:
     return found.threshold()
 
 
-def test_the_figures_are_what_their_names_say() -> None:
+def test_metrics_match_their_definitions() -> None:
     scores, labels = scored()
     threshold = best_threshold(scores, labels)
     found = score_metrics(scores, labels, threshold)
@@ -41,7 +41,7 @@ def test_no_other_threshold_has_a_better_f1(seed: int) -> None:
     assert best >= max(others) - 1e-6
 
 
-def test_far_scores_are_still_told_apart() -> None:
+def test_extreme_scores_keep_their_order() -> None:
     """As float32 probabilities they would all be 1."""
     scores, labels = torch.tensor([200.0, 201, 202, 203]), torch.tensor([0.0, 0, 1, 1])
     assert score_metrics(scores, labels)["auroc"] == 1.0
@@ -55,14 +55,14 @@ def test_scores_whose_probabilities_round_to_zero_can_be_measured() -> None:
 
 
 @pytest.mark.parametrize("label", [0.0, 1.0])
-def test_one_class_has_no_auroc(label: float) -> None:
+def test_single_class_has_no_auroc(label: float) -> None:
     scores, labels = torch.randn(10), torch.full((10,), label)
     found = score_metrics(scores, labels, best_threshold(scores, labels))
     assert found["auroc"] is None
     assert (found["f1"] is None) == (label == 0)
 
 
-def test_several_classes() -> None:
+def test_several_classes_are_measured() -> None:
     scores, labels = torch.eye(3).repeat(4, 1), torch.arange(3).repeat(4)
     assert score_metrics(scores, labels) == {"auroc": 1.0, "accuracy": 1.0, "f1": 1.0}
     assert score_metrics(scores[:2], labels[:2])["auroc"] is None

@@ -1,4 +1,4 @@
-"""What a user gets from `fit`: a network that learned, its figures, and files to look at."""
+"""What a user gets from `fit`: a trained network, its metrics, and files to look at."""
 
 import json
 import os
@@ -39,7 +39,7 @@ from tests.events import notes, pick
 
 
 @pytest.mark.slow
-def test_it_learns_and_tells(tmp_path: Path) -> None:
+def test_fit_trains_and_reports(tmp_path: Path) -> None:
     events: list[Event] = []
     model = new_model()
     config = TrainConfig(epochs=8, lr=2e-2)
@@ -59,7 +59,7 @@ def test_it_learns_and_tells(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_model_and_the_file_bear_the_best_epoch(tmp_path: Path) -> None:
+def test_model_and_file_have_the_weights_of_the_best_epoch(tmp_path: Path) -> None:
     model = new_model()
     result = train(tmp_path, model=model, config=TrainConfig(epochs=6, lr=0.5))
     saved = read_model(tmp_path / "best.safetensors")
@@ -103,15 +103,17 @@ def test_callback_of_a_finished_run_is_not_called(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_early_stopping(tmp_path: Path) -> None:
+def test_early_stopping_ends_the_run(tmp_path: Path) -> None:
     events: list[Event] = []
     config = TrainConfig(epochs=200, lr=2e-2, patience=4)
     result = train(tmp_path, config=config, reporter=events.append)
     assert len(result.history) == result.best_epoch + 4 < 200
-    assert notes(events)[-1].startswith("stopped early: 4 epochs without a better auroc than epoch")
+    assert notes(events)[-1].startswith(
+        "stopped early: 4 epochs without a better auroc than in epoch"
+    )
 
 
-def test_validation_of_one_class_goes_by_the_loss(tmp_path: Path) -> None:
+def test_single_class_validation_uses_the_loss(tmp_path: Path) -> None:
     samples = Samples(40, seed=1)
     events: list[Event] = []
     samples.label[:] = 1
@@ -123,14 +125,14 @@ def test_validation_of_one_class_goes_by_the_loss(tmp_path: Path) -> None:
     assert ",," in (tmp_path / "log.csv").read_text().splitlines()[1]
 
 
-def test_without_validation_and_test(tmp_path: Path) -> None:
+def test_fit_without_validation_and_test(tmp_path: Path) -> None:
     result = train(tmp_path, validation=None, test=None)
     assert (result.test, result.threshold, set(result.best_val)) == (None, None, {"loss"})
     assert result.best_epoch == 3
 
 
 @pytest.mark.slow
-def test_several_classes(tmp_path: Path) -> None:
+def test_fit_with_several_classes(tmp_path: Path) -> None:
     def data(seed: int) -> Any:
         return open_loader(Samples(200, seed, classes=3))
 
@@ -145,7 +147,7 @@ def test_several_classes(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_module_of_ones_own_on_batches_of_ones_own(tmp_path: Path) -> None:
+def test_custom_module_trains_on_custom_batches(tmp_path: Path) -> None:
     """A regression, on PyTorch's plain tuples: no labels, no scores."""
 
     class Line(nn.Module):
@@ -168,7 +170,7 @@ def test_a_module_of_ones_own_on_batches_of_ones_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_same_seed_gives_the_same_network(tmp_path: Path) -> None:
+def test_same_seed_gives_the_same_network(tmp_path: Path) -> None:
     weights = []
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         model = new_model()
@@ -178,7 +180,7 @@ def test_the_same_seed_gives_the_same_network(tmp_path: Path) -> None:
     assert not torch.equal(weights[0][0], weights[2][0])
 
 
-def test_the_default_learning_rate_grows_with_the_root_of_the_batch(tmp_path: Path) -> None:
+def test_default_learning_rate_scales_with_the_root_of_the_batch(tmp_path: Path) -> None:
     request = PlanRequest(**{**vars(PLAIN), "batch_size": 16, "grad_accum": 8})
     result = train(tmp_path, config=TrainConfig(epochs=5, warmup_fraction=0.0), request=request)
     assert TrainConfig().peak_lr(128) == pytest.approx(2e-3)
@@ -186,7 +188,7 @@ def test_the_default_learning_rate_grows_with_the_root_of_the_batch(tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_progress_is_told(tmp_path: Path) -> None:
+def test_progress_is_reported(tmp_path: Path) -> None:
     class Slow(Points):
         def forward(self, batch: dict[str, Any]) -> torch.Tensor:
             torch.randn(600, 600) @ torch.randn(600, 600)
@@ -195,7 +197,7 @@ def test_progress_is_told(tmp_path: Path) -> None:
     events: list[Event] = []
     train(tmp_path, model=Classifier(Slow()), config=TrainConfig(epochs=4), reporter=events.append)
     seen = pick(events, TrainingProgress)
-    assert seen, "a run of a second says how far it is"
+    assert seen, "a run of one second reports its progress"
     assert all(p.samples_per_second > 0 and p.loss and p.memory_bytes > 0 for p in seen)
 
 
@@ -223,10 +225,10 @@ class Mean(Points):
         ({"model": nn.Linear(2, 1)}, "Linear cannot be trained: it must be .* training_step"),
         ({"train": open_loader(Samples(0))}, "there are no batches"),
         ({"validation": open_loader(Samples(0))}, "there are no batches"),
-        ({"model": Classifier(Mean())}, r"gives logits of shape \(1,\) for 16 labels"),
+        ({"model": Classifier(Mean())}, "returns logits of shape \(1,\) for 16 labels"),
     ],
 )
-def test_what_cannot_be_used(tmp_path: Path, changes: dict[str, Any], sentence: str) -> None:
+def test_unusable_input_is_refused(tmp_path: Path, changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         train(tmp_path, **changes)
 
@@ -241,12 +243,12 @@ def test_what_cannot_be_used(tmp_path: Path, changes: dict[str, Any], sentence: 
         ({"warmup_fraction": 1.0}, "warmup_fraction is 1.0"),
     ],
 )
-def test_settings_that_make_no_sense(options: dict[str, Any], sentence: str) -> None:
+def test_invalid_settings_are_refused(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         TrainConfig(**options)
 
 
-def test_requests_that_contradict_themselves() -> None:
+def test_contradicting_requests_are_refused() -> None:
     with pytest.raises(InputError, match='`precision="bf16"` and `amp=False` contradict'):
         PlanRequest(precision="bf16", amp=False)
     with pytest.raises(InputError, match="batch_size is 0"):
@@ -272,7 +274,7 @@ def test_tied_and_channels_last_weights_are_saved(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_result_that_was_cut_is_named_and_can_be_made_again(tmp_path: Path) -> None:
+def test_truncated_result_is_named_and_can_be_created_again(tmp_path: Path) -> None:
     before = train(tmp_path)
     path = tmp_path / "result.json"
     path.write_text(path.read_text()[:100])
@@ -282,7 +284,7 @@ def test_a_result_that_was_cut_is_named_and_can_be_made_again(tmp_path: Path) ->
     assert train(tmp_path).test == before.test
 
 
-def test_others_may_read_the_weights(tmp_path: Path) -> None:
+def test_weights_are_readable_by_others(tmp_path: Path) -> None:
     before = os.umask(0o022)
     try:
         train(tmp_path)

@@ -1,4 +1,4 @@
-"""A run records the versions of what it stands on, as far as they are known."""
+"""A run records the versions of the libraries it depends on, as far as they are known."""
 
 from importlib import metadata
 
@@ -14,7 +14,7 @@ def test_every_library_has_its_version() -> None:
     assert found["safetensors"] == metadata.version("safetensors")
 
 
-def test_a_library_without_metadata_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_library_without_metadata_is_not_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def version(name: str) -> str:
         if name == "lightning-fabric":
             raise metadata.PackageNotFoundError(name)

@@ -1,4 +1,4 @@
-"""The picture of a run."""
+"""The plot of a run."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ def history(epochs: int, **more: Any) -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("epochs", [1, 2, 50, 400])
-def test_a_run_of_any_length_is_drawn(tmp_path: Path, epochs: int) -> None:
+def test_run_of_any_length_is_plotted(tmp_path: Path, epochs: int) -> None:
     path = tmp_path / "curves.png"
     draw_curves(path, history(epochs), title="LSTM", best_epoch=1)
     image = imread(path)
@@ -26,8 +26,8 @@ def test_a_run_of_any_length_is_drawn(tmp_path: Path, epochs: int) -> None:
 
 
 @pytest.mark.slow
-def test_the_figure_of_a_run_is_drawn(tmp_path: Path) -> None:
-    """A curve of another figure, or none, makes another picture."""
+def test_chosen_metric_is_plotted(tmp_path: Path) -> None:
+    """A curve of another metric, or none, gives another plot."""
     for name, reached in (("low", 0.1), ("high", 0.9), ("none", None)):
         rows = history(1, val_accuracy=0.5) + history(1, epoch=2, val_accuracy=reached)
         path = tmp_path / f"{name}.png"
@@ -36,7 +36,7 @@ def test_the_figure_of_a_run_is_drawn(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_figures_that_are_missing_leave_a_gap(tmp_path: Path) -> None:
+def test_missing_values_leave_a_gap(tmp_path: Path) -> None:
     rows = [*history(2), *history(1, epoch=3, val_auroc=None, val_loss=None)]
     draw_curves(tmp_path / "curves.png", rows, title="no AUROC", best_epoch=3)
     assert (tmp_path / "curves.png").stat().st_size > 10_000

@@ -1,4 +1,4 @@
-"""Model files: what was written is read again, and what is damaged gets one clear sentence."""
+"""Model files round-trip, and damaged ones give one clear error."""
 
 import resource
 from pathlib import Path
@@ -20,7 +20,7 @@ def written(folder: Path, network: nn.Module, **about: Any) -> Path:
     return path
 
 
-def test_a_network_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_network_round_trips(tmp_path: Path) -> None:
     network, other = nn.Linear(3, 2), nn.Linear(3, 2)
     path = written(tmp_path, network, settings={"size": 3})
     saved = read_model(path)
@@ -45,13 +45,13 @@ def test_weights_of_another_network_are_refused(tmp_path: Path, other: nn.Module
     assert "\n" not in str(e.value)
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"there is no .*a\.safetensors.*: train first"):
         read_model(tmp_path / "a.safetensors")
 
 
 @pytest.mark.parametrize("kept", [0, 4, 30, -1])
-def test_a_file_that_was_cut(tmp_path: Path, kept: int) -> None:
+def test_truncated_file_is_reported(tmp_path: Path, kept: int) -> None:
     path = written(tmp_path, nn.Linear(3, 2), settings={})
     path.write_bytes(path.read_bytes()[:kept])
     for read in (read_model, read_about):
@@ -60,13 +60,15 @@ def test_a_file_that_was_cut(tmp_path: Path, kept: int) -> None:
 
 
 @pytest.mark.parametrize("header", [None, {"other": "{}"}, {"clew": "{no"}, {"clew": "[1]"}])
-def test_a_file_that_is_not_of_clew(tmp_path: Path, header: dict[str, str] | None) -> None:
+def test_file_not_written_by_clew_is_reported(
+    tmp_path: Path, header: dict[str, str] | None
+) -> None:
     save_file({"a": torch.zeros(1)}, tmp_path / "a", metadata=header)
     with pytest.raises(StoreError, match="cannot be read .* not written by clew"):
         read_model(tmp_path / "a")
 
 
-def test_a_folder_is_no_model(tmp_path: Path) -> None:
+def test_folder_is_refused_as_a_model(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="cannot be read"):
         read_model(tmp_path)
 
@@ -81,22 +83,22 @@ def test_a_folder_is_no_model(tmp_path: Path) -> None:
         ({"settings": {"network": "lstm", "size": "3"}}, "settings.size is '3'"),
     ],
 )
-def test_a_description_that_lacks_something(about: dict[str, Any], wrong: str) -> None:
+def test_incomplete_description_is_reported(about: dict[str, Any], wrong: str) -> None:
     wanted: Wanted = {"settings.network": {"lstm"}, "settings.size": int | None}
-    with pytest.raises(StoreError, match=f'"a" holds no model .its {wrong}.*: train one.'):
-        check_about(Path("a"), about, wanted, what="model", advice="train one")
+    with pytest.raises(StoreError, match=f'"a" is not a model .its {wrong}.*: train one.'):
+        check_about(Path("a"), about, wanted, what="a model", advice="train one")
     right = {"settings": {"network": "lstm", "size": None}}
-    check_about(Path("a"), right, wanted, what="model", advice="train one")
+    check_about(Path("a"), right, wanted, what="a model", advice="train one")
 
 
-def test_a_full_disk_is_told_and_the_file_stays(tmp_path: Path) -> None:
+def test_full_disk_is_reported_and_the_old_file_stays(tmp_path: Path) -> None:
     path = tmp_path / "last.safetensors"
     write_model(path, {"a": torch.zeros(10)}, {})
     before = path.read_bytes()
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
     try:
-        with pytest.raises(StoreError, match="cannot be written .* make room on the disk"):
+        with pytest.raises(StoreError, match="cannot be written .* Free some space"):
             write_model(path, {"a": torch.zeros(10_000)}, {})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -1,4 +1,4 @@
-"""A step that does not fit in memory is made in smaller parts, with the same outcome."""
+"""A step that does not fit in memory is split into smaller parts, with the same result."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from tests.events import notes
 
 
 class Failing(nn.Module):
-    """Out of memory, as PyTorch tells it, for more samples than `fits`, from call `after` on."""
+    """Out of memory, as PyTorch reports it, for more samples than `fits`, from call `after` on."""
 
     def __init__(self, fits: int, after: int = 0) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ def test_smaller_parts_give_the_same_network(
 
 
 @pytest.mark.slow
-def test_a_resumed_run_keeps_to_the_smaller_parts(tmp_path: Path) -> None:
+def test_resumed_run_keeps_the_smaller_parts(tmp_path: Path) -> None:
     steps = iter(range(1000))
     options: dict[str, Any] = {
         "request": PlanRequest(**{**vars(PLAIN), "batch_size": 16}),
@@ -91,12 +91,12 @@ def test_a_resumed_run_keeps_to_the_smaller_parts(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_when_one_sample_is_too_much(tmp_path: Path) -> None:
-    with pytest.raises(TrainingError, match=r"step 1 ran out of memory with 1 samples .* a single"):
+def test_single_sample_that_does_not_fit_is_reported(tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match="step 1 ran out of memory with 1 sample .* a single"):
         run(tmp_path, batch_size=4, fits=0)
 
 
-def test_processes_are_told_a_batch_that_they_can_share() -> None:
+def test_processes_get_a_batch_size_they_can_share() -> None:
     plan = HardwarePlan(processes=2, batch_size=12, grad_accum=1)
     with pytest.raises(TrainingError, match="`batch_size=6` and `grad_accum=2`; it resumes"):
         shrink_micro_batch(plan, is_ready_made=False, step=0)
@@ -105,8 +105,8 @@ def test_processes_are_told_a_batch_that_they_can_share() -> None:
         shrink_micro_batch(plan, is_ready_made=False, step=0)
 
 
-def test_a_ready_made_loader_cannot_be_made_smaller(tmp_path: Path) -> None:
-    with pytest.raises(TrainingError, match="has a batch size of its own"):
+def test_ready_made_loader_cannot_be_split(tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match="has a fixed batch size"):
         train(
             tmp_path,
             model=Classifier(Failing(8)),
@@ -116,7 +116,7 @@ def test_a_ready_made_loader_cannot_be_made_smaller(tmp_path: Path) -> None:
         )
 
 
-def test_other_errors_are_not_taken_for_it(tmp_path: Path) -> None:
+def test_other_errors_are_not_mistaken_for_out_of_memory(tmp_path: Path) -> None:
     class Broken(Points):
         def forward(self, _batch: dict[str, Any]) -> torch.Tensor:
             raise RuntimeError("shapes do not match")

@@ -63,25 +63,25 @@ def learn(model: Classifier, batch: dict[str, Any]) -> torch.Tensor:
     return loss.detach()
 
 
-def test_results_are_the_same(pair: tuple[Classifier, Classifier]) -> None:
+def test_checkpointing_gives_the_same_results(pair: tuple[Classifier, Classifier]) -> None:
     plain, checkpointed = pair
     batch = make_batch()
     for _ in range(2):
         assert torch.equal(learn(plain, batch), learn(checkpointed, batch))
     gradients = ({n: p.grad for n, p in model.named_parameters()} for model in pair)
     torch.testing.assert_close(*gradients, rtol=0, atol=0)
-    # Batch norm's running means too, and the weights' names, by which they are saved.
+    # Including batch norm's running means, and the weights' names, by which they are saved.
     torch.testing.assert_close(plain.state_dict(), checkpointed.state_dict(), rtol=0, atol=0)
 
 
 @pytest.mark.slow
-def test_the_peak_is_lower(pair: tuple[Classifier, Classifier]) -> None:
+def test_checkpointing_lowers_the_peak(pair: tuple[Classifier, Classifier]) -> None:
     batch = make_batch(samples=2000)
     peaks = [measure_peak_bytes(lambda m=m: learn(m, batch), CPU) for m in pair]  # type: ignore[misc]
     assert peaks[1] < 0.5 * peaks[0]
 
 
-def test_the_peak_is_what_is_held_at_once() -> None:
+def test_peak_counts_what_is_held_at_once() -> None:
     def run() -> None:
         first = torch.zeros(1000)
         second = first.view(10, 100) + 1
@@ -97,7 +97,7 @@ def test_the_peak_is_what_is_held_at_once() -> None:
 def test_evaluation_and_copies_work_as_before(pair: tuple[Classifier, Classifier]) -> None:
     plain, checkpointed = pair
     again = copy.deepcopy(checkpointed)
-    checkpoint_activations(again)  # twice is as once
+    checkpoint_activations(again)  # twice is the same as once
     batch = make_batch()
     assert torch.equal(learn(again, batch), learn(plain, batch))
     assert all(parameter.grad is None for parameter in checkpointed.parameters())
@@ -107,7 +107,7 @@ def test_evaluation_and_copies_work_as_before(pair: tuple[Classifier, Classifier
         assert torch.equal(plain(batch), again(batch))
 
 
-def test_a_network_may_have_its_own_way() -> None:
+def test_network_may_checkpoint_its_own_way() -> None:
     class Own(Deep):
         is_on = False
 

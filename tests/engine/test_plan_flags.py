@@ -1,4 +1,4 @@
-"""Every override really does what it says, in a real run on the CPU."""
+"""Every override takes effect, in a real run on the CPU."""
 
 import json
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ PLAIN: dict[str, Any] = {
 
 
 class Witness(nn.Module):
-    """A network that tells how it was run."""
+    """A network that records how it was run."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Witness(nn.Module):
 
 @pytest.fixture
 def steps() -> Iterator[list[int]]:
-    """Counts the optimiser's steps."""
+    """Counts the optimizer's steps."""
     counted = [0]
 
     def count(*_: object) -> None:
@@ -72,19 +72,19 @@ def run(folder: Path, **asked: Any) -> tuple[Witness, Opener, FitResult]:
 
 
 @pytest.mark.slow
-def test_amp(tmp_path: Path) -> None:
+def test_amp_is_applied(tmp_path: Path) -> None:
     assert run(tmp_path / "off")[0].dtypes == {torch.float32}
     assert run(tmp_path / "on", amp=True)[0].dtypes == {torch.bfloat16}
 
 
 @pytest.mark.slow
-def test_channels_last(tmp_path: Path) -> None:
+def test_channels_last_is_applied(tmp_path: Path) -> None:
     assert run(tmp_path / "off", channels_last=False)[0].layouts == {False}
     assert run(tmp_path / "on", channels_last=True)[0].layouts == {True}
 
 
 @pytest.mark.slow
-def test_batch_size_and_grad_accum(tmp_path: Path, steps: list[int]) -> None:
+def test_batch_size_and_grad_accum_are_applied(tmp_path: Path, steps: list[int]) -> None:
     witness, _, _ = run(tmp_path / "one", batch_size=10)
     assert (witness.sizes, steps) == ([10] * 20, [20])
     witness, _, result = run(tmp_path / "two", batch_size=10, grad_accum=5)
@@ -92,14 +92,14 @@ def test_batch_size_and_grad_accum(tmp_path: Path, steps: list[int]) -> None:
     assert result.plan.effective_batch == 50
 
 
-def test_loading(tmp_path: Path) -> None:
+def test_loading_settings_are_applied(tmp_path: Path) -> None:
     _, opener, _ = run(tmp_path, num_workers=3, max_cache_batches=2)
     assert {(s.num_workers, s.max_cache_batches) for s in opener.asked} == {(3, 2)}
     assert all(s.persistent_workers and not s.pin_memory for s in opener.asked)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_compile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compile_is_applied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[Any] = []
 
     def note(function: Any) -> Any:
@@ -113,7 +113,7 @@ def test_compile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [function.__name__ for function in compiled] == ["training_step"]
 
 
-def test_gradient_checkpointing(tmp_path: Path) -> None:
+def test_gradient_checkpointing_is_applied(tmp_path: Path) -> None:
     once, _, plain = run(tmp_path / "off")
     assert "forward" not in vars(once.layer)
     wrapped, _, result = run(tmp_path / "on", gradient_checkpointing=True)
@@ -121,15 +121,17 @@ def test_gradient_checkpointing(tmp_path: Path) -> None:
     assert result.history[-1]["train_loss"] == plain.history[-1]["train_loss"]
 
 
-def test_a_run_saves_its_plan_with_the_reasons(tmp_path: Path) -> None:
+def test_run_saves_its_plan_with_the_reasons(tmp_path: Path) -> None:
     run(tmp_path)
     saved = json.loads((tmp_path / "plan.json").read_text())
-    assert saved["reasons"]["precision"] == "as asked for with `amp=False`"
-    assert saved["reasons"]["batch_size"] == "as asked for with `batch_size=20`"
+    assert saved["reasons"]["precision"] == "requested with `amp=False`"
+    assert saved["reasons"]["batch_size"] == "requested with `batch_size=20`"
 
 
 @pytest.mark.slow
-def test_a_run_calibrates_by_itself(tmp_path: Path) -> None:
+def test_run_calibrates_by_itself(tmp_path: Path) -> None:
     _, _, result = run(tmp_path, calibrate=True, amp=None, batch_size=None)
     assert len(result.plan.timings) == 1
-    assert result.plan.reasons["channels_last"].startswith("not measured: the run takes about ")
+    assert result.plan.reasons["channels_last"].startswith(
+        "not measured: the run takes only about "
+    )

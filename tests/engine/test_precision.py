@@ -1,4 +1,4 @@
-"""Weights that are cast all at once give what autocast gives, values and gradients."""
+"""Weights cast all at once give the same values and gradients as autocast."""
 
 import pytest
 import torch
@@ -27,7 +27,7 @@ class Network(nn.Module):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_the_same_as_autocast_by_itself(device: str) -> None:
+def test_casting_at_once_equals_autocast(device: str) -> None:
     torch.manual_seed(0)
     network, images = Network().to(device), torch.randn(5, 3, 9, 9, device=device)
     weights = list(network.parameters())
@@ -51,7 +51,7 @@ def test_the_same_as_autocast_by_itself(device: str) -> None:
         assert torch.allclose(together, plain, atol=1e-2, rtol=1e-2)
 
 
-def test_weights_are_there_again_after_an_error() -> None:
+def test_weights_are_restored_after_an_error() -> None:
     network = Network()
     with pytest.raises(RuntimeError, match="broken"), WeightCast(network, "bf16").applied():
         raise RuntimeError("broken")

@@ -51,7 +51,7 @@ def tell(line: str) -> None:
 
 
 def end(run: subprocess.Popen) -> str:
-    """What it printed; a run that does not end is ended."""
+    """What it printed; a run that does not end is killed."""
     try:
         return run.communicate(timeout=100)[0]
     except subprocess.TimeoutExpired:
@@ -60,7 +60,7 @@ def end(run: subprocess.Popen) -> str:
 
 
 def odd(folder: Path, **changes: Any) -> Any:
-    """The last batch is three samples, which two processes share unevenly."""
+    """The last batch has three samples, which two processes share unevenly."""
     return train(
         folder,
         model=new_model(dropout=0.0),  # processes draw different random numbers
@@ -114,22 +114,22 @@ def test_two_processes_train_what_one_does(tmp_path: Path) -> None:
     for name, value in weights[0].items():
         if name.startswith("model/"):
             assert value.allclose(weights[1][name], atol=1e-5), name
-    # A signal to one of them stops both after the same step; gone on with, it is the same run.
+    # A signal to one of them stops both after the same step; resumed, it is the same run.
     stopped = [line for line in output.splitlines() if line.startswith("STOPPED")]
     assert len(stopped) == 2 and len(set(stopped)) == 1, output
     last = "last.safetensors"
     assert tensors(tmp_path / "broken" / last) == tensors(tmp_path / "two" / last)
-    # Batches that every process would read whole are refused.
+    # Batches that every process would read in full are refused.
     assert output.count("REFUSED: 2 processes train together, but this DataLoader would") == 2
 
 
-def test_a_run_of_two_processes_is_not_gone_on_with_by_one() -> None:
-    with pytest.raises(InputError, match="started with 2 processes, there are 1 now"):
+def test_run_of_two_processes_is_not_resumed_by_one() -> None:
+    with pytest.raises(InputError, match="started with 2 processes, but now there are 1"):
         _refuse_other_machine(HardwarePlan(processes=2), PLAIN, 1)
 
 
-def test_a_resumed_batch_must_be_shared_evenly_too() -> None:
-    """Else each process would take fewer samples, and the results would be others."""
+def test_resumed_batch_must_be_shared_evenly_too() -> None:
+    """Otherwise each process would take fewer samples, and the results would differ."""
     request = PlanRequest(**{**vars(PLAIN), "batch_size": 3, "grad_accum": 4})
     with pytest.raises(InputError, match="batch_size is 3: 2 processes cannot share that evenly"):
         _refuse_other_machine(HardwarePlan(processes=2), request, 2)

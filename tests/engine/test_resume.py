@@ -1,4 +1,4 @@
-"""A run that was stopped, at any moment and in any way, ends as an unbroken one."""
+"""A run that was interrupted, at any moment and in any way, ends like an uninterrupted one."""
 
 import csv
 import json
@@ -22,7 +22,7 @@ FEW = PlanRequest(**{**vars(PLAIN), "batch_size": 16, "grad_accum": 2})
 
 
 def short(folder: Path) -> Any:
-    """The last step of an epoch has one batch instead of two: there the loader is at its end."""
+    """The last step of an epoch has one batch instead of two: the loader is at its end there."""
     return train(folder, config=SHORT, train=open_loader(Samples(70)), request=FEW)
 
 
@@ -51,7 +51,7 @@ def saved_steps(folder: Path) -> int:
 
 
 @pytest.mark.slow
-def test_killed_at_random_moments(tmp_path: Path) -> None:
+def test_run_killed_at_random_moments_gives_the_same_network(tmp_path: Path) -> None:
     train(tmp_path / "unbroken", config=EVERY_STEP)
     folder = tmp_path / "killed"
     kills = 0
@@ -68,8 +68,8 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("before", [True, False])
-def test_killed_at_every_write(tmp_path: Path, before: bool) -> None:
-    """Whatever file was about to be put in place, or had just been."""
+def test_run_killed_at_every_write_gives_the_same_network(tmp_path: Path, before: bool) -> None:
+    """Whichever file was about to be put in place, or had just been."""
     short(tmp_path / "unbroken")
     for number in range(1, 100):
         folder = tmp_path / f"{number}"
@@ -85,13 +85,13 @@ def test_killed_at_every_write(tmp_path: Path, before: bool) -> None:
 
 
 @pytest.mark.slow
-def test_asked_to_stop(tmp_path: Path) -> None:
+def test_run_asked_to_stop_resumes(tmp_path: Path) -> None:
     config = TrainConfig(epochs=3, lr=1e-2)
     train(tmp_path / "unbroken", config=config)
     steps = iter(range(1000))
     for _ in range(3):
         stop_at = next(steps) + 8
-        with pytest.raises(TrainingStoppedError, match=r"after step .* of 39; everything is on"):
+        with pytest.raises(TrainingStoppedError, match="after step .* of 39. Everything is saved"):
             train(tmp_path / "run", config=config, should_stop=lambda n=stop_at: next(steps) > n)
     train(tmp_path / "run", config=config)
     assert_same_run(tmp_path / "run", tmp_path / "unbroken")
@@ -108,7 +108,7 @@ def stop_on_sigterm(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_signal_ends_the_run_in_order(tmp_path: Path) -> None:
+def test_signal_ends_the_run_cleanly(tmp_path: Path) -> None:
     child = start(stop_on_sigterm, tmp_path)
     wait_until(lambda: (tmp_path / "log.csv").exists() and len(read_log(tmp_path)) > 1, child)
     child.terminate()
@@ -125,7 +125,9 @@ def test_a_signal_ends_the_run_in_order(tmp_path: Path) -> None:
         {"shuffle": True, "num_workers": 1},
     ],
 )
-def test_a_loader_that_does_not_know_its_place(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_loader_that_does_not_know_its_position_resumes(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
     """Its first batches are read again and skipped."""
 
     def run(folder: Path, **more: Any) -> None:
@@ -141,8 +143,8 @@ def test_a_loader_that_does_not_know_its_place(tmp_path: Path, options: dict[str
 
 
 @pytest.mark.slow
-def test_the_logs_are_cut_back_to_the_checkpoint(tmp_path: Path) -> None:
-    """What a killed run told after its last checkpoint is told once."""
+def test_logs_are_cut_back_to_the_checkpoint(tmp_path: Path) -> None:
+    """What a killed run logged after its last checkpoint appears once."""
     steps = iter(range(1000))
     with pytest.raises(TrainingStoppedError):
         train(tmp_path, should_stop=lambda: next(steps) > 20)
@@ -166,7 +168,7 @@ def scalars(path: Path) -> list[tuple[int, str]]:
     return found
 
 
-def test_a_finished_run_is_not_trained_again(tmp_path: Path) -> None:
+def test_finished_run_is_not_trained_again(tmp_path: Path) -> None:
     result = train(tmp_path)
     before = tensors(tmp_path / "last.safetensors")
     model = new_model(seed=99)
@@ -177,7 +179,7 @@ def test_a_finished_run_is_not_trained_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_other_settings_are_refused_with_both_values(tmp_path: Path) -> None:
+def test_different_settings_are_refused_with_both_values(tmp_path: Path) -> None:
     train(tmp_path, settings={"data": "a"})
     with pytest.raises(SettingsMismatchError, match="config.lr: 0.01 before, 0.02 now"):
         train(tmp_path, config=TrainConfig(epochs=3, lr=2e-2), settings={"data": "a"})
@@ -196,7 +198,7 @@ def test_other_settings_are_refused_with_both_values(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_same_batch_may_be_cut_otherwise(tmp_path: Path) -> None:
+def test_same_batch_may_be_split_differently(tmp_path: Path) -> None:
     steps = iter(range(1000))
     with pytest.raises(TrainingStoppedError):
         train(tmp_path, should_stop=lambda: next(steps) > 20)
@@ -208,7 +210,7 @@ def test_the_same_batch_may_be_cut_otherwise(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_batch_that_the_plan_chose_may_be_asked_for_in_parts(tmp_path: Path) -> None:
+def test_batch_that_the_plan_chose_may_be_requested_in_parts(tmp_path: Path) -> None:
     steps = iter(range(1000))
     with pytest.raises(TrainingStoppedError):
         train(tmp_path, request=PLAIN, should_stop=lambda: next(steps) > 4)
@@ -217,7 +219,7 @@ def test_the_batch_that_the_plan_chose_may_be_asked_for_in_parts(tmp_path: Path)
     assert result.history[-1]["step"] == 21
 
 
-def test_a_damaged_checkpoint_is_told(tmp_path: Path) -> None:
+def test_damaged_checkpoint_is_reported(tmp_path: Path) -> None:
     train(tmp_path)
     (tmp_path / "last.safetensors").write_bytes(b"\x00" * 100)
     with pytest.raises(StoreError, match=r"last.safetensors\" cannot be read .* Delete it"):

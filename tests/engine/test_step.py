@@ -1,4 +1,4 @@
-"""One step: what accumulation, clipping and weight decay come to."""
+"""One step: the effect of accumulation, clipping and weight decay."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ def new_step(model: Classifier, **options: Any) -> EagerStep:
     )
 
 
-def test_parts_of_any_size_make_the_step_of_the_whole_batch() -> None:
+def test_parts_of_any_size_equal_the_step_of_the_whole_batch() -> None:
     whole, parts = new_model(dropout=0.0), new_model(dropout=0.0)
     one = new_step(whole).run(batches_of(20), 0.1)
     several = new_step(parts).run(batches_of(11, 2, 7), 0.1)
@@ -44,7 +44,7 @@ def test_parts_of_any_size_make_the_step_of_the_whole_batch() -> None:
 
 
 @pytest.mark.parametrize("max_norm", [1e-3, 1e3])
-def test_clipping_and_adamw_are_those_of_pytorch(max_norm: float) -> None:
+def test_clipping_and_adamw_match_pytorch(max_norm: float) -> None:
     ours, theirs = new_model(dropout=0.0), new_model(dropout=0.0)
     step = new_step(ours, max_norm=max_norm, weight_decay=0.0)
     optimizer = torch.optim.AdamW(theirs.parameters(), lr=0.1, weight_decay=0.0)
@@ -58,7 +58,7 @@ def test_clipping_and_adamw_are_those_of_pytorch(max_norm: float) -> None:
         assert torch.allclose(p, q, atol=1e-4)
 
 
-def test_weights_decay_biases_do_not() -> None:
+def test_weight_decay_skips_biases() -> None:
     model = new_model()
     groups = build_optimizer(model, TrainConfig(), lr=0.1).param_groups
     assert [(g["weight_decay"], {p.dim() for p in g["params"]}) for g in groups] == [
@@ -68,14 +68,14 @@ def test_weights_decay_biases_do_not() -> None:
     assert groups[0]["betas"] == (0.9, 0.999)
 
 
-def test_a_model_with_nothing_to_train() -> None:
+def test_model_without_trainable_parameters_is_refused() -> None:
     with pytest.raises(InputError, match="no parameters to train"):
         build_optimizer(new_model().requires_grad_(False), TrainConfig(), lr=0.1)
 
 
 @pytest.mark.slow
-def test_compiled_is_the_same_step() -> None:
-    """With the backend that needs no compiler: what counts is that the step can be traced."""
+def test_compiled_step_gives_the_same_result() -> None:
+    """With the backend that requires no compiler: what counts is that the step can be traced."""
     eager, traced = new_model(dropout=0.0), new_model(dropout=0.0)
     step = new_step(traced)
     step._forward = torch.compile(traced.training_step, backend="eager", fullgraph=True)
@@ -85,7 +85,7 @@ def test_compiled_is_the_same_step() -> None:
         assert torch.allclose(p, q, atol=1e-6)
 
 
-def test_further_losses_are_added_and_told() -> None:
+def test_extra_losses_are_added_and_reported() -> None:
     class WithKl(Points):
         def forward(self, batch: dict[str, Any]) -> Any:
             logits = super().forward(batch)
@@ -110,7 +110,7 @@ def test_one_cycle_rises_and_falls() -> None:
     assert rates[10:] == sorted(rates[10:], reverse=True)
 
 
-def test_one_cycle_is_that_of_pytorch() -> None:
+def test_one_cycle_matches_pytorch() -> None:
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
     theirs = torch.optim.lr_scheduler.OneCycleLR(
         optimizer, max_lr=0.3, total_steps=51, pct_start=11 / 51, cycle_momentum=False
@@ -123,6 +123,6 @@ def test_one_cycle_is_that_of_pytorch() -> None:
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3])
-def test_one_cycle_of_very_few_steps(steps: int) -> None:
+def test_one_cycle_works_with_very_few_steps(steps: int) -> None:
     schedule = OneCycle(peak=1.0, total_steps=steps, warmup_fraction=0.0)
     assert all(0 < schedule.lr(step) <= 1 for step in range(steps + 2))

@@ -1,4 +1,4 @@
-"""Values that are no numbers stop the run with what a user needs to know; fp16 is left instead."""
+"""Non-finite values stop the run with a useful error; fp16 is switched off instead."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -29,15 +29,16 @@ def spoiled(value: float = np.nan) -> Samples:
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_the_sample_with_wrong_data_is_named(tmp_path: Path, value: float) -> None:
+def test_sample_with_non_finite_data_is_named(tmp_path: Path, value: float) -> None:
     with pytest.raises(
         TrainingError,
-        match=r'the loss is nan in epoch 1, step \d+ \(samples: .*\). .* NaN: "x" of q77\. Leave',
+        match=r"the loss is nan in epoch 1, step \d+ \(samples: .*\). .* NaN or infinity: "
+        r'"x" of q77\. Exclude',
     ):
         train(tmp_path, train=open_loader(spoiled(value)))
 
 
-def test_what_was_saved_before_is_good(tmp_path: Path) -> None:
+def test_checkpoint_before_the_fault_is_valid(tmp_path: Path) -> None:
     config = TrainConfig(epochs=1, lr=1e-2, checkpoint_every_seconds=0)
     with pytest.raises(TrainingError):
         train(tmp_path, train=open_loader(spoiled()), config=config)
@@ -49,7 +50,7 @@ def test_what_was_saved_before_is_good(tmp_path: Path) -> None:
 
 
 class Exploding(Points):
-    """Its loss grows beyond all numbers."""
+    """Its loss grows without bound."""
 
     def training_step(self, batch: dict[str, Any]) -> StepOutput:
         scores = self(batch)[:, 0]
@@ -62,12 +63,12 @@ def test_divergence_says_what_to_try(tmp_path: Path) -> None:
         train(tmp_path, model=Exploding(), config=TrainConfig(epochs=20, lr=1e3))
 
 
-def test_validation_samples_that_cannot_be_scored_are_named(tmp_path: Path) -> None:
-    with pytest.raises(TrainingError, match=r"scores of 1 samples are no numbers \(q77\)"):
+def test_validation_samples_without_finite_scores_are_named(tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match="scores of 1 sample are non-finite \(q77\)"):
         train(tmp_path, validation=open_loader(spoiled()))
 
 
-def test_the_wrong_samples_of_a_graph_batch_are_found() -> None:
+def test_non_finite_samples_of_a_graph_batch_are_found() -> None:
     from torch_geometric.data import Batch, Data
 
     graphs = [Data(x=torch.ones(3, 2), edge_attr=torch.ones(2, 1)) for _ in range(4)]
@@ -75,13 +76,13 @@ def test_the_wrong_samples_of_a_graph_batch_are_found() -> None:
         graph.edge_index = torch.tensor([[0, 1], [1, 2]])
     graphs[3].x[1, 0] = torch.nan
     graphs[0].edge_attr[1] = torch.inf
-    batch = Batch.from_data_list(graphs)  # two layers a sample
+    batch = Batch.from_data_list(graphs)  # two layers per sample
     batch.label, batch.question_id = torch.zeros(2), ["first", "second"]
     assert find_wrong_inputs(batch) == ['"x" of second', '"edge_attr" of first']
 
 
 def planned(monkeypatch: pytest.MonkeyPatch, **choices: Any) -> None:
-    """fp16 is refused on the CPU, where it is slow; it works all the same."""
+    """fp16 is refused on the CPU, where it is slow; it still works."""
     plain = trainer.plan_hardware
 
     def plan(*args: Any, **kwargs: Any) -> HardwarePlan:
@@ -91,13 +92,13 @@ def planned(monkeypatch: pytest.MonkeyPatch, **choices: Any) -> None:
 
 
 class Large(Points):
-    """Numbers on the way that fp16 cannot hold."""
+    """Intermediate values that fp16 cannot represent."""
 
     def forward(self, batch: dict[str, Any]) -> torch.Tensor:
         return super().forward({"x": batch["x"] * 1e5}) * 1e-5
 
 
-def test_fp16_is_left_where_fp32_gives_numbers(
+def test_fp16_is_switched_off_where_fp32_is_finite(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planned(monkeypatch, precision="fp16")
@@ -105,13 +106,15 @@ def test_fp16_is_left_where_fp32_gives_numbers(
     events: list[Event] = []
     result = train(tmp_path, model=Classifier(Large()), reporter=events.append)
     assert result.plan.precision == "bf16"
-    assert result.plan.reasons["precision"].startswith("fp16 gave no numbers in epoch 1, step 1")
-    assert any("going on in bf16" in sentence for sentence in notes(events))
+    assert result.plan.reasons["precision"].startswith(
+        "fp16 gave non-finite values in epoch 1, step 1"
+    )
+    assert any("continuing in bf16" in sentence for sentence in notes(events))
     assert result.best_val["auroc"] > 0.6
 
 
 @pytest.mark.slow
-def test_wrong_data_is_not_put_down_to_fp16(
+def test_non_finite_data_is_not_blamed_on_fp16(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planned(monkeypatch, precision="fp16")
@@ -120,14 +123,14 @@ def test_wrong_data_is_not_put_down_to_fp16(
 
 
 class Steep(Points):
-    """The scaler begins with a scale under which these gradients overflow."""
+    """The scaler starts with a scale under which these gradients overflow."""
 
     def forward(self, batch: dict[str, Any]) -> torch.Tensor:
         return super().forward(batch) * 60
 
 
 @pytest.mark.slow
-def test_fp16_trains_and_its_skipped_steps_are_no_error(
+def test_fp16_trains_and_its_skipped_steps_are_not_errors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planned(monkeypatch, precision="fp16")
@@ -139,7 +142,7 @@ def test_fp16_trains_and_its_skipped_steps_are_no_error(
 
 
 @pytest.mark.slow
-def test_an_epoch_of_skipped_steps_has_no_loss(
+def test_epoch_of_skipped_steps_has_no_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planned(monkeypatch, precision="fp16")
@@ -157,7 +160,7 @@ def test_an_epoch_of_skipped_steps_has_no_loss(
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
-def test_a_step_that_went_wrong_changes_nothing(precision: Any) -> None:
+def test_failed_step_changes_nothing(precision: Any) -> None:
     model = new_model()
     optimizer = build_optimizer(model, TrainConfig(), lr=0.1)
     step = EagerStep(

@@ -1,6 +1,7 @@
-"""What the engine needs to know of a batch: how many samples, which ones, and how to move it.
+"""What the engine needs from a batch: its number of samples, their names, and how to move it.
 
-A batch is a dict, a list or tuple, or a PyG batch, of tensors and of lists that tell about samples.
+A batch is a dict, a list or tuple, or a PyG batch, of tensors and of lists with one entry per
+sample.
 """
 
 import copy
@@ -19,8 +20,8 @@ _NAMES = ("question_id", "index")
 def move(
     batch: Any, device: torch.device, *, non_blocking: bool = False, channels_last: bool = False
 ) -> Any:
-    """The batch with its tensors on `device`; images `[batch, channels, height, width]` as
-    channels_last if wanted. What is no tensor stays as it is."""
+    """The batch with its tensors on `device`; images `[batch, channels, height, width]` in
+    channels_last if requested. Anything that is not a tensor stays unchanged."""
 
     def move_one(tensor: Tensor) -> Tensor:
         if channels_last and tensor.dim() == 4 and tensor.is_floating_point():
@@ -33,7 +34,7 @@ def move(
 
 
 def map_tensors(batch: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """The batch with every tensor changed; lists of names are not looked through."""
+    """The batch with every tensor replaced; lists of names are left alone."""
     if isinstance(batch, Tensor):
         return change(batch)
     if isinstance(batch, Mapping):
@@ -53,7 +54,7 @@ def map_tensors(batch: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 
 def named_tensors(batch: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
-    """Every tensor with its name: "sequence", or its place in a list."""
+    """Every tensor with its name: "sequence", or its index in a list."""
     if isinstance(batch, Tensor):
         yield name, batch
     elif isinstance(batch, list | tuple):
@@ -66,7 +67,7 @@ def named_tensors(batch: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
 
 
 def count_samples(batch: Any) -> int:
-    """Samples in the batch; raises InputError when it holds nothing to count."""
+    """The number of samples in the batch; raises InputError when there is nothing to count."""
     for name in _ONE_A_SAMPLE:
         values = _get(batch, name)
         if values is not None:
@@ -74,13 +75,13 @@ def count_samples(batch: Any) -> int:
     for _, tensor in named_tensors(batch):
         return tensor.shape[0] if tensor.dim() else 1
     raise InputError(
-        f"a batch of type {type(batch).__name__} holds no tensors: give a dict, a list or a PyG "
-        f'batch of tensors, best with "label" in it.'
+        f"a batch of type {type(batch).__name__} holds no tensors: give a dict, a list or a "
+        'PyG batch of tensors, preferably with a "label".'
     )
 
 
 def sample_names(batch: Any) -> list[str]:
-    """The samples' question ids, else their places in the data set, else empty."""
+    """The samples' question ids, else their indices in the dataset, else empty."""
     for name in _NAMES:
         values = _get(batch, name)
         if values is not None:

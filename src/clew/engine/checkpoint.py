@@ -1,4 +1,4 @@
-"""`last.safetensors`, from which a run goes on, and `best.safetensors`, the weights to use."""
+"""`last.safetensors`, from which a run resumes, and `best.safetensors`, the weights to use."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class Parts:
-    """What of a run changes while it trains. The step's precision has a state in fp16 alone."""
+    """What changes while a run trains. Only fp16 has precision state (its loss scaler)."""
 
     model: nn.Module
     optimizer: Optimizer
@@ -33,10 +33,10 @@ class Parts:
 
 
 class Checkpoints:
-    """The two files of a run's folder. Only the first process writes; all must call.
+    """The two checkpoint files of a run's folder. Only the first process writes; all must call.
 
-    The best weights wait in memory until `last` is written: then the two always belong together,
-    also after a kill between them.
+    The best weights stay in memory until `last` is written, so that the two always belong together,
+    even after a kill between them.
     """
 
     def __init__(self, folder: Path, fabric: "Fabric", identity: dict[str, Any]) -> None:
@@ -49,7 +49,7 @@ class Checkpoints:
         return self._folder / LAST
 
     def keep_best(self, model: nn.Module) -> None:
-        """These weights are the best so far; they reach the disk with the next `save`."""
+        """Marks these weights as the best so far; they reach the disk with the next `save`."""
         if self._fabric.is_global_zero:
             self._next_best = {
                 name: value.detach().to("cpu", copy=True)
@@ -83,7 +83,8 @@ class Checkpoints:
         settle_best(self._folder, state)
 
     def restore(self, parts: Parts) -> RunState:
-        """Weights, optimiser, random numbers as they were; gives the state that goes with them."""
+        """Restores weights, optimizer and random state; returns the training state that goes with
+        them."""
         saved = read_model(self.last)
         tensors, about = saved.tensors, saved.about
         rank = self._fabric.global_rank
@@ -101,7 +102,7 @@ class Checkpoints:
         return state
 
     def restore_random(self) -> None:
-        """To be called when the epoch is open again: opening it draws random numbers."""
+        """Call once the epoch is open again: opening it draws random numbers."""
         restore_random_state(self._random, self._fabric.device)
 
     def load_best(self, model: nn.Module) -> None:
@@ -109,8 +110,8 @@ class Checkpoints:
 
 
 def settle_best(folder: Path, state: RunState) -> None:
-    """The next best takes its place once a `last` speaks of it; one from steps that were lost in
-    a kill goes."""
+    """Promotes the pending best weights if the `last` on disk mentions them; deletes them if they
+    come from steps lost in a kill."""
     new = folder / NEXT_BEST
     if not new.exists():
         return
@@ -121,13 +122,13 @@ def settle_best(folder: Path, state: RunState) -> None:
 
 
 def load_weights(model: nn.Module, tensors: dict[str, Tensor], source: Path) -> None:
-    """Raises SettingsMismatchError when they are another model's."""
+    """Raises SettingsMismatchError when they belong to another model."""
     try:
         model.load_state_dict(tensors)
     except RuntimeError as error:
         raise SettingsMismatchError(
-            f'the weights in "{source}" are those of another network than the one given: use the '
-            f"same settings, or another output folder.\n{error}"
+            f'the weights in "{source}" belong to a different network: use the same settings, '
+            f"or another output folder.\n{error}"
         ) from error
 
 

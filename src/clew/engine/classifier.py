@@ -1,4 +1,4 @@
-"""Any network that gives logits for a batch, made trainable; and its losses."""
+"""Makes any network that returns logits trainable, with losses for classification."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ class Classifier(nn.Module):
 
     @property
     def pad_batch(self) -> Callable[[Any], Any] | None:
-        """How the network's batches are brought to few shapes, where they differ."""
+        """Pads batches of varying shape to one of a few shapes."""
         return getattr(self.network, "pad_batch", None)
 
     def forward(self, batch: Any) -> Any:
@@ -66,19 +66,20 @@ def _check_logits(
         logits = logits[:, 0]
     if logits.dim() not in (1, 2) or logits.shape[0] != labels.shape[0]:
         raise InputError(
-            f"the network gives logits of shape {tuple(logits.shape)} for {labels.shape[0]} "
-            f"labels: it must give one a sample, [batch], or one a class, [batch, classes]."
+            f"the network returns logits of shape {tuple(logits.shape)} for {labels.shape[0]} "
+            "labels: it must return one per sample, [batch], or one per class, [batch, "
+            "classes]."
         )
     return logits
 
 
 @dataclass(frozen=True, kw_only=True)
 class BinaryLoss:
-    """Cross-entropy of one logit a sample, where label 1 is positive.
+    """Binary cross-entropy of one logit per sample, where label 1 is positive.
 
-    `focal_gamma` turns attention to what is still wrong: (1 - p)^gamma, p being the probability
-    of the true class. `label_smoothing` 0.1 aims at 0.05 and 0.95. `positive_weight` multiplies
-    the loss of positive samples.
+    `focal_gamma` focuses on hard samples: (1 - p)^gamma, where p is the probability of the true
+    class. `label_smoothing` 0.1 gives targets of 0.05 and 0.95. `positive_weight` multiplies the
+    loss of positive samples.
     """
 
     focal_gamma: float | None = None
@@ -99,7 +100,7 @@ class BinaryLoss:
         aims = labels * (1 - self.label_smoothing) + self.label_smoothing / 2
         losses = F.binary_cross_entropy_with_logits(logits, aims, reduction="none")
         if self.focal_gamma is not None:
-            # log(1 - p) from the logit itself stays finite, and so does its gradient.
+            # log(1 - p) computed from the logit itself stays finite, and so does its gradient.
             wrong = F.logsigmoid(logits * (1 - 2 * labels))
             losses = losses * torch.exp(self.focal_gamma * wrong)
         if self.positive_weight is not None:
@@ -109,9 +110,9 @@ class BinaryLoss:
 
 @dataclass(frozen=True, kw_only=True)
 class CategoricalLoss:
-    """Cross-entropy of one logit a class; `class_weights` multiply the losses of their samples.
+    """Cross-entropy of one logit per class; `class_weights` multiply the losses of their samples.
 
-    Labels are classes, or for each sample its share of every class.
+    Labels are class indices, or a distribution over the classes per sample.
     """
 
     focal_gamma: float | None = None
@@ -143,8 +144,8 @@ class CategoricalLoss:
     def _weights(self, logits: Float[Tensor, "batch classes"]) -> Float[Tensor, " classes"]:
         if self.class_weights is None or len(self.class_weights) != logits.shape[1]:
             raise InputError(
-                f"class_weights are {self.class_weights}, but the network tells "
-                f"{logits.shape[1]} classes apart: give one weight a class."
+                f"class_weights are {self.class_weights}, but the network has "
+                f"{logits.shape[1]} classes: give one weight per class."
             )
         return logits.new_tensor(self.class_weights)
 

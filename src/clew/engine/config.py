@@ -1,4 +1,4 @@
-"""What the user decides: how to train, and what of the hardware plan is fixed beforehand."""
+"""What the user decides: how to train, and which parts of the hardware plan are fixed."""
 
 import math
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """How to train. Two runs that differ in one of these give different networks (all but
+    """How to train. Runs that differ in any of these give different networks (except
     `checkpoint_every_seconds`).
 
-    `lr` None is 1e-3 for an effective batch of 32, and grows with the root of the batch; it is
-    the peak of a One-Cycle schedule whose warm-up takes `warmup_fraction` of all steps.
-    `patience` is how many epochs without a better `monitor` (on validation) end the run; None
-    never ends it early.
+    `lr` None is 1e-3 for an effective batch of 32, and scales with the square root of the batch
+    size; it is the peak of a One-Cycle schedule whose warm-up takes `warmup_fraction` of all steps.
+    `patience` is the number of epochs without a better `monitor` (on validation) after which the
+    run stops; None disables early stopping.
     """
 
     epochs: int = 50
@@ -55,10 +55,10 @@ class TrainConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanRequest:
-    """What the user fixed of the hardware plan; None leaves the choice to the plan.
+    """The parts of the hardware plan that the user fixed; None leaves the choice to the plan.
 
-    `batch_size` is that of all processes together; `amp` False keeps to fp32 or tf32, True asks
-    for the machine's 16-bit format.
+    `batch_size` is the total over all processes; `amp` False stays with fp32 or tf32, True asks for
+    the machine's 16-bit format.
     """
 
     device: str | None = None

@@ -1,4 +1,4 @@
-"""What a model scores on batches it does not learn from, shared by all processes: losses, AUROC,
+"""Evaluates a model on batches it is not trained on, shared by all processes: losses, AUROC,
 accuracy and F1, the last two at a threshold chosen on validation."""
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from clew.engine.processes import gather
 from clew.engine.protocols import Batches, StepOutput
 from clew.errors import InputError, TrainingError
 from clew.metrics import best_threshold
-from clew.wording import list_some
+from clew.wording import counted, list_some
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -30,7 +30,7 @@ Metrics = dict[str, float | None]
 class Evaluation:
     """Scores of all samples on the CPU, in the order of the batches, and the mean losses.
 
-    `names` are the samples' question ids (or places), empty when the batches do not tell them.
+    `names` are the samples' question ids (or indices), empty if the batches have none.
     """
 
     samples: int
@@ -41,14 +41,15 @@ class Evaluation:
 
     @property
     def unusable(self) -> list[str]:
-        """Names of the samples whose score is no number."""
+        """Names of the samples with non-finite scores."""
         if self.scores is None:
             return []
         wrong = self.scores.isfinite().logical_not().reshape(len(self.scores), -1).any(dim=1)
         return [self.names[i] if self.names else str(i) for i in wrong.nonzero()[:, 0].tolist()]
 
     def threshold(self) -> float | None:
-        """Where F1 is best on these samples; None for several classes, or without positives."""
+        """The threshold that maximizes F1 on these samples; None for several classes, or without
+        positives."""
         if self.scores is None or self.labels is None or self.scores.dim() != 1:
             return None
         labels = self.labels.long()
@@ -74,9 +75,9 @@ def evaluate(
     *,
     channels_last: bool = False,
 ) -> Evaluation:
-    """Run the model over the batches, in eval mode; it is left in the mode it was in.
+    """Runs the model over the batches in eval mode, then restores its mode.
 
-    Raises InputError when there is nothing to evaluate on.
+    Raises InputError when there are no samples.
     """
     was_training = model.training
     model.eval()
@@ -94,7 +95,7 @@ def evaluate(
 
 
 class _Part:
-    """What one process has evaluated; nothing is read back before the end."""
+    """What one process has evaluated; nothing is copied from the device before the end."""
 
     def __init__(self) -> None:
         self._counts: list[int] = []
@@ -116,7 +117,7 @@ class _Part:
             self._labels.append(output.labels)
 
     def read(self) -> dict[str, Any]:
-        """On the CPU, as it can be sent to the other processes."""
+        """On the CPU, so that it can be sent to the other processes."""
         if not self._counts:
             return {"samples": 0}
         counts = torch.tensor(self._counts, dtype=torch.float64)
@@ -147,16 +148,17 @@ def _join(parts: list[dict[str, Any]]) -> Evaluation:
 
 
 def score(model: nn.Module, batches: Batches, plan: HardwarePlan, fabric: "Fabric") -> Evaluation:
-    """Raises TrainingError for scores that are no numbers; where only fp16 gives such, the
-    scores are those of fp32."""
+    """Raises TrainingError for non-finite scores; if only fp16 produces them, the scores are those
+    of fp32."""
     result = _evaluate(model, batches, plan, fabric)
     if result.unusable and plan.precision == "fp16":
-        plan = plan.change("precision", "fp32", "fp16 gave scores that are no numbers")
+        plan = plan.change("precision", "fp32", "fp16 gave non-finite scores")
         result = _evaluate(model, batches, plan, fabric)
     if result.unusable:
         raise TrainingError(
-            f"the network's scores of {len(result.unusable):,} samples are no numbers "
-            f"({list_some(result.unusable)}): their data may hold inf or NaN. Leave them out."
+            f"the network's scores of {counted(len(result.unusable), 'sample')} are non-finite "
+            f"({list_some(result.unusable)}): their data may contain NaN or infinity. Exclude "
+            "them."
         )
     return result
 
@@ -173,8 +175,8 @@ def score_metrics(
     labels: Shaped[Tensor, " samples"],
     threshold: float | None = None,
 ) -> Metrics:
-    """Metrics of logits on the CPU. A figure that is not defined is None: AUROC where the
-    labels are all of one class, F1 without a positive one to find."""
+    """Metrics of logits on the CPU. An undefined metric is None: AUROC if all labels are the same,
+    F1 without a positive sample."""
     if scores.dim() == 1:
         return _binary(scores, labels.long(), 0.5 if threshold is None else threshold)
     return _multiclass(scores, labels.long())
@@ -183,7 +185,7 @@ def score_metrics(
 def _binary(
     scores: Float[Tensor, " samples"], labels: Int64[Tensor, " samples"], threshold: float
 ) -> Metrics:
-    from torchmetrics.functional.classification import (  # takes seconds
+    from torchmetrics.functional.classification import (  # slow to import
         binary_accuracy,
         binary_auroc,
         binary_f1_score,
@@ -193,7 +195,7 @@ def _binary(
     positives = int(labels.sum())
     both = 0 < positives < len(labels)
     return {
-        # Of logits: as probabilities, far ones would be the same number.
+        # Of logits: as probabilities, extreme ones would round to the same number.
         "auroc": float(binary_auroc(_ranks(scores), labels)) if both else None,
         "accuracy": float(binary_accuracy(probabilities, labels, threshold)),
         "f1": float(binary_f1_score(probabilities, labels, threshold)) if positives else None,
@@ -201,7 +203,7 @@ def _binary(
 
 
 def _ranks(scores: Float[Tensor, " samples"]) -> Float[Tensor, " samples"]:
-    """Scores as numbers from 0 to 1 in the same order, equal where the scores are."""
+    """Scores mapped to numbers from 0 to 1 in the same order, ties included."""
     _, places = scores.unique(return_inverse=True)
     return places.double() / max(1, int(places.max()))
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from clew.engine.planning.plan import HardwarePlan
 from clew.engine.state import FitResult
 from clew.progress import Event
+from clew.wording import counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,15 +25,15 @@ class TrainingStarted(Event):
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        done = f"{self.done_steps:,} of {self.steps:,} steps done, {self.epochs:,} epochs"
+        done = f"{self.done_steps:,} of {self.steps:,} steps done, {counted(self.epochs, 'epoch')}"
         return f"{done}, {self.plan.choices}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingProgress(Event):
-    """How far the run is, told a few times a second.
+    """The run's progress, reported a few times per second. Rates are of the epoch so far.
 
-    Rates are of the epoch so far. `loss` is the epoch's mean as far as it was read back.
+    `loss` is the epoch's mean over the steps read back so far.
     """
 
     level: ClassVar[int] = logging.DEBUG

@@ -1,5 +1,5 @@
-"""Batches on their way to the step: opened as the plan wants them, read in groups from any place of
-an epoch, brought to the device while it works on the batch before."""
+"""Batches on their way to the step: opened as planned, read in groups from any position of an
+epoch, and copied to the device while it works on the batch before."""
 
 import json
 import time
@@ -17,13 +17,13 @@ from clew.engine.protocols import Batches, LoadSettings, OpenBatches
 from clew.engine.seeding import seed_epoch, seed_generators
 from clew.errors import InputError
 
-# Steps that the host may be ahead of a GPU: enough for it never to wait, few enough that batches
-# do not pile up in its memory.
+# How many steps the host may run ahead of a GPU: enough that the GPU never waits, few enough that
+# batches do not pile up in its memory.
 _AHEAD = 2
 
 
 class Courier:
-    """On the CPU a batch is where it must be."""
+    """On the CPU a batch already is where it must be."""
 
     def __init__(self, device: torch.device, channels_last: bool) -> None:
         self._device, self._channels_last = device, channels_last
@@ -35,7 +35,7 @@ class Courier:
         return move(batch, self._device, channels_last=True)
 
     def keep(self, read: Any) -> None:
-        """What was launched last works on these batches: they must stay until it has run."""
+        """The last launched step uses these batches: they must stay alive until it has run."""
 
     def is_idle(self) -> bool:
         """Whether the device has nothing left to do."""
@@ -61,7 +61,7 @@ class _CudaCourier(Courier):
         return moved
 
     def keep(self, read: Any) -> None:
-        """A loader fills memory again that nobody refers to: not before it was copied."""
+        """A loader reuses memory that nobody refers to: not before it was copied."""
         event = torch.cuda.Event()
         event.record(torch.cuda.current_stream(self._device))
         self._launched.append((event, read))
@@ -79,7 +79,7 @@ def build_courier(device: torch.device, *, channels_last: bool = False) -> Couri
 
 @dataclass(frozen=True, kw_only=True)
 class Position:
-    """A place in an epoch: what this process has read of it, and the loader's own state."""
+    """A position in an epoch: what this process has read of it, and the loader's own state."""
 
     epoch: int
     samples: int = 0
@@ -88,7 +88,7 @@ class Position:
 
 @dataclass(kw_only=True, slots=True)
 class Group:
-    """The micro-batches of one step: as they were read, and where the step wants them."""
+    """The micro-batches of one step: as they were read, and on the device."""
 
     read: list[Any]
     batches: list[Any] = field(default_factory=list)
@@ -97,9 +97,9 @@ class Group:
 class Feed:
     """One process's batches, epoch after epoch, `grad_accum` at a time.
 
-    An epoch's random numbers are fixed when it is opened, so any order of samples comes again.
-    `wait_seconds` is how long the loop was blocked on the next batch while nothing else ran: on
-    a GPU that counts only when the device had finished all its work by the time the batch came.
+    An epoch's random numbers are fixed when it is opened, so its order can be repeated.
+    `wait_seconds` is how long the loop was blocked on the next batch while nothing else ran: on a
+    GPU that counts only when the device had finished all its work by the time the batch came.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class Feed:
         return -(-len(self._batches) // self._grad_accum)
 
     def open(self, position: Position) -> None:
-        """Go to a place; random numbers are then those of the epoch's beginning."""
+        """Goes to a position; the random state is then that of the epoch's start."""
         self.close()
         state = position.loader
         if state is not None:
@@ -139,9 +139,9 @@ class Feed:
                 break
         if self._samples != position.samples:
             raise InputError(
-                f"{position.samples:,} samples of epoch {position.epoch + 1} were used already, "
-                f"but the batches there end at {self._samples:,}: resume with the same data and "
-                f"batch size."
+                f"{position.samples:,} samples of epoch {position.epoch + 1} were already "
+                f"used, but its batches end at {self._samples:,}: resume with the same data "
+                "and batch size."
             )
 
     def next_group(self) -> Group | None:
@@ -156,18 +156,18 @@ class Feed:
         return group if group.read else None
 
     def step_launched(self, group: Group) -> None:
-        """To be called after each step: what was read for it is kept until the step has run."""
+        """Call after each step: what was read for it is kept until the step has run."""
         group.batches = []
         self._courier.keep(group.read)
 
     def position(self) -> Position:
-        """After the last group that was given out. At the end of an epoch, which a last group with
-        too few batches has seen, a loader speaks of the next one."""
+        """The position after the last group given out. At the end of an epoch, which a last group
+        with too few batches has seen, a loader already reports the next one."""
         state = None if self._is_over else _state(self._batches)
         return Position(epoch=self._epoch, samples=self._samples, loader=state)
 
     def close(self) -> None:
-        """End the iteration; a loader's threads end with it."""
+        """Ends the iteration; a loader's threads end with it."""
         if hasattr(self._iterator, "close"):
             self._iterator.close()
         self._iterator = iter(())
@@ -195,7 +195,7 @@ def _set_epoch(batches: Batches, epoch: int) -> None:
 
 
 def _state(batches: Batches) -> dict[str, Any] | None:
-    """The loader's own state where it has one that JSON keeps as it is."""
+    """The loader's own state, if it has one that survives JSON unchanged."""
     if not hasattr(batches, "state_dict") or not hasattr(batches, "load_state_dict"):
         return None
     state = batches.state_dict()
@@ -206,14 +206,14 @@ def _state(batches: Batches) -> dict[str, Any] | None:
 
 
 class Source:
-    """Batches that are opened when the plan is known, or that the caller has opened already."""
+    """Batches that are opened once the plan is known, or that the caller has already opened."""
 
     def __init__(self, given: Batches | OpenBatches, *, seed: int, shuffle: bool) -> None:
         self._given, self._seed, self._shuffle = given, seed, shuffle
 
     @property
     def is_ready_made(self) -> bool:
-        """Its batch size is then what it is."""
+        """A ready-made loader: its batch size is fixed."""
         return not callable(self._given)
 
     def open(self, plan: HardwarePlan) -> Batches:
@@ -225,10 +225,10 @@ class Source:
         )
         if plan.processes > 1 and _count_sharing(batches) != plan.processes:
             raise InputError(
-                f"{plan.processes} processes train together, but this "
-                f"{type(batches).__name__} would give each of them all samples: pass a function "
-                f"that opens a clew Loader, or a DataLoader with a DistributedSampler, when the "
-                f"processes are connected."
+                f"{plan.processes} processes train together, but this {type(batches).__name__} "
+                "would give each of them all samples: pass a function that opens a clew "
+                "Loader, or a DataLoader with a DistributedSampler, once the processes are "
+                "connected."
             )
         if not len(batches):
             raise InputError("there are no batches: check the data and its split.")
@@ -236,7 +236,7 @@ class Source:
 
 
 def load_settings(plan: HardwarePlan, *, seed: int = 0, shuffle: bool = False) -> LoadSettings:
-    """What the plan tells a loader."""
+    """The part of the plan that a loader needs."""
     return LoadSettings(
         batch_size=plan.process_batch,
         num_workers=plan.num_workers,
@@ -250,7 +250,7 @@ def load_settings(plan: HardwarePlan, *, seed: int = 0, shuffle: bool = False) -
 
 
 def _count_sharing(batches: Batches) -> int:
-    """How many processes share these batches, as far as they tell."""
+    """How many processes share these batches, as far as they say."""
     sampler = getattr(batches, "sampler", None)
     if isinstance(sampler, DistributedSampler):
         return sampler.num_replicas

@@ -1,4 +1,4 @@
-"""The output folder of a run: its files, its lock, how it is made and how it is emptied."""
+"""The output folder of a run: its files, its lock, how it is created and emptied."""
 
 import json
 import shutil
@@ -13,27 +13,28 @@ from clew.engine.processes import is_first_process
 from clew.errors import InputError, StoreLockedError
 from clew.storage.writing import remove_temporaries, replace_file
 
-# From `last` a run is resumed, `best` has the weights to use, `next best` waits for its `last`.
+# A run resumes from `last`, `best` has the weights to use, `next best` waits for its `last`.
 LAST, BEST, NEXT_BEST = "last.safetensors", "best.safetensors", "best.next.safetensors"
 PLAN, RESULT, LOG, CURVES = "plan.json", "result.json", "log.csv", "curves.png"
 TENSORBOARD = "tensorboard"
 TRACKING = "tracking.json"  # which run of an experiment tracker this is
-# What a network's training leaves; anything else in its folder is somebody else's.
+# What training writes; anything else in the folder belongs to somebody else.
 _LEFT_BEHIND = (LAST, BEST, NEXT_BEST, PLAN, RESULT, LOG, CURVES, TRACKING)
 
 
 def make_folder(folder: Path) -> None:
-    """Raises InputError when it cannot be made."""
+    """Raises InputError when it cannot be created."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(
-            f'the folder "{folder}" cannot be made ({error.strerror}): choose another `output_dir`.'
+            f'the folder "{folder}" cannot be created ({error.strerror}): choose another '
+            "`output_dir`."
         ) from None
 
 
 def clear_run(folder: Path, *more: str) -> None:
-    """Take away what an earlier run wrote into a network's folder, and `more` files of its own."""
+    """Removes what an earlier run wrote into a network's folder, and `more` files of its own."""
     for name in (*_LEFT_BEHIND, *more):
         (folder / name).unlink(missing_ok=True)
     remove_temporaries(folder)
@@ -56,7 +57,7 @@ def only_one(folder: Path) -> Iterator[None]:
         lock.acquire()
     except Timeout as error:
         raise StoreLockedError(
-            f'another run is training into "{folder}": wait for it, or give another folder.'
+            f'another run is training into "{folder}": wait for it, or choose another folder.'
         ) from error
     try:
         yield

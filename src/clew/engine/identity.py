@@ -1,5 +1,5 @@
-"""What tells one run from another: a run is resumed only under the settings it was started with.
-A result may also depend on versions."""
+"""What identifies a run: it resumes only with the settings it was started with. Also the versions
+that a result may depend on."""
 
 import platform
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from clew.errors import SettingsMismatchError
 from clew.settings import find_differences
 from clew.version import __version__
 
-# They change how long a run takes, not what comes out.
+# They change how long a run takes, not its result.
 _MAY_DIFFER = ("config.checkpoint_every_seconds", "request.calibrate")
 _HARMLESS = ("num_workers", "max_cache_batches")
 
@@ -27,7 +27,7 @@ _LIBRARIES = ("torch", "lightning-fabric", "torchmetrics", "numpy", "pyarrow")
 def describe_run(
     model: nn.Module, config: TrainConfig, request: PlanRequest, settings: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """All that tells one run from another."""
+    """Everything that identifies a run."""
     shapes = {name: list(p.shape) for name, p in model.named_parameters()}
     return {
         "clew": __version__,
@@ -39,31 +39,31 @@ def describe_run(
 
 
 def refuse_other_run(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raises SettingsMismatchError with both values of all that differ."""
+    """Raises SettingsMismatchError with both values of every difference."""
     if before["request"]["batch_size"] is None and now["request"]["batch_size"] is not None:
-        # What the plan chose may be asked for from now on, cut otherwise.
+        # What the plan chose may now be requested explicitly, also split differently.
         chosen = {name: before["plan"][name] for name in ("batch_size", "grad_accum")}
         before = {**before, "request": before["request"] | chosen}
     different = find_differences(_comparable(before), _comparable(now), _MAY_DIFFER)
-    # A network of another size has other weights: the setting tells it better than their shapes.
+    # A network of another size has other weights: the setting explains it better than their shapes.
     by_choice = [one for one in different if not one.name.startswith("model.parameters.")]
     different = by_choice or different
     if different:
         raise SettingsMismatchError(
-            f'the run in "{folder}" was started with other settings:\n  '
+            f'the run in "{folder}" was started with different settings:\n  '
             + "\n  ".join(map(str, different))
             + "\nUse the same settings to resume it, or another output folder to start over."
         )
 
 
 def adapt_plan(plan: HardwarePlan, before: PlanRequest, now: PlanRequest) -> HardwarePlan:
-    """The saved plan with what the user asks for anew and may: it changes no results."""
+    """The saved plan with those of the newly requested choices that do not change results."""
     changes = {name: getattr(now, name) for name in _HARMLESS}
     if _parts(now) != _parts(before):
         changes["batch_size"], changes["grad_accum"] = _parts(now)
     for name, value in changes.items():
         if value is not None and value != getattr(before, name):
-            plan = plan.change(name, value, "asked for when the run was resumed")
+            plan = plan.change(name, value, "requested when the run was resumed")
     return plan
 
 
@@ -76,7 +76,7 @@ def saved_request(about: Mapping[str, Any]) -> PlanRequest:
 
 
 def _comparable(run: Mapping[str, Any]) -> dict[str, Any]:
-    """The same effective batch may be cut into micro-batches in another way."""
+    """The same effective batch may be split into micro-batches differently."""
     request = {name: value for name, value in run["request"].items() if name not in _HARMLESS}
     if request["batch_size"] is not None:
         request["batch_size * grad_accum"] = request["batch_size"] * (request["grad_accum"] or 1)
@@ -86,16 +86,16 @@ def _comparable(run: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_versions(*more: str) -> dict[str, str]:
-    """Of clew, Python, the libraries that every run stands on and `more` of them, and the GPU.
-    "unknown" where there is none to be found."""
+    """Versions of clew, Python, the libraries every run uses and `more` of them, and the GPU.
+    "unknown" where none can be found."""
     found = {name: _find_version(name) for name in (*_LIBRARIES, *more)}
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
     return {"clew": __version__, "python": platform.python_version(), **found, "gpu": gpu}
 
 
 def _find_version(library: str) -> str:
-    """A library that came inside another one (lightning_fabric in pytorch-lightning) has no
-    metadata of its own."""
+    """A library bundled inside another one (lightning_fabric in pytorch-lightning) has no metadata
+    of its own."""
     try:
         return version(library)
     except PackageNotFoundError:

@@ -1,5 +1,5 @@
-"""What a run leaves for people to look at: `log.csv` and TensorBoard, a row per epoch, and a
-picture of its curves."""
+"""What a run leaves for people to look at: `log.csv` and TensorBoard, one row per epoch, and a plot
+of its curves."""
 
 import csv
 import io
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 _EVENTS = "events.out.tfevents.*"
 
-# Apart for people who see few colours, and in print.
+# Distinguishable with color blindness, and in print.
 _TRAIN, _VALIDATION, _BEST = "#0072B2", "#D55E00", "#555555"
 _MARKED_EPOCHS = 40
 
 
 class Logs:
-    """Begins with the epochs behind the checkpoint: what a killed run wrote later is cut off."""
+    """Starts with the epochs before the checkpoint: what a killed run wrote later is removed."""
 
     def __init__(self, folder: Path, history: Sequence[Row]) -> None:
         self._csv = folder / LOG
@@ -52,7 +52,7 @@ class Logs:
         self._board.flush()
 
     def _lines(self, row: Row) -> str:
-        """The row, below the columns' names if it is the first."""
+        """The row, below the column names if it is the first."""
         text, is_first = io.StringIO(), not self._columns
         self._columns = self._columns or tuple(row)
         writer = csv.DictWriter(text, self._columns, extrasaction="ignore", lineterminator="\n")
@@ -63,7 +63,7 @@ class Logs:
 
 
 def _group(name: str) -> str:
-    """TensorBoard shows what is before the slash as one group."""
+    """TensorBoard groups by what comes before the slash."""
     for part in ("train", "val"):
         if name.startswith(f"{part}_"):
             return f"{part}/{name.removeprefix(f'{part}_')}"
@@ -78,9 +78,9 @@ def draw_curves(
     best_epoch: int,
     figure_name: str = "AUROC",
 ) -> None:
-    """Write a PNG. `history` has a row an epoch, as log.csv; `best_epoch` counts from 1;
-    `figure_name` is the figure of validation that is shown beside the losses."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # takes a second
+    """Writes a PNG. `history` has one row per epoch, like log.csv; `best_epoch` counts from 1;
+    `figure_name` is the validation metric shown beside the losses."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # slow to import
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3.6), dpi=150, layout="constrained")
@@ -103,7 +103,7 @@ def _draw(
 ) -> None:
     points = [(row["epoch"], row[name]) for row in history if row.get(name) is not None]
     if points:
-        # Without a mark a run of one epoch would show nothing.
+        # Without a marker a run of one epoch would show nothing.
         marker = "o" if len(points) <= _MARKED_EPOCHS else None
         axes.plot(*zip(*points, strict=True), label=label, color=color, marker=marker, markersize=3)
 

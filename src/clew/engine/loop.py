@@ -20,13 +20,14 @@ from clew.engine.watch import Watch
 from clew.errors import TrainingStoppedError
 from clew.memory import is_out_of_memory
 from clew.progress import Note, Reporter
+from clew.wording import counted
 
 _REPORT_EVERY_SECONDS = 0.2
 _SAVE_TIMES_APART = 50
 
 
 class Loop:
-    """Trains until the epochs are over or nothing gets better; `state` tells how far it is."""
+    """Trains until the last epoch, or until validation stops improving; `state` is its progress."""
 
     def __init__(
         self,
@@ -51,15 +52,15 @@ class Loop:
             warmup_fraction=setup.config.warmup_fraction,
         )
         self._group = Group(read=[])
-        self._save_seconds = 0.0  # the first epoch is saved: then it is known what saving takes
+        self._save_seconds = 0.0  # the first epoch is saved, to learn how long saving takes
         self._since = self._saved = self._reported = time.perf_counter()
 
     def run(self, *, resumed: bool) -> None:
-        """Raises TrainingStoppedError when asked to stop, TrainingError when it cannot go on."""
+        """Raises TrainingStoppedError when asked to stop, TrainingError when it cannot continue."""
         self._since = time.perf_counter()
         while not self.state.is_trained:
             self._setup.feed.open(self.state.position)
-            if resumed and self.state.position.samples:  # a whole epoch has random numbers anew
+            if resumed and self.state.position.samples:  # a whole epoch reseeds
                 self._checkpoints.restore_random()
             resumed = False
             self._train_epoch()
@@ -75,7 +76,7 @@ class Loop:
         self._read_figures()
 
     def _take_step(self, group: Group) -> bool:
-        """False when it did not fit in memory: its samples then come again, in smaller parts."""
+        """False when it did not fit in memory: its samples then come again, in smaller batches."""
         result = self._try_step(group)
         if result is None:
             self._setup.shrink(group, self.state.step)
@@ -117,7 +118,8 @@ class Loop:
             raise self._stopped()
 
     def _stop_between_epochs(self) -> None:
-        """Processes on GPUs heed wishes when figures are read, which short epochs never do."""
+        """Processes on GPUs check for requests when metrics are read, which short epochs never
+        do."""
         if not self.state.is_trained and any(gather(self._setup.fabric, self._should_stop())):
             self._write_checkpoint()
             raise self._stopped()
@@ -125,7 +127,8 @@ class Loop:
     def _stopped(self) -> TrainingStoppedError:
         return TrainingStoppedError(
             f"stopped in epoch {self.state.epoch + 1}, after step {self.state.step:,} of "
-            f"{self.state.total_steps:,}; everything is on disk, and the same command goes on."
+            f"{self.state.total_steps:,}. Everything is saved; run the same command again to "
+            "resume."
         )
 
     def _read_figures(self) -> None:
@@ -134,7 +137,7 @@ class Loop:
             self._watch.look(readings, self.state, self._group)
 
     def _save(self) -> None:
-        """Figures are read before: a step that went wrong is never saved."""
+        """Metrics are read first: a failed step is never saved."""
         self._read_figures()
         self._lap()
         self.state.position = self._setup.feed.position()
@@ -151,7 +154,7 @@ class Loop:
         self._save_seconds = self._saved - begun
 
     def _lap(self) -> None:
-        """Put the time since the last lap, and the waiting in it, down to this epoch."""
+        """Adds the time since the last lap, and the waiting in it, to this epoch."""
         now, feed = time.perf_counter(), self._setup.feed
         self.state.epoch_seconds += now - self._since
         self.state.seconds += now - self._since
@@ -176,14 +179,14 @@ class Loop:
             self._write_checkpoint()
 
     def _is_save_due(self) -> bool:
-        """After an epoch already when saving takes next to no time. The first process's clock
-        decides for all."""
+        """Even after every epoch, if saving takes almost no time. The first process's clock decides
+        for all."""
         due = self._setup.config.checkpoint_every_seconds
         due = min(due, _SAVE_TIMES_APART * self._save_seconds)
         return gather(self._setup.fabric, time.perf_counter() - self._saved >= due)[0]
 
     def _validate(self, sums: EpochSums) -> tuple[Metrics, float | None]:
-        """Without validation samples the training loss must do."""
+        """Falls back to the training loss without validation samples."""
         setup = self._setup
         if self._validation is None:
             return {"loss": sums.means().get("loss")}, None
@@ -214,8 +217,8 @@ class Loop:
         if state.epoch == 1 and self._validation is not None and name != config.monitor:
             self._reporter(
                 Note(
-                    f"{config.monitor} is not defined on the validation samples (AUROC needs both "
-                    f"classes): the loss decides which epoch is best"
+                    f"{config.monitor} is not defined on the validation samples (AUROC "
+                    "requires both classes): the loss decides which epoch is best"
                 )
             )
         if state.epoch >= config.epochs:
@@ -225,8 +228,8 @@ class Loop:
             return False
         self._reporter(
             Note(
-                f"stopped early: {patience} epochs without a better {name} than epoch "
-                f"{state.best.epoch + 1}'s"
+                f"stopped early: {counted(patience, 'epoch')} without a better {name} than in "
+                f"epoch {state.best.epoch + 1}"
             )
         )
         return True

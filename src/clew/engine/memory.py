@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 
 def measure_peak_bytes(run: Callable[[], object], device: torch.device) -> int:
-    """Bytes of tensors that `run` had at once, beyond those that were there before."""
+    """The most bytes of tensors that `run` held at once, beyond those that existed before."""
     if device.type == "cuda":
         return _measure_cuda(run, device)
     with _LiveTensors() as tensors:
@@ -30,10 +30,10 @@ def _measure_cuda(run: Callable[[], object], device: torch.device) -> int:
 
 
 class _LiveTensors(TorchDispatchMode):
-    """Adds up the memory behind every tensor that an operation gives, until it is let go.
+    """Tracks the memory of every tensor that an operation returns, until it is freed.
 
-    The CPU's allocator keeps no such count. What an operation needs only inside itself is not
-    seen: small beside the activations.
+    The CPU's allocator keeps no such count. Temporary memory inside an operation is not seen; it is
+    small compared with the activations.
     """
 
     def __init__(self) -> None:
@@ -74,9 +74,9 @@ def _memory(tensor: Tensor) -> torch.UntypedStorage:
 
 
 class MemoryUse:
-    """On a GPU the most that tensors took at once, else the memory that is the process's own.
+    """On a GPU the peak memory of tensors, else the process's private memory.
 
-    Pages of mapped shards are not: the system drops them when the memory is wanted.
+    Pages of mapped shards do not count: the system drops them when memory is needed.
     """
 
     def __init__(self, device: torch.device, peak_bytes: int = 0) -> None:
@@ -86,7 +86,7 @@ class MemoryUse:
         self._process = psutil.Process()
 
     def look(self) -> int:
-        """Bytes now; the greatest of them is remembered."""
+        """Bytes now; the maximum is remembered."""
         if self._device.type == "cuda":
             used = torch.cuda.max_memory_allocated(self._device)
         else:

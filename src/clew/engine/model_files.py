@@ -25,16 +25,18 @@ _REASON_LETTERS = 300
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFile:
-    """Tensors by name, and `about`, what the header tells of them; read from `path`."""
+    """Tensors by name, and `about`, the description in the header; read from `path`."""
 
     path: Path
     tensors: dict[str, Tensor]
     about: dict[str, Any]
 
     def load_into(self, network: nn.Module, *, name: str, prefix: str = "") -> None:
-        """Give a network its weights, whose names in the file begin with `prefix`. Raises
-        StoreError when one is missing, is too much, or has another shape; `name` is the
-        network's."""
+        """Loads a network's weights, whose names in the file start with `prefix`.
+
+        Raises StoreError when one is missing, unexpected or of another shape; `name` is the
+        network's.
+        """
         weights = {
             key.removeprefix(prefix): value
             for key, value in self.tensors.items()
@@ -47,14 +49,14 @@ class ModelFile:
 
 
 def write_model(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
-    """Whole or not at all. Raises StoreError when the disk is full."""
+    """Writes atomically. Raises StoreError when the disk is full."""
     try:
         with replacing(path) as file:
             save_file(_apart(tensors), file.name, metadata={_HEADER: json.dumps(about)})
-    except SafetensorError as error:  # it hides what the system says of a full disk
+    except SafetensorError as error:  # its error hides the operating system's "disk full"
         raise StoreError(
-            f'"{path}" cannot be written ({error}): make room on the disk, then give the same '
-            f"command again. What was written before is kept."
+            f'"{path}" cannot be written ({error}). Everything written so far is kept. Free '
+            "some space on the disk, then run the same command again to resume."
         ) from error
 
 
@@ -65,7 +67,7 @@ def read_model(path: Path) -> ModelFile:
 
 
 def read_about(path: Path) -> dict[str, Any]:
-    """What the header tells, without reading the tensors; raises as `read_model`."""
+    """The header's description, without reading the tensors; raises like `read_model`."""
     return _read(path, with_tensors=False)[1]
 
 
@@ -77,15 +79,14 @@ def check_about(
     what: str,
     advice: str,
 ) -> None:
-    """Raises StoreError when the header of `path` lacks something of `wanted` ("settings.classes":
-    list), or has it of another type, or names one that is not among those known: the file is
-    then no `what`."""
+    """Raises StoreError when the header of `path` lacks an entry of `wanted` ("settings.classes":
+    list), has it with another type, or names an unknown choice: the file is then not a `what`."""
     for name, kind in wanted.items():
         value: Any = about
         for part in name.split("."):
             value = value.get(part) if isinstance(value, Mapping) else None
         if not _is_of(value, kind):
-            raise StoreError(f'"{path}" holds no {what} (its {name} is {value!r:.60}): {advice}.')
+            raise StoreError(f'"{path}" is not {what} (its {name} is {value!r:.60}): {advice}.')
 
 
 def _is_of(value: Any, kind: _Kind) -> bool:
@@ -95,11 +96,11 @@ def _is_of(value: Any, kind: _Kind) -> bool:
 
 
 def misfit(path: Path, network: str, error: Exception) -> StoreError:
-    """For weights that are not those of a network."""
+    """For weights that belong to another network."""
     reason = " ".join(str(error).split())[:_REASON_LETTERS]
     return StoreError(
-        f'the weights in "{path}" do not fit the network "{network}" of this clew ({reason}): '
-        f"train again."
+        f'the weights in "{path}" do not fit the network "{network}" of this clew version '
+        f"({reason}): train again."
     )
 
 
@@ -115,13 +116,13 @@ def _read(path: Path, *, with_tensors: bool) -> tuple[dict[str, Tensor], dict[st
         raise StoreError(f'there is no "{path}": train first.') from None
     except (SafetensorError, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise StoreError(
-            f'"{path}" cannot be read ({error}): it is damaged or was not written by clew. Delete '
-            f"it to train again, or give another output folder."
+            f'"{path}" cannot be read ({error}): it is damaged or was not written by clew. '
+            "Delete it to train again, or choose another output folder."
         ) from error
 
 
 def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Each tensor in memory of its own, as the format wants it; tied weights are stored twice."""
+    """Each tensor in its own memory, as the format requires; tied weights are stored twice."""
     seen: set[int] = set()
     apart = {}
     for name, tensor in tensors.items():

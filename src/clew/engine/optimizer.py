@@ -1,5 +1,5 @@
-"""AdamW for a model, its state by the names of the parameters, and its learning rate: One-Cycle as
-a closed form of the step, so that there is no state to save."""
+"""AdamW for a model, its state by parameter name, and its learning rate: One-Cycle as a closed form
+of the step, so that the schedule has no state to save."""
 
 import math
 from collections.abc import Mapping
@@ -12,13 +12,16 @@ from torch.optim import AdamW, Optimizer
 from clew.engine.config import TrainConfig
 from clew.errors import InputError
 
-_START, _END = 1 / 25, 1e-4 / 25  # of the peak: where the warm-up begins, where the run ends
+_START, _END = (
+    1 / 25,
+    1e-4 / 25,
+)  # relative to the peak: at the start of the warm-up, at the end of the run
 
 
 def build_optimizer(
     model: nn.Module, config: TrainConfig, *, lr: float, capturable: bool = False
 ) -> AdamW:
-    """Fused: one pass over the weights, which also clips, and skips a step on the device.
+    """Fused: one pass over the weights, which also clips, and can skip a step on the device.
 
     Biases, norms and other vectors are not decayed. `capturable` keeps the learning rate on the
     device, for a step that is a CUDA graph.
@@ -49,7 +52,7 @@ def set_lr(optimizer: Optimizer, lr: float) -> None:
 
 
 def optimizer_tensors(optimizer: Optimizer, model: nn.Module) -> dict[str, Tensor]:
-    """The state as "<parameter>/<what>"."""
+    """The state as "<parameter>/<name>"."""
     return {
         f"{name}/{what}": value
         for name, parameter in model.named_parameters()
@@ -58,7 +61,7 @@ def optimizer_tensors(optimizer: Optimizer, model: nn.Module) -> dict[str, Tenso
 
 
 def load_optimizer(optimizer: Optimizer, model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Puts the state back; counters go where the device's kind of optimiser keeps them."""
+    """Restores the state; counters go where this device's optimizer keeps them."""
     states: dict[str, dict[str, Tensor]] = {}
     for key, value in tensors.items():
         name, what = key.rsplit("/", 1)

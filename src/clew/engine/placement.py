@@ -1,5 +1,5 @@
-"""A model as the plan wants it: on its device, in its memory format, with gradient checkpointing
-(activations are computed again in the backward pass instead of kept: less memory, more time)."""
+"""A model as planned: on its device, in its memory format, with gradient checkpointing (activations
+are recomputed in the backward pass instead of stored: less memory, more time)."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -24,10 +24,10 @@ def place_model(
 
 
 def checkpoint_activations(model: nn.Module) -> None:
-    """Make the model keep only what passes between its parts.
+    """Makes the model store only the activations between its parts.
 
-    A model (or its `network`) with `enable_gradient_checkpointing()` is asked to do it its own
-    way. Otherwise the parts are the direct children of the network, those in lists one by one.
+    A model (or its `network`) with `enable_gradient_checkpointing()` does it its own way. Otherwise
+    the parts are the direct children of the network; those in lists count one by one.
     """
     network = getattr(model, "network", model)
     for module in (model, network):
@@ -53,7 +53,7 @@ def _run_part(part: nn.Module, forward: Callable[..., Any], *args: Any, **kwargs
     if not (part.training and torch.is_grad_enabled()):
         return forward(*args, **kwargs)
     norms = [m for m in part.modules() if isinstance(m, _NormBase) and m.track_running_stats]
-    # A compiler keeps what is written to buffers out of the second run by itself.
+    # A compiler itself keeps buffer updates out of the second run.
     if not norms or torch.compiler.is_compiling():
         return checkpoint(forward, *args, use_reentrant=False, **kwargs)
     contexts = partial(_contexts, norms)
@@ -67,7 +67,7 @@ def _contexts(norms: list[_NormBase]) -> tuple[AbstractContextManager, AbstractC
 
 @contextmanager
 def _without_statistics(norms: list[_NormBase]) -> Iterator[None]:
-    """The second run over the same samples must not enter batch norm's running means again."""
+    """The second run over the same samples must not update batch norm's running means again."""
     before = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
     for norm in norms:
         norm.momentum, norm.num_batches_tracked = 0.0, None

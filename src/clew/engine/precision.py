@@ -1,5 +1,5 @@
-"""The plan's precision as Lightning Fabric's object, so that no loop asks which one it is; and the
-weights in 16 bits, all cast at once."""
+"""The plan's precision as Lightning Fabric's object, so that no loop needs to know which one it is,
+and weights in 16 bits, all cast at once."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +19,7 @@ _CAST = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 class WeightCast:
-    """For the modules whose weights autocast would cast, and for no others."""
+    """For the modules whose weights autocast would cast, and no others."""
 
     def __init__(self, model: nn.Module, precision: str) -> None:
         self._dtype = _DTYPES[precision]
@@ -66,8 +66,8 @@ def _cast(tensors: Any, dtype: torch.dtype) -> tuple[Tensor, ...]:
 
 
 def build_precision(name: PrecisionName, device: torch.device) -> "Precision":
-    """Autocast and, for fp16, its loss scaler. Also sets how exact a GPU multiplies float32
-    matrices, which PyTorch keeps for the whole process."""
+    """Autocast and, for fp16, its loss scaler. Also sets the precision of a GPU's float32 matrix
+    multiplications, which PyTorch keeps per process."""
     from lightning_fabric.plugins.precision import MixedPrecision, Precision
 
     if device.type == "cuda":

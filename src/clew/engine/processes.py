@@ -1,4 +1,4 @@
-"""Several processes that train one model: start, add up gradients, agree, share what each has."""
+"""Several processes that train one model: connect, sum gradients, agree, share results."""
 
 import atexit
 import logging
@@ -20,34 +20,34 @@ Value = TypeVar("Value")
 
 
 def count_processes() -> int:
-    """As many as torchrun started; 1 without it."""
+    """The number that torchrun started; 1 without it."""
     return int(os.environ["WORLD_SIZE"]) if "TORCHELASTIC_RUN_ID" in os.environ else 1
 
 
 def is_first_process() -> bool:
-    """Whether this is the one that writes; known before the processes are connected."""
+    """Whether this is the process that writes; known before the processes are connected."""
     return count_processes() == 1 or os.environ["RANK"] == "0"
 
 
 def start_fabric(device: str) -> "Fabric":
-    """Lightning Fabric on this process's device, with the others at hand under torchrun.
+    """Lightning Fabric on this process's device, connected to the others under torchrun.
 
-    Precision is the step's own affair: calibration tries several on one Fabric.
+    Precision is left to the step: calibration tries several with one Fabric.
     """
-    from lightning_fabric import Fabric  # takes seconds, and who is refused should not wait
+    from lightning_fabric import Fabric  # slow to import, and errors should come without a wait
 
-    # What it advises at INFO about precision and processes, the plan tells in its own words.
+    # What it logs at INFO about precision and processes, the plan says in its own words.
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
     kind, _, number = device.partition(":")
     devices: int | list[int] = [int(number)] if number else 1
     if count_processes() == 1:
         fabric = Fabric(accelerator=kind, devices=devices, strategy="auto")
     else:
-        # torchrun tells a process its place through the environment and in no other way.
+        # torchrun tells a process its rank only through the environment.
         here = int(os.environ["LOCAL_WORLD_SIZE"])
         nodes = count_processes() // here
         fabric = Fabric(accelerator=kind, devices=here, num_nodes=nodes, strategy="ddp")
-        # One that ends while the others still listen to it makes them abort.
+        # One that exits while the others still listen to it makes them abort.
         atexit.register(_part)
     fabric.launch()
     return fabric
@@ -59,9 +59,9 @@ def _part() -> None:
 
 
 class Wishes:
-    """To stop, or to save: what one process wants, all must do after the same step.
+    """Requests to stop or save: what one process wants, all must do after the same step.
 
-    With several processes a wish travels with the gradients, so it costs no message of its own.
+    With several processes a request travels with the gradients, so it costs no message of its own.
     """
 
     def __init__(self) -> None:
@@ -77,9 +77,9 @@ class Wishes:
 
 
 class GradientSum:
-    """Makes the gradients those of the whole batch, however unevenly it was shared out.
+    """Makes the gradients those of the whole batch, however unevenly it was split.
 
-    Buffers such as running means are averaged alike, so that all processes stay one model.
+    Buffers such as running means are averaged the same way, so that all processes stay one model.
     """
 
     def __init__(self, model: nn.Module, wishes: Wishes) -> None:
@@ -88,7 +88,7 @@ class GradientSum:
         self._wishes = wishes
 
     def run(self, samples: int) -> None:
-        """One message: gradients and buffers times the samples behind them, and the wishes."""
+        """One message: gradients and buffers times the samples behind them, and the requests."""
         device = self._parameters[0].device
         about = torch.tensor([samples, self._wishes.stop, self._wishes.save], dtype=torch.float32)
         values = [_gradient(p) for p in self._parameters] + self._buffers
@@ -108,7 +108,7 @@ def _gradient(parameter: Tensor) -> Tensor:
 
 
 def gather(fabric: "Fabric", value: Value) -> list[Value]:
-    """The value of every process, in their order, on every process."""
+    """The value of every process, in rank order, on every process."""
     if fabric.world_size == 1:
         return [value]
     values: list[Any] = [None] * fabric.world_size
@@ -117,15 +117,14 @@ def gather(fabric: "Fabric", value: Value) -> list[Value]:
 
 
 def broadcast_weights(fabric: "Fabric", model: nn.Module) -> None:
-    """Every process begins with the first one's weights."""
+    """Every process starts with the first one's weights."""
     if fabric.world_size > 1:
         for value in model.state_dict().values():
             dist.broadcast(value, src=0)
 
 
 def first_does(work: Callable[[], Value]) -> Value:
-    """The first process does the work; what it gives, all of them get, and what it raises, all
-    of them raise."""
+    """The first process does the work; all processes get its result or raise its error."""
     done: list[tuple[Value | None, ClewError | None]] = [(None, None)]
     if is_first_process():
         try:

@@ -1,4 +1,5 @@
-"""The seams of the engine: what a model, its batches, and whoever opens them must be able to do."""
+"""The interfaces of the engine: what a model, its batches, and the function that opens them must
+provide."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -10,10 +11,10 @@ from torch import Tensor
 
 @dataclass(frozen=True, kw_only=True)
 class StepOutput:
-    """What a model makes of one batch.
+    """A model's output for one batch.
 
-    `loss` is the mean over the batch's samples: only then do accumulated micro-batches and
-    several processes give exactly the gradient of the whole batch. `scores` are logits.
+    `loss` is the mean over the batch's samples: only then do accumulated micro-batches and several
+    processes give exactly the gradient of the whole batch. `scores` are logits.
     """
 
     loss: Float[Tensor, ""]
@@ -33,20 +34,19 @@ class Trainable(Protocol):
 class Batches(Protocol):
     """clew's Loader, PyTorch's DataLoader, or anything like them.
 
-    May also have `set_epoch(n)`, and `state_dict()` with `load_state_dict(state)` for the place
-    in the epoch; without these, a resumed run reads the epoch's first batches again and skips
-    them.
+    May also have `set_epoch(n)`, and `state_dict()` with `load_state_dict(state)` for the position
+    in the epoch; without these, a resumed run reads the epoch's first batches again and skips them.
     """
 
     def __len__(self) -> int:
-        """Batches of an epoch."""
+        """Batches per epoch."""
 
     def __iter__(self) -> Iterator[Any]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoadSettings:
-    """What the plan tells a loader. `batch_size` is that of one process."""
+    """The part of the plan that a loader needs. `batch_size` is per process."""
 
     batch_size: int
     num_workers: int = 0
@@ -59,4 +59,4 @@ class LoadSettings:
 
 
 OpenBatches = Callable[[LoadSettings], Batches]
-"""Lets the plan choose the batch size, and each process open its share."""
+"Lets the plan choose the batch size, and each process open its share."

@@ -1,4 +1,4 @@
-"""Random numbers: fixed at the start of every epoch, and saved in the middle of one."""
+"""Random numbers: seeded at the start of every epoch, and saved in the middle of one."""
 
 import math
 import random
@@ -12,7 +12,8 @@ from torch import Tensor
 
 
 def seed_epoch(seed: int, epoch: int, rank: int = 0) -> int:
-    """Fix all random numbers of an epoch; processes draw different ones. Gives the seed used."""
+    """Seeds all random number generators for an epoch, differently per process. Returns the
+    seed."""
     words = np.random.SeedSequence([seed, epoch, rank]).generate_state(2, np.uint32)
     derived = int(words[0]) << 31 | int(words[1]) >> 1
     random.seed(derived)
@@ -22,7 +23,7 @@ def seed_epoch(seed: int, epoch: int, rank: int = 0) -> int:
 
 
 def random_state(device: torch.device) -> dict[str, Tensor]:
-    """Where Python, NumPy and PyTorch are in their sequences of random numbers."""
+    """The random states of Python, NumPy and PyTorch."""
     _, keys, place, has_gauss, cached = np.random.get_state(legacy=True)
     _, words, gauss = random.getstate()
     state = {
@@ -50,7 +51,7 @@ def restore_random_state(state: Mapping[str, Tensor], device: torch.device) -> N
 
 @contextmanager
 def same_random_numbers(device: torch.device) -> Iterator[None]:
-    """What is drawn inside is drawn again afterwards."""
+    """Numbers drawn inside are drawn again afterwards."""
     before = random_state(device)
     try:
         yield
@@ -59,7 +60,7 @@ def same_random_numbers(device: torch.device) -> Iterator[None]:
 
 
 def seed_generators(batches: Any, seed: int) -> None:
-    """PyTorch's loaders and samplers may have random numbers of their own."""
+    """PyTorch's loaders and samplers may have generators of their own."""
     batch_sampler = getattr(batches, "batch_sampler", None)
     owners = (
         batches,

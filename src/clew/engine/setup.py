@@ -1,4 +1,4 @@
-"""Model, optimizer, step and batches as the plan wants them; made anew when the plan changes."""
+"""Model, optimizer, step and batches as planned; rebuilt when the plan changes."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -16,13 +16,14 @@ from clew.engine.seeding import same_random_numbers
 from clew.engine.step import Step, build_step
 from clew.errors import TrainingError
 from clew.memory import free_memory
+from clew.wording import counted
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 
 class Setup:
-    """What the loop works with. `plan` may change on the way; model and optimiser stay."""
+    """What the loop works with. `plan` may change during the run; model and optimizer stay."""
 
     def __init__(
         self,
@@ -51,8 +52,8 @@ class Setup:
         self.step = self._build_step()
 
     def shrink(self, group: Group, step: int) -> None:
-        """After a step that did not fit: smaller micro-batches, from this step's first sample on.
-        Raises TrainingError when there are none."""
+        """After a step that did not fit: smaller micro-batches, starting with this step's first
+        sample. Raises TrainingError when there are none."""
         samples = sum(map(count_samples, group.read))
         position = self.feed.position()
         begin = Position(epoch=position.epoch, samples=position.samples - samples)
@@ -66,14 +67,14 @@ class Setup:
         self.step = self._build_step()
 
     def leave_fp16(self, reason: str) -> None:
-        """From now on bf16 where the device has it, else fp32."""
+        """From now on bf16 if the device has it, else fp32."""
         cuda = self.fabric.device.type == "cuda"
         has_bf16 = not cuda or torch.cuda.is_bf16_supported(including_emulation=False)
         self.plan = self.plan.change("precision", "bf16" if has_bf16 else "fp32", reason)
         self.step = self._build_step()
 
     def read_again(self, position: Position) -> list[Any]:
-        """The batches of the step that began there; the feed is afterwards where it was."""
+        """The batches of the step that started there; the feed's position is restored."""
         now = self.feed.position()
         with same_random_numbers(self.fabric.device):
             self.feed.open(position)
@@ -106,7 +107,7 @@ class Setup:
         )
 
     def _let_go(self, group: Group) -> None:
-        """Of all that the failed step may still hold."""
+        """Frees everything that the failed step may still hold."""
         group.read, group.batches = [], []
         self.feed.close()
         del self.step
@@ -115,31 +116,33 @@ class Setup:
 
 
 def shrink_micro_batch(plan: HardwarePlan, *, is_ready_made: bool, step: int) -> HardwarePlan:
-    """The plan with at most half the micro-batch and the same effective batch, so that results
-    stay; raises TrainingError when that cannot be."""
-    where = f"step {step + 1} ran out of memory with {plan.batch_size} samples at a time"
+    """The plan with at most half the micro-batch and the same effective batch, so that results stay
+    the same; raises TrainingError when that is impossible."""
+    where = f"step {step + 1} ran out of memory with {counted(plan.batch_size, 'sample')} at a time"
     if is_ready_made:
         raise TrainingError(
-            f"{where}, and the loader that was given has a batch size of its own: give a smaller "
-            f"batch_size and a larger grad_accum, or a function that opens it."
+            f"{where}, and the given loader has a fixed batch size: give a smaller batch_size "
+            "and a larger grad_accum, or a function that opens the batches."
         )
     smaller = _next_divisor(plan.effective_batch, plan.batch_size, plan.processes)
     if smaller is None:
         raise TrainingError(
-            f"{where}: a single sample does not fit. Try `gradient_checkpointing=True`, a smaller "
-            f"network, or freeing memory that other programs use."
+            f"{where}: a single sample does not fit. Try `gradient_checkpointing=True` or a "
+            "smaller network, or free memory that other programs use."
         )
     accum = plan.effective_batch // smaller
     if plan.processes > 1:
         raise TrainingError(
             f"{where}, on one of {plan.processes} processes: start it again with "
-            f"`batch_size={smaller}` and `grad_accum={accum}`; it resumes from the last checkpoint."
+            f"`batch_size={smaller}` and `grad_accum={accum}`; it resumes from the last "
+            "checkpoint."
         )
     reason = f"{where}; {accum} x {smaller} samples make the same step of {plan.effective_batch}"
     return plan.change("batch_size", smaller, reason).change("grad_accum", accum, reason)
 
 
 def _next_divisor(whole: int, part: int, shares: int) -> int | None:
-    """The largest divisor of `whole` that is at most half of `part` and can be shared evenly."""
+    """The largest divisor of `whole` that is at most half of `part` and divides evenly among the
+    processes."""
     sizes = range(part // 2 // shares * shares, 0, -shares)
     return next((size for size in sizes if whole % size == 0), None)

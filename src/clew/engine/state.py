@@ -1,5 +1,5 @@
-"""Where a run is: the figures of its steps, all that must be saved besides weights and optimizer to
-resume it exactly, and what a finished run gives back."""
+"""A run's progress: the metrics of its steps, everything besides weights and optimizer that must be
+saved to resume it exactly, and the result of a finished run."""
 
 import math
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ from clew.engine.folders import RESULT, write_json
 from clew.engine.planning.plan import HardwarePlan
 from clew.engine.step import StepResult
 
-# A GPU works on while steps are launched; reading a figure makes it wait, so that is done rarely.
+# A GPU runs asynchronously; reading a value makes the host wait for it, so that is done rarely.
 STEPS_A_READING = 50
 
 
@@ -38,7 +38,7 @@ class Figures:
 
 
 class Readings:
-    """Holds the figures of up to `size` steps on the device; reading them is one copy."""
+    """Holds the metrics of up to `size` steps on the device; reading them is one copy."""
 
     def __init__(self, device: torch.device) -> None:
         self._size = STEPS_A_READING if device.type == "cuda" else 1
@@ -59,7 +59,7 @@ class Readings:
         self._samples.append(result.samples)
 
     def read(self) -> list[Figures]:
-        """The steps since the last reading, in their order; waits for the device."""
+        """The steps since the last reading, in order; waits for the device."""
         if self._values is None or not self._samples:
             return []
         rows = self._values[: len(self._samples)].tolist()
@@ -80,7 +80,7 @@ class EpochSums:
     sums: dict[str, float] = field(default_factory=dict)
 
     def add(self, figures: Figures) -> None:
-        """Steps that were skipped (fp16 does so at first) count as seen, not in the means."""
+        """Skipped steps (fp16 skips some at first) count as seen, but not in the means."""
         self.steps += 1
         self.samples += figures.samples
         if not figures.is_finite:
@@ -95,7 +95,7 @@ class EpochSums:
 
     @classmethod
     def total(cls, parts: Iterable[Self]) -> Self:
-        """What all processes have together."""
+        """The sums over all processes."""
         whole = cls()
         for part in parts:
             whole.samples += part.samples
@@ -108,7 +108,7 @@ class EpochSums:
 
 @dataclass(frozen=True, kw_only=True)
 class Best:
-    """The epoch with the best validation so far; `threshold` is where its F1 is greatest."""
+    """The epoch with the best validation so far; `threshold` is where its F1 is highest."""
 
     epoch: int
     metrics: Metrics
@@ -119,7 +119,7 @@ class Best:
         new, old = metrics[name], self.metrics[name]
         if new is None or old is None:
             return old is None
-        if new == old:  # few validation samples are often told apart equally well
+        if new == old:  # small validation sets often tie
             return _is_lower(metrics.get("loss"), self.metrics.get("loss"))
         return new < old if name == "loss" else new > old
 
@@ -129,14 +129,14 @@ def _is_lower(new: float | None, old: float | None) -> bool:
 
 
 def monitored(metrics: Metrics, monitor: Monitor) -> str:
-    """What decides: the loss where the wished-for figure is not defined, as AUROC is not when the
-    validation samples are all of one class."""
+    """What decides: the loss if the requested metric is undefined, as AUROC is when all validation
+    samples have the same label."""
     return monitor if metrics.get(monitor) is not None else "loss"
 
 
 @dataclass(kw_only=True)
 class RunState:
-    """`epoch` counts from 0 and is the one under way; `step` counts optimiser steps that are done.
+    """`epoch` counts from 0 and is the current one; `step` counts completed optimizer steps.
 
     `sums` and `position` belong to this process, the rest is the same in all of them.
     """
@@ -184,11 +184,12 @@ class RunState:
 
 @dataclass(frozen=True, kw_only=True)
 class FitResult:
-    """A trained network's figures. `best_epoch` counts from 1; `best_val` are the metrics of its
-    validation, `threshold` the probability where its F1 is greatest, at which `test` is taken.
+    """A trained network's metrics.
 
-    `seconds` counts all runs that it took, validation included; the rates are those of training
-    alone. `history` has a row an epoch, as log.csv.
+    `best_epoch` counts from 1; `best_val` are the metrics of its validation, `threshold` the
+    probability where its F1 is highest, at which `test` is evaluated. `seconds` counts all runs
+    that it took, including validation; the rates are those of training alone. `history` has one row
+    per epoch, like log.csv.
     """
 
     history: list[dict[str, Any]]

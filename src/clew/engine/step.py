@@ -1,5 +1,7 @@
-"""One optimizer step: forward, backward, clip, update, all without waiting for the device. Kernels
-are launched one by one, or the whole step is recorded as a CUDA graph and replayed."""
+"""One optimizer step: forward, backward, clip, update, all without waiting for the device.
+
+Kernels are launched one by one, or the whole step is recorded as a CUDA graph and replayed.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -27,18 +29,18 @@ if TYPE_CHECKING:
 
 Shapes = tuple[Any, ...]
 
-# A shape is run this often before it is recorded: libraries set themselves up on first use, and
-# the odd batch at an epoch's end is not worth a recording.
+# A shape is run this often before it is recorded: libraries initialize on first use, and the odd
+# batch at an epoch's end is not worth a recording.
 RUNS_BEFORE = 2
 _MAX_GRAPHS = 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepResult:
-    """What one step gave. Tensors lie on the device and may be overwritten by the next step.
+    """The result of one step. Tensors are on the device and may be overwritten by the next step.
 
     `loss` and `metrics` are means over this process's `samples`; `gradient_norm` is that of the
-    whole batch before clipping. Where it is not finite, nothing was updated.
+    whole batch before clipping. If it is not finite, nothing was updated.
     """
 
     samples: int
@@ -53,7 +55,7 @@ class Step(Protocol):
     precision: "Precision"
 
     def run(self, micro_batches: Sequence[Any], lr: float) -> StepResult:
-        """One update from batches that lie on the device already, each weighted by its samples."""
+        """One update from batches that are already on the device, each weighted by its samples."""
 
 
 def build_step(
@@ -82,14 +84,14 @@ def build_step(
 
 
 def _casts_together(way: Way, device: torch.device) -> bool:
-    """A compiler does so by itself; checkpointing comes back for the weights in the backward
-    pass, when they are no longer cast."""
+    """A compiler does so by itself; checkpointing needs the weights again in the backward pass,
+    when they are no longer cast."""
     plain = not way.compile and not way.gradient_checkpointing
     return device.type != "cpu" and way.precision in ("bf16", "fp16") and plain
 
 
 def _compile(model: nn.Module) -> Callable[[Any], StepOutput]:
-    """Compiled anew for every shape: batches that differ are brought to few of them."""
+    """Compiles again for every shape: batches of varying shape are padded to a few."""
     compiled = torch.compile(model.training_step)  # type: ignore[arg-type]
     pad = getattr(model, "pad_batch", None)
     return compiled if pad is None else lambda batch: compiled(pad(batch))
@@ -132,7 +134,7 @@ class EagerStep:
     def _accumulate(
         self, micro_batches: Sequence[Any], counts: Sequence[int]
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Add the gradients of the mean over all samples; gives that mean loss and metrics."""
+        """Adds the gradients of the mean over all samples; returns that mean loss and metrics."""
         total = sum(counts)
         sums: dict[str, Tensor] = {}
         for batch, count in zip(micro_batches, counts, strict=True):
@@ -149,14 +151,15 @@ class EagerStep:
         return nullcontext() if self._cast is None else self._cast.applied()
 
     def _update(self, samples: int) -> Float[Tensor, ""]:
-        """Clip and step; gives the norm of the gradient. Without a finite norm nothing changes."""
+        """Clips and steps; returns the norm of the gradient. Without a finite norm nothing
+        changes."""
         if self._gradients is not None:
             self._gradients.run(samples)
         gradients = [p.grad for p in self._parameters if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
         if self._scaler is not None:
             norm = norm / self._scaler.scale(torch.ones_like(norm))
-        # The fused optimiser divides by this while it reads the gradients: clipping is free.
+        # The fused optimizer divides by this while it reads the gradients: clipping is free.
         self.optimizer.grad_scale = (norm / self._max_norm).clamp_min(1.0)  # type: ignore[attr-defined]
         if self._scaler is None:
             self.optimizer.found_inf = norm.isfinite().logical_not().float()  # type: ignore[attr-defined]
@@ -175,12 +178,13 @@ class _Recording:
 
 
 class GraphedStep:
-    """A small network's step is hundreds of kernels of a few microseconds each; launching them one
-    by one takes many times as long as running them. This does what `eager` does from recordings,
-    one per shape of batch; batches of rare shapes run through `eager` itself.
+    """Replays steps recorded as CUDA graphs.
 
-    A model whose batches differ in shape may have `pad_batch(batch)`, which fills one up to one
-    of few shapes without changing what comes out.
+    A small network's step is hundreds of kernels of a few microseconds each; launching them one by
+    one takes many times as long as running them. This does what `eager` does from recordings, one
+    per batch shape; batches of rare shapes run through `eager` itself. A model whose batches vary
+    in shape may have `pad_batch(batch)`, which pads one to one of a few shapes without changing the
+    result.
     """
 
     def __init__(self, eager: EagerStep) -> None:
@@ -207,7 +211,7 @@ class GraphedStep:
         return recording.result
 
     def _record(self, batches: Sequence[Any]) -> _Recording:
-        """Recording computes nothing: the weights stay as they are."""
+        """Recording computes nothing: the weights stay unchanged."""
         inputs: list[Tensor] = []
 
         def hold(tensor: Tensor) -> Tensor:
@@ -218,7 +222,7 @@ class GraphedStep:
         counts = [count_samples(batch) for batch in held]
         graph = torch.cuda.CUDAGraph()
         self._eager.optimizer.zero_grad(set_to_none=True)
-        # Other threads go on reading batches into pinned memory, which must not disturb it.
+        # Other threads keep reading batches into pinned memory, which must not disturb it.
         with torch.cuda.graph(graph, pool=self._memory, capture_error_mode="thread_local"):
             result = self._eager.compute(held, counts)
         return _Recording(graph=graph, inputs=inputs, result=result)

@@ -1,4 +1,5 @@
-"""`fit`: train any model on any batches, in a folder where a stopped run goes on by itself."""
+"""`fit`: train any model on any batches, in a folder from which an interrupted run resumes by
+itself."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -118,7 +119,7 @@ def fit(
 
 @dataclass(frozen=True, kw_only=True)
 class _Task:
-    """What `fit` was asked for."""
+    """The arguments of `fit`."""
 
     model: nn.Module
     train: Batches | OpenBatches
@@ -131,12 +132,13 @@ class _Task:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """As JSON keeps it: there are no tuples in it, and no paths."""
+        """As JSON keeps it: without tuples and paths."""
         run = describe_run(self.model, self.config, self.request, self.settings)
         return json.loads(json.dumps(run, default=str))
 
     def find_saved(self) -> dict[str, Any] | None:
-        """What the folder's checkpoint tells; raises SettingsMismatchError if it is another's."""
+        """What the folder's checkpoint says; raises SettingsMismatchError if it belongs to another
+        run."""
         if not (self.folder / LAST).exists():
             return None
         about = read_about(self.folder / LAST)
@@ -185,7 +187,7 @@ class _Task:
             return FitResult.from_dict(json.loads(path.read_text(encoding="utf-8")))
         except (ValueError, TypeError, KeyError) as error:
             raise StoreError(
-                f'"{path}" cannot be read ({error}): delete it; the same command writes it anew.'
+                f'"{path}" cannot be read ({error}): delete it; the same command writes it again.'
             ) from error
 
 
@@ -268,24 +270,25 @@ def _check_model(model: nn.Module) -> nn.Module:
     if not isinstance(model, nn.Module) or not isinstance(model, Trainable):
         raise InputError(
             f"{type(model).__name__} cannot be trained: it must be an nn.Module with "
-            f"training_step(batch) -> StepOutput. clew.engine.Classifier makes one of any network "
-            f"that gives logits."
+            "training_step(batch) -> StepOutput. Wrap a network that returns logits in "
+            "clew.engine.Classifier."
         )
     return model
 
 
 def _with_own_size(plan: HardwarePlan, train: Batches | OpenBatches) -> HardwarePlan:
-    """A ready-made loader's batch size is what it is, measured or not."""
+    """A ready-made loader's batch size is fixed, measured or not."""
     own = getattr(train, "batch_size", None)
     if callable(train) or not isinstance(own, int) or own * plan.processes == plan.batch_size:
         return plan
-    return plan.change("batch_size", own * plan.processes, "that of the loader that was given")
+    return plan.change("batch_size", own * plan.processes, "that of the given loader")
 
 
 def _refuse_other_machine(plan: HardwarePlan, request: PlanRequest, processes: int) -> None:
     if plan.processes != processes:
         raise InputError(
-            f"this run was started with {plan.processes} processes, there are {processes} now: let "
-            f"torchrun start {plan.processes}, or start over in another folder."
+            f"this run was started with {plan.processes} processes, but now there are "
+            f"{processes}: let torchrun start {plan.processes}, or start over in another "
+            "folder."
         )
     plan_hardware(replace(request, device=plan.device), processes=processes)

@@ -1,5 +1,5 @@
-"""Looks at the figures that come back from the steps; when one is no number, finds out where it
-comes from, leaves fp16 or ends the run with what to do."""
+"""Checks the metrics that come back from the steps; when one is non-finite, finds the cause,
+switches away from fp16, or ends the run with advice."""
 
 import math
 from collections.abc import Sequence
@@ -24,17 +24,17 @@ _MAX_SKIPS = STEPS_A_READING
 
 
 class Watch:
-    """All processes see the same norm, so all of them come to the same end."""
+    """All processes see the same norm, so all of them reach the same decision."""
 
     def __init__(self, setup: Setup, reporter: Reporter) -> None:
         self._setup, self._reporter = setup, reporter
         self._skips = 0
 
     def look(self, readings: list[Figures], state: RunState, group: Group) -> None:
-        """Add the readings to the epoch's sums; `group` is that of the last of them.
+        """Adds the readings to the epoch's sums; `group` is that of the last of them.
 
-        Raises TrainingError for values that are no numbers, unless fp16 is to blame: that is
-        left. The step was skipped on the device in any case.
+        Raises TrainingError for non-finite values, unless fp16 is to blame, which is then switched
+        off. The step was skipped on the device in any case.
         """
         precision = self._setup.plan.precision
         for i, figures in enumerate(readings):
@@ -42,7 +42,7 @@ class Watch:
             state.sums.add(figures)
             if figures.is_finite:
                 self._skips = 0
-            elif self._setup.plan.precision == precision:  # not left since these steps ran
+            elif self._setup.plan.precision == precision:  # not switched off since these steps ran
                 step = state.step - len(readings) + i
                 self._examine(figures, step, begin, group if i == len(readings) - 1 else None)
 
@@ -76,9 +76,12 @@ class Watch:
 
     def _leave_fp16(self, epoch: int, step: int) -> None:
         self._skips = 0
-        reason = f"fp16 gave no numbers in epoch {epoch + 1}, step {step + 1}, where fp32 does"
+        reason = (
+            f"fp16 gave non-finite values in epoch {epoch + 1}, step {step + 1}, where fp32 does "
+            "not"
+        )
         self._setup.leave_fp16(reason)
-        self._reporter(Note(f"{reason}: going on in {self._setup.plan.precision}"))
+        self._reporter(Note(f"{reason}: continuing in {self._setup.plan.precision}"))
 
 
 def explain_not_finite(
@@ -91,16 +94,18 @@ def explain_not_finite(
     norm: float,
     precision: str,
 ) -> TrainingError:
-    """The error that ends a run: `names` of the step's samples, what of their data is `wrong`.
-    Epoch and step count from 0."""
+    """The error that ends a run: `names` of the step's samples, `wrong` parts of their data. Epoch
+    and step count from 0."""
     what = f"the gradient's norm is {norm:g}" if math.isfinite(loss) else f"the loss is {loss:g}"
     if wrong:
-        cause = f"The data itself holds inf or NaN: {list_some(wrong)}. Leave these samples out."
+        cause = (
+            f"The data itself contains NaN or infinity: {list_some(wrong)}. Exclude these samples."
+        )
     else:
         mixed = precision in ("bf16", "fp16")
         amp = f", or `amp=False` (it ran in {precision})" if mixed else ""
         cause = f"The data is finite, so training diverged: try a lower `lr`{amp}."
-    told = list_some(names) or "not told by the batch"
+    told = list_some(names) or "not named by the batch"
     return TrainingError(
         f"{what} in epoch {epoch + 1}, step {step + 1} (samples: {told}). {cause} "
         f"That step was not applied; the last checkpoint is from before it."
@@ -108,7 +113,7 @@ def explain_not_finite(
 
 
 def find_wrong_inputs(batch: Any) -> list[str]:
-    """Which tensors hold inf or NaN, and of which samples: `"sequence" of q17`."""
+    """Which tensors contain NaN or infinity, and in which samples: `"sequence" of q17`."""
     names = sample_names(batch)
     found = []
     for tensor_name, tensor in named_tensors(batch):
@@ -122,7 +127,7 @@ def find_wrong_inputs(batch: Any) -> list[str]:
 
 
 def _samples_of(batch: Any, name: str, wrong: Bool[Tensor, " rows"]) -> list[int]:
-    """The samples that the wrong rows belong to, as far as the batch tells."""
+    """The samples that the non-finite rows belong to, as far as the batch says."""
     samples = count_samples(batch)
     rows = wrong.nonzero()[:, 0]
     if len(wrong) == samples:
@@ -138,7 +143,7 @@ def _samples_of(batch: Any, name: str, wrong: Bool[Tensor, " rows"]) -> list[int
 
 @torch.no_grad()
 def is_finite_in_fp32(model: nn.Module, batches: Sequence[Any]) -> bool:
-    """Whether the forward pass gives a number without autocast; leaves the model as it was."""
+    """Whether the forward pass gives finite values without autocast; leaves the model unchanged."""
     device = next(model.parameters()).device
     before = [buffer.clone() for buffer in model.buffers()]
     with same_random_numbers(device), torch.autocast(device.type, enabled=False):
@@ -149,5 +154,5 @@ def is_finite_in_fp32(model: nn.Module, batches: Sequence[Any]) -> bool:
 
 
 def has_finite_buffers(model: nn.Module) -> bool:
-    """Running means that saw inf keep it for good."""
+    """Running means that saw infinity keep it for good."""
     return all(bool(b.isfinite().all()) for b in model.buffers() if b.is_floating_point())

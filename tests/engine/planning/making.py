@@ -16,7 +16,7 @@ OLD_GPU = Gpu(name="Old GPU", memory_bytes=16 * 10**9, free_bytes=15 * 10**9, ca
 
 
 def machine(**changes: Any) -> Machine:
-    """Two cores with bf16 and a compiler, no GPU, with what is changed."""
+    """Two cores with bf16 and a compiler, no GPU, with the given changes."""
     settings: dict[str, Any] = {
         "cores": 2,
         "free_memory_bytes": 8 * 10**9,
@@ -28,7 +28,7 @@ def machine(**changes: Any) -> Machine:
 
 
 class Network(nn.Module):
-    """Notes in which dtypes it worked, and fails as it is told to."""
+    """Records the dtypes it computed in, and fails on request."""
 
     def __init__(self, *, fails_mixed: Exception | None = None, max_batch: int = 10**9) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ def classifier(network: nn.Module | None = None, seed: int = 3) -> Classifier:
 
 @dataclass
 class Opener:
-    """Opens batches of random numbers, and keeps what it was asked for."""
+    """Opens batches of random numbers, and records what it was asked for."""
 
     samples: int = 400
     shape: tuple[int, ...] = (8,)
@@ -76,7 +76,7 @@ class Opener:
 
 @dataclass
 class SomeBatches:
-    """A ready-made loader; `place` is where it is in its epoch."""
+    """A ready-made loader; `place` is its position in the epoch."""
 
     samples: int = 400
     shape: tuple[int, ...] = (8,)

@@ -1,4 +1,4 @@
-"""Calibration: the fastest is kept, what fails is dropped, and nothing is left changed."""
+"""Calibration keeps the fastest variant, drops what fails, and leaves nothing changed."""
 
 import copy
 import os
@@ -50,11 +50,11 @@ def ways(made: HardwarePlan) -> set[str]:
 
 
 @pytest.mark.slow
-def test_it_tries_what_is_open_and_says_what_it_measured() -> None:
+def test_open_choices_are_measured_and_explained() -> None:
     made = calibrated()
     assert ways(made) == {"fp32", "bf16"}
     assert made.batch_size in {timing.batch_size for timing in made.timings} <= {16, 32}
-    assert " ms a step against " in made.reasons["precision"]
+    assert " ms per step vs. " in made.reasons["precision"]
     assert f"measured on {made.batch_size} samples" in made.reasons["precision"]
     assert " samples/s; " in made.reasons["batch_size"]
     assert made.reasons["channels_last"] == "the network has no 2-D convolutions"
@@ -63,27 +63,27 @@ def test_it_tries_what_is_open_and_says_what_it_measured() -> None:
 
 
 @pytest.mark.slow
-def test_layouts_are_tried_on_convolutions_alone() -> None:
+def test_memory_layouts_are_tried_only_with_convolutions() -> None:
     pictures = Opener(shape=(3, 8, 8))
     made = calibrated(Pictures(), pictures, batch_size=16)
     assert ways(made) == {"fp32", "fp32, channels_last", "bf16", "bf16, channels_last"}
-    assert " ms a step against " in made.reasons["channels_last"]
+    assert " ms per step vs. " in made.reasons["channels_last"]
     assert ways(
         calibrated(Pictures(), pictures, batch_size=16, channels_last=False, amp=False)
     ) == {"fp32"}
 
 
-def test_what_is_asked_for_is_not_measured_away() -> None:
+def test_requested_choices_are_not_overridden_by_measurement() -> None:
     made = calibrated(batch_size=24, amp=True, grad_accum=3, num_workers=0)
     assert (made.batch_size, made.precision, made.grad_accum) == (24, "bf16", 3)
     assert (made.num_workers, made.persistent_workers) == (0, False)
-    assert made.reasons["batch_size"] == "as asked for with `batch_size=24`"
-    assert made.reasons["precision"] == "as asked for with `amp=True`"
+    assert made.reasons["batch_size"] == "requested with `batch_size=24`"
+    assert made.reasons["precision"] == "requested with `amp=True`"
     assert {(timing.way, timing.batch_size) for timing in made.timings} == {("bf16", 24)}
 
 
 @pytest.mark.slow
-def test_model_and_random_numbers_are_left_as_they_were() -> None:
+def test_model_and_random_state_are_restored() -> None:
     model = classifier()
     model.network.norm.running_mean.fill_(0.5)
     model.eval()
@@ -107,18 +107,18 @@ def test_model_and_random_numbers_are_left_as_they_were() -> None:
     assert torch.get_float32_matmul_precision() == matmul
 
 
-def test_a_short_run_is_timed_once_and_kept_plain() -> None:
+def test_short_run_is_timed_once_and_kept_plain() -> None:
     made = calibrated(epochs=1, compile=None)
     assert len(made.timings) == 1
     assert (made.precision, made.batch_size) == ("fp32", 32)
-    assert made.reasons["precision"].startswith("not measured: the run takes about ")
+    assert made.reasons["precision"].startswith("not measured: the run takes only about ")
     assert made.reasons["batch_size"] == made.reasons["precision"]
-    assert made.reasons["compile"].startswith("the run takes about ")
+    assert made.reasons["compile"].startswith("the run takes only about ")
     assert made.reasons["compile"].endswith(", too short to earn back about 60 s of compiling")
 
 
 @pytest.mark.slow
-def test_a_way_without_enough_memory_is_dropped() -> None:
+def test_variant_that_runs_out_of_memory_is_dropped() -> None:
     full = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3 GiB")
     made = calibrated(Network(fails_mixed=full), batch_size=16)
     assert made.precision == "fp32"
@@ -127,38 +127,38 @@ def test_a_way_without_enough_memory_is_dropped() -> None:
 
 
 @pytest.mark.slow
-def test_so_is_one_that_fails_otherwise() -> None:
+def test_variant_that_fails_otherwise_is_dropped() -> None:
     broken = RuntimeError('"histogram" not implemented\nfor BFloat16\nmore lines')
     made = calibrated(Network(fails_mixed=broken), batch_size=16)
     assert made.precision == "fp32"
     assert made.reasons["precision"].endswith('"histogram" not implemented for BFloat16')
 
 
-def test_a_batch_that_does_not_fit_ends_the_growth() -> None:
+def test_batch_that_does_not_fit_ends_the_growth() -> None:
     made = calibrated(Network(max_batch=16), amp=False)
     assert made.batch_size == 16
     if any(timing.batch_size == 32 for timing in made.timings):
         assert made.reasons["batch_size"].endswith("; 32 was dropped (out of memory)")
 
 
-def test_nothing_fits() -> None:
+def test_nothing_that_fits_is_an_error() -> None:
     made = calibrated(Network(max_batch=8), batch_size=16)
     assert (made.precision, made.batch_size) == ("fp32", 16)
     assert made.reasons["precision"] == "16 samples do not fit into the memory of cpu"
 
 
-def test_a_model_that_fails_by_itself_is_not_hidden() -> None:
+def test_error_of_the_model_itself_is_not_hidden() -> None:
     with pytest.raises(KeyError, match="x"):
         calibrated(batches=lambda _: [{"label": torch.zeros(4)}])
 
 
-def test_data_without_batches_get_a_sentence() -> None:
+def test_data_without_batches_is_reported() -> None:
     with pytest.raises(InputError, match="the training data holds no batches"):
         calibrated(batches=Opener(samples=0))
 
 
 @pytest.mark.slow
-def test_ready_made_batches_keep_their_size_and_place() -> None:
+def test_ready_made_batches_keep_their_size_and_position() -> None:
     batches = SomeBatches(batch_size=20, place=60)
     made = calibrated(batches=batches)
     assert (made.batch_size, batches.place) == (20, 60)
@@ -178,7 +178,7 @@ def test_compiling_is_tried_when_the_run_is_long(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(torch, "compile", lambda function: function)
     made = calibrated(batch_size=16, amp=False, compile=None)
     assert ways(made) == {"fp32", "fp32, compiled"}
-    assert " ms a step against " in made.reasons["compile"]
+    assert " ms per step compiled vs. " in made.reasons["compile"]
 
 
 def test_compiling_that_fails_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,7 +194,7 @@ def test_compiling_that_fails_is_dropped(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_checkpointing_prints_both_peaks() -> None:
     made = calibrated(batch_size=32, gradient_checkpointing=True, epochs=1)
     assert made.reasons["gradient_checkpointing"].startswith(
-        "as asked for with `gradient_checkpointing=True`: a step's peak is "
+        "requested with `gradient_checkpointing=True`: a step's peak is "
     )
     assert " kB with it, " in made.reasons["gradient_checkpointing"]
     assert " kB without, measured on 32 samples" in made.reasons["gradient_checkpointing"]
@@ -211,7 +211,7 @@ class Ragged:
             yield {"x": torch.zeros(4, width), "label": torch.zeros(4)}
 
 
-def test_shapes_that_never_come_again_are_found() -> None:
+def test_shapes_that_never_repeat_are_detected() -> None:
     def pad(batch: dict[str, Any]) -> dict[str, Any]:
         return {**batch, "x": nn.functional.pad(batch["x"], (0, 16 - batch["x"].shape[1]))}
 
@@ -253,7 +253,7 @@ def test_processes_agree_on_one_plan(tmp_path: Path) -> None:
     assert '"processes": 2' in first
 
 
-def test_the_config_gives_the_epochs() -> None:
+def test_config_gives_the_epochs() -> None:
     made = plan_hardware(
         PlanRequest(compile=False),
         model=classifier(),

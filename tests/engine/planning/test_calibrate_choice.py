@@ -1,4 +1,4 @@
-"""Which figures lead to which choice."""
+"""Which measurements lead to which choice."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ ROOMY = Room(limit_bytes=10**12, fixed_bytes=0, peak_bytes=1, size=16)
 
 
 class Table:
-    """A bench that looks its figures up; a way and size that is not there is out of memory."""
+    """A bench with fixed timings; a variant and size without one is out of memory."""
 
     budget_seconds = left_seconds = 10.0
 
@@ -60,18 +60,18 @@ def find(table: dict[Way, dict[int, float]], room: Room = ROOMY) -> tuple[int, W
     return found.size, found.way, batch_reason(found, bench)
 
 
-def test_it_grows_while_that_pays() -> None:
+def test_batch_grows_while_it_pays_off() -> None:
     size, _, why = find({FP32: {16: 0.010, 32: 0.011, 64: 0.021}})
-    assert (size, why) == (32, "2,910 samples/s; 64 gave only 5% more")
+    assert (size, why) == (32, "2,910 samples/s; 64 is only 5% faster")
 
 
-def test_it_stops_where_an_epoch_would_have_too_few_steps() -> None:
+def test_batch_stops_growing_when_an_epoch_would_have_too_few_steps() -> None:
     size, _, why = find({FP32: {16: 0.010, 32: 0.011, 64: 0.012}})
     assert size == 64
-    assert why == "5,330 samples/s; a larger one would leave fewer than 8 steps an epoch"
+    assert why == "5,330 samples/s; a larger one would leave fewer than 8 steps per epoch"
 
 
-def test_it_stops_at_the_memory() -> None:
+def test_batch_stops_growing_at_the_memory_limit() -> None:
     room = Room(limit_bytes=5000, fixed_bytes=1000, peak_bytes=2600, size=16)
     size, _, why = find({FP32: {16: 0.010, 32: 0.011, 64: 0.012}}, room)
     assert (size, why) == (
@@ -83,18 +83,21 @@ def test_it_stops_at_the_memory() -> None:
     )
 
 
-def test_it_stops_when_time_is_up() -> None:
+def test_batch_stops_growing_when_time_is_up() -> None:
     size, _, why = find({FP32: {16: 6.0, 32: 6.1}})
-    assert (size, why) == (16, "2.67 samples/s; 32 was not tried: calibration may take 10 s")
+    assert (size, why) == (
+        16,
+        "2.67 samples/s; 32 was not tried: calibration may take at most 10 s",
+    )
 
 
-def test_the_winner_of_few_samples_need_not_be_that_of_many() -> None:
+def test_fastest_variant_may_change_with_the_batch_size() -> None:
     few_fp32 = {16: 0.010, 32: 0.012, 64: 0.024}
     size, way, _ = find({FP32: few_fp32, BF16: {16: 0.012, 32: 0.011, 64: 0.013}})
     assert (size, way) == (64, BF16)
 
 
-def test_nothing_that_fits_is_nothing_found() -> None:
+def test_no_plan_is_found_when_nothing_fits() -> None:
     bench: Any = Table({FP32: {}})
     assert find_way_and_size(bench, [FP32], [16], ROOMY) is None
 
@@ -110,11 +113,13 @@ def test_nothing_that_fits_is_nothing_found() -> None:
         (2, 1, [2]),
     ],
 )
-def test_sizes_leave_an_epoch_its_steps(samples: int, processes: int, sizes: list[int]) -> None:
+def test_batch_sizes_leave_an_epoch_enough_steps(
+    samples: int, processes: int, sizes: list[int]
+) -> None:
     assert batch_sizes(samples, processes) == sizes
 
 
-def test_memory_is_shared_with_others() -> None:
+def test_memory_is_shared_with_other_processes() -> None:
     _, cpu = choose_plainly(PlanRequest(), machine(), 2)
     assert cpu.memory_bytes == 2 * 10**9
     _, gpu = choose_plainly(PlanRequest(), machine(gpus=(NEW_GPU,)), 1)
@@ -132,11 +137,13 @@ def test_memory_is_shared_with_others() -> None:
         ({TF32: 0.30, Way(precision="tf32", cuda_graph=True): 0.29, BF16: 0.6, GRAPH: 0.28}, TF32),
     ],
 )
-def test_a_plainer_way_is_kept_unless_beaten_clearly(seconds: dict[Way, float], best: Way) -> None:
+def test_plainer_variant_is_kept_unless_clearly_beaten(
+    seconds: dict[Way, float], best: Way
+) -> None:
     assert fastest_way(seconds) == best
 
 
-def test_the_reason_gives_the_figures() -> None:
+def test_reason_gives_the_timings() -> None:
     on = machine(gpus=(NEW_GPU,))
     plan, left = choose_plainly(PlanRequest(channels_last=False), on, 1)
     ways = left.ways
@@ -149,22 +156,22 @@ def test_the_reason_gives_the_figures() -> None:
     assert found is not None
     made = plan.change_all(compare_found(found, ways, bench))
     measured = "measured on 32 samples"
-    assert made.reasons["precision"] == f"2.1 ms a step against 3.4 ms in tf32, {measured}"
-    assert made.reasons["cuda_graph"] == f"2.1 ms a step against 4.2 ms without a graph, {measured}"
+    assert made.reasons["precision"] == f"2.1 ms per step vs. 3.4 ms in tf32, {measured}"
+    assert made.reasons["cuda_graph"] == f"2.1 ms per step vs. 4.2 ms without a graph, {measured}"
     assert (made.precision, made.cuda_graph, made.channels_last) == ("bf16", True, False)
 
 
-def test_too_little_to_gain_is_said() -> None:
+def test_too_small_a_gain_is_reported() -> None:
     bench: Any = Table({FP32: {16: 0.0034}, BF16: {16: 0.0033}})
     found = find_way_and_size(bench, [FP32, BF16], [16], ROOMY)
     assert found is not None
     assert compare_found(found, [FP32, BF16], bench)["precision"] == (
         "fp32",
-        "3.4 ms a step against 3.3 ms in bf16, measured on 16 samples; too little to gain",
+        "3.4 ms per step vs. 3.3 ms in bf16, measured on 16 samples; the gain is too small",
     )
 
 
-def test_old_gpus_try_fp16_and_pictures_their_layout() -> None:
+def test_old_gpus_try_fp16_and_images_their_memory_layout() -> None:
     on = machine(gpus=(OLD_GPU,))
     ways = choose_plainly(PlanRequest(), on, 2)[1].ways
     assert {way.precision for way in ways} == {"fp32", "fp16"}
@@ -175,9 +182,14 @@ def test_old_gpus_try_fp16_and_pictures_their_layout() -> None:
 @pytest.mark.parametrize(
     ("compiled", "cost", "is_worth", "why"),
     [
-        (0.001, 40, True, "1 ms a step against 2 ms without; compiling takes 40 s and saves about"),
-        (0.0019, 90, False, "compiled 1.9 ms a step against 2 ms without, which would save 30 s"),
-        (0.003, 40, False, "compiled 3 ms a step against 2 ms without, which would save nothing"),
+        (
+            0.001,
+            40,
+            True,
+            "1 ms per step compiled vs. 2 ms not; compiling takes 40 s and saves about",
+        ),
+        (0.0019, 90, False, "1.9 ms per step compiled vs. 2 ms not: compiling would save 30 s"),
+        (0.003, 40, False, "3 ms per step compiled vs. 2 ms not: compiling would save nothing"),
     ],
 )
 def test_compiling_must_earn_its_cost(
@@ -205,7 +217,7 @@ def test_as_many_threads_as_keep_up(
         assert chosen["num_workers"][0] == workers
 
 
-def test_checkpointing_that_saves_nothing_is_said() -> None:
+def test_checkpointing_that_saves_nothing_is_reported() -> None:
     assert checkpointing_reason(2000, 2000, 8).endswith("; it saves nothing on this network")
     assert "too much to fit without" in checkpointing_reason(2000, None, 8)
-    assert checkpointing_reason(None, None, 8).endswith("even so 8 samples do not fit into memory")
+    assert checkpointing_reason(None, None, 8).endswith("even so, 8 samples do not fit into memory")

@@ -17,6 +17,6 @@ def threads() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(("cores", "used"), [(1, 1), (2, 2), (64, 4)])
-def test_no_more_threads_than_cores(cores: int, used: int) -> None:
+def test_threads_do_not_exceed_cores(cores: int, used: int) -> None:
     limit_threads(cores)
     assert torch.get_num_threads() == used

@@ -1,4 +1,4 @@
-"""The plan without measuring: what is asked for, what the machine cannot do, what is said."""
+"""The plan without measuring: what is requested, what the machine cannot do, and the reasons."""
 
 import json
 from pathlib import Path
@@ -21,42 +21,42 @@ def plan(on: Machine | None = None, *, processes: int = 1, **asked: Any) -> Hard
 @pytest.mark.parametrize(
     ("asked", "choice", "value", "reason"),
     [
-        ({"amp": False}, "precision", "fp32", "as asked for with `amp=False`"),
-        ({"amp": True}, "precision", "bf16", "as asked for with `amp=True`"),
-        ({"precision": "bf16"}, "precision", "bf16", "as asked for"),
-        ({"compile": False}, "compile", False, "as asked for with `compile=False`"),
-        ({"compile": True}, "compile", True, "as asked for with `compile=True`"),
-        ({"cuda_graph": False}, "cuda_graph", False, "as asked for with `cuda_graph=False`"),
+        ({"amp": False}, "precision", "fp32", "requested with `amp=False`"),
+        ({"amp": True}, "precision", "bf16", "requested with `amp=True`"),
+        ({"precision": "bf16"}, "precision", "bf16", "as requested"),
+        ({"compile": False}, "compile", False, "requested with `compile=False`"),
+        ({"compile": True}, "compile", True, "requested with `compile=True`"),
+        ({"cuda_graph": False}, "cuda_graph", False, "requested with `cuda_graph=False`"),
         (
             {"channels_last": False},
             "channels_last",
             False,
-            "as asked for with `channels_last=False`",
+            "requested with `channels_last=False`",
         ),
-        ({"num_workers": 5}, "num_workers", 5, "as asked for with `num_workers=5`"),
+        ({"num_workers": 5}, "num_workers", 5, "requested with `num_workers=5`"),
         (
             {"num_workers": 0},
             "num_workers",
             0,
-            "as asked for with `num_workers=0`; batches are read when they are asked for",
+            "requested with `num_workers=0`; batches are read on demand",
         ),
-        ({"batch_size": 48}, "batch_size", 48, "as asked for with `batch_size=48`"),
-        ({"grad_accum": 4}, "grad_accum", 4, "as asked for with `grad_accum=4`"),
+        ({"batch_size": 48}, "batch_size", 48, "requested with `batch_size=48`"),
+        ({"grad_accum": 4}, "grad_accum", 4, "requested with `grad_accum=4`"),
         (
             {"max_cache_batches": 2},
             "max_cache_batches",
             2,
-            "as asked for with `max_cache_batches=2`",
+            "requested with `max_cache_batches=2`",
         ),
         (
             {"gradient_checkpointing": True},
             "gradient_checkpointing",
             True,
-            "as asked for with `gradient_checkpointing=True`",
+            "requested with `gradient_checkpointing=True`",
         ),
     ],
 )
-def test_what_is_asked_for_is_done_and_said(
+def test_requested_choices_are_made_and_explained(
     asked: dict[str, Any], choice: str, value: Any, reason: str
 ) -> None:
     made = plan(**asked)
@@ -71,7 +71,7 @@ def test_every_choice_has_a_reason() -> None:
         assert all(made.reasons.values())
 
 
-def test_a_gpu_is_taken_when_there_is_one() -> None:
+def test_gpu_is_used_when_available() -> None:
     made = plan(machine(gpus=(NEW_GPU,), cores=16))
     assert (made.device, made.precision, made.pin_memory, made.non_blocking) == (
         *("cuda", "tf32"),
@@ -83,7 +83,7 @@ def test_a_gpu_is_taken_when_there_is_one() -> None:
     assert plan(machine(gpus=(NEW_GPU,)), device="cpu").device == "cpu"
 
 
-def test_16_bits_are_what_the_device_has() -> None:
+def test_16_bit_format_follows_the_device() -> None:
     assert plan(machine(gpus=(NEW_GPU,)), amp=True).precision == "bf16"
     assert plan(machine(gpus=(OLD_GPU,)), amp=True).precision == "fp16"
     assert plan(machine(gpus=(OLD_GPU,)), amp=False).precision == "fp32"
@@ -94,7 +94,11 @@ def test_16_bits_are_what_the_device_has() -> None:
 @pytest.mark.parametrize(
     ("asked", "on", "sentence"),
     [
-        ({"precision": "fp16"}, {}, 'precision is "fp16": only a GPU has it. On the CPU give bf16'),
+        (
+            {"precision": "fp16"},
+            {},
+            'precision is "fp16": only a GPU supports it. On the CPU give bf16',
+        ),
         ({"cuda_graph": True}, {}, "`cuda_graph=True` was given, but the run is on the CPU"),
         (
             {"compile": True},
@@ -105,7 +109,7 @@ def test_16_bits_are_what_the_device_has() -> None:
         ({"device": "cuda:1"}, {"gpus": (NEW_GPU,)}, 'device is "cuda:1": PyTorch sees 1 GPU here'),
         ({"device": "tpu"}, {}, 'device is "tpu": give cpu, cuda, or cuda:0'),
         ({"device": "cuda:x"}, {"gpus": (NEW_GPU,)}, 'device is "cuda:x": give cpu'),
-        ({"precision": "bf16"}, {"gpus": (OLD_GPU,)}, "Old GPU does not have it. Give fp16"),
+        ({"precision": "bf16"}, {"gpus": (OLD_GPU,)}, "Old GPU does not support it. Give fp16"),
         (
             {"cuda_graph": True, "gradient_checkpointing": True},
             {"gpus": (NEW_GPU,)},
@@ -113,7 +117,7 @@ def test_16_bits_are_what_the_device_has() -> None:
         ),
     ],
 )
-def test_the_impossible_is_refused(
+def test_impossible_requests_are_refused(
     asked: dict[str, Any], on: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(InputError) as error:
@@ -124,7 +128,7 @@ def test_the_impossible_is_refused(
 def test_several_processes_share_a_batch_and_the_cores() -> None:
     made = plan(machine(gpus=(NEW_GPU,) * 2, cores=12), processes=2)
     assert (made.batch_size, made.process_batch, made.num_workers) == (32, 16, 4)
-    assert "messages between 2 processes" in made.reasons["cuda_graph"]
+    assert "communication between 2 processes" in made.reasons["cuda_graph"]
     assert plan(processes=3).batch_size == 33
     with pytest.raises(
         InputError, match="batch_size is 33: 2 processes cannot share that evenly; give 32"
@@ -138,22 +142,22 @@ def test_no_graph_beside_gradient_checkpointing() -> None:
     assert made.reasons["cuda_graph"] == "a graph cannot hold gradient checkpointing"
 
 
-def test_a_plan_is_saved_as_json() -> None:
+def test_plan_is_saved_as_json() -> None:
     timing = Timing(way="bf16", batch_size=32, seconds=0.002)
     made = HardwarePlan(timings=(timing,), max_cache_batches=2, reasons={"device": "because"})
     assert HardwarePlan.from_dict(json.loads(json.dumps(made.to_dict()))) == made
     assert timing.samples_per_second == 16_000
-    with pytest.raises(InputError, match="the saved hardware plan is not one of this clew's"):
+    with pytest.raises(InputError, match="the saved hardware plan is invalid"):
         HardwarePlan.from_dict({"device": "cpu"})
 
 
-def test_a_changed_choice_brings_its_reason() -> None:
+def test_changed_choice_brings_its_reason() -> None:
     made = plan().change("batch_size", 8, "memory ran out at 16")
     assert (made.batch_size, made.reasons["batch_size"]) == (8, "memory ran out at 16")
     assert made.change("grad_accum", 4, "asked").effective_batch == 32
 
 
-def test_this_machine_is_seen() -> None:
+def test_this_machine_is_detected() -> None:
     here = look_at_machine()
     assert here.cores >= 1
     assert here.free_memory_bytes > 0
@@ -172,7 +176,7 @@ def write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def test_a_containers_limits_count(root: Path) -> None:
+def test_container_limits_count(root: Path) -> None:
     (root / "proc/self/cgroup").write_text("0::/pod/box\n")
     group = root / "sys/fs/cgroup/pod/box"
     write(group / "cpu.max", "150000 100000\n")
@@ -185,7 +189,7 @@ def test_a_containers_limits_count(root: Path) -> None:
     assert (limits.cores, limits.free_bytes) == (1.5, 450)
 
 
-def test_so_do_those_of_older_kernels(root: Path) -> None:
+def test_container_limits_of_older_kernels_count(root: Path) -> None:
     (root / "proc/self/cgroup").write_text("5:cpu,cpuacct:/\n4:memory:/gone/in/here\n")
     write(root / "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "200000\n")
     write(root / "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000\n")
@@ -195,7 +199,7 @@ def test_so_do_those_of_older_kernels(root: Path) -> None:
     assert (limits.cores, limits.free_bytes) == (2.0, 0)
 
 
-def test_no_limits_are_none(root: Path) -> None:
+def test_missing_limits_are_none(root: Path) -> None:
     assert read_limits(root).cores is None
     (root / "proc/self/cgroup").write_text("0::/\n")
     write(root / "sys/fs/cgroup/cpu.max", "max 100000\n")

@@ -23,7 +23,7 @@ def calibrated(network: nn.Module | None = None, **asked: Any) -> HardwarePlan:
     )
 
 
-def test_the_gpu_is_seen_and_taken() -> None:
+def test_gpu_is_detected_and_used() -> None:
     [gpu, *_] = look_at_machine().gpus
     assert 0 < gpu.free_bytes <= gpu.memory_bytes
     made = plan_hardware()
@@ -40,13 +40,13 @@ def test_precisions_and_launches_are_tried() -> None:
     assert "measured on 64 samples" in made.reasons["cuda_graph"]
 
 
-def test_the_batch_grows() -> None:
+def test_batch_size_grows() -> None:
     made = calibrated()
     assert made.batch_size in (16, 32, 64, 128, 256, 512)
     assert " samples/s; " in made.reasons["batch_size"]
 
 
-def test_nothing_is_left_behind() -> None:
+def test_calibration_leaves_no_memory_behind() -> None:
     model = classifier()
     before = copy.deepcopy(model.state_dict())
     free, state = torch.cuda.memory_allocated(), torch.cuda.get_rng_state()
@@ -65,7 +65,7 @@ class Greedy(Network):
         return super().forward(batch)
 
 
-def test_what_does_not_fit_is_dropped() -> None:
+def test_batch_that_does_not_fit_is_dropped() -> None:
     made = calibrated(Greedy(), amp=False, cuda_graph=False)
     assert made.batch_size <= 64
     nothing = calibrated(Greedy(), batch_size=128)

@@ -58,7 +58,7 @@ def test_what_is_there_is_left_alone(library: Path) -> None:
     (library / "file").write_text("mine")
     with pytest.raises(InputError, match="is no set of patterns"):
         PatternSet.create("file", library)
-    with pytest.raises(InputError, match="cannot be made"):
+    with pytest.raises(InputError, match="cannot be created"):
         PatternSet.create("b", library / "file")
 
 

@@ -92,7 +92,7 @@ def test_weights_of_something_else_are_refused(trained: Path, tmp_path: Path) ->
     saved = read_model(trained / BEST)
     tensors, about = saved.tensors, saved.about
     write_model(tmp_path / BEST, tensors, {**about, "settings": {"network": "lstm"}})
-    with pytest.raises(StoreError, match="holds no model of patterns"):
+    with pytest.raises(StoreError, match="is not an image classifier"):
         load_model(tmp_path)
     wider = json.loads(json.dumps(about["settings"])) | {"network": "small"}
     write_model(tmp_path / BEST, tensors, {**about, "settings": wider})

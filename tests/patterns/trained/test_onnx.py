@@ -152,5 +152,5 @@ def test_a_place_that_cannot_be_written_is_told_before_the_work(
     with pytest.raises(InputError, match="is a folder: give the name of a file"):
         export_onnx(model, tmp_path)
     (tmp_path / "file").touch()
-    with pytest.raises(InputError, match="cannot be made"):
+    with pytest.raises(InputError, match="cannot be created"):
         export_onnx(model, tmp_path / "file" / "m.onnx")

@@ -1,1 +1,1 @@
-"""How a run uses its machine: what is there, what was asked for, what is fastest."""
+"""How a run uses its machine: what is available, what was requested, what is fastest."""

@@ -1,5 +1,5 @@
-"""Times ways to make a step against each other on copies of the model, and remembers every figure;
-around it nothing is left changed."""
+"""Times variants of a step against each other on copies of the model, and records every timing;
+afterwards all state is restored."""
 
 import copy
 import itertools
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 
-# Until it is known how long the run takes.
+# Until the length of the run is known.
 _FIRST_SECONDS = 2.0
 _ROUNDS = 5
 _FEWEST_ROUNDS = 2
@@ -39,8 +39,8 @@ _MAX_BLOCK_STEPS = 50
 
 
 class Trial:
-    """One way, on a copy of the model whose weights never move: the learning rate is 0. What else
-    the optimizer is set to costs no time."""
+    """One variant, on a copy of the model whose weights never change: the learning rate is 0. The
+    optimizer's other settings do not affect the time."""
 
     def __init__(self, model: nn.Module, way: Way, batches: list[Any], fabric: "Fabric") -> None:
         model = place_model(
@@ -54,13 +54,13 @@ class Trial:
         self._device = fabric.device
         self._endless = itertools.cycle(batches)
         self._warm_up_steps = 1
-        if way.compile or way.cuda_graph:  # every shape is compiled or recorded by itself
+        if way.compile or way.cuda_graph:  # every shape is compiled or recorded separately
             self._warm_up_steps = (RUNS_BEFORE + 1) * len(batches)
         self.guess = self.first_seconds = 0.0
 
     def warm_up(self) -> None:
-        """Until nothing is set up, compiled or recorded any more; `first_seconds` is what that
-        took on top of the steps."""
+        """Until set-up, compilation and recording are done; `first_seconds` is what they took on
+        top of the steps."""
         begun = time.perf_counter()
         for _ in range(self._warm_up_steps):
             self.run()
@@ -70,7 +70,7 @@ class Trial:
         self.first_seconds = max(0.0, first - self._warm_up_steps * self.guess)
 
     def run_block(self, steps: int) -> float:
-        """Seconds a step."""
+        """Seconds per step."""
         self._wait()
         begun = time.perf_counter()
         for _ in range(steps):
@@ -87,8 +87,8 @@ class Trial:
 
 
 class Footprint:
-    """What the first trial took of a GPU's memory tells whether another fits beside it. On the
-    CPU a trial that is not running takes little."""
+    """The GPU memory of the first trial shows whether another fits beside it. On the CPU an idle
+    trial takes little."""
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._before = device, 0
@@ -112,7 +112,7 @@ class Footprint:
 
 @contextmanager
 def left_as_it_was(device: torch.device) -> Iterator[None]:
-    """Random numbers, and how PyTorch multiplies float32, are afterwards what they were."""
+    """Restores the random state and PyTorch's float32 matmul precision afterwards."""
     matmul, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     try:
         with same_random_numbers(device):
@@ -125,10 +125,10 @@ def left_as_it_was(device: torch.device) -> Iterator[None]:
 
 
 class Bench:
-    """Everything that was measured is in `timings`, the last figure of each way and size.
+    """Everything measured is in `timings`: the last timing of each variant and size.
 
-    When the `plain` way fails for anything but memory, so would the run: that error is raised.
-    Any other way is then dropped, and its timing says why.
+    If the `plain` variant fails for any reason but memory, so would the run: that error is raised.
+    Any other variant is dropped, and its timing says why.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class Bench:
         return time.perf_counter() - self._begun
 
     def allow(self, seconds: float) -> None:
-        """From now on."""
+        """Starts the budget now."""
         self.budget_seconds = seconds
         self._deadline = time.perf_counter() + seconds
 
@@ -164,7 +164,7 @@ class Bench:
         return self._deadline - time.perf_counter()
 
     def cost_of(self, way: Way, size: int, larger: int) -> float:
-        """What timing a larger batch is likely to take, by the known figures of a smaller one."""
+        """The likely time to measure a larger batch, given the timings of a smaller one."""
         reading = self._batches.read(size)
         steps = _STEPS_A_TRIAL * self.seconds([way], size)[way]
         return (steps + len(reading.batches) * reading.seconds) * larger / size
@@ -173,13 +173,16 @@ class Bench:
         return self._results.get((way, size))
 
     def seconds(self, ways: Sequence[Way], size: int) -> dict[Way, float]:
-        """What is known of these ways, in their order."""
+        """What is known about these variants, in their order."""
         known = {way: self.timing(way, size) for way in ways}
         return {way: t.seconds for way, t in known.items() if t is not None and t.seconds}
 
     def time(self, ways: Sequence[Way], size: int) -> dict[Way, float]:
-        """Seconds of a step in each way that works. The one with all that may help comes right
-        after the plainest: where time is short, those in between are left out."""
+        """Seconds of a step in each variant that works.
+
+        The one with every optimization comes right after the plainest: if time is short, those in
+        between are skipped.
+        """
         waiting = [*ways[:1], *reversed(ways[1:])]
         while waiting:
             trials = self._build(waiting, size)
@@ -191,7 +194,7 @@ class Bench:
         return self.seconds(ways, size)
 
     def _race(self, trials: dict[Way, Trial], size: int) -> None:
-        """Turn by turn, so that whatever else the machine does slows all of them alike."""
+        """In turns, so that whatever else the machine does slows all of them equally."""
         blocks = {way: _block_steps(trial.guess) for way, trial in trials.items()}
         round_seconds = sum(trials[way].guess * steps for way, steps in blocks.items())
         times: dict[Way, list[float]] = {way: [] for way in trials}
@@ -204,7 +207,7 @@ class Bench:
             self._note(way, size, seconds=median(values), compiling=trials[way].first_seconds)
 
     def measure_peak(self, way: Way, size: int) -> int | None:
-        """Bytes that a step has at once beyond weights and optimizer; None if they do not fit."""
+        """Peak bytes of a step beyond weights and optimizer; None if it does not fit."""
         try:
             trial = self._make_trial(replace(way, cuda_graph=False, compile=False), size)
             trial.run()
@@ -217,8 +220,8 @@ class Bench:
             self._free_memory()
 
     def _build(self, waiting: list[Way], size: int) -> dict[Way, Trial]:
-        """Trials of the first ways that wait, as many as a GPU holds beside each other. When time
-        is up, the others are not tried."""
+        """Trials of the first waiting variants, as many as a GPU holds side by side. When time is
+        up, the others are not tried."""
         trials: dict[Way, Trial] = {}
         with Footprint(self._device) as footprint:
             while waiting and (not trials or footprint.fits_again()):
@@ -230,12 +233,12 @@ class Bench:
                     trial = self._make_trial(way, size)
                     trial.warm_up()
                     trials[way] = trial
-                except Exception as error:  # whatever a way cannot do, the plain one may
+                except Exception as error:  # whatever a variant cannot do, the plain one may
                     if way == self._plain and not is_out_of_memory(error):
                         raise
                     self._note(way, size, dropped=_why(error))
                 if way not in trials:
-                    self._free_memory()  # the error is gone now, and with it what it held
+                    self._free_memory()  # the error is gone now, and the memory it held with it
         return trials
 
     def _make_trial(self, way: Way, size: int) -> Trial:
@@ -246,7 +249,7 @@ class Bench:
         return Trial(self._model, way, batches, self._fabric)
 
     def _free_memory(self) -> None:
-        if self._device.type == "cuda":  # the CPU's is free by itself, and looking for it is slow
+        if self._device.type == "cuda":  # the CPU's is freed by itself, and collecting is slow
             free_memory()
 
     def _count_rounds(self, round_seconds: float) -> int:
@@ -277,7 +280,7 @@ def _block_steps(guess: float) -> int:
 
 
 def _why(error: BaseException) -> str:
-    """Why a way was dropped, in a line."""
+    """Why a variant was dropped, in one line."""
     if is_out_of_memory(error):
         return "out of memory"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -285,7 +288,7 @@ def _why(error: BaseException) -> str:
 
 
 def _one_process(device: torch.device) -> "Fabric":
-    """Processes that train together are timed each on its own: they would wait for each other."""
+    """Processes that train together are timed separately: they would wait for each other."""
     from lightning_fabric import Fabric
     from lightning_fabric.plugins.environments import LightningEnvironment
 

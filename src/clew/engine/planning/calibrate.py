@@ -1,4 +1,4 @@
-"""Revises a plan by what a few seconds of measuring on the real model and batches show."""
+"""Revises a plan by measuring the real model and batches for a few seconds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -28,11 +28,11 @@ _CONVOLUTIONS = (nn.Conv2d, nn.ConvTranspose2d)
 
 @dataclass(frozen=True, kw_only=True)
 class _Patience:
-    """What measuring may cost on one kind of device.
+    """How much measuring may cost on one kind of device.
 
     A run of fewer than `short_run_seconds` is over before a better plan would have been found.
-    Compiling is tried when a run takes `compiles_a_run` times `compile_seconds`, which is what it
-    costs until that is known.
+    Compiling is tried when a run takes `compiles_a_run` times `compile_seconds`, its assumed cost
+    until that is known.
     """
 
     short_run_seconds: float
@@ -62,8 +62,7 @@ _ON_CPU = _Patience(
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """The run that is planned, on this process's `device`. `samples` of an epoch None asks the
-    batches."""
+    """The planned run, on this process's `device`. `samples` per epoch None asks the batches."""
 
     model: nn.Module
     batches: OpenBatches | Batches
@@ -73,8 +72,8 @@ class Training:
 
 
 def calibrate(plan: HardwarePlan, left: OpenChoices, training: Training) -> HardwarePlan:
-    """The plan with every choice that is `left` open measured. Model, random numbers and a
-    ready-made loader's place are afterwards what they were."""
+    """The plan with every open choice measured. Model, random state and the position of a
+    ready-made loader are restored afterwards."""
     cached = plan.max_cache_batches
     settings = LoadSettings(batch_size=plan.process_batch, max_cache_batches=cached, shuffle=True)
     with left_as_it_was(training.device):
@@ -106,7 +105,7 @@ def calibrate(plan: HardwarePlan, left: OpenChoices, training: Training) -> Hard
 def _open_sizes(
     asked: int | None, real: RealBatches, processes: int
 ) -> tuple[list[int], dict[str, Choice]]:
-    """The batch sizes to choose from, smallest first; where there is but one, also why."""
+    """The batch sizes to choose from, smallest first; if there is only one, also why."""
     if real.own_size is None and asked is not None:
         return [asked], {}
     if real.own_size is None:
@@ -115,8 +114,8 @@ def _open_sizes(
         return sizes, {"batch_size": few} if len(sizes) == 1 else {}
     if asked not in (None, real.own_size):
         raise InputError(
-            f"the training batches come ready-made with {counted(real.own_size, 'sample')}. Omit "
-            f"the setting, or give a function that opens the batches.",
+            f"the training batches come ready-made with {counted(real.own_size, 'sample')}. "
+            "Omit the setting, or give a function that opens the batches.",
             setting="batch_size",
             value=asked,
         )
@@ -126,7 +125,7 @@ def _open_sizes(
 def _open_ways(
     left: OpenChoices, model: nn.Module, real: RealBatches, size: int
 ) -> tuple[list[Way], dict[str, Choice]]:
-    """The ways to choose from, plainest first; and what rules some out."""
+    """The variants to choose from, plainest first, and what rules some out."""
     ways, known = list(left.ways), dict[str, Choice]()
     if left.layout and not any(isinstance(module, _CONVOLUTIONS) for module in model.modules()):
         ways = [way for way in ways if not way.channels_last]
@@ -134,14 +133,14 @@ def _open_ways(
     pad = getattr(model, "pad_batch", None)
     if "cuda_graph" in open_names(ways) and real.shapes_differ(size, pad):
         ways = [way for way in ways if not way.cuda_graph]
-        why = "no two batches have the same shape, so a recorded step could not be used again"
+        why = "no two batches have the same shape, so a recorded step could not be reused"
         known["cuda_graph"] = (False, why)
     return ways, known
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Measuring:
-    """Which of `ways` and `sizes` is fastest. `all_samples` are those of all epochs together."""
+    """The fastest of `ways` and `sizes`. `all_samples` are those of all epochs together."""
 
     bench: Bench
     ways: Sequence[Way]
@@ -172,7 +171,7 @@ class _Measuring:
         return step_seconds / size * self.all_samples
 
     def _find_room(self, limit: int, model: nn.Module) -> Room:
-        """What a batch takes is measured on the smallest; where there is no choice, nothing is."""
+        """A batch's memory is measured on the smallest size; without a choice, nothing is."""
         size, peak = self.sizes[0], 0
         if len(self.sizes) > 1:
             peak = self.bench.measure_peak(self.ways[0], size) or limit
@@ -219,12 +218,12 @@ def _show_checkpointing(way: Way, size: int, bench: Bench) -> dict[str, Choice]:
 
 
 def _too_short(run_seconds: float) -> str:
-    return f"not measured: the run takes {_about(run_seconds)}"
+    return f"not measured: the run takes only {_about(run_seconds)}"
 
 
 def _compile_too_dear(run_seconds: float, compile_seconds: float) -> str:
     cost = _about(compile_seconds)
-    return f"the run takes {_about(run_seconds)}, too short to earn back {cost} of compiling"
+    return f"the run takes only {_about(run_seconds)}, too short to earn back {cost} of compiling"
 
 
 def _about(seconds: float) -> str:
@@ -232,24 +231,24 @@ def _about(seconds: float) -> str:
 
 
 def compile_reason(plain: float, compiled: Timing | None, run_seconds: float) -> tuple[bool, str]:
-    """Whether compiling earns back what it costs, and the figures."""
+    """Whether compiling earns back its cost, and the figures."""
     if compiled is None or compiled.seconds is None:
         why = compiled.dropped if compiled else "it was not tried"
         return False, f"compiling was dropped: {why}"
     cost = compiled.compile_seconds or 0.0
     saved = run_seconds * (1 - compiled.seconds / plain)
-    figures = f"{step_text(compiled.seconds)} a step against {step_text(plain)}"
+    figures = f"{step_text(compiled.seconds)} per step compiled vs. {step_text(plain)} not"
     if saved > cost:
         gain = f"saves about {duration_text(saved)} of {duration_text(run_seconds)}"
-        return True, f"{figures} without; compiling takes {duration_text(cost)} and {gain}"
+        return True, f"{figures}; compiling takes {duration_text(cost)} and {gain}"
     no_gain = "would save nothing" if saved <= 0 else f"would save {duration_text(saved)}"
-    return False, f"compiled {figures} without, which {no_gain} and cost {duration_text(cost)}"
+    return False, f"{figures}: compiling {no_gain} and cost {duration_text(cost)}"
 
 
 def checkpointing_reason(with_it: int | None, without: int | None, size: int) -> str:
-    asked = "as asked for with `gradient_checkpointing=True`"
+    asked = "requested with `gradient_checkpointing=True`"
     if with_it is None:
-        return f"{asked}; even so {counted(size, 'sample')} do not fit into memory"
+        return f"{asked}; even so, {counted(size, 'sample')} do not fit into memory"
     other = "too much to fit" if without is None else bytes_text(without)
     peak = f"a step's peak is {bytes_text(with_it)} with it, {other} without"
     none = "; it saves nothing on this network" if without and with_it >= without else ""

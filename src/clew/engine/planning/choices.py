@@ -1,5 +1,5 @@
-"""What follows from the request and the machine alone: the plain plan, what cannot be had here, and
-what is left open for calibration to measure. Nothing after this looks at the request again."""
+"""What follows from the request and the machine alone: the plain plan, what is impossible here, and
+what calibration has to measure. Nothing after this looks at the request again."""
 
 from dataclasses import dataclass
 from itertools import product
@@ -19,9 +19,9 @@ _GPU_SHARE, _RAM_SHARE = 0.6, 0.5
 class OpenChoices:
     """What the request leaves open on this machine.
 
-    `ways` to make a step come plainest first, the plan's own; compiling is not among them, as it
-    costs too much to be tried with each. `batch_size` is the one asked for, None where any will
-    do; a step may take `memory_bytes`.
+    Variants of a step (`ways`) come plainest first, which is the plan's own; compiling is not among
+    them, as it costs too much to be tried with each. `batch_size` is the requested one, None if any
+    will do; a step may take `memory_bytes`.
     """
 
     ways: tuple[Way, ...]
@@ -35,8 +35,8 @@ class OpenChoices:
 def choose_plainly(
     request: PlanRequest, machine: Machine, processes: int
 ) -> tuple[HardwarePlan, OpenChoices]:
-    """A plan that has measured nothing, and what could be measured; raises InputError for what
-    cannot be done here."""
+    """An unmeasured plan, and what could be measured; raises InputError for what is impossible
+    here."""
     together = "as many as torchrun started" if processes > 1 else "not under torchrun"
     plan = HardwarePlan().change_all(
         {
@@ -99,12 +99,12 @@ def _open_precisions(
 
 
 def _mixed_precision(device: str, machine: Machine) -> Precision:
-    """The device's 16-bit format. fp16 needs its loss scaled: only for GPUs that lack bf16."""
+    """The device's 16-bit format. fp16 requires loss scaling: only for GPUs that lack bf16."""
     return "bf16" if device == "cpu" or machine.gpu(device).has_bf16 else "fp16"
 
 
 def _can_graph(plan: HardwarePlan) -> bool:
-    """A graph holds neither messages between processes nor a second forward pass."""
+    """A graph can hold neither communication between processes nor a second forward pass."""
     return plan.device != "cpu" and plan.processes == 1 and not plan.gradient_checkpointing
 
 
@@ -116,35 +116,35 @@ def _memory_limit(plan: HardwarePlan, machine: Machine) -> int:
 
 
 def _choose_device(wanted: str | None, machine: Machine) -> Choice:
-    """The device and why; raises InputError when the one asked for is not there."""
-    asked = f'as asked for with `device="{wanted}"`; ' if wanted else ""
+    """The device and why; raises InputError when the requested one is not available."""
+    asked = f'requested with `device="{wanted}"`; ' if wanted else ""
     device = wanted or ("cuda" if machine.gpus else "cpu")
     if device != "cpu":
         _refuse_missing_gpu(device, machine)
         gpu = machine.gpu(device)
         return device, f"{asked}{gpu.name}, {bytes_text(gpu.memory_bytes)}"
-    memory = f"{bytes_text(machine.free_memory_bytes)} of memory free"
+    memory = f"{bytes_text(machine.free_memory_bytes)} of free memory"
     here = f"{counted(machine.cores, 'core')}, {memory}"
     return device, f"{asked or 'PyTorch sees no GPU; '}{here}"
 
 
 def _checkpointing(asked: bool) -> Choice:
     if asked:
-        return True, "as asked for with `gradient_checkpointing=True`"
-    return False, "not asked for; `gradient_checkpointing=True` trades time for memory"
+        return True, "requested with `gradient_checkpointing=True`"
+    return False, "not requested; `gradient_checkpointing=True` trades time for memory"
 
 
 def _precision(request: PlanRequest, plan: HardwarePlan, machine: Machine) -> Choice:
     if request.precision is not None:
-        return request.precision, "as asked for"
+        return request.precision, "as requested"
     mixed = _mixed_precision(plan.device, machine)
     plain = _full_precision(plan, machine)
     if request.amp:
         slow = plan.device == "cpu" and not machine.bf16_instructions
         but = "; this CPU has no instructions for it, so it will be slow" if slow else ""
-        return mixed, f"as asked for with `amp=True`{but}"
+        return mixed, f"requested with `amp=True`{but}"
     if request.amp is False:
-        return plain, "as asked for with `amp=False`"
+        return plain, "requested with `amp=False`"
     if plan.device == "cpu" and not machine.bf16_instructions:
         return plain, "this CPU has no bf16 instructions"
     return plain, f"not measured: {mixed} is tried on the real network when a run starts"
@@ -157,67 +157,70 @@ def _full_precision(plan: HardwarePlan, machine: Machine) -> Precision:
 
 def _compile(asked: bool | None, machine: Machine) -> Choice:
     if asked is not None:
-        return asked, f"as asked for with `compile={asked}`"
+        return asked, f"requested with `compile={asked}`"
     if machine.cannot_compile:
         return False, machine.cannot_compile
-    return False, "not measured: tried on the real network when a run is long enough"
+    return False, "not measured: tried on the real network if the run is long enough"
 
 
 def _cuda_graph(asked: bool | None, plan: HardwarePlan) -> Choice:
     if asked is not None:
-        return asked, f"as asked for with `cuda_graph={asked}`"
+        return asked, f"requested with `cuda_graph={asked}`"
     if plan.device == "cpu":
-        return False, "only a GPU has them"
+        return False, "only available on a GPU"
     if _can_graph(plan):
         return False, "not measured: tried on the real network when a run starts"
     if plan.processes > 1:
-        return False, f"a graph cannot hold the messages between {plan.processes} processes"
+        return False, f"a graph cannot hold the communication between {plan.processes} processes"
     return False, "a graph cannot hold gradient checkpointing"
 
 
 def _channels_last(asked: bool | None) -> Choice:
     if asked is not None:
-        return asked, f"as asked for{'' if asked else ' with `channels_last=False`'}"
+        return asked, "as requested" if asked else "requested with `channels_last=False`"
     return False, "not measured: tried on networks with 2-D convolutions when a run starts"
 
 
 def _batch_size(asked: int | None, processes: int) -> Choice:
     if asked is not None:
-        return asked, f"as asked for with `batch_size={asked}`"
+        return asked, f"requested with `batch_size={asked}`"
     size = -(-DEFAULT_BATCH // processes) * processes
     return size, "not measured: the fastest is found on the real network when a run starts"
 
 
 def _grad_accum(asked: int | None) -> Choice:
     if asked is not None:
-        return asked, f"as asked for with `grad_accum={asked}`"
-    return 1, "every batch is a step of its own; `grad_accum=N` adds up N of them"
+        return asked, f"requested with `grad_accum={asked}`"
+    return 1, "every batch is a step of its own; `grad_accum=N` accumulates N of them"
 
 
 def _max_cache(count: int | None) -> Choice:
     if count is not None:
-        return count, f"as asked for with `max_cache_batches={count}`"
-    return None, "shards are mapped, so the system keeps in memory what fits and drops the rest"
+        return count, f"requested with `max_cache_batches={count}`"
+    return (
+        None,
+        "shards are memory-mapped, so the system keeps in memory what fits and drops the rest",
+    )
 
 
 def _refuse_missing_gpu(device: str, machine: Machine) -> None:
     kind, colon, number = device.partition(":")
     if kind != "cuda" or (colon and not number.isdigit()):
         raise InputError(
-            "give cpu, cuda, or cuda:0 for a certain GPU.", setting="device", value=device
+            "give cpu, cuda, or cuda:0 for a specific GPU.", setting="device", value=device
         )
     if int(number or 0) >= len(machine.gpus):
         seen = counted(len(machine.gpus), "GPU")
         raise InputError(
-            f'PyTorch sees {seen} here. Give `device="cpu"`, or check the driver, and that this '
-            f"PyTorch is built for CUDA.",
+            f'PyTorch sees {seen} here. Give `device="cpu"`, or check the driver, and that '
+            "this PyTorch is built with CUDA.",
             setting="device",
             value=device,
         )
 
 
 def _refuse_impossible(request: PlanRequest, plan: HardwarePlan, machine: Machine) -> None:
-    """Raises InputError when this machine cannot do what was asked for."""
+    """Raises InputError when this machine cannot do what was requested."""
     _refuse_precision(request, plan, machine)
     if request.compile and machine.cannot_compile:
         raise InputError(
@@ -239,7 +242,7 @@ def _refuse_impossible(request: PlanRequest, plan: HardwarePlan, machine: Machin
 def _refuse_precision(request: PlanRequest, plan: HardwarePlan, machine: Machine) -> None:
     if request.precision in ("fp16", "tf32") and plan.device == "cpu":
         raise InputError(
-            "only a GPU has it. On the CPU give bf16 (`amp=True`) or fp32 (`amp=False`).",
+            "only a GPU supports it. On the CPU give bf16 (`amp=True`) or fp32 (`amp=False`).",
             setting="precision",
             value=request.precision,
         )
@@ -248,8 +251,8 @@ def _refuse_precision(request: PlanRequest, plan: HardwarePlan, machine: Machine
     gpu = machine.gpu(plan.device)
     if not gpu.has_bf16:
         raise InputError(
-            f"{gpu.name} does not have it. Give fp16 (`amp=True` chooses it) or fp32 "
-            f"(`amp=False`).",
+            f"{gpu.name} does not support it. Give fp16 (`amp=True` chooses it) or fp32 "
+            "(`amp=False`).",
             setting="precision",
             value="bf16",
         )
@@ -260,8 +263,11 @@ def _refuse_graph(request: PlanRequest, plan: HardwarePlan) -> None:
     if plan.device == "cpu":
         problem = "the run is on the CPU"
     elif plan.processes > 1:
-        problem = f"{plan.processes} processes train together, whose messages no graph holds"
+        problem = (
+            f"{plan.processes} processes train together, and a graph cannot hold their "
+            "communication"
+        )
     elif request.gradient_checkpointing:
-        problem = "`gradient_checkpointing=True` was given too, which no graph holds"
+        problem = "`gradient_checkpointing=True` was given too, which a graph cannot hold"
     if problem:
         raise InputError(f"`cuda_graph=True` was given, but {problem}: omit `cuda_graph=True`.")

@@ -1,5 +1,5 @@
-"""What the machine offers: the cores and the memory that this process may really use, the GPUs,
-and whether anything here can compile."""
+"""What the machine offers: the cores and memory that this process may actually use, the GPUs, and
+whether torch.compile can work."""
 
 import importlib.util
 import os
@@ -14,14 +14,14 @@ import psutil
 import torch
 
 _COMPILERS = ("g++", "clang++", "c++")
-# As Linux names the instructions, the fastest first, and as people do.
+# As Linux names the instructions, fastest first, and as people do.
 _BF16_INSTRUCTIONS = {"amx_bf16": "AMX", "avx512_bf16": "AVX512_BF16", "bf16": "BF16"}
 _BF16_CAPABILITY = (8, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
-    """One GPU. `free_bytes` is what nobody uses now."""
+    """One GPU. `free_bytes` is its memory that nobody uses now."""
 
     name: str
     memory_bytes: int
@@ -37,8 +37,8 @@ class Gpu:
 class Machine:
     """`cores` and `free_memory_bytes` respect the process's affinity and its control group.
 
-    `bf16_instructions` names the CPU's, "" when it has none; `cannot_compile` says why
-    torch.compile has no chance here, "" when it has.
+    `bf16_instructions` names the CPU's, "" if it has none; `cannot_compile` says why torch.compile
+    cannot work here, "" if it can.
     """
 
     cores: int
@@ -69,23 +69,23 @@ def look_at_machine() -> Machine:
 
 
 def limit_threads(cores: int) -> None:
-    """PyTorch counts the cores of the whole machine. Where a container may use fewer, threads
-    beyond them only wait for each other."""
+    """PyTorch counts the cores of the whole machine. If a container may use fewer, extra threads
+    only wait for each other."""
     if torch.get_num_threads() > cores:
         torch.set_num_threads(cores)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What the control groups of a container leave; None where they set no limit."""
+    """What a container's control groups leave; None if they set no limit."""
 
     cores: float | None
     free_bytes: int | None
 
 
 def read_limits(root: Path = Path("/")) -> Limits:
-    """The tightest limits of this process's control groups and of those around them, in either
-    version of the kernel's files."""
+    """The tightest limits of this process's control groups and their parents, for cgroup v1 and
+    v2."""
     groups = list(_control_groups(root))
     cores = [quota for group in groups if (quota := _quota(group)) is not None]
     free = [left for group in groups if (left := _memory_left(group)) is not None]
@@ -93,7 +93,7 @@ def read_limits(root: Path = Path("/")) -> Limits:
 
 
 def _control_groups(root: Path) -> Iterator[Path]:
-    """Folders of the groups, innermost first. A container often sees its own group as the top."""
+    """Folders of the groups, innermost first. A container often sees its own group as the root."""
     for line in _read_text(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         names = [controllers, *controllers.split(",")] if controllers else ["", "unified"]
@@ -103,7 +103,7 @@ def _control_groups(root: Path) -> Iterator[Path]:
 
 
 def _quota(group: Path) -> float | None:
-    """Cores' worth of time that the group may use."""
+    """CPU time that the group may use, in cores."""
     quota, _, period = _read_text(group / "cpu.max").partition(" ")
     if not period:
         quota = _read_text(group / "cpu.cfs_quota_us")
@@ -160,7 +160,7 @@ def _look_at_gpu(number: int) -> Gpu:
 
 
 def _why_not_compile() -> str:
-    """What torch.compile builds is C++ on the CPU; on a GPU Triton builds its launchers in C."""
+    """torch.compile builds C++ on the CPU; on a GPU Triton builds its launchers in C."""
     if not any(map(shutil.which, _COMPILERS)):
         return f"no C++ compiler was found ({', '.join(_COMPILERS)})"
     include = Path(sysconfig.get_path("include"))

@@ -1,4 +1,4 @@
-"""How batches come to the device: how many threads read them, and how they are copied."""
+"""How batches reach the device: how many threads read them, and how they are copied."""
 
 import math
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ from clew.wording import counted, step_text
 
 _MAX_WORKERS = 8
 _SPARED_CORES = 2  # for the loop itself and for whatever else the machine does
-# Threads that read while a GPU is busy share the interpreter with the loop: count on half speed.
+# Threads that read while a GPU is busy share the GIL with the loop: count on half speed.
 _SLOWER_BESIDE_A_STEP = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class Loading:
-    """`asked` is the number of threads that was asked for; `cores` are those of this process."""
+    """`asked` is the requested number of threads; `cores` are those of this process."""
 
     asked: int | None
     cores: int
@@ -23,12 +23,12 @@ class Loading:
     def choose(
         self, *, read_seconds: float | None = None, step_seconds: float | None = None
     ) -> dict[str, Choice]:
-        """With the time to read a batch and to train on it, as many threads as keep up; without,
+        """Given the time to read a batch and to train on it, as many threads as keep up; without,
         as many as the cores allow."""
         workers, why = self._workers(read_seconds, step_seconds)
-        kept, ahead = "they live on from epoch to epoch", "batches that each worker reads ahead"
+        kept, ahead = "they are kept between epochs", "batches that each worker reads ahead"
         none = "there are no workers"
-        copied = "copies to the GPU run beside the step"
+        copied = "copies to the GPU overlap with the step"
         pinned = copied if self.is_cuda else "there is no GPU to copy to"
         return {
             "num_workers": (workers, why),
@@ -40,8 +40,8 @@ class Loading:
 
     def _workers(self, read_seconds: float | None, step_seconds: float | None) -> tuple[int, str]:
         if self.asked is not None:
-            when = "; batches are read when they are asked for" if self.asked == 0 else ""
-            return self.asked, f"as asked for with `num_workers={self.asked}`{when}"
+            when = "; batches are read on demand" if self.asked == 0 else ""
+            return self.asked, f"requested with `num_workers={self.asked}`{when}"
         cores = counted(self.cores, "core")
         if read_seconds is None or step_seconds is None:
             if not self.is_cuda:
@@ -50,7 +50,7 @@ class Loading:
         ratio = read_seconds / step_seconds
         wanted = math.ceil(_SLOWER_BESIDE_A_STEP * ratio) + 1 if self.is_cuda else math.ceil(ratio)
         read, step = step_text(read_seconds), step_text(step_seconds)
-        took = f"a batch took {read} to read, {step} to train on"
+        took = f"a batch takes {read} to read and {step} to train on"
         return max(1, min(wanted, self._most)), f"{took}; {cores}"
 
     @property

@@ -14,7 +14,7 @@ Choice = tuple[Any, str]
 
 @dataclass(frozen=True, kw_only=True)
 class Way:
-    """How the kernels of a step are chosen and launched: all that a step needs of a plan."""
+    """How the kernels of a step are chosen and launched: all that a step needs from a plan."""
 
     precision: Precision = "fp32"
     channels_last: bool = False
@@ -33,9 +33,9 @@ class Way:
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """What calibration measured of one way to make a step, or why that way was dropped.
+    """What calibration measured for one variant of a step, or why it was dropped.
 
-    `seconds` is the median of a whole step (forward, backward, optimiser) of `batch_size` samples
+    `seconds` is the median of a whole step (forward, backward, optimizer) of `batch_size` samples
     in one process; `compile_seconds` is what the first step took on top.
     """
 
@@ -55,9 +55,8 @@ class HardwarePlan:
     """Every choice of a run, and in `reasons` one sentence for each, by the choice's name.
 
     `device` is "cpu", "cuda" (with several processes each takes the GPU of its local rank) or
-    "cuda:1"; `batch_size` counts the samples of a micro-step over all `processes`; an optimiser
-    step takes `grad_accum` of them.
-    `max_cache_batches` None keeps every shard mapped.
+    "cuda:1"; `batch_size` counts the samples of a micro-step over all `processes`; an optimizer
+    step takes `grad_accum` of them. `max_cache_batches` None keeps every shard mapped.
     """
 
     device: str = "cpu"
@@ -81,7 +80,7 @@ class HardwarePlan:
 
     @property
     def choices(self) -> dict[str, Any]:
-        """The choices alone, by name, in the order in which they are shown."""
+        """The choices alone, by name, in display order."""
         told = ("reasons", "timings", "calibration_seconds")
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in told}
 
@@ -91,20 +90,20 @@ class HardwarePlan:
 
     @property
     def effective_batch(self) -> int:
-        """Samples of one optimiser step."""
+        """Samples per optimizer step."""
         return self.batch_size * self.grad_accum
 
     @property
     def process_batch(self) -> int:
-        """Samples of a micro-step that one process takes, the last batch of an epoch aside."""
+        """Samples of a micro-step that one process takes, except for the last batch of an epoch."""
         return max(1, self.batch_size // self.processes)
 
     def change(self, name: str, value: Any, reason: str) -> Self:
-        """The plan with one choice made otherwise, such as a smaller batch when memory ran out."""
+        """The plan with one choice changed, such as a smaller batch after running out of memory."""
         return replace(self, **{name: value}, reasons=self.reasons | {name: reason})
 
     def change_all(self, choices: Mapping[str, Choice]) -> Self:
-        """The plan with several choices made otherwise, by name."""
+        """The plan with several choices changed, by name."""
         values = {name: value for name, (value, _) in choices.items()}
         reasons = {name: why for name, (_, why) in choices.items()}
         return replace(self, **values, reasons=self.reasons | reasons)
@@ -115,12 +114,12 @@ class HardwarePlan:
 
     @classmethod
     def from_dict(cls, saved: dict[str, Any]) -> Self:
-        """A plan that `to_dict` gave; raises InputError when it is not one."""
+        """The plan that `to_dict` saved; raises InputError when it is invalid."""
         try:
             timings = tuple(Timing(**timing) for timing in saved["timings"])
             return cls(**saved | {"timings": timings})
         except (TypeError, KeyError) as error:
             raise InputError(
-                f"the saved hardware plan is not one of this clew's ({error}): train into a new "
-                f"`output_dir`, or with the clew that wrote it."
+                f"the saved hardware plan is invalid ({error}): train into a new `output_dir`, "
+                "or with the clew version that wrote it."
             ) from error

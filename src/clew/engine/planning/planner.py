@@ -1,4 +1,4 @@
-"""Makes the hardware plan of a run: what was asked for, what can be had, what is fastest."""
+"""Makes the hardware plan of a run: what was requested, what is possible, what is fastest."""
 
 import torch
 import torch.distributed as dist
@@ -25,11 +25,12 @@ def plan_hardware(
     device: torch.device | None = None,
     machine: Machine | None = None,
 ) -> HardwarePlan:
-    """With a `model` (that has a `training_step`) and its training batches, what the request leaves
-    open is measured; without, the plan is the plain one and says what would be measured.
+    """Given a `model` (with a `training_step`) and its training batches, everything the request
+    leaves open is measured; without them, the plan is the plain one and says what would be
+    measured.
 
-    `open_batches` may also be a ready-made loader: then its batch size stays. `samples` are those
-    of an epoch, `epochs` overrides the config's. `processes` all get the first one's plan; `device`
+    `open_batches` may also be a ready-made loader: its batch size is then kept. `samples` are those
+    of an epoch, `epochs` overrides the config's. All `processes` get the first one's plan; `device`
     is this one's. Raises InputError for what the machine cannot do.
     """
     request = request or PlanRequest()
@@ -47,7 +48,7 @@ def plan_hardware(
 
 
 def _agree(plan: HardwarePlan, processes: int) -> HardwarePlan:
-    """Each process has measured for itself; they must do the same."""
+    """Each process measured for itself, but all must use the same plan."""
     if processes == 1 or not dist.is_initialized():
         return plan
     plans = [plan]
@@ -56,8 +57,8 @@ def _agree(plan: HardwarePlan, processes: int) -> HardwarePlan:
 
 
 def connect(request: PlanRequest) -> str:
-    """Let the processes that torchrun started find each other; gives the device that this one
-    trains on. Raises InputError for a request that the machine cannot fulfil."""
+    """Connects the processes that torchrun started; returns the device that this one trains on.
+    Raises InputError for a request that the machine cannot fulfill."""
     plan, _ = choose_plainly(request, look_at_machine(), count_processes())
     if plan.processes == 1:
         return plan.device

@@ -27,10 +27,11 @@ class Reading:
 
 
 class RealBatches:
-    """Reads from loaders that it opens itself, or from a ready-made one, whose place it restores.
+    """Reads from loaders that it opens itself, or from a ready-made one, whose position it
+    restores.
 
-    `settings` open them, but for the batch size. `own_size` is the ready-made loader's batch size
-    over all processes, None where any can be had; `samples` are those of an epoch.
+    `settings` open them, except for the batch size. `own_size` is the ready-made loader's batch
+    size over all processes, None if any is possible; `samples` are those of an epoch.
     """
 
     def __init__(
@@ -51,14 +52,14 @@ class RealBatches:
 
     def read(self, size: int) -> Reading:
         """Up to three batches that all have `size` samples over all processes; only those of the
-        last size that was asked for are kept."""
+        last requested size are kept."""
         if size not in self._readings:
             self._readings = {size: self._read(size, _TIMED_BATCHES)}
         return self._readings[size]
 
     def shapes_differ(self, size: int, pad: Callable[[Any], Any] | None) -> bool:
-        """Whether no two of the first batches have the same shape, padded as the model pads them:
-        then a recorded step would hardly ever be used again."""
+        """Whether no two of the first batches have the same shape, padded as the model pads them: a
+        recorded step would then hardly ever be reused."""
         batches = self._read(size, _SHAPE_BATCHES).batches
         shapes = {shapes_of(pad(batch) if pad else batch) for batch in batches}
         return len(batches) == _SHAPE_BATCHES and len(shapes) == _SHAPE_BATCHES
@@ -99,7 +100,7 @@ def _timed(batches: Batches) -> Iterator[tuple[Any, float]]:
 
 
 def _take(timed: Iterator[tuple[Any, float]], count: int) -> list[tuple[Any, float]]:
-    """The first ones; of large batches two are enough."""
+    """The first ones; two are enough for large batches."""
     taken, size = [], 0
     for batch, seconds in islice(timed, count):
         taken.append((batch, seconds))
@@ -111,7 +112,7 @@ def _take(timed: Iterator[tuple[Any, float]], count: int) -> list[tuple[Any, flo
 
 @contextmanager
 def _same_place(batches: Any) -> Iterator[None]:
-    """A loader that knows its place in an epoch has it again afterwards."""
+    """Restores the position of a loader that knows its position in an epoch."""
     keeps = hasattr(batches, "state_dict") and hasattr(batches, "load_state_dict")
     state = batches.state_dict() if keeps else None
     try:

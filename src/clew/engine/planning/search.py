@@ -1,5 +1,5 @@
-"""Finds the fastest way to make a step, and the batch size: larger ones as long as they make
-training faster and fit into memory. Says what was measured."""
+"""Finds the fastest variant of a step and the batch size: larger ones as long as they make training
+faster and fit into memory. Explains what was measured."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,14 +12,14 @@ from clew.wording import bytes_text, counted, rate_text, step_text
 SMALLEST_BATCH = 16
 _STEPS_AN_EPOCH = 8
 _SIZE_MUST_GAIN = 0.10
-# A faster way must be this much faster than every plainer one: less is noise, and plain is safe.
+# A faster variant must beat every plainer one by this much: less is noise, and plain is safe.
 _WAY_MUST_GAIN = 0.05
 _MIXED = ("bf16", "fp16")
 _MEASURED = ("precision", "channels_last", "cuda_graph")
 
 
 def batch_sizes(samples: int, processes: int) -> list[int]:
-    """Powers of two that leave an epoch enough steps, each shared evenly by the processes."""
+    """Powers of two that leave an epoch enough steps and divide evenly among the processes."""
     most = max(SMALLEST_BATCH, samples // _STEPS_AN_EPOCH)
     sizes, size = [], SMALLEST_BATCH
     while size <= most:
@@ -45,7 +45,7 @@ class Room:
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """A batch size, the fastest way to make a step of it, and why no larger one was taken."""
+    """A batch size, its fastest variant of a step, and why no larger one was chosen."""
 
     size: int
     way: Way
@@ -55,7 +55,7 @@ class Found:
 def find_way_and_size(
     bench: Bench, ways: Sequence[Way], sizes: Sequence[int], room: Room
 ) -> Found | None:
-    """What is fastest for few samples may not be for many: after growing, the ways are timed
+    """What is fastest for few samples may not be for many: after growing, the variants are timed
     again, and if another wins, it may grow further. None when nothing fits into memory."""
     found = _fastest(bench, ways, sizes[0])
     while found is not None:
@@ -70,7 +70,7 @@ def find_way_and_size(
 
 
 def _fastest(bench: Bench, ways: Sequence[Way], size: int) -> Found | None:
-    """Of those that could be timed; when time is up, of those that were."""
+    """Among those that could be timed; when time is up, among those that were."""
     known = bench.seconds(ways, size)
     is_new = len(known) < len(ways)
     seconds = bench.time(ways, size) if is_new and bench.left_seconds > 0 else known
@@ -90,7 +90,7 @@ def _grow(bench: Bench, way: Way, sizes: Sequence[int], room: Room) -> Found:
     return Found(
         size=size,
         way=way,
-        why_no_larger=f"a larger one would leave fewer than {_STEPS_AN_EPOCH} steps an epoch",
+        why_no_larger=f"a larger one would leave fewer than {_STEPS_AN_EPOCH} steps per epoch",
     )
 
 
@@ -100,7 +100,9 @@ def _why_not_try(bench: Bench, way: Way, size: int, larger: int, room: Room) -> 
         limit = bytes_text(room.limit_bytes)
         return f"{larger:,} would take about {bytes_text(needed)} of memory, more than {limit}"
     if bench.cost_of(way, size, larger) > bench.left_seconds:
-        return f"{larger:,} was not tried: calibration may take {bench.budget_seconds:.0f} s"
+        return (
+            f"{larger:,} was not tried: calibration may take at most {bench.budget_seconds:.0f} s"
+        )
     return ""
 
 
@@ -114,15 +116,13 @@ def _why_not_take(bench: Bench, way: Way, larger: int, gain: float) -> str:
     timing = bench.timing(way, larger)
     if timing is not None and timing.dropped:
         return f"{larger:,} was dropped ({timing.dropped})"
-    word = f"gave only {gain:.0%} more" if gain >= 0.005 else "gave no more"
+    word = f"is only {gain:.0%} faster" if gain >= 0.005 else "is not faster"
     return f"{larger:,} {word}"
 
 
 def fastest_way(seconds: Mapping[Way, float]) -> Way:
-    """The fastest, where a plainer way that is nearly as fast is preferred; plainest come first.
-
-    16 bits must beat the best of full precision.
-    """
+    """The fastest, where a plainer variant that is nearly as fast is preferred; plainest come
+    first. 16 bits must beat the best of full precision."""
     full = {way: time for way, time in seconds.items() if way.precision not in _MIXED}
     mixed = {way: time for way, time in seconds.items() if way.precision in _MIXED}
     if not full or not mixed:
@@ -144,14 +144,14 @@ def _beats(seconds: float, plainer: float) -> bool:
 
 
 def _rival(way: Way, name: str, seconds: Mapping[Way, float]) -> Way | None:
-    """The measured way that differs in one choice alone, the fastest if there are several."""
+    """The measured variant that differs in one choice only, the fastest if there are several."""
     values = {getattr(other, name) for other in seconds} - {getattr(way, name)}
     others = [replace(way, **{name: value}) for value in values]
     return min((o for o in others if o in seconds), key=seconds.__getitem__, default=None)
 
 
 def compare_found(found: Found, ways: Sequence[Way], bench: Bench) -> dict[str, Choice]:
-    """The choices of the way that won; what was left open is compared with what it beat."""
+    """The choices of the winning variant; what was open is compared with what it beat."""
     return {
         name: (getattr(found.way, name), _compare(found, name, ways, bench))
         for name in open_names(ways)
@@ -159,7 +159,7 @@ def compare_found(found: Found, ways: Sequence[Way], bench: Bench) -> dict[str, 
 
 
 def open_names(ways: Sequence[Way]) -> list[str]:
-    """In what the ways differ."""
+    """The choices in which the variants differ."""
     return [name for name in _MEASURED if len({getattr(way, name) for way in ways}) > 1]
 
 
@@ -169,9 +169,9 @@ def _compare(found: Found, name: str, ways: Sequence[Way], bench: Bench) -> str:
     if other is None:
         return _why_not_measured(found, name, ways, bench)
     mine, others = seconds[found.way], seconds[other]
-    figures = f"{step_text(mine)} a step against {step_text(others)} {_in_words(name, other)}"
+    figures = f"{step_text(mine)} per step vs. {step_text(others)} {_in_words(name, other)}"
     measured = f"measured on {counted(found.size, 'sample')}"
-    return f"{figures}, {measured}" + ("; too little to gain" if others < mine else "")
+    return f"{figures}, {measured}" + ("; the gain is too small" if others < mine else "")
 
 
 def _why_not_measured(found: Found, name: str, ways: Sequence[Way], bench: Bench) -> str:
@@ -181,7 +181,9 @@ def _why_not_measured(found: Found, name: str, ways: Sequence[Way], bench: Bench
     words = _in_words(name, other)
     if timing is not None and timing.dropped:
         return f"a step {words} was dropped: {timing.dropped}"
-    return f"a step {words} was not tried: calibration may take {bench.budget_seconds:.0f} s"
+    return (
+        f"a step {words} was not tried: calibration may take at most {bench.budget_seconds:.0f} s"
+    )
 
 
 def _in_words(name: str, way: Way) -> str:

@@ -108,7 +108,7 @@ def _estimate(job: Job, pending: Sequence[int]) -> Estimate:
         # Other parts' unfinished shards are no room that this one has.
         estimate.bytes - job.store.unfinished_bytes(pending),
         what="the run may write up to",
-        advice="Make room, choose another `out`, capture fewer questions (`num_samples`), or keep "
-        'less (`keep="compact"`).',
+        advice="Free some space, choose another `out`, capture fewer questions (`num_samples`), or "
+        'keep less (`keep="compact"`).',
     )
     return estimate

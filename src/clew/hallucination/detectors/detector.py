@@ -58,7 +58,7 @@ def load_detector(path: str | Path, device: str | torch.device = "cpu") -> Detec
         saved.path,
         saved.about,
         _WANTED,
-        what="detector of this clew",
+        what="a detector of this clew version",
         advice='give a best.safetensors that "clew train" wrote',
     )
     settings, best = saved.about["settings"], saved.about["best"]

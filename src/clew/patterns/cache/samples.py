@@ -48,7 +48,7 @@ def choose_place(
     if wanted not in ("auto", "ram", "disk"):
         raise InputError("choose auto, ram or disk.", setting="cache", value=wanted)
     if wanted == "disk":
-        return PlaceChoice("disk", 'as asked for with `cache="disk"`')
+        return PlaceChoice("disk", 'requested with `cache="disk"`')
     machine, device = machine or look_at_machine(), torch.device(device)
     size = bytes_text(bytes_needed)
     if wanted == "auto" and device.type == "cuda":
@@ -59,7 +59,7 @@ def choose_place(
     share = _RAM_SHARE if wanted == "auto" else _WANTED_RAM_SHARE
     have = f"{size} of pictures, {bytes_text(free)} of memory free"
     if bytes_needed <= share * free:
-        return PlaceChoice("ram", have if wanted == "auto" else f"as asked for; {have}")
+        return PlaceChoice("ram", have if wanted == "auto" else f"as requested; {have}")
     too_much = f"{have}, of which they may take {share:.0%}"
     return PlaceChoice(
         "disk", too_much if wanted == "auto" else f'`cache="ram"` does not fit: {too_much}'

@@ -265,7 +265,7 @@ def _make(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(
-            f'the folder "{folder}" cannot be made ({error.strerror}): choose another `library`.'
+            f'the folder "{folder}" cannot be created ({error.strerror}): choose another `library`.'
         ) from None
 
 

@@ -142,7 +142,7 @@ def _check_settings(path: Path, about: dict[str, Any]) -> dict[str, Any]:
         path,
         about,
         _WANTED,
-        what="model of patterns",
+        what="an image classifier",
         advice='give a folder that "clew patterns train" wrote',
     )
     return about["settings"]

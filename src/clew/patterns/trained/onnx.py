@@ -98,7 +98,7 @@ def _prepare(path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(
-            f'the folder "{path.parent}" cannot be made ({error.strerror}): choose another place.'
+            f'the folder "{path.parent}" cannot be created ({error.strerror}): choose another path.'
         ) from None
 
 

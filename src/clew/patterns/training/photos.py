@@ -180,7 +180,7 @@ class TrainingSamples:
 
 def _explain_size(wished: int | None, start: Start | None, cached: CachedPhotos) -> str:
     if wished is not None:
-        return "as asked for with `image_size`"
+        return "requested with `image_size`"
     if start is not None:
         return "that of the weights begun with"
     width, height = np.median(cached.sizes, axis=0).round().astype(int)

@@ -123,7 +123,7 @@ def _decide_place(photos: TrainingPhotos, wished: str, device: torch.device) -> 
 
 def _decide_network(wished: str | None, start: Start | None, *, on_gpu: bool) -> TrainingChoice:
     if wished is not None:
-        return TrainingChoice(value=wished, reason="as asked for")
+        return TrainingChoice(value=wished, reason="as requested")
     if start is not None:
         return TrainingChoice(value=start.network, reason="that of the weights it starts from")
     name, reason = usual_network(on_gpu=on_gpu)
@@ -132,14 +132,14 @@ def _decide_network(wished: str | None, start: Start | None, *, on_gpu: bool) ->
 
 def _decide_flip(wished: bool | None, samples: TrainingSamples) -> TrainingChoice:
     if wished is not None:
-        return TrainingChoice(value=wished, reason="as asked for")
+        return TrainingChoice(value=wished, reason="as requested")
     flip, reason = decide_flip(*samples.read_some("train", _LOOKED_AT))
     return TrainingChoice(value=flip, reason=reason)
 
 
 def _why_epochs(wished: int | None, start: Start | None, count: int) -> str:
     if wished is not None:
-        return "as asked for with `epochs`"
+        return "requested with `epochs`"
     if start is not None:
         return f"fewer than usual for {count:,} training photos: it does not start from scratch"
     return f"for {count:,} training photos"

@@ -57,7 +57,7 @@ def test_files_that_are_no_detector(trained: Path, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="there is no .*: train first"):
         load_detector(tmp_path)
     save_file({"a": torch.zeros(1)}, tmp_path / "a.safetensors", metadata={"clew": "{}"})
-    with pytest.raises(StoreError, match='holds no detector .* that "clew train" wrote'):
+    with pytest.raises(StoreError, match='is not a detector .* that "clew train" wrote'):
         load_detector(tmp_path / "a.safetensors")
     with pytest.raises(StoreError, match=r"give a best\.safetensors"):
         load_detector(trained / "lstm" / "last.safetensors")

@@ -21,7 +21,7 @@ TOP = 100
 
 @dataclass(frozen=True, kw_only=True)
 class SampleSizes:
-    """The sizes of answers and heads; `signal` tells the made-up ones."""
+    """The sizes of answers and heads; `signal` marks the hallucinated ones."""
 
     layers: int
     heads: int
@@ -49,7 +49,7 @@ def write_samples(
     settings: Mapping[str, Any] | None = None,
 ) -> Path:
     """A folder as `clew preprocess` writes it: sequences, graphs, splits.csv; answers and heads
-    on request. `signal` is added to the values of answers and heads that are made up."""
+    on request. `signal` is added to the values of answers and heads that are hallucinated."""
     write_sequences(folder / "sequences", shards, rows, layers, dim, batch_rows)
     if graphs:
         write_graphs(folder / "graphs", shards, rows, layers, features, max_tokens, batch_rows)

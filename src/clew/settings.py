@@ -8,6 +8,8 @@ from typing import Any
 
 from clew.errors import InputError, SettingsMismatchError
 
+# What an earlier clew called these in the files it wrote.
+_OLD_NAMES = {"right": "correct", "made_up": "hallucinated"}
 START_OVER = "`overwrite=True` starts over in this one."
 
 
@@ -48,7 +50,7 @@ def find_differences(
 ) -> list[Difference]:
     """Settings that differ, by name; nested ones are named as "model.layers". Names that begin
     with one of `may_differ` do not count."""
-    old, new = dict(flatten_settings(before)), dict(flatten_settings(now))
+    old, new = dict(flatten_settings(with_current_names(before))), dict(flatten_settings(now))
     return [
         Difference(name=name, before=old.get(name), now=new.get(name))
         for name in sorted(old.keys() | new.keys())
@@ -64,6 +66,16 @@ def offer_overwrite() -> Iterator[None]:
         yield
     except SettingsMismatchError as error:
         raise SettingsMismatchError(f"{error.text} {START_OVER}") from None
+
+
+def with_current_names(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """`settings` as read from a file, with the names that an earlier clew gave replaced."""
+    return {
+        _OLD_NAMES.get(name, name): with_current_names(value)
+        if isinstance(value, Mapping)
+        else value
+        for name, value in settings.items()
+    }
 
 
 def flatten_settings(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:

@@ -35,7 +35,7 @@ def test_it_says_what_is_wrong_left_out_and_worth_a_look(
     ended = run("label", store, "--out", tmp_path / "s[/x].csv")
     assert ended.code == 0, ended.err
     assert "2 of 3 answers are wrong (66.7%) at score < 0.5\n" in ended.out
-    assert "left out: 1 answer has no accepted answers, e.g. q3\n" in ended.out
+    assert "excluded: 1 answer has no accepted answers, e.g. q3\n" in ended.out
     assert "the store is not finished: 4 of 9 planned answers are in it\n" in ended.out
     assert re.search(r"capital +2 +1 +50.0%", ended.out)
     assert "[bold]Rome\\u001b[2J" in ended.out and "\x1b" not in ended.out

@@ -34,7 +34,7 @@ def test_it_says_what_it_made(preprocess: Any, tmp_path: Path) -> None:
     assert ended.code == 0, ended.err
     assert "70 samples to make: at most " in ended.out
     rows = [line.split() for line in ended.out.splitlines()]
-    assert ["split", "samples", "right", "made", "up"] in rows
+    assert ["split", "samples", "correct", "hallucinated"] in rows
     counts = [row[1:] for row in rows if row and row[0] in ("train", "validation", "test")]
     assert [sum(map(int, column)) for column in zip(*counts, strict=True)] == [70, 42, 28]
     assert "70 samples, " in ended.out and f" in {tmp_path / 'out'}\n" in ended.out
@@ -115,11 +115,11 @@ def test_what_is_left_out_is_named_and_ends_with_1(
 def test_one_class_is_said_loudly(preprocess: Any, tmp_path: Path) -> None:
     ended = preprocess(tmp_path / "out", "--score-threshold", 0)
     assert ended.code == 0
-    assert "warning: all 70 answers are right (score not below 0)" in ended.out
+    assert "warning: all 70 answers are correct (score not below 0)" in ended.out
 
 
-def test_scores_where_higher_is_made_up(preprocess: Any, tmp_path: Path) -> None:
-    assert preprocess(tmp_path / "out", "--higher-is", "made-up").code == 0
+def test_scores_where_higher_is_hallucinated(preprocess: Any, tmp_path: Path) -> None:
+    assert preprocess(tmp_path / "out", "--higher-is", "hallucinated").code == 0
     splits = read_splits(tmp_path / "out" / "splits.csv")
     labels = dict(zip(splits.question_id.to_pylist(), splits.label.tolist(), strict=True))
     assert (labels["q0"], labels["q1"]) == (1.0, 0.0)
@@ -132,7 +132,7 @@ def test_inspect_a_folder_and_a_store_in_it(preprocess: Any, run: Any, tmp_path:
         text = run("inspect", tmp_path / place).out
         assert "graphs: 70 graphs, " in text
         assert ("sequences: 70 sequences, " in text) == (place == "out")
-        assert "share made up" in text and "edges, all layers" in text
+        assert "share hallucinated" in text and "edges, all layers" in text
         assert "edges into each token of a layer: " in text
         assert "  score_threshold: 0.5\n" in text and "  shape: layers 3, dim 32, " in text
     shown = json.loads(run("inspect", tmp_path / "out", "--json").out)
@@ -154,7 +154,7 @@ def test_all_kinds_of_traces_kept_in_full_can_be_shown_and_checked(
     assert "  source.capture.model: id " in text
     for kind in ("answers", "heads"):
         assert run("verify", tmp_path / "out" / kind).code == 0
-        assert "share made up" in run("inspect", tmp_path / "out" / kind).out
+        assert "share hallucinated" in run("inspect", tmp_path / "out" / kind).out
 
 
 def test_what_is_not_wanted_is_not_made(preprocess: Any, full_store: Path, tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_inspect_converted_samples(run: Any, tmp_path: Path) -> None:
     write_sequences(tmp_path / "old" / "preprocessed_0001.pt")
     run("convert", tmp_path / "old", "--out", tmp_path / "new")
     rows = [line.split() for line in run("inspect", tmp_path / "new").out.splitlines()]
-    assert ["all", "3", "1", "2", "33.3%"] in rows
+    assert ["all", "3", "2", "1", "33.3%"] in rows
 
 
 @pytest.mark.slow

@@ -166,8 +166,8 @@ def test_traces_and_scores_in_place_of_samples(
     )
     assert ended.code == 0, ended.err
     data = json.loads((tmp_path / "results" / "results.json").read_text())["data"]
-    assert sum(split["made_up"] for split in data.values() if isinstance(split, dict)) == 42
-    assert ended.out.count("is taken as higher = more made up") == 1  # not once a split
+    assert sum(split["hallucinated"] for split in data.values() if isinstance(split, dict)) == 42
+    assert ended.out.count("is read as higher = more likely hallucinated") == 1  # not once a split
 
 
 @pytest.mark.slow

@@ -88,7 +88,7 @@ def test_converted_label_is_0_or_1(tmp_path: Path) -> None:
     content["labels"][1] = torch.tensor(2.0)
     torch.save(content, path)
     convert_folder(tmp_path / "old", tmp_path / "store")
-    with pytest.raises(StoreError, match="neither 0 .right. nor 1 .made up., e.g. 2 of q1"):
+    with pytest.raises(StoreError, match="neither 0 .correct. nor 1 .hallucinated., e.g. 2 of q1"):
         PreprocessedLSTMDataset(tmp_path / "store")
 
 

@@ -99,7 +99,7 @@ def print_comparison(console: Console, folder: Path, results: dict[str, Any]) ->
     say("; ".join(notes), "dim")
     if results["transfer"] is not None:
         _print_transfer(console, results["transfer"])
-    _print_left_out(console, results["left_out"])
+    _print_excluded(console, results["excluded"])
     console.print()
     for sentence in results["findings"].values():
         say(with_flags(sentence))
@@ -138,7 +138,10 @@ def _describe_data(data: dict[str, Any]) -> str:
     where = data["name"]
     if data["train_on"] != data["test_on"]:
         where = f"trained on {data['train_on']}, tested on {data['test_on']}"
-    return f"{where}: {', '.join(counts)} answers ({data['test']['made_up']:,} of these made up)"
+    return (
+        f"{where}: {', '.join(counts)} answers ({data['test']['hallucinated']:,} of these "
+        "hallucinated)"
+    )
 
 
 def _print_transfer(console: Console, transfer: dict[str, Any]) -> None:
@@ -159,12 +162,12 @@ def _print_transfer(console: Console, transfer: dict[str, Any]) -> None:
     console.print(table)
 
 
-def _print_left_out(console: Console, left_out: Sequence[dict[str, Any]]) -> None:
+def _print_excluded(console: Console, excluded: Sequence[dict[str, Any]]) -> None:
     """Those with the same reason together."""
     titles: dict[str, list[str]] = {}
-    for one in left_out:
+    for one in excluded:
         titles.setdefault(one["reason"], []).append(one["title"])
     for reason, some in titles.items():
         names = ", ".join(dict.fromkeys(some))
-        text = plain_text(f"left out: {names}: {with_flags(reason)}")
+        text = plain_text(f"excluded: {names}: {with_flags(reason)}")
         console.print(text, markup=False, soft_wrap=False)

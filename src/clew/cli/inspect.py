@@ -79,14 +79,14 @@ def _print_notes(console: Console, summary: Any) -> None:
 def _print_balance(console: Console, balance: Any) -> None:
     table = make_table()
     table.add_column("split")
-    for name in ("samples", "made up", "right", "no label", "share made up"):
-        if name != "no label" or any(split.unlabelled for split in balance):
+    for name in ("samples", "correct", "hallucinated", "no label", "share hallucinated"):
+        if name != "no label" or any(split.unlabeled for split in balance):
             table.add_column(name, justify="right")
     for split in balance:
-        counts = [split.samples, split.made_up, split.right]
-        counts += [split.unlabelled] if len(table.columns) > 5 else []
-        labelled = split.made_up + split.right
-        share = f"{split.made_up / labelled:.1%}" if labelled else "-"
+        counts = [split.samples, split.correct, split.hallucinated]
+        counts += [split.unlabeled] if len(table.columns) > 5 else []
+        labelled = split.correct + split.hallucinated
+        share = f"{split.hallucinated / labelled:.1%}" if labelled else "-"
         table.add_row(split.split, *(f"{count:,}" for count in counts), share)
     console.print(table)
 

@@ -146,13 +146,13 @@ def _print_categories(console: Console, result: "LabelResult") -> None:
 
 def _print_totals(console: Console, result: "LabelResult") -> None:
     say = partial(print_line, console)
-    answers, planned = len(result.rows) + len(result.left_out), result.planned_rows
+    answers, planned = len(result.rows) + len(result.excluded), result.planned_rows
     if planned is not None and answers < planned:
         say(f"the store is not finished: {answers:,} of {planned:,} planned answers are in it")
-    if result.left_out:
-        have = "answer has" if len(result.left_out) == 1 else "answers have"
-        some = ", ".join(result.left_out[:5])
-        say(f"left out: {len(result.left_out):,} {have} no accepted answers, e.g. {some}")
+    if result.excluded:
+        have = "answer has" if len(result.excluded) == 1 else "answers have"
+        some = ", ".join(result.excluded[:5])
+        say(f"excluded: {len(result.excluded):,} {have} no accepted answers, e.g. {some}")
     verb = "is" if result.wrong == 1 else "are"
     say(
         f"{result.wrong:,} of {counted(len(result.rows), 'answer')} {verb} wrong "

@@ -32,8 +32,8 @@ class _SplitBy(StrEnum):
 
 
 class _HigherIs(StrEnum):
-    right = "right"
-    made_up = "made-up"
+    correct = "correct"
+    hallucinated = "hallucinated"
 
 
 def register(app: typer.Typer) -> None:
@@ -46,7 +46,7 @@ def preprocess(
         Path, typer.Option(help="A CSV with question_id and score, such as clew label writes.")
     ] = Path("ground_truth_scores.csv"),
     score_threshold: Annotated[
-        float, typer.Option(help="Answers that score below count as made up.")
+        float, typer.Option(help="Answers that score below this count as hallucinated.")
     ] = 0.5,
     out: Annotated[Path, typer.Option(help="The folder to write to, made if need be.")] = Path(
         "preprocessed_data"
@@ -159,7 +159,7 @@ def _print_result(console: Console, result: "PreprocessResult") -> None:
 def _balance_table(result: "PreprocessResult") -> Table:
     from clew.loading.splits import SPLIT_NAMES
 
-    table = make_table("split", "samples", "right", "made up")
-    for name, (right, made_up) in zip(SPLIT_NAMES, result.counts.tolist(), strict=True):
-        table.add_row(name, f"{right + made_up:,}", f"{right:,}", f"{made_up:,}")
+    table = make_table("split", "samples", "correct", "hallucinated")
+    for name, (correct, hallucinated) in zip(SPLIT_NAMES, result.counts.tolist(), strict=True):
+        table.add_row(name, f"{correct + hallucinated:,}", f"{correct:,}", f"{hallucinated:,}")
     return table

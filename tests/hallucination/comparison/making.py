@@ -19,7 +19,7 @@ PLAIN = PlanRequest(device="cpu", calibrate=False, batch_size=16, num_workers=0)
 
 
 def write_data(folder: Path, **changes: Any) -> Path:
-    """A folder of `clew preprocess` whose answers tell, often, which are made up."""
+    """A folder of `clew preprocess` whose features often reveal hallucinated answers."""
     sizes: dict[str, Any] = {"shards": 2, "rows": 100, "answers": True, "signal": 0.7}
     return write_samples(folder, **sizes | changes)
 

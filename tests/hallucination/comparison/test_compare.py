@@ -187,8 +187,8 @@ def test_a_method_that_cannot_run_is_named_and_the_rest_goes_on(
     tell(broken, Told(name="perplexity"))
     made = compare_methods(compare_config(data, tmp_path))
     assert list(rows_of(tmp_path)) == ["perplexity"] and not made.faults
-    [left_out] = read(tmp_path)["left_out"]
-    assert left_out["method"] == broken.name and reason in left_out["reason"]
+    [excluded] = read(tmp_path)["excluded"]
+    assert excluded["method"] == broken.name and reason in excluded["reason"]
 
 
 def test_a_fault_of_ours_is_not_swallowed(data: Path, tell: Any, tmp_path: Path) -> None:
@@ -248,7 +248,7 @@ def test_one_class_alone_is_refused_before_anything_runs(
     only = Told(name="perplexity")
     tell(only)
     folder = write_data(tmp_path / "data")
-    with pytest.raises(InputError, match="train split of .* has none that are made up"):
+    with pytest.raises(InputError, match="train split of .* has none that are hallucinated"):
         compare_methods(compare_config(folder, tmp_path / "out"))
     assert only.fitted == 0 and not (tmp_path / "out").exists()
 
@@ -278,13 +278,14 @@ def test_small_splits_are_named(data: Path, tell: Any, tmp_path: Path) -> None:
     tell(Told(name="perplexity"))
     compare_methods(compare_config(data, tmp_path))
     results = read(tmp_path)
-    few = {split: results["data"][split]["made_up"] for split in ("validation", "test")}
+    few = {split: results["data"][split]["hallucinated"] for split in ("validation", "test")}
     assert max(few.values()) < 30
     assert results["findings"]["few_to_measure_on"].startswith(
-        f"The test split has only {few['test']} made-up answers: the intervals are narrower"
+        f"The test split has only {few['test']} hallucinated answers: the intervals are narrower"
     )
     assert results["findings"]["few_to_choose_on"].startswith(
-        f"The validation split has only {few['validation']} made-up answers: which method is the"
+        f"The validation split has only {few['validation']} hallucinated answers: which method is "
+        "the"
     )
 
 

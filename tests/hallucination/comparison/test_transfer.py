@@ -52,9 +52,9 @@ def test_one_pair(
     results = compare_methods(config).results
     data, transfer = results["data"], results["transfer"]
     assert (data["train_on"], data["test_on"]) == ("a/pre", "b/pre")
-    [[left_out]] = transfer["left_out"]
-    assert left_out > 0
-    assert sum(data["test"].values()) == len(second_test(second)) - left_out
+    [[excluded]] = transfer["excluded"]
+    assert excluded > 0
+    assert sum(data["test"].values()) == len(second_test(second)) - excluded
     assert np.shape(transfer["auroc"]) == (2, 1, 1)
     rows = {row["method"]: row for row in results["methods"]}
     assert transfer["auroc"][1] == [[rows["probe"]["test_auroc"]]]
@@ -80,7 +80,7 @@ def test_the_matrix_over_several_stores(
     # Nodes of two captures lie in two spaces.
     assert by_name["graphs"][0][1] is None and by_name["graphs"][1][0] is None
     assert by_name["graphs"][0][0] is not None
-    assert transfer["left_out"][0][0] == transfer["left_out"][1][1] == 0
+    assert transfer["excluded"][0][0] == transfer["excluded"][1][1] == 0
     lines = list(csv.DictReader((tmp_path / "out" / "transfer.csv").read_text().splitlines()))
     assert len(lines) == 6
     again = compare_methods(config).results

@@ -57,7 +57,7 @@ def test_several_answers_to_a_question_keep_their_own_scores(tmp_path: Path, out
 def test_answers_without_accepted_ones_are_left_out_and_named(tmp_path: Path, out: Path) -> None:
     rows = [trace_row(i, "x", accepted) for i, accepted in enumerate([["x"], [], None, [" "]])]
     result = label_store(write_text_store(tmp_path / "store", rows), out)
-    assert result.left_out == ["q1", "q2", "q3"]
+    assert result.excluded == ["q1", "q2", "q3"]
     assert [row.question_id for row in result.rows] == ["q0"]
 
 

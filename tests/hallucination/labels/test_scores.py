@@ -43,13 +43,15 @@ def test_a_hallucination_score_is_turned_and_a_note_says_so(file: Path) -> None:
     text = "question_id,hallucination_score\nnq_0,0.637\n"
     scores = read(file, text)
     assert scores.scores["nq_0"] == pytest.approx(0.363)
-    assert "hallucination_score is taken as higher = more made up" in scores.notes[0]
-    kept = read(file, text, higher_is="right")
+    assert "hallucination_score is read as higher = more likely hallucinated" in scores.notes[0]
+    kept = read(file, text, higher_is="correct")
     assert (kept.scores, kept.notes) == ({"nq_0": 0.637}, ())
 
 
 def test_a_score_can_be_turned_and_chosen(file: Path) -> None:
-    scores = read(file, "question_id,a,b\nq,0.25,0.5\n", score_column=" B", higher_is="made-up")
+    scores = read(
+        file, "question_id,a,b\nq,0.25,0.5\n", score_column=" B", higher_is="hallucinated"
+    )
     assert scores.scores == {"q": 0.5}
     assert "1 - b" in scores.notes[0]
 

@@ -251,6 +251,6 @@ def test_a_question_in_two_splits_is_refused(tmp_path: Path) -> None:
 def test_a_split_without_one_of_the_classes_is_named() -> None:
     counts = np.array([[5, 5], [2, 0], [0, 0]])
     [first, second] = find_thin_splits(counts, tuple(SHARES))
-    assert first.startswith("the validation split (2 in all) has none that are made up:")
-    assert second.startswith("the test split (0 in all) has none that are right or made up:")
+    assert first.startswith("the validation split (2 in all) has none that are hallucinated:")
+    assert second.startswith("the test split (0 in all) has none that are correct or hallucinated:")
     assert not find_thin_splits(counts[[0, 0, 2]], (0.5, 0.5, 0))

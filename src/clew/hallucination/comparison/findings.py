@@ -130,8 +130,8 @@ def _tell_few_to_measure_on(labels: np.ndarray) -> str | None:
 
 def _count_few(labels: np.ndarray) -> str | None:
     """How many answers the rarer class has; None when these are enough."""
-    made_up = int((labels > 0).sum())
-    counts = {"right": len(labels) - made_up, "made-up": made_up}
+    hallucinated = int((labels > 0).sum())
+    counts = {"correct": len(labels) - hallucinated, "hallucinated": hallucinated}
     rarer = min(counts, key=lambda kind: counts[kind])
     if counts[rarer] >= _FEW:
         return None

@@ -29,7 +29,7 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True)
 class Labels:
-    """1 is made up. `kept` are the places of the test answers that are measured on."""
+    """1 is hallucinated. `kept` are the positions of the test answers that are evaluated."""
 
     validation: np.ndarray
     test: np.ndarray

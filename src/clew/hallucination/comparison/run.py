@@ -22,7 +22,7 @@ from clew.hallucination.comparison.methods import AnyMethod, count_bytes, find_m
 from clew.hallucination.comparison.rows import measure_method
 from clew.hallucination.comparison.stores import Store, open_stores
 from clew.hallucination.comparison.trial import (
-    LeftOut,
+    Excluded,
     Trial,
     TrialResult,
     explain_failure,
@@ -46,7 +46,7 @@ class ComparisonResult:
 
     folder: Path
     results: dict[str, Any]
-    faults: tuple[LeftOut, ...]
+    faults: tuple[Excluded, ...]
 
 
 def compare_methods(
@@ -74,10 +74,10 @@ def compare_methods(
                 name = trial.train.name
                 reporter(StoreStarted(name=name, number=number, count=len(trials)))
             results.append(_run_trial(trial, methods, reporter, should_stop))
-        left_out = [one for result in results for one in result.left_out]
-        _refuse_empty(results, left_out)
+        excluded = [one for result in results for one in result.excluded]
+        _refuse_empty(results, excluded)
         content = write_comparison(config, methods, results)
-    faults = tuple(one for one in left_out if one.is_fault)
+    faults = tuple(one for one in excluded if one.is_fault)
     return ComparisonResult(folder=config.output_dir, results=content, faults=faults)
 
 
@@ -108,7 +108,7 @@ def _refuse_nothing_left(trial: Trial, store: Store) -> None:
         raise InputError(
             f'"{trial.train.folder}" is trained or chosen on {shared:,} of the test questions of '
             f'"{store.folder}"; what is left has {int((left == 0).sum()):,} right and '
-            f"{int(left.sum()):,} made-up answers, and both are needed: use other questions."
+            f"{int(left.sum()):,} hallucinated answers, and both are required: use other questions."
         )
 
 
@@ -143,7 +143,7 @@ def _run_trial(
     reporter: Reporter,
     should_stop: Callable[[], bool],
 ) -> TrialResult:
-    result = TrialResult(trial=trial, measured={s.name: [] for s in trial.tests}, left_out=[])
+    result = TrialResult(trial=trial, measured={s.name: [] for s in trial.tests}, excluded=[])
     for number, method in enumerate(methods, start=1):
         if should_stop():
             raise TrainingStoppedError(
@@ -154,7 +154,7 @@ def _run_trial(
             _run_method(trial, method, result, reporter, should_stop)
         except Exception as error:
             gone = explain_failure(method.name, method.title, error, folder=trial.saved.folder)
-            result.left_out.append(gone)
+            result.excluded.append(gone)
             reporter(MethodExcluded(title=gone.title, reason=gone.reason))
     return result
 
@@ -174,7 +174,7 @@ def _run_method(
     if not tests:
         raise InputError(_OTHER_BASIS)
     if len(tests) < len(trial.tests):
-        result.left_out.append(_left_untested(trial, method, tests))
+        result.excluded.append(_left_untested(trial, method, tests))
     started = time.monotonic()
     identity = trial.identify(method)
     seeds = trial.saved.find(method.name, identity)
@@ -198,14 +198,14 @@ def _run_method(
     reporter(MethodEnded(row=rows[0].row, seconds=seconds, is_new=is_new))
 
 
-def _left_untested(trial: Trial, method: AnyMethod, tests: Sequence[Store]) -> LeftOut:
+def _left_untested(trial: Trial, method: AnyMethod, tests: Sequence[Store]) -> Excluded:
     others = " and ".join(store.name for store in trial.tests if store not in tests)
     reason = f"trained on {trial.train.name} it is not tested on {others}: {_OTHER_BASIS}"
-    return LeftOut(method=method.name, title=method.title, reason=reason)
+    return Excluded(method=method.name, title=method.title, reason=reason)
 
 
-def _refuse_empty(results: Sequence[TrialResult], left_out: Sequence[LeftOut]) -> None:
+def _refuse_empty(results: Sequence[TrialResult], excluded: Sequence[Excluded]) -> None:
     if not any(rows for result in results for rows in result.measured.values()):
-        reasons = "\n  ".join(f"{one.title}: {one.reason}" for one in left_out)
-        kind = ClewError if any(one.is_fault for one in left_out) else InputError
+        reasons = "\n  ".join(f"{one.title}: {one.reason}" for one in excluded)
+        kind = ClewError if any(one.is_fault for one in excluded) else InputError
         raise kind(f"no method could be run:\n  {reasons}")

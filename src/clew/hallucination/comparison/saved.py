@@ -19,7 +19,8 @@ _VALIDATION = "validation"
 @dataclass(frozen=True, kw_only=True)
 class SeedScores:
     """What one seed gave: scores of the validation split and of the test split of every store
-    (higher = more likely made up), and what they cost. `plan` is the hardware plan of a network.
+    (higher = more likely hallucinated), and what they cost. `plan` is the hardware plan of a
+    network.
     """
 
     validation: np.ndarray

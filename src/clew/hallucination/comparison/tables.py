@@ -107,7 +107,7 @@ def _latex_difference(versus: dict[str, Any] | None) -> str:
 
 def describe_transfer(trials: Sequence[Trial], cells: Cells) -> dict[str, Any]:
     """The "transfer" of results.json: `auroc[method][trained on][tested on]`, null where a method
-    did not run, `low` and `high` likewise; `left_out[trained on][tested on]` questions shared."""
+    did not run, `low` and `high` likewise; `excluded[trained on][tested on]` questions shared."""
     train = [trial.train.name for trial in trials]
     test = [store.name for store in trials[0].tests]
     low = {m: {at: row["test_auroc_ci"][0] for at, row in of.items()} for m, of in cells.items()}
@@ -123,7 +123,7 @@ def describe_transfer(trials: Sequence[Trial], cells: Cells) -> dict[str, Any]:
             name: [_matrix(values[method], train, test) for method in cells]
             for name, values in (("auroc", middle), ("low", low), ("high", high))
         },
-        "left_out": [[int(t.shared[name].sum()) for name in test] for t in trials],
+        "excluded": [[int(t.shared[name].sum()) for name in test] for t in trials],
     }
 
 
@@ -132,7 +132,7 @@ def make_transfer_csv(trials: Sequence[Trial], cells: Cells) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     names = ("val_auroc", "test_auroc")
-    writer.writerow(["method", "train_on", "test_on", *names, "low", "high", "answers", "left_out"])
+    writer.writerow(["method", "train_on", "test_on", *names, "low", "high", "answers", "excluded"])
     left = {(t.train.name, name): shared for t in trials for name, shared in t.shared.items()}
     for method, of in cells.items():
         for (train, test), row in of.items():

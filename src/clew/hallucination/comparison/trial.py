@@ -45,7 +45,7 @@ _NUMERICAL = (np.linalg.LinAlgError, FloatingPointError, ZeroDivisionError, Over
 
 
 @dataclass(frozen=True, kw_only=True)
-class LeftOut:
+class Excluded:
     """A method without a row. `is_fault` when nobody foresaw it: a fault of clew."""
 
     method: str
@@ -57,24 +57,24 @@ class LeftOut:
         return {"method": self.method, "title": self.title, "reason": self.reason}
 
 
-def explain_failure(method: str, title: str, error: Exception, *, folder: Path) -> LeftOut:
+def explain_failure(method: str, title: str, error: Exception, *, folder: Path) -> Excluded:
     """Why the method is left out; raises the error again when it ends the whole run. Where a
     fault came up is written into `folder`."""
     if isinstance(error, _END_THE_RUN):
         raise error
     if isinstance(error, ClewError):
-        return LeftOut(method=method, title=title, reason=str(error))
+        return Excluded(method=method, title=title, reason=str(error))
     if isinstance(error, MemoryError):
         reason = f"it does not fit in memory ({error}): use fewer answers or a larger machine"
-        return LeftOut(method=method, title=title, reason=reason)
+        return Excluded(method=method, title=title, reason=reason)
     if isinstance(error, _NUMERICAL):
-        return LeftOut(method=method, title=title, reason=f"its numbers broke down ({error})")
+        return Excluded(method=method, title=title, reason=f"its numbers broke down ({error})")
     path = folder / f"{method}.fault.txt"
     folder.mkdir(parents=True, exist_ok=True)
     replace_file(path, "".join(traceback.format_exception(error)).encode("utf-8", "replace"))
     logger.error("%s broke: %s", title, path)
     reason = f'it broke by a fault of clew ({type(error).__name__}: {error}), told in "{path}"'
-    return LeftOut(method=method, title=title, reason=reason, is_fault=True)
+    return Excluded(method=method, title=title, reason=reason, is_fault=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,4 +191,4 @@ class TrialResult:
 
     trial: Trial
     measured: dict[str, list[Measured]]
-    left_out: list[LeftOut]
+    excluded: list[Excluded]

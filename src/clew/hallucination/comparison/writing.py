@@ -52,7 +52,7 @@ def write_comparison(
     graphs = names_of_graph_methods(methods)
     content = {
         "methods": rows,
-        "left_out": _list_left_out(results),
+        "excluded": _list_excluded(results),
         "best": {"method": best, "chosen_on": "validation"},
         "findings": find_sentences(measured, labels, graph_methods=graphs),
         "data": _describe_data(trial, test),
@@ -71,9 +71,9 @@ def write_comparison(
     return content
 
 
-def _list_left_out(results: Sequence[TrialResult]) -> list[dict[str, Any]]:
+def _list_excluded(results: Sequence[TrialResult]) -> list[dict[str, Any]]:
     """What several stores leave out for the same reason is named once."""
-    every = dict.fromkeys(one for result in results for one in result.left_out)
+    every = dict.fromkeys(one for result in results for one in result.excluded)
     return [one.to_dict() for one in every]
 
 
@@ -103,12 +103,12 @@ def _write_transfer(config: CompareConfig, results: Sequence[TrialResult]) -> di
 def _describe_data(trial: Trial, test: Store) -> dict[str, Any]:
     """What was fitted, chosen and measured on."""
     labels = trial.labels(test).test
-    made_up = int(labels.sum())
+    hallucinated = int(labels.sum())
     told = trial.train.describe()
     questions = trial.train.data.identity.get("questions") or {}
     return {
         **told,
-        "test": {"right": len(labels) - made_up, "made_up": made_up},
+        "test": {"correct": len(labels) - hallucinated, "hallucinated": hallucinated},
         "name": questions.get("name") or trial.train.name,
         "train_on": trial.train.name,
         "test_on": test.name,
@@ -142,7 +142,8 @@ def write_scores(
     folder: Path, train: Store, test: Store, labels: Labels, measured: Sequence[Measured]
 ) -> None:
     """A row an answer: the validation split of `train`, then what is kept of the test split of
-    `test`; a column a method (score_NAME) with its probability that the answer is made up."""
+    `test`; one column per method (score_NAME) with its risk: the probability that the answer is
+    hallucinated."""
     rows = np.arange(len(labels.validation))
     parts = [
         _part(

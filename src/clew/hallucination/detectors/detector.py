@@ -25,7 +25,7 @@ _WANTED: Wanted = {
 
 @dataclass(frozen=True, kw_only=True)
 class Detector:
-    """`threshold` is the probability from which on an answer is called made up: where F1 was
+    """`threshold` is the risk from which an answer counts as hallucinated: where F1 was
     greatest on validation. `metrics` are those of that validation."""
 
     name: str
@@ -36,8 +36,8 @@ class Detector:
 
     @torch.no_grad()
     def score(self, batch: Any) -> Float[Tensor, " batch"]:
-        """The probability that each answer is made up; the batch lies on the network's device.
-        Raises InputError for a batch of other samples than the network reads."""
+        """The risk of each answer: the probability that it is hallucinated. The batch is on the
+        network's device. Raises InputError for a batch of other samples than the network reads."""
         form = FORMS[NETWORKS[self.name].samples]
         if not form.is_batch(batch):
             raise InputError(

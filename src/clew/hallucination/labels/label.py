@@ -49,13 +49,13 @@ class Examples:
 class LabelResult:
     """The rows of the scores file in the order of `global_example_id`, and what they say.
 
-    `left_out` are the question ids of answers that nothing could be compared with.
+    `excluded` are the question ids of answers that nothing could be compared with.
     `written` is False where the file held these very rows already.
     """
 
     path: Path
     rows: list[LabelledAnswer]
-    left_out: list[str]
+    excluded: list[str]
     score_threshold: float
     categories: list[CategoryShare]
     examples: Examples
@@ -89,16 +89,16 @@ def label_store(
     out = Path(out)
     _check_settings(out, method, score_threshold)
     reader = open_traces(Path(store))
-    left_out: list[str] = []
-    usable = _leave_out(read_answers(reader), left_out)
+    excluded: list[str] = []
+    usable = _drop_unscorable(read_answers(reader), excluded)
     rows = _judge(usable, judge, out, on_judged) if judge else _score(usable, method)
     if not rows:
-        raise InputError(_why_none(store, reader.manifest, len(left_out)))
+        raise InputError(_why_none(store, reader.manifest, len(excluded)))
     rows.sort(key=lambda row: row.global_example_id)
     return LabelResult(
         path=out,
         rows=rows,
-        left_out=left_out,
+        excluded=excluded,
         score_threshold=score_threshold,
         categories=_count_categories(rows, score_threshold),
         examples=choose_examples(rows, score_threshold),
@@ -132,13 +132,15 @@ def _why_none(store: str | Path, manifest: Manifest, answers: int) -> str:
     )
 
 
-def _leave_out(answers: Iterable[StoredAnswer], left_out: list[str]) -> Iterator[StoredAnswer]:
-    """The answers that can be scored; the question ids of the others go to `left_out`."""
+def _drop_unscorable(
+    answers: Iterable[StoredAnswer], excluded: list[str]
+) -> Iterator[StoredAnswer]:
+    """The answers that can be scored; the question ids of the others go to `excluded`."""
     for answer in answers:
         if answer.accepted:
             yield answer
         else:
-            left_out.append(answer.question_id)
+            excluded.append(answer.question_id)
 
 
 def _score(answers: Iterable[StoredAnswer], method: Method) -> list[LabelledAnswer]:

@@ -11,7 +11,7 @@ from clew.errors import InputError
 from clew.hallucination.labels.table import EXAMPLE_COLUMN, ScoresTable, label_into
 from clew.storage.hashing import hash_file
 
-HigherIs = Literal["right", "made-up"]
+HigherIs = Literal["correct", "hallucinated"]
 _NAMED = 5
 
 
@@ -60,7 +60,7 @@ def read_scores(
     """Read a CSV with `question_id` and a score column; raises InputError naming the line.
 
     The score is `score`, else `hallucination_score`, else the only other column of numbers. It
-    is turned (1 - value) where `higher_is` says "made-up", or the name has "halluc" in it.
+    is turned (1 - value) where `higher_is` says "hallucinated", or the name has "halluc" in it.
     """
     table = ScoresTable(Path(path), score_column)
     turned = _is_turned(table.score_column, higher_is)
@@ -134,15 +134,15 @@ def _tell_apart() -> str:
 
 
 def _is_turned(column: str, higher_is: HigherIs | None) -> bool:
-    return higher_is == "made-up" if higher_is else "halluc" in column
+    return higher_is == "hallucinated" if higher_is else "halluc" in column
 
 
 def _turned_notes(table: ScoresTable, turned: bool) -> tuple[str, ...]:
     if not turned:
         return ()
     return (
-        f"{table.path}: {table.score_column} is taken as higher = more made up, "
-        f"so the score is 1 - {table.score_column}",
+        f"{table.path}: {table.score_column} is read as higher = more likely hallucinated, so the "
+        f"score is 1 - {table.score_column}",
     )
 
 

@@ -14,7 +14,7 @@ from clew.metrics import auroc
 from tests.hallucination.detectors.probes.features import MemoryFeatures, telling_states
 from tests.hallucination.detectors.training.making import write_learnable
 
-# In `write_samples`, a signal makes these larger for made-up answers.
+# In `write_samples`, a signal makes these larger for hallucinated answers.
 TELLING = (
     "perplexity",
     "min_probability",
@@ -150,7 +150,7 @@ def test_a_missing_field_is_named() -> None:
 def test_a_split_of_right_answers_only_is_refused(changed: slice) -> None:
     labels, states = telling_states(100, layers=2, dim=4)
     labels[changed] = 0
-    with pytest.raises(InputError, match="0 of the .* answers of the .* split are made up"):
+    with pytest.raises(InputError, match="0 of the .* answers of the .* split are hallucinated"):
         PROBES["linear_probe"].fit(MemoryFeatures(labels, {"sequence": states}), seed=0)
 
 

@@ -16,7 +16,7 @@ PLAIN = PlanRequest(device="cpu", calibrate=False, batch_size=16, num_workers=0)
 
 
 def write_learnable(folder: Path, **sizes: Any) -> Path:
-    """Samples that tell, almost always, whether the answer is made up."""
+    """Samples that almost always reveal whether the answer is hallucinated."""
     plain, plain_graph = samples.sequence_of, samples.graph_of
 
     def telling(number: int, layers: int, dim: int) -> np.ndarray:

@@ -51,11 +51,13 @@ def test_traces_give_the_samples_that_preprocessing_makes(
                 assert torch.equal(one[name], value), name
 
 
-def test_a_threshold_decides_what_is_made_up(compact_store: Path, scores: Path) -> None:
+def test_score_threshold_decides_which_answers_are_hallucinated(
+    compact_store: Path, scores: Path
+) -> None:
     strict = DetectorSamples(
         RawData(store=compact_store, scores_file=scores, score_threshold=0.9), "sequences"
     )
-    assert sum(of.made_up for of in strict.balance.values()) == 56
+    assert sum(of.hallucinated for of in strict.balance.values()) == 56
     assert strict.positive_weight == pytest.approx(0.25, abs=0.05)
 
 
@@ -104,8 +106,9 @@ def test_every_setting_reaches_the_loader(tmp_path: Path) -> None:
 def test_a_split_without_both_classes_is_refused_with_the_counts(tmp_path: Path) -> None:
     folder = write_samples(tmp_path / "few", shards=1, rows=4)
     sentence = (
-        r'the validation split of ".*few" has none that are made up: .* train 3 \(1 right, 2 made '
-        r"up\), validation 1 \(1 right, 0 made up\), test 0 .* Use more questions"
+        r'the validation split of ".*few" has none that are hallucinated: .* train 3 '
+        r"\(1 correct, 2 hallucinated\), validation 1 \(1 correct, 0 hallucinated\), "
+        r"test 0 .* Use more questions"
     )
     with pytest.raises(InputError, match=sentence):
         train_detectors(small_run(folder, tmp_path / "out"))

@@ -71,8 +71,10 @@ def labels(folder: Path, split: str) -> np.ndarray:
 
 
 def auroc(truth: np.ndarray, scores: np.ndarray) -> float:
-    made_up, right = scores[truth > 0.5], scores[truth < 0.5]
-    return float((made_up[:, None] > right).mean() + (made_up[:, None] == right).mean() / 2)
+    hallucinated, correct = scores[truth > 0.5], scores[truth < 0.5]
+    return float(
+        (hallucinated[:, None] > correct).mean() + (hallucinated[:, None] == correct).mean() / 2
+    )
 
 
 def test_every_seed_scores_every_sample_in_the_order_of_the_data(

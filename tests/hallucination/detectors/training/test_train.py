@@ -251,7 +251,7 @@ def test_a_garbled_results_file_is_named(learnable: Path, tmp_path: Path) -> Non
 def test_the_loss_is_as_wished(
     learnable: Path, tmp_path: Path, loss: LossSettings, name: str, value: float
 ) -> None:
-    """One in three is made up."""
+    """One in three is hallucinated."""
     short = TrainConfig(epochs=1)
     [run] = train_detectors(small_run(learnable, tmp_path, **ONLY_LSTM, loss=loss, train=short))
     assert run["loss"][name] == value

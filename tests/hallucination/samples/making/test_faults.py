@@ -126,7 +126,7 @@ def test_one_class_goes_on_but_is_said(compact_store: Path, tmp_path: Path) -> N
     result = preprocess_store(tiny_preprocess(compact_store, scores, tmp_path / "out"))
     assert result.samples == 70
     [warning] = result.warnings
-    assert warning.startswith("all 70 answers are right (score not below 0.5): a detector cannot")
+    assert warning.startswith("all 70 answers are correct (score not below 0.5): a detector cannot")
 
 
 def test_a_threshold_is_not_below_itself(compact_store: Path, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ _ROWS_IN_CACHE = 128
 
 
 class LayerLSTM(nn.Module):
-    """Reads a sequence over layers in both directions and gives one logit (1 is made up)."""
+    """Reads a sequence over layers in both directions and returns one logit (1 is hallucinated)."""
 
     def __init__(self, input_dim: int, hidden: int, num_layers: int, dropout: float) -> None:
         super().__init__()

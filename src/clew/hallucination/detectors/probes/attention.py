@@ -36,7 +36,8 @@ RANKS = (5, 10, 25, 50, 100)
 @dataclass(frozen=True, kw_only=True)
 class AttentionScore:
     """Per layer, the sum over heads of the mean log A_ii over the answer's rows. Higher counts as
-    more likely made up, as it is defined; an answer without tokens gets the training's median."""
+    more likely hallucinated, as it is defined; an answer without tokens gets the training's median.
+    """
 
     layer: int
     without: float

@@ -30,7 +30,7 @@ class LengthScore:
 
 @dataclass(frozen=True, kw_only=True)
 class CategoryRate:
-    """The share of made-up answers among the training answers of the category."""
+    """The share of hallucinated answers among the training answers of the category."""
 
     rates: dict[str | None, float]
     overall: float
@@ -55,12 +55,12 @@ def learn_length(data: Features) -> Fitted:
 def learn_category(data: Features) -> Fitted:
     labels = data.labels["train"]
     overall = float(labels.mean())
-    made_up: dict[str | None, list[int]] = {}
+    of_category: dict[str | None, list[int]] = {}
     for name, label in zip(data.read("category", "train"), labels.tolist(), strict=True):
-        made_up.setdefault(name, []).append(label)
+        of_category.setdefault(name, []).append(label)
     rates = {
         name: (sum(found) + _SMOOTHING * overall) / (len(found) + _SMOOTHING)
-        for name, found in made_up.items()
+        for name, found in of_category.items()
     }
     return Fitted(scorer=CategoryRate(rates=rates, overall=overall))
 

@@ -39,7 +39,7 @@ _SMALLEST = 1e-6
 
 @dataclass(frozen=True, kw_only=True)
 class Linear:
-    """A score that is linear in the features; above 0 is more likely made up than not."""
+    """A score that is linear in the features; above 0 is more likely hallucinated than not."""
 
     weights: Float32[np.ndarray, " features"]
     bias: float

@@ -1,5 +1,5 @@
 """What a detection method is: fitted on the training answers, chosen on those for validation, and
-then a score for any answer (higher: more likely made up). Runs are alike for all of them.
+then a score for any answer (higher: more likely hallucinated). Runs are alike for all of them.
 """
 
 from collections.abc import Callable, Sequence
@@ -164,10 +164,11 @@ def _layer_aurocs(fitted: Fitted, data: Features) -> dict[str, list[float]]:
 
 def _refuse_one_class(data: Features) -> None:
     for split in ("train", "validation"):
-        made_up = int(data.labels[split].sum())
-        if made_up in (0, len(data.labels[split])):
+        hallucinated = int(data.labels[split].sum())
+        if hallucinated in (0, len(data.labels[split])):
             raise InputError(
-                f"{made_up:,} of the {len(data.labels[split]):,} answers of the {split} split are "
-                f"made up: a method needs right and made-up ones there. Capture more questions, or "
+                f"{hallucinated:,} of the {len(data.labels[split]):,} answers of the {split} split "
+                "are hallucinated: a method requires correct and hallucinated ones there. Capture "
+                "more questions, or "
                 f"give that split a larger share."
             )

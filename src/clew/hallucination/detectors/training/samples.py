@@ -41,17 +41,17 @@ Scores = Float32[np.ndarray, " samples"]
 class Balance:
     """The samples of one split."""
 
-    right: int
-    made_up: int
+    correct: int
+    hallucinated: int
 
     @classmethod
     def of(cls, labels: np.ndarray) -> "Balance":
-        made_up = int((labels > 0.5).sum())
-        return cls(right=len(labels) - made_up, made_up=made_up)
+        hallucinated = int((labels > 0.5).sum())
+        return cls(correct=len(labels) - hallucinated, hallucinated=hallucinated)
 
     @property
     def samples(self) -> int:
-        return self.right + self.made_up
+        return self.correct + self.hallucinated
 
 
 class DetectorSamples:
@@ -67,8 +67,8 @@ class DetectorSamples:
 
     @property
     def positive_weight(self) -> float:
-        """What a made-up training sample must weigh for both classes to weigh the same."""
-        return self.balance["train"].right / self.balance["train"].made_up
+        """The weight of a hallucinated training sample that balances both classes."""
+        return self.balance["train"].correct / self.balance["train"].hallucinated
 
     def sizes(self) -> dict[str, int]:
         """Those of the arrays, as the networks' configs name them."""
@@ -175,11 +175,13 @@ def refuse_thin(
     name: str, balance: Mapping[str, Balance], splits: Iterable[str] = SPLIT_NAMES
 ) -> None:
     """Raises InputError when one of the splits does not have both kinds of answers."""
-    thin = [split for split in splits if not (balance[split].right and balance[split].made_up)]
+    thin = [
+        split for split in splits if not (balance[split].correct and balance[split].hallucinated)
+    ]
     if not thin:
         return
     counts = ", ".join(
-        f"{split} {of.samples:,} ({of.right:,} right, {of.made_up:,} made up)"
+        f"{split} {of.samples:,} ({of.correct:,} correct, {of.hallucinated:,} hallucinated)"
         for split, of in balance.items()
     )
     raise InputError(
@@ -192,13 +194,13 @@ def refuse_thin(
 def _lacking(counts: Balance) -> str:
     if not counts.samples:
         return "is empty"
-    return f"has none that are {'made up' if counts.right else 'right'}"
+    return f"has none that are {'hallucinated' if counts.correct else 'correct'}"
 
 
 def score_samples(
     detector_folder: Path, source: DataSource, split: str, *, device: str | None = None
 ) -> Scores:
-    """The probability that each answer of a split is made up, as a trained network sees it: also
+    """The risk of each answer of a split according to a trained network: also
     one that was trained on other questions.
 
     Raises InputError for samples that the network cannot read, such as those of another model.

@@ -17,7 +17,7 @@ from clew.errors import SettingsMismatchError, StoreError
 from clew.hallucination.detectors.registry import NETWORKS, NetworkKind, configure
 from clew.hallucination.detectors.training.config import TrainingSettings
 from clew.hallucination.detectors.training.samples import DetectorSamples
-from clew.settings import offer_overwrite
+from clew.settings import offer_overwrite, with_current_names
 from clew.storage.writing import replace_file
 
 RESULTS_FILE = "results.json"
@@ -206,14 +206,15 @@ class ResultsFile:
             return {"runs": [], "data": {}, "settings": {}}
         try:
             content = json.loads(self.path.read_text(encoding="utf-8"))
-            _ = [run["model"] for run in content["runs"]], content["data"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            _ = [run["model"] for run in content["runs"]]
+            data = with_current_names(content["data"])
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise StoreError(
                 f'"{self.path}" cannot be read ({error}): take it away (the networks beside it are '
                 f"not touched, and the same command lists them again), or choose another "
                 f"`output_dir`."
             ) from None
-        return content
+        return {**content, "data": data}
 
     def _write(self, content: dict[str, Any]) -> None:
         ordered = {name: content[name] for name in ("runs", "data", "settings")}

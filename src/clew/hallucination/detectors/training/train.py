@@ -30,7 +30,7 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedSeed:
-    """Probabilities of being made up, in the order of the datasets; `score_seconds` is how long
+    """Risks, in the order of the datasets; `score_seconds` is how long
     those of the test split took, reading included."""
 
     seed: int

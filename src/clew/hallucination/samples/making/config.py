@@ -40,7 +40,7 @@ class PreprocessConfig:
     workers: int | None = None
     skip_unlabelled: bool = False
     score_column: str | None = None
-    higher_is: Literal["right", "made-up"] | None = None
+    higher_is: Literal["correct", "hallucinated"] | None = None
 
     def __post_init__(self) -> None:
         if not self.kinds:

@@ -28,7 +28,7 @@ class LabelledShard:
 
     table: ShardTable
     scores: Float32[np.ndarray, " rows"]
-    labels: Float32[np.ndarray, " rows"]  # 1 made up, 0 right
+    labels: Float32[np.ndarray, " rows"]  # 1 hallucinated, 0 correct
 
     @property
     def labelled(self) -> Bool[np.ndarray, " rows"]:
@@ -61,7 +61,7 @@ def describe_balance(shards: Sequence[LabelledShard], threshold: float) -> list[
     labels = np.concatenate([shard.labels[shard.labelled] for shard in shards])
     if 0 < labels.sum() < len(labels):
         return []
-    what = "made up (score below" if labels.all() else "right (score not below"
+    what = "hallucinated (score below" if labels.all() else "correct (score not below"
     return [
         f"all {len(labels):,} answers are {what} {threshold:g}): a detector cannot learn from one "
         f"class alone. Look at the scores, or choose another `score_threshold`."

@@ -44,7 +44,8 @@ from clew.storage.manifest import MANIFEST_NAME
 
 @dataclass(frozen=True, kw_only=True)
 class PreprocessResult:
-    """What is in the folder now. `counts` has a row a split: samples right, samples made up."""
+    """What is in the folder now. `counts` has one row per split: correct samples, hallucinated
+    samples."""
 
     out: Path
     samples: int

@@ -25,9 +25,9 @@ class SplitBalance:
 
     split: str
     samples: int
-    made_up: int
-    right: int
-    unlabelled: int
+    hallucinated: int
+    correct: int
+    unlabeled: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,10 +110,14 @@ def _refuse_strangers(store: StoreReader, splits: Splits, splits_path: Path) -> 
 
 
 def _count(name: str, labels: np.ndarray) -> SplitBalance:
-    made_up, unlabelled = int((labels > 0.5).sum()), int(np.isnan(labels).sum())
-    right = len(labels) - made_up - unlabelled
+    hallucinated, unlabeled = int((labels > 0.5).sum()), int(np.isnan(labels).sum())
+    correct = len(labels) - hallucinated - unlabeled
     return SplitBalance(
-        split=name, samples=len(labels), made_up=made_up, right=right, unlabelled=unlabelled
+        split=name,
+        samples=len(labels),
+        hallucinated=hallucinated,
+        correct=correct,
+        unlabeled=unlabeled,
     )
 
 

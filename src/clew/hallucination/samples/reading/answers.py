@@ -130,10 +130,10 @@ class AnswerFeatures:
 
     `fields` are the names that can be read: the columns of answers/, and "sequence" (the last
     token's states, `[layers, dim]`) where there are sequences/; `samples` are the kinds of samples
-    that the folder holds. `labels` (1 is made up), `question_ids` and `ids` (`global_example_id`)
-    have an array a split. The rows of a split come in the same order in every field: that of the
-    data sets by place. Raises InputError for a folder without answers and sequences, StoreError
-    for one that is not whole.
+    that the folder holds. `labels` (1 is hallucinated), `question_ids` and `ids`
+    (`global_example_id`) have an array a split. The rows of a split come in the same order in every
+    field: that of the data sets by place. Raises InputError for a folder without answers and
+    sequences, StoreError for one that is not whole.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -23,7 +23,7 @@ class SequenceSamples:
     """Reads sequences as whole batches or one by one.
 
     A batch is a dict: `sequence` float16 `[batch, layers, dim]`, `label` float32 `[batch]` (1 is
-    made up), `index` int64 `[batch]` (the sample's place in the data set), `question_id`.
+    hallucinated), `index` int64 `[batch]` (the sample's place in the data set), `question_id`.
     """
 
     def __init__(self, reader: SampleReader, index: SampleIndex, column: str = "sequence") -> None:

@@ -74,21 +74,21 @@ def _read_columns(reader: StoreReader) -> SampleIndex:
             f"they cannot be trained on. Make the samples again from the traces, with "
             f'"clew preprocess".'
         )
-    made_up = labels.to_numpy().astype(np.float32)
-    strange = np.flatnonzero(~np.isin(made_up, (0, 1)))
+    truth = labels.to_numpy().astype(np.float32)
+    strange = np.flatnonzero(~np.isin(truth, (0, 1)))
     if len(strange):
         raise StoreError(
-            f"{len(strange):,} of {len(made_up):,} samples in {reader.path} have a label that is "
-            f"neither 0 (right) nor 1 (made up), e.g. {made_up[strange[0]]:g} of "
-            f'{questions[int(strange[0])]}: make them again with "clew preprocess".'
+            f"{len(strange):,} of {len(truth):,} samples in {reader.path} have a label that is "
+            f"neither 0 (correct) nor 1 (hallucinated), e.g. {truth[strange[0]]:g} of "
+            f'{questions[int(strange[0])]}: create them again with "clew preprocess".'
         )
     question_ids = questions.to_pylist()
     return SampleIndex(
         rows=np.arange(len(ids)),
         example_ids=ids.to_numpy(),
         question_ids=to_strings(question_ids),
-        labels=made_up,
-        splits=assign_splits(question_ids, None, made_up, shares=Shares()),
+        labels=truth,
+        splits=assign_splits(question_ids, None, truth, shares=Shares()),
     )
 
 

@@ -101,8 +101,8 @@ class PreprocessedGrids:
 class PreprocessedLSTMDataset(StreamDataset):
     """Sequences `[layers, dim]` with their labels, as a stream.
 
-    A sample is a dict: `sequence` float16 `[layers, dim]`, `label` (1 is made up), `index` (its
-    place in the data set), `question_id`. `split` is train, validation, test, or None for all.
+    A sample is a dict: `sequence` float16 `[layers, dim]`, `label` (1 is hallucinated), `index`
+    (its place in the data set), `question_id`. `split` is train, validation, test, or None for all.
     With `batch_size` PyTorch's loader gives the same batches for any number of workers.
     """
 

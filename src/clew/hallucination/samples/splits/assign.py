@@ -104,18 +104,18 @@ def _deal(
 ) -> Int[np.ndarray, " groups"]:
     """The split of every group: those known from before first, then the others in order."""
     sizes = np.bincount(groups)
-    # A tie counts as made up, the class that a detector is there for.
-    made_up = (2 * np.bincount(groups, weights=labels > 0.5) >= sizes).tolist()
+    # A tie counts as hallucinated, the class that a detector must find.
+    hallucinated = (2 * np.bincount(groups, weights=labels > 0.5) >= sizes).tolist()
     starts = np.unique(groups, return_index=True)[1]
     chosen = np.full(len(sizes), -1, np.int64)
     for row in reversed(np.flatnonzero(known >= 0)):
         chosen[groups[row]] = known[row]
     tallies = (_Tally(shares), _Tally(shares))
     for group in np.flatnonzero(chosen >= 0):
-        tallies[made_up[group]].add(int(chosen[group]), int(sizes[group]))
+        tallies[hallucinated[group]].add(int(chosen[group]), int(sizes[group]))
     for group in np.flatnonzero(chosen < 0):
         wanted = shares.pick(hash_place(ids[starts[group]]))
-        chosen[group] = tallies[made_up[group]].place(wanted, int(sizes[group]))
+        chosen[group] = tallies[hallucinated[group]].place(wanted, int(sizes[group]))
     return chosen
 
 

@@ -30,7 +30,7 @@ _OTHER_NAMES = {"val": "validation", "valid": "validation", "dev": "validation"}
 
 @dataclass(frozen=True, kw_only=True)
 class Splits:
-    """The columns of splits.csv; `split` counts in SPLIT_NAMES, `label` 1 is made up."""
+    """The columns of splits.csv; `split` counts in SPLIT_NAMES, `label` 1 is hallucinated."""
 
     global_example_id: Int64[np.ndarray, " rows"]
     question_id: pa.StringArray
@@ -101,7 +101,7 @@ def read_splits(path: str | Path) -> Splits:
 def count_labels(
     split: UInt8[np.ndarray, " rows"], label: Float32[np.ndarray, " rows"]
 ) -> Int[np.ndarray, "splits classes"]:
-    """Samples of every split (rows) that are right (column 0) and made up (column 1)."""
+    """Samples of every split (rows) that are correct (column 0) and hallucinated (column 1)."""
     places = split.astype(np.int64) * 2 + (np.asarray(label) > 0.5)
     return np.bincount(places, minlength=6).reshape(3, 2)
 
@@ -112,7 +112,9 @@ def find_thin_splits(
     """A sentence for every split that ought to hold both classes and does not."""
     found = []
     for name, row, share in zip(SPLIT_NAMES, counts.tolist(), shares, strict=True):
-        lacking = [what for what, count in zip(("right", "made up"), row, strict=True) if not count]
+        lacking = [
+            what for what, count in zip(("correct", "hallucinated"), row, strict=True) if not count
+        ]
         if share and lacking and counts.any(0).all():
             found.append(
                 f"the {name} split ({sum(row):,} in all) has none that are "

@@ -165,7 +165,7 @@ def train(args, folder, samples, batch):
         partial(open_images, samples=samples),
         config=TrainConfig(epochs=args.epochs, patience=None, checkpoint_every_seconds=1e6),
         request=PlanRequest(batch_size=batch, device=args.device),
-        output_dir=folder / "run",
+        out=folder / "run",
         reporter=ignore_event,
     )
 

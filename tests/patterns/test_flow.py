@@ -49,7 +49,7 @@ class QuickSteps(LoggedSteps):
         self.done.append("import")
 
     def train(self, pattern_set: PatternSet, config: PatternsConfig) -> dict[str, Any]:
-        self.done.append(f"train {config.output_dir.name} from {config.start_from}")
+        self.done.append(f"train {config.out.name} from {config.start_from}")
         return super().train(pattern_set, replace(config, **QUICK))
 
     def keep_model(self, pattern_set: PatternSet, results: dict[str, Any]) -> None:
@@ -62,7 +62,7 @@ class QuickSteps(LoggedSteps):
 
 @pytest.mark.slow
 def test_set_is_trained_by_its_name_and_reported(animals: PatternSet, library: Path) -> None:
-    how = PatternsConfig(data=animals.photos, output_dir=animals.runs, **QUICK)
+    how = PatternsConfig(data=animals.photos, out=animals.runs, **QUICK)
     results = train_set("animals", library, how)
     assert results["test_photos"] > 0
     assert (animals.runs / "001" / "report.html").exists()
@@ -76,7 +76,7 @@ def test_next_training_starts_from_the_last_weights(animals: PatternSet) -> None
     draw(animals.photos / "cats/new.png", 99)
     planned = plan_training(animals, only_if_changed=True)
     assert planned is not None
-    assert (planned.output_dir, planned.start_from) == (animals.runs / "002", animals.runs / "001")
+    assert (planned.out, planned.start_from) == (animals.runs / "002", animals.runs / "001")
     assert (planned.data, planned.cache_dir) == (animals.photos, animals.cache)
     anew = plan_training(animals, replace(planned, overwrite=True, start_from=None))
     assert anew is not None and anew.start_from is None

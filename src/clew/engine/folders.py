@@ -28,8 +28,7 @@ def make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(
-            f'the folder "{folder}" cannot be created ({error.strerror}): choose another '
-            "`output_dir`."
+            f'the folder "{folder}" cannot be created ({error.strerror}): choose another `out`.'
         ) from None
 
 

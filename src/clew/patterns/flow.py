@@ -55,12 +55,12 @@ def plan_training(
     if only_if_changed and is_trained and not pattern_set.changed_since(runs[-1]):
         return None
     out, start_from = pattern_set.run_folder()
-    how = how or PatternsConfig(data=pattern_set.photos, output_dir=out)
+    how = how or PatternsConfig(data=pattern_set.photos, out=out)
     is_from_scratch = how.overwrite or _began_from_scratch(out)
     return replace(
         how,
         data=pattern_set.photos,
-        output_dir=out,
+        out=out,
         cache_dir=pattern_set.cache,
         start_from=None if is_from_scratch else start_from,
     )
@@ -98,7 +98,7 @@ def _train(
 ) -> dict[str, Any]:
     results = train_patterns(config, reporter, should_stop)
     if is_first_process():
-        write_report(config.output_dir)
+        write_report(config.out)
     return results
 
 
@@ -210,7 +210,7 @@ def _train_if_changed(
 ) -> dict[str, Any]:
     how = PatternsConfig(
         data=pattern_set.photos,
-        output_dir=pattern_set.runs,
+        out=pattern_set.runs,
         epochs=config.epochs,
         request=PlanRequest(device=config.device),
     )

@@ -128,7 +128,7 @@ def test_a_model_of_its_own(run: Any, tmp_path: Path, monkeypatch: pytest.Monkey
     ended = run("patterns", "review", "--model", model)
     assert ended.code == 0, ended.err
     assert (tmp_path / "data" / "dog" / "a.png").exists()
-    assert f"--start-from {model} --output-dir {model}-2" in ended.out
+    assert f"--start-from {model} --out {model}-2" in ended.out
 
 
 def start(*options: str) -> subprocess.Popen[str]:

@@ -107,7 +107,7 @@ def test_the_lines_that_users_have_are_understood(
     }
     assert understood | LINES[line] == understood
     assert config.data == Path("patterns/colores/photos")
-    assert config.output_dir == Path("patterns/colores/runs/001")
+    assert config.out == Path("patterns/colores/runs/001")
     assert config.cache_dir == Path("patterns/colores/cache")
 
 

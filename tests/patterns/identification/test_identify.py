@@ -19,7 +19,7 @@ from tests.patterns.identification.making import COLOURS, draw_doubtful, draw_ph
 @pytest.fixture
 def identify(tmp_path: Path, colours: PatternModel) -> Any:
     def call(photos: Path, **options: Any) -> IdentifyResult:
-        options = {"output_dir": tmp_path / "out", **options}
+        options = {"out": tmp_path / "out", **options}
         return identify_photos(
             IdentifyConfig(photos=photos, model=colours.folder, **options), model=colours
         )
@@ -92,13 +92,13 @@ def test_an_empty_folder_is_wrong_use(tmp_path: Path, identify: Any) -> None:
 
 def test_results_among_the_photos_are_not_identified_again(tmp_path: Path, identify: Any) -> None:
     photos = make_folder(tmp_path / "photos")
-    places = {"output_dir": photos / "results", "copy_to": photos / "sorted"}
+    places = {"out": photos / "results", "copy_to": photos / "sorted"}
     first = identify(photos, **places)
     again = identify(photos, **places)
     assert again.counts == first.counts
     assert any("`copy_to`" in note for note in again.notes)
     with pytest.raises(InputError, match="is the folder of the photos itself"):
-        identify(photos, output_dir=photos)
+        identify(photos, out=photos)
 
 
 @pytest.mark.slow

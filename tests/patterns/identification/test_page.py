@@ -36,7 +36,7 @@ def result(tmp_path: Path, colours: PatternModel) -> IdentifyResult:
     photos = make_folder(tmp_path / "fotos ñ <script>alert(1)")
     draw_doubtful(photos / "mixed.png")
     config = IdentifyConfig(
-        photos=photos, model=colours.folder, output_dir=tmp_path / "out", threshold=0.9
+        photos=photos, model=colours.folder, out=tmp_path / "out", threshold=0.9
     )
     return identify_photos(config, model=colours)
 

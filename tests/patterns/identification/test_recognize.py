@@ -23,7 +23,7 @@ BOX = (270, 20, 350, 80)
 
 def test_the_answer_is_that_of_identify(tmp_path: Path, colours: PatternModel) -> None:
     path = draw_photo(tmp_path / "a b.jpg", "green", sides=(900, 500))
-    config = IdentifyConfig(photos=path, model=colours.folder, output_dir=tmp_path / "out")
+    config = IdentifyConfig(photos=path, model=colours.folder, out=tmp_path / "out")
     listed = read_identified(identify_photos(config, model=colours).list_file).photos[0]
     found = recognize_photo(colours, path)
     assert found.best[0][0] == "green" and (found.width, found.height) == (900, 500)

@@ -197,7 +197,7 @@ def test_without_a_set_photos_go_to_the_folder_trained_on(tmp_path: Path, photos
     with open_review(choose_model(model=model), ReviewConfig()) as review:
         review.approve()
         assert call_text(review.next_call) == (
-            f"clew patterns train --data {data} --start-from {model} --output-dir {model}-2"
+            f"clew patterns train --data {data} --start-from {model} --out {model}-2"
         )
     assert (data / "train" / "cat" / "a.png").exists() and (model / "review.json").exists()
 

@@ -47,4 +47,4 @@ def small_run(data: Path, out: Path, **changes: Any) -> PatternsConfig:
         "train": replace(usual_train(), lr=0.02),
         "request": PLAIN,
     }
-    return PatternsConfig(data=data, output_dir=out, **options | changes)
+    return PatternsConfig(data=data, out=out, **options | changes)

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 def test_unseen_photos_are_all_counted(trained: Path, tmp_path: Path) -> None:
     data = write_photos(tmp_path / "new", dict.fromkeys(COLOURS, 5), first=100)
-    results = evaluate_patterns(trained, data, output_dir=tmp_path / "out")
+    results = evaluate_patterns(trained, data, out=tmp_path / "out")
     assert results["test_photos"] == 15 and results["test_accuracy"] > 0.8
     assert results["data"]["seen"] == {} and not results["data"]["all_seen"]
     assert results["data"]["excluded"] == {}
@@ -42,7 +42,7 @@ def test_partly_seen_photos_are_listed(trained: Path, photos: Path, tmp_path: Pa
     for path in list(data.rglob("*.png")):
         path.rename(path.with_name(f"renamed {path.name}"))
     write_photos(data, {"azul": 2}, first=100)
-    results = evaluate_patterns(trained, data, output_dir=tmp_path / "out")
+    results = evaluate_patterns(trained, data, out=tmp_path / "out")
     assert results["test_photos"] == 9 + 2
     with (tmp_path / "out" / "excluded.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
@@ -98,13 +98,13 @@ def test_nothing_usable_is_said(trained: Path, tmp_path: Path) -> None:
 
 def test_asked_to_stop_it_writes_nothing(trained: Path, photos: Path, tmp_path: Path) -> None:
     with pytest.raises(TrainingStoppedError, match="stopped after 1 of 42"):
-        evaluate_patterns(trained, photos, output_dir=tmp_path / "out", should_stop=lambda: True)
+        evaluate_patterns(trained, photos, out=tmp_path / "out", should_stop=lambda: True)
     assert not (tmp_path / "out").exists()
 
 
 def test_results_of_a_training_are_not_overwritten(trained: Path, photos: Path) -> None:
-    with pytest.raises(StoreError, match="is that of something else: choose another `output_dir`"):
-        evaluate_patterns(trained, photos, output_dir=trained)
+    with pytest.raises(StoreError, match="is that of something else: choose another `out`"):
+        evaluate_patterns(trained, photos, out=trained)
 
 
 def test_without_its_splits_a_model_is_not_measured(

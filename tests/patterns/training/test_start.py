@@ -93,7 +93,7 @@ def test_the_weights_begun_with_belong_to_the_run(
 
 @pytest.mark.parametrize("count", [20, 1_400, 10_000])
 def test_fewer_epochs_do_when_it_does_not_begin_from_scratch(count: int) -> None:
-    cold = PatternsConfig(data=Path("photos"), output_dir=Path("out"))
+    cold = PatternsConfig(data=Path("photos"), out=Path("out"))
     warm = replace(cold, start_from=Path("before"))
     assert cold.train_for(count).epochs == usual_epochs(count) >= 30
     assert warm.train_for(count).epochs == max(10, usual_epochs(count) // 3)
@@ -101,7 +101,7 @@ def test_fewer_epochs_do_when_it_does_not_begin_from_scratch(count: int) -> None
 
 
 def test_long_runs_wait_longer_for_something_better() -> None:
-    config = PatternsConfig(data=Path("photos"), output_dir=Path("out"), epochs=300)
+    config = PatternsConfig(data=Path("photos"), out=Path("out"), epochs=300)
     assert config.train_for(100).patience == 100
     assert replace(config, epochs=30).train_for(100).patience == 20
     assert replace(config, patience=5).train_for(100).patience == 5
@@ -141,7 +141,7 @@ def test_a_folder_without_a_finished_model_is_refused(photos: Path, tmp_path: Pa
 
 
 def test_a_model_is_not_trained_over_itself(trained: Path, photos: Path) -> None:
-    with pytest.raises(InputError, match="`start_from` and `output_dir` are both"):
+    with pytest.raises(InputError, match="`start_from` and `out` are both"):
         train_patterns(small_run(photos, trained, start_from=trained))
 
 

@@ -147,7 +147,7 @@ def test_killed_while_training_it_ends_as_if_nothing_had_happened(
     config = small_run(photos, tmp_path / "killed", epochs=12)
     saving = replace(config, train=replace(config.train, checkpoint_every_seconds=0))
     child = start(train_patterns, saving)
-    log = config.output_dir / "log.csv"
+    log = config.out / "log.csv"
     wait_until(lambda: log.exists() and len(log.read_text().splitlines()) > 3, child)
     os.kill(child.pid, signal.SIGKILL)
     assert wait(child) == -signal.SIGKILL
@@ -157,7 +157,7 @@ def test_killed_while_training_it_ends_as_if_nothing_had_happened(
     unbroken = small_run(photos, tmp_path / "unbroken", epochs=12)
     whole = train_patterns(unbroken)
     best = "best.safetensors"
-    assert tensors(config.output_dir / best) == tensors(unbroken.output_dir / best)
+    assert tensors(config.out / best) == tensors(unbroken.out / best)
     same = ("test_accuracy", "test_loss", "temperature", "confusion", "best_epoch", "epochs_run")
     assert {name: results[name] for name in same} == {name: whole[name] for name in same}
 
@@ -241,7 +241,7 @@ def test_twenty_photos_in_two_unequal_classes_give_numbers(tmp_path: Path) -> No
     data = write_photos(tmp_path / "photos", {"azul": 17, "red 🍎": 3})
     config = PatternsConfig(
         data=data,
-        output_dir=tmp_path / "out",
+        out=tmp_path / "out",
         network="tiny",
         epochs=2,
         loss=LossSettings(focal=True, class_weights=True),
@@ -377,7 +377,7 @@ def test_a_model_without_its_last_checkpoint_is_not_trained_over(
     out = Path(shutil.copytree(trained, tmp_path / "out"))
     (out / "last.safetensors").unlink()
     with pytest.raises(
-        SettingsMismatchError, match="choose another `output_dir` .*`overwrite=True` starts"
+        SettingsMismatchError, match="choose another `out` .*`overwrite=True` starts"
     ):
         train_patterns(small_run(photos, out, epochs=8))
     assert read_results(out) == read_results(trained)

@@ -31,6 +31,8 @@ def evaluate(
     output_dir: Annotated[
         Path | None,
         typer.Option(
+            "--out",
+            "--output-dir",
             help="The folder for figures and report.  [default: evaluated/DATA beside the model]",
             show_default=False,
         ),
@@ -62,7 +64,7 @@ def evaluate(
         results = evaluate_patterns(
             folder,
             data,
-            output_dir=out,
+            out=out,
             device=device,
             workers=num_workers,
             reporter=reporter,

@@ -41,7 +41,11 @@ def identify(
     ] = 0.6,
     output_dir: Annotated[
         Path | None,
-        typer.Option(help="For the results.  [default: identified/FOLDER beside the model]"),
+        typer.Option(
+            "--out",
+            "--output-dir",
+            help="For the results.  [default: identified/FOLDER beside the model]",
+        ),
     ] = None,
     copy_to: Annotated[
         Path | None,
@@ -63,7 +67,7 @@ def identify(
     usual = configure_identification(chosen, folder, device=device)
     config = replace(
         usual,
-        output_dir=output_dir or usual.output_dir,
+        out=output_dir or usual.out,
         top_k=top_k,
         threshold=threshold,
         copy_to=copy_to,

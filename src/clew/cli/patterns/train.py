@@ -61,7 +61,9 @@ def train(
     output_dir: Annotated[
         Path | None,
         typer.Option(
-            help="The folder for the model and all about it. [default: trained, or the set's own]"
+            "--out",
+            "--output-dir",
+            help="The folder for the model and all about it. [default: trained, or the set's own]",
         ),
     ] = None,
     overwrite: Annotated[
@@ -213,7 +215,7 @@ def train(
         raise InputError(f'the set "{name}" and --data "{data}" both name photos: give one.')
     config = PatternsConfig(
         data=pattern_set.photos if data is None else data,
-        output_dir=output_dir or _OUTPUT,
+        out=output_dir or _OUTPUT,
         start_from=start_from,
         network=network,
         pretrained=pretrained,
@@ -232,7 +234,7 @@ def train(
         _train_set(pattern_set, config, only_if_changed=_is_plain(context))
         return
     run_training(config)
-    _say_next(config.output_dir)
+    _say_next(config.out)
 
 
 def _train_set(pattern_set: "PatternSet", how: "PatternsConfig", *, only_if_changed: bool) -> None:
@@ -243,7 +245,7 @@ def _train_set(pattern_set: "PatternSet", how: "PatternsConfig", *, only_if_chan
         say_unchanged(pattern_set)
         return
     run_training(config)
-    _say_next(config.output_dir, pattern_set.name, pattern_set.library)
+    _say_next(config.out, pattern_set.name, pattern_set.library)
 
 
 def run_training(config: "PatternsConfig") -> dict[str, Any]:
@@ -256,8 +258,8 @@ def run_training(config: "PatternsConfig") -> dict[str, Any]:
     print_reached(console, results)
     print_doubt(console, results)
     if is_first_process():
-        print_report(console, config.output_dir)
-    print_line(console, f"all figures: {config.output_dir / 'results.json'}")
+        print_report(console, config.out)
+    print_line(console, f"all figures: {config.out / 'results.json'}")
     return results
 
 

@@ -120,6 +120,6 @@ class HardwarePlan:
             return cls(**saved | {"timings": timings})
         except (TypeError, KeyError) as error:
             raise InputError(
-                f"the saved hardware plan is invalid ({error}): train into a new `output_dir`, "
+                f"the saved hardware plan is invalid ({error}): train into a new output folder, "
                 "or with the clew version that wrote it."
             ) from error

@@ -28,7 +28,7 @@ class IdentifyConfig:
 
     photos: Path
     model: Path
-    output_dir: Path
+    out: Path
     top_k: int = 3
     threshold: float = 0.6
     copy_to: Path | None = None
@@ -98,7 +98,7 @@ def _is_free(folder: Path, photos: Path) -> bool:
 def refuse_foreign(folder: Path) -> None:
     """Results of an earlier run are replaced, somebody's own files are not."""
     if folder.exists() and not folder.is_dir():
-        raise InputError("that is a file, name a folder.", setting="output_dir", value=folder)
+        raise InputError("that is a file, name a folder.", setting="out", value=folder)
     for path in (
         folder / IDENTIFIED_FILE,
         folder / PAGE_FILE,
@@ -108,7 +108,7 @@ def refuse_foreign(folder: Path) -> None:
         if path.exists() and not _is_ours(path):
             raise InputError(
                 f'"{path}" was not written by "{MADE_BY}", so it is left as it is: choose another '
-                f"`output_dir`, or move that file away."
+                f"`out`, or move that file away."
             )
 
 

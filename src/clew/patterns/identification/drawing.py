@@ -31,7 +31,7 @@ def draw_results(
     """The contact sheets, and a sentence on photos that are not shown ("" when all are)."""
     groups = tally.groups(config.thumbnails)
     shown = sum(len(group.places) for group in groups)
-    sheets = ContactSheets(config.output_dir, title=_title(config, tally), photos=shown)
+    sheets = ContactSheets(config.out, title=_title(config, tally), photos=shown)
     names = [sheet_file(page) for page in range(sheets.pages)]
     left_off = _tell_left_off(groups, shown)
     facts = PageFacts(
@@ -42,13 +42,13 @@ def draw_results(
         left_off=left_off.replace("`", ""),
     )
     with (
-        (config.output_dir / IDENTIFIED_FILE).open("rb") as lines,
-        replacing(config.output_dir / PAGE_FILE) as page,
+        (config.out / IDENTIFIED_FILE).open("rb") as lines,
+        replacing(config.out / PAGE_FILE) as page,
     ):
         for piece in _pieces(config, facts, tally, groups, sheets, lines):
             page.write(piece.encode("utf-8", "replace"))
     sheets.end()
-    return [config.output_dir / name for name in names], left_off
+    return [config.out / name for name in names], left_off
 
 
 def _pieces(

@@ -75,7 +75,7 @@ def configure_identification(
     return IdentifyConfig(
         photos=photos,
         model=chosen.model,
-        output_dir=default_folder(chosen.home, photos),
+        out=default_folder(chosen.home, photos),
         device=usual_device(device),
     )
 
@@ -106,10 +106,10 @@ def identify_photos(
     """
     reporter = reporter or log_event
     folder, notes = _find(config)
-    refuse_foreign(config.output_dir)
+    refuse_foreign(config.out)
     copies = ClassFolders(config.copy_to) if config.copy_to is not None else None
     model = model or load_model(config.model, config.device)
-    config.output_dir.mkdir(parents=True, exist_ok=True)
+    config.out.mkdir(parents=True, exist_ok=True)
     tally = Tally(model.classes)
     count = len(folder.photos) + len(folder.faults)
     started = WorkStarted(
@@ -119,13 +119,13 @@ def identify_photos(
         _list_all(config, model, folder, tally, copies, reporter)
     sheets, left_off = draw_results(config, tally, model.classes)
     return IdentifyResult(
-        folder=config.output_dir,
+        folder=config.out,
         counts=tally.counts(),
         class_counts=tally.class_counts(),
         notes=tuple(filter(None, (*notes, left_off, _tell_lost(copies)))),
         sheets=tuple(sheets),
-        unsure=_read_some(config.output_dir, tally.unsure(_SOME)),
-        faulty=_read_some(config.output_dir, tally.faulty(_SOME)),
+        unsure=_read_some(config.out, tally.unsure(_SOME)),
+        faulty=_read_some(config.out, tally.faulty(_SOME)),
         copies=copies,
     )
 
@@ -149,7 +149,7 @@ def _find(config: IdentifyConfig) -> tuple[PhotoFolder, list[str]]:
     folder = replace(folder, faults=tuple(f for f in folder.faults if f.kind != "results"))
     notes = [f'"{fault.name}" is passed over: {fault.reason}.' for fault in results]
     if config.photos.is_dir():
-        places = {"output_dir": config.output_dir, "copy_to": config.copy_to}
+        places = {"out": config.out, "copy_to": config.copy_to}
         for setting, ours in places.items():
             if ours is not None:
                 folder = _leave_out(folder, ours, setting, notes)
@@ -193,8 +193,8 @@ def _list_all(
 ) -> None:
     """Write identified.json and identified.csv as the answers come."""
     with ExitStack() as files:
-        lines = files.enter_context(replacing(config.output_dir / IDENTIFIED_FILE))
-        rows = files.enter_context(replacing(config.output_dir / TABLE_FILE))
+        lines = files.enter_context(replacing(config.out / IDENTIFIED_FILE))
+        rows = files.enter_context(replacing(config.out / TABLE_FILE))
         writer = IdentifiedWriter(lines, config.as_settings(model.classes))
         table = TableWriter(rows)
         for photo in _identify(config, model, folder):

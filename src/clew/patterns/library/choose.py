@@ -128,6 +128,6 @@ def _explain(model: Path) -> str:
             f"again, it goes on."
         )
     return (
-        f'"{model}" holds no trained model: give the `output_dir` of a "clew patterns train", or '
+        f'"{model}" holds no trained model: give the `out` of a "clew patterns train", or '
         f"the name of a set."
     )

@@ -69,7 +69,7 @@ def _find_identified(chosen: Chosen, config: ReviewConfig) -> list[Path]:
     """What may be reviewed, the newest first."""
     path = config.identified
     if path is not None and not path.exists():
-        raise InputError(f'there is no "{path}": give the `output_dir` of an identify.')
+        raise InputError(f'there is no "{path}": give the `out` of an identify.')
     if path is not None:
         return [path / IDENTIFIED_FILE if path.is_dir() else path]
     found = find_identified(chosen.home)
@@ -118,7 +118,7 @@ def _call_to_train(chosen: Chosen, config: ReviewConfig) -> Call:
     trained_on = _results(chosen).get("data", {}).get("folder")
     folder = config.data or (Path(trained_on) if trained_on else chosen.classes_folder)
     out = _free_name(chosen.model)
-    settings = {"data": folder, "start_from": chosen.model, "output_dir": out}
+    settings = {"data": folder, "start_from": chosen.model, "out": out}
     return Call("train_patterns", (Call("PatternsConfig", (), settings),))
 
 

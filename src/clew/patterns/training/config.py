@@ -69,11 +69,11 @@ class PatternsConfig:
     `start_from` is the folder of an earlier training: its weights are begun with, its network,
     image size and splits are kept. What is None is chosen: `network` and `image_size` are then
     those of `start_from`, or else what suits the machine and the photos; `epochs` and `patience`
-    (0 never ends a run early) follow; `cache_dir` is "images" in `output_dir`.
+    (0 never ends a run early) follow; `cache_dir` is "images" in `out`.
     """
 
     data: Path
-    output_dir: Path
+    out: Path
     network: str | None = None
     pretrained: bool = False
     image_size: int | None = None
@@ -117,7 +117,7 @@ class PatternsConfig:
 
     @property
     def photos(self) -> PhotoSettings:
-        images = self.cache_dir if self.cache_dir is not None else self.output_dir / "images"
+        images = self.cache_dir if self.cache_dir is not None else self.out / "images"
         return PhotoSettings(
             data=self.data, cache_dir=images, image_size=self.image_size, shares=self.shares
         )

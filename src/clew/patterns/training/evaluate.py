@@ -76,21 +76,21 @@ def evaluate_patterns(
     model: Path,
     data: Path,
     *,
-    output_dir: Path | None = None,
+    out: Path | None = None,
     device: str | None = None,
     workers: int | None = None,
     reporter: Reporter | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
     """Measure the model in the folder `model` on photos in class folders; gives what results.json
-    in `output_dir` (nothing is written without one) holds.
+    in `out` (nothing is written without one) holds.
 
     Photos that the model was trained or validated on are left out, unless there are no others.
     Raises InputError for classes that the model does not know and for folders without photos.
     """
     begun, reporter = time.monotonic(), reporter or log_event
-    if output_dir is not None:
-        refuse_other_results(output_dir, "model", "test_accuracy")
+    if out is not None:
+        refuse_other_results(out, "model", "test_accuracy")
     folder = find_classes(data, at_least=1)
     loaded = load_model(model, device)
     _refuse_unknown(folder, loaded)
@@ -100,17 +100,17 @@ def evaluate_patterns(
     if not judged.counted:
         raise InputError(_explain_none(data, judged))
     results = _describe(loaded, folder, judged) | {"seconds": time.monotonic() - begun}
-    return results if output_dir is None else _write(output_dir, folder, judged, results)
+    return results if out is None else _write(out, folder, judged, results)
 
 
 def _write(
-    output_dir: Path, folder: PhotoFolder, judged: _Judged, results: dict[str, Any]
+    out: Path, folder: PhotoFolder, judged: _Judged, results: dict[str, Any]
 ) -> dict[str, Any]:
-    make_folder(output_dir)
-    write_excluded(output_dir, [*folder.faults, *judged.faults])
+    make_folder(out)
+    write_excluded(out, [*folder.faults, *judged.faults])
     named = [(one.photo.name, one.photo.label or "") for one in judged.counted]
-    write_predictions(output_dir, named, results["classes"], _stack(judged.counted))
-    return write_results(output_dir, results)
+    write_predictions(out, named, results["classes"], _stack(judged.counted))
+    return write_results(out, results)
 
 
 def _read_seen(model: Path) -> dict[str, str]:

@@ -59,7 +59,7 @@ class RunFolder:
             raise InputError(
                 "it lies in the folder of the photos, where its pictures would be taken for "
                 "photos. Choose one outside.",
-                setting="output_dir",
+                setting="out",
                 value=self.path,
             )
         refuse_other_results(self.path, "test_accuracy", "best_epoch")  # no evaluation's
@@ -75,7 +75,7 @@ class RunFolder:
         if begun != size:
             raise SettingsMismatchError(
                 f'the run in "{self.path}" was started with an image size of {begun}, now it is '
-                f"{size}: give `image_size={begun}` to resume it, or choose another `output_dir`. "
+                f"{size}: give `image_size={begun}` to resume it, or choose another `out`. "
                 f"{START_OVER}"
             )
 
@@ -99,7 +99,7 @@ class RunFolder:
         if (self.path / BEST).exists() and not self.is_begun and not self._overwrite:
             raise SettingsMismatchError(
                 f'"{self.path}" holds a model ({BEST}), but not what its training would resume '
-                f'from ({LAST}): choose another `output_dir` (`start_from="{self.path}"` begins '
+                f'from ({LAST}): choose another `out` (`start_from="{self.path}"` begins '
                 f"with its weights). {START_OVER}"
             )
 
@@ -111,5 +111,5 @@ class RunFolder:
             raise SettingsMismatchError(
                 f'the photos in "{data}" are not those that "{self.path}" was started with: '
                 f"{changes}. To train with them, beginning with what was learnt, give another "
-                f'`output_dir` and `start_from="{self.path}"`. {START_OVER}'
+                f'`out` and `start_from="{self.path}"`. {START_OVER}'
             )

@@ -131,10 +131,10 @@ def refuse_other_results(folder: Path, *wanted: str) -> None:
     except (OSError, ValueError) as error:
         raise StoreError(
             f'"{path}" cannot be read ({error}): delete it (a model beside it is not touched, and '
-            f"the same command writes it again), or choose another `output_dir`."
+            f"the same command writes it again), or choose another `out`."
         ) from None
     if not isinstance(there, dict) or not set(wanted) <= there.keys():
-        raise StoreError(f'"{path}" is that of something else: choose another `output_dir`.')
+        raise StoreError(f'"{path}" is that of something else: choose another `out`.')
 
 
 def describe_test(measures: PhotoMeasures) -> dict[str, Any]:

@@ -59,7 +59,7 @@ def train_patterns(
     """
     reporter = reporter or log_event
     device = torch.device(connect(config.request))
-    folder = RunFolder(config.output_dir, overwrite=config.overwrite)
+    folder = RunFolder(config.out, overwrite=config.overwrite)
     with folder.gone_if_refused():
         if config.start_from is None:
             check_network(config.network, pretrained=config.pretrained)
@@ -86,7 +86,7 @@ def _open_start(start_from: Path | None, folder: RunFolder) -> Start | None:
         return None
     if start_from.resolve() == folder.path.resolve():
         raise InputError(
-            f'`start_from` and `output_dir` are both "{start_from}": give another `output_dir`, '
+            f'`start_from` and `out` are both "{start_from}": give another `out`, '
             f"what was trained before is kept."
         )
     return open_start(start_from)
@@ -124,7 +124,7 @@ def _prepare(
 def _finish(task: Task, classifier: PatternClassifier, fitted: FitResult) -> dict[str, Any]:
     """Measure the model and write all that is told of it, results.json last: where that is, all is
     there. Gives its content."""
-    folder = task.output_dir
+    folder = task.out
     if (folder / RESULTS).exists():
         return read_results(folder)
     photos, model = task.photos, _wrap(task, classifier)
@@ -141,7 +141,7 @@ def _finish(task: Task, classifier: PatternClassifier, fitted: FitResult) -> dic
 
 def _wrap(task: Task, classifier: PatternClassifier) -> PatternModel:
     return PatternModel(
-        folder=task.output_dir,
+        folder=task.out,
         classes=task.photos.classes,
         image_size=task.photos.size.value,
         network=classifier.network.eval(),

@@ -29,7 +29,7 @@ _LOOKED_AT = 2_000
 class Task:
     """All that a training needs, decided: nothing in it is open any more."""
 
-    output_dir: Path
+    out: Path
     network: str
     pretrained: bool
     photos: TrainingPhotos
@@ -67,7 +67,7 @@ class Task:
             self.samples.open_later("validation"),
             config=self.train,
             request=self.request,
-            output_dir=self.output_dir,
+            output_dir=self.out,
             settings=self.identity,
             reporter=reporter,
             should_stop=should_stop,
@@ -100,7 +100,7 @@ def decide_task(
     samples = TrainingSamples(photos, place.value, device)
     flip = _decide_flip(config.augment.flip, samples)
     task = Task(
-        output_dir=config.output_dir,
+        out=config.out,
         network=network.value,
         pretrained=config.pretrained,
         photos=photos,
@@ -155,7 +155,7 @@ def _tell(task: Task, **decided: TrainingChoice) -> Prepared:
         splits={split: about["splits"][split] for split in SPLITS},
         excluded=about["excluded"],
         other_files=about["other_files"],
-        excluded_file=task.output_dir / EXCLUDED_FILE,
+        excluded_file=task.out / EXCLUDED_FILE,
         image_size=photos.size,
         started_from=start.folder if start else None,
         new_classes=tuple(name for name in photos.classes if start and name not in start.classes),

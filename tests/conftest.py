@@ -1,4 +1,4 @@
-"""What many tests share: a tiny model, its questions, and stores captured once a session."""
+"""What many tests share: a tiny model, its questions, and stores captured once per session."""
 
 import os
 import shutil
@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-# Before any library reads them: no test goes to the network, and tiny models are fastest on one
-# thread, where two test processes share two cores. A GPU is seen only by the tests that are about
-# it (`make test` runs them afterwards): the others give the same everywhere, and may fork.
+# Before any library reads them: no test uses the network, and tiny models are fastest on one
+# thread, where two test processes share two cores. Only the tests that are about a GPU see it
+# (`make test` runs them afterwards): the others give the same results everywhere, and may fork.
 os.environ["HF_HUB_OFFLINE"] = "1"
 if not os.environ.get("CLEW_TEST_GPU"):
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
@@ -42,7 +42,7 @@ def compact_store(
     loaded: LoadedModel,
     questions_file: Path,
 ) -> Path:
-    """70 traces in four batches. Shared: look, do not touch."""
+    """70 traces in four shards. Shared: do not modify."""
     out = tmp_path_factory.mktemp("compact") / "store"
     with one_thread():
         extract(tiny_config(model_folder, questions_file, out), loaded=loaded)
@@ -56,7 +56,7 @@ def full_store(
     loaded: LoadedModel,
     questions_file: Path,
 ) -> Path:
-    """12 traces with every state and map, in three batches. Shared: look, do not touch."""
+    """12 traces with every state and map, in three shards. Shared: do not modify."""
     out = tmp_path_factory.mktemp("full") / "store"
     config = tiny_config(
         model_folder, questions_file, out, num_samples=12, batch_size=5, keep="full"
@@ -68,5 +68,5 @@ def full_store(
 
 @pytest.fixture
 def store(compact_store: Path, tmp_path: Path) -> Path:
-    """A copy of the compact store, to damage or to go on with."""
+    """A copy of the compact store, to damage or to resume."""
     return Path(shutil.copytree(compact_store, tmp_path / "store"))

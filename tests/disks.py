@@ -15,7 +15,7 @@ def small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)]
     if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("mounting a small disk needs root")
+        pytest.skip("mounting a small disk requires root")
     try:
         yield folder
     finally:
@@ -23,7 +23,7 @@ def small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
 
 
 def bytes_in(folder: Path, pattern: str = "*") -> int:
-    """Of all files that are there at the moment."""
+    """The total size of all files that exist at the moment."""
     total = 0
     for path in folder.glob(pattern):
         try:

@@ -1,4 +1,4 @@
-"""What a reporter was called with: tests pass the `append` of a list."""
+"""The events that a reporter was called with: tests pass the `append` of a list."""
 
 from collections.abc import Iterable
 from typing import TypeVar

@@ -90,7 +90,7 @@ def label(ids: np.ndarray) -> np.ndarray:
 
 
 def sequence_of(number: int, layers: int, dim: int) -> np.ndarray:
-    """The values of one sample follow from its number."""
+    """The values of one sample follow from its index."""
     random = np.random.default_rng(number)
     return random.standard_normal((layers, dim)).astype(np.float16)
 
@@ -114,7 +114,7 @@ def graph_of(number: int, layers: int, features: int, max_tokens: int) -> dict[s
 
 
 def answer_of(number: int, sizes: SampleSizes) -> dict[str, Any]:
-    """All that answers/ holds of one sample; every twelfth answer is empty."""
+    """Everything that answers/ holds for one sample; every twelfth answer is empty."""
     random = np.random.default_rng(number)
     tokens = 0 if number % 12 == 11 else int(random.integers(1, sizes.max_tokens + 1))
     by_head, by_node = (sizes.layers, sizes.heads), (sizes.layers, sizes.features)
@@ -204,7 +204,7 @@ def write_heads(store: Path, shards: int, rows: int, batch_rows: int, sizes: Sam
 
 
 def _write_each(store, kind, fields, make, shards, rows, batch_rows, sizes) -> Path:  # type: ignore[no-untyped-def]
-    """Rows that are made one by one."""
+    """Rows that are created one by one."""
 
     def columns(ids: np.ndarray) -> dict[str, pa.Array]:
         made = [make(int(i), sizes) for i in ids]

@@ -1,4 +1,5 @@
-"""Stores for tests: settings for tiny captures, small stores without a model, compare, damage."""
+"""Stores for tests: settings for tiny captures, small stores without a model, comparison,
+damage."""
 
 import resource
 from collections.abc import Iterable, Iterator, Sequence
@@ -101,7 +102,7 @@ def write_groups(writer: ShardWriter, groups: int = 3) -> list[int]:
 
 
 def read_rows(path: Path) -> dict[int, dict[str, Any]]:
-    """All rows of a shard by their id; a row that is there twice is an error."""
+    """All rows of a shard by id; a duplicate row is an error."""
     reader = ShardReader(path)
     batches = [reader.record_batch(i) for i in range(reader.num_record_batches)]
     rows = [row for batch in batches for row in batch.to_pylist()]
@@ -115,7 +116,7 @@ def read_columns(store: Path) -> dict[str, list[bytes]]:
     reader = StoreReader(store)
     shards = [reader.shard(index) for index in range(len(reader.shards))]
     ids = [i for shard in shards for i in shard.read_column("global_example_id").to_pylist()]
-    assert sorted(ids) == list(range(len(ids))), "ids must run from 0 without a gap or a double"
+    assert sorted(ids) == list(range(len(ids))), "ids must run from 0 without a gap or a duplicate"
     order = np.argsort(ids)
     columns = {}
     for name in shards[0].schema.names:
@@ -125,7 +126,7 @@ def read_columns(store: Path) -> dict[str, list[bytes]]:
 
 
 def assert_same_store(found: Path, expected: Path) -> None:
-    """Every value of every column is the same, to the bit."""
+    """Every value of every column is the same, bit for bit."""
     mine, other = read_columns(found), read_columns(expected)
     assert mine.keys() == other.keys()
     different = {
@@ -145,14 +146,14 @@ def flip_byte(path: Path, offset: int) -> None:
 
 
 def offset_of(path: Path, needle: bytes) -> int:
-    """Where some bytes lie in a file, to damage them there."""
+    """The offset of some bytes in a file, to damage them there."""
     at = path.read_bytes().find(needle)
     assert at >= 0, f"{needle!r} is not in {path.name}"
     return at
 
 
 def forget_shards(store: Path, numbers: Sequence[int]) -> None:
-    """Take shards off the manifest, as if the process had died before entering them."""
+    """Removes shards from the manifest, as if the process had died before adding them."""
     manifest = StoreReader(store).manifest
     kept = tuple(s for s in manifest.shards if s.batch_number not in numbers)
     write_manifest(store, replace(manifest, shards=kept))
@@ -171,7 +172,7 @@ def _as_bytes(value: pa.Scalar) -> bytes:
 
 @contextmanager
 def largest_file(size: int) -> Iterator[None]:
-    """A limit on the size of files stands for the end of the disk."""
+    """A limit on the size of files stands in for a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:

@@ -11,7 +11,7 @@ import pytest
 import clew
 
 SOURCE = Path(clew.__file__).parent
-# What everyone may import: small modules that import nothing but each other.
+# What everyone may import: small modules that import only each other.
 SHARED = {"errors", "version", "wording", "progress", "memory", "threads", "settings", "lazy"}
 # What each folder may import besides itself and what everyone shares.
 ALLOWED: dict[str, set[str]] = {
@@ -28,7 +28,7 @@ ALLOWED: dict[str, set[str]] = {
     "cli": {"storage", "loading", "engine", "pages", "hallucination", "patterns"},
     "__main__": {"cli"},
 }
-# The rooms of the two applications: each may import those before it.
+# The folders of the two applications: each may import those before it.
 ROOMS = {
     "hallucination": (
         "questions",
@@ -71,7 +71,7 @@ def test_imports_point_downwards(path: Path) -> None:
 @pytest.mark.parametrize(
     ("application", "room"), [(name, room) for name, rooms in ROOMS.items() for room in rooms]
 )
-def test_rooms_of_an_application_stand_on_each_other(application: str, room: str) -> None:
+def test_folders_of_an_application_import_only_earlier_ones(application: str, room: str) -> None:
     inside, rooms = SOURCE / application, ROOMS[application]
     paths = [inside / f"{room}.py", *(inside / room).rglob("*.py")]
     names = set().union(*(imported_modules(path) for path in paths if path.exists()))
@@ -80,7 +80,7 @@ def test_rooms_of_an_application_stand_on_each_other(application: str, room: str
     assert imported & {*rooms} <= {*rooms[: rooms.index(room) + 1]}
 
 
-def test_every_room_of_an_application_has_its_place_in_the_order() -> None:
+def test_every_folder_of_an_application_has_its_place_in_the_order() -> None:
     for application, rooms in ROOMS.items():
         inside = SOURCE / application
         names = {path.relative_to(inside).parts[0] for path in inside.rglob("*.py")}
@@ -88,7 +88,7 @@ def test_every_room_of_an_application_has_its_place_in_the_order() -> None:
 
 
 @pytest.mark.slow
-def test_no_import_runs_in_a_circle() -> None:
+def test_imports_have_no_cycles() -> None:
     """Imports under TYPE_CHECKING count too: two files that need each other are one."""
     circles = [circle for circle in find_circles(import_graph()) if len(circle) > 1]
     assert not circles, "\n".join(" <-> ".join(sorted(circle)) for circle in circles)
@@ -133,7 +133,7 @@ def parse(path: Path) -> ast.Module:
 
 @cache
 def imported_modules(path: Path) -> frozenset[str]:
-    """The modules of clew that a file imports, wherever in it."""
+    """The modules of clew that a file imports, anywhere in it."""
     found: set[str] = set()
     for node in ast.walk(parse(path)):
         if isinstance(node, ast.ImportFrom) and node.module:
@@ -189,7 +189,7 @@ def test_every_file_beside_the_code_is_packaged() -> None:
     assert {path for path in beside if path.suffix not in (".py", ".pyc")} == packaged
 
 
-def test_the_public_surface_is_what_it_says() -> None:
+def test_public_surface_is_exactly_what_is_documented() -> None:
     assert clew.__all__ == [
         "ClewError",
         "Trace",

@@ -1,4 +1,4 @@
-"""What is loaded when: the front door and `--help` load nothing heavy. Each in a fresh process."""
+"""What is imported when: `import clew` and `--help` load nothing heavy. Each in a fresh process."""
 
 import subprocess
 import sys
@@ -56,15 +56,15 @@ def test_help_of_every_command_loads_nothing_heavy() -> None:
 
 
 @pytest.mark.slow
-def test_names_of_the_front_door_are_there_when_asked_for() -> None:
+def test_public_names_are_loaded_on_first_use() -> None:
     assert "pyarrow" in loaded_by("import clew; clew.TraceBatchLoader")
     with pytest.raises(AssertionError, match="module 'clew' has no attribute 'magic'"):
         loaded_by("import clew; clew.magic")
 
 
 @pytest.mark.slow
-def test_photos_need_no_http_client_and_no_string_matcher() -> None:
-    """Of clew's own; torchmetrics, which the engine loads when it starts, may bring its own."""
+def test_photos_load_no_http_client_and_no_string_matcher() -> None:
+    """Of clew's own; torchmetrics, which the engine loads on start, may bring its own."""
     loaded = loaded_by(PHOTOS)
     assert sorted(loaded & {"httpx2", "rapidfuzz", "transformers", "torch"}) == ["torch"]
 

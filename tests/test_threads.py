@@ -12,7 +12,7 @@ def test_results_come_in_the_order_of_the_items() -> None:
     assert list(map_in_threads(lambda n: n * n, range(50), 3)) == [n * n for n in range(50)]
 
 
-def test_no_more_is_taken_than_the_number_ahead_allows() -> None:
+def test_no_more_items_run_ahead_than_allowed() -> None:
     taken: list[int] = []
 
     def items() -> Iterator[int]:
@@ -26,14 +26,14 @@ def test_no_more_is_taken_than_the_number_ahead_allows() -> None:
     results.close()
 
 
-def test_an_error_comes_out_in_its_place() -> None:
+def test_error_is_raised_in_its_place() -> None:
     results = map_in_threads(lambda n: 1 // (2 - n), range(5), 2)
     assert [next(results), next(results)] == [0, 1]
     with pytest.raises(ZeroDivisionError):
         next(results)
 
 
-def test_who_stops_early_leaves_no_thread_behind() -> None:
+def test_stopping_early_leaves_no_thread_behind() -> None:
     results = map_in_threads(lambda n: n, range(100), 2)
     next(results)
     results.close()

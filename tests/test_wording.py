@@ -20,7 +20,7 @@ from clew.wording import (
         *((0.5999, "59%"), (0.29, "29%"), (0.01, "1%"), (0.001, "<1%"), (0, "0%")),
     ],
 )
-def test_what_is_not_reached_is_not_told(share: float, text: str) -> None:
+def test_percentages_are_truncated_not_rounded(share: float, text: str) -> None:
     assert whole_percent(share) == text
 
 
@@ -28,7 +28,7 @@ def test_what_is_not_reached_is_not_told(share: float, text: str) -> None:
     ("share", "text"),
     [(1.0, "100.0%"), (0.9999, "99.9%"), (0.9125, "91.2%"), (0.91251, "91.3%"), (0, "0.0%")],
 )
-def test_not_all_is_not_told_as_all(share: float, text: str) -> None:
+def test_less_than_all_is_never_shown_as_all(share: float, text: str) -> None:
     assert tenth_percent(share) == text
 
 
@@ -45,7 +45,7 @@ def test_counts_agree_with_their_nouns(count: int, nouns: tuple[str, ...], text:
     assert counted(count, *nouns) == text
 
 
-def test_sizes_durations_and_rates_have_three_digits_that_matter() -> None:
+def test_sizes_durations_and_rates_have_three_significant_digits() -> None:
     assert [bytes_text(b) for b in (1, 999, 1500, 2.5e6, 139e9, 2e12)] == [
         *("1 byte", "999 bytes", "1.5 kB"),
         *("2.5 MB", "139 GB", "2 TB"),

@@ -1,4 +1,4 @@
-"""Training samples for PyTorch: streamed, by place, or as whole batches from clew's own loader."""
+"""Training samples for PyTorch: streamed, by index, or as whole batches from clew's own loader."""
 
 from clew.hallucination.samples.reading.answers import AnswerFeatures
 from clew.hallucination.samples.reading.graphs import GraphSample, collate

@@ -1,7 +1,7 @@
 """What long work reports while it runs: small events, one protocol, and a logger.
 
-A reporter is anything that can be called with an event. Each package defines the events that are
-its own beside the work they tell of; those that all share stand here.
+A reporter is anything that can be called with an event. Each package defines its own events beside
+the work they describe; the shared ones are here.
 """
 
 import logging
@@ -28,7 +28,7 @@ class Reporter(Protocol):
 
 @dataclass(frozen=True)
 class Note(Event):
-    """A sentence. Settings in it stand between backticks, as in errors."""
+    """A sentence. Settings in it are in backticks, as in errors."""
 
     text: str
 
@@ -38,11 +38,11 @@ class Note(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class WorkStarted(Event):
-    """Many things of one kind are about to be made: `done` of `planned` are there already.
+    """Many items of one kind are about to be created; `done` of `planned` already exist.
 
-    `noun` is what they are called ("traces"), `verb` what is done to them ("copied"), where that
-    is not plain. `estimate` is a sentence on what is to come; `waiting` says what happens before
-    the first is done.
+    `noun` is what they are called ("traces"), `verb` what is done to them ("copied") where that is
+    not obvious. `estimate` is a sentence about the rest of the work; `waiting` says what happens
+    before the first one is done.
     """
 
     noun: str
@@ -59,7 +59,7 @@ class WorkStarted(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class WorkAdvanced(Event):
-    """`count` more are done. `tokens` and `written_bytes` are of these, 0 where not counted."""
+    """`count` more are done. `tokens` and `written_bytes` are theirs, 0 if not counted."""
 
     level: ClassVar[int] = logging.DEBUG
     count: int = 1
@@ -69,13 +69,13 @@ class WorkAdvanced(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class WorkKept(Event):
-    """`count` that an interrupted run had not finished writing were taken over."""
+    """`count` items that an interrupted run had not finished writing were taken over."""
 
     noun: str
     count: int
 
     def __str__(self) -> str:
-        return f"{self.count:,} {self.noun} that an earlier run had begun to write are kept"
+        return f"{self.noun} recovered from an interrupted run: {self.count:,}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,9 +106,9 @@ def report_to_all(*reporters: Reporter) -> Reporter:
 
 
 def log_event(event: Event, /) -> None:
-    """The reporter of the library: everything goes to the log."""
+    """The library's default reporter: everything goes to the log."""
     logger.log(event.level, "%s", event)
 
 
 def ignore_event(event: Event, /) -> None:
-    """The reporter of a process that does not write: one voice is enough."""
+    """The reporter of a process that does not write, so that events are reported once."""

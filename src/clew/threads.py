@@ -1,4 +1,4 @@
-"""Work in threads, a bounded number of items ahead of the one who asks."""
+"""Work in threads, a bounded number of items ahead of the consumer."""
 
 import os
 from collections import deque
@@ -15,9 +15,9 @@ _AHEAD_PER_THREAD = 4
 def map_ahead(
     work: Callable[[Item], Done], items: Iterable[Item], pool: Executor, *, ahead: int
 ) -> Generator[Done, None, None]:
-    """What `work` makes of the items, in their order, with at most `ahead` of them waiting.
+    """The results of `work` in the order of the items, with at most `ahead` of them waiting.
 
-    An error of one comes out in its place. Whoever stops early cancels what was not begun.
+    An error is raised in its item's place. Stopping early cancels what has not started.
     """
     waiting: deque[Future[Done]] = deque()
     try:
@@ -39,8 +39,8 @@ def map_in_threads(
     *,
     ahead: int | None = None,
 ) -> Generator[Done, None, None]:
-    """`map_ahead` in threads of its own, as many as there are cores when `workers` is None; they
-    have ended when it ends."""
+    """`map_ahead` in threads of its own, one per core when `workers` is None; they have ended when
+    it ends."""
     workers = max(1, min(_MOST_THREADS, os.cpu_count() or 1) if workers is None else workers)
     with ThreadPoolExecutor(workers, thread_name_prefix="clew-map") as pool:
         yield from map_ahead(

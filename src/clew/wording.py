@@ -1,4 +1,4 @@
-"""Counts, sizes and shares as people read them, on pages and at the terminal."""
+"""Counts, sizes and shares as people read them, in reports and at the terminal."""
 
 import math
 from collections.abc import Sequence
@@ -11,13 +11,13 @@ def counted(count: int, noun: str, plural: str = "") -> str:
 
 
 def list_some(names: Sequence[str], most: int = 8) -> str:
-    """ "a, b, c and 1,204 more": as many by name."""
+    """ "a, b, c and 1,204 more": names the first `most`."""
     shown, more = ", ".join(names[:most]), len(names) - most
     return f"{shown} and {more:,} more" if more > 0 else shown
 
 
 def bytes_text(count: float) -> str:
-    """Three digits that matter: "512 bytes", "1.31 kB", "812 MB", "24.5 GB"."""
+    """Three significant digits: "512 bytes", "1.31 kB", "812 MB", "24.5 GB"."""
     for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= size:
             return f"{three_digits(count / size)} {unit}"
@@ -61,20 +61,20 @@ def three_digits(value: float) -> str:
 
 
 def whole_percent(share: float) -> str:
-    """Cut, not rounded: what does not reach 60% is not told as 60%. Near the top with a tenth, and
-    100% only where it is certain."""
+    """Truncated, not rounded: what does not reach 60% is not shown as 60%. With one decimal near
+    the top, and 100% only if exact."""
     if 0 < share < 0.01:
         return "<1%"
     return f"{_cut(share, 1 if 0.99 < share < 1 else 0):g}%"
 
 
 def tenth_percent(share: float) -> str:
-    """Rounded, but cut near the top: 99.96% are not all."""
+    """Rounded, but truncated near the top: 99.96% is not 100%."""
     return f"{_cut(share, 1) if 0.999 <= share < 1 else 100 * share:.1f}%"
 
 
 def _cut(share: float, places: int) -> float:
-    """As percent; 0.29 * 100 is a trifle less than 29, and still 29."""
+    """As percent; 0.29 * 100 is slightly less than 29, but still counts as 29."""
     parts = math.floor(round(100 * share * 10**places, 6))
     most = 100 * 10**places - (share < 1)
     return min(parts, most) / 10**places

@@ -140,9 +140,7 @@ def test_asked_to_stop_it_stops_in_order_and_says_how_to_go_on(
     assert stopped[2].endswith("--prompt '[INST] {question} [/INST]'")
     assert "Traceback" not in said
     said = finish(start, store)
-    assert (
-        "traces are there already" in said or "an earlier run had begun to write are kept" in said
-    )
+    assert "traces are there already" in said or "recovered from an interrupted run" in said
     assert_whole(store, unbroken)
 
 

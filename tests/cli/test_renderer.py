@@ -141,7 +141,11 @@ def test_every_event_is_shown(
     assert out and "`" not in out
     told = {
         "notes": ["give --batch-size 8"],
-        "work": ["20 of 90 traces are there already", "70 traces to make", "5 traces that an earl"],
+        "work": [
+            "20 of 90 traces are there already",
+            "70 traces to make",
+            "traces recovered from an interrupted run: 5",
+        ],
         "networks": ["LSTM (2 of 3)", "going on after step 3 of 10", "best epoch 1 of 2"],
         "comparison": ["trained on facts (2 of 3)", "2/3 GVAE: validation AUROC 0.800, test 0.700"],
         "photos": ["7 in 2 classes: cats (3), dogs (4)", "requested with --epochs", "plan.json"],

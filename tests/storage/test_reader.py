@@ -93,7 +93,7 @@ def test_shard_that_contradicts_the_manifest_is_refused(store: Path) -> None:
         read_layout(store, replace(entry, rows=13), ["states"])
     os.truncate(store / entry.file, 100)
     with pytest.raises(
-        StoreError, match="has 100 bytes, but the manifest says [\d,]+: it was truncated"
+        StoreError, match=r"has 100 bytes, but the manifest says [\d,]+: it was truncated"
     ):
         read_layout(store, entry, ["states"])
     (store / entry.file).unlink()

@@ -1,7 +1,6 @@
 """Real `clew` processes that start fast: forked from one that has the libraries loaded."""
 
 import contextlib
-import multiprocessing
 import os
 import signal
 import sys
@@ -9,14 +8,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.forking import FORKSERVER
+
 _DEADLINE_SECONDS = 120.0
-_LIBRARIES = [
-    "torch",
-    "pandas",  # Arrow asks for it
-    "transformers.models.llama.modeling_llama",
-    "clew.hallucination.capture",
-    "clew.cli.progress",
-]
 
 
 def _run_clew(arguments: list[str], output: Path) -> None:
@@ -36,12 +30,9 @@ def _run_clew(arguments: list[str], output: Path) -> None:
 class ClewProcess:
     """`clew ARGUMENTS` as a process of its own, which ends with the `with` block."""
 
-    _context = multiprocessing.get_context("forkserver")
-    _context.set_forkserver_preload(_LIBRARIES)
-
     def __init__(self, arguments: list[str], output: Path) -> None:
         self._output = output
-        self._process = self._context.Process(target=_run_clew, args=(arguments, output))
+        self._process = FORKSERVER.Process(target=_run_clew, args=(arguments, output))
 
     def __enter__(self) -> "ClewProcess":
         self._process.start()

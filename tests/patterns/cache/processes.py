@@ -1,7 +1,6 @@
 """Caching in a process of its own, to be killed; it is forked from one that has it all loaded."""
 
 import contextlib
-import multiprocessing
 import os
 import signal
 import time
@@ -10,6 +9,7 @@ from pathlib import Path
 
 from clew.patterns.cache import cache_photos
 from clew.patterns.photos import find_classes
+from tests.forking import FORKSERVER
 
 _DEADLINE_SECONDS = 120.0
 
@@ -21,11 +21,8 @@ def _cache(root: Path, cache_dir: Path, size: int) -> None:
 class CachingProcess:
     """Ends with the `with` block."""
 
-    _context = multiprocessing.get_context("forkserver")
-    _context.set_forkserver_preload(["clew.patterns.cache"])
-
     def __init__(self, root: Path, cache_dir: Path, size: int) -> None:
-        self._process = self._context.Process(target=_cache, args=(root, cache_dir, size))
+        self._process = FORKSERVER.Process(target=_cache, args=(root, cache_dir, size))
 
     def __enter__(self) -> "CachingProcess":
         self._process.start()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from clew.patterns.library.importing import import_photos
     from clew.patterns.library.pattern_set import PatternSet
     from clew.patterns.review.prepare import ReviewConfig, open_review
-    from clew.patterns.trained.model import load_model
+    from clew.patterns.trained.model import load_classifier
     from clew.patterns.training import PatternsConfig, evaluate_patterns, train_patterns
 
 __all__ = [
@@ -29,7 +29,7 @@ __all__ = [
     "identify_folder",
     "identify_photos",
     "import_photos",
-    "load_model",
+    "load_classifier",
     "open_review",
     "run_flow",
     "train_patterns",
@@ -43,7 +43,7 @@ _HOMES = {
     "import_photos": "library.importing",
     "PatternSet": "library.pattern_set",
     **dict.fromkeys(("ReviewConfig", "open_review"), "review.prepare"),
-    "load_model": "trained.model",
+    "load_classifier": "trained.model",
     **dict.fromkeys(("PatternsConfig", "evaluate_patterns", "train_patterns"), "training"),
 }
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from clew.patterns.trained.model import PatternModel, load_model
+from clew.patterns.trained.model import PatternModel, load_classifier
 from tests.patterns.identification.making import save_colour_model
 from tests.stores import one_thread
 
@@ -16,4 +16,4 @@ def colour_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def colours(colour_folder: Path) -> PatternModel:
-    return load_model(colour_folder, "cpu")
+    return load_classifier(colour_folder, "cpu")

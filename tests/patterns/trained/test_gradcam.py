@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from clew.errors import InputError
-from clew.patterns.trained import PatternModel, load_model
+from clew.patterns.trained import PatternModel, load_classifier
 from clew.patterns.trained.gradcam import check_maps, heat_maps
 from tests.patterns.report.making import SIZE, make_run
 
@@ -75,7 +75,7 @@ def test_what_does_not_speak_for_a_class_is_cold() -> None:
 
 @pytest.mark.slow
 def test_many_at_once_are_as_one_by_one(tmp_path: Path) -> None:
-    model = load_model(make_run(tmp_path / "out"), device="cpu")
+    model = load_classifier(make_run(tmp_path / "out"), device="cpu")
     images = np.random.default_rng(0).integers(0, 256, (19, SIZE, SIZE, 3), dtype=np.uint8)
     classes = np.arange(19) % 4
     together = heat_maps(model, images, classes)

@@ -12,7 +12,7 @@ import torch
 from clew.engine.folders import BEST
 from clew.errors import InputError, StoreError
 from clew.patterns.photos import read_square
-from clew.patterns.trained import load_model
+from clew.patterns.trained import load_classifier
 from tests.patterns.training.making import COLOURS
 
 pytestmark = pytest.mark.slow
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 def test_a_loaded_model_says_what_was_measured(trained: Path, photos: Path) -> None:
     """The rows of predictions.csv, to the last digit that is written."""
-    model = load_model(trained, "cpu")
+    model = load_classifier(trained, "cpu")
     assert model.classes == tuple(COLOURS) and model.image_size == 16
     rows = (trained / "predictions.csv").read_text(encoding="utf-8").splitlines()[1:]
     for row in rows:
@@ -32,7 +32,7 @@ def test_a_loaded_model_says_what_was_measured(trained: Path, photos: Path) -> N
 
 
 def test_probabilities_sum_to_one_for_arrays_and_tensors(trained: Path) -> None:
-    model = load_model(trained, "cpu")
+    model = load_classifier(trained, "cpu")
     images = np.random.default_rng(0).integers(0, 256, (5, 16, 16, 3), dtype=np.uint8)
     found = model.probabilities(images)
     assert found.shape == (5, 3) and found.dtype == np.float32
@@ -43,17 +43,17 @@ def test_probabilities_sum_to_one_for_arrays_and_tensors(trained: Path) -> None:
 @pytest.mark.parametrize("shape", [(1, 20, 20, 3), (1, 3, 16, 16), (16, 16, 3)])
 def test_other_images_are_refused(trained: Path, shape: tuple[int, ...]) -> None:
     with pytest.raises(InputError, match="give uint8 of .batch, 16, 16, 3."):
-        load_model(trained, "cpu").probabilities(np.zeros(shape, np.uint8))
+        load_classifier(trained, "cpu").probabilities(np.zeros(shape, np.uint8))
 
 
 def test_what_is_no_model_gets_a_sentence(trained: Path, photos: Path, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match='there is no folder ".*nowhere"'):
-        load_model(tmp_path / "nowhere")
+        load_classifier(tmp_path / "nowhere")
     with pytest.raises(StoreError, match="holds no trained model"):
-        load_model(photos)
+        load_classifier(photos)
     shutil.copy(trained / BEST, tmp_path)
     with pytest.raises(StoreError, match="was not finished: give its .* command again"):
-        load_model(tmp_path)
+        load_classifier(tmp_path)
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"temperature": -1}', '{"temperature": "a"}'])
@@ -61,7 +61,7 @@ def test_damaged_results_are_named(trained: Path, tmp_path: Path, content: str) 
     shutil.copy(trained / BEST, tmp_path)
     (tmp_path / "results.json").write_text(content)
     with pytest.raises(StoreError, match=r"results.json\" cannot be read .*delete it"):
-        load_model(tmp_path)
+        load_classifier(tmp_path)
 
 
 def test_a_model_of_an_earlier_clew_still_opens(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_a_model_of_an_earlier_clew_still_opens(tmp_path: Path) -> None:
     before = Path(__file__).parents[2] / "data" / "8b887bb" / "patterns"
     shutil.copy(before / "results.json", tmp_path)
     (tmp_path / BEST).write_bytes(gzip.decompress((before / f"{BEST}.gz").read_bytes()))
-    model = load_model(tmp_path, "cpu")
+    model = load_classifier(tmp_path, "cpu")
     assert (model.classes, model.image_size) == (("blue", "red"), 32)
     assert model.temperature == pytest.approx(10)
     logits = model.logits(np.full((1, 32, 32, 3), 40, np.uint8))
@@ -79,10 +79,10 @@ def test_a_model_of_an_earlier_clew_still_opens(tmp_path: Path) -> None:
 def test_damaged_weights_are_named(trained: Path, tmp_path: Path) -> None:
     shutil.copy(trained / "results.json", tmp_path)
     with pytest.raises(StoreError, match="best.safetensors"):
-        load_model(tmp_path)
+        load_classifier(tmp_path)
     (tmp_path / BEST).write_bytes((trained / BEST).read_bytes()[:-1000])
     with pytest.raises(StoreError, match=r"best.safetensors\" cannot be read"):
-        load_model(tmp_path)
+        load_classifier(tmp_path)
 
 
 def test_weights_of_something_else_are_refused(trained: Path, tmp_path: Path) -> None:
@@ -93,15 +93,15 @@ def test_weights_of_something_else_are_refused(trained: Path, tmp_path: Path) ->
     tensors, about = saved.tensors, saved.about
     write_model(tmp_path / BEST, tensors, {**about, "settings": {"network": "lstm"}})
     with pytest.raises(StoreError, match="is not an image classifier"):
-        load_model(tmp_path)
+        load_classifier(tmp_path)
     wider = json.loads(json.dumps(about["settings"])) | {"network": "small"}
     write_model(tmp_path / BEST, tensors, {**about, "settings": wider})
     with pytest.raises(StoreError, match='do not fit the network "small"'):
-        load_model(tmp_path)
+        load_classifier(tmp_path)
 
 
 def test_a_device_that_is_not_here_is_refused(trained: Path) -> None:
     if torch.cuda.is_available():
         pytest.skip("there is a GPU here")
     with pytest.raises(InputError, match="cuda"):
-        load_model(trained, "cuda")
+        load_classifier(trained, "cuda")

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from clew.errors import ClewError, InputError
 from clew.patterns.photos.decode import read_square
-from clew.patterns.trained import PatternModel, load_model
+from clew.patterns.trained import PatternModel, load_classifier
 from clew.patterns.trained.onnx import ExportedModel, export_onnx, sample_images
 from tests.patterns.report.making import SIZE, draw_photo, make_run
 
@@ -32,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def model(folder: Path) -> PatternModel:
-    return load_model(folder, device="cpu")
+    return load_classifier(folder, device="cpu")
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def test_without_its_photos_it_is_checked_with_made_up_pictures(
 ) -> None:
     alone = Path(shutil.copytree(folder, tmp_path / "alone"))
     (alone / "splits.csv").unlink()
-    images, are_photos = sample_images(load_model(alone, device="cpu"), 32)
+    images, are_photos = sample_images(load_classifier(alone, device="cpu"), 32)
     assert images.shape == (32, SIZE, SIZE, 3) and not are_photos
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from clew.patterns.photos import Photo, find_classes, find_photos
-from clew.patterns.trained import load_model, predict_photos
+from clew.patterns.trained import load_classifier, predict_photos
 from clew.patterns.trained.tables import read_splits
 from tests.patterns.training.making import write_photo
 
@@ -18,19 +18,19 @@ pytestmark = pytest.mark.slow
 def test_every_photo_is_predicted_in_its_order(
     trained: Path, photos: Path, batch_size: int, workers: int
 ) -> None:
-    model, folder = load_model(trained, "cpu"), find_classes(photos)
+    model, folder = load_classifier(trained, "cpu"), find_classes(photos)
     found = list(predict_photos(model, folder.photos, batch_size=batch_size, workers=workers))
     assert [one.photo for one in found] == list(folder.photos)
-    assert all(one.fault is None and len(one.best(2)) == 2 for one in found)
-    right = sum(one.best()[0][0] == one.photo.label for one in found)
+    assert all(one.fault is None and len(one.top_k(2)) == 2 for one in found)
+    right = sum(one.label == one.photo.label for one in found)
     assert right / len(found) > 0.8
     assert {one.digest for one in found} == {row.digest for row in read_splits(trained)}
 
 
 def test_the_likeliest_come_first(trained: Path, photos: Path) -> None:
-    model = load_model(trained, "cpu")
+    model = load_classifier(trained, "cpu")
     [one] = predict_photos(model, find_photos(photos / "azul" / "photo 1.png").photos)
-    names, shares = zip(*one.best(10), strict=True)
+    names, shares = zip(*one.top_k(10), strict=True)
     assert sorted(names) == sorted(model.classes)
     assert list(shares) == sorted(shares, reverse=True) and sum(shares) == pytest.approx(1)
 
@@ -44,16 +44,29 @@ def test_bad_photos_do_not_stop_the_others(trained: Path, tmp_path: Path) -> Non
         Photo(path=tmp_path / f"{number}.png", name=f"{number}.png", label=None, split=None)
         for number in range(1, 5)
     ]
-    found = list(predict_photos(load_model(trained, "cpu"), named, batch_size=3))
+    found = list(predict_photos(load_classifier(trained, "cpu"), named, batch_size=3))
     assert [one.fault.kind if one.fault else None for one in found] == [
         *(None, "no image", "unreadable", None)
     ]
     assert [one.probabilities is None for one in found] == [False, True, True, False]
-    assert found[1].best(3) == [] and found[1].digest is None
+    assert found[1].top_k(3) == [] and found[1].digest is None
+
+
+def test_classifier_predicts_a_photo_a_folder_and_several(trained: Path, photos: Path) -> None:
+    model = load_classifier(trained, "cpu")
+    [one] = model.predict(photos / "azul" / "photo 1.png")
+    assert (one.label, one.confidence) == one.top_k(3)[0] and len(one.top_k(2)) == 2
+    folder = model.predict(str(photos / "azul"))
+    assert [str(found.photo.path.parent) for found in folder] == [str(photos / "azul")] * len(
+        folder
+    )
+    again = model.predict([photos / "azul" / "photo 1.png", photos / "azul"])
+    assert [found.digest for found in again] == [one.digest, *(found.digest for found in folder)]
+    assert repr(model).startswith(f"PatternModel({str(trained)!r}: 3 classes, ")
 
 
 def test_no_photos_give_nothing(trained: Path) -> None:
-    assert list(predict_photos(load_model(trained, "cpu"), [])) == []
+    assert list(predict_photos(load_classifier(trained, "cpu"), [])) == []
 
 
 def test_photos_are_asked_for_as_they_are_needed(trained: Path, photos: Path) -> None:
@@ -67,7 +80,7 @@ def test_photos_are_asked_for_as_they_are_needed(trained: Path, photos: Path) ->
             asked += 1
             yield Photo(path=path, name=str(asked), label=None, split=None)
 
-    predictions = predict_photos(load_model(trained, "cpu"), endless(), batch_size=2)
+    predictions = predict_photos(load_classifier(trained, "cpu"), endless(), batch_size=2)
     assert [next(predictions).photo.name for _ in range(5)] == ["1", "2", "3", "4", "5"]
     predictions.close()  # type: ignore[attr-defined]
     assert asked < 20

@@ -12,7 +12,7 @@ from clew.engine.folders import BEST
 from clew.engine.model_files import read_model, write_model
 from clew.errors import InputError, SettingsMismatchError, StoreError
 from clew.patterns.networks import build_network
-from clew.patterns.trained import load_model
+from clew.patterns.trained import load_classifier
 from clew.patterns.trained.tables import read_splits
 from clew.patterns.training import evaluate_patterns, train_patterns
 from clew.patterns.training.config import PatternsConfig, usual_epochs
@@ -44,7 +44,7 @@ def test_what_was_learnt_is_kept_for_the_classes_that_stay(trained: Path) -> Non
     network = build_network("tiny", classes=4, image_size=16)
     fresh = {name: value.clone() for name, value in network.state_dict().items()}
     start.load_into(network, classes)
-    before = load_model(trained, "cpu").network.state_dict()
+    before = load_classifier(trained, "cpu").network.state_dict()
     heads = find_head("tiny", 16)
     assert heads and all(fresh[name].shape[0] == 4 for name in heads)
     for name, value in network.state_dict().items():

@@ -40,13 +40,13 @@ def export(
     answers is checked before the file is put in place. Needs the extra "onnx".
     """
     from clew.patterns.library.choose import choose_model
-    from clew.patterns.trained import load_model
+    from clew.patterns.trained import load_classifier
     from clew.patterns.trained.onnx import export_onnx
 
     folder = choose_model(model=model, name=name, library=library).model
     path = out or folder / "model.onnx"
     _refuse_to_replace(path, overwrite)
-    trained = load_model(folder, device="cpu")
+    trained = load_classifier(folder, device="cpu")
     console = Console(highlight=False, soft_wrap=True)
     with console.status("writing the network as ONNX, and comparing its answers ..."):
         exported = export_onnx(trained, path)

@@ -48,11 +48,11 @@ def recognize(
     from clew.patterns.identification.config import check_threshold
     from clew.patterns.identification.recognize import recognize_photo
     from clew.patterns.library.choose import choose_model
-    from clew.patterns.trained.model import load_model, usual_device
+    from clew.patterns.trained.model import load_classifier, usual_device
 
     check_threshold(threshold)
     chosen = choose_model(model=model, name=name, library=library)
-    loaded = load_model(chosen.model, usual_device(device))
+    loaded = load_classifier(chosen.model, usual_device(device))
     found = recognize_photo(loaded, image, top_k=top_k, multiscale=multiscale)
     if as_json:
         record = {**found.to_record(), "model": str(chosen.model), "threshold": threshold}

@@ -33,7 +33,7 @@ from clew.patterns.photos.find import PhotoFolder, find_photos
 from clew.patterns.trained.model import (
     PatternModel,
     Prediction,
-    load_model,
+    load_classifier,
     predict_photos,
     usual_device,
 )
@@ -108,7 +108,7 @@ def identify_photos(
     folder, notes = _find(config)
     refuse_foreign(config.out)
     copies = ClassFolders(config.copy_to) if config.copy_to is not None else None
-    model = model or load_model(config.model, config.device)
+    model = model or load_classifier(config.model, config.device)
     config.out.mkdir(parents=True, exist_ok=True)
     tally = Tally(model.classes)
     count = len(folder.photos) + len(folder.faults)
@@ -220,7 +220,7 @@ def _identify(
 
 
 def _judge(prediction: Prediction, config: IdentifyConfig) -> Identified:
-    best = tuple(prediction.best(config.top_k))
+    best = tuple(prediction.top_k(config.top_k))
     return Identified(
         name=prediction.photo.name,
         path=prediction.photo.path,

@@ -20,7 +20,7 @@ from clew.patterns.report.headline import (
 from clew.patterns.report.origin import draw_excluded, draw_settings, draw_training_facts
 from clew.patterns.report.run import Run, read_run
 from clew.patterns.trained.gradcam import check_maps
-from clew.patterns.trained.model import load_model
+from clew.patterns.trained.model import load_classifier
 from clew.storage.writing import replace_file
 from clew.version import __version__
 
@@ -47,7 +47,7 @@ def _load(run: Run, device: str | None) -> Looking:
     """A model that has gone since, or has no feature maps, costs the heat maps alone; the page says
     so."""
     try:
-        model = load_model(run.model_folder, device)
+        model = load_classifier(run.model_folder, device)
         check_maps(model)
     except ClewError as error:
         logger.warning("no heat maps in the report: %s", error)

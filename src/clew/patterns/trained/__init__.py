@@ -1,5 +1,5 @@
 """A trained model of patterns, ready for use."""
 
-from clew.patterns.trained.model import PatternModel, Prediction, load_model, predict_photos
+from clew.patterns.trained.model import PatternModel, Prediction, load_classifier, predict_photos
 
-__all__ = ["PatternModel", "Prediction", "load_model", "predict_photos"]
+__all__ = ["PatternModel", "Prediction", "load_classifier", "predict_photos"]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from clew.patterns.cache import hash_picture
 from clew.patterns.classifier import normalise
 from clew.patterns.networks import build_network
 from clew.patterns.photos.decode import PhotoError, read_square
+from clew.patterns.photos.find import find_photos
 from clew.patterns.photos.photo import Fault, Photo
 from clew.threads import map_in_threads
 
@@ -38,7 +39,7 @@ _BATCHES_AHEAD = 2
 _Pixels = UInt8[np.ndarray, "size size 3"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class PatternModel:
     """`network` is in eval mode on `device`; its logits over `temperature` make probabilities
     that mean what they say, as they did on the photos of the validation split."""
@@ -49,6 +50,35 @@ class PatternModel:
     network: nn.Module
     temperature: float
     device: torch.device
+
+    def predict(
+        self, photos: str | Path | Iterable[str | Path], *, batch_size: int = 64
+    ) -> list["Prediction"]:
+        """Classify photos.
+
+        Args:
+            photos: A photo, a folder of photos, or several of these.
+            batch_size: Photos that the network sees at once.
+
+        Returns:
+            One prediction per photo, in order; a photo that cannot be read has a `fault`.
+
+        Raises:
+            InputError: There is no such photo, or a folder holds none.
+
+        Example:
+            >>> [prediction] = load_classifier("trained").predict("bird.jpg")
+            >>> prediction.label, prediction.confidence, prediction.top_k(3)
+        """
+        roots = [photos] if isinstance(photos, str | Path) else photos
+        found = chain.from_iterable(find_photos(Path(root)).photos for root in roots)
+        return list(predict_photos(self, found, batch_size=batch_size))
+
+    def __repr__(self) -> str:
+        return (
+            f"PatternModel({str(self.folder)!r}: {len(self.classes):,} classes, "
+            f"{self.image_size} x {self.image_size} pixels, on {self.device})"
+        )
 
     @torch.no_grad()
     def logits(self, images: Images) -> Float32[np.ndarray, "batch classes"]:
@@ -78,7 +108,7 @@ def softmax(
     return scaled.softmax(dim=1).float().numpy()
 
 
-def load_model(folder: str | Path, device: str | torch.device | None = None) -> PatternModel:
+def load_classifier(folder: str | Path, device: str | torch.device | None = None) -> PatternModel:
     """The model that "clew patterns train" left in a folder; without `device`, on the GPU if there
     is one.
 
@@ -106,7 +136,7 @@ def load_model(folder: str | Path, device: str | torch.device | None = None) -> 
 
 def read_model_settings(folder: Path) -> dict[str, Any]:
     """What a finished training's weights say of themselves: "network", "classes", "image_size".
-    Raises StoreError as `load_model` does."""
+    Raises StoreError as `load_classifier` does."""
     _read_temperature(folder)
     return _check_settings(folder / BEST, read_about(folder / BEST))
 
@@ -177,8 +207,18 @@ class Prediction:
     digest: str | None = None
     fault: Fault | None = None
 
-    def best(self, k: int = 1) -> list[tuple[str, float]]:
-        """The likeliest classes with their probabilities, the first one first."""
+    @property
+    def label(self) -> str | None:
+        """The likeliest class; None where the photo has a fault."""
+        return next((label for label, _ in self.top_k(1)), None)
+
+    @property
+    def confidence(self) -> float | None:
+        """The probability of `label`."""
+        return next((probability for _, probability in self.top_k(1)), None)
+
+    def top_k(self, k: int = 3) -> list[tuple[str, float]]:
+        """The `k` likeliest classes with their probabilities, the likeliest first."""
         if self.probabilities is None:
             return []
         places = np.argsort(-self.probabilities, kind="stable")[:k]

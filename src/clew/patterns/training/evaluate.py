@@ -18,7 +18,7 @@ from clew.patterns.photos.photo import refuse_equals
 from clew.patterns.trained.model import (
     PatternModel,
     Prediction,
-    load_model,
+    load_classifier,
     predict_photos,
     read_results,
 )
@@ -92,7 +92,7 @@ def evaluate_patterns(
     if out is not None:
         refuse_other_results(out, "model", "test_accuracy")
     folder = find_classes(data, at_least=1)
-    loaded = load_model(model, device)
+    loaded = load_classifier(model, device)
     _refuse_unknown(folder, loaded)
     seen = _read_seen(model)
     predictions = _predict(loaded, folder, workers, reporter, should_stop)

@@ -75,7 +75,7 @@ class Task:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What tells this run from others; `load_model` builds the network from it."""
+        """What tells this run from others; `load_classifier` builds the network from it."""
         return {
             "network": self.network,
             "classes": list(self.photos.classes),

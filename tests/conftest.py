@@ -59,7 +59,7 @@ def full_store(
     """12 traces with every state and map, in three shards. Shared: do not modify."""
     out = tmp_path_factory.mktemp("full") / "store"
     config = tiny_config(
-        model_folder, questions_file, out, num_samples=12, batch_size=5, keep="full"
+        model_folder, questions_file, out, num_samples=12, shard_size=5, keep="full"
     )
     with one_thread():
         extract(config, loaded=loaded)

@@ -30,7 +30,7 @@ SCHEMA = pa.schema(
 def tiny_config(model: Path, questions: Path, out: Path, **changes: object) -> ExtractConfig:
     """Settings that suit the tiny model."""
     settings: dict = {
-        "batch_size": 20,
+        "shard_size": 20,
         "generation_batch": 8,
         "max_new_tokens": 6,
         "node_dim": 4,

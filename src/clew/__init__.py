@@ -1,35 +1,101 @@
-"""clew follows the thread that runs through a language model's layers while it answers."""
+"""Detect LLM hallucinations from hidden states and attention.
+
+Each step is one function, and a command of the same name:
+
+    traces = clew.extract(questions="facts", num_samples=200, out="traces_data")
+    clew.label("traces_data", out="ground_truth_scores.csv")
+    clew.preprocess("traces_data", scores_file="ground_truth_scores.csv")
+    comparison = clew.compare(preprocessed_dir="preprocessed_data")
+
+`clew.datasets` reads samples in PyTorch, `clew.engine` trains any classifier, `clew.patterns` is
+for image classifiers. Names are imported when they are first used: `import clew` loads nothing
+heavy.
+"""
 
 from typing import TYPE_CHECKING
 
-from clew.errors import ClewError
+from clew.errors import (
+    ClewError,
+    DiskFullError,
+    InputError,
+    OtherVersionError,
+    SettingsMismatchError,
+    StoppedError,
+    StoreError,
+    StoreLockedError,
+    TrainingError,
+    TrainingStoppedError,
+)
 from clew.lazy import lazy_names
 from clew.version import __version__
 
 if TYPE_CHECKING:
-    from clew.hallucination.detectors import load_detector
+    from clew.hallucination.comparison import ComparisonResult
+    from clew.hallucination.detectors import Detector, load_detector
     from clew.hallucination.traces import (
         Trace,
         TraceBatchLoader,
         extract_batch_subset,
         merge_batches,
     )
+    from clew.hallucination.workflow import (
+        compare,
+        convert,
+        extract,
+        inspect,
+        label,
+        load_model,
+        plan,
+        preprocess,
+        show,
+        train,
+        verify,
+    )
 
 __all__ = [
     "ClewError",
+    "ComparisonResult",
+    "Detector",
+    "DiskFullError",
+    "InputError",
+    "OtherVersionError",
+    "SettingsMismatchError",
+    "StoppedError",
+    "StoreError",
+    "StoreLockedError",
     "Trace",
     "TraceBatchLoader",
+    "TrainingError",
+    "TrainingStoppedError",
     "__version__",
+    "compare",
+    "convert",
+    "extract",
     "extract_batch_subset",
+    "inspect",
+    "label",
     "load_detector",
+    "load_model",
     "merge_batches",
+    "plan",
+    "preprocess",
+    "show",
+    "train",
+    "verify",
 ]
-# Imported when first asked for: `import clew` and `clew --help` load nothing heavy.
 _HOMES = {
     **dict.fromkeys(
         ("Trace", "TraceBatchLoader", "extract_batch_subset", "merge_batches"),
         "hallucination.traces",
     ),
-    "load_detector": "hallucination.detectors",
+    **dict.fromkeys(("Detector", "load_detector"), "hallucination.detectors"),
+    "ComparisonResult": "hallucination.comparison",
+    **dict.fromkeys(
+        (
+            *("compare", "convert", "extract", "inspect", "label", "load_model", "plan"),
+            *("preprocess", "show", "train", "verify"),
+        ),
+        "hallucination.workflow",
+    ),
 }
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

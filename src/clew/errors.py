@@ -111,7 +111,11 @@ class TrainingError(ClewError):
     """Training cannot continue: non-finite values, or a step that does not fit in memory."""
 
 
-class TrainingStoppedError(ClewError):
+class StoppedError(ClewError):
+    """The work was asked to stop, and everything so far is saved; the same call resumes it."""
+
+
+class TrainingStoppedError(StoppedError):
     """Training was asked to stop and saved everything; the same call resumes it."""
 
 

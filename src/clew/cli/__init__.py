@@ -1,18 +1,21 @@
-"""The command `clew`: one file a command; each parses, calls and prints."""
+"""The command `clew`: one file per command; each parses, calls and prints."""
 
 import typer
 
 from clew.cli.errors import exit_with
+from clew.cli.help import HelpGroup
 from clew.errors import ClewError
 from clew.version import __version__
 
+SUMMARY = "Detect LLM hallucinations from hidden states and attention."
 app = typer.Typer(
     name="clew",
-    help="Follow the thread through a language model's layers.",
+    cls=HelpGroup,
+    help=SUMMARY,
     no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode="markdown",
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
@@ -28,7 +31,7 @@ def _options(
         False, "--version", callback=_show_version, is_eager=True, help="Print the version."
     ),
 ) -> None:
-    """Follow the thread through a language model's layers."""
+    """Detect LLM hallucinations from hidden states and attention."""
 
 
 def build_app() -> typer.Typer:

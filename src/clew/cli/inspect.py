@@ -1,39 +1,37 @@
 """clew inspect"""
 
-import json
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from clew.cli.commands import Call, Command
 from clew.cli.errors import with_flags
 from clew.cli.printing import make_table, plain_text
+from clew.hallucination.workflow import inspect
 from clew.wording import bytes_text, counted
 
 _MAX_BATCH_ROWS = 20
 _NOUNS = {"heads": ("graph over all heads", "graphs over all heads")}
 
 
+COMMAND = Command(function=inspect, example="clew inspect traces_data", has_json=True)
+
+
 def register(app: typer.Typer) -> None:
-    app.command(epilog="Example: `clew inspect traces_data`")(inspect)
+    COMMAND.register(app, run)
 
 
-def inspect(
-    store: Annotated[Path, typer.Argument(help="The folder of a store.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
-) -> None:
-    """Show what is in a store: totals, batches, lengths, some answers, the settings."""
-    from clew.hallucination.samples.making.summary import SamplesSummary, summarize
+def run(call: Call) -> None:
+    from clew.hallucination.samples.making.summary import SamplesSummary
 
-    summary = summarize(store)
+    summary = inspect(**call.settings)
     console = Console(highlight=False)
-    if as_json:
-        text = json.dumps(summary.as_dict(), indent=1, ensure_ascii=False)
-        typer.echo(plain_text(text, lines=True))
+    if call.as_json:
+        call.print_json(summary.as_dict())
     elif isinstance(summary, SamplesSummary):
         _print_samples(console, summary)
     else:
@@ -183,12 +181,12 @@ def _print_skipped(console: Console, summary: Any) -> None:
     if summary.skipped:
         by_command = {"convert": ("file or record", "files or records"), "preprocess": ("trace",)}
         nouns = by_command.get(summary.settings.get("command"), ("question",))
-        console.print(f"\nleft out: {counted(len(summary.skipped), *nouns)}")
+        console.print(f"\nexcluded: {counted(len(summary.skipped), *nouns)}")
         for entry in summary.skipped[:10]:
             text = plain_text(f"  {_where(entry)}: {with_flags(entry['reason'])}")
             console.print(text, markup=False, soft_wrap=True)
         if len(summary.skipped) > 10:
-            console.print("  ... (the manifest names all)")
+            console.print("  ... (the manifest lists all)")
 
 
 def _where(entry: dict[str, Any]) -> str:

@@ -1,112 +1,72 @@
 """clew label"""
 
-import os
 import shlex
 from collections.abc import Sequence
-from enum import StrEnum
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from clew.cli.commands import Call, Command
+from clew.cli.options import Spelling
 from clew.cli.printing import make_table, plain_text, print_line
-from clew.cli.progress import show_line
-from clew.errors import InputError
+from clew.cli.renderer import Renderer
+from clew.hallucination.workflow import label
 from clew.wording import counted
 
 if TYPE_CHECKING:
     from clew.hallucination.labels import LabelledAnswer
-    from clew.hallucination.labels.chat import ChatConfig
     from clew.hallucination.labels.label import LabelResult
 
-_EPILOG = "Example: `clew label traces_data --out ground_truth_scores.csv`"
+COMMAND = Command(
+    function=label,
+    example="clew label traces_data --out ground_truth_scores.csv",
+    groups={
+        "Scores": ("out", "method", "score_threshold", "overwrite"),
+        "Judge": ("judge_url", "judge_model", "judge_key_env"),
+    },
+    spelling=Spelling(
+        metavars={"judge_url": "URL", "judge_model": "NAME", "judge_key_env": "NAME"}
+    ),
+    has_json=True,
+)
 _CELL_CHARACTERS = 160
 
 
-class _Method(StrEnum):
-    alias = "alias"
-    exact = "exact"
-    token_f1 = "token-f1"
-    rouge_l = "rouge-l"
-
-
 def register(app: typer.Typer) -> None:
-    app.command(epilog=_EPILOG)(label)
+    COMMAND.register(app, run)
 
 
-def label(
-    store: Annotated[Path, typer.Argument(help="The folder of a store of traces.")],
-    out: Annotated[Path, typer.Option(help="The file to write.")] = Path("ground_truth_scores.csv"),
-    method: Annotated[
-        _Method | None,
-        typer.Option(
-            help="alias: is an accepted answer, or states one in whole words; exact: is one; "
-            "token-f1, rouge-l: how much of its wording it has.  [default: alias]",
-            show_default=False,
-        ),
-    ] = None,
-    score_threshold: Annotated[
-        float, typer.Option(help="Answers that score below count as wrong in what is printed.")
-    ] = 0.5,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace a file that holds other scores.")
-    ] = False,
-    judge_url: Annotated[
-        str | None,
-        typer.Option(help="Let a model judge: an OpenAI-compatible address, http://host/v1."),
-    ] = None,
-    judge_model: Annotated[str | None, typer.Option(help="The model to ask there.")] = None,
-    judge_key_env: Annotated[
-        str, typer.Option(help="The environment variable that holds its key, if it wants one.")
-    ] = "OPENAI_API_KEY",
-) -> None:
-    """Score every answer of a store against the accepted ones, 0 wrong to 1 right.
-
-    Scores are by wording: look at the doubtful examples that are printed. A judge's replies are
-    kept beside the file as they come, so that a run that was broken off pays only for the rest.
-    """
-    from clew.hallucination.labels.label import label_store
-
-    console = Console(highlight=False)
-    judge = _judge_config(method, judge_url, judge_model, judge_key_env)
-    with show_line(console, "reading answers") as show:
-        result = label_store(
-            store,
-            out,
-            method=(method or _Method.alias).value,
-            judge=judge,
-            score_threshold=score_threshold,
-            overwrite=overwrite,
-            on_judged=lambda done, total: show(
-                f"judged {done:,} of {total:,} answers", done == total
-            ),
-        )
-    _print_examples(console, result)
-    _print_categories(console, result)
-    _print_totals(console, result)
+def run(call: Call) -> None:
+    with Renderer(call.progress) as reporter:
+        result = label(**call.settings, reporter=reporter)
+    if call.as_json:
+        call.print_json(_describe(result))
+        return
+    _print_examples(call.console, result)
+    _print_categories(call.console, result)
+    _print_totals(call.console, result)
     scores = f"--scores-file {shlex.quote(str(result.path))}"
-    next_command = f"clew preprocess {shlex.quote(str(store))} {scores} --out preprocessed_data"
-    print_line(console, f"make training samples with: {next_command}")
+    store = shlex.quote(str(call.settings["store"]))
+    next_command = f"clew preprocess {store} {scores} --out preprocessed_data"
+    print_line(call.progress, f"make training samples with: {next_command}")
 
 
-def _judge_config(
-    method: _Method | None, url: str | None, model: str | None, key_env: str
-) -> "ChatConfig | None":
-    from clew.hallucination.labels.chat import ChatConfig
-
-    if url is None and model is None:
-        return None
-    if url is None or model is None:
-        missing = "--judge-url" if url is None else "--judge-model"
-        raise InputError(f"a judge needs both --judge-url and --judge-model: give {missing} too.")
-    if method is not None:
-        raise InputError(f'the judge scores in place of "--method {method}": give one of the two.')
-    key = os.environ.get(key_env, "").strip() or None
-    return ChatConfig(url=url, model=model, key=key, key_name=key_env)
+def _describe(result: "LabelResult") -> dict[str, object]:
+    return {
+        "path": str(result.path),
+        "answers": len(result.rows),
+        "hallucinated": result.wrong,
+        "excluded": result.excluded,
+        "score_threshold": result.score_threshold,
+        "categories": {
+            one.category: {"answers": one.answers, "hallucinated": one.wrong}
+            for one in result.categories
+        },
+    }
 
 
 def _print_examples(console: Console, result: "LabelResult") -> None:
@@ -114,10 +74,10 @@ def _print_examples(console: Console, result: "LabelResult") -> None:
     for name in ("", "score", "question", "answer", "accepted"):
         table.add_column(name, overflow="fold")
     chosen = result.examples
-    for kind, rows in (("right", chosen.right), ("wrong", chosen.wrong)):
+    for kind, rows in (("correct", chosen.right), ("hallucinated", chosen.wrong)):
         _add_rows(table, kind, rows)
     table.add_section()
-    _add_rows(table, "doubtful", chosen.doubtful)
+    _add_rows(table, "borderline", chosen.doubtful)
     console.print(table)
 
 
@@ -135,7 +95,7 @@ def _cell(text: str) -> str:
 def _print_categories(console: Console, result: "LabelResult") -> None:
     if not result.categories:
         return
-    table = make_table("category", "answers", "wrong", "share")
+    table = make_table("category", "answers", "hallucinated", "share")
     for share in result.categories:
         part = f"{share.wrong / share.answers:.1%}"
         table.add_row(_cell(share.category), f"{share.answers:,}", f"{share.wrong:,}", part)
@@ -155,7 +115,7 @@ def _print_totals(console: Console, result: "LabelResult") -> None:
         say(f"excluded: {len(result.excluded):,} {have} no accepted answers, e.g. {some}")
     verb = "is" if result.wrong == 1 else "are"
     say(
-        f"{result.wrong:,} of {counted(len(result.rows), 'answer')} {verb} wrong "
+        f"{result.wrong:,} of {counted(len(result.rows), 'answer')} {verb} hallucinated "
         f"({result.wrong_share:.1%}) at score < {result.score_threshold:g}"
     )
-    say(f"scores in {result.path}" + ("" if result.written else " (as they were)"))
+    say(f"scores in {result.path}" + ("" if result.written else " (unchanged)"))

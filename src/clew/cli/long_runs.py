@@ -16,7 +16,7 @@ from rich.console import Console
 from clew.cli.errors import error_text, with_flags
 from clew.cli.printing import print_line
 from clew.cli.progress import say
-from clew.errors import InputError, TrainingStoppedError
+from clew.errors import InputError, StoppedError
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # Within this time a signal is the one before, passed on.
@@ -84,7 +84,7 @@ def long_run(
     with stop_on_signal(console, message, is_passed_on=not is_alone) as stop:
         try:
             yield stop
-        except TrainingStoppedError as error:
+        except StoppedError as error:
             again = how_to_resume(is_alone=is_alone, overwrite=overwrite) if is_resumable else ""
             print_line(console, f"{error_text(error)}{again}")
             raise stop.exit() from None

@@ -1,89 +1,56 @@
 """clew plan"""
 
-import json
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from clew.cli.commands import Call, Command
 from clew.cli.errors import with_flags
-from clew.cli.plan_flags import with_plan_flags
+from clew.cli.hardware import HARDWARE
 from clew.cli.printing import make_table, plain_text
+from clew.hallucination.workflow import plan
 from clew.wording import bytes_text, counted, duration_text
 
 if TYPE_CHECKING:
-    from clew.engine import HardwarePlan, PlanRequest
+    from clew.engine import HardwarePlan
     from clew.engine.planning.hardware import Machine
+    from clew.hallucination.workflow.results import Plans
 
-_EPILOG = "Example: `clew plan --preprocessed-dir preprocessed_data`"
-
+COMMAND = Command(
+    function=plan,
+    example="clew plan --preprocessed-dir preprocessed_data",
+    groups={"Run": ("preprocessed_dir", "epochs"), **HARDWARE},
+    has_json=True,
+    has_threads=True,
+)
 # What calibration chooses by timing one way against another.
 _MEASURED = ("precision", "channels_last", "cuda_graph", "batch_size")
 
 
 def register(app: typer.Typer) -> None:
-    app.command(epilog=_EPILOG)(plan)
+    COMMAND.register(app, run)
 
 
-@with_plan_flags()
-def plan(
-    preprocessed_dir: Annotated[
-        Path | None,
-        typer.Option(help="Samples to measure on, as clew preprocess writes them."),
-    ] = None,
-    epochs: Annotated[int, typer.Option(help="As many as the run will have.")] = 50,
-    *,
-    request: "PlanRequest",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
-) -> None:
-    """Show how training would use this machine, and why: device, precision, batch size, ...
-
-    With samples, the three networks are measured on them for a few seconds each, as "clew train"
-    does when it starts; without, it is said what would be measured.
-    """
-    from clew.engine.planning.hardware import look_at_machine
-
-    machine = look_at_machine()
-    plans = _make_plans(request, machine, preprocessed_dir, epochs)
-    if as_json:
-        _print_json(machine, plans)
-    else:
-        _print_plans(Console(highlight=False), machine, plans)
-
-
-def _make_plans(
-    request: "PlanRequest", machine: "Machine", folder: Path | None, epochs: int
-) -> dict[str, "HardwarePlan"]:
-    """By network; "any network" when nothing was measured."""
-    from clew.engine import TrainConfig, plan_hardware
-
-    config = TrainConfig(epochs=epochs)
-    if folder is None:
-        return {"any network": plan_hardware(request, config=config, machine=machine)}
-    from clew.hallucination.detectors.training import TrainRunConfig, plan_models
-
-    told = Console(stderr=True)
+def run(call: Call) -> None:
     waiting: AbstractContextManager = nullcontext()
-    if told.is_terminal:
-        waiting = told.status("measuring the networks")
+    if call.progress.is_terminal and call.settings["preprocessed_dir"] is not None:
+        waiting = call.progress.status("measuring the networks")
     with waiting:
-        return plan_models(TrainRunConfig(preprocessed_dir=folder, train=config, request=request))
+        plans = plan(**call.settings)
+    if call.as_json:
+        call.print_json(plans.as_dict())
+    else:
+        _print_plans(call.console, plans)
 
 
-def _print_json(machine: "Machine", plans: dict[str, "HardwarePlan"]) -> None:
-    told = {name: made.to_dict() for name, made in plans.items()}
-    text = json.dumps({"machine": machine.to_dict(), "plans": told}, indent=1, ensure_ascii=False)
-    typer.echo(plain_text(text, lines=True))
-
-
-def _print_plans(console: Console, machine: "Machine", plans: dict[str, "HardwarePlan"]) -> None:
-    for line in _describe(machine):
+def _print_plans(console: Console, plans: "Plans") -> None:
+    for line in _describe(plans.machine):
         console.print(plain_text(line), markup=False)
-    for name, made in plans.items():
+    for name, made in plans.plans.items():
         took = duration_text(made.calibration_seconds)
         how = f"measured in {took}" if made.timings else "nothing measured"
         console.print()

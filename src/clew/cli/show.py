@@ -1,84 +1,40 @@
 """clew show"""
 
 import math
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
+from clew.cli.commands import Call, Command
 from clew.cli.errors import with_flags
+from clew.cli.options import Spelling
 from clew.cli.printing import make_table, plain_text, print_line
+from clew.hallucination.workflow import show
 
 if TYPE_CHECKING:
     from clew.hallucination.answer_page import Picture, ShownAnswer
 
-_EPILOG = "Example: `clew show traces_data --id 5 --scores-file ground_truth_scores.csv`"
+COMMAND = Command(
+    function=show,
+    example="clew show traces_data --id 5 --scores-file ground_truth_scores.csv",
+    spelling=Spelling(kinds={"id": str, "beside": str}, metavars={"id": "ID", "beside": "ID"}),
+)
 _MOST_TOKENS = 40
 _BAR = 20
 
 
 def register(app: typer.Typer) -> None:
-    app.command(epilog=_EPILOG)(show)
+    COMMAND.register(app, run)
 
 
-def show(
-    store: Annotated[Path, typer.Argument(help="The folder of a store of traces.")],
-    answer: Annotated[
-        str, typer.Option("--id", help="The answer: its global_example_id, or its question_id.")
-    ],
-    layer: Annotated[
-        int | None,
-        typer.Option(help="The layer to begin with, from 0.  [default: the middle one]"),
-    ] = None,
-    out: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="The picture: FILE.html (all layers) or FILE.png (one layer); may be given "
-            "twice.  [default: answer-ID.html]",
-            show_default=False,
-        ),
-    ] = None,
-    beside: Annotated[
-        str | None,
-        typer.Option(
-            help="Another answer to put beside it, or none. With scores: by itself the most "
-            "similar question whose answer is of the other kind."
-        ),
-    ] = None,
-    scores_file: Annotated[
-        Path | None, typer.Option(help="The scores of `clew label`: what is right, what made up.")
-    ] = None,
-    score_threshold: Annotated[
-        float, typer.Option(help="Answers that score below count as made up.")
-    ] = 0.5,
-    tokenizer: Annotated[
-        str | None,
-        typer.Option(help="The tokenizer's folder, where the model of the store has moved."),
-    ] = None,
-) -> None:
-    """Draw one captured answer: what it looked at, its way through the layers, how sure it was.
-
-    The picture is one file that needs no network. Right and made-up answers stand side by side.
-    """
-    from clew.hallucination.answer_page import ShowConfig, show_answer
-
-    config = ShowConfig(
-        store=store,
-        answer=answer,
-        out=tuple(out or ()),
-        layer=layer,
-        beside=beside,
-        scores_file=scores_file,
-        score_threshold=score_threshold,
-        tokenizer=tokenizer,
-    )
-    result = show_answer(config)
+def run(call: Call) -> None:
+    result = show(**call.settings)
     console = Console(highlight=False)
     _print_picture(console, result.picture)
     for path in result.paths:
-        print_line(console, f"picture in {path}")
+        print_line(console, f"page in {path}")
 
 
 def _print_picture(console: Console, picture: "Picture") -> None:
@@ -100,8 +56,8 @@ def _print_answer(console: Console, shown: "ShownAnswer") -> None:
     console.print(f"[bold]{escape(plain_text(describe_source(shown)))}[/bold]", soft_wrap=True)
     print_line(console, f"question: {shown.question}")
     print_line(console, f"answer:   {shown.answer or '(empty)'}")
-    print_line(console, f"right:    {accepted_text(shown)}")
-    print_line(console, f"label:    {shown.kind or 'not known'}{score}")
+    print_line(console, f"accepted: {accepted_text(shown)}")
+    print_line(console, f"label:    {shown.kind or 'unknown'}{score}")
 
 
 def _print_tokens(console: Console, shown: "ShownAnswer") -> None:
@@ -124,5 +80,5 @@ def _print_tokens(console: Console, shown: "ShownAnswer") -> None:
         table.add_row(cell, f"{chance:.3f}", bar, f"{entropy:.2f}")
     console.print(table)
     if len(rows) > _MOST_TOKENS:
-        console.print(f"... and {len(rows) - _MOST_TOKENS:,} more (the picture has them)")
+        console.print(f"... and {len(rows) - _MOST_TOKENS:,} more (on the page)")
     console.print()

@@ -1,74 +1,54 @@
 """clew verify"""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+import shlex
+from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
 
+from clew.cli.commands import Call, Command
 from clew.cli.errors import with_flags
 from clew.cli.printing import print_line
-from clew.cli.progress import show_line
+from clew.cli.renderer import Renderer
+from clew.hallucination.workflow import verify
 
 if TYPE_CHECKING:
-    from clew.storage.verify import OnShard
+    from clew.hallucination.workflow.results import CheckedStore
+
+COMMAND = Command(function=verify, example="clew verify traces_data --repair", has_json=True)
 
 
 def register(app: typer.Typer) -> None:
-    app.command(epilog="Example: `clew verify traces_data --repair`")(verify)
+    COMMAND.register(app, run)
 
 
-def verify(
-    store: Annotated[Path, typer.Argument(help="The folder of a store.")],
-    repair: Annotated[
-        bool, typer.Option("--repair", help="Keep what is intact, forget what is damaged.")
-    ] = False,
-) -> None:
-    """Check a store: hashes, row counts, gaps, half-written parts. Exit code 1 if it is not whole.
-
-    After --repair, give the command that made it again: it makes the lost rows anew.
-    """
-    from clew.storage.verify import find_stores
-
-    console = Console(highlight=False, soft_wrap=True)
-    codes = [_verify_one(one, repair, console) for one in find_stores(store)]
-    if any(codes):
+def run(call: Call) -> None:
+    with Renderer(call.progress) as reporter:
+        result = verify(**call.settings, reporter=reporter)
+    if call.as_json:
+        call.print_json(result.as_dict())
+    else:
+        for store in result.stores:
+            _print(call.console, store, repair=call.settings["repair"])
+    if any(_is_failure(store, repair=call.settings["repair"]) for store in result.stores):
         raise typer.Exit(1)
 
 
-def _verify_one(store: Path, repair: bool, console: Console) -> int:
-    """Check one store; the exit code that it calls for."""
-    from clew.storage import ensure_manifest, read_manifest, repair_store, verify_store
-    from clew.storage.verify import way_on
+def _is_failure(store: "CheckedStore", *, repair: bool) -> bool:
+    """After a repair, rows that have to be created again are no failure."""
+    return store.is_damaged if repair else bool(store.problems)
 
-    if repair and (rebuilt := ensure_manifest(store)):
-        print_line(console, rebuilt)
-    with _show_shards(console) as on_shard:
-        problems = verify_store(store, on_shard)
-    for problem in problems:
+
+def _print(console: Console, store: "CheckedStore", *, repair: bool) -> None:
+    if store.rebuilt:
+        print_line(console, store.rebuilt)
+    for problem in store.found:
         print_line(console, with_flags(problem.message))
-    if repair and problems:
-        for line in repair_store(store, problems):
-            print_line(console, f"repaired: {line}")
-        with _show_shards(console) as on_shard:
-            problems = verify_store(store, on_shard)
-        harmless = all(problem.is_unfinished for problem in problems)
-        if problems and harmless:
-            print_line(console, f"{way_on(read_manifest(store))} to make what is missing")
-        if problems:
-            return 0 if harmless else 1
-    if problems:
-        if any(not problem.is_unfinished for problem in problems):
-            print_line(console, f"to put it right: clew verify {store} --repair")
-        return 1
-    print_line(console, f"{store} is whole: every shard has the bytes it was written with")
-    return 0
-
-
-@contextmanager
-def _show_shards(console: Console) -> Iterator["OnShard"]:
-    """Which shard is being read."""
-    with show_line(console, "checking") as show:
-        yield lambda file, number, total: show(f"checking {number:,}/{total:,} {file}", False)
+    for line in store.repaired:
+        print_line(console, f"repaired: {line}")
+    if not store.problems:
+        print_line(console, f"{store.path} is intact: every shard has the bytes that were written")
+    elif repair and not store.is_damaged:
+        print_line(console, f"{store.next_step} to create the missing rows")
+    elif store.is_damaged:
+        print_line(console, f"to repair it: clew verify {shlex.quote(str(store.path))} --repair")

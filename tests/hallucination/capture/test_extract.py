@@ -151,7 +151,7 @@ def test_fewer_questions_than_before_leave_a_store_as_it_is(capture: Any, store:
     ("change", "before", "now"),
     [
         ({"max_new_tokens": 9}, "generation.max_new_tokens: 6 before", "9 now"),
-        ({"batch_size": 30}, "batch_size: 20 before", "30 now"),
+        ({"shard_size": 30}, "shard_size: 20 before", "30 now"),
         ({"keep": "full"}, "keep: 'compact' before", "'full' now"),
         ({"prompt": "Q {question}"}, "prompt.template: 'Answer the", "'Q {question}' now"),
     ],
@@ -321,7 +321,7 @@ def test_full_traces_equal_plain_passes(full_store: Path, loaded: LoadedModel) -
 def test_full_stores_hold_what_compact_ones_hold(
     full_store: Path, capture: Any, tmp_path: Path
 ) -> None:
-    capture(num_samples=12, batch_size=5)
+    capture(num_samples=12, shard_size=5)
     full, compact = read_columns(full_store), read_columns(tmp_path / "new")
     assert full.keys() - compact.keys() == {"hidden_states", "attentions"}
     assert {name: full[name] for name in compact} == compact
@@ -493,7 +493,7 @@ def test_a_file_without_a_question_is_refused(capture: Any, tmp_path: Path, cont
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"batch_size": 0}, {"num_samples": 0}, {"max_new_tokens": -1}, {"node_dim": 0}]
+    "wrong", [{"shard_size": 0}, {"num_samples": 0}, {"max_new_tokens": -1}, {"node_dim": 0}]
 )
 def test_numbers_that_make_no_sense_are_refused(wrong: dict[str, int]) -> None:
     [(name, value)] = wrong.items()

@@ -1,4 +1,4 @@
-"""`--samples`: more answers a question, drawn from the model's distribution, whatever happens."""
+"""`draws`: more answers a question, drawn from the model's distribution, whatever happens."""
 
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ def capture(model_folder: Path, loaded: LoadedModel, questions_file: Path, tmp_p
 
     def run(name: str = "new", **changes: Any) -> ExtractResult:
         should_stop = changes.pop("should_stop", lambda: False)
-        settings = {"samples": 3, "num_samples": 12} | changes
+        settings = {"draws": 3, "num_samples": 12} | changes
         config = tiny_config(model_folder, questions_file, tmp_path / name, **settings)
         with one_thread():
             return extract(config, should_stop=should_stop, loaded=loaded)
@@ -44,7 +44,7 @@ def plain_store(
 ) -> Path:
     """What `capture` makes when nothing gets in its way. Shared: look, do not touch."""
     out = tmp_path_factory.mktemp("plain") / "store"
-    config = tiny_config(model_folder, questions_file, out, samples=3, num_samples=12)
+    config = tiny_config(model_folder, questions_file, out, draws=3, num_samples=12)
     with one_thread():
         extract(config, loaded=loaded)
     return out
@@ -58,7 +58,7 @@ def samples_of(store: Path) -> list[list[str]]:
 def test_samples_come_on_top_of_what_is_captured_without(
     capture: Any, plain_store: Path, tmp_path: Path
 ) -> None:
-    capture("without", samples=0)
+    capture("without", draws=0)
     drawn = samples_of(plain_store)
     assert {len(samples) for samples in drawn} == {3}
     assert len({text for samples in drawn for text in samples}) > 25
@@ -103,7 +103,7 @@ def sample_plainly(decoder: Any, prompt: list[int], numbers: np.ndarray) -> list
 @pytest.mark.slow
 def test_cold_samples_are_the_greedy_answers(capture: Any, tmp_path: Path) -> None:
     """With hardly any freedom the same tokens are drawn, so they must be cut at the same place."""
-    capture(sample_temperature=1e-4, max_new_tokens=24)
+    capture(draw_temperature=1e-4, max_new_tokens=24)
     traces = list(TraceBatchLoader(tmp_path / "new").iter_traces())
     assert {"repetition", "length"} <= {trace["stop_reason"] for trace in traces}
     assert [trace["samples"] for trace in traces] == [[trace["answer"]] * 3 for trace in traces]
@@ -160,9 +160,9 @@ def test_too_little_device_memory_for_the_samples_halves_the_batch(
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"samples": 4}, "generation.samples: 3 before, 4 now"),
-        ({"samples": 0}, "generation.samples: 3 before, None now"),
-        ({"sample_temperature": 0.5}, "generation.sample_temperature: 1.0 before, 0.5 now"),
+        ({"draws": 4}, "generation.samples: 3 before, 4 now"),
+        ({"draws": 0}, "generation.samples: 3 before, None now"),
+        ({"draw_temperature": 0.5}, "generation.sample_temperature: 1.0 before, 0.5 now"),
     ],
 )
 def test_other_samples_in_the_same_store_are_refused(
@@ -176,9 +176,9 @@ def test_other_samples_in_the_same_store_are_refused(
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        ({"samples": -1}, "samples is -1: give 0 or more"),
-        ({"sample_temperature": 0.0}, "sample_temperature is 0.0: give a number above"),
-        ({"sample_temperature": float("nan")}, "sample_temperature is nan: give a number above"),
+        ({"draws": -1}, "draws is -1: give 0 or more"),
+        ({"draw_temperature": 0.0}, "draw_temperature is 0.0: give a number above"),
+        ({"draw_temperature": float("nan")}, "draw_temperature is nan: give a number above"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(wrong: dict[str, Any], sentence: str) -> None:
@@ -188,7 +188,7 @@ def test_settings_that_make_no_sense_are_refused(wrong: dict[str, Any], sentence
 
 @pytest.mark.slow
 def test_the_room_that_samples_take_on_disk_is_foreseen(capture: Any, tmp_path: Path) -> None:
-    capture(num_samples=8, samples=40, generation_batch=80)
+    capture(num_samples=8, draws=40, generation_batch=80)
     store = tmp_path / "new"
     shape = TraceShape(layers=3, dim=32, heads=4, node_dim=4, edges_per_token=4)
     foreseen = [

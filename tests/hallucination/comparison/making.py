@@ -42,7 +42,7 @@ def compare_config(data: Path, out: Path, **changes: Any) -> CompareConfig:
         "train": TrainConfig(epochs=2, lr=0.01),
         "request": PLAIN,
     }
-    return CompareConfig(output_dir=out, **options | changes)
+    return CompareConfig(out=out, **options | changes)
 
 
 @dataclass(kw_only=True)

@@ -32,10 +32,10 @@ def test_what_is_not_clear_is_refused() -> None:
 
 
 def test_comparison_after_a_training_has_its_settings_and_networks() -> None:
-    trained = TrainRunConfig(preprocessed_dir=A, networks=("lstm",), output_dir=B, overwrite=True)
+    trained = TrainRunConfig(preprocessed_dir=A, networks=("lstm",), out=B, overwrite=True)
     config = CompareConfig.after_training(trained)
     assert (config.train_on, config.test_on) == ((A,), (A,))
-    assert config.output_dir == B / "compare" and config.overwrite
+    assert config.out == B / "compare" and config.overwrite
     assert config.training == trained.training
     assert config.methods is not None
     assert {"lstm", "perplexity"} <= {*config.methods} and "gvae" not in config.methods

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 
 from clew.errors import InputError
@@ -40,12 +41,26 @@ class ShowConfig:
                 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class ShowResult:
     """What was drawn, and where it is."""
 
     picture: Picture
     paths: tuple[Path, ...]
+
+    @property
+    def path(self) -> Path:
+        """The first file that was written."""
+        return self.paths[0]
+
+    def __repr__(self) -> str:
+        numbers = " and ".join(str(answer.number) for answer in self.picture.answers)
+        return f"ShowResult(answer {numbers}; {self.path})"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the page in a frame of its own."""
+        page = escape(_write_html(self.picture).decode())
+        return f'<iframe srcdoc="{page}" style="width: 100%; height: 900px; border: 0"></iframe>'
 
 
 def show_answer(config: ShowConfig) -> ShowResult:

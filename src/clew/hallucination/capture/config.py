@@ -22,15 +22,19 @@ class Generation:
     max_new_tokens: int
     num_beams: int
     cut: Cut
-    samples: int
-    sample_temperature: float
+    draws: int
+    draw_temperature: float
 
     def describe(self) -> dict[str, Any]:
         """What the manifest says of it; stores without samples say nothing of them."""
         described = asdict(self)
-        if not self.samples:
-            del described["samples"], described["sample_temperature"]
-        return described
+        draws, temperature = described.pop("draws"), described.pop("draw_temperature")
+        # Stores that users have call them by their earlier names.
+        return (
+            {**described, "samples": draws, "sample_temperature": temperature}
+            if draws
+            else described
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +45,7 @@ class ExtractConfig:
     questions: str = "facts"
     out: Path = Path(DEFAULT_TRACES_DIR)
     num_samples: int | None = None
-    batch_size: int = 500
+    shard_size: int = 500
     generation_batch: int | None = None
     max_new_tokens: int = 32
     num_beams: int = 1
@@ -54,22 +58,22 @@ class ExtractConfig:
     dtype: str = "auto"
     device: str = "auto"
     quantize: Quantize | None = None
-    samples: int = 0
-    sample_temperature: float = 1.0
+    draws: int = 0
+    draw_temperature: float = 1.0
     part: Part = field(default_factory=Part)
 
     def __post_init__(self) -> None:
         check_positive(
-            self, "batch_size", "max_new_tokens", "num_beams", "node_dim", "edges_per_token"
+            self, "shard_size", "max_new_tokens", "num_beams", "node_dim", "edges_per_token"
         )
         given = ("num_samples", "generation_batch")
         check_positive(self, *(name for name in given if getattr(self, name) is not None))
-        check_weight(self, "samples")
-        if not 0 < self.sample_temperature < math.inf:
+        check_weight(self, "draws")
+        if not 0 < self.draw_temperature < math.inf:
             raise InputError(
                 "give a number above 0; 1 draws answers as likely as the model finds them.",
-                setting="sample_temperature",
-                value=self.sample_temperature,
+                setting="draw_temperature",
+                value=self.draw_temperature,
             )
         if self.prompt is not None:
             require_placeholder(self.prompt)
@@ -82,8 +86,8 @@ class ExtractConfig:
             max_new_tokens=self.max_new_tokens,
             num_beams=self.num_beams,
             cut=self.cut,
-            samples=self.samples,
-            sample_temperature=self.sample_temperature,
+            draws=self.draws,
+            draw_temperature=self.draw_temperature,
         )
 
     def _check_one_of(self, name: str, *choices: str) -> None:

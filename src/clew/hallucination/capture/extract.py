@@ -11,7 +11,7 @@ from clew.hallucination.capture.plan import Estimate, estimate_run, explained_ou
 from clew.hallucination.capture.shard import ShardCapture
 from clew.hallucination.capture.store import TraceStore
 from clew.hallucination.capture.writing import Background
-from clew.hallucination.questions import load_questions
+from clew.hallucination.questions import QuestionSet, load_questions
 from clew.progress import Note, Reporter, WorkStarted, log_event, report_work
 from clew.storage.disk import refuse_full_disk
 
@@ -33,6 +33,7 @@ def extract(
     reporter: Reporter | None = None,
     should_stop: Callable[[], bool] = lambda: False,
     loaded: LoadedModel | None = None,
+    questions: QuestionSet | None = None,
 ) -> ExtractResult:
     """Capture a question set into `config.out`, taking up where an earlier run stopped.
 
@@ -43,8 +44,8 @@ def extract(
     everything made so far on disk. Raises ClewError with a sentence for a person.
     """
     reporter = reporter or log_event
-    questions = load_questions(config.questions, config.num_samples)
-    store = TraceStore(config.out, rows_per_shard=config.batch_size, part=config.part)
+    questions = questions or load_questions(config.questions, config.num_samples)
+    store = TraceStore(config.out, rows_per_shard=config.shard_size, part=config.part)
     with store.lock():
         if loaded is None:
             reporter(Note(f"loading {config.model}"))
@@ -73,11 +74,11 @@ def _capture_shards(
     with explained_out_of_memory("a single prompt", job.decoder.device):
         estimate = _estimate(job, pending)
     store, generation = job.store, job.generation
-    if generation.samples:
+    if generation.draws:
         reporter(
             Note(
-                f"besides each answer, {generation.samples} more are drawn at temperature "
-                f"{generation.sample_temperature:g}, as text"
+                f"besides each answer, {generation.draws} more are drawn at temperature "
+                f"{generation.draw_temperature:g}, as text"
             )
         )
     planned = store.rows_in(store.own_shards())
@@ -101,7 +102,7 @@ def _capture_shards(
 def _estimate(job: Job, pending: Sequence[int]) -> Estimate:
     """What these shards will take; raises DiskFullError when they cannot fit."""
     prompts = [job.prompts[i] for number in pending for i in job.store.shard_rows(number)]
-    samples = job.generation.samples
+    samples = job.generation.draws
     estimate = estimate_run(job.decoder, prompts, job.plan, keep=job.keep, samples=samples)
     refuse_full_disk(
         job.store.path,

@@ -105,7 +105,7 @@ def prepare_job(
         shape,
         config.keep,
         answer_hidden=_has_answer_hidden(store.manifest, reporter),
-        samples=generation.samples > 0,
+        samples=generation.draws > 0,
     )
     make = functools.partial(
         _make_decoder, loaded, observer, shape, basis, generation, asked.prompts

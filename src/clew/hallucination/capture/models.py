@@ -3,8 +3,9 @@
 import contextlib
 import hashlib
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError
@@ -26,11 +27,17 @@ _DTYPES = {
 }
 
 
-class LoadedModel(NamedTuple):
-    """`model, tokenizer = load_model(...)`."""
+@dataclass(frozen=True)
+class LoadedModel:
+    """`model, tokenizer = load_model(...)`. `name` is what it was loaded as."""
 
     model: Any
     tokenizer: Any
+    name: str = ""
+    quantize: Quantize | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self.model, self.tokenizer))
 
 
 def load_model(
@@ -60,7 +67,7 @@ def load_model(
     _refuse_missing_weights(name, info["missing_keys"])
     if quantize is None:
         model = model.to(device)
-    return LoadedModel(model.eval(), tokenizer)
+    return LoadedModel(model.eval(), tokenizer, name=name, quantize=quantize)
 
 
 def _refuse_missing_weights(name: str, missing: Collection[str]) -> None:

@@ -123,9 +123,9 @@ class ShardCapture:
     def _sample(self, ids: list[int]) -> list[list[list[int]]]:
         """The tokens of each question's samples, none when none are asked for."""
         job, drawn = self.job, self.job.generation
-        if not drawn.samples:
+        if not drawn.draws:
             return []
-        sampler = Sampler(job.decoder, count=drawn.samples, temperature=drawn.sample_temperature)
+        sampler = Sampler(job.decoder, count=drawn.draws, temperature=drawn.draw_temperature)
         question_ids = [job.questions[i].id for i in ids]
         return sampler.sample([job.prompts[i] for i in ids], question_ids, job.plan)
 

@@ -144,8 +144,8 @@ class TraceStore:
             raise StoreError(f'"{self.path}" holds {kind}, not traces: choose another `out`.')
         refuse_other_settings(
             self.path,
-            {**self.manifest.settings, "batch_size": self.manifest.rows_per_shard},
-            {**settings, "batch_size": self.rows_per_shard},
+            {**self.manifest.settings, "shard_size": self.manifest.rows_per_shard},
+            {**settings, "shard_size": self.rows_per_shard},
             _MAY_DIFFER,
         )
 

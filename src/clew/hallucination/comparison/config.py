@@ -23,7 +23,7 @@ class CompareConfig:
 
     train_on: tuple[Path, ...]
     test_on: tuple[Path, ...]
-    output_dir: Path
+    out: Path
     methods: tuple[str, ...] | None = None
     seeds: int = 5
     network: NetworkSettings = field(default_factory=NetworkSettings)
@@ -60,7 +60,7 @@ class CompareConfig:
         return cls(
             train_on=folders[0],
             test_on=folders[1],
-            output_dir=trained.output_dir / "compare",
+            out=trained.out / "compare",
             methods=choose_names(trained.networks),
             network=trained.network,
             loss=trained.loss,

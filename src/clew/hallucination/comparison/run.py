@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from clew.engine import plan_hardware
 from clew.engine.folders import make_folder, only_one
 from clew.engine.processes import count_processes
@@ -21,6 +23,7 @@ from clew.hallucination.comparison.fitting import score_seeds
 from clew.hallucination.comparison.methods import AnyMethod, count_bytes, find_methods, list_methods
 from clew.hallucination.comparison.rows import measure_method
 from clew.hallucination.comparison.stores import Store, open_stores
+from clew.hallucination.comparison.tables import make_table
 from clew.hallucination.comparison.trial import (
     Excluded,
     Trial,
@@ -32,21 +35,46 @@ from clew.hallucination.comparison.trial import (
 from clew.hallucination.comparison.writing import write_comparison
 from clew.hallucination.detectors.training.samples import refuse_thin
 from clew.progress import Note, Reporter, log_event
+from clew.tables import Tabular
 
 _OTHER_BASIS = (
     "its nodes are states in a basis that every capture fits on its own questions, so that those "
     "of one capture mean nothing in another"
 )
+_REPORT_FILE = "report.html"
 
 
-@dataclass(frozen=True, kw_only=True)
-class ComparisonResult:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ComparisonResult(Tabular):
     """A finished comparison: its folder, what its results.json holds, and the methods that broke
     by a fault of clew."""
 
     folder: Path
     results: dict[str, Any]
     faults: tuple[Excluded, ...]
+
+    @property
+    def table(self) -> pa.Table:
+        """One row per method, the best on validation first; the columns are those of table.csv."""
+        return make_table(self.results["methods"])
+
+    @property
+    def best(self) -> str:
+        """The method with the highest validation AUROC."""
+        return self.results["best"]["method"]
+
+    @property
+    def report(self) -> Path:
+        """The report, a page that works offline."""
+        return self.folder / _REPORT_FILE
+
+    def __repr__(self) -> str:
+        methods = self.results["methods"]
+        auroc = next(row["test_auroc"] for row in methods if row["method"] == self.best)
+        return (
+            f"ComparisonResult({len(methods)} methods; best: {self.best}, test AUROC {auroc:.3f}; "
+            f"{self.folder})"
+        )
 
 
 def compare_methods(
@@ -64,7 +92,7 @@ def compare_methods(
     reporter = reporter or log_event
     methods = find_methods(config.methods)
     trials = _prepare(config, methods)
-    with only_one(config.output_dir):
+    with only_one(config.out):
         _go_on_or_clear(trials, methods, overwrite=config.overwrite)
         for sentence in (*tell_shared(trials), *_tell_others(config, trials, methods)):
             reporter(Note(sentence))
@@ -78,7 +106,7 @@ def compare_methods(
         _refuse_empty(results, excluded)
         content = write_comparison(config, methods, results)
     faults = tuple(one for one in excluded if one.is_fault)
-    return ComparisonResult(folder=config.output_dir, results=content, faults=faults)
+    return ComparisonResult(folder=config.out, results=content, faults=faults)
 
 
 def _prepare(config: CompareConfig, methods: Sequence[AnyMethod]) -> list[Trial]:
@@ -97,7 +125,7 @@ def _prepare(config: CompareConfig, methods: Sequence[AnyMethod]) -> list[Trial]
         for store in trial.tests:
             refuse_thin(str(store.folder), store.balance, ("test",))
             _refuse_nothing_left(trial, store)
-    make_folder(config.output_dir)
+    make_folder(config.out)
     return trials
 
 
@@ -132,7 +160,7 @@ def _tell_others(
     if not others:
         return []
     return [
-        f'"{config.output_dir}" also has scores of {", ".join(others)}: they are kept, but the '
+        f'"{config.out}" also has scores of {", ".join(others)}: they are kept, but the '
         f"table and the report have only what `methods` names now"
     ]
 

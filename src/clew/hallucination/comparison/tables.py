@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pyarrow as pa
+
 from clew.hallucination.comparison.rows import Measured, Row
 from clew.hallucination.comparison.trial import Trial
 
@@ -17,6 +19,11 @@ _PLAIN = (
     *("parameters", "train_seconds", "ms_per_answer", "bytes_per_answer"),
 )
 _DIFFERENCE = ("difference", "low", "high", "p_value")
+_PAIRS = ("versus_best", "versus_perplexity")
+_COLUMNS = (
+    *(*_PLAIN, "test_auroc_low", "test_auroc_high"),
+    *(f"{pair}_{name}" for pair in _PAIRS for name in _DIFFERENCE),
+)
 _LATEX = {
     **{letter: f"\\{letter}" for letter in "&%$#_{}"},
     "\\": r"\textbackslash{}",
@@ -43,13 +50,22 @@ def sort_rows(rows: Sequence[Row]) -> list[Row]:
 def make_csv(rows: Sequence[Row]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    pairs = ("versus_best", "versus_perplexity")
-    differences = [f"{pair}_{name}" for pair in pairs for name in _DIFFERENCE]
-    writer.writerow([*_PLAIN, "test_auroc_low", "test_auroc_high", *differences])
-    for row in sort_rows(rows):
-        told = [(row[pair] or {}).get(name) for pair in pairs for name in _DIFFERENCE]
-        writer.writerow([*(row[name] for name in _PLAIN), *row["test_auroc_ci"], *told])
+    writer.writerow(_COLUMNS)
+    writer.writerows(_flatten(row).values() for row in sort_rows(rows))
     return out.getvalue()
+
+
+def make_table(rows: Sequence[Row]) -> pa.Table:
+    """What table.csv holds, as an Arrow table."""
+    flat = [_flatten(row) for row in sort_rows(rows)]
+    return pa.table({name: [row[name] for row in flat] for name in _COLUMNS})
+
+
+def _flatten(row: Row) -> dict[str, Any]:
+    low, high = row["test_auroc_ci"]
+    told = [(row[pair] or {}).get(name) for pair in _PAIRS for name in _DIFFERENCE]
+    values = [*(row[name] for name in _PLAIN), low, high, *told]
+    return dict(zip(_COLUMNS, values, strict=True))
 
 
 def make_latex(rows: Sequence[Row], *, best: str, test_answers: int) -> str:

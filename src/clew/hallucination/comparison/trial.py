@@ -166,7 +166,7 @@ def plan_trials(config: CompareConfig, stores: Mapping[Path, Store]) -> list[Tri
             Trial(
                 train=store,
                 tests=tests,
-                folder=config.output_dir / inner,
+                folder=config.out / inner,
                 seeds=config.seed_numbers,
                 training=config.training,
             )

@@ -62,7 +62,7 @@ def write_comparison(
         "versions": describe_versions(),
         "transfer": _write_transfer(config, results) if config.is_transfer else None,
     }
-    folder = config.output_dir
+    folder = config.out
     write_scores(folder, trial.train, test, labels, measured)
     write_text(folder / CSV_FILE, make_csv(rows))
     latex = make_latex(rows, best=best, test_answers=len(labels.test))
@@ -96,7 +96,7 @@ def _write_transfer(config: CompareConfig, results: Sequence[TrialResult]) -> di
             for name, measured in result.measured.items()
         }
     )
-    write_text(config.output_dir / TRANSFER_FILE, make_transfer_csv(trials, cells))
+    write_text(config.out / TRANSFER_FILE, make_transfer_csv(trials, cells))
     return describe_transfer(trials, cells)
 
 

@@ -1,11 +1,12 @@
 """Label a store: a score for every answer that can be scored, and what a person should look at."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import get_args
 
 import numpy as np
+import pyarrow as pa
 
 from clew.errors import InputError
 from clew.hallucination.labels.answers import (
@@ -20,6 +21,7 @@ from clew.hallucination.labels.methods import Method, match_answer, token_f1
 from clew.hallucination.labels.normalize import answer_words
 from clew.hallucination.labels.table import write_rows
 from clew.storage import Manifest
+from clew.tables import Tabular
 
 DEFAULT_THRESHOLD = 0.5
 
@@ -45,8 +47,8 @@ class Examples:
     doubtful: list[LabelledAnswer]
 
 
-@dataclass(frozen=True, kw_only=True)
-class LabelResult:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class LabelResult(Tabular):
     """The rows of the scores file in the order of `global_example_id`, and what they say.
 
     `excluded` are the question ids of answers that nothing could be compared with.
@@ -61,6 +63,17 @@ class LabelResult:
     examples: Examples
     planned_rows: int | None
     written: bool
+
+    @property
+    def table(self) -> pa.Table:
+        """The rows of the scores file."""
+        return pa.Table.from_pylist([asdict(row) for row in self.rows])
+
+    def __repr__(self) -> str:
+        return (
+            f"LabelResult({len(self.rows):,} answers, {self.wrong:,} hallucinated at "
+            f"score < {self.score_threshold:g}; {self.path})"
+        )
 
     @property
     def wrong(self) -> int:

@@ -2,7 +2,9 @@
 
 import os
 import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from clew.errors import InputError
 from clew.hallucination.questions.facts import FACTS, facts_questions, facts_version, load_facts
@@ -12,6 +14,7 @@ from clew.hallucination.questions.records import (
     Collector,
     Question,
     QuestionSet,
+    Row,
     RowSource,
     SkippedQuestion,
 )
@@ -20,6 +23,7 @@ __all__ = [
     "Question",
     "QuestionSet",
     "SkippedQuestion",
+    "collect_questions",
     "facts_questions",
     "facts_version",
     "load_questions",
@@ -45,6 +49,17 @@ def load_questions(spec: str, num_samples: int | None = None) -> QuestionSet:
         if collector.full and not source.read_whole:
             break
     return collector.finish(source.name, source.sha256)
+
+
+def collect_questions(
+    records: Iterable[Mapping[str, Any]], num_samples: int | None = None
+) -> QuestionSet:
+    """Questions that a program has: dicts with `question`, `answers` (or `answer`), and
+    optionally `id` and `category`. Raises InputError if none can be used."""
+    collector = Collector("question", num_samples)
+    for number, record in enumerate(records):
+        collector.add_row(Row(number=number, where=f"question {number + 1}", record=record))
+    return collector.finish("the list of questions")
 
 
 def _open_source(spec: str) -> RowSource:

@@ -15,6 +15,7 @@ from clew.errors import InputError, StoreError
 from clew.hallucination.traces.schema import resolve_shape
 from clew.storage import ShardReader, StoreReader, read_value
 from clew.storage.writing import replacing
+from clew.wording import bytes_text, counted
 
 # The name in the older tools of the generated answer.
 _ALIASES = {"generated_answer_clean": "answer"}
@@ -93,9 +94,28 @@ class TraceBatchLoader:
         """The number of finished batches (shards)."""
         return len(self._store.shards)
 
+    def __iter__(self) -> Iterator[Trace]:
+        """One trace after another; see `iter_traces`."""
+        return self.iter_traces()
+
+    def __repr__(self) -> str:
+        settings = self.manifest.settings
+        model = (settings.get("model") or {}).get("id", "unknown model")
+        questions = (settings.get("questions") or {}).get("name", "unknown questions")
+        return (
+            f"TraceBatchLoader({str(self.traces_dir)!r}: {model} on {questions}, "
+            f"{counted(self.num_traces, 'trace')} in {counted(len(self), 'batch', 'batches')}, "
+            f"{bytes_text(self.manifest.bytes)})"
+        )
+
+    @property
+    def num_traces(self) -> int:
+        """The number of traces in all finished batches."""
+        return self.manifest.rows
+
     @property
     def total_traces(self) -> int:
-        return self.manifest.rows
+        return self.num_traces
 
     def get_total_traces(self) -> int:
         """The number of traces in all batches, read from the manifest only."""

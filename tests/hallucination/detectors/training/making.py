@@ -44,4 +44,4 @@ def small_run(data: Path, out: Path, **changes: Any) -> TrainRunConfig:
         "train": TrainConfig(epochs=4, lr=0.01),
         "request": PLAIN,
     }
-    return TrainRunConfig(output_dir=out, **options | changes)
+    return TrainRunConfig(out=out, **options | changes)

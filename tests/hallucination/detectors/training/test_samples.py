@@ -76,7 +76,7 @@ def test_old_files_are_turned_into_a_store_and_trained_on(tmp_path: Path) -> Non
     config = TrainRunConfig(
         data_pattern=f"{old}/*.pkl*",
         scores_file=write_scores(tmp_path / "scores.csv", 80),
-        output_dir=tmp_path / "out",
+        out=tmp_path / "out",
         networks=("gnn_det",),
         train=TrainConfig(epochs=1),
     )
@@ -169,7 +169,7 @@ def test_folders_that_hold_no_samples(compact_store: Path, scores: Path, tmp_pat
         train_detectors(small_run(compact_store, tmp_path / "out"))
     with pytest.raises(StoreError, match='there is no store at "nowhere"'):
         train_detectors(
-            TrainRunConfig(data_pattern="nowhere", scores_file=scores, output_dir=tmp_path / "out")
+            TrainRunConfig(data_pattern="nowhere", scores_file=scores, out=tmp_path / "out")
         )
 
 

@@ -49,7 +49,7 @@ def train(config: TrainRunConfig, seeds: list[int], **extra: Any) -> list[Traine
         config.networks[0],
         config.open_source(),
         config.training,
-        config.output_dir,
+        config.out,
         seeds,
         overwrite=config.overwrite,
         **extra,
@@ -89,7 +89,7 @@ def test_every_seed_scores_every_sample_in_the_order_of_the_data(
         assert auroc(labels(learnable, "validation"), of.validation) == pytest.approx(of.val_auroc)
         assert of.val_auroc > REACHED[name]
         assert of.score_seconds > 0
-        folder = config.output_dir / name / f"seed-{of.seed}"
+        folder = config.out / name / f"seed-{of.seed}"
         again = score_samples(folder, PreprocessedData(folder=learnable), "test", device="cpu")
         np.testing.assert_allclose(again, of.test, atol=1e-5)
     assert not np.allclose(seeds[0].test, seeds[1].test)
@@ -109,7 +109,7 @@ def test_the_same_again_only_scores(
 
 def test_each_seed_is_a_detector(seeded: tuple[TrainRunConfig, list[TrainedSeed]]) -> None:
     config, [one, _] = seeded
-    folder = config.output_dir / config.networks[0] / "seed-0"
+    folder = config.out / config.networks[0] / "seed-0"
     detector = load_detector(folder)
     assert (detector.name, detector.threshold) == (config.networks[0], one.fitted.threshold)
     assert (folder / "log.csv").exists()
@@ -130,7 +130,7 @@ def test_seeds_that_were_killed_go_on(learnable: Path, tmp_path: Path) -> None:
     events: list[Event] = []
     broken = train(config, [0, 1], reporter=events.append)
     assert [is_new for _, is_new in ended(events)] == [False, True]
-    unbroken = train(replace(config, output_dir=tmp_path / "unbroken"), [0, 1])
+    unbroken = train(replace(config, out=tmp_path / "unbroken"), [0, 1])
     best = Path("lstm") / "seed-1" / "best.safetensors"
     assert tensors(tmp_path / best) == tensors(tmp_path / "unbroken" / best)
     np.testing.assert_array_equal(broken[1].test, unbroken[1].test)
@@ -180,7 +180,7 @@ def test_a_network_is_tried_on_other_questions(
     seeded: tuple[TrainRunConfig, list[TrainedSeed]], tmp_path: Path
 ) -> None:
     config, _ = seeded
-    folder = config.output_dir / config.networks[0] / "seed-0"
+    folder = config.out / config.networks[0] / "seed-0"
     other = write_learnable(tmp_path / "other", rows=60)
     scores = score_samples(folder, PreprocessedData(folder=other), "test")
     assert auroc(labels(other, "test"), scores) > REACHED[config.networks[0]] - 0.1
@@ -190,7 +190,7 @@ def test_samples_of_another_model_are_refused(
     seeded: tuple[TrainRunConfig, list[TrainedSeed]], tmp_path: Path
 ) -> None:
     config, _ = seeded
-    folder = config.output_dir / config.networks[0] / "seed-0"
+    folder = config.out / config.networks[0] / "seed-0"
     wider = write_learnable(tmp_path / "wider", dim=12, features=6, attention_heads=4)
     with pytest.raises(InputError, match='was trained on samples with .*_dim .*wider" have'):
         score_samples(folder, PreprocessedData(folder=wider), "test")

@@ -107,18 +107,18 @@ def test_a_run_killed_in_its_second_network_goes_on(learnable: Path, tmp_path: P
     config = small_run(learnable, tmp_path / "killed", **options)
     saving = replace(config, train=replace(whole, checkpoint_every_seconds=0))
     child = start(train_detectors, saving)
-    log = config.output_dir / "gnn_det" / "log.csv"
+    log = config.out / "gnn_det" / "log.csv"
     wait_until(lambda: log.exists() and len(log.read_text().splitlines()) > 3, child)
     os.kill(child.pid, signal.SIGKILL)
     assert wait(child) == -signal.SIGKILL
-    assert [run["model"] for run in read_results(config.output_dir)["runs"]] == ["lstm"]
+    assert [run["model"] for run in read_results(config.out)["runs"]] == ["lstm"]
     events: list[Event] = []
     train_detectors(config, events.append)
     assert ended(events) == [("lstm", False), ("gnn_det", True)]
     unbroken = small_run(learnable, tmp_path / "unbroken", **options | {"networks": networks[1:]})
     train_detectors(unbroken)
     best = Path("gnn_det") / "best.safetensors"
-    assert tensors(config.output_dir / best) == tensors(unbroken.output_dir / best)
+    assert tensors(config.out / best) == tensors(unbroken.out / best)
 
 
 def test_asked_to_stop_it_stops_between_networks_too(learnable: Path, tmp_path: Path) -> None:

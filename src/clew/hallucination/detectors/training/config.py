@@ -81,7 +81,7 @@ class TrainRunConfig:
     data_pattern: str | None = None
     scores_file: Path | None = None
     score_threshold: float | None = None
-    output_dir: Path = Path("results")
+    out: Path = Path("results")
     networks: tuple[str, ...] = USUAL_NETWORKS
     network: NetworkSettings = field(default_factory=NetworkSettings)
     loss: LossSettings = field(default_factory=LossSettings)
@@ -133,5 +133,5 @@ class TrainRunConfig:
             self.data_pattern,
             scores_file=self.scores_file,
             score_threshold=_SCORE_THRESHOLD if threshold is None else threshold,
-            converted=self.output_dir / _CONVERTED,
+            converted=self.out / _CONVERTED,
         )

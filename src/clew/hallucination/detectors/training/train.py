@@ -55,7 +55,7 @@ def train_detectors(
     """
     reporter = reporter or log_event
     connect(config.request)
-    tasks = _open_tasks(config.networks, config.open_source(), config.training, config.output_dir)
+    tasks = _open_tasks(config.networks, config.open_source(), config.training, config.out)
     results = _prepare_results(tasks, overwrite=config.overwrite)
 
     def train(task: Task) -> Run:
@@ -109,7 +109,7 @@ def plan_models(config: TrainRunConfig) -> dict[str, HardwarePlan]:
     """The plan that each network's training would begin with, measured on its samples."""
     plans = {}
     source, training = config.open_source(), config.training
-    for task in _open_tasks(config.networks, source, training, config.output_dir):
+    for task in _open_tasks(config.networks, source, training, config.out):
         plans[task.kind.name] = plan_hardware(
             training.request,
             model=task.build(),

@@ -37,12 +37,13 @@ from clew.hallucination.samples.splits import (
     find_thin_splits,
     write_splits,
 )
+from clew.loading.splits import SPLIT_NAMES
 from clew.progress import Note, Reporter, log_event
 from clew.storage import Part, read_manifest, writer_lock
 from clew.storage.manifest import MANIFEST_NAME
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class PreprocessResult:
     """What is in the folder now. `counts` has one row per split: correct samples, hallucinated
     samples."""
@@ -54,6 +55,22 @@ class PreprocessResult:
     counts: Int[np.ndarray, "splits classes"]
     skipped: tuple[dict[str, Any], ...]
     warnings: tuple[str, ...]
+
+    @property
+    def path(self) -> Path:
+        return self.out
+
+    @property
+    def splits(self) -> dict[str, dict[str, int]]:
+        """The number of correct and hallucinated answers per split."""
+        return {
+            name: {"correct": correct, "hallucinated": hallucinated}
+            for name, (correct, hallucinated) in zip(SPLIT_NAMES, self.counts.tolist(), strict=True)
+        }
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{name} {sum(of.values()):,}" for name, of in self.splits.items())
+        return f"PreprocessResult({self.samples:,} samples: {counts}; {self.out})"
 
     @property
     def complete(self) -> bool:

@@ -1,0 +1,233 @@
+"""A Python function as a command: options from its signature, help from its docstring, and the
+flags that every command has."""
+
+import inspect
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from clew.cli.docstrings import read_docstring
+from clew.cli.errors import flag
+from clew.cli.help import GENERAL, HelpCommand
+from clew.cli.options import REST, Setting, Spelling, read_settings, rest_parameter
+from clew.cli.printing import plain_text
+from clew.cli.run_config import read_config, refuse_unrecorded
+from clew.errors import ClewError, InputError
+
+Run = Callable[["Call"], None]
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One use of a command. `settings` are the arguments of its function, `given` the names of
+    those that flags or a config file set; results go to `console`, what is said on the way to
+    `progress`."""
+
+    settings: dict[str, Any]
+    given: frozenset[str]
+    as_json: bool
+    console: Console
+    progress: Console
+
+    def print_json(self, value: Any) -> None:
+        """The one thing on stdout with --json."""
+        text = json.dumps(value, indent=1, ensure_ascii=False, default=str)
+        typer.echo(plain_text(text, lines=True))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """`function` with a name, groups of options (a heading and the arguments below it; what is in
+    no group comes first, under "Options"), and a line to paste.
+
+    `has_json` is for commands that print figures, `has_threads` for those that compute.
+    """
+
+    function: Callable[..., Any]
+    example: str
+    name: str = ""
+    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    spelling: Spelling = field(default_factory=Spelling)
+    has_json: bool = False
+    has_threads: bool = False
+
+    @property
+    def words(self) -> str:
+        """As it is typed after "clew"."""
+        return self.name or self.function.__name__
+
+    def read_settings(self) -> list[Setting]:
+        return read_settings(self.function, self.spelling)
+
+    def register(self, app: typer.Typer, run: Run) -> None:
+        """Add the command to an application; `run` is called with what was asked for."""
+        app.command(
+            name=self.words.split()[-1],
+            cls=HelpCommand,
+            help=read_docstring(self.function).text,
+            epilog=self.example,
+            context_settings={"help_option_names": ["-h", "--help"]},
+        )(self._callback(run))
+
+    def _callback(self, run: Run) -> Callable[..., None]:
+        settings = self.read_settings()
+
+        def callback(context: typer.Context, **given: Any) -> None:
+            call = self._read_call(context, given, settings)
+            _show_errors_in_full(run, call, verbose=given["verbose"])
+
+        parameters = [
+            inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context),
+            *self._parameters(settings),
+            *([rest_parameter()] if self.spelling.takes_rest else []),
+            *self._common_parameters(),
+        ]
+        # What typer reads.
+        callback.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        callback.__annotations__ = {one.name: one.annotation for one in parameters}
+        return callback
+
+    def _parameters(self, settings: list[Setting]) -> list[inspect.Parameter]:
+        """Grouped ones in the order of their groups."""
+        panels = {name: panel for panel, names in self.groups.items() for name in names}
+        order = {name: place for place, name in enumerate(panels)}
+        ordered = sorted(settings, key=lambda one: order.get(one.name, -1))
+        return [found for one in ordered for found in one.parameters(panels.get(one.name))]
+
+    def _common_parameters(self) -> list[inspect.Parameter]:
+        def add(name: str, kind: Any, *flags: str, help_: str, **more: Any) -> None:
+            option = typer.Option(*flags, help=help_, rich_help_panel=GENERAL, **more)
+            default = False if kind is bool else None
+            found.append(
+                inspect.Parameter(
+                    name,
+                    inspect.Parameter.KEYWORD_ONLY,
+                    default=default,
+                    annotation=Annotated[kind, option],
+                )
+            )
+
+        found: list[inspect.Parameter] = []
+        if self.has_threads:
+            text = "CPU threads to use. [default: all cores]"
+            add("threads", int | None, "--threads", help_=text, metavar="N", min=1)
+        text = "Read settings from a TOML file, such as the run.toml of a run; flags win."
+        add("config", Path | None, "--config", help_=text, metavar="PATH")
+        if self.has_json:
+            text = "Print the result as JSON on stdout, and progress on stderr."
+            add("as_json", bool, "--json", help_=text)
+        add("quiet", bool, "-q", "--quiet", help_="Print results only, no progress.")
+        text = "Print the log, and the traceback of an error."
+        add("verbose", bool, "-v", "--verbose", help_=text)
+        return found
+
+    def _read_call(
+        self, context: typer.Context, given: dict[str, Any], settings: list[Setting]
+    ) -> Call:
+        as_json, quiet = given.get("as_json", False), given["quiet"]
+        if given["verbose"]:
+            _log_everything()
+        if given.get("threads"):
+            use_threads(given["threads"])
+        values = self._merge(context, given, settings)
+        return Call(
+            settings={one.name: values.get(one.name, one.default) for one in settings},
+            given=frozenset(values),
+            as_json=as_json,
+            console=Console(highlight=False, soft_wrap=True, stderr=as_json),
+            progress=Console(highlight=False, soft_wrap=True, stderr=as_json, quiet=quiet),
+        )
+
+    def _merge(
+        self, context: typer.Context, given: dict[str, Any], settings: list[Setting]
+    ) -> dict[str, Any]:
+        """What the flags say, before what the config file says."""
+        values: dict[str, Any] = {}
+        if given["config"] is not None:
+            run = read_config(given["config"], self.words, settings)
+            values = dict(run.settings)
+            flags = _from_flags(context, given, settings, values)
+            refuse_unrecorded(run, {**values, **flags}, settings)
+        else:
+            flags = _from_flags(context, given, settings, values)
+        values |= flags
+        if given.get(REST):
+            self._add_rest(values, given[REST])
+        for setting in settings:
+            if setting.is_required and setting.name not in values:
+                kind = "argument" if setting.is_positional else "option"
+                context.fail(f"Missing {kind} '{setting.title}'.")
+        return values
+
+    def _add_rest(self, values: dict[str, Any], words: list[Path]) -> None:
+        name = self.spelling.takes_rest
+        if not values.get(name):
+            raise InputError(
+                f'"{words[0]}" belongs to no flag. For several folders, give {flag(name)} first.'
+            )
+        values[name] = [*values[name], *words]
+
+
+def _from_flags(
+    context: typer.Context,
+    given: dict[str, Any],
+    settings: list[Setting],
+    config: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Only what was typed. A switch changes what the config file, or the default, names."""
+    values: dict[str, Any] = {}
+    for setting in settings:
+        switches = setting.switches
+        if switches is None:
+            if _is_typed(context, setting.name):
+                values[setting.name] = given[setting.name]
+            continue
+        chosen = {*config.get(setting.name, setting.default)}
+        typed = [one for one in switches.choices if _is_typed(context, switches.name(one))]
+        for one in typed:
+            (chosen.add if given[switches.name(one)] else chosen.discard)(one)
+        if typed:
+            values[setting.name] = tuple(one for one in switches.choices if one in chosen)
+    return values
+
+
+def _is_typed(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name != "DEFAULT"
+
+
+def _show_errors_in_full(run: Run, call: Call, *, verbose: bool) -> None:
+    try:
+        run(call)
+    except (ClewError, OSError):
+        if verbose:
+            traceback.print_exc()
+        raise
+
+
+def _log_everything() -> None:
+    import logging
+
+    from clew.cli.long_runs import log_to_stderr
+
+    log_to_stderr()
+    logging.getLogger("clew").setLevel(logging.DEBUG)
+
+
+def use_threads(count: int) -> None:
+    """For this process: the libraries read these variables when they are loaded."""
+    for name in _THREAD_VARIABLES:
+        os.environ[name] = str(count)
+    if "torch" in sys.modules:
+        import torch
+
+        torch.set_num_threads(count)

@@ -1,0 +1,167 @@
+"""Help as plain text that is readable at 80 columns: headings, a column of flags, their texts."""
+
+import inspect
+import re
+import shlex
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from typer.core import TyperCommand, TyperGroup
+
+GENERAL = "General"
+_OPTIONS = "Options"
+_WIDEST = 100
+_FLAG_COLUMN = 26
+_GAP = 2
+_DEFAULT = re.compile(r"\[default: [^]]{1,30}\]")
+_NO_BREAK = "\0"
+
+Rows = list[tuple[str, str]]
+
+
+class HelpCommand(TyperCommand):
+    """A command whose help is written here."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        formatter.write(_command_help(self, ctx, min(_WIDEST, formatter.width)))
+
+
+class HelpGroup(TyperGroup):
+    """A group of commands whose help is written here."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        formatter.write(_group_help(self, ctx, min(_WIDEST, formatter.width)))
+
+
+def _command_help(command: Any, ctx: Any, width: int) -> str:
+    parameters = [one for one in command.get_params(ctx) if not getattr(one, "hidden", False)]
+    arguments = [one for one in parameters if one.param_type_name == "argument"]
+    tables = {heading: list(map(_describe, found)) for heading, found in _options(parameters)}
+    if arguments:
+        rows = [(one.metavar or one.name.upper(), one.help or "") for one in arguments]
+        tables = {"Arguments": rows, **tables}
+    sections = [
+        _usage(ctx, arguments, width),
+        *_paragraphs(command.help, width),
+        *_sections(tables, width),
+    ]
+    if command.epilog:
+        sections.append(_example(command.epilog, width))
+    return "\n\n".join(sections) + "\n"
+
+
+def _group_help(group: Any, ctx: Any, width: int) -> str:
+    commands = [
+        (name, command.get_short_help_str(limit=500))
+        for name in group.list_commands(ctx)
+        if not (command := group.get_command(ctx, name)).hidden
+    ]
+    options = [_describe(one) for one in group.get_params(ctx)]
+    sections = [
+        f"Usage: {ctx.command_path} COMMAND [OPTIONS]",
+        *_paragraphs(group.help, width),
+        *_sections({"Commands": commands}, width),
+        *_sections({_OPTIONS: options}, width),
+        f'Run "{ctx.command_path} COMMAND -h" for the options of a command.',
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+def _usage(ctx: Any, arguments: list[Any], width: int) -> str:
+    words = ["[OPTIONS]", *(one.metavar or one.name.upper() for one in arguments)]
+    return textwrap.fill(f"Usage: {ctx.command_path} {' '.join(words)}", width)
+
+
+def _paragraphs(text: str | None, width: int) -> Iterator[str]:
+    for paragraph in inspect.cleandoc(text or "").split("\n\n"):
+        if paragraph:
+            yield textwrap.fill(" ".join(paragraph.split()), width)
+
+
+def _options(parameters: list[Any]) -> Iterable[tuple[str, list[Any]]]:
+    """By heading. What has none comes first; -h is general."""
+    groups: dict[str, list[Any]] = {_OPTIONS: []}
+    options = [one for one in parameters if one.param_type_name == "option"]
+    has_general = any(_panel(one) == GENERAL for one in options)
+    for one in options:
+        heading = GENERAL if has_general and one.name == "help" else _panel(one)
+        groups.setdefault(heading or _OPTIONS, []).append(one)
+    return ((heading, found) for heading, found in groups.items() if found)
+
+
+def _panel(option: Any) -> str | None:
+    return getattr(option, "rich_help_panel", None)
+
+
+def _sections(tables: Mapping[str, Rows], width: int) -> Iterator[str]:
+    """All with the same column of texts; a flag that is too long for it has its own line."""
+    lengths = [len(flags) for rows in tables.values() for flags, _ in rows]
+    column = 2 + max((one for one in lengths if one <= _FLAG_COLUMN), default=0) + _GAP
+    for heading, rows in tables.items():
+        lines = [line for flags, text in rows for line in _row(flags, text, column, width)]
+        yield "\n".join([f"{heading}:", *lines])
+
+
+def _row(flags: str, text: str, column: int, width: int) -> list[str]:
+    body = _wrap(text, width - column)
+    first = f"  {flags}"
+    if body and len(first) + _GAP <= column:
+        first = f"{first:<{column}}{body.pop(0)}"
+    return [first, *(" " * column + line for line in body)]
+
+
+def _wrap(text: str, width: int) -> list[str]:
+    """A short default stays in one piece."""
+    kept = _DEFAULT.sub(lambda found: found[0].replace(" ", _NO_BREAK), text)
+    lines = textwrap.wrap(kept, width, break_on_hyphens=False, break_long_words=False)
+    return [line.replace(_NO_BREAK, " ") for line in lines]
+
+
+def _describe(option: Any) -> tuple[str, str]:
+    text = inspect.cleandoc(option.help or "").replace("\n", " ")
+    default = _default_text(option)
+    if default and "[default:" not in text:
+        text = f"{text} [default: {default}]"
+    metavar = "" if option.is_flag else f" {_metavar(option)}"
+    return f"{', '.join(_spellings(option))}{metavar}", text
+
+
+def _spellings(option: Any) -> list[str]:
+    """What switches something off is shown where that is not the default."""
+    on, off = sorted(option.opts, key=len), list(option.secondary_opts)
+    return on if option.default is False else [*on, *off]
+
+
+def _metavar(option: Any) -> str:
+    if option.metavar:
+        return option.metavar
+    choices = getattr(option.type, "choices", None)
+    return f"[{'|'.join(map(str, choices))}]" if choices else str(option.type.name).upper()
+
+
+def _default_text(option: Any) -> str:
+    default = option.default
+    if default is None or default is False or not option.show_default or option.name == "help":
+        return ""
+    if default is True:
+        return "on"
+    return str(getattr(default, "value", default))
+
+
+def _example(epilog: str, width: int) -> str:
+    """A line to paste, continued with a backslash where it is long: a flag keeps its value."""
+    words = list(map(shlex.quote, shlex.split(epilog.removeprefix("Example:").strip(" `"))))
+    pieces: list[str] = []
+    for word in words:
+        if pieces and pieces[-1].startswith("--") and not word.startswith("--"):
+            pieces[-1] += f" {word}"
+        else:
+            pieces.append(word)
+    lines, current = [], " "
+    for piece in pieces:
+        if len(current) + 1 + len(piece) > width - 2:
+            lines.append(f"{current} \\")
+            current = "   "
+        current = f"{current} {piece}"
+    return "\n".join(["Example:", *lines, current])

@@ -1,0 +1,208 @@
+"""A function's arguments as options of a command: their types, flags, defaults and help."""
+
+import builtins
+import inspect
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import typer
+
+from clew.cli.docstrings import read_docstring
+from clew.cli.errors import flag
+from clew.run_file import WATCHING
+
+REST = "rest"
+Kind = type[str] | type[int] | type[float] | type[bool] | type[Path]
+_METAVARS: dict[Kind, str] = {str: "TEXT", int: "N", float: "X", Path: "PATH"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Switches:
+    """An argument that names some of several things, as a flag pair for each: `networks` as
+    --run-lstm/--no-run-lstm, ... `choices` is a help text by name."""
+
+    choices: Mapping[str, str]
+    prefix: str = "run_"
+
+    def name(self, choice: str) -> str:
+        return f"{self.prefix}{choice}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One argument of a function. `default` is `Parameter.empty` where it has none."""
+
+    name: str
+    kind: Kind
+    choices: tuple[str, ...]
+    is_list: bool
+    may_be_list: bool
+    default: Any
+    help: str
+    is_positional: bool
+    flags: tuple[str, ...]
+    switches: Switches | None = None
+    metavar: str = ""
+
+    @property
+    def is_required(self) -> bool:
+        return self.default is inspect.Parameter.empty
+
+    @property
+    def title(self) -> str:
+        """As an error names it."""
+        return self.name.upper() if self.is_positional else self.flags[0]
+
+    def parameters(self, panel: str | None) -> list[inspect.Parameter]:
+        """What typer reads."""
+        if self.switches is not None:
+            return self._switch_parameters(self.switches, panel)
+        if self.is_positional:
+            return [_parameter(self.name, self._type(), self._argument(), None)]
+        default = None if self.is_required else self.default
+        if isinstance(default, tuple):
+            default = list(default) or None
+        option = typer.Option(
+            *self._declarations(),
+            help=self.help,
+            rich_help_panel=panel,
+            metavar=self._metavar(),
+            show_default=not isinstance(default, list),
+        )
+        return [_parameter(self.name, self._type(), option, default)]
+
+    def _switch_parameters(self, switches: Switches, panel: str | None) -> list[inspect.Parameter]:
+        found = []
+        for choice, text in switches.choices.items():
+            name = switches.name(choice)
+            on = _dashed(name)
+            option = typer.Option(f"--{on}/--no-{on}", help=text, rich_help_panel=panel)
+            found.append(_parameter(name, bool, option, choice in self.default))
+        return found
+
+    def _argument(self) -> Any:
+        return typer.Argument(help=self.help, metavar=self.metavar or self.name.upper())
+
+    def _declarations(self) -> tuple[str, ...]:
+        if self.kind is not bool:
+            return self.flags
+        off = flag(self.name, "False") or f"--no-{_dashed(self.name)}"
+        return (f"{'/'.join((self.flags[0], off))}", *self.flags[1:])
+
+    def _metavar(self) -> str | None:
+        if self.metavar or self.kind is bool:
+            return self.metavar or None
+        return f"[{'|'.join(self.choices)}]" if self.choices else _METAVARS[self.kind]
+
+    def _type(self) -> Any:
+        one: Any = Literal[self.choices] if self.choices else self.kind
+        return (list[one] if self.is_list else one) | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spelling:
+    """Where a command's options are not simply what the signature says: further flags by
+    argument, the type that the terminal gives, its placeholder, and switches.
+
+    `takes_rest` names an argument that also takes the words after its flag: --stores A B C.
+    """
+
+    flags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    kinds: Mapping[str, Kind] = field(default_factory=dict)
+    metavars: Mapping[str, str] = field(default_factory=dict)
+    switches: Mapping[str, Switches] = field(default_factory=dict)
+    takes_rest: str = ""
+
+
+def read_settings(function: Callable[..., Any], spelling: Spelling) -> list[Setting]:
+    """The settings of a function in the order of its signature."""
+    texts = read_docstring(function).arguments
+    return [
+        _read(parameter, _evaluate(parameter.annotation, function), texts, spelling)
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.name not in WATCHING
+    ]
+
+
+def _read(
+    parameter: inspect.Parameter, annotation: Any, texts: Mapping[str, str], spelling: Spelling
+) -> Setting:
+    name = parameter.name
+    parts = list(_flatten(annotation))
+    lists = [part for part in parts if get_origin(part) in (Sequence, list, tuple)]
+    singles = [part for part in parts if part not in lists]
+    may_be_list = bool(lists)
+    if lists and not any(_is_plain(part) for part in singles):
+        singles = [inner for part in lists for inner in _flatten(get_args(part)[0])]
+    is_list = may_be_list and name not in spelling.kinds
+    return Setting(
+        name=name,
+        kind=spelling.kinds.get(name) or _choose_kind(singles),
+        choices=_choices(singles),
+        is_list=is_list,
+        may_be_list=may_be_list,
+        default=parameter.default,
+        help=texts.get(name, ""),
+        is_positional=parameter.kind is not inspect.Parameter.KEYWORD_ONLY,
+        flags=spelling.flags.get(name, ()) or _usual_flags(name),
+        switches=spelling.switches.get(name),
+        metavar=spelling.metavars.get(name, ""),
+    )
+
+
+def _usual_flags(name: str) -> tuple[str, ...]:
+    return ("--out", "--output-dir") if name == "out" else (flag(name),)
+
+
+def _flatten(annotation: Any) -> list[Any]:
+    """The members of a union, None aside."""
+    if get_origin(annotation) in (Union, types.UnionType):
+        return [part for one in get_args(annotation) for part in _flatten(one)]
+    return [] if annotation is type(None) else [annotation]
+
+
+def _is_plain(part: Any) -> bool:
+    return part in (str, int, float, bool, Path) or get_origin(part) is Literal
+
+
+def _choose_kind(parts: list[Any]) -> Kind:
+    """A path where one is among them; what only Python can give does not count."""
+    plain = [part for part in parts if part in (str, int, float, bool, Path)]
+    if Path in plain:
+        return Path
+    return plain[0] if plain else str
+
+
+def _choices(parts: list[Any]) -> tuple[str, ...]:
+    return tuple(value for part in parts if get_origin(part) is Literal for value in get_args(part))
+
+
+class _Names(dict[str, Any]):
+    """A module's names. One that is there for type checkers alone is a type without a terminal's
+    spelling."""
+
+    def __missing__(self, name: str) -> Any:
+        return getattr(builtins, name, None) or type(name, (), {})
+
+
+def _evaluate(annotation: Any, function: Callable[..., Any]) -> Any:
+    if not isinstance(annotation, str):
+        return annotation
+    return eval(annotation, {}, _Names(inspect.unwrap(function).__globals__))  # our own text
+
+
+def rest_parameter() -> inspect.Parameter:
+    """Words that belong to no flag."""
+    return _parameter(REST, list[Path] | None, typer.Argument(hidden=True), None)
+
+
+def _parameter(name: str, kind: Any, about: Any, default: Any) -> inspect.Parameter:
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, keyword, default=default, annotation=Annotated[kind, about])
+
+
+def _dashed(name: str) -> str:
+    return name.replace("_", "-")

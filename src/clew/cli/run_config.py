@@ -1,0 +1,111 @@
+"""Settings from a --config file, held against the options of the command that was given it."""
+
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from clew.cli.options import Setting
+from clew.errors import InputError
+from clew.run_file import RunFile, read_run_file
+
+_WANTED = {
+    str: "text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    Path: "text",
+}
+
+
+def read_config(path: Path, command: str, settings: Sequence[Setting]) -> RunFile:
+    """The file's settings by their arguments' names. Raises InputError for a file of another
+    command, unknown settings, and values of another type."""
+    run = read_run_file(path)
+    if run.command not in (None, command):
+        raise InputError(
+            f'it is a run of "clew {run.command}". Give it to that command, or give a file of '
+            f'"clew {command}".',
+            setting="config",
+            value=path,
+        )
+    names = _spellings(settings)
+    _refuse_unknown(run, command, names)
+    by_name = {setting.name: setting for setting in settings}
+    found = {names[_plain(name)]: value for name, value in run.settings.items()}
+    values = {name: _check(run, by_name[name], value) for name, value in found.items()}
+    return RunFile(
+        path=path, command=command, settings=values, not_recorded=tuple(run.not_recorded)
+    )
+
+
+def refuse_unrecorded(run: RunFile, given: Mapping[str, Any], settings: Sequence[Setting]) -> None:
+    """A value that only a Python program had must be given again."""
+    titles = {setting.name: setting.title for setting in settings}
+    for name in run.not_recorded:
+        if name in titles and name not in given:
+            raise InputError(
+                f"this run was made from Python, with a value for {titles[name]} that a file "
+                f"cannot hold. Give {titles[name]} too.",
+                setting="config",
+                value=run.path,
+            )
+
+
+def _spellings(settings: Sequence[Setting]) -> dict[str, str]:
+    """Names that a file may use, flags' too, and the arguments they mean."""
+    flags = {_plain(flag): one.name for one in settings for flag in one.flags}
+    return flags | {one.name: one.name for one in settings}
+
+
+def _plain(name: str) -> str:
+    return name.removeprefix("--").replace("-", "_")
+
+
+def _refuse_unknown(run: RunFile, command: str, names: Mapping[str, str]) -> None:
+    unknown = [name for name in run.settings if _plain(name) not in names]
+    if not unknown:
+        return
+    close = get_close_matches(_plain(unknown[0]), names, n=1)
+    meant = f' Did you mean "{close[0]}"?' if close else ""
+    listed = ", ".join(f'"{name}"' for name in unknown)
+    raise InputError(
+        f'"clew {command}" has no setting {listed}.{meant}', setting="config", value=run.path
+    )
+
+
+def _check(run: RunFile, setting: Setting, value: Any) -> Any:
+    """The value as the argument wants it."""
+    many = isinstance(value, list)
+    if many and not setting.may_be_list:
+        raise _wrong(run, setting, value)
+    items = value if many else [value]
+    checked = [_check_one(run, setting, item) for item in items]
+    if setting.may_be_list and (many or setting.is_list or setting.switches):
+        return checked
+    return checked[0]
+
+
+def _check_one(run: RunFile, setting: Setting, value: Any) -> Any:
+    kind: type = setting.kind
+    accepted = {float: (int, float), Path: (str,)}.get(kind, (kind,))
+    fits = isinstance(value, accepted) and (kind is bool or not isinstance(value, bool))
+    if not fits:
+        raise _wrong(run, setting, value)
+    allowed = tuple(setting.switches.choices) if setting.switches else setting.choices
+    if allowed and value not in allowed:
+        raise InputError(
+            f'its {setting.name} is "{value}": choose from: {", ".join(allowed)}.',
+            setting="config",
+            value=run.path,
+        )
+    return kind(value)
+
+
+def _wrong(run: RunFile, setting: Setting, value: Any) -> InputError:
+    wanted = _WANTED[setting.kind]
+    if setting.may_be_list:
+        wanted = f"{wanted}, or a list"
+    return InputError(
+        f"its {setting.name} is {value!r}: give {wanted}.", setting="config", value=run.path
+    )

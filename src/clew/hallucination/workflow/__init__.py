@@ -1,0 +1,28 @@
+"""The steps from questions to hallucination detectors, one function each: `clew.extract`,
+`clew.label`, ... The commands take their options from these functions.
+
+Modules here are light: what is heavy is imported when a function is called.
+"""
+
+from clew.hallucination.workflow.comparing import compare
+from clew.hallucination.workflow.extracting import extract, load_model
+from clew.hallucination.workflow.labeling import label
+from clew.hallucination.workflow.planning import plan
+from clew.hallucination.workflow.preprocessing import preprocess
+from clew.hallucination.workflow.showing import show
+from clew.hallucination.workflow.stores import convert, inspect, verify
+from clew.hallucination.workflow.training import train
+
+__all__ = [
+    "compare",
+    "convert",
+    "extract",
+    "inspect",
+    "label",
+    "load_model",
+    "plan",
+    "preprocess",
+    "show",
+    "train",
+    "verify",
+]

@@ -1,0 +1,137 @@
+"""All methods on the same samples, side by side."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clew.progress import Reporter
+from clew.run_file import repeatable
+
+if TYPE_CHECKING:
+    from clew.hallucination.comparison import CompareConfig, ComparisonResult
+    from clew.hallucination.detectors.training import TrainRunConfig
+
+
+@repeatable(
+    "compare",
+    always=("preprocessed_dir", "out"),
+    unrecorded=("overwrite",),
+)
+def compare(
+    *,
+    preprocessed_dir: str | Path | None = None,
+    out: str | Path = "comparison",
+    methods: str | Sequence[str] | None = None,
+    seeds: int = 5,
+    overwrite: bool = False,
+    train_on: Sequence[str | Path] = (),
+    test_on: Sequence[str | Path] = (),
+    stores: Sequence[str | Path] = (),
+    epochs: int = 50,
+    patience: int = 10,
+    device: str | None = None,
+    amp: bool | None = None,
+    compile: bool | None = None,
+    cuda_graph: bool | None = None,
+    num_workers: int | None = None,
+    batch_size: int | None = None,
+    max_cache_batches: int | None = None,
+    reporter: Reporter | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> "ComparisonResult":
+    """Compare all detection methods on the same split: a table with confidence intervals, and a
+    report.
+
+    Layer, threshold and the best method are chosen on validation; the test split only measures.
+    Run the same command again to resume a comparison that was stopped or killed.
+
+    Args:
+        preprocessed_dir: Folder of samples that "clew preprocess" wrote. [default:
+            preprocessed_data]
+        out: Folder for the table, the scores, the networks and the report.
+        methods: Methods to compare, such as "perplexity,linear_probe,lstm". [default: all]
+        seeds: Number of seeds for methods that depend on one.
+        overwrite: Run these methods again instead of resuming.
+        train_on: Fit and choose on these samples. Repeatable.
+        test_on: Measure on these samples. Repeatable.
+        stores: Compare every pair of these samples.
+        epochs: Maximum number of epochs.
+        patience: Stop after this many epochs without a better validation AUROC; 0 never stops
+            early.
+        device: cpu, cuda or cuda:1. [default: the GPU if there is one]
+        amp: Train in mixed precision: bf16, or fp16 on GPUs without it. [default: if faster]
+        compile: Use torch.compile. [default: if the run is long enough to pay for it]
+        cuda_graph: Capture the training step as a CUDA graph. [default: if faster]
+        num_workers: Threads that read batches ahead; 0 reads on demand. [default: as many as
+            needed]
+        batch_size: Samples per batch. [default: the fastest]
+        max_cache_batches: Shards to keep open. [default: all]
+        reporter: Called with progress events. [default: the log]
+        should_stop: Asked after every step; the run ends in order when it returns True.
+
+    Returns:
+        The comparison: `table`, `best`, `report`; a notebook draws it as a table.
+
+    Raises:
+        InputError: The samples or a setting cannot be used.
+        SettingsMismatchError: The folder holds a comparison with other settings.
+        StoppedError: `should_stop` returned True; everything so far is saved.
+
+    Example:
+        >>> comparison = clew.compare(preprocessed_dir="preprocessed_data")
+        >>> comparison.to_pandas()
+    """
+    from clew.engine import PlanRequest, TrainConfig
+    from clew.hallucination.comparison import CompareConfig, choose_folders
+
+    fit_on, measure_on = choose_folders(
+        preprocessed_dir=None if preprocessed_dir is None else Path(preprocessed_dir),
+        train_on=[Path(folder) for folder in train_on],
+        test_on=[Path(folder) for folder in test_on],
+        stores=[Path(folder) for folder in stores],
+    )
+    config = CompareConfig(
+        train_on=fit_on,
+        test_on=measure_on,
+        out=Path(out),
+        methods=None if methods is None else split_names(methods),
+        seeds=seeds,
+        train=TrainConfig(epochs=epochs, patience=patience or None),
+        request=PlanRequest(
+            device=device,
+            amp=amp,
+            compile=compile,
+            cuda_graph=cuda_graph,
+            num_workers=num_workers,
+            batch_size=batch_size,
+            max_cache_batches=max_cache_batches,
+        ),
+        overwrite=overwrite,
+    )
+    return run_comparison(config, reporter, should_stop)
+
+
+def plan_comparison(trained: "TrainRunConfig") -> "CompareConfig":
+    """The comparison that follows a training; raises InputError where none can."""
+    from clew.hallucination.comparison import CompareConfig
+
+    return CompareConfig.after_training(trained)
+
+
+def run_comparison(
+    config: "CompareConfig", reporter: Reporter | None, should_stop: Callable[[], bool]
+) -> "ComparisonResult":
+    """Compare, and write the report."""
+    from clew.hallucination.comparison import compare_methods
+    from clew.hallucination.comparison.report import write_report
+
+    comparison = compare_methods(config, reporter, should_stop)
+    write_report(config.out)
+    return comparison
+
+
+def split_names(methods: str | Sequence[str]) -> tuple[str, ...]:
+    """ "a, b" as ("a", "b"); dashes may stand for underscores."""
+    parts = methods.split(",") if isinstance(methods, str) else methods
+    names = (part.strip().replace("-", "_") for part in parts)
+    return tuple(name for name in names if name)

@@ -1,0 +1,155 @@
+"""From questions to a store of traces."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from clew.errors import StoppedError
+from clew.progress import Reporter
+from clew.run_file import repeatable
+
+if TYPE_CHECKING:
+    from clew.hallucination.capture import LoadedModel
+    from clew.hallucination.traces import TraceBatchLoader
+
+
+def load_model(
+    model: str | Path = "smollm2",
+    *,
+    dtype: str = "auto",
+    device: str = "auto",
+    quantize: Literal["4bit", "8bit"] | None = None,
+) -> "LoadedModel":
+    """Load a language model and its tokenizer.
+
+    `extract` accepts the result as its `model`, so that several runs load it once.
+
+    Args:
+        model: A Hugging Face ID, a local folder, a .gguf file, or smollm2 (embedded).
+        dtype: auto, float32, float16 or bfloat16. auto is float32 on a CPU and the model's own
+            type on a GPU.
+        device: auto, cpu, cuda or cuda:1. auto is the first GPU if there is one.
+        quantize: Load the weights in 4 or 8 bits. Requires "clew[quantize]".
+
+    Returns:
+        The model and its tokenizer: `model, tokenizer = clew.load_model()`.
+
+    Raises:
+        InputError: The model is not available, or a setting cannot be used.
+
+    Example:
+        >>> model, tokenizer = clew.load_model("smollm2")
+    """
+    from clew.hallucination.capture import load_model as load
+
+    return load(str(model), dtype=dtype, device=device, quantize=quantize)
+
+
+@repeatable("extract", always=("model", "questions", "out"), unrecorded=("part",))
+def extract(
+    *,
+    model: "str | Path | LoadedModel" = "smollm2",
+    questions: str | Path | Sequence[Mapping[str, Any]] = "facts",
+    out: str | Path = "traces_data",
+    num_samples: int | None = None,
+    shard_size: int = 500,
+    generation_batch: int | None = None,
+    max_new_tokens: int = 32,
+    num_beams: int = 1,
+    prompt: str | None = None,
+    chat: bool | None = None,
+    cut: Literal["sentence", "line", "none"] = "sentence",
+    keep: Literal["compact", "full"] = "compact",
+    node_dim: int = 64,
+    edges_per_token: int = 16,
+    dtype: str = "auto",
+    device: str = "auto",
+    quantize: Literal["4bit", "8bit"] | None = None,
+    draws: int = 0,
+    draw_temperature: float = 1.0,
+    part: str = "1/1",
+    reporter: Reporter | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> "TraceBatchLoader":
+    """Run a language model over questions and record its hidden states and attention.
+
+    The store gets one trace per answer. Run the same command again to resume a run that was
+    stopped or killed, or that ran out of disk space.
+
+    Args:
+        model: A Hugging Face ID, a local folder, a .gguf file, or smollm2 (embedded).
+        questions: A local file (.jsonl, .json, .csv, .tsv, .parquet, .arrow), a folder, a Hugging
+            Face dataset as name:config:split, or facts (embedded).
+        out: Folder of the store. It is created if it does not exist.
+        num_samples: Use only the first N questions. [default: all]
+        shard_size: Traces per shard file.
+        generation_batch: Questions answered at once. [default: as many as fit in memory]
+        max_new_tokens: Maximum length of an answer, in tokens.
+        num_beams: Number of beams; 1 is greedy decoding.
+        prompt: Prompt template that contains {question}. [default: depends on the model]
+        chat: Use the tokenizer's chat template. [default: if it has one]
+        cut: Where an answer ends: after its first sentence, after its first line, or only where
+            the model ends it.
+        keep: What to store: compact is what detectors need, full adds every hidden state and
+            attention map.
+        node_dim: Number of values to keep per token and layer.
+        edges_per_token: Number of strongest attention edges to keep per token and layer.
+        dtype: auto, float32, float16 or bfloat16.
+        device: auto, cpu, cuda or cuda:1.
+        quantize: Load the weights in 4 or 8 bits. Requires "clew[quantize]".
+        draws: Number of further answers to sample per question. Only their text is stored.
+        draw_temperature: Sampling temperature of these answers.
+        part: Create only every N-th shard, starting with the I-th: several processes, each with
+            its own I/N, fill one store.
+        reporter: Called with progress events. [default: the log]
+        should_stop: Asked after every batch; the run ends in order when it returns True.
+
+    Returns:
+        The store, ready to read.
+
+    Raises:
+        InputError: The model, the questions or a setting cannot be used.
+        SettingsMismatchError: The store was started with other settings.
+        StoppedError: `should_stop` returned True; everything so far is saved.
+
+    Example:
+        >>> traces = clew.extract(questions="facts", num_samples=200, out="traces_data")
+        >>> traces.num_traces
+        200
+    """
+    from clew.hallucination.capture import ExtractConfig, LoadedModel
+    from clew.hallucination.capture import extract as run
+    from clew.hallucination.questions import QuestionSet, collect_questions
+    from clew.hallucination.traces import TraceBatchLoader
+    from clew.storage import Part
+
+    loaded = model if isinstance(model, LoadedModel) else None
+    given: QuestionSet | None = None
+    if not isinstance(questions, str | Path):
+        given = collect_questions(questions, num_samples)
+    config = ExtractConfig(
+        model=str(model) if loaded is None else loaded.name or loaded.model.name_or_path,
+        questions="facts" if given else str(questions),
+        out=Path(out),
+        num_samples=num_samples,
+        shard_size=shard_size,
+        generation_batch=generation_batch,
+        max_new_tokens=max_new_tokens,
+        num_beams=num_beams,
+        prompt=prompt,
+        chat=chat,
+        cut=cut,
+        keep=keep,
+        node_dim=node_dim,
+        edges_per_token=edges_per_token,
+        dtype=dtype,
+        device=device,
+        quantize=quantize if loaded is None else loaded.quantize,
+        draws=draws,
+        draw_temperature=draw_temperature,
+        part=Part.parse(part),
+    )
+    result = run(config, reporter, should_stop, loaded=loaded, questions=given)
+    if not result.finished:
+        raise StoppedError(f"stopped with {result.traces_made:,} new traces on disk.")
+    return TraceBatchLoader(out)

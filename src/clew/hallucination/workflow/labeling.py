@@ -1,0 +1,105 @@
+"""From answers to scores."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Self
+
+from clew.errors import InputError
+from clew.progress import Reporter, WorkAdvanced, WorkEnded, WorkStarted
+
+if TYPE_CHECKING:
+    from clew.hallucination.labels.chat import ChatConfig
+    from clew.hallucination.labels.label import LabelResult
+
+
+def label(
+    store: str | Path,
+    *,
+    out: str | Path = "ground_truth_scores.csv",
+    method: Literal["alias", "exact", "token-f1", "rouge-l"] | None = None,
+    score_threshold: float = 0.5,
+    overwrite: bool = False,
+    judge_url: str | None = None,
+    judge_model: str | None = None,
+    judge_key_env: str = "OPENAI_API_KEY",
+    reporter: Reporter | None = None,
+) -> "LabelResult":
+    """Score every answer of a store against the accepted answers, from 0 to 1 (correct).
+
+    The scores compare wording, so look at the borderline examples that are printed. The replies
+    of a judge are saved as they arrive: a run that was interrupted pays only for the rest.
+
+    Args:
+        store: Folder of a store of traces.
+        out: CSV file to write.
+        method: alias: the answer is an accepted answer, or contains one as whole words. exact: it
+            is one. token-f1, rouge-l: how much of the wording it shares. [default: alias]
+        score_threshold: Answers that score below this count as hallucinated in the summary.
+        overwrite: Replace a file that holds other scores.
+        judge_url: Let a language model judge the answers, at an OpenAI-compatible URL such as
+            http://host/v1.
+        judge_model: Name of the judge model.
+        judge_key_env: Environment variable that holds the API key, if one is required.
+        reporter: Called with progress events. [default: the log]
+
+    Returns:
+        The scores: `table` is an Arrow table; `to_pandas()` and `to_polars()` convert it.
+
+    Raises:
+        InputError: No answer can be scored, or the file holds other scores.
+
+    Example:
+        >>> scores = clew.label("traces_data", out="ground_truth_scores.csv")
+        >>> scores.to_pandas().score.mean()
+    """
+    from clew.hallucination.labels.label import label_store
+    from clew.progress import log_event
+
+    judge = _read_judge(method, judge_url, judge_model, judge_key_env)
+    with _JudgeReport(reporter or log_event) as report:
+        return label_store(
+            store,
+            out,
+            method=method or "alias",
+            judge=judge,
+            score_threshold=score_threshold,
+            overwrite=overwrite,
+            on_judged=report,
+        )
+
+
+class _JudgeReport:
+    """How many answers a judge has scored, as events; without a judge there are none."""
+
+    def __init__(self, reporter: Reporter) -> None:
+        self._reporter = reporter
+        self._done = 0
+
+    def __call__(self, done: int, total: int) -> None:
+        if not self._done:
+            self._reporter(WorkStarted(noun="answers", verb="judged", planned=total))
+        self._reporter(WorkAdvanced(count=done - self._done))
+        self._done = done
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._done:
+            self._reporter(WorkEnded())
+
+
+def _read_judge(
+    method: str | None, url: str | None, model: str | None, key_env: str
+) -> "ChatConfig | None":
+    from clew.hallucination.labels.chat import ChatConfig
+
+    if url is None and model is None:
+        return None
+    if url is None or model is None:
+        missing = "`judge_url`" if url is None else "`judge_model`"
+        raise InputError(f"a judge requires `judge_url` and `judge_model`. Give {missing} too.")
+    if method is not None:
+        raise InputError(f'the judge replaces `method="{method}"`. Give only one of the two.')
+    key = os.environ.get(key_env, "").strip() or None
+    return ChatConfig(url=url, model=model, key=key, key_name=key_env)

@@ -1,0 +1,79 @@
+"""How training would use this machine."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from clew.hallucination.workflow.results import Plans
+
+
+def plan(
+    *,
+    preprocessed_dir: str | Path | None = None,
+    epochs: int = 50,
+    device: str | None = None,
+    amp: bool | None = None,
+    compile: bool | None = None,
+    cuda_graph: bool | None = None,
+    channels_last: bool | None = None,
+    num_workers: int | None = None,
+    batch_size: int | None = None,
+    grad_accum: int | None = None,
+    gradient_checkpointing: bool = False,
+    max_cache_batches: int | None = None,
+) -> "Plans":
+    """Show how training would use this machine, and why: device, precision, batch size, ...
+
+    With samples, the networks are measured on them for a few seconds each, as "clew train" does
+    when it starts. Without samples, the plan says what would be measured.
+
+    Args:
+        preprocessed_dir: Folder of samples to measure on, as "clew preprocess" writes it.
+        epochs: Number of epochs that the run will have.
+        device: cpu, cuda or cuda:1. [default: the GPU if there is one]
+        amp: Train in mixed precision: bf16, or fp16 on GPUs without it. [default: if faster]
+        compile: Use torch.compile. [default: if the run is long enough to pay for it]
+        cuda_graph: Capture the training step as a CUDA graph. [default: if faster]
+        channels_last: Use the channels-last memory format for images. [default: if faster]
+        num_workers: Threads that read batches ahead; 0 reads on demand. [default: as many as
+            needed]
+        batch_size: Samples per batch, over all processes. [default: the fastest]
+        grad_accum: Batches per optimizer step. [default: 1]
+        gradient_checkpointing: Recompute activations instead of storing them: less memory, more
+            time.
+        max_cache_batches: Shards to keep open. [default: all]
+
+    Returns:
+        The machine, and a plan per network: every choice with its reason.
+
+    Raises:
+        InputError: The samples or a setting cannot be used.
+
+    Example:
+        >>> clew.plan().plans["any network"].reasons["precision"]
+    """
+    from clew.engine import PlanRequest, TrainConfig, plan_hardware
+    from clew.engine.planning.hardware import look_at_machine
+    from clew.hallucination.workflow.results import Plans
+
+    machine, config = look_at_machine(), TrainConfig(epochs=epochs)
+    request = PlanRequest(
+        device=device,
+        amp=amp,
+        compile=compile,
+        cuda_graph=cuda_graph,
+        channels_last=channels_last,
+        num_workers=num_workers,
+        batch_size=batch_size,
+        grad_accum=grad_accum,
+        gradient_checkpointing=gradient_checkpointing,
+        max_cache_batches=max_cache_batches,
+    )
+    if preprocessed_dir is None:
+        made = plan_hardware(request, config=config, machine=machine)
+        return Plans(machine=machine, plans={"any network": made})
+    from clew.hallucination.detectors.training import TrainRunConfig, plan_models
+
+    folder = Path(preprocessed_dir)
+    plans = plan_models(TrainRunConfig(preprocessed_dir=folder, train=config, request=request))
+    return Plans(machine=machine, plans=plans)

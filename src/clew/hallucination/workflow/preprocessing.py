@@ -1,0 +1,90 @@
+"""From traces and scores to training samples."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from clew.progress import Reporter
+from clew.run_file import repeatable
+
+if TYPE_CHECKING:
+    from clew.hallucination.samples.making import PreprocessResult
+
+
+@repeatable("preprocess", always=("store", "scores_file", "out"), unrecorded=("workers",))
+def preprocess(
+    store: str | Path,
+    *,
+    scores_file: str | Path = "ground_truth_scores.csv",
+    score_threshold: float = 0.5,
+    score_column: str | None = None,
+    higher_is: Literal["correct", "hallucinated"] | None = None,
+    skip_unlabelled: bool = False,
+    out: str | Path = "preprocessed_data",
+    attn_threshold: float = 0.0,
+    top_k: int | None = None,
+    node_dim: int | None = None,
+    split: str = "70/15/15",
+    split_by: Literal["question", "file"] = "question",
+    sequences: bool = True,
+    graphs: bool = True,
+    answers: bool = True,
+    heads: bool = True,
+    workers: int | None = None,
+    reporter: Reporter | None = None,
+) -> "PreprocessResult":
+    """Turn traces and their scores into samples for detectors, split by question.
+
+    Run the same command again to resume a run that was interrupted, or to add the traces of a
+    store that has grown; samples keep the split they are in.
+
+    Args:
+        store: Folder of a store of traces.
+        scores_file: CSV file with question_id and score, as "clew label" writes it.
+        score_threshold: Answers that score below this count as hallucinated.
+        score_column: Column with the scores. [default: score, or the only one]
+        higher_is: What a high score means. [default: depends on the column's name]
+        skip_unlabelled: Exclude answers without a score instead of refusing them.
+        out: Folder to write. It is created if it does not exist.
+        attn_threshold: Exclude attention edges that are weaker than this.
+        top_k: Number of strongest edges to keep per token and layer. [default: all]
+        node_dim: Number of values to keep per node, the most important first. [default: all]
+        split: Percentages of training, validation and test.
+        split_by: question: stratified, and stable when data is added. file: whole shards.
+        sequences: Write the hidden states by layer.
+        graphs: Write the attention graphs.
+        answers: Write what probes read.
+        heads: Write the graphs over all attention heads, from traces with `keep="full"`.
+        workers: Number of shards to process at once. [default: one per core]
+        reporter: Called with progress events. [default: the log]
+
+    Returns:
+        What the folder holds: `path`, and the number of samples per split.
+
+    Raises:
+        InputError: The scores do not belong to the store, or a setting cannot be used.
+        SettingsMismatchError: The folder holds samples made with other settings.
+
+    Example:
+        >>> clew.preprocess("traces_data", scores_file="ground_truth_scores.csv")
+    """
+    from clew.hallucination.samples.making import PreprocessConfig, preprocess_store
+    from clew.loading.splits import parse_split
+
+    wanted = {"sequences": sequences, "graphs": graphs, "answers": answers, "heads": heads}
+    config = PreprocessConfig(
+        store=Path(store),
+        scores_file=Path(scores_file),
+        out=Path(out),
+        score_threshold=score_threshold,
+        attn_threshold=attn_threshold,
+        top_k=top_k,
+        node_dim=node_dim,
+        shares=parse_split(split),
+        split_by=split_by,
+        kinds=tuple(kind for kind, is_wanted in wanted.items() if is_wanted),  # type: ignore[misc]
+        workers=workers,
+        skip_unlabelled=skip_unlabelled,
+        score_column=score_column,
+        higher_is=higher_is,
+    )
+    return preprocess_store(config, reporter)

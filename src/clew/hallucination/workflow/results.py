@@ -1,0 +1,144 @@
+"""What the steps return."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from clew.progress import Reporter, WorkAdvanced, WorkStarted, report_work
+from clew.storage import ensure_manifest, read_manifest, repair_store, verify_store
+from clew.storage.verify import Problem, way_on
+from clew.tables import Tabular
+
+if TYPE_CHECKING:
+    from clew.engine import HardwarePlan
+    from clew.engine.planning.hardware import Machine
+    from clew.hallucination.comparison import ComparisonResult
+    from clew.hallucination.detectors import Detector
+
+_FIGURES = ("test_auroc", "test_f1", "test_accuracy", "best_epoch", "epochs_run", "seconds")
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class TrainingResult(Tabular):
+    """The networks of a training: `runs` are their entries in results.json."""
+
+    path: Path
+    runs: tuple[dict[str, Any], ...]
+    comparison: "ComparisonResult | None" = None
+
+    @property
+    def metrics(self) -> dict[str, dict[str, Any]]:
+        """The figures of each network, by its name."""
+        return {run["network"]: run for run in self.runs}
+
+    @property
+    def table(self) -> pa.Table:
+        rows = [
+            {"network": run["network"], **{name: run[name] for name in _FIGURES}}
+            for run in self.runs
+        ]
+        return pa.Table.from_pylist(rows)
+
+    def detector(self, network: str) -> "Detector":
+        """The trained network, ready to score samples."""
+        from clew.hallucination.detectors import load_detector
+
+        return load_detector(self.path / self.metrics[network]["folder"])
+
+    def __repr__(self) -> str:
+        figures = ", ".join(
+            f"{run['title']}: test AUROC {_figure(run['test_auroc'])}" for run in self.runs
+        )
+        return f"TrainingResult({figures}; {self.path})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plans:
+    """This machine, and the plan that each network's training would start with."""
+
+    machine: "Machine"
+    plans: dict[str, "HardwarePlan"]
+
+    def as_dict(self) -> dict[str, Any]:
+        plans = {name: made.to_dict() for name, made in self.plans.items()}
+        return {"machine": self.machine.to_dict(), "plans": plans}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckedStore:
+    """`problems` are those that remain, `found` those before a repair; `next_step` says what
+    creates rows that are missing."""
+
+    path: Path
+    problems: tuple[Problem, ...]
+    found: tuple[Problem, ...] = ()
+    repaired: tuple[str, ...] = ()
+    rebuilt: str | None = None
+    next_step: str = ""
+
+    @property
+    def is_damaged(self) -> bool:
+        return any(not problem.is_unfinished for problem in self.problems)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verification:
+    """What `clew.verify` found in each store of a folder."""
+
+    stores: tuple[CheckedStore, ...]
+
+    @property
+    def is_intact(self) -> bool:
+        return not any(store.problems for store in self.stores)
+
+    @property
+    def problems(self) -> list[Problem]:
+        return [problem for store in self.stores for problem in store.problems]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "is_intact": self.is_intact,
+            "stores": [
+                {
+                    "path": str(store.path),
+                    "problems": [problem.message for problem in store.problems],
+                    "repaired": list(store.repaired),
+                }
+                for store in self.stores
+            ],
+        }
+
+
+def check_store(store: Path, repair: bool, reporter: Reporter) -> CheckedStore:
+    """Check one store, and repair it where asked to."""
+    rebuilt = ensure_manifest(store) if repair else None
+    found = tuple(_verify(store, reporter))
+    if not (repair and found):
+        return CheckedStore(path=store, problems=found, found=found, rebuilt=rebuilt)
+    repaired = tuple(repair_store(store, list(found)))
+    left = tuple(_verify(store, reporter))
+    return CheckedStore(
+        path=store,
+        problems=left,
+        found=found,
+        repaired=repaired,
+        rebuilt=rebuilt,
+        next_step=way_on(read_manifest(store)) if left else "",
+    )
+
+
+def _verify(store: Path, reporter: Reporter) -> list[Problem]:
+    def count(_file: str, number: int, _total: int) -> None:
+        """A shard is about to be read: those before it are done."""
+        if number > 1:
+            reporter(WorkAdvanced())
+
+    shards = len(read_manifest(store).shards)
+    with report_work(reporter, WorkStarted(noun="shards", verb="checked", planned=shards)):
+        return verify_store(store, count)
+
+
+def _figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"

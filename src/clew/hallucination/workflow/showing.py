@@ -1,0 +1,62 @@
+"""One captured answer as a page."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from clew.hallucination.answer_page import ShowResult
+
+
+def show(
+    store: str | Path,
+    *,
+    id: int | str,
+    layer: int | None = None,
+    out: str | Path | Sequence[str | Path] | None = None,
+    beside: int | str | None = None,
+    scores_file: str | Path | None = None,
+    score_threshold: float = 0.5,
+    tokenizer: str | None = None,
+) -> "ShowResult":
+    """Draw one captured answer: its attention, its hidden states by layer, and the probability of
+    each token.
+
+    The page is one file that works offline. With scores, a correct and a hallucinated answer are
+    shown side by side.
+
+    Args:
+        store: Folder of a store of traces.
+        id: The answer: its global_example_id or its question_id.
+        layer: Layer to start with, counted from 0. [default: the middle one]
+        out: File to write: .html shows all layers, .png one layer. Repeatable. [default:
+            answer-ID.html]
+        beside: Another answer to show beside it, or none. [default: with scores, the most similar
+            question whose answer has the other label]
+        scores_file: Scores, as "clew label" writes them.
+        score_threshold: Answers that score below this count as hallucinated.
+        tokenizer: Folder of the tokenizer, if the store's model is no longer where it was.
+
+    Returns:
+        The page: `path`, and the answers in it; a notebook shows it.
+
+    Raises:
+        InputError: The store has no such answer, or a setting cannot be used.
+
+    Example:
+        >>> clew.show("traces_data", id=5, scores_file="ground_truth_scores.csv")
+    """
+    from clew.hallucination.answer_page import ShowConfig, show_answer
+
+    files = [out] if isinstance(out, str | Path) else out or ()
+    config = ShowConfig(
+        store=Path(store),
+        answer=str(id),
+        out=tuple(Path(file) for file in files),
+        layer=layer,
+        beside=None if beside is None else str(beside),
+        scores_file=None if scores_file is None else Path(scores_file),
+        score_threshold=score_threshold,
+        tokenizer=tokenizer,
+    )
+    return show_answer(config)

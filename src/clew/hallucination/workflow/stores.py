@@ -1,0 +1,106 @@
+"""Stores themselves: what is in one, whether it is intact, and stores from older files."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from clew.progress import Note, Reporter, log_event
+from clew.run_file import repeatable
+
+if TYPE_CHECKING:
+    from clew.hallucination.legacy import ConvertResult
+    from clew.hallucination.samples.making.summary import SamplesSummary
+    from clew.hallucination.traces.summary import StoreSummary
+    from clew.hallucination.workflow.results import Verification
+
+
+def inspect(store: str | Path) -> "SamplesSummary | StoreSummary":
+    """Show what a store holds: totals, shards, lengths, some answers, the settings.
+
+    Args:
+        store: Folder of a store, or of samples that "clew preprocess" wrote.
+
+    Returns:
+        The summary; `as_dict()` is what the command prints as JSON.
+
+    Raises:
+        StoreError: There is no store in this folder.
+
+    Example:
+        >>> clew.inspect("traces_data").rows
+    """
+    from clew.hallucination.samples.making.summary import summarize
+
+    return summarize(Path(store))
+
+
+def verify(
+    store: str | Path,
+    *,
+    repair: bool = False,
+    reporter: Reporter | None = None,
+) -> "Verification":
+    """Check whether a store is intact: hashes, row counts, gaps, half-written files.
+
+    The exit code is 1 if it is damaged. After a repair, run the command that wrote the store
+    again: it creates the lost rows.
+
+    Args:
+        store: Folder of a store, or of several.
+        repair: Keep what is intact and remove what is damaged.
+        reporter: Called with progress events. [default: the log]
+
+    Returns:
+        The problems that were found, and what was repaired.
+
+    Raises:
+        StoreError: There is no store in this folder, or it cannot be repaired.
+
+    Example:
+        >>> clew.verify("traces_data").is_intact
+        True
+    """
+    from clew.hallucination.workflow.results import Verification, check_store
+    from clew.storage.verify import find_stores
+
+    report = reporter or log_event
+    stores = find_stores(Path(store))
+    return Verification(stores=tuple(check_store(one, repair, report) for one in stores))
+
+
+@repeatable("convert", always=("source", "out"))
+def convert(
+    source: str | Path,
+    *,
+    out: str | Path,
+    keep: Literal["full", "compact"] = "full",
+    reporter: Reporter | None = None,
+) -> "ConvertResult":
+    """Convert files of the older tools into a store.
+
+    Nothing in a file is executed; a file that holds more than plain data is refused. Run the same
+    command again to resume a run that was interrupted.
+
+    Args:
+        source: Folder of .pkl, .pkl.gz or .pt files.
+        out: Folder of the store. It is created if it does not exist.
+        keep: full is everything in the files, compact what detectors need.
+        reporter: Called with progress events. [default: the log]
+
+    Returns:
+        The stores, and how many rows and files they hold.
+
+    Raises:
+        InputError: There is nothing to convert.
+        SettingsMismatchError: The store was made from other files.
+
+    Example:
+        >>> clew.convert("old_traces", out="traces_data")
+    """
+    from clew.hallucination.legacy import convert_folder
+
+    report = reporter or log_event
+
+    def show_file(path: Path, number: int, total: int) -> None:
+        report(Note(f"{number}/{total}  {path.name}"))
+
+    return convert_folder(Path(source), Path(out), keep=keep, on_file=show_file)

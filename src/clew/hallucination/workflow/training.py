@@ -1,0 +1,159 @@
+"""From samples to trained networks."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clew.progress import Reporter
+from clew.run_file import repeatable
+
+if TYPE_CHECKING:
+    from clew.hallucination.workflow.results import TrainingResult
+
+
+@repeatable("train", always=("preprocessed_dir", "out"), unrecorded=("overwrite",))
+def train(
+    *,
+    preprocessed_dir: str | Path | None = None,
+    data_pattern: str | None = None,
+    scores_file: str | Path | None = None,
+    score_threshold: float | None = None,
+    out: str | Path = "results",
+    overwrite: bool = False,
+    compare: bool = False,
+    networks: Sequence[str] = ("lstm", "gnn_det", "gvae"),
+    lstm_hidden: int | None = None,
+    num_lstm_layers: int | None = None,
+    dropout: float | None = None,
+    gnn_hidden: int | None = None,
+    latent_dim: int | None = None,
+    kl_weight: float | None = None,
+    reconstruction_weight: float | None = None,
+    epochs: int = 50,
+    lr: float | None = None,
+    patience: int = 10,
+    focal_loss: bool = False,
+    label_smoothing: float = 0.0,
+    class_weights: bool = False,
+    seed: int = 0,
+    device: str | None = None,
+    amp: bool | None = None,
+    compile: bool | None = None,
+    cuda_graph: bool | None = None,
+    channels_last: bool | None = None,
+    num_workers: int | None = None,
+    batch_size: int | None = None,
+    grad_accum: int | None = None,
+    gradient_checkpointing: bool = False,
+    max_cache_batches: int | None = None,
+    reporter: Reporter | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> "TrainingResult":
+    """Train hallucination detectors and evaluate them on the test split.
+
+    Run the same command again to resume a run that was stopped or killed. Under torchrun, several
+    processes train each network together, with the same results.
+
+    Args:
+        preprocessed_dir: Folder of samples that "clew preprocess" wrote. [default:
+            preprocessed_data]
+        data_pattern: Traces instead of samples: a store, or files of the older tools such as
+            "traces_data/*.pkl*".
+        scores_file: Scores of these traces, as "clew label" writes them.
+        score_threshold: Answers that score below this count as hallucinated (traces only).
+            [default: 0.5]
+        out: Folder for the networks, logs, curves and results.json.
+        overwrite: Start over instead of resuming.
+        compare: Then compare all methods, with five seeds per network, in OUT/compare.
+        networks: Networks to train: lstm, gnn_det, gvae, charm, act_vit.
+        lstm_hidden: Hidden size of the LSTM. [default: 128]
+        num_lstm_layers: Number of LSTM layers. [default: 2]
+        dropout: Dropout probability. [default: 0.2]
+        gnn_hidden: Hidden size of the graph layers. [default: 64]
+        latent_dim: Latent size of the GVAE. [default: 32]
+        kl_weight: Weight of the GVAE's KL loss. [default: 0.001]
+        reconstruction_weight: Weight of the GVAE's reconstruction loss. [default: 0.1]
+        epochs: Maximum number of epochs.
+        lr: Peak learning rate. [default: 0.001 * sqrt(batch / 32)]
+        patience: Stop after this many epochs without a better validation AUROC; 0 never stops
+            early.
+        focal_loss: Use focal loss, which puts more weight on samples that are still misclassified.
+        label_smoothing: Label smoothing: 0.1 trains toward 0.05 and 0.95.
+        class_weights: Give both classes the same total weight.
+        seed: Seed of weights, sample order and dropout.
+        device: cpu, cuda or cuda:1. [default: the GPU if there is one]
+        amp: Train in mixed precision: bf16, or fp16 on GPUs without it. [default: if faster]
+        compile: Use torch.compile. [default: if the run is long enough to pay for it]
+        cuda_graph: Capture the training step as a CUDA graph. [default: if faster]
+        channels_last: Use the channels-last memory format for images. [default: if faster]
+        num_workers: Threads that read batches ahead; 0 reads on demand. [default: as many as
+            needed]
+        batch_size: Samples per batch, over all processes. [default: the fastest]
+        grad_accum: Batches per optimizer step. [default: 1]
+        gradient_checkpointing: Recompute activations instead of storing them: less memory, more
+            time.
+        max_cache_batches: Shards to keep open. [default: all]
+        reporter: Called with progress events. [default: the log]
+        should_stop: Asked after every step; the run ends in order when it returns True.
+
+    Returns:
+        The metrics of each network, and `detector("lstm")`, which loads one.
+
+    Raises:
+        InputError: The samples or a setting cannot be used.
+        SettingsMismatchError: The folder holds a run with other settings.
+        StoppedError: `should_stop` returned True; everything so far is saved.
+
+    Example:
+        >>> results = clew.train(preprocessed_dir="preprocessed_data", networks=["lstm"])
+        >>> results.metrics["lstm"]["test_auroc"]
+    """
+    from clew.engine import PlanRequest, TrainConfig
+    from clew.hallucination.detectors.registry import NetworkSettings
+    from clew.hallucination.detectors.training import (
+        LossSettings,
+        TrainRunConfig,
+        train_detectors,
+    )
+    from clew.hallucination.workflow.comparing import plan_comparison, run_comparison
+    from clew.hallucination.workflow.results import TrainingResult
+
+    config = TrainRunConfig(
+        preprocessed_dir=None if preprocessed_dir is None else Path(preprocessed_dir),
+        data_pattern=data_pattern,
+        scores_file=None if scores_file is None else Path(scores_file),
+        score_threshold=score_threshold,
+        out=Path(out),
+        networks=tuple(networks),
+        network=NetworkSettings(
+            lstm_hidden=lstm_hidden,
+            num_lstm_layers=num_lstm_layers,
+            dropout=dropout,
+            gnn_hidden=gnn_hidden,
+            latent_dim=latent_dim,
+            kl_weight=kl_weight,
+            reconstruction_weight=reconstruction_weight,
+        ),
+        loss=LossSettings(
+            focal=focal_loss, label_smoothing=label_smoothing, class_weights=class_weights
+        ),
+        train=TrainConfig(epochs=epochs, lr=lr, patience=patience or None, seed=seed),
+        request=PlanRequest(
+            device=device,
+            amp=amp,
+            compile=compile,
+            cuda_graph=cuda_graph,
+            channels_last=channels_last,
+            num_workers=num_workers,
+            batch_size=batch_size,
+            grad_accum=grad_accum,
+            gradient_checkpointing=gradient_checkpointing,
+            max_cache_batches=max_cache_batches,
+        ),
+        overwrite=overwrite,
+    )
+    # Refused now, rather than after hours of training.
+    follows = plan_comparison(config) if compare else None
+    runs = train_detectors(config, reporter, should_stop)
+    comparison = run_comparison(follows, reporter, should_stop) if follows else None
+    return TrainingResult(path=config.out, runs=tuple(runs), comparison=comparison)

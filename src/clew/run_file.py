@@ -1,0 +1,148 @@
+"""run.toml: the settings that repeat a run, in the folder that the run wrote."""
+
+import functools
+import inspect
+import json
+import os
+import tomllib
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+from clew.errors import InputError, StoppedError
+from clew.version import __version__
+
+RUN_FILE = "run.toml"
+# Arguments that say how a call is watched, not what it does.
+WATCHING = ("reporter", "should_stop")
+_ABOUT = ("command", "version", "not_recorded")
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFile:
+    """What a run.toml says. `command` is None in a file that a person wrote without it;
+    `not_recorded` names settings whose values only the Python program had."""
+
+    path: Path
+    command: str | None
+    settings: dict[str, Any]
+    not_recorded: tuple[str, ...] = ()
+
+
+def read_run_file(path: str | Path) -> RunFile:
+    """Raises InputError for a file that is missing or not TOML."""
+    path = Path(path)
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise InputError(f"{reason}. Check the path.", setting="config", value=path) from None
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"it is not valid TOML: {error}.", setting="config", value=path) from None
+    settings = {name: value for name, value in content.items() if name not in _ABOUT}
+    return RunFile(
+        path=path,
+        command=content.get("command"),
+        settings=settings,
+        not_recorded=tuple(content.get("not_recorded", ())),
+    )
+
+
+def repeatable(
+    command: str,
+    *,
+    folder: str | Callable[[Any], Path | None] = "out",
+    always: Collection[str] = (),
+    unrecorded: Collection[str] = (),
+) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
+    """For a function with a command of its own: after a run, its output folder holds the run.toml
+    that repeats it.
+
+    `folder` names the argument with that folder, or finds it in the result. Settings are recorded
+    where they differ from their defaults, those in `always` in any case, those in `unrecorded`
+    never. A run that was stopped in order is recorded too.
+    """
+
+    def decorate(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+        signature = inspect.signature(function)
+
+        @functools.wraps(function)
+        def call(*args: Arguments.args, **given: Arguments.kwargs) -> Result:
+            bound = signature.bind(*args, **given)
+            bound.apply_defaults()
+
+            def record(where: Any) -> None:
+                names = {*bound.arguments} - {*WATCHING, *unrecorded}
+                told = {
+                    name: value
+                    for name, value in bound.arguments.items()
+                    if name in names
+                    and (name in always or value != signature.parameters[name].default)
+                }
+                write_run_file(where, command, told)
+
+            named = bound.arguments[folder] if isinstance(folder, str) else None
+            try:
+                result = function(*args, **given)
+            except StoppedError:
+                record(named)
+                raise
+            record(folder(result) if callable(folder) else named)
+            return result
+
+        return call
+
+    return decorate
+
+
+def write_run_file(folder: str | Path | None, command: str, settings: Mapping[str, Any]) -> None:
+    """Write `folder`/run.toml in one step. Where torchrun started several processes, the first
+    writes it; a folder that does not exist stays so."""
+    from clew.storage.writing import replace_file
+
+    if folder is None or not Path(folder).is_dir() or os.environ.get("RANK", "0") != "0":
+        return
+    path = Path(folder) / RUN_FILE
+    replace_file(path, describe_run(command, settings).encode())
+
+
+def describe_run(command: str, settings: Mapping[str, Any]) -> str:
+    """The text of a run.toml."""
+    known = {name: _as_toml(value) for name, value in settings.items() if value is not None}
+    unknown = [name for name, text in known.items() if text is None]
+    lines = [
+        f'# Repeats this run of "clew {command}": give it this file as `config`.',
+        f"command = {_as_toml(command)}",
+        f"version = {_as_toml(__version__)}",
+        *([f"not_recorded = {_as_toml(unknown)}"] if unknown else []),
+        "",
+        *(f"{name} = {text}" for name, text in known.items() if text is not None),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _as_toml(value: Any) -> str | None:
+    """None for what TOML cannot say: an object of a Python program."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, str | Path):
+        return _quote(str(value))
+    if isinstance(value, list | tuple):
+        parts = [_as_toml(item) for item in value]
+        return None if None in parts else f"[{', '.join(part for part in parts if part)}]"
+    return None
+
+
+def _quote(text: str) -> str | None:
+    """JSON escapes all that TOML wants escaped, but for DEL. Half a character has no spelling."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return None
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -144,11 +144,11 @@ def _count_splits(folders: set[str]) -> int:
 def _photo(root: Path, name: str, depth: int) -> Photo:
     folders = name.split("/")[:-1]
     split = SPLIT_FOLDERS.get(folders[0].casefold()) if depth and folders else None
-    is_labelled = len(folders) > depth and (depth == 0 or split is not None)
+    is_labeled = len(folders) > depth and (depth == 0 or split is not None)
     return Photo(
         path=root / name,
         name=name,
-        label=class_name(folders[depth]) if is_labelled else None,
+        label=class_name(folders[depth]) if is_labeled else None,
         split=split,
     )
 

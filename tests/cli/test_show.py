@@ -31,8 +31,8 @@ def test_with_scores_two_answers_are_told_and_both_pictures_are_drawn(
     options = ("--scores-file", tmp_path / "scores.csv", "--layer", 2)
     ended = run("show", compact_store, "--id", "q7", "--out", page, "--out", png, *options)
     assert ended.code == 0, ended.err
-    assert "label:    right, score 1.00" in ended.out
-    assert "label:    made up, score 0.00" in ended.out
+    assert "label:    correct, score 1.00" in ended.out
+    assert "label:    hallucinated, score 0.00" in ended.out
     assert page.exists() and png.read_bytes().startswith(b"\x89PNG")
 
 
@@ -46,7 +46,7 @@ def test_a_picture_is_drawn_anew_but_other_files_are_left_alone(
         assert run(*command).code == 0 and run(*command).code == 0
         out.write_text("mine", encoding="utf-8")
         refused = run(*command)
-        assert refused.code == 2 and 'was not drawn by "clew show"' in refused.err
+        assert refused.code == 2 and 'was not written by "clew show"' in refused.err
         assert out.read_text(encoding="utf-8") == "mine"
 
 
@@ -67,7 +67,7 @@ def test_without_the_model_tokens_are_numbers_unless_its_tokenizer_is_named(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--id", "70"), "Its numbers go from 0 to 69, its question ids are like 'q0'"),
+        (("--id", "70"), "Its numbers range from 0 to 69, its question ids are like 'q0'"),
         (("--id", "nobody"), '--id is "nobody": there is no such answer'),
         (("--id", "-1"), '--id is "-1": there is no such answer'),
         (("--id", "3", "--beside", "99"), '--beside is "99": there is no such answer'),

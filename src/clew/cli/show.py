@@ -50,7 +50,11 @@ def _print_picture(console: Console, picture: "Picture") -> None:
 
 
 def _print_answer(console: Console, shown: "ShownAnswer") -> None:
-    from clew.hallucination.answer_page.cards import accepted_text, describe_source
+    from clew.hallucination.answer_page.cards import (
+        accepted_text,
+        describe_source,
+        tell_verdict,
+    )
 
     score = "" if shown.score is None else f", score {shown.score:.2f}"
     console.print(f"[bold]{escape(plain_text(describe_source(shown)))}[/bold]", soft_wrap=True)
@@ -58,6 +62,8 @@ def _print_answer(console: Console, shown: "ShownAnswer") -> None:
     print_line(console, f"answer:   {shown.answer or '(empty)'}")
     print_line(console, f"accepted: {accepted_text(shown)}")
     print_line(console, f"label:    {shown.kind or 'unknown'}{score}")
+    if shown.verdict is not None:
+        print_line(console, f"detector: {tell_verdict(shown)}")
 
 
 def _print_tokens(console: Console, shown: "ShownAnswer") -> None:

@@ -11,18 +11,18 @@ from clew.hallucination.traces import TraceBatchLoader
 
 
 def write_scores(store: Path, out: Path) -> dict[int, bool]:
-    """A scores file in which the last layer's states decide; returns who is made up."""
+    """A scores file in which the last layer's states decide; returns who is hallucinated."""
     traces = list(TraceBatchLoader(store).iter_traces())
     states = np.stack([trace["last_hidden"][-1] for trace in traces]).astype(float)
     values = states @ np.random.default_rng(0).normal(size=states.shape[1])
-    made_up = values > np.median(values)
+    hallucinated = values > np.median(values)
     with out.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["question_id", "global_example_id", "score"])
-        for trace, wrong in zip(traces, made_up, strict=True):
+        for trace, wrong in zip(traces, hallucinated, strict=True):
             row = trace["question_id"], trace["global_example_id"], 0.0 if wrong else 1.0
             writer.writerow(row)
-    return {t["global_example_id"]: bool(w) for t, w in zip(traces, made_up, strict=True)}
+    return {t["global_example_id"]: bool(w) for t, w in zip(traces, hallucinated, strict=True)}
 
 
 def make_picture(store: Path, out: Path, answer: str = "3", **options: Any) -> Picture:

@@ -9,7 +9,7 @@ from clew.hallucination.answer_page.graph import build_graph, fold_rows
 from clew.hallucination.traces import TraceBatchLoader
 
 
-def test_edges_and_shares_are_those_of_the_attention_maps(full_store: Path) -> None:
+def test_edges_and_shares_match_the_attention_maps(full_store: Path) -> None:
     trace = TraceBatchLoader(full_store).get_trace_by_global_id(4)
     assert trace is not None
     border, tokens = trace["prompt_length"], len(trace["tokens"])
@@ -47,6 +47,15 @@ def test_long_lists_are_folded_and_no_token_is_lost(tokens: int, prompt: int) ->
         assert rows.token[rows.of_token[prompt - 1]] == prompt - 1
 
 
+def test_folded_prompt_keeps_its_first_token_and_the_question() -> None:
+    rows = fold_rows(40, 30, 120, range(10, 15))
+    assert rows.token.tolist() == [0, -1, *range(10, 15), -1, *range(30, 40)]
+    assert rows.folded == {1: 9, 7: 15}
+    # A single token takes as much room as its fold.
+    near = fold_rows(40, 30, 120, range(2, 29))
+    assert near.token.tolist() == list(range(40)) and not near.folded
+
+
 def test_edges_of_folded_tokens_meet_in_their_row() -> None:
     sources = np.tile(np.array([50, 51], np.uint16), (1, 100, 1))
     weights = np.zeros((1, 100, 2), np.float32)
@@ -59,7 +68,7 @@ def test_edges_of_folded_tokens_meet_in_their_row() -> None:
     assert int(edges.source[0]) in rows.folded and rows.token[edges.target[0]] == 99
 
 
-def test_a_folded_row_attends_to_the_mean_of_what_its_tokens_do() -> None:
+def test_folded_row_attends_to_the_mean_of_its_tokens() -> None:
     sources = np.zeros((1, 100, 1), np.uint16)
     weights = np.full((1, 100, 1), 0.5, np.float32)
     edges = build_graph(sources, weights, 95).edges(0, fold_rows(100, 95, 20))

@@ -1,4 +1,4 @@
-"""Pictures: self-contained, escaped, readable; what they compare is not what they show."""
+"""Pictures: self-contained, escaped, readable; compared with answers that are not shown."""
 
 import io
 import json
@@ -41,7 +41,7 @@ class Page(HTMLParser):
             self.texts.setdefault(self.names[-1], []).append(data)
 
 
-def test_a_page_stands_alone_and_texts_never_become_markup(
+def test_page_is_self_contained_and_texts_never_become_markup(
     compact_store: Path, tmp_path: Path
 ) -> None:
     picture = make_picture(compact_store, tmp_path / "a.html")
@@ -65,7 +65,7 @@ def test_a_page_stands_alone_and_texts_never_become_markup(
 
 
 @pytest.mark.slow
-def test_a_png_draws_anything_and_long_lists_stay_of_readable_size(
+def test_png_draws_any_text_and_long_lists_at_a_readable_size(
     compact_store: Path, tmp_path: Path
 ) -> None:
     picture = make_picture(compact_store, tmp_path / "a.png")
@@ -89,18 +89,20 @@ def test_a_png_draws_anything_and_long_lists_stay_of_readable_size(
 
 
 @pytest.mark.slow
-def test_two_answers_of_both_kinds_stand_side_by_side(compact_store: Path, tmp_path: Path) -> None:
-    made_up = write_scores(compact_store, tmp_path / "scores.csv")
+def test_answers_with_both_labels_are_shown_side_by_side(
+    compact_store: Path, tmp_path: Path
+) -> None:
+    hallucinated = write_scores(compact_store, tmp_path / "scores.csv")
     picture = make_picture(compact_store, tmp_path / "a.html", scores_file=tmp_path / "scores.csv")
     first, second = picture.answers
-    assert {first.kind, second.kind} == {"right", "made up"}
-    assert (first.kind == "made up") == made_up[first.number]
+    assert {first.kind, second.kind} == {"correct", "hallucinated"}
+    assert (first.kind == "hallucinated") == hallucinated[first.number]
     assert picture.latent is not None
-    assert [mean.kind for mean in picture.latent.means] == ["right", "made up"]
+    assert [mean.kind for mean in picture.latent.means] == ["correct", "hallucinated"]
     # The answers shown are not among those they are compared with.
     assert sum(mean.answers for mean in picture.latent.means) == 68
     text = (tmp_path / "a.html").read_text(encoding="utf-8")
-    assert text.count('class="card made-up"') == text.count('class="card right"') == 1
+    assert text.count('class="card hallucinated"') == text.count('class="card correct"') == 1
     alone = make_picture(
         compact_store,
         tmp_path / "b.png",
@@ -111,10 +113,10 @@ def test_two_answers_of_both_kinds_stand_side_by_side(compact_store: Path, tmp_p
 
 
 @pytest.mark.slow
-def test_the_place_between_right_and_made_up_tells_them_apart(
+def test_probe_output_separates_correct_from_hallucinated(
     compact_store: Path, tmp_path: Path
 ) -> None:
-    made_up = write_scores(compact_store, tmp_path / "scores.csv")
+    hallucinated = write_scores(compact_store, tmp_path / "scores.csv")
     places: dict[bool, list[float]] = {True: [], False: []}
     for number in range(0, 70, 10):
         picture = make_picture(
@@ -125,11 +127,11 @@ def test_the_place_between_right_and_made_up_tells_them_apart(
             beside="none",
         )
         assert picture.latent is not None and picture.latent.places[0] is not None
-        places[made_up[number]].append(float(picture.latent.places[0][-1]))
+        places[hallucinated[number]].append(float(picture.latent.places[0][-1]))
     assert np.mean(places[True]) > np.mean(places[False])
 
 
-def test_without_scores_the_path_lies_beside_that_of_all(
+def test_without_scores_the_path_is_compared_with_the_mean_of_all(
     compact_store: Path, tmp_path: Path
 ) -> None:
     latent = make_picture(compact_store, tmp_path / "a.html").latent
@@ -138,7 +140,7 @@ def test_without_scores_the_path_lies_beside_that_of_all(
     assert latent.paths[0] is not None and latent.paths[0].shape == (3, 2)
 
 
-def test_the_counterpart_is_of_the_same_category_and_then_alike_in_wording() -> None:
+def test_counterpart_has_the_same_category_and_then_similar_wording() -> None:
     questions = ["capital of Chad", "capital of Mali", "capital of China", "capital of Chad?"]
     judged = Judged(
         numbers=np.arange(10, 14),
@@ -158,17 +160,17 @@ def test_the_counterpart_is_of_the_same_category_and_then_alike_in_wording() -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", ["html", "png"])
-def test_a_store_of_the_older_tools_is_drawn_as_far_as_it_goes(tmp_path: Path, ending: str) -> None:
+def test_converted_store_is_drawn_as_far_as_possible(tmp_path: Path, ending: str) -> None:
     write_traces(tmp_path / "old", 0, count=3)
     convert_folder(tmp_path / "old", tmp_path / "store")
     picture = make_picture(tmp_path / "store", tmp_path / f"a.{ending}", "1")
     answer = picture.answers[0]
     assert "Abba" in "".join(answer.texts) and answer.graph is not None
     assert answer.logprobs is None
-    assert any("how sure the model was cannot be shown" in note for note in answer.notes)
+    assert any("token probabilities cannot be shown" in note for note in answer.notes)
 
 
-def test_states_that_are_no_numbers_leave_their_panel_out(
+def test_non_finite_states_hide_their_panel(
     tmp_path: Path,
 ) -> None:
     from tests.hallucination.legacy.old_files import make_record, write_pickle
@@ -180,10 +182,10 @@ def test_states_that_are_no_numbers_leave_their_panel_out(
     convert_folder(tmp_path / "old", tmp_path / "store")
     picture = make_picture(tmp_path / "store", tmp_path / "a.html", "0")
     assert picture.latent is None
-    assert any("no numbers" in note for note in picture.answers[0].notes)
+    assert any("non-finite values" in note for note in picture.answers[0].notes)
     other = make_picture(tmp_path / "store", tmp_path / "a.html", "1")
     assert other.latent is not None and other.latent.fitted_on == 2
-    assert "left out of the averages, without usable states: 1" in other.notes
+    assert "excluded from the averages, without usable states: 1" in other.notes
 
 
 def test_scores_of_another_store_are_refused(compact_store: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A local chat completions server with prescribed replies."""
+"""A chat completions server on this machine that replies as a test tells it to."""
 
 import json
 import threading
@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """What the server sends back; `hangs` leaves the request without a reply."""
+    """What the server sends back; `hangs` leaves the request without a reply until the end."""
 
     content: str | None = "YES"
     status: int = 200
@@ -32,8 +32,7 @@ class JudgeServer:
         self.url = ""
 
     def take(self, body: dict[str, Any], key: str | None) -> Reply:
-        """The reply; `answer` gets the request's body and how often the same answer was asked
-        about."""
+        """The reply; `answer` gets what is to be graded with the body, and how often it came."""
         graded = json.loads(body["messages"][-1]["content"])
         with self.lock:
             before = sum(graded == json.loads(b["messages"][-1]["content"]) for b in self.asked)
@@ -61,7 +60,7 @@ def _handler(server: JudgeServer) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(text)
 
         def log_message(self, *_: object) -> None:
-            """Print nothing."""
+            """Nothing on the terminal."""
 
     return Handler
 

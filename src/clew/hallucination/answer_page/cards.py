@@ -1,5 +1,5 @@
-"""The answer on the page, token by token: in words, how sure the model was, and what each token
-looked at (the script draws the arcs of a layer)."""
+"""The answer on the page: its texts and a detector's verdict, its token probabilities, and its
+attention arcs (the script redraws them for another layer)."""
 
 from typing import Any
 
@@ -8,56 +8,101 @@ import numpy as np
 from clew.hallucination.answer_page.graph import Rows, fold_rows
 from clew.hallucination.answer_page.picture import ShownAnswer
 from clew.hallucination.answer_page.tokens import shorten, visible_text
-from clew.pages.markup import Html, tag
+from clew.pages.markup import Child, Html, tag
 
 _MOST_ACCEPTED = 8
-_HIGH_ENTROPY = 4.0  # nats; the line of a token with more is full
+_HIGH_ENTROPY = 4.0  # nats; from here on the line is full
 PAGE_ROWS = 200
 _ROW, _ARCS, _WIDTH, _TOP = 16, 330, 540, 10
 _LONGEST = 24
-_WHOLE = 1000  # weights travel as whole numbers of thousandths
+_WHOLE = 1000  # weights are stored as integer thousandths
 
 
 def kind_class(answer: ShownAnswer) -> str:
-    return {"right": "right", "made up": "made-up"}.get(answer.kind or "", "unknown")
+    return answer.kind or "unknown"
 
 
 def draw_card(answer: ShownAnswer) -> Html:
     facts = [
         ("question", answer.question),
         ("answer", answer.answer or "(empty)"),
-        ("right answers", accepted_text(answer)),
+        ("accepted", accepted_text(answer)),
     ]
     return tag(
         "article",
         tag("p", _chip(answer), f" {describe_source(answer)}", class_="quiet"),
-        tag("dl", [tag("div", tag("dt", name), tag("dd", words)) for name, words in facts]),
+        tag("dl", [_fact(name, words) for name, words in facts], _verdict(answer)),
         class_=f"card {kind_class(answer)}",
     )
 
 
+def _fact(name: str, *content: Child) -> Html:
+    return tag("div", tag("dt", name), tag("dd", *content))
+
+
+def _verdict(answer: ShownAnswer) -> Html | None:
+    """The risk on a line from 0 to 1, with the threshold."""
+    verdict = answer.verdict
+    if verdict is None:
+        return None
+    line = tag(
+        "span",
+        tag("i", class_="threshold", style=f"left:{100 * verdict.threshold:.1f}%"),
+        tag("i", class_="risk", style=f"left:{100 * verdict.risk:.1f}%"),
+        class_="gauge",
+        role="img",
+        aria_label=f"risk {verdict.risk:.2f} of 1, threshold {verdict.threshold:.2f}",
+    )
+    return _fact("detector", tag("b", _RULINGS[_outcome(answer)]), " ", tell_verdict(answer), line)
+
+
+def tell_verdict(answer: ShownAnswer) -> str:
+    verdict = answer.verdict
+    assert verdict is not None
+    side = "above" if verdict.is_flagged else "not above"
+    return (
+        f"{verdict.method}: risk {verdict.risk:.2f}, {side} the threshold of "
+        f"{verdict.threshold:.2f}."
+    )
+
+
+def _outcome(answer: ShownAnswer) -> tuple[bool, str | None]:
+    assert answer.verdict is not None
+    return answer.verdict.is_flagged, answer.kind
+
+
+_RULINGS = {
+    (True, "hallucinated"): "Flagged, as it should be.",
+    (True, "correct"): "Flagged: a false alarm.",
+    (True, None): "Flagged as hallucinated.",
+    (False, "hallucinated"): "Not flagged: a missed hallucination.",
+    (False, "correct"): "Not flagged, as it should be.",
+    (False, None): "Not flagged.",
+}
+
+
 def accepted_text(answer: ShownAnswer) -> str:
     more = len(answer.accepted) - _MOST_ACCEPTED
-    words = "; ".join(answer.accepted[:_MOST_ACCEPTED]) or "(not known)"
+    words = "; ".join(answer.accepted[:_MOST_ACCEPTED]) or "(unknown)"
     return f"{words} and {more:,} more" if more > 0 else words
 
 
 def describe_source(answer: ShownAnswer) -> str:
-    """Number, question id and category, in one line."""
+    """Number, question id, category and stop reason, on one line."""
     parts = [f"answer {answer.number}", answer.question_id]
     parts += [answer.category] if answer.category else []
-    parts += [f"stopped by {answer.stop_reason}"] if answer.stop_reason else []
+    parts += [f"stop reason: {answer.stop_reason}"] if answer.stop_reason else []
     return " · ".join(parts)
 
 
-def describe_sureness(answer: ShownAnswer) -> str:
-    """The whole answer in one sentence; empty when its probabilities are not stored."""
+def describe_probabilities(answer: ShownAnswer) -> str:
+    """The answer in one sentence; empty when its probabilities are not stored."""
     if answer.logprobs is None or answer.perplexity is None:
         return ""
     least = int(np.argmin(answer.logprobs))
     word = visible_text(answer.answer_texts[least])
     chance = percent_text(float(np.exp(answer.logprobs[least])))
-    return f"Perplexity {answer.perplexity:.2f}; least sure of “{word}” ({chance})."
+    return f"Perplexity {answer.perplexity:.2f}; least likely token: “{word}” ({chance})."
 
 
 def percent_text(share: float) -> str:
@@ -69,12 +114,13 @@ def percent_text(share: float) -> str:
 def _chip(answer: ShownAnswer) -> Html:
     words = answer.kind or "no label"
     score = "" if answer.score is None else f" (score {answer.score:.2f})"
-    return tag("b", words + score, class_="chip")
+    hint = None if answer.score is None else "correctness of the label: 1 = correct"
+    return tag("b", words + score, class_="chip", title=hint)
 
 
-def draw_sureness(answer: ShownAnswer) -> Html:
+def draw_probabilities(answer: ShownAnswer) -> Html:
     if answer.logprobs is None:
-        missing = tag("p", "The probabilities of the tokens are not stored.", class_="quiet")
+        missing = tag("p", "The token probabilities are not stored.", class_="quiet")
         return tag("div", missing)
     entropies = answer.entropies if answer.entropies is not None else np.zeros(len(answer.logprobs))
     chances = np.exp(answer.logprobs)
@@ -82,12 +128,12 @@ def draw_sureness(answer: ShownAnswer) -> Html:
     chips = tag(
         "div", [_token(place, *token) for place, token in enumerate(tokens)], class_="tokens"
     )
-    summary = tag("p", describe_sureness(answer), class_="summary")
+    summary = tag("p", describe_probabilities(answer), class_="summary")
     return tag("div", summary, chips, class_=kind_class(answer))
 
 
 def _token(place: int, text: str, chance: float, entropy: float) -> Html:
-    # A token that goes on with a word stands close to the one before it.
+    # A token that continues a word is joined to the one before it.
     joined = " joined" if place and text[:1].isalnum() else ""
     height = min(1.0, entropy / _HIGH_ENTROPY)
     tints = {"doubt": f"{1 - chance:.2f}", "chance": f"{chance:.3f}", "entropy": f"{height:.3f}"}
@@ -104,15 +150,37 @@ def _token(place: int, text: str, chance: float, entropy: float) -> Html:
     )
 
 
-def draw_arcs(answer: ShownAnswer) -> Html:
+def short_rows(answer: ShownAnswer, limit: int) -> Rows:
+    """Rows of the attention graph with the prompt folded to the question."""
+    assert answer.graph is not None
+    kept = answer.question_tokens
+    return fold_rows(answer.graph.tokens, answer.prompt_length, limit, kept)
+
+
+def views_of(answer: ShownAnswer) -> list[Rows]:
+    """The rows with the prompt folded and, where it is longer, with the whole prompt."""
+    assert answer.graph is not None
+    short = short_rows(answer, PAGE_ROWS)
+    whole = fold_rows(answer.graph.tokens, answer.prompt_length, PAGE_ROWS)
+    return [short, whole] if len(whole) > len(short) else [short]
+
+
+def draw_arcs(answer: ShownAnswer, layer: int) -> Html:
+    """A figure per view; the page shows one of them."""
     if answer.graph is None:
-        return tag("div", tag("p", "Its attention is not stored.", class_="quiet"))
-    rows = fold_rows(answer.graph.tokens, answer.prompt_length, PAGE_ROWS)
+        return tag("div", tag("p", "The attention of this answer is not stored.", class_="quiet"))
+    views = views_of(answer)
+    names = ("short", "whole") if len(views) > 1 else ("only",)
+    pairs = zip(views, names, strict=True)
+    return tag("div", [_draw_view(answer, rows, layer, name) for rows, name in pairs])
+
+
+def _draw_view(answer: ShownAnswer, rows: Rows, layer: int, name: str) -> Html:
     height = _TOP * 2 + _ROW * len(rows)
     picture = tag(
         "svg",
         _border(answer, rows),
-        tag("g", class_="arcs"),
+        tag("g", _arcs(answer, rows, layer) if name != "whole" else None, class_="arcs"),
         [_row(answer, rows, row) for row in range(len(rows))],
         viewBox=f"0 0 {_WIDTH} {height}",
         role="img",
@@ -121,9 +189,47 @@ def draw_arcs(answer: ShownAnswer) -> Html:
         data_row=_ROW,
         data_top=_TOP,
     )
-    shares = tag("p", class_="shares summary")
+    shares = tag("p", tell_shares(answer, layer), class_="shares summary")
     focus = tag("p", class_="focus quiet")
-    return tag("figure", shares, focus, picture, class_=f"graph {kind_class(answer)}")
+    return tag("figure", shares, focus, picture, class_=f"graph {name} {kind_class(answer)}")
+
+
+def tell_shares(answer: ShownAnswer, layer: int) -> str:
+    """As page.js says it of another layer."""
+    assert answer.graph is not None
+    share = answer.graph.shares(layer)
+    whose = "the answer" if answer.prompt_length < answer.graph.tokens else "all tokens"
+    return (
+        f"Attention of {whose} in layer {layer}: {percent_text(share.first)} on the first token, "
+        f"{percent_text(share.prompt)} on the rest of the prompt, {percent_text(share.answer)} on "
+        f"earlier tokens of the answer, {percent_text(share.itself)} on the token itself, "
+        f"{percent_text(share.unstored)} on weaker edges that are not stored."
+    )
+
+
+def _arcs(answer: ShownAnswer, rows: Rows, layer: int) -> list[Html]:
+    """As page.js draws them: without those to the first token and those within the prompt."""
+    assert answer.graph is not None
+    start, edges = first_answer_row(answer, rows), answer.graph.edges(layer, rows)
+    flat = zip(edges.source.tolist(), edges.target.tolist(), edges.weight.tolist(), strict=True)
+    return [
+        _arc(source, target, weight, len(rows), "to-prompt" if source < start else "to-answer")
+        for source, target, weight in reversed(list(flat))
+        if source > 0 and (target >= start or start == len(rows))
+    ]
+
+
+def _arc(source: int, target: int, weight: float, rows: int, name: str) -> Html:
+    first, last = (_TOP + _ROW * (row + 0.5) for row in (target, source))
+    bow = (_ARCS - 14) * 1.3 * ((target - source) / max(1, rows - 1)) ** 0.62
+    left = f"{_ARCS - bow:.1f}"
+    width, opacity = 0.6 + 9 * weight, min(0.9, 0.08 + 4.5 * weight)
+    return tag(
+        "path",
+        d=f"M{_ARCS} {first:g}C{left} {first:g} {left} {last:g} {_ARCS} {last:g}",
+        style=f"stroke-width:{width:.2f};opacity:{opacity:.2f}",
+        class_=name,
+    )
 
 
 def row_text(answer: ShownAnswer, rows: Rows, row: int) -> str:
@@ -133,17 +239,16 @@ def row_text(answer: ShownAnswer, rows: Rows, row: int) -> str:
 
 
 def first_answer_row(answer: ShownAnswer, rows: Rows) -> int:
-    """The row where the answer begins, the number of rows when it is empty."""
+    """The row where the answer starts, the number of rows when it is empty."""
     if answer.prompt_length >= len(rows.of_token):
         return len(rows)
     return int(rows.of_token[answer.prompt_length])
 
 
-def graph_data(answer: ShownAnswer, limit: int) -> dict[str, Any]:
+def graph_data(answer: ShownAnswer, rows: Rows) -> dict[str, Any]:
     """What the script needs: the edges of every layer, flat (source, target, thousandths)."""
     graph = answer.graph
     assert graph is not None
-    rows = fold_rows(graph.tokens, answer.prompt_length, limit)
     edges, shares = [], []
     for layer in range(len(graph.weights)):
         found, share = graph.edges(layer, rows), graph.shares(layer)

@@ -1,4 +1,4 @@
-"""The picture as a PNG: the same panels as the page has, at one layer."""
+"""The picture as a PNG: the same panels as the page, at one layer."""
 
 import io
 from collections.abc import Callable, Sequence
@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from clew.hallucination.answer_page.cards import accepted_text, describe_source
+from clew.hallucination.answer_page.cards import accepted_text, describe_source, tell_verdict
 from clew.hallucination.answer_page.panels import (
     COLUMN_WIDTH,
     INK,
@@ -19,9 +19,9 @@ from clew.hallucination.answer_page.panels import (
     draw_heads,
     draw_paths,
     draw_places,
-    draw_sureness,
+    draw_probabilities,
     drawable,
-    sureness_height,
+    probabilities_height,
     wrap,
 )
 from clew.hallucination.answer_page.picture import Picture
@@ -34,7 +34,7 @@ Panel = tuple[float, Callable[[Axes], None]]  # its height in inches, and what d
 
 
 def render_png(picture: Picture, generator: str) -> bytes:
-    """A PNG as high as its panels need; long token lists are folded, as on the page."""
+    """A PNG as tall as its panels; long token lists are folded, as on the page."""
     columns = _columns(picture)
     head = 0.9 + max(_card_height(picture, place) for place in range(len(picture.answers)))
     height = head + max(sum(h + _GAP for h, _ in column) for column in columns) + _MARGIN
@@ -48,7 +48,7 @@ def render_png(picture: Picture, generator: str) -> bytes:
 
 
 def _columns(picture: Picture) -> list[list[Panel]]:
-    """Two columns: an answer each; or, for one alone, its tokens and its layers."""
+    """Two columns: one per answer or, for one alone, its tokens and its layers."""
     places = range(len(picture.answers))
     tokens = [_token_panels(picture, place) for place in places]
     heads = [_head_panels(picture, place) for place in places]
@@ -63,7 +63,7 @@ def _columns(picture: Picture) -> list[list[Panel]]:
 
 
 def _align(columns: list[list[Panel]]) -> list[list[Panel]]:
-    """Panels of the same kind begin at the same height in both columns."""
+    """Panels of the same kind start at the same height in both columns."""
     for row in range(min(map(len, columns))):
         height = max(column[row][0] for column in columns)
         for column in columns:
@@ -75,7 +75,7 @@ def _token_panels(picture: Picture, place: int) -> list[Panel]:
     answer = picture.answers[place]
     panels: list[Panel] = []
     if answer.logprobs is not None and len(answer.logprobs):
-        panels.append((sureness_height(answer), lambda axes: draw_sureness(axes, answer)))
+        panels.append((probabilities_height(answer), lambda axes: draw_probabilities(axes, answer)))
     if answer.graph is not None:
         layer = picture.layer
         panels.append((arcs_height(answer), lambda axes: draw_arcs(axes, answer, layer)))
@@ -114,7 +114,7 @@ def _lay_column(figure: Figure, column: Sequence[Panel], place: int, top: float)
 
 def _write_head(figure: Figure, picture: Picture, height: float) -> None:
     def write(x: float, y: float, words: str, **style: Any) -> None:
-        # Without parse_math a "$" in an answer stays a dollar.
+        # Without parse_math, a "$" in an answer stays a dollar sign.
         figure.text(
             x / _WIDTH, 1 - y / height, drawable(words), parse_math=False, va="top", **style
         )
@@ -133,7 +133,8 @@ def _write_head(figure: Figure, picture: Picture, height: float) -> None:
 def _card_text(picture: Picture, place: int) -> str:
     answer = picture.answers[place]
     words = _WORDS if len(picture.answers) > 1 else 2 * _WORDS
-    lines = (answer.question, answer.answer or "(empty)", f"right: {accepted_text(answer)}")
+    lines = [answer.question, answer.answer or "(empty)", f"accepted: {accepted_text(answer)}"]
+    lines += [tell_verdict(answer)] if answer.verdict else []
     return "\n".join(wrap(line, words) for line in lines)
 
 

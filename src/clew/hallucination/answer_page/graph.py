@@ -1,7 +1,7 @@
-"""The attention graph of an answer: which token looked at which, layer by layer.
+"""The attention graph of an answer: which token attends to which, layer by layer.
 
-The picture has a row a token. Very long prompts are folded in their middle, so that the rows
-stay readable; edges of folded tokens meet in the row that stands for them.
+The picture has one row per token. Prompts are folded to the question, and very long texts in their
+middle; edges of folded tokens meet in the row that stands for them.
 """
 
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float32, Int
 
-# Weaker edges cannot be seen; the captions say what share of the attention is not drawn.
+# Weaker edges are invisible; the captions say what share of the attention is not drawn.
 _FAINTEST = 0.005
 _MAX_EDGES = 1500
 
 
 @dataclass(frozen=True, kw_only=True)
 class DrawnEdges:
-    """Edges of one layer between rows of the picture; `target` looked at `source`."""
+    """Edges of one layer between rows of the picture; `target` attends to `source`."""
 
     source: Int[np.ndarray, " edges"]
     target: Int[np.ndarray, " edges"]
@@ -25,9 +25,9 @@ class DrawnEdges:
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionShares:
-    """Where the attention of the answer's tokens goes in one layer; adds up to 1."""
+    """Where the attention of the answer's tokens goes in one layer; sums to 1."""
 
-    first: float  # the first token, where heads rest that have nothing to look at
+    first: float  # the first token, the attention sink
     prompt: float
     answer: float
     itself: float
@@ -36,7 +36,7 @@ class AttentionShares:
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionGraph:
-    """The strongest attention, averaged over the heads, of every token in every layer."""
+    """The strongest attention weights of every token in every layer, averaged over heads."""
 
     sources: Int[np.ndarray, "layers tokens k"]
     weights: Float32[np.ndarray, "layers tokens k"]
@@ -51,12 +51,12 @@ class AttentionGraph:
         target = np.broadcast_to(np.arange(self.tokens)[:, None], self.sources[layer].shape)
         source, weight = self.sources[layer].astype(np.int64), self.weights[layer]
         kept = (weight > 0) & (source < target)
-        # What tokens of one row attend to is their mean, so that no row has more than one of it.
+        # Tokens of one row are averaged, so that the weights of a row sum to at most 1.
         weight = weight / np.bincount(rows.of_token)[rows.of_token][:, None]
         return _merge(rows.of_token[source[kept]], rows.of_token[target[kept]], weight[kept])
 
     def shares(self, layer: int) -> AttentionShares:
-        """Means over the answer's tokens, or over all where there is no answer."""
+        """Means over the answer's tokens, or over all tokens without an answer."""
         start = self.prompt_length if self.prompt_length < self.tokens else 0
         source, weight = self.sources[layer, start:].astype(np.int64), self.weights[layer, start:]
         target = np.arange(start, self.tokens)[:, None]
@@ -87,15 +87,16 @@ def build_graph(sources: np.ndarray, weights: np.ndarray, prompt_length: int) ->
     return AttentionGraph(sources=sources, weights=weights, prompt_length=prompt_length)
 
 
-def fold_rows(tokens: int, prompt_length: int, limit: int) -> Rows:
-    """A row a token; with more than `limit`, the middle of the prompt (kept: its first tokens
-    and its end), then that of the answer, becomes one row."""
+def fold_rows(tokens: int, prompt_length: int, limit: int, kept: range | None = None) -> Rows:
+    """One row per token, but at most about `limit`. With `kept`, the prompt shows its first token
+    and these. Otherwise a long prompt loses its middle; so does a long answer."""
     hidden = np.zeros(tokens, bool)
-    answer = tokens - prompt_length
-    prompt_room = max(limit - answer, limit // 3)
-    answer_room = max(limit - prompt_length, limit - limit // 3)
-    _hide_middle(hidden[:prompt_length], prompt_room)
-    _hide_middle(hidden[prompt_length:], answer_room)
+    if kept is None:
+        _hide_middle(hidden[:prompt_length], max(limit - (tokens - prompt_length), limit // 3))
+    else:
+        _hide_around(hidden[:prompt_length], kept)
+    shown = prompt_length - int(hidden[:prompt_length].sum())
+    _hide_middle(hidden[prompt_length:], max(limit - shown, limit - limit // 3))
     # A run of folded tokens is one row: a new row begins where a token is kept or a run begins.
     begins = ~hidden | np.concatenate([[True], ~hidden[:-1]])
     begins[prompt_length : prompt_length + 1] = True
@@ -111,6 +112,13 @@ def _hide_middle(hidden: np.ndarray, room: int) -> None:
     if len(hidden) > room:
         head = max(1, room // 4)
         hidden[head : len(hidden) - max(1, room - head - 1)] = True
+
+
+def _hide_around(hidden: np.ndarray, kept: range) -> None:
+    """A single token stays: folded, it would take as much room."""
+    for start, stop in ((1, kept.start), (kept.stop, len(hidden))):
+        if stop - start > 1:
+            hidden[start:stop] = True
 
 
 def _merge(source: np.ndarray, target: np.ndarray, weight: np.ndarray) -> DrawnEdges:

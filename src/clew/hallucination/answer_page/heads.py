@@ -1,4 +1,5 @@
-"""How far each head looked back, as two maps: as it was, and against the average answer."""
+"""The lookback ratio of every head as two maps: its value, and its difference from the average
+answer."""
 
 import numpy as np
 
@@ -13,18 +14,18 @@ MOST_DEVIATIONS = 3.0
 
 def draw_heads(answer: ShownAnswer, picture: Picture) -> Html:
     if answer.lookback is None:
-        return tag("div", tag("p", "It is not stored for this answer.", class_="quiet"))
-    maps = [_draw_map("Lookback", answer.lookback, ("0", "1"), "depth")]
+        return tag("div", tag("p", "Not stored for this answer.", class_="quiet"))
+    maps = [_draw_map("Lookback ratio", answer.lookback, ("0", "1"), "depth")]
     unusual = deviations(answer, picture)
     if unusual is not None:
         most = f"{MOST_DEVIATIONS:.0f}"
-        title = "Against the average answer, in standard deviations"
+        title = "Difference from the average answer, in standard deviations"
         maps.append(_draw_map(title, unusual, (f"−{most}", f"+{most}"), "unlike"))
     return tag("figure", maps, class_=kind_class(answer))
 
 
 def deviations(answer: ShownAnswer, picture: Picture) -> np.ndarray | None:
-    """How unusual each head was among the answers of the store; None without others."""
+    """How unusual each head was compared with other answers of the store; None without others."""
     latent = picture.latent
     if answer.lookback is None or latent is None or latent.lookback_deviation is None:
         return None

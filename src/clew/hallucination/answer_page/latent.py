@@ -1,5 +1,5 @@
-"""The way of answers through the latent space: a plane to draw it in, what right and made-up
-answers do on average, and how far each layer tells the two apart."""
+"""Hidden states across layers: a plane to draw them in, the means of correct and hallucinated
+answers, and how well a linear probe separates the two at every layer."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,45 +14,45 @@ from clew.hallucination.traces import TraceBatchLoader
 MAX_ANSWERS = 500
 _SAMPLE_BYTES = 128 << 20
 _FIT_BYTES = 64 << 20
-# Of states scaled to variance 1; chosen once, on answers of the embedded model.
+# For states scaled to variance 1; chosen once, on answers of the embedded model.
 _RIDGE = 0.1
-_LEAST_OF_A_KIND = 6
+_FEWEST_PER_LABEL = 6
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Sample:
-    """Answers spread evenly over the store, as many of each kind as possible."""
+    """Answers spread evenly over the store, as balanced by label as possible."""
 
     states: np.ndarray  # float16 [answers, layers, dim], of unit length
     lookback: list[np.ndarray]
-    left_out: int  # without states, or with some that are no numbers
-    made_up: Bool[np.ndarray, " answers"] | None
+    excluded: int  # without states, or with non-finite ones
+    hallucinated: Bool[np.ndarray, " answers"] | None
 
 
 def describe_latent(
     loader: TraceBatchLoader,
     judged: Judged | None,
     shown: Sequence[np.ndarray | None],
-    leave_out: Sequence[int],
+    excluded: Sequence[int],
 ) -> Latent | None:
-    """None when the answers that are shown have no states. The answers shown take no part in
-    what they are compared with; in the plane's directions they do."""
+    """None when the answers shown have no states. The answers shown are not among those that they
+    are compared with, but they do count for the directions of the plane."""
     known = [states for states in shown if states is not None]
     if not known or min(known[0].shape) < 2:
         return None
-    sample = _read_sample(loader, judged, leave_out, known[0].shape)
+    sample = _read_sample(loader, judged, excluded, known[0].shape)
     mean, components, explained = _fit_plane(sample, known)
-    # One by one: all of them widened to float32 would be twice what is held already.
+    # One by one: all of them in float32 would take twice the memory.
     flat = [(states.astype(np.float32) - mean) @ components.T for states in sample.states]
     projected = np.array(flat, np.float32).reshape(-1, len(known[0]), 2)
     bands, places = _place(sample, shown)
     lookback = np.stack(sample.lookback) if len(sample.lookback) > 1 else None
     return Latent(
         paths=tuple(None if s is None else (s - mean) @ components.T for s in shown),
-        means=_mean_paths(projected, sample.made_up),
+        means=_mean_paths(projected, sample.hallucinated),
         explained=explained,
         fitted_on=len(sample.states),
-        left_out=sample.left_out,
+        excluded=sample.excluded,
         places=places,
         bands=bands,
         lookback_mean=None if lookback is None else lookback.mean(0),
@@ -63,13 +63,13 @@ def describe_latent(
 def _read_sample(
     loader: TraceBatchLoader,
     judged: Judged | None,
-    leave_out: Sequence[int],
+    excluded: Sequence[int],
     shape: tuple[int, ...],
 ) -> _Sample:
     limit = max(2, min(MAX_ANSWERS, _SAMPLE_BYTES // (2 * shape[0] * shape[1])))
-    numbers, made_up = _choose(loader, judged, leave_out, limit)
+    numbers, hallucinated = _choose(loader, judged, excluded, limit)
     states, lookback, kept = [], [], []
-    for number, label in zip(numbers, made_up, strict=True):
+    for number, label in zip(numbers, hallucinated, strict=True):
         trace = loader.get_trace_by_global_id(number)
         value = None if trace is None else trace["last_hidden"]
         if trace is None or value is None or not np.isfinite(value).all():
@@ -82,22 +82,22 @@ def _read_sample(
     return _Sample(
         states=np.stack(states) if states else np.zeros((0, *shape), np.float16),
         lookback=lookback,
-        left_out=len(numbers) - len(kept),
-        made_up=None if judged is None else np.array(kept, bool),
+        excluded=len(numbers) - len(kept),
+        hallucinated=None if judged is None else np.array(kept, bool),
     )
 
 
 def _choose(
-    loader: TraceBatchLoader, judged: Judged | None, leave_out: Sequence[int], limit: int
+    loader: TraceBatchLoader, judged: Judged | None, excluded: Sequence[int], limit: int
 ) -> tuple[list[int], list[bool]]:
     if judged is None:
-        ids = [trace_id for trace_id in _all_numbers(loader) if trace_id not in leave_out]
+        ids = [trace_id for trace_id in _all_numbers(loader) if trace_id not in excluded]
         chosen = _spread(np.array(ids, np.int64), limit)
         return chosen, [False] * len(chosen)
-    groups = [judged.numbers_of("right"), judged.numbers_of("made up")]
-    groups = [numbers[~np.isin(numbers, leave_out)] for numbers in groups]
-    right, made_up = (_spread(numbers, limit // 2) for numbers in groups)
-    return right + made_up, [False] * len(right) + [True] * len(made_up)
+    groups = [judged.numbers_of("correct"), judged.numbers_of("hallucinated")]
+    groups = [numbers[~np.isin(numbers, excluded)] for numbers in groups]
+    correct, hallucinated = (_spread(numbers, limit // 2) for numbers in groups)
+    return correct + hallucinated, [False] * len(correct) + [True] * len(hallucinated)
 
 
 def _all_numbers(loader: TraceBatchLoader) -> list[int]:
@@ -115,7 +115,7 @@ def _spread(numbers: np.ndarray, count: int) -> list[int]:
 def _fit_plane(
     sample: _Sample, shown: Sequence[np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray, tuple[float, float]]:
-    """The two main directions of the states of all layers."""
+    """The first two principal components of the states of all layers."""
     from sklearn.decomposition import PCA
 
     layers, dim = shown[0].shape
@@ -127,10 +127,10 @@ def _fit_plane(
     return pca.mean_, pca.components_, (first, second)
 
 
-def _mean_paths(projected: np.ndarray, made_up: np.ndarray | None) -> tuple[MeanPath, ...]:
+def _mean_paths(projected: np.ndarray, hallucinated: np.ndarray | None) -> tuple[MeanPath, ...]:
     groups: list[tuple[Kind | None, np.ndarray]] = [(None, projected)]
-    if made_up is not None:
-        groups = [("right", projected[~made_up]), ("made up", projected[made_up])]
+    if hallucinated is not None:
+        groups = [("correct", projected[~hallucinated]), ("hallucinated", projected[hallucinated])]
     return tuple(
         MeanPath(kind=kind, answers=len(some), center=some.mean(0), spread=some.std(0))
         for kind, some in groups
@@ -141,41 +141,41 @@ def _mean_paths(projected: np.ndarray, made_up: np.ndarray | None) -> tuple[Mean
 def _place(
     sample: _Sample, shown: Sequence[np.ndarray | None]
 ) -> tuple[tuple[Band, ...], tuple[np.ndarray | None, ...]]:
-    """Where answers lie between right and made up, by a straight line fitted in each layer.
+    """The output of a linear probe fitted at each layer, from correct (-1) to hallucinated (+1).
 
-    The bands are of answers that the line was not fitted on: on its own ones it would look
-    better than it is.
+    The bands are from answers that the probe was not fitted on: on its own it would look too
+    good.
     """
-    made_up = sample.made_up
-    if made_up is None or min(made_up.sum(), (~made_up).sum()) < _LEAST_OF_A_KIND:
+    hallucinated = sample.hallucinated
+    if hallucinated is None or min(hallucinated.sum(), (~hallucinated).sum()) < _FEWEST_PER_LABEL:
         return (), tuple(None for _ in shown)
-    held_out = np.arange(len(made_up)) % 3 == 2
+    held_out = np.arange(len(hallucinated)) % 3 == 2
     values = [_fit_layer(sample, layer, held_out, shown) for layer in range(sample.states.shape[1])]
     others = np.stack([value[0] for value in values], axis=1)
-    bands = [_band(kind, others[made_up[held_out] == flag]) for kind, flag in _KINDS]
+    bands = [_band(kind, others[hallucinated[held_out] == flag]) for kind, flag in _KINDS]
     places = np.stack([value[1] for value in values], axis=1)
     known = iter(places)
     return tuple(bands), tuple(None if s is None else next(known) for s in shown)
 
 
-_KINDS: tuple[tuple[Kind, bool], ...] = (("right", False), ("made up", True))
+_KINDS: tuple[tuple[Kind, bool], ...] = (("correct", False), ("hallucinated", True))
 
 
 def _fit_layer(
     sample: _Sample, layer: int, held_out: np.ndarray, shown: Sequence[np.ndarray | None]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The places of the answers held out, and of those shown."""
+    """The outputs for the answers held out, and for those shown."""
     from sklearn.linear_model import Ridge
 
-    assert sample.made_up is not None
+    assert sample.hallucinated is not None
     states = sample.states[:, layer].astype(np.float32)
     center = states[~held_out].mean(0)
     scale = max(float(np.sqrt(((states[~held_out] - center) ** 2).sum(1).mean())), 1e-12)
-    target = np.where(sample.made_up[~held_out], 1.0, -1.0)
-    line = Ridge(alpha=_RIDGE).fit((states[~held_out] - center) / scale, target)
+    target = np.where(sample.hallucinated[~held_out], 1.0, -1.0)
+    probe = Ridge(alpha=_RIDGE).fit((states[~held_out] - center) / scale, target)
     mine = np.stack([s[layer] for s in shown if s is not None])
-    others = line.predict((states[held_out] - center) / scale)
-    return others, line.predict((mine - center) / scale)
+    others = probe.predict((states[held_out] - center) / scale)
+    return others, probe.predict((mine - center) / scale)
 
 
 def _band(kind: Kind, places: np.ndarray) -> Band:

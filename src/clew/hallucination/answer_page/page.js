@@ -35,7 +35,7 @@
     }));
   }
 
-  // A token that the answer looks at much has a large dot.
+  // A token that the answer attends to strongly has a large dot.
   function sizeDots(figure, graph, edges) {
     const received = new Float64Array(graph.texts.length);
     for (const [source, target, weight] of edges) if (target >= graph.start) received[source] += weight;
@@ -49,8 +49,8 @@
   function tellShares(figure, graph, layer) {
     const [first, prompt, answer, itself, rest] = graph.shares[layer].map(percent);
     figure.querySelector(".shares").textContent =
-      `In layer ${layer}, of the attention of ${graph.start < graph.texts.length ? "the answer" : "all tokens"}: ` +
-      `${first} on the first token, ${prompt} on the rest of the prompt, ${answer} on the answer before it, ` +
+      `Attention of ${graph.start < graph.texts.length ? "the answer" : "all tokens"} in layer ${layer}: ` +
+      `${first} on the first token, ${prompt} on the rest of the prompt, ${answer} on earlier tokens of the answer, ` +
       `${itself} on the token itself, ${rest} on weaker edges that are not stored.`;
   }
 
@@ -58,7 +58,7 @@
     const list = (pairs) => pairs.slice(0, 4).map(([other, weight]) => `“${graph.texts[other]}” ${percent(weight)}`).join(", ");
     const looks = edges.filter((edge) => edge[1] === row).map((edge) => [edge[0], edge[2]]);
     const seen = edges.filter((edge) => edge[0] === row).map((edge) => [edge[1], edge[2]]);
-    return `“${graph.texts[row]}” looks at ${list(looks) || "nothing drawn"}; is looked at by ${list(seen) || "nothing drawn"}.`;
+    return `“${graph.texts[row]}” attends to ${list(looks) || "no token drawn"}; attended to by ${list(seen) || "no token drawn"}.`;
   }
 
   function point(figure, graph, row) {
@@ -89,6 +89,7 @@
 
   function show() {
     const layer = +slider.value;
+    document.querySelector("main").classList.toggle("unfolded", isChecked("whole"));
     document.getElementById("layer-number").textContent = layer;
     for (const mark of document.querySelectorAll("[data-layer]")) mark.classList.toggle("now", +mark.dataset.layer === layer);
     figures.forEach((figure, place) => {
@@ -102,6 +103,6 @@
 
   if (!slider) return;
   for (const control of document.querySelectorAll(".toolbar input")) control.addEventListener("input", show);
-  // A page that is loaded again keeps the slider where it was; what is drawn must go with it.
+  // A reloaded page keeps the position of the slider: redraw to match it.
   show();
 })();

@@ -1,15 +1,15 @@
-"""The picture as one HTML page: inline SVG, own style and script, nothing from the network."""
+"""The picture as one self-contained HTML page: inline SVG, style and script."""
 
 import json
 from importlib.resources import files
 from typing import Any
 
 from clew.hallucination.answer_page.cards import (
-    PAGE_ROWS,
     draw_arcs,
     draw_card,
-    draw_sureness,
+    draw_probabilities,
     graph_data,
+    views_of,
 )
 from clew.hallucination.answer_page.heads import draw_heads
 from clew.hallucination.answer_page.picture import Picture
@@ -17,16 +17,17 @@ from clew.hallucination.answer_page.plots import draw_paths, draw_places
 from clew.pages.markup import Html, tag, with_settings
 from clew.version import __version__
 
-_FITTED = " The straight lines were fitted without the answers shown, and without the shaded ones."
+_FITTED = " The probes were fitted without the answers shown and without those in the bands."
 
 
 def render_page(picture: Picture, generator: str) -> str:
-    """The whole page. Texts from the store are escaped wherever they stand."""
+    """The whole page. All texts from the store are escaped."""
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
         tag("meta", name="generator", content=generator),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="color-scheme", content="light dark"),
         tag("title", f"{picture.title} - {picture.store}"),
         tag("style", _read("style.css")),
     )
@@ -43,12 +44,7 @@ def _sections(picture: Picture) -> list[Html | None]:
     return [
         _header(picture),
         tag("div", [draw_card(answer) for answer in picture.answers], class_="columns"),
-        _section(
-            "How sure the model was of each token",
-            "The bar is the probability of the token, the deeper its ground the less likely it "
-            "was; the gray line below is the entropy, in nats: how many other tokens were near.",
-            tag("div", [draw_sureness(answer) for answer in picture.answers], class_="columns"),
-        ),
+        _probabilities(picture),
         _toolbar(picture),
         tag(
             "div",
@@ -62,6 +58,17 @@ def _sections(picture: Picture) -> list[Html | None]:
 
 def _header(picture: Picture) -> Html:
     return tag("header", tag("h1", picture.title), tag("p", picture.origin))
+
+
+def _probabilities(picture: Picture) -> Html | None:
+    if all(answer.logprobs is None for answer in picture.answers):
+        return None
+    return _section(
+        "Token probabilities",
+        "The bar is the probability of the token: the darker its background, the less likely it "
+        "was. The thin line below is the entropy of the distribution.",
+        tag("div", [draw_probabilities(answer) for answer in picture.answers], class_="columns"),
+    )
 
 
 def _toolbar(picture: Picture) -> Html | None:
@@ -79,13 +86,16 @@ def _toolbar(picture: Picture) -> Html | None:
         _checkbox("first", "attention to the first token"),
         _checkbox("inside", "attention within the prompt"),
     ]
+    graphs = [answer for answer in picture.answers if answer.graph]
+    if any(len(views_of(answer)) > 1 for answer in graphs):
+        boxes.insert(0, _checkbox("whole", "whole prompt"))
     return tag(
         "div",
         tag("label", "Layer", for_="layer"),
         slider,
         tag("output", f"{picture.layer}", id="layer-number", for_="layer"),
-        tag("span", f"of 0 to {picture.layers - 1}", class_="quiet"),
-        boxes if any(answer.graph for answer in picture.answers) else None,
+        tag("span", f"of {picture.layers - 1}", class_="quiet"),
+        boxes if graphs else None,
         class_="toolbar",
     )
 
@@ -98,11 +108,16 @@ def _attention(picture: Picture) -> Html | None:
     if not any(answer.graph for answer in picture.answers):
         return None
     return _section(
-        "What the answer looked at",
-        "Tokens in reading order. An arc leads from a token of the answer up to one it attends "
-        "to, averaged over the heads; the wider and darker, the stronger. Colored arcs lead "
-        "into the prompt, dark ones stay within the answer. Point at a token to see its own.",
-        tag("div", [draw_arcs(answer) for answer in picture.answers], class_="columns"),
+        "Attention",
+        "Tokens in reading order, with the prompt folded to the question. An arc leads from a "
+        "token of the answer up to one that it attends to, averaged over heads; wider and darker "
+        "is stronger. Colored arcs lead into the prompt, dark ones stay within the answer. Hover "
+        "over a token to see only its own arcs; click to keep them.",
+        tag(
+            "div",
+            [draw_arcs(answer, picture.layer) for answer in picture.answers],
+            class_="columns",
+        ),
         class_="attention",
     )
 
@@ -115,10 +130,10 @@ def _latent(picture: Picture) -> Html | None:
     if latent.bands:
         panels.append(draw_places(picture, latent))
     return _section(
-        "The way through the layers",
-        f"The state of the last token, layer by layer, each scaled to length 1. The plane holds "
-        f"{sum(latent.explained):.0%} of its variance over {latent.fitted_on:,} answers; shaded: "
-        f"how far others spread.{_FITTED if latent.bands else ''}",
+        "Hidden states across layers",
+        f"The hidden state of the last token at every layer, scaled to length 1. The plane "
+        f"explains {sum(latent.explained):.0%} of the variance over {latent.fitted_on:,} answers; "
+        f"shading shows the spread of other answers.{_FITTED if latent.bands else ''}",
         tag("div", panels, class_="columns"),
         class_="latent",
     )
@@ -128,9 +143,9 @@ def _heads(picture: Picture) -> Html | None:
     if all(answer.lookback is None for answer in picture.answers):
         return None
     return _section(
-        "How far each head looked back",
-        "The share of a head's attention that the answer's tokens gave to the prompt, against "
-        "that on the answer so far (1: all on the prompt).",
+        "Lookback ratio of every head",
+        "The share of a head's attention that the answer's tokens give to the prompt rather than "
+        "to the answer so far (1: all on the prompt).",
         tag("div", [draw_heads(answer, picture) for answer in picture.answers], class_="columns"),
         class_="heads",
     )
@@ -146,7 +161,7 @@ def _footer(picture: Picture) -> Html:
         *(f"answer {a.number}: {note}" for a in picture.answers for note in a.notes),
         *picture.notes,
     ]
-    made = tag("p", f"drawn by clew {__version__}", class_="quiet")
+    made = tag("p", f"Made by clew {__version__}.", class_="quiet")
     return tag(
         "footer",
         tag("ul", [tag("li", with_settings(note)) for note in notes]) if notes else None,
@@ -155,12 +170,17 @@ def _footer(picture: Picture) -> Html:
 
 
 def _page_data(picture: Picture) -> dict[str, Any]:
-    graphs = [graph_data(answer, PAGE_ROWS) for answer in picture.answers if answer.graph]
+    graphs = [
+        graph_data(answer, rows)
+        for answer in picture.answers
+        if answer.graph
+        for rows in views_of(answer)
+    ]
     return {"layer": picture.layer, "graphs": graphs}
 
 
 def _as_script_data(data: dict[str, Any]) -> Html:
-    """JSON that cannot end the script element it stands in."""
+    """JSON that cannot close its script element."""
     text = json.dumps(data, separators=(",", ":"))
     return Html(text.replace("<", "\\u003c").replace("&", "\\u0026"))
 

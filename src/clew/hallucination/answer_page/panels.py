@@ -1,4 +1,4 @@
-"""The panels of the PNG, each drawn into axes of its own, and texts that the font can draw."""
+"""The panels of the PNG, each drawn into its own axes, and texts that the font can draw."""
 
 import functools
 import textwrap
@@ -13,19 +13,19 @@ from matplotlib.patches import Ellipse, PathPatch, Rectangle
 from matplotlib.path import Path as Curve
 
 from clew.hallucination.answer_page.cards import (
-    describe_sureness,
+    describe_probabilities,
     first_answer_row,
     percent_text,
     row_text,
+    short_rows,
 )
-from clew.hallucination.answer_page.graph import fold_rows
 from clew.hallucination.answer_page.heads import MOST_DEVIATIONS, deviations
 from clew.hallucination.answer_page.picture import Latent, Picture, ShownAnswer
-from clew.hallucination.answer_page.plots import is_labeled
+from clew.hallucination.answer_page.plots import choose_labels
 from clew.hallucination.answer_page.tokens import shorten, visible_text
 
 INK, QUIET, FAINT, PROMPT = "#1f2a33", "#66727c", "#dde2e6", "#9aa5ae"
-_COLORS = {"right": "#2a6f97", "made up": "#c8553d", None: "#5b6770"}
+_COLORS = {"correct": "#2a6f97", "hallucinated": "#c8553d", None: "#5b6770"}
 _MISSING = "\u25af"
 _MOST_WRAPPED = 8
 _ROWS, _ROW_HEIGHT = 120, 0.152
@@ -47,7 +47,7 @@ def color_of_kind(kind: str | None) -> str:
 
 
 def drawable(text: str) -> str:
-    """What the font lacks becomes a box; matplotlib would draw one too, with a warning each."""
+    """What the font lacks becomes a box; matplotlib would draw one as well, with a warning each."""
     known = _known_letters()
     return "".join(
         letter if letter == "\n" or ord(letter) in known else _MISSING for letter in text
@@ -55,7 +55,7 @@ def drawable(text: str) -> str:
 
 
 def wrap(text: str, width: int) -> str:
-    """Lines of at most `width` letters; what goes on for very long is cut."""
+    """Lines of at most `width` letters; very long texts are cut."""
     lines = textwrap.wrap(text, width) or [""]
     if len(lines) > _MOST_WRAPPED:
         lines = [*lines[:_MOST_WRAPPED], "..."]
@@ -79,17 +79,17 @@ class _Chip:
     width: float
 
 
-def sureness_height(answer: ShownAnswer) -> float:
+def probabilities_height(answer: ShownAnswer) -> float:
     return _LINE_HEIGHT * (1 + _lay_chips(answer)[-1].line)
 
 
-def draw_sureness(axes: Axes, answer: ShownAnswer) -> None:
-    """Token by token in lines, as on the page: the text, a bar and the probability."""
+def draw_probabilities(axes: Axes, answer: ShownAnswer) -> None:
+    """Token by token, as on the page: the text, a bar and the probability."""
     chips = _lay_chips(answer)
     more = len(answer.answer_texts) - len(chips)
     rest = f" (without the last {more:,} tokens)" if more else ""
-    _title(axes, f"How sure the model was{rest}. {describe_sureness(answer)}")
-    # In inches: the axes may be higher than this answer needs.
+    _title(axes, f"Token probabilities{rest}. {describe_probabilities(answer)}")
+    # In inches: the axes may be taller than this answer needs.
     axes.set(xlim=(0, COLUMN_WIDTH), ylim=(_inches(axes), 0))
     axes.axis("off")
     for chip in chips:
@@ -97,7 +97,7 @@ def draw_sureness(axes: Axes, answer: ShownAnswer) -> None:
 
 
 def _lay_chips(answer: ShownAnswer) -> list[_Chip]:
-    """Line by line, as far as there is room."""
+    """Line by line, while there is room."""
     assert answer.logprobs is not None
     chips: list[_Chip] = []
     line, left = 0, 0.0
@@ -127,22 +127,20 @@ def _draw_chip(axes: Axes, chip: _Chip) -> None:
 
 def arcs_height(answer: ShownAnswer) -> float:
     assert answer.graph is not None
-    rows = fold_rows(answer.graph.tokens, answer.prompt_length, _ROWS)
-    return _ROW_HEIGHT * len(rows)
+    return _ROW_HEIGHT * len(short_rows(answer, _ROWS))
 
 
 def draw_arcs(axes: Axes, answer: ShownAnswer, layer: int) -> None:
     """As on the page, without the arcs to the first token and those within the prompt."""
     graph = answer.graph
     assert graph is not None
-    rows, share = fold_rows(graph.tokens, answer.prompt_length, _ROWS), graph.shares(layer)
+    rows, share = short_rows(answer, _ROWS), graph.shares(layer)
     start = first_answer_row(answer, rows)
     _title(
         axes,
-        f"What the answer looked at in layer {layer} (left out: {share.first:.0%} on the first "
-        f"token)",
+        f"Attention of the answer in layer {layer} (not drawn: {share.first:.0%} on token 0)",
     )
-    # The axes may be higher than this answer needs: the rows keep their height.
+    # The axes may be taller than this answer needs: the rows keep their height.
     axes.set(xlim=(-1, 0.75), ylim=(_inches(axes) / _ROW_HEIGHT - 0.5, -0.5))
     axes.axis("off")
     edges = graph.edges(layer, rows)
@@ -165,7 +163,7 @@ def _arc(source: int, target: int, weight: float, rows: int, color: str) -> Path
 
 
 def _draw_rows(axes: Axes, answer: ShownAnswer, received: np.ndarray, limit: int) -> None:
-    rows = fold_rows(len(answer.texts), answer.prompt_length, limit)
+    rows = short_rows(answer, limit)
     start = first_answer_row(answer, rows)
     colors = [color_of(answer) if row >= start else PROMPT for row in range(len(rows))]
     sizes = np.minimum(60, 3 + 500 * received)
@@ -189,7 +187,7 @@ def _draw_rows(axes: Axes, answer: ShownAnswer, received: np.ndarray, limit: int
 
 
 def draw_paths(axes: Axes, picture: Picture, latent: Latent) -> None:
-    _title(axes, "Path of the last token's state through the layers")
+    _title(axes, "Hidden state of the last token across layers")
     for mean in latent.means:
         color, name = color_of_kind(mean.kind), mean.kind or "all"
         for center, spread in zip(mean.center, mean.spread, strict=True):
@@ -200,35 +198,34 @@ def draw_paths(axes: Axes, picture: Picture, latent: Latent) -> None:
     for place, path in enumerate(latent.paths):
         if path is not None:
             _draw_own(axes, path[:, 0], path[:, 1], picture, place)
-    for layer, point in enumerate(known[0]):
-        if is_labeled(layer, len(known[0])):
-            axes.annotate(
-                str(layer), point, (5, 4), textcoords="offset points", size=7, color=QUIET
-            )
+    places = axes.transData.transform(known[0]).tolist()
+    for layer in choose_labels(places):
+        point = known[0][layer]
+        axes.annotate(str(layer), point, (5, 4), textcoords="offset points", size=7, color=QUIET)
     first, second = latent.explained
-    _frame(axes, f"direction 1 ({first:.0%} of the variance)", f"direction 2 ({second:.0%})")
+    _frame(axes, f"component 1 ({first:.0%} of the variance)", f"component 2 ({second:.0%})")
     axes.set(xticks=[], yticks=[])
 
 
 def draw_places(axes: Axes, picture: Picture, latent: Latent) -> None:
-    _title(axes, "Right or made up, by a straight line in each layer")
+    _title(axes, "Output of a linear probe at every layer")
     for band in latent.bands:
         low, middle, high = band.quartiles
         color = color_of_kind(band.kind)
-        words = f"{band.kind} (middle half of {band.answers:,} others)"
+        words = f"{band.kind} (median of {band.answers:,})"
         axes.fill_between(range(len(low)), low, high, color=color, alpha=0.14, lw=0)
         axes.plot(middle, color=color, lw=1.2, ls="--", alpha=0.7, label=words)
     for place, values in enumerate(latent.places):
         if values is not None:
             _draw_own(axes, np.arange(len(values)), values, picture, place)
     axes.axvline(picture.layer, color=INK, lw=0.7, ls=":")
-    axes.set_yticks([-1, 0, 1], ["right −1", "0", "made up +1"])
+    axes.set_yticks([-1, 0, 1], ["correct −1", "0", "hallucinated +1"])
     axes.grid(axis="y", color=FAINT)
     _frame(axes, "layer", "")
 
 
 def _draw_own(axes: Axes, x: np.ndarray, y: np.ndarray, picture: Picture, place: int) -> None:
-    """The second answer has hollow dots: both may be of one kind, and so of one color."""
+    """The second answer has hollow dots: both may have the same label and color."""
     answer, layer = picture.answers[place], picture.layer
     color = color_of(answer)
     style: Any = {"color": color, "marker": "o", "mfc": "white" if place else color}
@@ -241,10 +238,10 @@ def draw_heads(axes: Axes, answer: ShownAnswer, picture: Picture, *, against_oth
     if values is None:
         axes.axis("off")
         return
-    title = "Lookback of each head (1: all on the prompt)"
+    title = "Lookback ratio of each head (1: all on the prompt)"
     colors, low, high = _DEEP, 0.0, 1.0
     if against_others:
-        title = "The same against the average answer, in standard deviations"
+        title = "Difference from the average answer, in standard deviations"
         colors, low, high = _UNLIKE, -MOST_DEVIATIONS, MOST_DEVIATIONS
     _title(axes, title)
     image = axes.imshow(values.T, cmap=colors, vmin=low, vmax=high, aspect="auto")

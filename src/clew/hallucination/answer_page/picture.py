@@ -1,4 +1,4 @@
-"""What a picture shows: one answer or two with the arrays that are drawn, and what they are
+"""What a picture shows: one or two answers with the arrays that are drawn, and what they are
 compared with."""
 
 from collections.abc import Sequence
@@ -12,10 +12,27 @@ from clew.hallucination.answer_page.graph import AttentionGraph, build_graph
 from clew.hallucination.answer_page.store import Kind
 from clew.hallucination.traces import Trace
 
+# Tokens of the prompt that are shown where it is folded.
+_MOST_OF_PROMPT, _END_OF_PROMPT = 60, 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What a detector says of an answer: `risk` is its probability of hallucination."""
+
+    method: str
+    risk: float
+    threshold: float
+
+    @property
+    def is_flagged(self) -> bool:
+        return self.risk > self.threshold
+
 
 @dataclass(frozen=True, kw_only=True)
 class ShownAnswer:
-    """What is drawn of one answer; None where the store does not have it, `notes` say why."""
+    """What is drawn of one answer; None where the store does not have it, `notes` say why.
+    `score` is the label's correctness, from 0 to 1 (correct)."""
 
     number: int
     question_id: str
@@ -34,6 +51,20 @@ class ShownAnswer:
     states: Float32[np.ndarray, "layers dim"] | None  # of unit length
     lookback: Float32[np.ndarray, "layers heads"] | None
     notes: tuple[str, ...]
+    verdict: Verdict | None = None
+
+    @property
+    def question_tokens(self) -> range:
+        """The tokens of the prompt that hold the question; its end where they are not found."""
+        prompt = self.texts[: self.prompt_length]
+        wanted = self.question.strip()
+        start = "".join(prompt).rfind(wanted) if wanted else -1
+        if start < 0:
+            return range(max(0, len(prompt) - _END_OF_PROMPT), len(prompt))
+        ends = np.cumsum([len(text) for text in prompt])
+        last = int(np.searchsorted(ends, start + len(wanted))) + 1
+        first = int(np.searchsorted(ends, start, side="right"))
+        return range(max(first, last - _MOST_OF_PROMPT), last)
 
     @property
     def answer_texts(self) -> tuple[str, ...]:
@@ -41,7 +72,7 @@ class ShownAnswer:
 
     @property
     def layers(self) -> int:
-        """How many layers are stored, 0 when nothing of them is."""
+        """The number of layers stored, 0 without any."""
         weights = None if self.graph is None else self.graph.weights
         known = [array for array in (self.states, self.lookback, weights) if array is not None]
         return len(known[0]) if known else 0
@@ -56,14 +87,18 @@ class ShownAnswer:
 def read_answer(
     trace: Trace, texts: Sequence[str], kind: Kind | None, score: float | None
 ) -> ShownAnswer:
-    """Read of a trace what is drawn, and no more."""
+    """Read what is drawn from a trace, and no more."""
     border = trace["prompt_length"]
-    notes = [] if border is not None else ["where the prompt ends is not stored: all tokens count"]
+    notes = (
+        []
+        if border is not None
+        else ["the end of the prompt is not stored: all tokens count as answer"]
+    )
     if border == len(texts):
         notes.append("the answer is empty: only the prompt has tokens")
-    logprobs = _array(trace, "token_logprobs", notes, "how sure the model was cannot be shown")
-    states = _array(trace, "last_hidden", notes, "the way through the layers cannot be shown")
-    lookback = _array(trace, "lookback", notes, "there is no map of the heads")
+    logprobs = _array(trace, "token_logprobs", notes, "token probabilities cannot be shown")
+    states = _array(trace, "last_hidden", notes, "hidden states cannot be shown")
+    lookback = _array(trace, "lookback", notes, "lookback ratios cannot be shown")
     return ShownAnswer(
         number=trace["global_example_id"],
         question_id=trace["question_id"],
@@ -86,9 +121,9 @@ def read_answer(
 
 
 def unit_length(states: Float[np.ndarray, "*rows dim"]) -> Float32[np.ndarray, "*rows dim"]:
-    """States grow tenfold over the layers; their direction is what tells answers apart."""
+    """Norms grow tenfold over the layers; the direction is what separates answers."""
     wide = np.asarray(states, np.float32)
-    # In two steps, so that squares of large states do not overflow.
+    # In two steps: the squares of large states would overflow.
     wide = wide / np.maximum(np.abs(wide).max(-1, keepdims=True), 1e-20)
     return wide / np.maximum(np.linalg.norm(wide, axis=-1, keepdims=True), 1e-20)
 
@@ -100,13 +135,13 @@ def _array(trace: Trace, name: str, notes: list[str], effect: str) -> Any:
         return None
     wide = np.asarray(value, np.float32)
     if not np.isfinite(wide).all():
-        notes.append(f'"{name}" of the trace holds values that are no numbers: {effect}')
+        notes.append(f'"{name}" of the trace holds non-finite values (NaN or infinity): {effect}')
         return None
     return wide
 
 
 def _read_graph(trace: Trace, border: int, notes: list[str]) -> AttentionGraph | None:
-    effect = "the attention graph cannot be shown"
+    effect = "attention cannot be shown"
     weights = _array(trace, "edge_weight", notes, effect)
     if weights is None:
         return None
@@ -119,7 +154,7 @@ def _read_graph(trace: Trace, border: int, notes: list[str]) -> AttentionGraph |
 
 @dataclass(frozen=True, kw_only=True)
 class MeanPath:
-    """Where answers of a kind (None: all) lie in the plane: mean and standard deviation."""
+    """Where answers with a label (None: all) lie in the plane: mean and standard deviation."""
 
     kind: Kind | None
     answers: int
@@ -129,7 +164,7 @@ class MeanPath:
 
 @dataclass(frozen=True, kw_only=True)
 class Band:
-    """Quartiles of a kind's place between right (-1) and made up (+1), layer by layer."""
+    """Quartiles of a probe's output for one label by layer: -1 is correct, +1 hallucinated."""
 
     kind: Kind
     answers: int
@@ -138,13 +173,13 @@ class Band:
 
 @dataclass(frozen=True, kw_only=True)
 class Latent:
-    """Everything that the panels of the latent space draw besides the answers themselves."""
+    """Everything that the panels of hidden states draw besides the answers themselves."""
 
     paths: tuple[Float32[np.ndarray, "layers 2"] | None, ...]  # of the shown answers
     means: tuple[MeanPath, ...]
     explained: tuple[float, float]
     fitted_on: int
-    left_out: int
+    excluded: int
     places: tuple[Float32[np.ndarray, " layers"] | None, ...]  # of the shown answers
     bands: tuple[Band, ...]
     lookback_mean: Float32[np.ndarray, "layers heads"] | None

@@ -1,5 +1,5 @@
-"""The two panels of the latent space on the page: the path in a plane, and the place between
-right and made-up answers."""
+"""The two panels of hidden states on the page: the path in a plane, and the output of a linear
+probe at every layer."""
 
 from collections.abc import Iterable, Sequence
 
@@ -11,10 +11,12 @@ from clew.pages.markup import Html, tag
 
 _WIDTH, _HEIGHT = 540, 400
 _LEFT, _RIGHT, _TOP, _BOTTOM = 40, 16, 46, 36
+_LABEL_ROOM = 18.0  # pixels between two layer numbers that do not collide
+_PROBE_AXIS = "\N{LEFTWARDS ARROW} correct     hallucinated \N{RIGHTWARDS ARROW}"
 
 
 class _Frame:
-    """Where values lie in the picture."""
+    """Maps values to picture coordinates."""
 
     def __init__(self, x: tuple[float, float], y: tuple[float, float]) -> None:
         self._x, self._y = _roomy(*x), _roomy(*y)
@@ -42,14 +44,15 @@ def draw_paths(picture: Picture, latent: Latent) -> Html:
     frame = _Frame((low[0], high[0]), (low[1], high[1]))
     first, second = latent.explained
     return _plot(
-        "Path in the plane of the two main directions",
-        _axis_names(f"direction 1 ({first:.0%})", f"direction 2 ({second:.0%})"),
+        "Path in the plane of the first two principal components",
+        _axis_names(f"component 1 ({first:.0%})", f"component 2 ({second:.0%})"),
         [_mean_path(frame, mean) for mean in latent.means],
         [
-            _own_line(frame, path.tolist(), name, words, is_numbered=path is paths[0])
+            _own_line(frame, path.tolist(), name, words)
             for (words, name, _), path in zip(_own_keys(picture), latent.paths, strict=True)
             if path is not None
         ],
+        _layer_numbers([(frame.x(x), frame.y(y)) for x, y in paths[0].tolist()]),
         _legend(_path_keys(picture, latent)),
     )
 
@@ -60,7 +63,7 @@ def draw_places(picture: Picture, latent: Latent) -> Html:
     values = np.concatenate([*places, *(band.quartiles.reshape(-1) for band in latent.bands)])
     frame = _Frame((0, layers - 1), (min(-1.0, values.min()), max(1.0, values.max())))
     return _plot(
-        "Right or made up, by a straight line in each layer",
+        "Output of a linear probe at every layer",
         _place_axes(frame, layers),
         [_band(frame, band) for band in latent.bands],
         [
@@ -98,28 +101,39 @@ def _cloud(frame: _Frame, center: np.ndarray, spread: np.ndarray) -> Html:
 
 
 def is_labeled(layer: int, layers: int) -> bool:
-    """The numbers of all layers would cover each other."""
+    """Every layer number would be too many."""
     step = max(1, layers // 6)
     return layer == layers - 1 or (layer % step == 0 and layers - 1 - layer >= step / 2)
 
 
-def _own_line(
-    frame: _Frame,
-    points: Sequence[tuple[float, float]],
-    name: str,
-    words: str,
-    *,
-    is_numbered: bool = False,
-) -> Html:
-    """The line of an answer that is shown, with a dot a layer."""
-    dots, numbers = [], []
+def _own_line(frame: _Frame, points: Sequence[tuple[float, float]], name: str, words: str) -> Html:
+    """The line of an answer that is shown, with a dot per layer."""
+    dots = []
     for layer, (x, y) in enumerate(points):
-        left, top, tip = frame.x(x), frame.y(y), tag("title", f"{words}, layer {layer}")
-        dots.append(tag("circle", tip, cx=left, cy=top, r=2.4, data_layer=layer))
-        if is_numbered and is_labeled(layer, len(points)):
-            numbers.append(tag("text", str(layer), x=left + 6, y=top - 5, class_="tick halo"))
+        tip = tag("title", f"{words}, layer {layer}")
+        dots.append(tag("circle", tip, cx=frame.x(x), cy=frame.y(y), r=2.4, data_layer=layer))
     line = tag("polyline", points=frame.line(points), class_="own")
-    return tag("g", line, dots, numbers, class_=name)
+    return tag("g", line, dots, class_=name)
+
+
+def _layer_numbers(places: Sequence[tuple[float, float]]) -> list[Html]:
+    return [
+        tag("text", str(layer), x=places[layer][0] + 7, y=places[layer][1] - 6, class_="tick halo")
+        for layer in choose_labels(places)
+    ]
+
+
+def choose_labels(places: Sequence[tuple[float, float]]) -> list[int]:
+    """The layers whose numbers are drawn: some of them, and none close to another. The first and
+    the last come first."""
+    some = [layer for layer in range(len(places)) if is_labeled(layer, len(places))]
+    chosen: list[int] = []
+    for layer in dict.fromkeys([some[0], some[-1], *some]):
+        x, y = places[layer]
+        others = [places[other] for other in chosen]
+        if all(max(abs(x - left), abs(y - top)) >= _LABEL_ROOM for left, top in others):
+            chosen.append(layer)
+    return sorted(chosen)
 
 
 def _band(frame: _Frame, band: Band) -> Html:
@@ -131,18 +145,18 @@ def _band(frame: _Frame, band: Band) -> Html:
 
 
 def _place_axes(frame: _Frame, layers: int) -> Html:
-    names = ((-1, "right −1"), (0, "0"), (1, "made up +1"))
+    names = ((-1, "−1"), (0, "0"), (1, "+1"))
     levels = [
         tag("line", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=frame.y(v), y2=frame.y(v), class_="grid")
         for v, _ in names
     ]
-    words = [tag("text", w, x=_LEFT, y=frame.y(v) - 4, class_="tick") for v, w in names]
+    words = [tag("text", w, x=_LEFT - 4, y=frame.y(v) + 4, class_="tick end") for v, w in names]
     step = max(1, -(-layers // 8))
     ticks = [
         tag("text", str(i), x=frame.x(i), y=_HEIGHT - 18, class_="tick middle")
         for i in range(0, layers, step)
     ]
-    return tag("g", levels, words, ticks, _axis_names("layer", ""))
+    return tag("g", levels, words, ticks, _axis_names("layer", _PROBE_AXIS))
 
 
 def _now_line(frame: _Frame, layer: int) -> Html:
@@ -172,14 +186,13 @@ def _path_keys(picture: Picture, latent: Latent) -> list[tuple[str, str, str]]:
 
 def _place_keys(picture: Picture, latent: Latent) -> list[tuple[str, str, str]]:
     bands = [
-        (f"{b.kind} (middle half of {b.answers:,} others)", _class_of(b.kind), "mean")
-        for b in latent.bands
+        (f"{b.kind} (median of {b.answers:,})", _class_of(b.kind), "mean") for b in latent.bands
     ]
     return [*_own_keys(picture), *bands]
 
 
 def _own_keys(picture: Picture) -> list[tuple[str, str, str]]:
-    """The second answer has hollow dots: both may be of one kind, and so of one color."""
+    """The second answer has hollow dots: both may have the same label and color."""
     hollow = ("", " second")
     return [
         (f"answer {answer.number}", kind_class(answer) + mark, "own")

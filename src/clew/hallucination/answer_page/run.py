@@ -1,9 +1,10 @@
-"""Show one answer: find it, gather what is drawn, write the pictures."""
+"""Shows one answer: finds it, gathers what is drawn, writes the pictures."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from clew.errors import InputError
 from clew.hallucination.answer_page.latent import describe_latent
@@ -13,6 +14,9 @@ from clew.hallucination.answer_page.tokens import read_token_texts
 from clew.hallucination.traces import Trace, TraceBatchLoader
 from clew.storage.writing import replace_file
 
+if TYPE_CHECKING:
+    from clew.hallucination.answer_page.verdict import Verdicts
+
 GENERATOR = "clew show"
 NOBODY = "none"
 
@@ -20,7 +24,8 @@ NOBODY = "none"
 @dataclass(frozen=True, kw_only=True)
 class ShowConfig:
     """`answer` and `beside` are a global_example_id or a question_id; `beside` "none" shows the
-    answer alone, None lets the scores choose. `out` has a picture an ending, .html or .png."""
+    answer alone, None lets the scores choose. Every path in `out` ends in .html or .png.
+    `comparison` is the folder of a comparison, whose best method judges the answers."""
 
     store: Path
     answer: str
@@ -30,12 +35,13 @@ class ShowConfig:
     scores_file: Path | None = None
     score_threshold: float = 0.5
     tokenizer: str | None = None
+    comparison: Path | None = None
 
     def __post_init__(self) -> None:
         for path in self.out:
             if path.suffix.lower() not in _WRITERS:
                 raise InputError(
-                    f"it must end in {' or '.join(_WRITERS)}, which chooses the kind of picture.",
+                    f"it must end in {' or '.join(_WRITERS)}, which chooses the format.",
                     setting="out",
                     value=path,
                 )
@@ -43,7 +49,7 @@ class ShowConfig:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ShowResult:
-    """What was drawn, and where it is."""
+    """What was drawn, and where."""
 
     picture: Picture
     paths: tuple[Path, ...]
@@ -64,7 +70,7 @@ class ShowResult:
 
 
 def show_answer(config: ShowConfig) -> ShowResult:
-    """Draw an answer; raises InputError or StoreError when there is nothing that can be."""
+    """Draw an answer; raises InputError or StoreError when there is nothing to draw."""
     loader = open_traces(config.store)
     trace = find_answer(loader, config.answer)
     paths = config.out or (Path(f"answer-{trace['global_example_id']}.html"),)
@@ -81,21 +87,25 @@ def _gather(config: ShowConfig, loader: TraceBatchLoader, trace: Trace) -> Pictu
     judged = None
     if config.scores_file is not None:
         judged = judge_answers(loader, config.scores_file, config.score_threshold)
+    verdicts = _read_verdicts(config.comparison)
     other, notes = _find_other(config, loader, trace, judged)
     traces = [trace] if other is None else [trace, other]
     model = (loader.manifest.settings.get("model") or {}).get("id")
-    answers = [_read(one, judged, model, config.tokenizer, notes) for one in traces]
+    answers = [
+        _judge(_read(one, judged, model, config.tokenizer, notes), one, verdicts, notes)
+        for one in traces
+    ]
     layers = max(answer.layers for answer in answers)
     if not layers and all(answer.logprobs is None for answer in answers):
         raise InputError(
             f'answer {answers[0].number} of "{config.store}" has nothing to draw: its store keeps '
-            f"neither states nor attention. Capture or convert the traces with this clew."
+            f"neither hidden states nor attention. Capture or convert the traces with this clew."
         )
     latent = describe_latent(
         loader, judged, [a.states for a in answers], [a.number for a in answers]
     )
-    if latent is not None and latent.left_out:
-        notes.append(f"left out of the averages, without usable states: {latent.left_out:,}")
+    if latent is not None and latent.excluded:
+        notes.append(f"excluded from the averages, without usable states: {latent.excluded:,}")
     return Picture(
         store=str(config.store),
         model=model,
@@ -110,7 +120,7 @@ def _gather(config: ShowConfig, loader: TraceBatchLoader, trace: Trace) -> Pictu
 def _find_other(
     config: ShowConfig, loader: TraceBatchLoader, trace: Trace, judged: Judged | None
 ) -> tuple[Trace | None, list[str]]:
-    """The answer to put beside, and what to say when there is none."""
+    """The answer to show beside it, and a note when there is none."""
     number = trace["global_example_id"]
     if config.beside == NOBODY:
         return None, []
@@ -118,7 +128,7 @@ def _find_other(
         other = find_answer(loader, config.beside, "beside")
         if other["global_example_id"] == number:
             raise InputError(
-                "that is the answer itself. Name another, or leave it out.",
+                "that is the answer itself. Give another one, or omit it.",
                 setting="beside",
                 value=config.beside,
             )
@@ -139,33 +149,52 @@ def _read(
     number = trace["global_example_id"]
     tokens = trace["tokens"]
     if tokens is None or not len(tokens):
-        raise InputError(f"answer {number} has no tokens: there is nothing to draw of it.")
+        raise InputError(f"answer {number} has no tokens: there is nothing to draw.")
     texts, note = read_token_texts(tokens, trace.get("tokens_decoded"), model, tokenizer)
     notes += [note] if note else []
     kind, score = judged.of(number) if judged else (None, None)
     return read_answer(trace, texts, kind, score)
 
 
+def _read_verdicts(comparison: Path | None) -> "Verdicts | None":
+    if comparison is None:
+        return None
+    # It loads torch, which no other part of the picture needs.
+    from clew.hallucination.answer_page.verdict import read_verdicts
+
+    return read_verdicts(comparison)
+
+
+def _judge(
+    answer: ShownAnswer, trace: Trace, verdicts: "Verdicts | None", notes: list[str]
+) -> ShownAnswer:
+    """The same with the detector's verdict, and its label where no scores file gave one."""
+    if verdicts is None:
+        return answer
+    verdict, kind = verdicts.of(trace)
+    if verdict is None:
+        notes.append(verdicts.explain_missing(answer.number))
+    return replace(answer, verdict=verdict, kind=answer.kind or kind)
+
+
 def _check_layer(layer: int | None, layers: int) -> int:
     if layer is None:
         return layers // 2
     if not layers:
-        raise InputError(
-            "the traces hold nothing of any layer; leave it out.", setting="layer", value=layer
-        )
+        raise InputError("the traces hold no layers; omit it.", setting="layer", value=layer)
     if not 0 <= layer < layers:
         raise InputError(f"the traces have layers 0 to {layers - 1}.", setting="layer", value=layer)
     return layer
 
 
 def _refuse_foreign(path: Path) -> None:
-    """A picture of an earlier run is replaced, somebody's own file is not."""
+    """A picture of an earlier run is replaced, any other file is not."""
     if path.is_dir():
-        raise InputError("this is a folder. Name the file in it.", setting="out", value=path)
+        raise InputError("this is a folder. Give a file in it.", setting="out", value=path)
     if path.exists() and GENERATOR.encode() not in path.read_bytes()[:2048]:
         raise InputError(
-            f'"{path}" was not drawn by "{GENERATOR}", so it is left as it is: choose another '
-            f"`out`, or delete it first."
+            f'"{path}" was not written by "{GENERATOR}", so it is not replaced: choose another '
+            f"`out`, or delete the file first."
         )
 
 

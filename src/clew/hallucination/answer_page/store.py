@@ -1,5 +1,5 @@
-"""The traces that are shown: one answer found by its number or its question's id; which answers are
-right and which are made up; and which two to put side by side."""
+"""The traces that are shown: finds an answer by its number or its question's id, joins the answers
+with their labels, and chooses which two to show side by side."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -11,19 +11,24 @@ import numpy as np
 from jaxtyping import Float32, Int64
 from rapidfuzz import fuzz, process
 
-from clew.errors import InputError, StoreError
+from clew.errors import InputError
+from clew.hallucination.answer_page.source import (
+    SAMPLE_FOLDERS,
+    near,
+    source_name,
+    trace_stores_in,
+)
 from clew.hallucination.labels import read_scores, refuse_other_answers, require_scores
 from clew.hallucination.traces import Trace, TraceBatchLoader
 from clew.storage import ShardReader, StoreReader, read_manifest
 from clew.storage.manifest import MANIFEST_NAME
 
-_SAMPLE_FOLDERS = ("sequences", "graphs", "answers", "heads")
 _NAMED = 5
-Kind = Literal["right", "made up"]
+Kind = Literal["correct", "hallucinated"]
 
 
 def open_traces(path: Path) -> TraceBatchLoader:
-    """The traces of a folder; raises InputError or StoreError that says where traces are."""
+    """The traces of a folder; raises InputError or StoreError that says where the traces are."""
     if not (path / MANIFEST_NAME).exists() and path.is_dir():
         _refuse_folder_of_stores(path)
     kind = read_manifest(path).kind
@@ -31,13 +36,13 @@ def open_traces(path: Path) -> TraceBatchLoader:
         raise InputError(f'"{path}" holds {kind}, not traces: {_where_traces_are(path)}')
     loader = TraceBatchLoader(path)
     if not loader.total_traces:
-        raise InputError(f'"{path}" has no traces yet: let "clew extract" finish a batch first.')
+        raise InputError(f'"{path}" has no traces yet: let "clew extract" finish a shard first.')
     return loader
 
 
 def find_answer(loader: TraceBatchLoader, wanted: str, setting: str = "answer") -> Trace:
-    """The trace that `wanted` names: a global_example_id, or else a question_id.
-    `setting` is where that was said."""
+    """The trace with this global_example_id, or else with this question_id. `setting` is the
+    setting that named it."""
     if re.fullmatch(r"[0-9]{1,18}", wanted):
         trace = loader.get_trace_by_global_id(int(wanted))
         if trace is not None:
@@ -62,7 +67,7 @@ def find_answer(loader: TraceBatchLoader, wanted: str, setting: str = "answer") 
 
 
 def iter_shards(loader: TraceBatchLoader) -> Iterator[ShardReader]:
-    """The shards of the store, one after the other."""
+    """The shards of the store in order."""
     store = StoreReader(loader.traces_dir)
     for index in range(len(store.shards)):
         yield store.shard(index)
@@ -84,26 +89,25 @@ def _explain_unknown(loader: TraceBatchLoader) -> str:
     first_question = loader.get_batch(0)[0]["question_id"]
     gaps = "" if max(ids) - min(ids) + 1 == len(ids) else f" ({len(ids):,} answers, with gaps)"
     return (
-        f'there is no such answer in "{loader.traces_dir}". Its numbers go from {min(ids)} to '
+        f'there is no such answer in "{loader.traces_dir}". Its numbers range from {min(ids)} to '
         f"{max(ids)}{gaps}, its question ids are like {first_question!r:.60}."
     )
 
 
 def _refuse_folder_of_stores(path: Path) -> None:
-    if any((path / name / MANIFEST_NAME).exists() for name in _SAMPLE_FOLDERS):
+    if any((path / name / MANIFEST_NAME).exists() for name in SAMPLE_FOLDERS):
         raise InputError(
             f'"{path}" holds samples for training, not traces: {_where_traces_are(path)}'
         )
-    traces = _trace_stores_in(path)
+    traces = trace_stores_in(path)
     if traces:
         raise InputError(f'"{path}" is not a store itself: give "{traces[0]}", which has traces.')
 
 
 def _where_traces_are(path: Path) -> str:
-    """Which folder to give instead: one nearby, or at least the name that the samples know."""
-    name = _source_name(path)
-    near = [path, path.absolute().parent, path.absolute().parent.parent]
-    found = [store for folder in near for store in _trace_stores_in(folder)]
+    """Which folder to give instead: one nearby, or at least the name stored with the samples."""
+    name = source_name(path)
+    found = [store for folder in near(path) for store in trace_stores_in(folder)]
     found.sort(key=lambda store: store.name != name)
     if found and (name is None or found[0].name == name):
         return f'give the folder with the traces, "{found[0]}".'
@@ -111,29 +115,9 @@ def _where_traces_are(path: Path) -> str:
     return f'give the store that "clew extract" or "clew convert" wrote{made_from}.'
 
 
-def _source_name(path: Path) -> str | None:
-    for folder in (path, *(path / name for name in _SAMPLE_FOLDERS)):
-        if (folder / MANIFEST_NAME).exists():
-            source = read_manifest(folder).settings.get("source")
-            name = source.get("store") if isinstance(source, dict) else None
-            return name if isinstance(name, str) else None
-    return None
-
-
-def _trace_stores_in(folder: Path) -> list[Path]:
-    found = []
-    for manifest in sorted(folder.glob(f"*/{MANIFEST_NAME}")):
-        try:
-            if read_manifest(manifest.parent).kind == "traces":
-                found.append(manifest.parent)
-        except StoreError:
-            continue  # not a store, or a damaged one: nothing to point at
-    return found
-
-
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """All answers of a store by number, each with its score (NaN: none) and what was asked."""
+    """All answers of a store by number, each with its label's score (NaN: none) and question."""
 
     numbers: Int64[np.ndarray, " answers"]
     scores: Float32[np.ndarray, " answers"]
@@ -143,33 +127,33 @@ class Judged:
     notes: tuple[str, ...]
 
     @property
-    def made_up(self) -> np.ndarray:
+    def hallucinated(self) -> np.ndarray:
         # Both in float32, as `clew preprocess` compares them: 0.7 is not below 0.7.
         return self.scores < np.float32(self.threshold)
 
     @property
-    def right(self) -> np.ndarray:
+    def correct(self) -> np.ndarray:
         return self.scores >= np.float32(self.threshold)
 
     def of(self, number: int) -> tuple[Kind | None, float | None]:
-        """The kind and the score of one answer, None where the file has no score of it."""
+        """The label and the score of one answer, None where the file has no score for it."""
         place = self._place(number)
         score = float(self.scores[place])
         if np.isnan(score):
             return None, None
-        return ("made up" if self.made_up[place] else "right"), score
+        return ("hallucinated" if self.hallucinated[place] else "correct"), score
 
     def numbers_of(self, kind: Kind) -> Int64[np.ndarray, " answers"]:
-        return self.numbers[self.made_up if kind == "made up" else self.right]
+        return self.numbers[self.hallucinated if kind == "hallucinated" else self.correct]
 
     def find_counterpart(self, number: int) -> int | None:
-        """The answer of the other kind whose question is most like this one's: of the same
-        category if there is one, and then by its wording. None when there is no other kind."""
+        """The answer with the other label whose question is most similar: of the same category if
+        there is one, then by wording. None without an answer with the other label."""
         kind, _ = self.of(number)
         if kind is None:
             return None
         place = self._place(number)
-        others = np.flatnonzero(self.right if kind == "made up" else self.made_up)
+        others = np.flatnonzero(self.correct if kind == "hallucinated" else self.hallucinated)
         same = [at for at in others.tolist() if self.categories[at] == self.categories[place]]
         candidates = same or others.tolist()
         if not candidates:
@@ -186,8 +170,8 @@ def judge_answers(loader: TraceBatchLoader, scores_file: Path, threshold: float)
     """Join a store with its scores file; raises InputError when they do not belong together."""
     if not 0 < threshold <= 1:
         raise InputError(
-            "give a number above 0 and at most 1. Scores go from 0 (wrong) to 1 (right), 0.5 is "
-            "usual.",
+            "give a number above 0 and at most 1. Scores range from 0 (hallucinated) to 1 "
+            "(correct); 0.5 is usual.",
             setting="score_threshold",
             value=threshold,
         )

@@ -1,5 +1,6 @@
-"""The texts of tokens: from the tokenizer of the model that answered, never from the network."""
+"""The texts of tokens, from the tokenizer of the captured model; never downloads anything."""
 
+import functools
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,10 +25,10 @@ Decode = Callable[[list[int]], str]
 def read_token_texts(
     tokens: Sequence[int], decoded: Sequence[str] | None, model: str | None, tokenizer: str | None
 ) -> tuple[list[str], str | None]:
-    """The text of every token, and a sentence when there are only numbers to show.
+    """The text of every token, and a note when only numbers can be shown.
 
-    `decoded` is what a converted store holds; `model` is what the manifest names; `tokenizer`
-    is what the user named in its place: raises InputError when that one cannot be loaded.
+    `decoded` is what a converted store holds; `model` is the one in the manifest; `tokenizer`
+    replaces it: raises InputError when it cannot be loaded.
     """
     if tokenizer is None and decoded is not None and len(decoded) == len(tokens):
         return list(decoded), None
@@ -38,12 +39,12 @@ def read_token_texts(
     if tokenizer is not None:
         raise InputError(
             f"it cannot be loaded. Give a folder with {_FILE}, or a Hugging Face id that is in "
-            f"the cache of this machine; the network is not asked.",
+            f"this machine's cache; nothing is downloaded.",
             setting="tokenizer",
             value=tokenizer,
         )
     whose = f'the tokenizer of "{name}" is not on this machine' if name else "no model is named"
-    note = f"{whose}: tokens are shown as numbers. Give its folder with `tokenizer`."
+    note = f"{whose}: tokens are shown as numbers. Give its folder as `tokenizer`."
     return [f"#{token}" for token in tokens], note
 
 
@@ -55,7 +56,7 @@ def split_texts(decode: Decode, tokens: list[int]) -> list[str]:
         before = decode(tokens[start : end - 1]) if end - 1 > start else ""
         whole = decode(tokens[start:end])
         if not whole.startswith(before):
-            # The bytes of one character may lie in several tokens: until the last, it is "�".
+            # A character may span several tokens: until the last one, it is "�".
             before = before.rstrip("\ufffd")
         added = whole[len(before) :] if whole.startswith(before) else decode([tokens[end - 1]])
         unfinished = "\ufffd" if whole.endswith("\ufffd") else ""
@@ -64,7 +65,7 @@ def split_texts(decode: Decode, tokens: list[int]) -> list[str]:
 
 
 def visible_text(text: str) -> str:
-    """A token as it is drawn: one line, nothing invisible, no space around it."""
+    """A token as it is drawn: on one line, with visible control characters, stripped."""
     marked = "".join(_MARKS.get(letter, letter) for letter in text)
     plain = _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", marked)
     return plain.strip() or "␣"
@@ -75,7 +76,7 @@ def shorten(text: str, longest: int) -> str:
 
 
 def _load_decode(name: str) -> Decode | None:
-    """None when the tokenizer cannot be had without the network."""
+    """None when the tokenizer is not on this machine."""
     file = _find_file(name)
     if file is not None:
         return _decode_with_file(file)
@@ -101,8 +102,8 @@ def _find_file(name: str) -> Path | None:
 
 
 def embedded_tokenizer_file() -> Path:
-    """Where capture keeps the tokenizer of the embedded model. Known here as well, because
-    asking capture would load torch, and fetch the model where it is missing."""
+    """Where capture keeps the tokenizer of the embedded model. Repeated here, because importing
+    capture would load torch and fetch a missing model."""
     models = Path(platformdirs.user_cache_dir("clew")) / "models"
     return models / "SmolLM2-135M-Instruct" / _FILE
 
@@ -111,12 +112,13 @@ def _existing(path: Path) -> Path | None:
     return path if path.is_file() else None
 
 
+@functools.lru_cache(maxsize=2)
 def _decode_with_file(file: Path) -> Decode | None:
     from tokenizers import Tokenizer
 
     try:
         tokenizer = Tokenizer.from_file(str(file))
-    except Exception:  # the library raises bare Exception for any fault of the file
+    except Exception:  # the library raises a bare Exception for any invalid file
         return None
     return lambda tokens: tokenizer.decode(tokens, skip_special_tokens=False)
 

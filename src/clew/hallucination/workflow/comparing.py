@@ -121,11 +121,13 @@ def plan_comparison(trained: "TrainRunConfig") -> "CompareConfig":
 def run_comparison(
     config: "CompareConfig", reporter: Reporter | None, should_stop: Callable[[], bool]
 ) -> "ComparisonResult":
-    """Compare, and write the report."""
+    """Compare, and write the report with a page per mistake that it lists."""
+    from clew.hallucination.answer_page.mistakes import show_mistakes
     from clew.hallucination.comparison import compare_methods
     from clew.hallucination.comparison.report import write_report
 
     comparison = compare_methods(config, reporter, should_stop)
+    show_mistakes(config.out, config.test_on[0])
     write_report(config.out)
     return comparison
 

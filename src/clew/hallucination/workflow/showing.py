@@ -18,6 +18,7 @@ def show(
     scores_file: str | Path | None = None,
     score_threshold: float = 0.5,
     tokenizer: str | None = None,
+    comparison: str | Path | None = None,
 ) -> "ShowResult":
     """Draw one captured answer: its attention, its hidden states by layer, and the probability of
     each token.
@@ -36,6 +37,7 @@ def show(
         scores_file: Scores, as "clew label" writes them.
         score_threshold: Answers that score below this count as hallucinated.
         tokenizer: Folder of the tokenizer, if the store's model is no longer where it was.
+        comparison: Folder of a comparison, whose best detector's risk is shown beside the answer.
 
     Returns:
         The page: `path`, and the answers in it; a notebook shows it.
@@ -58,5 +60,6 @@ def show(
         scores_file=None if scores_file is None else Path(scores_file),
         score_threshold=score_threshold,
         tokenizer=tokenizer,
+        comparison=None if comparison is None else Path(comparison),
     )
     return show_answer(config)

@@ -1,1 +1,1 @@
-"""Named sets of patterns: their photos, their models, and how to choose one."""
+"""Named sets of patterns: their photos, their models, and which one is meant."""

@@ -29,12 +29,12 @@ SCORES_FILE = "scores.arrow"
 _COLOR_OF = {"baseline": "gray", "no training": "gold", "probe": "blue", "network": "red"}
 FAMILIES = tuple(_COLOR_OF)
 CHANCE = 0.5  # the AUROC of guessing
-_AGAIN = 'Run "clew compare" into this folder again'
+AGAIN = 'Run "clew compare" into this folder again'
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answers:
-    """Rows are answers of the test split. Label 1 = hallucinated; `risks` are a method's
+    """Rows are answers, usually of the test split. Label 1 = hallucinated; `risks` are a method's
     probabilities of that, `numbers` the global_example_id (-1: unknown)."""
 
     labels: np.ndarray
@@ -53,7 +53,9 @@ class Answers:
         return self.texts[name][row]
 
 
-def read_answers(path: Path, methods: Sequence[str], *, again: str) -> Answers:
+def read_answers(
+    path: Path, methods: Sequence[str], *, again: str, splits: Sequence[str] = ("test",)
+) -> Answers:
     """A method without a column, or with a non-finite risk, is excluded from `risks`.
 
     `again` says what to do about a missing or damaged file (StoreError)."""
@@ -61,7 +63,7 @@ def read_answers(path: Path, methods: Sequence[str], *, again: str) -> Answers:
     missing = {"split", "label"} - set(table.column_names)
     if missing:
         raise StoreError(f'"{path}" has no column {", ".join(sorted(missing))}. {again}.')
-    test = table.filter(pc.equal(table["split"], "test"))
+    test = table.filter(pc.is_in(table["split"], pa.array(splits, pa.string())))
     columns = {
         name: _numbers(test.column(f"{prefix}{name}"))
         for name in methods
@@ -178,7 +180,7 @@ def read_comparison(folder: Path) -> Comparison:
         methods=methods,
         best=_best(raw, methods),
         raw=raw,
-        test=read_answers(folder / SCORES_FILE, [method.name for method in methods], again=_AGAIN),
+        test=read_answers(folder / SCORES_FILE, [method.name for method in methods], again=AGAIN),
         histories={
             method.name: history
             for method in methods
@@ -188,10 +190,10 @@ def read_comparison(folder: Path) -> Comparison:
 
 
 def _read_results(path: Path) -> dict[str, Any]:
-    raw = read_results(path, made_from="comparison", again=_AGAIN)
+    raw = read_results(path, made_from="comparison", again=AGAIN)
     methods = raw.get("methods") if isinstance(raw, dict) else None
     if not isinstance(methods, list) or not methods or not all(map(_has_name, methods)):
-        raise StoreError(f'"{path}" names no methods, so it is not from a comparison. {_AGAIN}.')
+        raise StoreError(f'"{path}" names no methods, so it is not from a comparison. {AGAIN}.')
     return raw
 
 

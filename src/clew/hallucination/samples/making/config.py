@@ -38,7 +38,7 @@ class PreprocessConfig:
     split_by: SplitBy = "question"
     kinds: tuple[Kind, ...] = KINDS
     workers: int | None = None
-    skip_unlabeled: bool = False
+    skip_unlabelled: bool = False
     score_column: str | None = None
     higher_is: Literal["correct", "hallucinated"] | None = None
 

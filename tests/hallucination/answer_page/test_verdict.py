@@ -1,0 +1,113 @@
+"""A detector's verdict beside an answer, and the pages of a comparison's mistakes."""
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from clew.errors import InputError, StoreError
+from clew.hallucination.answer_page.mistakes import show_mistakes
+from clew.hallucination.comparison.report import write_report
+from clew.hallucination.samples.making import preprocess_store
+from tests.hallucination.answer_page.making import make_picture, write_scores
+from tests.hallucination.samples.making.making import tiny_preprocess
+
+THRESHOLD = 0.6
+# Number, split, label (1 = hallucinated), risk.
+ANSWERS = ((3, "test", 1, 0.2), (4, "test", 0, 0.9), (5, "test", 1, 0.7), (6, "validation", 0, 0.1))
+
+
+def write_comparison(folder: Path, *, question: str = "q{}") -> Path:
+    folder.mkdir()
+    method = {"method": "lstm", "title": "LSTM", "threshold": THRESHOLD, "val_auroc": 0.9}
+    (folder / "results.json").write_text(json.dumps({"methods": [method]}), encoding="utf-8")
+    rows = [
+        {
+            "split": split,
+            "global_example_id": number,
+            "question_id": question.format(number),
+            "label": label,
+            "score_lstm": risk,
+        }
+        for number, split, label, risk in ANSWERS
+    ]
+    table = pa.Table.from_pylist(rows)
+    with pa.ipc.new_file(folder / "scores.arrow", table.schema) as writer:
+        writer.write_table(table)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (3, "Not flagged: a missed hallucination."),
+        (4, "Flagged: a false alarm."),
+        (5, "Flagged, as it should be."),
+        (6, "Not flagged, as it should be."),
+    ],
+)
+def test_risk_and_threshold_are_shown_beside_the_answer(
+    compact_store: Path, tmp_path: Path, number: int, words: str
+) -> None:
+    comparison, out = write_comparison(tmp_path / "comparison"), tmp_path / "a.html"
+    picture = make_picture(compact_store, out, str(number), comparison=comparison)
+    risk = next(risk for known, _, _, risk in ANSWERS if known == number)
+    verdict = picture.answers[0].verdict
+    assert verdict is not None and (verdict.risk, verdict.threshold) == (risk, THRESHOLD)
+    page = out.read_text(encoding="utf-8")
+    assert words in page and f"LSTM: risk {risk:.2f}, " in page and "threshold of 0.60" in page
+
+
+def test_label_comes_from_the_comparison_without_a_scores_file(
+    compact_store: Path, tmp_path: Path
+) -> None:
+    comparison = write_comparison(tmp_path / "comparison")
+    picture = make_picture(compact_store, tmp_path / "a.html", "3", comparison=comparison)
+    assert (picture.answers[0].kind, picture.answers[0].score) == ("hallucinated", None)
+
+
+def test_answer_of_the_training_split_has_a_note_instead_of_a_risk(
+    compact_store: Path, tmp_path: Path
+) -> None:
+    comparison = write_comparison(tmp_path / "comparison")
+    picture = make_picture(compact_store, tmp_path / "a.html", "7", comparison=comparison)
+    assert picture.answers[0].verdict is None
+    assert any(note.startswith("answer 7 has no risk") for note in picture.notes)
+
+
+def test_comparison_of_other_answers_is_refused(compact_store: Path, tmp_path: Path) -> None:
+    comparison = write_comparison(tmp_path / "comparison", question="other{}")
+    with pytest.raises(InputError, match="comparison is .* it is of other answers"):
+        make_picture(compact_store, tmp_path / "a.html", "3", comparison=comparison)
+    with pytest.raises(StoreError, match="needs a finished comparison"):
+        make_picture(compact_store, tmp_path / "a.html", "3", comparison=tmp_path)
+
+
+@pytest.mark.slow
+def test_report_links_a_page_per_mistake(compact_store: Path, tmp_path: Path) -> None:
+    write_scores(compact_store, tmp_path / "scores.csv")
+    samples = tmp_path / "samples"
+    (tmp_path / "traces").symlink_to(compact_store)
+    preprocess_store(tiny_preprocess(compact_store, tmp_path / "scores.csv", samples))
+    comparison = write_comparison(tmp_path / "comparison")
+    pages = show_mistakes(comparison, samples)
+    assert [page.name for page in pages] == ["answer-3.html", "answer-4.html"]
+    report = write_report(comparison).read_text(encoding="utf-8")
+    for page in pages:
+        assert f'href="answers/{page.name}"' in report
+        assert 'class="gauge"' in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_without_the_traces_old_pages_go_and_the_report_names_the_command(
+    compact_store: Path, tmp_path: Path
+) -> None:
+    comparison = write_comparison(tmp_path / "comparison")
+    old, own = (comparison / "answers" / name for name in ("answer-9.html", "answer-mine.html"))
+    make_picture(compact_store, old, "9")
+    own.write_text("mine", encoding="utf-8")
+    assert show_mistakes(comparison, tmp_path / "moved") == []
+    assert not old.exists() and own.exists()
+    report = write_report(comparison).read_text(encoding="utf-8")
+    assert "clew show" in report and 'href="answers/' not in report

@@ -46,7 +46,7 @@ def test_a_comparison_ends_in_a_table_a_sentence_and_a_report(run: Any, folder: 
     assert re.search(progress, ended.out)
     best = results["methods"][0]
     assert re.search(rf"^> {re.escape(best['title'])} +{FIGURE} +{FIGURE} \[", ended.out, re.M)
-    assert f"The best on validation, {best['title']}, reaches test AUROC" in ended.out
+    assert f"The best method on validation, {best['title']}, reaches a test AUROC" in ended.out
     assert ended.out.endswith("report: comparison/report.html\n")
     assert (folder / "comparison" / "report.html").exists()
     again = run("compare", "--preprocessed-dir", "preprocessed_data", *QUICK)
@@ -87,8 +87,8 @@ def test_the_table_fits_the_terminal(results: dict[str, Any], width: int) -> Non
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--methods", "magic"], 'there is no method "magic": choose --methods from: length, '),
-        (["--methods", ","], "no method is given"),
+        (["--methods", "magic"], 'unknown method "magic": choose --methods from: length, '),
+        (["--methods", ","], "no methods given"),
         (["--preprocessed-dir", "nowhere"], 'there is no folder "nowhere"'),
         (["--seeds", "0"], "--seeds is 0"),
         (["--epochs", "0"], "epochs is 0"),
@@ -97,7 +97,7 @@ def test_the_table_fits_the_terminal(results: dict[str, Any], width: int) -> Non
         (["--train-on", "preprocessed_data"], "--test-on is missing"),
         (["--stores", "preprocessed_data"], "give two or more"),
         (["preprocessed_data"], '"preprocessed_data" stands by itself'),
-        (["--preprocessed-dir", "a", "--stores", "b", "c"], "both say what to compare on"),
+        (["--preprocessed-dir", "a", "--stores", "b", "c"], "cannot be combined"),
         (["--methods", "charm"], "--keep full"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
@@ -123,7 +123,7 @@ def test_a_fault_of_clew_ends_with_failure_but_leaves_the_rest(
     monkeypatch.setattr(type(PROBES["lookback"]), "fit", _only("lookback", broken))
     ended = run("compare", "--methods", "perplexity,lookback")
     assert ended.code == 1
-    assert "Lookback Lens: it broke by a fault of clew (TypeError: oops)" in ended.err
+    assert "Lookback Lens: it failed because of a bug in clew (TypeError: oops)" in ended.err
     assert (folder / "comparison" / "report.html").exists()
 
 

@@ -56,9 +56,9 @@ def test_call_in_a_text_is_shown_as_the_command_that_does_the_same() -> None:
 
 def test_scores_file_that_is_missing_says_how_to_make_it(tmp_path: Path) -> None:
     missing = tmp_path / "scores.csv"
-    with pytest.raises(InputError, match=r'make one with label_store\("STORE", out=') as caught:
+    with pytest.raises(InputError, match=r'create one with label_store\("STORE", out=') as caught:
         read_scores(missing)
-    assert f'make one with "clew label STORE --out {missing}".' in error_text(caught.value)
+    assert f'create one with "clew label STORE --out {missing}".' in error_text(caught.value)
 
 
 def test_folder_of_old_files_in_place_of_samples_is_shown_the_command(tmp_path: Path) -> None:

@@ -22,19 +22,19 @@ def store(tmp_path: Path) -> Path:
     return write_text_store(tmp_path / "text", rows, planned_rows=9)
 
 
-def test_a_captured_store_is_labelled(run: Any, compact_store: Path, tmp_path: Path) -> None:
+def test_a_captured_store_is_labeled(run: Any, compact_store: Path, tmp_path: Path) -> None:
     ended = run("label", compact_store, "--out", tmp_path / "new" / "scores.csv")
     assert ended.code == 0, ended.err
-    assert "70 of 70 answers are wrong (100.0%) at score < 0.5" in ended.out
+    assert "70 of 70 answers are hallucinated (100.0%) at score < 0.5" in ended.out
     assert len(read_scores(tmp_path / "new" / "scores.csv").scores) == 70
 
 
-def test_it_says_what_is_wrong_left_out_and_worth_a_look(
+def test_label_prints_hallucinated_excluded_and_doubtful_answers(
     run: Any, store: Path, tmp_path: Path
 ) -> None:
     ended = run("label", store, "--out", tmp_path / "s[/x].csv")
     assert ended.code == 0, ended.err
-    assert "2 of 3 answers are wrong (66.7%) at score < 0.5\n" in ended.out
+    assert "2 of 3 answers are hallucinated (66.7%) at score < 0.5\n" in ended.out
     assert "excluded: 1 answer has no accepted answers, e.g. q3\n" in ended.out
     assert "the store is not finished: 4 of 9 planned answers are in it\n" in ended.out
     assert re.search(r"capital +2 +1 +50.0%", ended.out)
@@ -64,7 +64,7 @@ def test_a_judge_gets_the_key_from_the_environment_and_nobody_else_does(
         ended = run("label", store, "--out", tmp_path / "scores.csv", *address)
         assert ended.code == 0, ended.err
         assert set(server.keys) == {"Bearer sk-secret"}
-    assert "3 of 3 answers are wrong" in ended.out
+    assert "3 of 3 answers are hallucinated" in ended.out
     assert "judged 3 of 3 answers" in ended.out
     assert "sk-secret" not in ended.out + ended.err
 
@@ -78,7 +78,7 @@ def test_a_judge_that_cannot_be_reached_ends_with_1(
     settings = ("--judge-url", gone, "--judge-model", "m")
     ended = run("label", store, "--out", tmp_path / "scores.csv", *settings)
     assert ended.code == 1
-    assert "no connection" in ended.err and "the same command goes on from there" in ended.err
+    assert "no connection" in ended.err and "Run the same command again to resume." in ended.err
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_a_judge_that_cannot_be_reached_ends_with_1(
     [
         (("--judge-url", "http://x/v1"), "give --judge-model too"),
         (("--judge-model", "m"), "give --judge-url too"),
-        (("--judge-url", "x", "--judge-model", "m"), "address as http://host:port/v1"),
+        (("--judge-url", "x", "--judge-model", "m"), "URL as http://host:port/v1"),
         (("--judge-url", "http://x", "--judge-model", "m", "--method", "exact"), "one of the two"),
         (("--score-threshold", "2"), "--score-threshold is 2.0: give a number above 0"),
     ],

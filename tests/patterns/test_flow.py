@@ -116,8 +116,8 @@ def test_flow_refuses_what_will_go_wrong_before_anything_is_done(
 ) -> None:
     make_photos(tmp_path / "mine", {"cats": 3})
     before = contents(tmp_path)
-    with pytest.raises(InputError, match="say with `sources` where its photos are"):
+    with pytest.raises(InputError, match="give its photos with `sources`"):
         run_flow(FlowConfig(name="new", library=library))
-    with pytest.raises(InputError, match="say with `identify` which photos to look at"):
+    with pytest.raises(InputError, match="give the photos to identify with `identify`"):
         run_flow(FlowConfig(name="new", library=library, sources=[tmp_path / "mine"], review=True))
     assert contents(tmp_path) == before

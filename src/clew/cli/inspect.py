@@ -83,8 +83,8 @@ def _print_balance(console: Console, balance: Any) -> None:
     for split in balance:
         counts = [split.samples, split.correct, split.hallucinated]
         counts += [split.unlabeled] if len(table.columns) > 5 else []
-        labelled = split.correct + split.hallucinated
-        share = f"{split.hallucinated / labelled:.1%}" if labelled else "-"
+        labeled = split.correct + split.hallucinated
+        share = f"{split.hallucinated / labeled:.1%}" if labeled else "-"
         table.add_row(split.split, *(f"{count:,}" for count in counts), share)
     console.print(table)
 

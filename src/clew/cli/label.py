@@ -18,7 +18,7 @@ from clew.hallucination.workflow import label
 from clew.wording import counted
 
 if TYPE_CHECKING:
-    from clew.hallucination.labels import LabelledAnswer
+    from clew.hallucination.labels import LabeledAnswer
     from clew.hallucination.labels.label import LabelResult
 
 COMMAND = Command(
@@ -59,11 +59,11 @@ def _describe(result: "LabelResult") -> dict[str, object]:
     return {
         "path": str(result.path),
         "answers": len(result.rows),
-        "hallucinated": result.wrong,
+        "hallucinated": result.hallucinated,
         "excluded": result.excluded,
         "score_threshold": result.score_threshold,
         "categories": {
-            one.category: {"answers": one.answers, "hallucinated": one.wrong}
+            one.category: {"answers": one.answers, "hallucinated": one.hallucinated}
             for one in result.categories
         },
     }
@@ -74,14 +74,14 @@ def _print_examples(console: Console, result: "LabelResult") -> None:
     for name in ("", "score", "question", "answer", "accepted"):
         table.add_column(name, overflow="fold")
     chosen = result.examples
-    for kind, rows in (("correct", chosen.right), ("hallucinated", chosen.wrong)):
+    for kind, rows in (("correct", chosen.correct), ("hallucinated", chosen.hallucinated)):
         _add_rows(table, kind, rows)
     table.add_section()
     _add_rows(table, "borderline", chosen.doubtful)
     console.print(table)
 
 
-def _add_rows(table: Table, kind: str, rows: Sequence["LabelledAnswer"]) -> None:
+def _add_rows(table: Table, kind: str, rows: Sequence["LabeledAnswer"]) -> None:
     for row in rows:
         texts = (row.question, row.answer, row.accepted_answer)
         table.add_row(kind, f"{row.score:.2f}", *map(_cell, texts))
@@ -97,8 +97,8 @@ def _print_categories(console: Console, result: "LabelResult") -> None:
         return
     table = make_table("category", "answers", "hallucinated", "share")
     for share in result.categories:
-        part = f"{share.wrong / share.answers:.1%}"
-        table.add_row(_cell(share.category), f"{share.answers:,}", f"{share.wrong:,}", part)
+        part = f"{share.hallucinated / share.answers:.1%}"
+        table.add_row(_cell(share.category), f"{share.answers:,}", f"{share.hallucinated:,}", part)
     console.print()
     console.print(table)
     console.print()
@@ -113,9 +113,9 @@ def _print_totals(console: Console, result: "LabelResult") -> None:
         have = "answer has" if len(result.excluded) == 1 else "answers have"
         some = ", ".join(result.excluded[:5])
         say(f"excluded: {len(result.excluded):,} {have} no accepted answers, e.g. {some}")
-    verb = "is" if result.wrong == 1 else "are"
+    verb = "is" if result.hallucinated == 1 else "are"
     say(
-        f"{result.wrong:,} of {counted(len(result.rows), 'answer')} {verb} hallucinated "
-        f"({result.wrong_share:.1%}) at score < {result.score_threshold:g}"
+        f"{result.hallucinated:,} of {counted(len(result.rows), 'answer')} {verb} hallucinated "
+        f"({result.hallucinated_share:.1%}) at score < {result.score_threshold:g}"
     )
     say(f"scores in {result.path}" + ("" if result.written else " (unchanged)"))

@@ -24,7 +24,7 @@ COMMAND = Command(
     "--out preprocessed_data",
     groups={
         "Labels": (
-            *("scores_file", "score_threshold", "score_column", "higher_is", "skip_unlabelled"),
+            *("scores_file", "score_threshold", "score_column", "higher_is", "skip_unlabeled"),
         ),
         "Samples": (
             *("out", "sequences", "graphs", "answers", "heads", "node_dim", "top_k"),

@@ -1,4 +1,5 @@
-"""What is trained: a network that sees changed pictures while it learns, and plain ones after."""
+"""The model to train: a network that sees augmented images in training, and plain ones in
+evaluation."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,13 +12,13 @@ from torch.nn import functional as F
 from clew.engine import CategoricalLoss, StepOutput
 from clew.patterns.augment import AugmentConfig, Mixup, RandAugment
 
-# Those of ImageNet, which the weights of other people's networks were made for.
+# Those of ImageNet, which pretrained weights expect.
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 class PatternClassifier(nn.Module):
-    """Takes a batch with `image`, uint8 `[batch, side, side, 3]`, and `label`; gives logits
-    `[batch, classes]`. Changes of the pictures are drawn, and made, where the batch lies."""
+    """Takes a batch with `image`, uint8 `[batch, side, side, 3]`, and `label`; returns logits
+    `[batch, classes]`. Augmentation runs on the batch's device."""
 
     def __init__(
         self,
@@ -53,8 +54,8 @@ class PatternClassifier(nn.Module):
 
 
 class Normalise(nn.Module):
-    """Values from 0 to 1 in rows of pixels become what a network takes: `[batch, 3, side, side]`,
-    laid out as channels_last, without a copy for the change of order."""
+    """Turns values from 0 to 1 in rows of pixels into a network's input: `[batch, 3, side, side]`,
+    in channels_last, without a copy for the change of order."""
 
     scale: Tensor
     offset: Tensor
@@ -72,5 +73,5 @@ class Normalise(nn.Module):
 
 
 def normalise(images: UInt8[Tensor, "batch side side 3"]) -> Float[Tensor, "batch 3 side side"]:
-    """Photos as they are decoded, made what a network takes."""
+    """Decoded photos as a network's input."""
     return Normalise().to(images.device)(images.to(torch.float32) / 255)

@@ -1,5 +1,5 @@
-"""What is done with a named set from end to end: train it, and all in one (create, import, train,
-identify, review). The command line shows these steps, and adds none."""
+"""The steps for a named set from end to end: train it, or everything at once (create, import,
+train, identify, review). The command line displays these steps, and adds none."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -40,9 +40,9 @@ def plan_training(
     """The next training of a set: resumes one that was not finished, else starts from the weights
     of the newest model (from scratch with `overwrite`).
 
-    `how` says how to train; where, and on which photos, is the set's own. With `only_if_changed`
-    None where no photo has come or gone since the newest model. Raises InputError for a set
-    without photos.
+    `how` says how to train; the folder and the photos are the set's own. With `only_if_changed`
+    returns None if no photo was added or removed since the newest model. Raises InputError for a
+    set without photos.
     """
     if not pattern_set.find_photos():
         raise InputError(
@@ -67,7 +67,7 @@ def plan_training(
 
 
 def _began_from_scratch(run: Path) -> bool:
-    """Whether an unfinished run is there that began with no earlier weights."""
+    """Whether there is an unfinished run that started without earlier weights."""
     if not (run / LAST).exists():
         return False
     return read_about(run / LAST)["settings"].get("started_from") is None
@@ -109,8 +109,8 @@ def _newest_results(pattern_set: PatternSet) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class FlowConfig:
-    """The set is made if there is none of that name; `sources` are imported into it; `identify` is
-    a folder of new photos; `review` asks a person about the doubtful ones."""
+    """The set is created if it does not exist; `sources` are imported into it; `identify` is a
+    folder of new photos; `review` asks a person about the doubtful ones."""
 
     name: str
     library: Path = LIBRARY
@@ -131,7 +131,7 @@ class FlowResult:
 
 
 class FlowSteps(Protocol):
-    """How the steps are carried out; whoever shows them to a person has their own."""
+    """How the steps are carried out; a user interface brings its own."""
 
     def created(self, pattern_set: PatternSet) -> None:
         """There was no set of that name."""
@@ -139,10 +139,10 @@ class FlowSteps(Protocol):
     def import_photos(self, pattern_set: PatternSet, sources: Sequence[Path]) -> None: ...
 
     def train(self, pattern_set: PatternSet, config: PatternsConfig) -> dict[str, Any]:
-        """What results.json holds then."""
+        """What results.json then holds."""
 
     def keep_model(self, pattern_set: PatternSet, results: dict[str, Any]) -> None:
-        """No photo has come or gone since the newest model: there is nothing to train."""
+        """No photo was added or removed since the newest model: there is nothing to train."""
 
     def identify(self, chosen: Chosen, config: IdentifyConfig) -> IdentifyResult: ...
 
@@ -150,10 +150,10 @@ class FlowSteps(Protocol):
 
 
 class LoggedSteps:
-    """The steps themselves; what they tell goes to the log."""
+    """The steps themselves; their progress goes to the log."""
 
     def created(self, pattern_set: PatternSet) -> None:
-        logger.info('made the set "%s" in %s', pattern_set.name, pattern_set.folder)
+        logger.info('created the set "%s" in %s', pattern_set.name, pattern_set.folder)
 
     def import_photos(self, pattern_set: PatternSet, sources: Sequence[Path]) -> None:
         import_photos(pattern_set, sources)
@@ -162,13 +162,13 @@ class LoggedSteps:
         return _train(config)
 
     def keep_model(self, pattern_set: PatternSet, results: dict[str, Any]) -> None:  # noqa: ARG002
-        logger.info('"%s" is trained already: no photo has come or gone', pattern_set.name)
+        logger.info('"%s" is already trained: no photo was added or removed', pattern_set.name)
 
     def identify(self, chosen: Chosen, config: IdentifyConfig) -> IdentifyResult:  # noqa: ARG002
         return identify_photos(config)
 
     def review(self, chosen: Chosen, config: ReviewConfig) -> None:
-        """On a page of this machine, until a person has finished there."""
+        """On a local web page, until a person has finished there."""
         with open_review(chosen, config) as review:
             if review.queue.questions:
                 with open_page(review) as server:
@@ -177,10 +177,10 @@ class LoggedSteps:
 
 
 def run_flow(config: FlowConfig, steps: FlowSteps | None = None) -> FlowResult:
-    """Create, import, train, identify, review, as far as asked for. The same call again resumes:
-    photos are imported once, and a set is trained again only when photos have come or gone.
+    """Create, import, train, identify, review, as far as requested. The same call again resumes:
+    photos are imported once, and a set is trained again only when photos were added or removed.
 
-    Raises InputError for what will go wrong before anything is done, else what the steps raise.
+    Raises InputError for foreseeable problems before anything is done, else what the steps raise.
     """
     steps = steps or LoggedSteps()
     name = check_set_name(config.name)
@@ -223,19 +223,18 @@ def _train_if_changed(
 
 
 def _check(config: FlowConfig, name: str, *, is_known: bool) -> None:
-    """What can be told to go wrong is told before hours of training."""
+    """What can fail is checked before hours of training."""
     for source in config.sources:
         find_photos(source)
     if config.identify is not None:
         find_photos(config.identify)
     if not is_known and not config.sources:
         raise InputError(
-            f'there is no set "{name}" in "{config.library}" yet: say with `sources` where its '
-            f"photos are."
+            f'there is no set "{name}" in "{config.library}" yet: give its photos with `sources`.'
         )
     has_identified = is_known and find_newest(config.library / name) is not None
     if config.review and config.identify is None and not has_identified:
         raise InputError(
-            "`review` asks about photos that were identified, and none were: say with `identify` "
-            "which photos to look at."
+            "`review` asks about identified photos, but none were identified: give the photos "
+            "to identify with `identify`."
         )

@@ -80,7 +80,7 @@ def test_two_folders_of_one_name_have_figures_each(run: Any, folder: Path) -> No
         (["--model", "nowhere", "--data", "others"], 'there is no model at "nowhere"'),
         (["--model", "model", "--data", "nowhere"], '"nowhere"'),
         (["--model", "model", "--data", "cats"], 'does not know: "cats"'),
-        (["--data", "others"], 'the library "patterns" is not there'),
+        (["--data", "others"], 'the library "patterns" does not exist'),
     ],
 )
 def test_wrong_use_gets_one_sentence_and_2(

@@ -64,11 +64,11 @@ def test_one_command_does_it_all_and_given_again_it_goes_on(
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ([], 'there is no set "new" in "patterns" yet: say with --from where its photos are'),
+        ([], 'there is no set "new" in "patterns" yet: give its photos with --from'),
         (["--from", "nowhere"], 'the folder "nowhere" '),
         (["--from", "in", "--identify", "empty"], "no photos"),
-        (["--from", "in", "--review"], "say with --identify which photos to look at"),
-        (["--from", "in", "--web"], "say with --identify which photos to look at"),
+        (["--from", "in", "--review"], "give the photos to identify with --identify"),
+        (["--from", "in", "--web"], "give the photos to identify with --identify"),
     ],
 )
 def test_what_will_go_wrong_is_said_before_anything_is_done(
@@ -102,5 +102,5 @@ def test_a_set_that_cannot_be_trained_keeps_its_photos(run: Any, here: Path) -> 
     make_photos(here / "in", {"cats": 3})
     ended = run("patterns", "flow", "animals", "--from", "in", *QUICK)
     assert ended.code == 2
-    assert "one class only" in ended.err
+    assert "only one class" in ended.err
     assert len(PatternSet.open(library=here / "patterns").find_photos()) == 3

@@ -38,20 +38,20 @@ def test_create_elsewhere_names_that_place_in_what_is_next(run: Any) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["create", "a/b"], 'clew: "a/b" cannot be the name of a set: it has a "/" in it'),
-        (["create", "there"], 'there is a set "there" in "patterns" already'),
+        (["create", "a/b"], 'clew: "a/b" cannot be the name of a set: it contains "/"'),
+        (["create", "there"], 'there is already a set "there" in "patterns"'),
         (["import", "missing", "photos"], 'there is no set "missing" in "patterns", but "there"'),
         (["import", "there", "nowhere"], 'the folder "nowhere" '),
         (["import", "there", "photos", "--label", "."], "cannot be the name of a class"),
         (["info", "missing"], 'there is no set "missing"'),
         (
             ["import", "there", "photos/cats"],
-            'with "clew patterns import there photos/cats --label cats"; else put each class',
+            'with "clew patterns import there photos/cats --label cats"; otherwise put each class',
         ),
         (
             ["info", "--library", "x"],
-            'the library "x" is not there: make a set with "clew patterns create NAME --library x"'
-            ", or say with --library where yours lie.",
+            'the library "x" does not exist: create a set with '
+            '"clew patterns create NAME --library x", or give the folder of yours with --library.',
         ),
     ],
 )
@@ -75,13 +75,13 @@ def test_import_ends_with_a_table_the_reasons_and_what_is_next(run: Any, here: P
     (here / "in/list.txt").write_text("")
     ended = run("patterns", "import", "animals", "in")
     assert ended.code == 0, ended.err
-    assert "9 photos to be looked at" in ended.out and "7 photos to be copied" in ended.out
+    assert "9 photos to be examined" in ended.out and "7 photos to be copied" in ended.out
     assert re.search(r"class +added +already there +excluded", ended.out)
     assert re.search(r"^cats +3 +0 +2 *$", ended.out, re.MULTILINE)
     assert re.search(r"^\[b\]dogs 🐶 +4 +0 +0 *$", ended.out, re.MULTILINE)
     assert re.search(r"^all +7 +0 +2 *$", ended.out, re.MULTILINE)
     assert f"excluded: {here}/in/cats/empty.jpg: empty, the file is empty (0 bytes)" in ended.out
-    assert "excluded: " + f"{here}/in/cats/again.png: duplicate, the same picture as" in ended.out
+    assert "excluded: " + f"{here}/in/cats/again.png: duplicate, the same image as" in ended.out
     assert "1 other file has no photo's ending" in ended.out
     assert "what became of every file: patterns/animals/import.csv" in ended.out
     assert ended.out.endswith("next: clew patterns train animals\n")

@@ -1,4 +1,4 @@
-"""Samples to compare on, and methods that score as they are told to."""
+"""Samples to compare on, and methods with prescribed scores."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -25,7 +25,7 @@ def write_data(folder: Path, **changes: Any) -> Path:
 
 
 def describe_capture(folder: Path, **capture: Any) -> None:
-    """Let the samples say how their traces were made."""
+    """Record in the samples how their traces were made."""
     for store in folder.iterdir():
         if store.is_dir():
             manifest = read_manifest(store)
@@ -47,8 +47,8 @@ def compare_config(data: Path, out: Path, **changes: Any) -> CompareConfig:
 
 @dataclass(kw_only=True)
 class Told:
-    """A method whose scores are the labels and noise: the more noise, the worse. It counts how
-    often it was fitted, and breaks as it is told to."""
+    """A method whose scores are the labels plus noise. It counts how often it was fitted, and fails
+    on request."""
 
     name: str
     noise: float = 1.0

@@ -1,4 +1,4 @@
-"""A comparison: what it leaves, what it chooses on, and what it does about what goes wrong."""
+"""A comparison: its files, what it chooses on, and how it handles failures."""
 
 import csv
 import json
@@ -29,7 +29,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def tell(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Puts methods in the place of the real ones."""
+    """Replaces the real methods."""
 
     def put(*methods: Told) -> None:
         monkeypatch.setattr(
@@ -48,9 +48,7 @@ def rows_of(folder: Path) -> dict[str, dict[str, Any]]:
     return {row["method"]: row for row in read(folder)["methods"]}
 
 
-def test_a_comparison_leaves_a_table_that_others_can_read(
-    data: Path, tell: Any, tmp_path: Path
-) -> None:
+def test_comparison_writes_tables_for_other_programs(data: Path, tell: Any, tmp_path: Path) -> None:
     tell(
         Told(name="length", noise=3, family="baseline"),
         Told(name="perplexity", noise=1.5, family="no training"),
@@ -76,7 +74,7 @@ def test_a_comparison_leaves_a_table_that_others_can_read(
     assert r"\textbf{Sharp \& 100\% \_probe\_}" in latex and latex.count(r"\\") == 4
 
 
-def test_the_scores_of_every_answer_are_kept(data: Path, tell: Any, tmp_path: Path) -> None:
+def test_scores_of_every_answer_are_written(data: Path, tell: Any, tmp_path: Path) -> None:
     tell(Told(name="perplexity"), Told(name="other", noise=0.5))
     compare_methods(compare_config(data, tmp_path))
     table = pa.ipc.open_file(tmp_path / "scores.arrow").read_all()
@@ -93,8 +91,8 @@ def test_the_scores_of_every_answer_are_kept(data: Path, tell: Any, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_the_test_split_chooses_nothing(data: Path, tell: Any, tmp_path: Path) -> None:
-    """With all test labels the other way round, only what is measured on them changes."""
+def test_test_split_is_not_used_for_any_choice(data: Path, tell: Any, tmp_path: Path) -> None:
+    """With all test labels flipped, only the test metrics change."""
     other = write_data(tmp_path / "turned")
     path = other / "splits.csv"
     with path.open(newline="") as file:
@@ -116,7 +114,9 @@ def test_the_test_split_chooses_nothing(data: Path, tell: Any, tmp_path: Path) -
         assert after["test_auroc"] == pytest.approx(1 - before["test_auroc"])
 
 
-def test_a_seeded_method_stands_with_its_median_seed(data: Path, tell: Any, tmp_path: Path) -> None:
+def test_seeded_method_is_represented_by_its_median_seed(
+    data: Path, tell: Any, tmp_path: Path
+) -> None:
     tell(Told(name="chancy", noises=(0.1, 3.0, 1.0), is_seeded=True), Told(name="sure"))
     compare_methods(compare_config(data, tmp_path))
     chancy, sure = rows_of(tmp_path)["chancy"], rows_of(tmp_path)["sure"]
@@ -128,7 +128,7 @@ def test_a_seeded_method_stands_with_its_median_seed(data: Path, tell: Any, tmp_
 
 
 @pytest.mark.slow
-def test_what_was_finished_is_not_run_again(data: Path, tell: Any, tmp_path: Path) -> None:
+def test_finished_methods_are_not_run_again(data: Path, tell: Any, tmp_path: Path) -> None:
     first, second = Told(name="first"), Told(name="second", breaks=TrainingStoppedError("stop"))
     tell(first, second)
     with pytest.raises(TrainingStoppedError):
@@ -143,16 +143,16 @@ def test_what_was_finished_is_not_run_again(data: Path, tell: Any, tmp_path: Pat
     assert first.fitted == 3
 
 
-def test_it_stops_between_methods_when_asked(data: Path, tell: Any, tmp_path: Path) -> None:
+def test_comparison_can_be_stopped_between_methods(data: Path, tell: Any, tmp_path: Path) -> None:
     first, second = Told(name="first"), Told(name="second")
     tell(first, second)
-    with pytest.raises(TrainingStoppedError, match="stopped before Second was begun"):
+    with pytest.raises(TrainingStoppedError, match="stopped before Second"):
         compare_methods(compare_config(data, tmp_path), should_stop=lambda: first.fitted > 0)
     assert (tmp_path / "methods" / "first.json").exists() and second.fitted == 0
 
 
 @pytest.mark.slow
-def test_scores_of_other_data_or_settings_are_refused(
+def test_scores_of_other_data_or_settings_are_rejected(
     data: Path, tell: Any, tmp_path: Path
 ) -> None:
     tell(Told(name="sure"), Told(name="chancy", is_seeded=True, noises=(1, 1, 1, 1)))
@@ -177,11 +177,11 @@ def test_scores_of_other_data_or_settings_are_refused(
         (Told(name="diverged", breaks=TrainingError("the loss is no number")), "the loss is no"),
         (Told(name="singular", breaks=np.linalg.LinAlgError("singular")), "singular"),
         (Told(name="large", breaks=MemoryError("9 GB")), "does not fit in memory"),
-        (Told(name="nan", change=lambda scores: scores * np.nan), "scores are no numbers"),
+        (Told(name="nan", change=lambda scores: scores * np.nan), "scores are non-finite"),
     ],
     ids=lambda value: value.name if isinstance(value, Told) else "",
 )
-def test_a_method_that_cannot_run_is_named_and_the_rest_goes_on(
+def test_method_that_cannot_run_is_excluded_and_the_others_continue(
     data: Path, tell: Any, tmp_path: Path, broken: Told, reason: str
 ) -> None:
     tell(broken, Told(name="perplexity"))
@@ -191,7 +191,7 @@ def test_a_method_that_cannot_run_is_named_and_the_rest_goes_on(
     assert excluded["method"] == broken.name and reason in excluded["reason"]
 
 
-def test_a_fault_of_ours_is_not_swallowed(data: Path, tell: Any, tmp_path: Path) -> None:
+def test_bug_in_a_method_is_not_swallowed(data: Path, tell: Any, tmp_path: Path) -> None:
     tell(Told(name="faulty", breaks=TypeError("oops")), Told(name="perplexity"))
     made = compare_methods(compare_config(data, tmp_path))
     assert [fault.method for fault in made.faults] == ["faulty"]
@@ -199,24 +199,28 @@ def test_a_fault_of_ours_is_not_swallowed(data: Path, tell: Any, tmp_path: Path)
     assert list(rows_of(tmp_path)) == ["perplexity"]
 
 
-def test_when_no_method_can_run_it_says_why(data: Path, tell: Any, tmp_path: Path) -> None:
+def test_error_when_no_method_can_run_lists_the_reasons(
+    data: Path, tell: Any, tmp_path: Path
+) -> None:
     tell(Told(name="charm", title="CHARM", needs=("heads",)))
     with pytest.raises(InputError, match=r"no method could be run:\s+CHARM: .*`keep=.full.`"):
         compare_methods(compare_config(data, tmp_path))
 
 
-def test_unknown_methods_are_told_from_those_there_are(
+def test_unknown_method_is_rejected_with_the_known_ones(
     data: Path, tell: Any, tmp_path: Path
 ) -> None:
     tell(Told(name="perplexity"))
-    with pytest.raises(InputError, match='no method "magic": choose `methods` from: perplexity'):
+    with pytest.raises(
+        InputError, match='unknown method "magic": choose `methods` from: perplexity'
+    ):
         compare_methods(compare_config(data, tmp_path / "out", methods=("magic",)))
-    with pytest.raises(InputError, match='no method "magic", "more": choose'):
+    with pytest.raises(InputError, match='unknown method "magic", "more": choose'):
         compare_methods(compare_config(data, tmp_path / "out", methods=("more", "magic")))
     assert not (tmp_path / "out").exists()
 
 
-def test_what_was_run_before_and_is_not_asked_for_is_named(
+def test_earlier_methods_that_are_not_requested_now_are_listed(
     data: Path, tell: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     tell(Told(name="first"), Told(name="second"))
@@ -229,7 +233,7 @@ def test_what_was_run_before_and_is_not_asked_for_is_named(
 
 
 @pytest.mark.slow
-def test_damaged_answers_are_told_before_anything_runs(tell: Any, tmp_path: Path) -> None:
+def test_damaged_answers_are_reported_before_anything_runs(tell: Any, tmp_path: Path) -> None:
     only = Told(name="perplexity")
     tell(only)
     folder = write_data(tmp_path / "data")
@@ -241,7 +245,7 @@ def test_damaged_answers_are_told_before_anything_runs(tell: Any, tmp_path: Path
 
 
 @pytest.mark.slow
-def test_one_class_alone_is_refused_before_anything_runs(
+def test_split_with_a_single_class_is_rejected_before_anything_runs(
     tell: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tests.samples.label", lambda ids: np.zeros(np.shape(ids), np.float32))
@@ -253,16 +257,14 @@ def test_one_class_alone_is_refused_before_anything_runs(
     assert only.fitted == 0 and not (tmp_path / "out").exists()
 
 
-def test_too_few_samples_are_refused(tell: Any, tmp_path: Path) -> None:
+def test_too_few_samples_are_rejected(tell: Any, tmp_path: Path) -> None:
     tell(Told(name="perplexity"))
     folder = write_data(tmp_path / "data", shards=1, rows=4)
     with pytest.raises(InputError, match="Use more questions"):
         compare_methods(compare_config(folder, tmp_path / "out"))
 
 
-def test_the_best_is_not_said_to_win_when_it_does_not(
-    data: Path, tell: Any, tmp_path: Path
-) -> None:
+def test_findings_claim_no_win_without_significance(data: Path, tell: Any, tmp_path: Path) -> None:
     tell(
         Told(name="perplexity", noise=0.8, family="no training"),
         Told(name="weak", noise=4),
@@ -270,26 +272,26 @@ def test_the_best_is_not_said_to_win_when_it_does_not(
     )
     compare_methods(compare_config(data, tmp_path))
     findings = read(tmp_path)["findings"]
-    assert findings["best"].endswith("on validation no method beats perplexity.")
-    assert "the best is not above Length beyond chance" in findings["baselines"]
+    assert findings["best"].endswith("no method beats perplexity on validation.")
+    assert "the best method is not significantly better than Length" in findings["baselines"]
 
 
-def test_small_splits_are_named(data: Path, tell: Any, tmp_path: Path) -> None:
+def test_findings_warn_about_small_splits(data: Path, tell: Any, tmp_path: Path) -> None:
     tell(Told(name="perplexity"))
     compare_methods(compare_config(data, tmp_path))
     results = read(tmp_path)
     few = {split: results["data"][split]["hallucinated"] for split in ("validation", "test")}
     assert max(few.values()) < 30
     assert results["findings"]["few_to_measure_on"].startswith(
-        f"The test split has only {few['test']} hallucinated answers: the intervals are narrower"
+        f"The test split has only {few['test']} hallucinated answers: the confidence"
     )
     assert results["findings"]["few_to_choose_on"].startswith(
-        f"The validation split has only {few['validation']} hallucinated answers: which method is "
-        "the"
+        f"The validation split has only {few['validation']} hallucinated answers: the best method, "
+        "its layer"
     )
 
 
-def test_what_is_read_only_where_it_is_there_counts_as_stored(
+def test_optional_inputs_that_are_present_count_as_read(
     data: Path, tell: Any, tmp_path: Path
 ) -> None:
     more = ("lookback", "token_logprobs", "nowhere")
@@ -299,9 +301,9 @@ def test_what_is_read_only_where_it_is_there_counts_as_stored(
     assert size["takes_all"] - size["perplexity"] == AnswerFeatures(data).bytes_of("lookback")
 
 
-def test_a_damaged_file_of_scores_gets_a_sentence(data: Path, tell: Any, tmp_path: Path) -> None:
+def test_damaged_scores_file_is_reported(data: Path, tell: Any, tmp_path: Path) -> None:
     tell(Told(name="perplexity"))
     compare_methods(compare_config(data, tmp_path))
     (tmp_path / "methods" / "perplexity.json").write_text("{")
-    with pytest.raises(StoreError, match=r"take perplexity.json away"):
+    with pytest.raises(StoreError, match=r"delete perplexity.json"):
         compare_methods(compare_config(data, tmp_path))

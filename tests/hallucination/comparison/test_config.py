@@ -1,4 +1,4 @@
-"""What a comparison is run on, by itself and after a training."""
+"""The data of a comparison, run separately or after a training."""
 
 from pathlib import Path
 
@@ -11,19 +11,19 @@ from clew.hallucination.detectors.training import TrainRunConfig
 A, B = Path("a"), Path("b")
 
 
-def test_one_folder_is_fitted_and_measured_on() -> None:
+def test_one_folder_is_used_for_fitting_and_testing() -> None:
     usual = (Path("preprocessed_data"),)
     assert choose_folders() == (usual, usual)
     assert choose_folders(preprocessed_dir=A) == ((A,), (A,))
 
 
-def test_transfer_is_from_some_to_others_or_every_pair() -> None:
+def test_transfer_is_from_some_stores_to_others_or_between_all_pairs() -> None:
     assert choose_folders(train_on=[A], test_on=[A, B]) == ((A,), (A, B))
     assert choose_folders(stores=[A, B]) == ((A, B), (A, B))
 
 
-def test_what_is_not_clear_is_refused() -> None:
-    with pytest.raises(InputError, match="`preprocessed_dir` and `stores` both say"):
+def test_ambiguous_data_is_rejected() -> None:
+    with pytest.raises(InputError, match="`preprocessed_dir` and `stores` cannot be combined"):
         choose_folders(preprocessed_dir=A, stores=[A, B])
     with pytest.raises(InputError, match="`train_on` is missing"):
         choose_folders(test_on=[A])
@@ -45,9 +45,9 @@ def test_comparison_cannot_follow_a_training_on_traces_or_by_torchrun(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     traces = TrainRunConfig(data_pattern="traces", scores_file=Path("scores.csv"))
-    with pytest.raises(InputError, match="names traces: preprocess them"):
+    with pytest.raises(InputError, match="matches traces: preprocess them"):
         CompareConfig.after_training(traces)
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "run")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(InputError, match="one process, torchrun started 2"):
+    with pytest.raises(InputError, match="one process, but torchrun started 2"):
         CompareConfig.after_training(TrainRunConfig(preprocessed_dir=A))

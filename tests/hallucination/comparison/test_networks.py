@@ -1,4 +1,4 @@
-"""Networks in a comparison: trained from several seeds, gone on with, tested on other questions."""
+"""Networks in a comparison: trained from several seeds, resumed, tested on other questions."""
 
 import csv
 import json
@@ -45,16 +45,16 @@ def test_every_network_has_a_row(data: Path, tmp_path: Path) -> None:
     assert set(rows_of(tmp_path)) == set(names) == set(made.results["plans"])
     for name, row in rows_of(tmp_path).items():
         assert row["parameters"] > 0 and row["bytes_per_answer"] > 0 and row["ms_per_answer"] > 0
-        assert row["test_auroc_std"] is None  # of one seed there is none
+        assert row["test_auroc_std"] is None  # a single seed has none
         with (tmp_path / "networks" / name / "seed-0" / "log.csv").open() as file:
             history = [float(line["val_auroc"]) for line in csv.DictReader(file)]
-        # Scores and labels are in one order: the engine measured the same.
+        # Scores and labels are in the same order: the engine got the same metrics.
         assert row["val_auroc"] == pytest.approx(max(history), abs=0.01)
     assert "attention graphs" in made.results["findings"]["graphs"]
 
 
 @pytest.mark.slow
-def test_a_network_that_was_stopped_goes_on(data: Path, tmp_path: Path) -> None:
+def test_stopped_network_is_resumed(data: Path, tmp_path: Path) -> None:
     asked: list[bool] = []
 
     def stop_late() -> bool:
@@ -75,7 +75,7 @@ def test_a_network_that_was_stopped_goes_on(data: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_other_training_is_refused_for_networks_only(data: Path, tmp_path: Path) -> None:
+def test_other_training_settings_are_rejected_only_for_networks(data: Path, tmp_path: Path) -> None:
     with one_thread():
         compare_methods(network_config(data, tmp_path))
         other = network_config(data, tmp_path, network=NetworkSettings(lstm_hidden=16))
@@ -87,7 +87,7 @@ def test_other_training_is_refused_for_networks_only(data: Path, tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_a_network_is_tested_on_other_questions(data: Path, tmp_path: Path) -> None:
+def test_network_is_tested_on_other_questions(data: Path, tmp_path: Path) -> None:
     other = tmp_path / "second"
     write_learnable(other, answers=True, signal=0.7, shards=2, rows=60)
     describe_capture(other, model=MODEL)

@@ -1,4 +1,4 @@
-"""Trained on one set of questions, tested on another."""
+"""Training on one question set and testing on another."""
 
 import csv
 import json
@@ -18,8 +18,8 @@ MODEL = {"id": "tiny", "fingerprint": "abc"}
 
 @pytest.fixture
 def stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
-    """Two sets of the same model; a third of the second one's questions are in the first, spelt
-    in another way."""
+    """Two sets of the same model; a third of the second one's questions are in the first, spelled
+    differently."""
     monkeypatch.setattr("clew.hallucination.comparison.methods.NETWORK_METHODS", [])
     first = write_data(tmp_path / "a" / "pre")
     from tests import samples
@@ -43,7 +43,7 @@ def tell(monkeypatch: pytest.MonkeyPatch, *methods: Told) -> None:
     )
 
 
-def test_one_pair(
+def test_transfer_between_two_stores_excludes_shared_questions(
     stores: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tell(monkeypatch, Told(name="perplexity"), Told(name="probe", noise=0.5))
@@ -66,7 +66,7 @@ def second_test(folder: Path) -> list[Any]:
 
 
 @pytest.mark.slow
-def test_the_matrix_over_several_stores(
+def test_transfer_matrix_covers_all_pairs_of_stores(
     stores: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graphs = Told(name="graphs", needs=("graphs",), noise=0.5)
@@ -77,7 +77,7 @@ def test_the_matrix_over_several_stores(
     assert transfer["train_on"] == transfer["test_on"] == ["a/pre", "b/pre"]
     by_name = dict(zip(transfer["methods"], transfer["auroc"], strict=True))
     assert np.array(by_name["perplexity"], float).min() > 0.5
-    # Nodes of two captures lie in two spaces.
+    # Nodes of two captures are in different spaces.
     assert by_name["graphs"][0][1] is None and by_name["graphs"][1][0] is None
     assert by_name["graphs"][0][0] is not None
     assert transfer["excluded"][0][0] == transfer["excluded"][1][1] == 0
@@ -87,10 +87,10 @@ def test_the_matrix_over_several_stores(
     assert json.dumps(again["transfer"]) == json.dumps(transfer) and graphs.fitted == 2
 
 
-def test_a_method_is_fitted_on_what_means_the_same_in_all_stores(
+def test_method_is_fitted_only_on_fields_comparable_across_stores(
     stores: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nodes do not, though a method may do without them."""
+    """Nodes are not comparable, but a method may work without them."""
     seen: list[frozenset[str]] = []
 
     class Taker(Told):
@@ -106,7 +106,7 @@ def test_a_method_is_fitted_on_what_means_the_same_in_all_stores(
 
 
 @pytest.mark.slow
-def test_stores_of_different_models_are_refused(
+def test_stores_of_different_models_are_rejected(
     stores: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tell(monkeypatch, Told(name="perplexity"))
@@ -120,6 +120,6 @@ def test_stores_of_different_models_are_refused(
         compare_methods(compare_config(stores[0], tmp_path / "out", test_on=(wide,)))
 
 
-def test_names_tell_folders_apart() -> None:
+def test_store_names_are_unique() -> None:
     assert distinct_names([Path("/x/facts"), Path("/x/nq")]) == ["facts", "nq"]
     assert distinct_names([Path("/a/pre"), Path("/b/pre")]) == ["a/pre", "b/pre"]

@@ -1,4 +1,4 @@
-"""A chat completions server on this machine that replies as a test tells it to."""
+"""A local chat completions server with prescribed replies."""
 
 import json
 import threading
@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """What the server sends back; `hangs` leaves the request without a reply until the end."""
+    """What the server sends back; `hangs` leaves the request without a reply."""
 
     content: str | None = "YES"
     status: int = 200
@@ -32,7 +32,8 @@ class JudgeServer:
         self.url = ""
 
     def take(self, body: dict[str, Any], key: str | None) -> Reply:
-        """The reply; `answer` gets what is to be graded with the body, and how often it came."""
+        """The reply; `answer` gets the request's body and how often the same answer was asked
+        about."""
         graded = json.loads(body["messages"][-1]["content"])
         with self.lock:
             before = sum(graded == json.loads(b["messages"][-1]["content"]) for b in self.asked)
@@ -60,7 +61,7 @@ def _handler(server: JudgeServer) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(text)
 
         def log_message(self, *_: object) -> None:
-            """Nothing on the terminal."""
+            """Print nothing."""
 
     return Handler
 

@@ -1,4 +1,4 @@
-"""A judge behind a real local address: replies, failures, waiting, and going on after a break."""
+"""A judge behind a real local URL: replies, failures, retries, and resuming."""
 
 import json
 import socket
@@ -24,13 +24,13 @@ Label = Callable[..., LabelResult]
 
 @pytest.fixture(autouse=True)
 def direct(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A proxy of this machine has no business between the test and its own server."""
+    """A configured proxy must not be used for the test's own server."""
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
 
 
 @pytest.fixture
 def label(tmp_path: Path) -> Label:
-    """Labels six answers, one of them empty, with the judge at an address."""
+    """Labels six answers, one of them empty, with the judge at a URL."""
     texts = ["Rome", "It is Oslo", "", "Bonn", "Bern", "Paris"]
     rows = [trace_row(i, text, ["Rome", "Roma"]) for i, text in enumerate(texts)]
     store = write_text_store(tmp_path / "store", rows)
@@ -55,12 +55,12 @@ def test_every_answer_but_the_empty_one_is_judged_once(label: Label, tmp_path: P
         assert len(server.asked) == 5
         assert set(server.keys) == {f"Bearer {SECRET}"}
         assert not label(server.url + "/").written
-        assert len(server.asked) == 5, "what was judged is not asked again"
+        assert len(server.asked) == 5, "judged answers are not asked about again"
     written = "".join(path.read_text() for path in tmp_path.glob("scores.csv*"))
     assert SECRET not in written
 
 
-def test_another_model_judges_anew(label: Label, tmp_path: Path) -> None:
+def test_another_judge_model_starts_over(label: Label, tmp_path: Path) -> None:
     with judge_server(says_rome) as server:
         label(server.url)
         (tmp_path / "scores.csv").unlink()
@@ -83,7 +83,7 @@ def test_another_model_judges_anew(label: Label, tmp_path: Path) -> None:
     ],
     ids=lambda reply: f"{reply.status} {reply.body or reply.content}",
 )
-def test_trouble_that_passes_costs_no_answer(label: Label, trouble: Reply) -> None:
+def test_temporary_failures_lose_no_answer(label: Label, trouble: Reply) -> None:
     def answer(graded: dict[str, Any], before: int) -> Reply:
         return trouble if before == 0 else says_rome(graded, before)
 
@@ -91,18 +91,18 @@ def test_trouble_that_passes_costs_no_answer(label: Label, trouble: Reply) -> No
         assert [row.score for row in label(server.url).rows] == [1.0, 0.0, 0.0, 0.0, 0.0, 0.0]
 
 
-def test_a_model_that_takes_no_temperature_is_asked_without(label: Label) -> None:
+def test_temperature_is_omitted_for_models_that_reject_it(label: Label) -> None:
     def answer(graded: dict[str, Any], before: int) -> Reply:
         if "temperature" in graded["body"]:
             return Reply(status=400, body='{"error": "temperature must be 1"}')
         return says_rome(graded, before)
 
     with judge_server(answer) as server:
-        assert label(server.url).wrong == 5
+        assert label(server.url).hallucinated == 5
 
 
 @pytest.mark.slow
-def test_one_slow_reply_holds_nobody_up(tmp_path: Path) -> None:
+def test_slow_reply_does_not_block_the_others(tmp_path: Path) -> None:
     rows = [trace_row(i, f"answer {i}", ["Rome"]) for i in range(60)]
     store = write_text_store(tmp_path / "store", rows)
     others_came = threading.Event()
@@ -117,10 +117,10 @@ def test_one_slow_reply_holds_nobody_up(tmp_path: Path) -> None:
     with judge_server(answer) as server:
         judge = ChatConfig(url=server.url, model="grader", threads=2)
         result = label_store(store, tmp_path / "scores.csv", judge=judge)
-    assert result.rows[0].score == 1.0, "the first is waited for, the others are asked meanwhile"
+    assert result.rows[0].score == 1.0, "the others are asked while the first is pending"
 
 
-def test_retry_after_is_waited_for(label: Label, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retry_after_is_respected(label: Label, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
     monkeypatch.setattr("threading.Event.wait", waiting_notes(waits))
 
@@ -135,7 +135,7 @@ def test_retry_after_is_waited_for(label: Label, monkeypatch: pytest.MonkeyPatch
 
 
 def waiting_notes(waits: list[float]) -> Callable[..., bool]:
-    """Stands in for Event.wait: long waits are noted, not waited."""
+    """Replaces Event.wait: long waits are recorded, not waited for."""
     import threading
 
     original = threading.Event.wait
@@ -149,7 +149,7 @@ def waiting_notes(waits: list[float]) -> Callable[..., bool]:
     return wait
 
 
-def test_a_wait_of_an_hour_is_left_to_the_user(label: Label) -> None:
+def test_retry_after_an_hour_is_an_error(label: Label) -> None:
     def answer(*_: object) -> Reply:
         return Reply(status=429, headers={"Retry-After": "3600"})
 
@@ -157,7 +157,7 @@ def test_a_wait_of_an_hour_is_left_to_the_user(label: Label) -> None:
         label(server.url)
 
 
-def test_a_reply_that_is_no_judgement_names_the_question_and_loses_nothing(
+def test_unusable_reply_names_the_question_and_keeps_earlier_judgments(
     label: Label, tmp_path: Path
 ) -> None:
     def answer(graded: dict[str, Any], before: int) -> Reply:
@@ -170,11 +170,11 @@ def test_a_reply_that_is_no_judgement_names_the_question_and_loses_nothing(
         assert not (tmp_path / "scores.csv").exists()
         server.answer = says_rome
         asked = len(server.asked)
-        assert label(server.url).wrong == 5
-        assert 1 <= len(server.asked) - asked <= 2, "only what is missing is asked"
+        assert label(server.url).hallucinated == 5
+        assert 1 <= len(server.asked) - asked <= 2, "only missing judgments are requested"
 
 
-def test_a_half_written_judgement_is_asked_for_again(label: Label, tmp_path: Path) -> None:
+def test_partially_written_judgment_is_requested_again(label: Label, tmp_path: Path) -> None:
     with judge_server(says_rome) as server:
         label(server.url)
         side = tmp_path / "scores.csv.judged.jsonl"
@@ -195,15 +195,15 @@ def is_json(line: str) -> bool:
 
 
 @pytest.mark.slow
-def test_a_server_that_hangs_is_given_up(label: Label) -> None:
+def test_hanging_server_times_out(label: Label) -> None:
     with (
         judge_server(lambda *_: Reply(hangs=True)) as server,
-        pytest.raises(JudgeError, match="was asked 2 times; at last there was no reply within 0.2"),
+        pytest.raises(JudgeError, match="was asked 2 times; at last it did not reply within 0.2"),
     ):
         label(server.url, timeout_seconds=0.2, attempts=2)
 
 
-def test_a_refused_connection_says_what_to_check(label: Label) -> None:
+def test_error_for_a_refused_connection_says_what_to_check(label: Label) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -223,7 +223,7 @@ def test_a_refused_connection_says_what_to_check(label: Label) -> None:
         (Reply(status=308, headers={"Location": "https://x/v1"}), "308 .moved to https://x/v1"),
     ],
 )
-def test_a_wrong_key_or_address_is_said_at_once(label: Label, reply: Reply, message: str) -> None:
+def test_wrong_key_or_url_fails_immediately(label: Label, reply: Reply, message: str) -> None:
     with judge_server(lambda *_: reply) as server:
         with pytest.raises(InputError, match=message) as caught:
             label(server.url, key=SECRET, key_name="MY_KEY", threads=1)
@@ -232,13 +232,13 @@ def test_a_wrong_key_or_address_is_said_at_once(label: Label, reply: Reply, mess
 
 
 @pytest.mark.parametrize("url", ["", "localhost:8000", "ftp://x/v1", "http://u:p@x/v1", "http://["])
-def test_an_address_that_is_none_is_refused(url: str) -> None:
-    with pytest.raises(InputError, match="the judge.s address as http://host") as caught:
+def test_invalid_url_is_rejected(url: str) -> None:
+    with pytest.raises(InputError, match="the judge.s URL as http://host") as caught:
         ChatConfig(url=url, model="m")
     assert "u:p" not in str(caught.value)
 
 
-def test_the_key_is_not_in_the_settings_that_are_shown() -> None:
+def test_key_is_not_in_the_printed_settings() -> None:
     assert SECRET not in repr(ChatConfig(url="http://x", model="m", key=SECRET))
 
 

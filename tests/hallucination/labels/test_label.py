@@ -1,4 +1,4 @@
-"""Labelling a store: the file, what is left out, what is shown, and files that are there."""
+"""Labeling a store: the scores file, excluded answers, examples, and existing files."""
 
 import csv
 from pathlib import Path
@@ -19,7 +19,9 @@ def out(tmp_path: Path) -> Path:
     return tmp_path / "scores.csv"
 
 
-def test_the_file_has_a_row_an_answer_in_the_order_of_the_ids(tmp_path: Path, out: Path) -> None:
+def test_scores_file_has_one_row_per_answer_in_the_order_of_the_ids(
+    tmp_path: Path, out: Path
+) -> None:
     rows = [
         trace_row(5, "It is Rome", ["Roma", "Rome"]),
         trace_row(4, "Oslo, of course", ["Bergen"]),
@@ -35,7 +37,7 @@ def test_the_file_has_a_row_an_answer_in_the_order_of_the_ids(tmp_path: Path, ou
     )
 
 
-def test_ugly_texts_come_back_as_they_were(tmp_path: Path, out: Path) -> None:
+def test_texts_with_quotes_and_newlines_survive_a_round_trip(tmp_path: Path, out: Path) -> None:
     texts = ['say "x", or\ny', "a\rb", "=1+1", "\x00", "東京\u2028", "  "]
     rows = [trace_row(i, text, ["z"], question_id=f"00{i}") for i, text in enumerate(texts)]
     label_store(write_text_store(tmp_path / "store", rows), out)
@@ -46,7 +48,7 @@ def test_ugly_texts_come_back_as_they_were(tmp_path: Path, out: Path) -> None:
     assert scores.notes == ()
 
 
-def test_several_answers_to_a_question_keep_their_own_scores(tmp_path: Path, out: Path) -> None:
+def test_answers_to_the_same_question_have_separate_scores(tmp_path: Path, out: Path) -> None:
     rows = [
         trace_row(i, text, ["Rome"], question_id="q") for i, text in enumerate(["Rome", "Oslo"])
     ]
@@ -54,33 +56,33 @@ def test_several_answers_to_a_question_keep_their_own_scores(tmp_path: Path, out
     assert read_scores(out).match(["q", "q"], [1, 0]).tolist() == [0.0, 1.0]
 
 
-def test_answers_without_accepted_ones_are_left_out_and_named(tmp_path: Path, out: Path) -> None:
+def test_answers_without_accepted_answers_are_excluded_and_listed(
+    tmp_path: Path, out: Path
+) -> None:
     rows = [trace_row(i, "x", accepted) for i, accepted in enumerate([["x"], [], None, [" "]])]
     result = label_store(write_text_store(tmp_path / "store", rows), out)
     assert result.excluded == ["q1", "q2", "q3"]
     assert [row.question_id for row in result.rows] == ["q0"]
 
 
-def test_a_store_without_any_accepted_answer_is_refused(tmp_path: Path, out: Path) -> None:
+def test_store_without_accepted_answers_is_rejected(tmp_path: Path, out: Path) -> None:
     store = write_text_store(tmp_path / "store", [trace_row(0, "x", None)])
     with pytest.raises(InputError, match="none of the 1 answers .* with the columns question_id"):
         label_store(store, out)
     assert not out.exists()
 
 
-def test_a_store_of_something_else_is_refused(tmp_path: Path, out: Path) -> None:
-    with pytest.raises(StoreError, match="holds samples, not traces"):
+def test_store_of_another_kind_is_rejected(tmp_path: Path, out: Path) -> None:
+    with pytest.raises(StoreError, match="contains samples, not traces"):
         label_store(write_store(tmp_path / "store"), out)
 
 
-def test_a_store_with_no_batch_yet_is_refused(tmp_path: Path, out: Path) -> None:
+def test_store_without_a_finished_batch_is_rejected(tmp_path: Path, out: Path) -> None:
     with pytest.raises(InputError, match="has no finished batch yet"):
         label_store(write_text_store(tmp_path / "store", []), out)
 
 
-def test_the_same_again_changes_nothing_and_an_edited_file_is_kept(
-    tmp_path: Path, out: Path
-) -> None:
+def test_labeling_again_changes_nothing_and_keeps_an_edited_file(tmp_path: Path, out: Path) -> None:
     store = write_text_store(tmp_path / "store", [trace_row(i, "x", ["x"]) for i in range(3)])
     assert label_store(store, out).written
     assert not label_store(store, out).written
@@ -93,7 +95,9 @@ def test_the_same_again_changes_nothing_and_an_edited_file_is_kept(
     assert read_scores(out).scores["q1"] == 1.0
 
 
-def test_wrong_is_counted_at_the_threshold_and_by_category(tmp_path: Path, out: Path) -> None:
+def test_hallucinated_answers_are_counted_by_threshold_and_category(
+    tmp_path: Path, out: Path
+) -> None:
     rows = [
         trace_row(0, "red", ["red"], category="colour"),
         trace_row(1, "red blue", ["red"], category="colour"),
@@ -102,35 +106,33 @@ def test_wrong_is_counted_at_the_threshold_and_by_category(tmp_path: Path, out: 
     store = write_text_store(tmp_path / "store", rows)
     result = label_store(store, out, method="token-f1", score_threshold=0.7)
     assert [row.score for row in result.rows] == [1.0, 0.666667, 0.0]
-    assert (result.wrong, result.wrong_share) == (2, pytest.approx(2 / 3))
-    shares = [(share.category, share.answers, share.wrong) for share in result.categories]
+    assert (result.hallucinated, result.hallucinated_share) == (2, pytest.approx(2 / 3))
+    shares = [(share.category, share.answers, share.hallucinated) for share in result.categories]
     assert shares == [("(none)", 1, 1), ("colour", 2, 1)]
 
 
-def test_the_doubtful_examples_are_the_long_and_the_near_ones(tmp_path: Path, out: Path) -> None:
+def test_doubtful_examples_are_long_or_near_matches(tmp_path: Path, out: Path) -> None:
     long = "It could well be that somebody somewhere in Rome knows it"
     texts = ["Rome", "Rome", long, "Oslo", "New Rom", "Oslo"]
     rows = [trace_row(i, text, ["Rome", "New Rome"]) for i, text in enumerate(texts)]
     rows[4]["accepted_answers"] = ["New York"]
     examples = label_store(write_text_store(tmp_path / "store", rows), out).examples
     assert [row.answer for row in examples.doubtful] == [long, "New Rom"]
-    assert [row.answer for row in examples.right] == ["Rome", "Rome"]
-    assert [row.answer for row in examples.wrong] == ["Oslo", "Oslo"]
+    assert [row.answer for row in examples.correct] == ["Rome", "Rome"]
+    assert [row.answer for row in examples.hallucinated] == ["Oslo", "Oslo"]
 
 
 @pytest.mark.parametrize("threshold", [0.0, -1.0, 1.5, float("nan")])
-def test_a_threshold_that_says_nothing_is_refused(
-    tmp_path: Path, out: Path, threshold: float
-) -> None:
+def test_invalid_threshold_is_rejected(tmp_path: Path, out: Path, threshold: float) -> None:
     with pytest.raises(InputError, match="^score_threshold is .*: give a number above 0"):
         label_store(tmp_path, out, score_threshold=threshold)
 
 
-def test_a_folder_is_no_file_to_write(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="^out is .*: this is a folder. Name the file"):
+def test_folder_as_output_file_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="^out is .*: this is a folder. Give the file"):
         label_store(tmp_path, tmp_path)
 
 
-def test_a_method_that_is_not_there_is_named(tmp_path: Path, out: Path) -> None:
+def test_unknown_method_is_rejected(tmp_path: Path, out: Path) -> None:
     with pytest.raises(InputError, match='^method is "bleu": choose from: alias, exact'):
         label_store(tmp_path, out, method="bleu")  # type: ignore[arg-type]

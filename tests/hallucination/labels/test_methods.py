@@ -1,4 +1,4 @@
-"""What counts as right, by each method."""
+"""Which answers each method accepts as correct."""
 
 import pytest
 
@@ -28,7 +28,7 @@ CHOICE = "Which is larger, New York or Chicago?"
         ("It is São Paulo", "Sao Paulo"),
     ],
 )
-def test_an_answer_that_states_an_accepted_one_is_right(answer: str, accepted: str) -> None:
+def test_answer_that_contains_an_accepted_one_is_correct(answer: str, accepted: str) -> None:
     assert alias_score(answer, accepted) == 1.0
 
 
@@ -53,7 +53,7 @@ def test_an_answer_that_states_an_accepted_one_is_right(answer: str, accepted: s
         ("バリです", "パリ"),
     ],
 )
-def test_an_answer_that_only_has_the_letters_is_wrong(answer: str, accepted: str) -> None:
+def test_answer_that_only_shares_letters_is_not_correct(answer: str, accepted: str) -> None:
     assert alias_score(answer, accepted) == 0.0
 
 
@@ -68,13 +68,13 @@ def test_an_answer_that_only_has_the_letters_is_wrong(answer: str, accepted: str
         ("New York or Chicago", "New York", CHOICE, 0.0),
     ],
 )
-def test_words_that_repeat_the_question_are_no_answer(
+def test_words_repeated_from_the_question_do_not_count(
     answer: str, accepted: str, question: str, score: float
 ) -> None:
     assert alias_score(answer, accepted, question=question) == score
 
 
-def test_two_accepted_answers_with_or_between_them_are_right() -> None:
+def test_two_accepted_answers_joined_by_or_are_correct() -> None:
     assert alias_score("Burma or Myanmar", ["Myanmar", "Burma"]) == 1.0
     assert alias_score("Burma or Laos", ["Myanmar", "Burma"]) == 0.0
 
@@ -88,28 +88,28 @@ def test_two_accepted_answers_with_or_between_them_are_right() -> None:
         ("rouge-l", 2 * 2 / (5 + 3), "mat cat sat"),
     ],
 )
-def test_the_best_accepted_answer_counts_and_is_named(
+def test_best_matching_accepted_answer_is_recorded(
     method: Method, score: float, accepted: str
 ) -> None:
     found = match_answer(method, "The cat sat on the mat today", ["dog", "cat", "mat cat sat"], "")
     assert found == (score, accepted)
 
 
-def test_exact_is_equality_after_normalisation() -> None:
+def test_exact_is_equality_after_normalization() -> None:
     assert match_answer("exact", "the PARIS!", ["Paris"], "").score == 1.0
     assert match_answer("exact", "It is Paris", ["Paris"], "").score == 0.0
 
 
-def test_overlap_by_hand() -> None:
+def test_overlap_matches_values_computed_by_hand() -> None:
     # 2 of 3 words and 2 of 4: precision 2/3, recall 1/2, F = 4/7.
     assert token_f1("x c b", "b c d e") == pytest.approx(4 / 7)
     # Only one of them in the same order: precision 1/3, recall 1/4, F = 2/7.
     assert rouge_l("x c b", "b c d e") == pytest.approx(2 / 7)
-    # A word twice counts once when the other has it once.
+    # A repeated word counts once if the other text has it once.
     assert token_f1("b b", "b") == pytest.approx(2 / 3)
 
 
-def test_overlap_in_other_scripts() -> None:
+def test_overlap_works_in_other_scripts() -> None:
     assert rouge_l("Столица - Москва", "москва") == pytest.approx(2 / 3)
     assert token_f1("東京", "東京都") == pytest.approx(4 / 5)
     assert token_f1("", "x") == rouge_l("?", "x") == 0.0

@@ -1,4 +1,4 @@
-"""Spellings of the same answer become one; different answers stay apart, in every script."""
+"""Spellings of the same answer become equal; different answers stay different, in every script."""
 
 import pytest
 
@@ -35,7 +35,7 @@ from clew.hallucination.labels.normalize import answer_words
         ("Paris\x00\n", "paris"),
     ],
 )
-def test_one_spelling(text: str, plain: str) -> None:
+def test_spellings_are_normalized(text: str, plain: str) -> None:
     assert normalize_answer(text) == plain
     assert normalize_answer(plain) == plain
 
@@ -44,7 +44,7 @@ def test_one_spelling(text: str, plain: str) -> None:
     ("one", "other"),
     [("パリ", "バリ"), ("Vitamin A", "Vitamin"), ("3.5", "35"), ("กรุงเทพ", "กรงเทพ"), ("कि", "की")],
 )
-def test_different_words_stay_apart(one: str, other: str) -> None:
+def test_different_words_stay_different(one: str, other: str) -> None:
     assert normalize_answer(one) != normalize_answer(other)
 
 
@@ -53,5 +53,5 @@ def test_composed_and_decomposed_letters_are_the_same() -> None:
     assert normalize_answer("한") == normalize_answer("\u1112\u1161\u11ab")
 
 
-def test_words_of_a_script_without_blanks_are_its_characters() -> None:
+def test_words_of_a_script_without_spaces_are_its_characters() -> None:
     assert answer_words("The 東京 tower") == ["東", "京", "tower"]

@@ -1,4 +1,4 @@
-"""Scores files, clew's own and other people's: what is read, turned, refused, and matched."""
+"""Scores files of clew and of others: reading, inverting, rejecting and matching."""
 
 import math
 from pathlib import Path
@@ -32,14 +32,14 @@ def read(file: Path, text: str | bytes, **options: object) -> Scores:
     ],
     ids=["plain", "BOM and CRLF", "spaces", "quoted", "other name", "score first"],
 )
-def test_files_of_many_hands_are_read(file: Path, text: str) -> None:
+def test_files_of_various_origins_are_read(file: Path, text: str) -> None:
     scores = read(file, text)
     assert scores.scores == {"007": 0.25, "q2": 1.0}
     assert (scores.by_example, scores.notes) == ({}, ())
     assert scores.sha256 == hash_file(file)
 
 
-def test_a_hallucination_score_is_turned_and_a_note_says_so(file: Path) -> None:
+def test_hallucination_score_is_inverted_with_a_note(file: Path) -> None:
     text = "question_id,hallucination_score\nnq_0,0.637\n"
     scores = read(file, text)
     assert scores.scores["nq_0"] == pytest.approx(0.363)
@@ -48,7 +48,7 @@ def test_a_hallucination_score_is_turned_and_a_note_says_so(file: Path) -> None:
     assert (kept.scores, kept.notes) == ({"nq_0": 0.637}, ())
 
 
-def test_a_score_can_be_turned_and_chosen(file: Path) -> None:
+def test_score_column_and_direction_can_be_chosen(file: Path) -> None:
     scores = read(
         file, "question_id,a,b\nq,0.25,0.5\n", score_column=" B", higher_is="hallucinated"
     )
@@ -62,62 +62,68 @@ def test_a_score_can_be_turned_and_chosen(file: Path) -> None:
         ("", "is empty: its first line must name the columns"),
         ("question_id,score\n", "a header but no scores: label the store with label_store"),
         ("id,score\nq,1\n", r'no column "question_id" \(found: id, score\)'),
-        ("question_id,answer\nq,x\n", r'no column "score" and no other of numbers \(question_id'),
-        ("question_id,a,b\nq,1,1\n", r"several that could be \(a, b\): rename the one to use"),
+        (
+            "question_id,answer\nq,x\n",
+            r'no column "score" and no other numeric column \(question_id',
+        ),
+        ("question_id,a,b\nq,1,1\n", r"several candidates \(a, b\): rename the one to use"),
         ("question_id,score,score\nq,1,1\n", 'more than one column "score"'),
         ("question_id;score\nq;1\n", "separated by semicolons: save it with commas"),
         ("question_id\tscore\nq\t1\n", "separated by tabs"),
-        ("question_id,score\nq,1\nr,yes\n", 'line 3: score "yes" is not a number: write 0 to 1'),
+        (
+            "question_id,score\nq,1\nr,yes\n",
+            'line 3: score "yes" is not a number: give a number from 0 to 1',
+        ),
         ("question_id,score\nq,nan\n", 'line 2: score "nan" is not a number'),
-        ("question_id,score\nq,inf\n", 'line 2: score "inf" is not from 0 to 1: correct it'),
+        ("question_id,score\nq,inf\n", 'line 2: score "inf" is not between 0 and 1: correct it'),
         ("question_id,score\nq,69.7\n", 'line 2: score "69.7" is not .* divide them by 100'),
-        ("question_id,score\nq,-0.1\n", 'line 2: score "-0.1" is not from 0 to 1'),
+        ("question_id,score\nq,-0.1\n", 'line 2: score "-0.1" is not between 0 and 1'),
         ("question_id,score\nq,\n", "line 2: .* is empty: fill it in or delete"),
         ("question_id,score\n ,1\n", "line 2: question_id is empty"),
         ('question_id,score,t\nq,1,"a\nb"\nr,x,y\n', "line 4: score"),
         ("question_id,score\nq,1,2\n", "line 2: 3 values for 2 columns: put texts"),
         ('question_id,score\n"q,1\n', "a double quote is not closed"),
         ("question_id,score\nq,1\nq,0\n", r"q \(lines 2 and 3: 1 and 0\): keep one line .* or add"),
-        ("question_id,global_example_id,score\nq,x,1\n", '"x" is not a whole number'),
+        ("question_id,global_example_id,score\nq,x,1\n", '"x" is not an integer'),
         ("question_id,global_example_id,score\nq,3,1\nq,3,0\n", r"q \(example 3\) \(lines 2 and 3"),
         ("question_id,score\nñ,1\n".encode("latin-1"), 'is not UTF-8 .* save it as "CSV UTF-8"'),
         ("question_id,score\nq,1\n".encode("utf-16"), "is not UTF-8"),
     ],
 )
-def test_what_cannot_be_read_is_said_with_its_line(
+def test_unreadable_values_are_reported_with_their_line(
     file: Path, text: str | bytes, message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
         read(file, text)
 
 
-def test_a_column_that_is_not_there_is_named(file: Path) -> None:
+def test_missing_column_is_an_error(file: Path) -> None:
     with pytest.raises(InputError, match='no column "rating"'):
         read(file, "question_id,score\nq,1\n", score_column="rating")
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="does not exist: make one with"):
+def test_missing_file_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="does not exist: create one with"):
         read_scores(tmp_path / "none.csv")
     with pytest.raises(InputError, match="is a folder"):
         read_scores(tmp_path)
 
 
-def test_the_same_score_twice_is_fine_and_counted(file: Path) -> None:
+def test_repeated_equal_scores_are_counted(file: Path) -> None:
     scores = read(file, "question_id,score\nq,1\nq,1.0\nq,1\n")
     assert scores.scores == {"q": 1.0}
-    assert "2 lines repeat a score that is there already" in scores.notes[0]
+    assert "2 lines repeat an earlier score" in scores.notes[0]
 
 
-def test_answers_to_one_question_are_told_apart(file: Path) -> None:
+def test_answers_to_one_question_are_distinguished(file: Path) -> None:
     text = "question_id,global_example_id,score\nq,0,1\nq,1,0\nr,2,0.5\n"
     scores = read(file, text)
     assert scores.match(["r", "q", "q"], [2, 1, 0]).tolist() == [0.5, 0.0, 1.0]
-    assert math.isnan(scores.match(["r"], [7])[0]), "another answer has not this one's score"
+    assert math.isnan(scores.match(["r"], [7])[0]), "another answer does not have this score"
     assert scores.scores == {"r": 0.5}
 
 
-def test_missing_scores_are_refused_or_marked(file: Path) -> None:
+def test_missing_scores_are_rejected_or_marked(file: Path) -> None:
     scores = read(file, "question_id,score\nq0,1\n")
     names = [f"q{i}" for i in range(8)]
     with pytest.raises(InputError, match=r"7 of 8 answers .*q1, .*q5, and 2 more: .*`skip_unlab"):
@@ -127,13 +133,15 @@ def test_missing_scores_are_refused_or_marked(file: Path) -> None:
     assert found.values[0] == 1.0 and found.values.dtype == "float32"
 
 
-def test_a_file_of_another_store_is_refused_with_an_id_of_each(file: Path) -> None:
+def test_file_of_another_store_is_rejected_with_an_id_of_each(file: Path) -> None:
     scores = read(file, "question_id,score\nnq_0,1\n")
-    with pytest.raises(InputError, match='the file has ids like "nq_0", the store like "tqa_1"'):
+    with pytest.raises(
+        InputError, match='the file has ids like "nq_0", the store has ids like "tqa_1"'
+    ):
         require_scores(scores, ["tqa_1"], [0], allow_missing=True)
 
 
-def test_one_score_for_several_answers_is_said(file: Path) -> None:
+def test_one_score_for_several_answers_is_reported(file: Path) -> None:
     scores = read(file, "question_id,score\nq,1\n")
     found = require_scores(scores, ["q", "q"], [0, 1], allow_missing=False)
     assert found.values.tolist() == [1.0, 1.0]

@@ -66,7 +66,7 @@ def test_the_order_of_the_rows_does_not_matter() -> None:
     np.testing.assert_array_equal(found, expected[mixed])
 
 
-def test_another_labelling_leaves_most_questions_where_they_were() -> None:
+def test_another_labeling_leaves_most_questions_where_they_were() -> None:
     ids = make_ids(2000)
     one, other = (
         assign_splits(ids, None, make_labels(2000, seed), shares=SHARES) for seed in (1, 2)

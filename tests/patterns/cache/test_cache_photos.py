@@ -164,8 +164,8 @@ def test_a_picture_in_two_classes_is_used_in_none(tmp_path: Path) -> None:
     excluded = ("cats/0002.png", "dogs/x.png", "dogs/y.png")
     assert kinds(cached) == dict.fromkeys(excluded, "contradiction")
     assert cached.faults[0].reason == (
-        'the same picture is in several classes: "cats/0002.png", "dogs/x.png" and 1 more; keep '
-        "it in the one where it belongs"
+        'the same image is in several classes: "cats/0002.png", "dogs/x.png" and 1 more; keep '
+        "it only in the one where it belongs"
     )
     assert len(cached.photos) == 3
 

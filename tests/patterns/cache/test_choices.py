@@ -44,8 +44,8 @@ def test_the_nearest_place_with_room(needed: int, wanted: str, device: str, plac
 def test_the_reason_tells_the_figures() -> None:
     chosen = choose_place(15 * GB, wanted="ram", machine=machine(16 * GB))
     assert chosen.reason == (
-        '`cache="ram"` does not fit: 15 GB of pictures, 16 GB of memory free, of which they may '
-        "take 80%"
+        '`cache="ram"` does not fit: 15 GB of images, 16 GB of free memory, of which the '
+        "images may take 80%"
     )
 
 
@@ -54,7 +54,7 @@ def test_several_processes_share_the_memory() -> None:
 
 
 def test_a_place_that_does_not_exist() -> None:
-    with pytest.raises(InputError, match='cache is "tape": choose auto, ram or disk'):
+    with pytest.raises(InputError, match='cache is "tape": choose from: auto, ram, disk'):
         choose_place(1, wanted="tape")
 
 

@@ -89,7 +89,7 @@ def test_a_sure_look_at_the_whole_outweighs_a_sure_detail() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "message"), [(None, "a.jpg"), (b"", "empty"), (b"no picture at all", "no JPEG")]
+    ("content", "message"), [(None, "a.jpg"), (b"", "empty"), (b"no picture at all", "not a JPEG")]
 )
 def test_what_is_no_photo_is_one_sentence(
     tmp_path: Path, colours: PatternModel, content: bytes | None, message: str

@@ -72,9 +72,9 @@ def test_what_cannot_be_meant_gets_a_sentence(library: Path, tmp_path: Path) -> 
     with pytest.raises(InputError, match=f"is not trained yet: run {train} first"):
         choose_model(name="animals", library=library)
     (animals.runs / "001").mkdir(parents=True)
-    with pytest.raises(InputError, match="is not trained to the end"):
+    with pytest.raises(InputError, match="has not finished training"):
         choose_model(library=library)
-    with pytest.raises(InputError, match="give one of the two"):
+    with pytest.raises(InputError, match="give only one of them"):
         choose_model(model=tmp_path, name="animals", library=library)
     with pytest.raises(InputError, match="holds no trained model"):
         choose_model(model=tmp_path, library=library)
@@ -83,5 +83,5 @@ def test_what_cannot_be_meant_gets_a_sentence(library: Path, tmp_path: Path) -> 
     with pytest.raises(InputError, match="is a file: give the folder"):
         choose_model(model=animals.folder / "set.json", library=library)
     (tmp_path / "last.safetensors").write_bytes(b"")
-    with pytest.raises(InputError, match="was not finished: give its"):
+    with pytest.raises(InputError, match="is not finished: run its"):
         choose_model(model=tmp_path, library=library)

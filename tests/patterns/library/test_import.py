@@ -171,18 +171,18 @@ def test_several_folders_of_photos_are_a_class_each(animals: PatternSet, tmp_pat
 @pytest.mark.parametrize(
     ("source", "label", "sentence"),
     [
-        ("in/cats", None, 'no class folders: .* import_photos.*cats".., label="cats"'),
-        ("in/cats/0.png", None, "is a single file: say with `label`"),
+        ("in/cats", None, 'not in class folders: .* import_photos.*cats".., label="cats"'),
+        ("in/cats/0.png", None, "is a single file: give its class with `label`"),
         ("in/text.dat", "cats", "does not end like a photo's"),
-        ("in", "a/b", 'cannot be the name of a class: it has a "/" in it'),
-        ("in", "..", "it begins or ends with a dot"),
+        ("in", "a/b", 'cannot be the name of a class: it contains "/"'),
+        ("in", "..", "it starts or ends with a dot"),
         ("in", " ", "it is empty"),
         ("in", "x" * 300, "it is 300 characters long"),
-        ("in", "a\nb", "an invisible sign"),
+        ("in", "a\nb", "an invisible character"),
         ("nowhere", None, 'nowhere" .*: check the path'),
         ("empty", None, "photos"),
         (".", None, 'holds the set "animals" itself'),
-        ("library/animals/photos", "cats", 'lies in the set "animals"'),
+        ("library/animals/photos", "cats", 'is inside the set "animals"'),
     ],
 )
 def test_what_cannot_be_imported_gets_a_sentence_and_changes_nothing(
@@ -213,7 +213,7 @@ def kill(task: str, after: int) -> Reporter:
     return report
 
 
-@pytest.mark.parametrize(("task", "after"), [("looked at", 3), ("copied", 0), ("copied", 4)])
+@pytest.mark.parametrize(("task", "after"), [("examined", 3), ("copied", 0), ("copied", 4)])
 def test_an_import_that_was_broken_off_goes_on(
     animals: PatternSet, tmp_path: Path, task: str, after: int
 ) -> None:

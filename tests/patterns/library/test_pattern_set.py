@@ -31,11 +31,11 @@ def test_a_set_is_found_by_its_name_or_as_the_only_one(library: Path) -> None:
 
 
 def test_which_set_is_meant_must_be_clear(library: Path) -> None:
-    with pytest.raises(InputError, match="is not there: make a set with PatternSet.create"):
+    with pytest.raises(InputError, match="does not exist: create a set with PatternSet.create"):
         PatternSet.open(library=library)
     for name in ("b", "a"):
         PatternSet.create(name, library)
-    with pytest.raises(InputError, match='2 sets of patterns in .*: name one of "a", "b"'):
+    with pytest.raises(InputError, match='2 pattern sets in .*: name one of "a", "b"'):
         PatternSet.open(library=library)
     with pytest.raises(InputError, match='no set "c" in .*, but "a", "b"'):
         PatternSet.open("c", library)
@@ -50,13 +50,13 @@ def test_a_name_that_cannot_be_a_folder_is_refused(library: Path, name: str) -> 
 
 def test_what_is_there_is_left_alone(library: Path) -> None:
     PatternSet.create("a", library)
-    with pytest.raises(InputError, match='there is a set "a"'):
+    with pytest.raises(InputError, match='there is already a set "a"'):
         PatternSet.create("a", library)
     draw(library / "holiday" / "1.png", 0)
-    with pytest.raises(InputError, match="is there already and is no set of patterns"):
+    with pytest.raises(InputError, match="already exists and is not a pattern set"):
         PatternSet.create("holiday", library)
     (library / "file").write_text("mine")
-    with pytest.raises(InputError, match="is no set of patterns"):
+    with pytest.raises(InputError, match="is not a pattern set"):
         PatternSet.create("file", library)
     with pytest.raises(InputError, match="cannot be created"):
         PatternSet.create("b", library / "file")
@@ -96,7 +96,7 @@ def test_a_photo_is_added_once_under_a_free_name(animals: PatternSet, tmp_path: 
     new = draw(tmp_path / "0.png", 77)
     assert animals.add(new, "cats") == animals.photos / "cats/0-2.png"
     assert animals.add(new, "cats") == animals.photos / "cats/0-2.png"
-    with pytest.raises(InputError, match='the same picture lies in "cats"'):
+    with pytest.raises(InputError, match='the same image is in "cats"'):
         animals.add(new, "dogs")
     assert new.exists()
     other = draw(tmp_path / "1.png", 78)
@@ -112,7 +112,7 @@ def test_what_others_add_meanwhile_is_seen(
     with (animals.folder / "photos.jsonl").open("ab") as journal:
         journal.write(b'{"photo": "cats/cut')  # by one that was killed
     PatternSet.open("animals", library).add(second, "cats")
-    with pytest.raises(InputError, match='the same picture lies in "cats"'):
+    with pytest.raises(InputError, match='the same image is in "cats"'):
         animals.add(second, "dogs")
 
 

@@ -62,4 +62,4 @@ def test_a_source_that_may_not_be_removed_is_copied_and_named(
     monkeypatch.setattr(Path, "unlink", refuse)
     assert put_photo(source, tmp_path / "cats", move=True).read_text() == "one"
     assert source.exists()
-    assert "cannot be taken away from where it was (Permission denied)" in caplog.text
+    assert "the original cannot be deleted (Permission denied)" in caplog.text

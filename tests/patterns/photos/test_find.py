@@ -100,7 +100,7 @@ def test_pictures_that_are_not_read_and_empty_classes_are_named(tmp_path: Path) 
         "c": "no photos",
         "empty class": "no photos",
     }
-    assert folder.faults[0].reason == "HEIC pictures are not read: save it as JPEG or PNG"
+    assert folder.faults[0].reason == "HEIC images are not supported: save it as JPEG or PNG"
 
 
 def test_what_clew_wrote_among_the_photos_is_no_class(tmp_path: Path) -> None:
@@ -199,11 +199,11 @@ def test_what_cannot_be_a_data_set_gets_a_sentence(tmp_path: Path) -> None:
         find_classes(tmp_path / "file.jpg")
     with pytest.raises(InputError, match="holds no photos .* but 2 other files: check the path"):
         find_classes(tmp_path / "empty")
-    with pytest.raises(InputError, match='"a.heic" is excluded: HEIC pictures are not read'):
+    with pytest.raises(InputError, match='"a.heic" is excluded: HEIC images are not supported'):
         find_classes(tmp_path / "heic")
-    with pytest.raises(InputError, match="lie in no class folders: put those of each class"):
+    with pytest.raises(InputError, match="are not in class folders: put the photos of each class"):
         find_classes(tmp_path / "one/cats")
-    with pytest.raises(InputError, match='one class only ."cats".*add a folder with photos'):
+    with pytest.raises(InputError, match='only one class ."cats".*add a folder with photos'):
         find_classes(tmp_path / "one")
 
 

@@ -16,7 +16,7 @@ from clew.engine.model_files import write_model
 from clew.patterns.networks import build_network
 
 SIZE = 32
-REASON = "the picture breaks off or is damaged (image file is truncated)"
+REASON = "the image is truncated or damaged (image file is truncated)"
 
 
 def make_run(

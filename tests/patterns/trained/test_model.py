@@ -52,7 +52,7 @@ def test_what_is_no_model_gets_a_sentence(trained: Path, photos: Path, tmp_path:
     with pytest.raises(StoreError, match="holds no trained model"):
         load_classifier(photos)
     shutil.copy(trained / BEST, tmp_path)
-    with pytest.raises(StoreError, match="was not finished: give its .* command again"):
+    with pytest.raises(StoreError, match="is not finished: run its .* command again"):
         load_classifier(tmp_path)
 
 

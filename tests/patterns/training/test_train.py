@@ -166,7 +166,7 @@ def test_killed_while_training_it_ends_as_if_nothing_had_happened(
 def test_asked_to_stop_while_photos_are_read_it_keeps_what_is_read(tmp_path: Path) -> None:
     data = write_photos(tmp_path / "photos", dict.fromkeys(COLOURS, 30))
     config = small_run(data, tmp_path / "out", epochs=1)
-    with pytest.raises(TrainingStoppedError, match="stopped while the photos were read"):
+    with pytest.raises(TrainingStoppedError, match="stopped while reading photos"):
         train_patterns(config, should_stop=lambda: True)
     assert not (tmp_path / "out" / "results.json").exists()
     told = Told()
@@ -261,7 +261,7 @@ def test_twenty_photos_in_two_unequal_classes_give_numbers(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("counts", "sentence"),
     [
-        ({"azul": 5}, 'holds one class only \\("azul"\\)'),
+        ({"azul": 5}, 'holds only one class \\("azul"\\)'),
         ({"azul": 1, "red 🍎": 1}, 'too few .*photos: "azul" \\(1\\), "red 🍎" \\(1\\)'),
         ({}, "check the path"),
     ],
@@ -413,8 +413,8 @@ def test_the_output_must_not_lie_among_the_photos(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"network": "huge"}, 'there is no network "huge": choose one of tiny, '),
-        ({"pretrained": True}, "`pretrained` goes with networks of timm"),
+        ({"network": "huge"}, 'unknown network "huge": choose from tiny, '),
+        ({"pretrained": True}, "`pretrained` requires a timm network"),
     ],
 )
 def test_networks_are_refused_before_photos_are_read(

@@ -1,4 +1,4 @@
-"""Every method on the same split: run, measured, and put side by side in one folder."""
+"""Compare every method on the same split, with all results in one folder."""
 
 from clew.hallucination.comparison.config import CompareConfig, choose_folders
 from clew.hallucination.comparison.run import ComparisonResult, compare_methods

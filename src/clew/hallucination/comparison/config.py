@@ -1,4 +1,4 @@
-"""What a run of `clew compare` is: its data, its methods, and how the networks are trained."""
+"""The settings of `clew compare`: the data, the methods, and how the networks are trained."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,8 +18,8 @@ from clew.settings import check_positive
 @dataclass(frozen=True, kw_only=True)
 class CompareConfig:
     """Folders of `clew preprocess`. Methods are fitted and chosen on the training and validation
-    splits of each in `train_on`, and measured on the test split of each in `test_on`; the same
-    one in both is the usual comparison. `methods` None takes all."""
+    splits of each folder in `train_on`, and evaluated on the test split of each folder in
+    `test_on`; usually both are the same folder. `methods=None` runs all of them."""
 
     train_on: tuple[Path, ...]
     test_on: tuple[Path, ...]
@@ -35,26 +35,25 @@ class CompareConfig:
     def __post_init__(self) -> None:
         check_positive(self, "seeds")
         if not (self.train_on and self.test_on):
-            raise InputError("there is nothing to compare on: give `preprocessed_dir`.")
+            raise InputError("there is no data to compare on: give `preprocessed_dir`.")
 
     @classmethod
     def after_training(cls, trained: TrainRunConfig) -> Self:
-        """All methods beside the networks of a training, in the folder `compare` of its output:
-        the same settings, but seeds of their own, for what stands in one table was made in one
-        way.
-
-        Raises InputError where a comparison cannot follow: ask before hours of training.
+        """A comparison of all methods that follows a training, in the folder `compare` of its
+        output: with the same settings but its own seeds, since all rows of one table must be made
+        in the same way. Raises InputError if a comparison is not possible, so call it before hours
+        of training.
         """
         if trained.data_pattern is not None:
             raise InputError(
-                f'`compare` reads what "clew preprocess" writes, '
-                f'`data_pattern="{trained.data_pattern}"` names traces: preprocess them, and give '
-                f"`preprocessed_dir`."
+                '`compare` reads what "clew preprocess" writes, but '
+                f'`data_pattern="{trained.data_pattern}"` matches traces: preprocess them and give '
+                "`preprocessed_dir`."
             )
         if count_processes() > 1:
             raise InputError(
-                f"`compare` runs in one process, torchrun started {count_processes()}: leave it "
-                f'out, and run "clew compare" by itself afterwards.'
+                f"`compare` runs in one process, but torchrun started {count_processes()}: omit "
+                'it, and run "clew compare" separately afterwards.'
             )
         folders = choose_folders(preprocessed_dir=trained.preprocessed_dir)
         return cls(
@@ -91,8 +90,8 @@ def choose_folders(
     test_on: Sequence[Path] = (),
     stores: Sequence[Path] = (),
 ) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
-    """What to fit on and what to measure on: one folder, some for each, or every pair of
-    `stores`. Raises InputError where that is not clear."""
+    """The folders to fit on and to evaluate on: one folder, some for each, or every pair of
+    `stores`. Raises InputError if that is ambiguous."""
     ways = {
         "`preprocessed_dir`": preprocessed_dir is not None,
         "`train_on` / `test_on`": bool(train_on or test_on),
@@ -100,10 +99,10 @@ def choose_folders(
     }
     given = [name for name, is_given in ways.items() if is_given]
     if len(given) > 1:
-        raise InputError(f"{given[0]} and {given[1]} both say what to compare on: give one.")
+        raise InputError(f"{given[0]} and {given[1]} cannot be combined: give one of them.")
     if bool(train_on) != bool(test_on):
         missing = "`test_on`" if train_on else "`train_on`"
-        raise InputError(f"{missing} is missing: transfer needs both `train_on` and `test_on`.")
+        raise InputError(f"{missing} is missing: transfer requires both `train_on` and `test_on`.")
     if stores:
         if len({folder.resolve() for folder in stores}) < 2:
             raise InputError("give two or more.", setting="stores", value=stores[0])

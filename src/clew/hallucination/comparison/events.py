@@ -1,4 +1,4 @@
-"""What a comparison reports, besides what the engine does of a network in training."""
+"""The progress events of a comparison, in addition to those of the engine."""
 
 import logging
 from dataclasses import dataclass
@@ -44,20 +44,20 @@ class SeedStarted(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class MethodEnded(Event):
-    """`row` is its row of results.json; `is_new` is false for one that was there already."""
+    """`row` is its row of results.json; `is_new` is false if it was finished in an earlier run."""
 
     row: dict[str, Any]
     seconds: float
     is_new: bool
 
     def __str__(self) -> str:
-        done = f"in {self.seconds:.1f} s" if self.is_new else "there already"
+        done = f"in {self.seconds:.1f} s" if self.is_new else "already done"
         return f"{self.row['method']}: validation AUROC {self.row['val_auroc']:.3f}, {done}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class MethodExcluded(Event):
-    """It lacks its data, or broke."""
+    """Its data is missing, or it failed."""
 
     level: ClassVar[int] = logging.WARNING
     title: str

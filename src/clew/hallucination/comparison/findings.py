@@ -1,4 +1,4 @@
-"""What the table says, in sentences that a reader can check against it."""
+"""The findings of a comparison, in sentences that a reader can check against the table."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,16 +8,15 @@ import numpy as np
 from clew.hallucination.comparison.rows import Labels, Measured, differ, pick_best
 
 _SURE = 0.05
-# With fewer answers of a class, 95% intervals hold the true value in about 92% of cases or less.
+# With fewer answers of a class, 95% intervals contain the true value in about 92% of cases or less.
 _FEW = 30
 
 
 def find_sentences(
     measured: Sequence[Measured], labels: Labels, *, graph_methods: Sequence[str]
 ) -> dict[str, str]:
-    """By what they are about, of a finished comparison, whose rows have their differences;
-    `graph_methods` are those that read the graphs of attention. What there is nothing to say of
-    is not there."""
+    """Sentences by topic for a finished comparison, whose rows have their differences;
+    `graph_methods` are those that read attention graphs. Topics without a finding are omitted."""
     best = pick_best(measured)
     with_graphs = [one for one in measured if one.row["method"] in graph_methods]
     without = [one for one in measured if one.row["method"] not in graph_methods]
@@ -35,23 +34,23 @@ def find_sentences(
 def _tell_best(best: Measured) -> str:
     row = best.row
     reached = f"{row['test_auroc']:.3f} {_interval(row)}"
-    found = f"The best on validation, {row['title']}, reaches test AUROC {reached}"
+    found = f"The best method on validation, {row['title']}, reaches a test AUROC of {reached}"
     versus = row["versus_perplexity"]
     if row["method"] == "perplexity":
-        return f"{found}: on validation no method beats perplexity."
+        return f"{found}: no method beats perplexity on validation."
     if versus is None:
-        return f"{found}; perplexity was not measured."
+        return f"{found}; perplexity was not evaluated."
     if versus["p_value"] >= _SURE:
         return (
-            f"{found}, which does not differ from perplexity beyond chance "
+            f"{found}. The difference to perplexity is not statistically significant "
             f"({versus['difference']:+.3f}, {_p(versus)})."
         )
-    verb = "beats" if versus["difference"] > 0 else "falls behind"
+    verb = "beats" if versus["difference"] > 0 else "is worse than"
     return f"{found} and {verb} perplexity by {abs(versus['difference']):.3f} ({_p(versus)})."
 
 
 def _tell_rivals(best: Measured, measured: Sequence[Measured]) -> str | None:
-    """Who may be as good."""
+    """Which methods may be as good."""
     near = [
         one.row["title"]
         for one in measured
@@ -59,14 +58,17 @@ def _tell_rivals(best: Measured, measured: Sequence[Measured]) -> str | None:
     ]
     if not near:
         return None
-    verb = "does" if len(near) == 1 else "do"
-    return f"{_listed(near)} {verb} not differ from it beyond chance."
+    differences = "difference" if len(near) == 1 else "differences"
+    verb = "is" if len(near) == 1 else "are"
+    return f"Its {differences} to {_listed(near)} {verb} not statistically significant (p >= 0.05)."
 
 
 def _tell_baselines(best: Measured, measured: Sequence[Measured]) -> str | None:
-    """What is reached without looking at the model."""
+    """What baselines reach without looking at the model."""
     if best.row["family"] == "baseline":
-        return "The best does not look at the model at all: this is not detection."
+        return (
+            "The best method does not look at the model at all: it does not detect hallucinations."
+        )
     rows = [one.row for one in measured if one.row["family"] == "baseline"]
     if not rows:
         return None
@@ -74,14 +76,17 @@ def _tell_baselines(best: Measured, measured: Sequence[Measured]) -> str | None:
     near = [row["title"] for row in rows if not _is_below(row)]
     if near:
         return (
-            f"Without looking at the model, {reached}: the best is not above "
-            f"{_listed(near)} beyond chance, so that what was found may be no detection."
+            f"Without looking at the model, {reached}: the best method is not significantly better "
+            f"than {_listed(near)}, so it may not detect hallucinations at all."
         )
-    return f"Without looking at the model, {reached}: the best is above that beyond chance."
+    return (
+        f"Without looking at the model, {reached}: the best method is significantly better (p < "
+        "0.05)."
+    )
 
 
 def _is_below(row: Mapping[str, Any]) -> bool:
-    """Whether the method falls behind the best, by the paired bootstrap."""
+    """Whether the method is significantly worse than the best, by the paired bootstrap."""
     versus = row["versus_best"]
     return versus["difference"] < 0 and versus["p_value"] < _SURE
 
@@ -89,7 +94,7 @@ def _is_below(row: Mapping[str, Any]) -> bool:
 def _tell_graphs(
     with_graphs: Sequence[Measured], without: Sequence[Measured], labels: np.ndarray
 ) -> str | None:
-    """The best of each side, by validation, against each other on test."""
+    """The best method with and without graphs by validation, compared on test."""
     if not with_graphs or not without:
         return None
     ours, other = pick_best(with_graphs), pick_best(without)
@@ -101,35 +106,35 @@ def _tell_graphs(
         f"(difference {versus['difference']:+.3f}, {_p(versus)})."
     )
     if versus["p_value"] >= _SURE:
-        return f"Networks over the attention graphs make no difference beyond chance: {told}"
+        return f"Networks on attention graphs make no statistically significant difference: {told}"
     verb = "help" if versus["difference"] > 0 else "do not help"
-    return f"Networks over the attention graphs {verb}: {told}"
+    return f"Networks on attention graphs {verb}: {told}"
 
 
 def _tell_few_to_choose_on(labels: np.ndarray) -> str | None:
-    """Layer, strength, threshold and the best method all hang on them."""
+    """Layer, regularization, threshold and the best method all depend on them."""
     few = _count_few(labels)
     if few is None:
         return None
     return (
-        f"The validation split has only {few}: which method is the best, its layer and its "
-        f"threshold were chosen on them, and others might as well have been."
+        f"The validation split has only {few}: the best method, its layer and its threshold were "
+        "chosen on them, and the choice is uncertain."
     )
 
 
 def _tell_few_to_measure_on(labels: np.ndarray) -> str | None:
-    """Bootstrap intervals are too narrow where a class is small."""
+    """Bootstrap intervals are too narrow if a class is small."""
     few = _count_few(labels)
     if few is None:
         return None
     return (
-        f"The test split has only {few}: the intervals are narrower than they should be, so use "
-        f"more questions before any of this is relied on."
+        f"The test split has only {few}: the confidence intervals are too narrow. Use more "
+        "questions before relying on these results."
     )
 
 
 def _count_few(labels: np.ndarray) -> str | None:
-    """How many answers the rarer class has; None when these are enough."""
+    """The number of answers of the rarer class; None if there are enough."""
     hallucinated = int((labels > 0).sum())
     counts = {"correct": len(labels) - hallucinated, "hallucinated": hallucinated}
     rarer = min(counts, key=lambda kind: counts[kind])
@@ -144,7 +149,7 @@ def _interval(row: dict[str, Any]) -> str:
 
 
 def _listed(words: Sequence[str]) -> str:
-    """Titles may have commas of their own."""
+    """Titles may contain commas."""
     *some, last = words
     comma = "; " if any("," in word for word in words) else ", "
     return f"{comma.join(some)} and {last}" if some else last

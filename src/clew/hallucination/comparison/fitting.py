@@ -1,4 +1,4 @@
-"""Fits a method with every seed and scores the splits: probes in memory, networks in training."""
+"""Fit a method with every seed and score the splits: probes in memory, networks by training."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ from clew.hallucination.detectors.training import (
 from clew.hallucination.detectors.training.sources import PreprocessedData
 from clew.progress import Event, Reporter
 
-# As near to 0 and 1 as a float32 tells probabilities apart.
+# As close to 0 and 1 as a float32 can represent.
 _SURE = 1e-7
 
 
@@ -34,8 +34,8 @@ def score_seeds(
     reporter: Reporter,
     should_stop: Callable[[], bool],
 ) -> list[SeedScores]:
-    """One entry a seed; one alone for a method that does not depend on chance. Raises ClewError
-    for scores that are no numbers."""
+    """One entry per seed; a single one for a deterministic method. Raises ClewError for non-finite
+    scores."""
     if isinstance(method, NetworkMethod):
         seeds = _train_network(method, trial, tests, reporter, should_stop)
     else:
@@ -57,8 +57,8 @@ def _fit_probe(
     for number, seed in enumerate(seeds, start=1):
         if should_stop():
             raise TrainingStoppedError(
-                f"stopped before seed {number} of {method.title}; the same command begins the "
-                f"method anew."
+                f"stopped before seed {number} of {method.title}. Run the same command again to "
+                "resume with this method."
             )
         reporter(SeedStarted(number=number, count=len(seeds)))
         made.append(_fit_once(method, trial, tests, seed=seed))
@@ -101,7 +101,9 @@ def _refuse_strange(seed: SeedScores) -> None:
     scores = np.concatenate([seed.validation, *seed.tests.values()])
     strange = int((~np.isfinite(scores)).sum())
     if strange:
-        raise ClewError(f"{strange:,} of its {len(scores):,} scores are no numbers")
+        raise ClewError(
+            f"{strange:,} of its {len(scores):,} scores are non-finite (NaN or infinity)"
+        )
 
 
 def _train_network(
@@ -111,7 +113,7 @@ def _train_network(
     reporter: Reporter,
     should_stop: Callable[[], bool],
 ) -> list[SeedScores]:
-    """Train the network from every seed, or go on with it; score the test splits of `tests`."""
+    """Train the network from every seed, or resume; score the test splits of `tests`."""
     trained = train_seeds(
         method.name,
         PreprocessedData(folder=trial.train.folder),
@@ -150,12 +152,12 @@ def _collect(
 
 
 def _unfold(probabilities: np.ndarray) -> np.ndarray:
-    """The logits: calibration fits a straight line, as it does to the scores of probes."""
+    """The logits: calibration fits a straight line to them, as to the scores of probes."""
     return logit(np.clip(probabilities.astype(np.float64), _SURE, 1 - _SURE)).astype(np.float32)
 
 
 def _tell_as_seeds(reporter: Reporter) -> Reporter:
-    """Training tells of networks; here they are seeds of one method, measured together."""
+    """Training reports networks; here they are seeds of one method, evaluated together."""
 
     def report(event: Event) -> None:
         if isinstance(event, NetworkStarted):

@@ -1,4 +1,4 @@
-"""The methods there are, from cheap to dear, and why one of them cannot run on some data."""
+"""All methods, from cheap to expensive, and why one of them cannot run on some data."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,11 +11,11 @@ from clew.hallucination.samples.reading.answers import AnswerFeatures
 
 _FAMILIES = ("baseline", "no training", "probe", "network")
 _SAMPLES = ("sequences", "graphs", "heads", "answers")
-_CAPTURE = 'run "clew extract" again with this clew, then "clew preprocess"'
+_CAPTURE = 'run "clew extract" again with this version of clew, then "clew preprocess"'
 _NO_SEQUENCES = (
     'there are no sequences: run the "clew preprocess" command again without `sequences=False`'
 )
-# What to do where a field is missing; all others come with any new capture.
+# What to do if a field is missing; any new capture has all the others.
 _FIXES = {
     "sequence": _NO_SEQUENCES,
     "sequences": _NO_SEQUENCES,
@@ -30,7 +30,7 @@ _FIXES = {
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkMethod:
-    """A network beside the probes; `needs` are kinds of samples."""
+    """A network as a method; `needs` are kinds of samples."""
 
     kind: NetworkKind
     family: Literal["network"] = "network"
@@ -51,7 +51,7 @@ class NetworkMethod:
 
     @property
     def reads_edges(self) -> bool:
-        """Whether it follows the attention from token to token."""
+        """Whether it reads the attention between tokens."""
         return self.kind.samples in ("graphs", "heads")
 
 
@@ -60,15 +60,15 @@ NETWORK_METHODS = [NetworkMethod(kind=kind) for kind in NETWORKS.values()]
 
 
 def list_methods() -> dict[str, AnyMethod]:
-    """All of them, the cheap ones first: what is told early is told soon."""
+    """All methods, the cheap ones first, so that results appear early."""
     every: list[AnyMethod] = [*PROBES.values(), *NETWORK_METHODS]
     ordered = sorted(every, key=lambda one: (_FAMILIES.index(one.family), one.is_seeded))
     return {one.name: one for one in ordered}
 
 
 def find_methods(names: Iterable[str] | None) -> list[AnyMethod]:
-    """Those of these names, in the order of `list_methods`; None gives all. Raises InputError for
-    one that there is not."""
+    """The methods with these names, in the order of `list_methods`; None selects all. Raises
+    InputError for an unknown name."""
     known = list_methods()
     if names is None:
         return list(known.values())
@@ -76,19 +76,19 @@ def find_methods(names: Iterable[str] | None) -> list[AnyMethod]:
     unknown = sorted(wanted - known.keys())
     if unknown or not wanted:
         named = ", ".join(f'"{name}"' for name in unknown)
-        which = f"there is no method {named}" if unknown else "no method is given"
+        which = f"unknown method {named}" if unknown else "no methods given"
         raise InputError(f"{which}: choose `methods` from: {', '.join(known)}.")
     return [method for name, method in known.items() if name in wanted]
 
 
 def choose_names(networks: Sequence[str]) -> tuple[str, ...]:
-    """Those of all methods, but of the networks only these."""
+    """All methods, but only these networks."""
     every = list_methods().values()
     return tuple(one.name for one in every if one.family != "network" or one.name in networks)
 
 
 def explain_missing(method: AnyMethod, data: AnswerFeatures) -> str | None:
-    """Which part of the data the method lacks and how to get it; None when it has all."""
+    """Which data the method is missing and how to get it; None if it has all."""
     missing = [need for need in method.needs if need not in data.fields | data.samples]
     if "category" in method.needs and not missing and not any(data.read("category", "train")):
         missing = ["category"]
@@ -101,24 +101,24 @@ def explain_missing(method: AnyMethod, data: AnswerFeatures) -> str | None:
 
 
 def find_kinds(method: AnyMethod) -> list[str]:
-    """The kinds of samples that hold what the method reads."""
+    """The kinds of samples that contain what the method reads."""
     return sorted({find_kind(need) for need in method.needs})
 
 
 def find_kind(need: str) -> str:
-    """Those that hold a field; a kind is its own."""
+    """The kinds that contain a field; a kind contains itself."""
     own = {"sequence": "sequences", **{kind: kind for kind in _SAMPLES}}
     return own.get(need, "answers")
 
 
 def count_bytes(method: AnyMethod, data: AnswerFeatures) -> float:
-    """What the method reads of an answer, as it is stored."""
+    """The stored fields of an answer that the method reads."""
     also = (field for field in method.also_reads if field in data.fields)
     return sum(data.bytes_of(name) for name in dict.fromkeys((*method.needs, *also)))
 
 
 def reads_nodes(method: AnyMethod) -> bool:
-    """Whether it cannot do without; what it reads where it is there does not count."""
+    """Whether the method requires it; optional inputs do not count."""
     return any(map(is_of_nodes, method.needs))
 
 
@@ -127,5 +127,5 @@ def is_of_nodes(need: str) -> bool:
 
 
 def names_of_graph_methods(methods: Sequence[AnyMethod]) -> list[str]:
-    """Those that follow the attention from token to token."""
+    """The methods that read the attention between tokens."""
     return [one.name for one in methods if getattr(one, "reads_edges", False)]

@@ -1,5 +1,5 @@
-"""A method's scores become its row of the table: calibrated and cut on validation, measured on
-test. Nothing here looks at a test label before all is chosen."""
+"""Turn a method's scores into its table row: calibration and threshold on validation, metrics on
+test. Nothing here reads a test label before everything is chosen."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -17,8 +17,8 @@ _BESIDE = ("auprc", "f1", "accuracy", "ece", "aurc")
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """A row of results.json and the scores behind it: those of the seed whose validation AUROC is
-    the median. Probabilities are calibrated on validation."""
+    """A row of results.json and the scores behind it: those of the seed with the median validation
+    AUROC. Probabilities are calibrated on validation."""
 
     row: Row
     test_scores: np.ndarray
@@ -39,7 +39,7 @@ class Labels:
 def measure_method(
     method: AnyMethod, seeds: Sequence[SeedScores], labels: Labels, *, store: str, bytes_: float
 ) -> Measured:
-    """The method's row for the test split of one store; without the pairwise differences."""
+    """The method's row for the test split of one store, without the pairwise differences."""
     on_validation = [auroc(labels.validation, seed.validation) for seed in seeds]
     middle = pick_median(on_validation)
     seed = seeds[middle]
@@ -78,17 +78,18 @@ def measure_method(
 
 
 def pick_median(values: Sequence[float]) -> int:
-    """Which one is the median; of two in the middle the lower, so that luck is not chosen."""
+    """The index of the median; of two in the middle the lower one, so that a lucky run is not
+    chosen."""
     return int(np.argsort(values, kind="stable")[(len(values) - 1) // 2])
 
 
 def pick_best(measured: Sequence[Measured]) -> Measured:
-    """That of the greatest validation AUROC."""
+    """The one with the highest validation AUROC."""
     return max(measured, key=lambda one: one.row["val_auroc"])
 
 
 def add_differences(measured: Sequence[Measured], labels: np.ndarray) -> None:
-    """Fill in how each differs from the best on validation, and from perplexity."""
+    """Fill in how each method differs from the best on validation and from perplexity."""
     best = pick_best(measured)
     plain = next((one for one in measured if one.row["method"] == "perplexity"), None)
     for one in measured:
@@ -97,7 +98,7 @@ def add_differences(measured: Sequence[Measured], labels: np.ndarray) -> None:
 
 
 def differ(labels: np.ndarray, one: Measured, other: Measured) -> dict[str, float] | None:
-    """By how much the first one's test AUROC is greater; None for one and the same."""
+    """By how much the first method's test AUROC is higher; None if both are the same method."""
     if one is other:
         return None
     return asdict(compare_paired(labels, one.test_scores, other.test_scores))

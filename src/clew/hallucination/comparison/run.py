@@ -1,4 +1,4 @@
-"""Runs every method, one after another, and writes what they reached side by side."""
+"""Run the methods one after another and write their results side by side."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -38,16 +38,16 @@ from clew.progress import Note, Reporter, log_event
 from clew.tables import Tabular
 
 _OTHER_BASIS = (
-    "its nodes are states in a basis that every capture fits on its own questions, so that those "
-    "of one capture mean nothing in another"
+    "its nodes are states in a basis that every capture fits on its own questions, so they are not "
+    "comparable between captures"
 )
 _REPORT_FILE = "report.html"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ComparisonResult(Tabular):
-    """A finished comparison: its folder, what its results.json holds, and the methods that broke
-    by a fault of clew."""
+    """A finished comparison: its folder, the contents of its results.json, and the methods that
+    failed because of a bug in clew."""
 
     folder: Path
     results: dict[str, Any]
@@ -84,10 +84,10 @@ def compare_methods(
 ) -> ComparisonResult:
     """Run the methods of `config` and write results.json, table.csv, table.tex and scores.arrow.
 
-    The same call again goes on where the last one was: finished methods are not run again. What
-    cannot be used raises InputError before anything is run; a folder whose scores are of other
-    data or settings SettingsMismatchError; TrainingStoppedError comes when `should_stop` says yes.
-    A method that lacks its data, or breaks, is left out and named.
+    The same call again resumes: finished methods are not run again. Unusable input raises
+    InputError before anything is run; a folder with scores of other data or settings raises
+    SettingsMismatchError; `should_stop` returning true raises TrainingStoppedError. A method whose
+    data is missing or that fails is excluded and listed.
     """
     reporter = reporter or log_event
     methods = find_methods(config.methods)
@@ -110,14 +110,14 @@ def compare_methods(
 
 
 def _prepare(config: CompareConfig, methods: Sequence[AnyMethod]) -> list[Trial]:
-    """All that can be refused is refused here, before the first method is run."""
+    """Everything that can be rejected is rejected here, before the first method runs."""
     if count_processes() > 1:
         raise InputError(
-            f"a comparison runs in one process, torchrun started {count_processes()}: start "
-            f'"clew compare" by itself.'
+            f"a comparison runs in one process, but torchrun started {count_processes()}: run "
+            '"clew compare" without torchrun.'
         )
     if any(method.family == "network" for method in methods):
-        plan_hardware(config.request)  # refuses a device that is not there
+        plan_hardware(config.request)  # rejects a device that does not exist
     stores = open_stores([*config.train_on, *config.test_on])
     trials = plan_trials(config, stores)
     for trial in trials:
@@ -135,7 +135,7 @@ def _refuse_nothing_left(trial: Trial, store: Store) -> None:
         shared = int(trial.shared[store.name].sum())
         raise InputError(
             f'"{trial.train.folder}" is trained or chosen on {shared:,} of the test questions of '
-            f'"{store.folder}"; what is left has {int((left == 0).sum()):,} right and '
+            f'"{store.folder}"; what is left has {int((left == 0).sum()):,} correct and '
             f"{int(left.sum()):,} hallucinated answers, and both are required: use other questions."
         )
 
@@ -148,20 +148,20 @@ def _go_on_or_clear(
             if overwrite:
                 trial.clear(method)
             elif trial.refuse_reason(method) is None:
-                trial.saved.find(method.name, trial.identify(method))  # raises, if at all, now
+                trial.saved.find(method.name, trial.identify(method))  # raises now, if at all
 
 
 def _tell_others(
     config: CompareConfig, trials: Sequence[Trial], methods: Sequence[AnyMethod]
 ) -> list[str]:
-    """What was run here before and was not asked for now."""
+    """Methods that were run here before and are not requested now."""
     done = {name for trial in trials for name in trial.saved.names()}
     others = [name for name in list_methods() if name in done - {one.name for one in methods}]
     if not others:
         return []
     return [
         f'"{config.out}" also has scores of {", ".join(others)}: they are kept, but the '
-        f"table and the report have only what `methods` names now"
+        "table and the report only contain the current `methods`"
     ]
 
 
@@ -175,7 +175,7 @@ def _run_trial(
     for number, method in enumerate(methods, start=1):
         if should_stop():
             raise TrainingStoppedError(
-                f"stopped before {method.title} was begun; the same command goes on with it."
+                f"stopped before {method.title}. Run the same command again to resume with it."
             )
         reporter(MethodStarted(title=method.title, number=number, count=len(methods)))
         try:
@@ -194,7 +194,7 @@ def _run_method(
     reporter: Reporter,
     should_stop: Callable[[], bool],
 ) -> None:
-    """Put its rows into the result. Raises what leaves the method out."""
+    """Add its rows to the result. Raises the error that excludes the method."""
     reason = trial.refuse_reason(method)
     if reason is not None:
         raise InputError(reason)
@@ -228,7 +228,7 @@ def _run_method(
 
 def _left_untested(trial: Trial, method: AnyMethod, tests: Sequence[Store]) -> Excluded:
     others = " and ".join(store.name for store in trial.tests if store not in tests)
-    reason = f"trained on {trial.train.name} it is not tested on {others}: {_OTHER_BASIS}"
+    reason = f"trained on {trial.train.name}, it is not tested on {others}: {_OTHER_BASIS}"
     return Excluded(method=method.name, title=method.title, reason=reason)
 
 

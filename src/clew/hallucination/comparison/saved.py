@@ -1,4 +1,4 @@
-"""The scores of a finished method on disk: what a comparison that was killed goes on from."""
+"""The scores of finished methods on disk, from which a killed comparison resumes."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ _VALIDATION = "validation"
 
 @dataclass(frozen=True, kw_only=True)
 class SeedScores:
-    """What one seed gave: scores of the validation split and of the test split of every store
+    """The result of one seed: scores of the validation split and of the test split of every store
     (higher = more likely hallucinated), and what they cost. `plan` is the hardware plan of a
     network.
     """
@@ -40,8 +40,8 @@ class SavedScores:
         self.folder = folder
 
     def find(self, method: str, identity: Mapping[str, Any]) -> list[SeedScores] | None:
-        """The scores of all seeds; raises SettingsMismatchError when they are of other data or
-        settings, StoreError when they cannot be read."""
+        """The scores of all seeds; raises SettingsMismatchError if they are of other data or
+        settings, StoreError if they cannot be read."""
         about = self._read_about(method)
         if about is None:
             return None
@@ -53,7 +53,7 @@ class SavedScores:
             raise self._explain_damaged(method, error) from None
 
     def add(self, method: str, identity: Mapping[str, Any], seeds: Sequence[SeedScores]) -> None:
-        """The JSON comes last: with it the method is finished."""
+        """The JSON is written last: it marks the method as finished."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._path(method, "fault.txt").unlink(missing_ok=True)
         sink = pa.BufferOutputStream()
@@ -66,7 +66,7 @@ class SavedScores:
         replace_file(self._path(method, "json"), f"{text}\n".encode())
 
     def names(self) -> list[str]:
-        """The methods that are finished."""
+        """The finished methods."""
         return sorted(path.stem for path in self.folder.glob("*.json"))
 
     def remove(self, method: str) -> None:
@@ -89,25 +89,25 @@ class SavedScores:
 
     def _explain_damaged(self, method: str, error: Exception) -> StoreError:
         return StoreError(
-            f'the scores of {method} in "{self.folder}" cannot be read ({error}): take '
-            f"{method}.json away, and the same command makes them again."
+            f'the scores of {method} in "{self.folder}" cannot be read ({error}): delete '
+            f"{method}.json and run the same command again."
         )
 
 
 def refuse_other(
     folder: Path, method: str, before: Mapping[str, Any], now: Mapping[str, Any]
 ) -> None:
-    """Raises SettingsMismatchError with both values of all that differ."""
+    """Raises SettingsMismatchError with both values of every difference."""
     now = json.loads(json.dumps(now))
     old, new = (sorted(identity.get("test_on", ())) for identity in (before, now))
-    if old != new:  # their names say it; the rest would be a line for every count
+    if old != new:  # their names are enough; the rest would be one line per count
         before, now = {**before, "test_on": old}, {**now, "test_on": new}
     different = find_differences(before, now)
     if different:
         raise SettingsMismatchError(
-            f'"{folder}" has scores of {method} that were made in another way:\n  '
+            f'"{folder}" has scores of {method} that were made with other data or settings:\n  '
             + "\n  ".join(map(str, different))
-            + "\nGive what they were made with to go on, choose another `output_dir`, or "
+            + "\nUse the same ones to resume, choose another `output_dir`, or "
             "start over in this one with `overwrite=True`."
         )
 
@@ -124,7 +124,7 @@ def _describe(seed: SeedScores) -> dict[str, Any]:
 
 
 def _to_table(seeds: Sequence[SeedScores]) -> pa.Table:
-    """A row an answer, a column a seed."""
+    """One row per answer, one column per seed."""
     sets = [
         *([_VALIDATION] * len(seeds[0].validation)),
         *(f"test of {name}" for name, scores in seeds[0].tests.items() for _ in scores),

@@ -1,4 +1,4 @@
-"""The folders that are compared on: opened, named, and refused where nothing could be learnt."""
+"""The folders to compare on: opened, named, and rejected if nothing can be learned from them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -20,14 +20,14 @@ _HASH_LETTERS = 16
 
 @dataclass(frozen=True, kw_only=True)
 class Store:
-    """One folder of `clew preprocess`; `name` is unique among those of a comparison."""
+    """One folder of `clew preprocess`; `name` is unique within a comparison."""
 
     name: str
     folder: Path
     data: AnswerFeatures
 
     def describe(self) -> dict[str, Any]:
-        """Which answers these are, with which labels, in which splits: not where they lie."""
+        """Identifies the answers, their labels and splits, independent of their location."""
         counts = {name: asdict(balance) for name, balance in self.balance.items()}
         labels, ids = self.data.labels, self.data.question_ids
         questions = {name: (labels[name], ids[name]) for name in SPLIT_NAMES}
@@ -40,7 +40,7 @@ class Store:
     def hash_values(self, kinds: Sequence[str]) -> str:
         """Changes with any value of these kinds of samples."""
         held = [kind for kind in sorted(set(kinds)) if kind in self.data.samples]
-        # A store of sequences may be given by itself: then it is the folder.
+        # The folder may itself be a store of sequences.
         paths = [self.folder / kind for kind in held] or [self.folder]
         shards = [shard for path in paths for shard in read_manifest(path).shards]
         return hash_text(*held, *(shard.sha256 for shard in shards))[:_HASH_LETTERS]
@@ -48,8 +48,8 @@ class Store:
 
 @dataclass(frozen=True, eq=False)
 class CommonFields:
-    """The answers of a store with only some of their fields: a method that takes what is there
-    takes no others."""
+    """The answers of a store with only some of their fields, so that a method with optional inputs
+    sees no others."""
 
     data: AnswerFeatures
     fields: frozenset[str]
@@ -67,8 +67,8 @@ class CommonFields:
 
 
 def open_stores(folders: Sequence[Path]) -> dict[Path, Store]:
-    """Each folder once, however it is spelt; raises InputError for one that cannot be compared
-    on, or of another model than the first."""
+    """Each folder once, however its path is written; raises InputError for one that cannot be used,
+    or of another model than the first."""
     unique = {folder.resolve(): folder for folder in reversed(folders)}
     paths = [folder for folder in dict.fromkeys(folders) if folder in unique.values()]
     stores = {
@@ -82,7 +82,7 @@ def open_stores(folders: Sequence[Path]) -> dict[Path, Store]:
 
 
 def distinct_names(folders: Sequence[Path]) -> list[str]:
-    """As many of the last parts of every path as tell them apart."""
+    """As many trailing parts of every path as needed to make them unique."""
     parts = [folder.absolute().parts for folder in folders]
     for length in range(1, max(map(len, parts)) + 1):
         names = ["/".join(path[-length:]) for path in parts]
@@ -92,10 +92,9 @@ def distinct_names(folders: Sequence[Path]) -> list[str]:
 
 
 def find_shared(train: Store, test: Store) -> np.ndarray:
-    """Which answers of the test split have a question that `train` is fitted or chosen on.
-
-    By the question's text where both have it (two sets may number theirs alike), spelt as splits
-    spell it; else by its id.
+    """Which answers of the test split have a question that `train` is fitted or chosen on. Compared
+    by the question's text if both have it (two sets may use the same ids), normalized as for
+    splits; otherwise by its id.
     """
     if train is test:
         return np.zeros(len(test.data.labels["test"]), bool)
@@ -119,8 +118,8 @@ def _questions(data: AnswerFeatures, split: str, field: str | None) -> list[str]
 def _open(folder: Path) -> AnswerFeatures:
     if not folder.exists():
         raise InputError(
-            f'there is no folder "{folder}": make it with "clew preprocess", or say where the '
-            f"samples are with `preprocessed_dir`."
+            f'there is no folder "{folder}": create it with "clew preprocess", or give the folder '
+            "of the samples with `preprocessed_dir`."
         )
     return AnswerFeatures(folder)
 
@@ -134,8 +133,8 @@ def _refuse_other_model(first: Store, other: Store) -> None:
         shown = list(dict.fromkeys(["id", *different]))
         raise InputError(
             f'"{first.folder}" and "{other.folder}" are of different models: '
-            f"{_tell(ours, shown)} there, {_tell(theirs, shown)} here. What is learnt on one "
-            f"model's states means nothing on another's: give stores of the same model."
+            f"{_tell(ours, shown)} there, {_tell(theirs, shown)} here. A detector trained on one "
+            "model's states does not apply to another model: give stores of the same model."
         )
 
 

@@ -1,5 +1,5 @@
-"""The tables for other programs: table.csv with every figure, table.tex ready to paste, and
-transfer.csv, a matrix per method of what was trained on one question set and tested on another."""
+"""Tables for other programs: table.csv with every metric, table.tex ready to paste, and
+transfer.csv with one matrix per method of training and test sets."""
 
 import csv
 import io
@@ -33,17 +33,18 @@ _LATEX = {
     ">": r"\textgreater{}",
 }
 _NOTE = (
-    "Methods sorted by validation AUROC, on which the best (bold) is chosen; all other figures are "
-    "of the test split ({count:,} answers). AUROC with 95\\,\\% bootstrap interval; F1 and "
-    "accuracy at the validation threshold; $\\Delta$: difference of AUROC to perplexity "
+    "Methods sorted by validation AUROC, by which the best (bold) is chosen; all other metrics are "
+    "on the test split ({count:,} answers). AUROC with 95\\,\\% bootstrap confidence interval; F1 "
+    "and "
+    "accuracy at the validation threshold; $\\Delta$: AUROC difference to perplexity "
     "($^{{*}}$: $p < 0.05$, paired bootstrap). Seeds: mean and standard deviation."
 )
-# By method, by the names of the stores: trained on, tested on.
+# By method, then by the names of the stores: trained on, tested on.
 Cells = Mapping[str, Mapping[tuple[str, str], Row]]
 
 
 def sort_rows(rows: Sequence[Row]) -> list[Row]:
-    """The greatest validation AUROC first."""
+    """Highest validation AUROC first."""
     return sorted(rows, key=lambda row: -row["val_auroc"])
 
 
@@ -69,7 +70,7 @@ def _flatten(row: Row) -> dict[str, Any]:
 
 
 def make_latex(rows: Sequence[Row], *, best: str, test_answers: int) -> str:
-    """A table environment; needs the package booktabs."""
+    """A table environment; requires the booktabs package."""
     lines = [
         r"% \usepackage{booktabs}",
         r"\begin{table}[t]",
@@ -122,8 +123,9 @@ def _latex_difference(versus: dict[str, Any] | None) -> str:
 
 
 def describe_transfer(trials: Sequence[Trial], cells: Cells) -> dict[str, Any]:
-    """The "transfer" of results.json: `auroc[method][trained on][tested on]`, null where a method
-    did not run, `low` and `high` likewise; `excluded[trained on][tested on]` questions shared."""
+    """The "transfer" of results.json: `auroc[method][trained on][tested on]`, null if a method did
+    not run, `low` and `high` likewise; `excluded[trained on][tested on]` is the number of shared
+    questions."""
     train = [trial.train.name for trial in trials]
     test = [store.name for store in trials[0].tests]
     low = {m: {at: row["test_auroc_ci"][0] for at, row in of.items()} for m, of in cells.items()}
@@ -144,7 +146,7 @@ def describe_transfer(trials: Sequence[Trial], cells: Cells) -> dict[str, Any]:
 
 
 def make_transfer_csv(trials: Sequence[Trial], cells: Cells) -> str:
-    """A line a method and pair of stores."""
+    """One line per method and pair of stores."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     names = ("val_auroc", "test_auroc")
@@ -160,7 +162,7 @@ def make_transfer_csv(trials: Sequence[Trial], cells: Cells) -> str:
 
 
 def collect_cells(measured: Mapping[tuple[str, str], Sequence[Measured]]) -> dict[str, Any]:
-    """By method what was measured by pair."""
+    """By method, the results of every pair."""
     cells: dict[str, dict[tuple[str, str], Row]] = {}
     for pair, rows in measured.items():
         for one in rows:

@@ -1,6 +1,6 @@
-"""One store to fit on and the stores to test on: which methods can run there, how, and what they
-reached. A method that breaks in the middle is named as left out, and the rest goes on; what is not
-the method's own trouble ends the comparison."""
+"""One store to fit on and the stores to test on: which methods can run there, how, and their
+results. A method that fails is excluded and listed, and the others continue; errors that are not
+specific to the method end the comparison."""
 
 import logging
 import traceback
@@ -36,7 +36,7 @@ from clew.hallucination.detectors.training import TrainingSettings
 from clew.storage.writing import replace_file
 
 logger = logging.getLogger(__name__)
-# They hold for all methods alike.
+# They affect all methods.
 _END_THE_RUN = (
     *(TrainingStoppedError, SettingsMismatchError, StoreLockedError, DiskFullError),
     OSError,
@@ -46,7 +46,7 @@ _NUMERICAL = (np.linalg.LinAlgError, FloatingPointError, ZeroDivisionError, Over
 
 @dataclass(frozen=True, kw_only=True)
 class Excluded:
-    """A method without a row. `is_fault` when nobody foresaw it: a fault of clew."""
+    """A method without a row. `is_fault` marks an unexpected error, a bug in clew."""
 
     method: str
     title: str
@@ -58,8 +58,8 @@ class Excluded:
 
 
 def explain_failure(method: str, title: str, error: Exception, *, folder: Path) -> Excluded:
-    """Why the method is left out; raises the error again when it ends the whole run. Where a
-    fault came up is written into `folder`."""
+    """Why the method is excluded; raises the error again if it ends the whole run. The traceback of
+    a bug is written to `folder`."""
     if isinstance(error, _END_THE_RUN):
         raise error
     if isinstance(error, ClewError):
@@ -68,19 +68,22 @@ def explain_failure(method: str, title: str, error: Exception, *, folder: Path) 
         reason = f"it does not fit in memory ({error}): use fewer answers or a larger machine"
         return Excluded(method=method, title=title, reason=reason)
     if isinstance(error, _NUMERICAL):
-        return Excluded(method=method, title=title, reason=f"its numbers broke down ({error})")
+        return Excluded(method=method, title=title, reason=f"a computation failed ({error})")
     path = folder / f"{method}.fault.txt"
     folder.mkdir(parents=True, exist_ok=True)
     replace_file(path, "".join(traceback.format_exception(error)).encode("utf-8", "replace"))
-    logger.error("%s broke: %s", title, path)
-    reason = f'it broke by a fault of clew ({type(error).__name__}: {error}), told in "{path}"'
+    logger.error("%s failed: %s", title, path)
+    reason = (
+        f"it failed because of a bug in clew ({type(error).__name__}: {error}); the traceback is "
+        f'in "{path}"'
+    )
     return Excluded(method=method, title=title, reason=reason, is_fault=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """Methods are fitted and chosen on `train`, and scored on the test splits of `tests`; what
-    they leave goes into `folder`. What depends on chance is fitted from each of `seeds`."""
+    """Methods are fitted and chosen on `train`, and scored on the test splits of `tests`; their
+    files go into `folder`. Methods with randomness are fitted once per seed in `seeds`."""
 
     train: Store
     tests: tuple[Store, ...]
@@ -98,8 +101,8 @@ class Trial:
 
     @cached_property
     def shared(self) -> dict[str, np.ndarray]:
-        """By test store: which of its test answers are left out, since `train` has their
-        question among those that it is fitted or chosen on."""
+        """By test store: which of its test answers are excluded because `train` is fitted or chosen
+        on their question."""
         return {store.name: find_shared(self.train, store) for store in self.tests}
 
     def labels(self, store: Store) -> Labels:
@@ -109,14 +112,14 @@ class Trial:
 
     @cached_property
     def features(self) -> Features:
-        """What a method is fitted on that is tested on other stores too: the fields that all of
-        them have and that mean the same in each, which those made of nodes do not."""
+        """What a method that is tested on other stores is fitted on: the fields that all of them
+        have and that are comparable, which fields derived from nodes are not."""
         common = frozenset.intersection(*(s.data.fields for s in (self.train, *self.tests)))
         fields = frozenset(name for name in common if not is_of_nodes(name))
         return CommonFields(self.train.data, fields)
 
     def identify(self, method: AnyMethod) -> dict[str, Any]:
-        """All that decides a method's scores."""
+        """Everything that determines a method's scores."""
         kinds = find_kinds(method)
 
         def describe(store: Store) -> dict[str, Any]:
@@ -133,15 +136,15 @@ class Trial:
         return identity
 
     def clear(self, method: AnyMethod) -> None:
-        """Take away what an earlier comparison left of the method; raises StoreLockedError rather
-        than take away what another run is writing."""
+        """Remove the files of the method from an earlier comparison; raises StoreLockedError if
+        another run is writing them."""
         self.saved.remove(method.name)
         for folder in sorted((self.networks_folder / method.name).glob("seed-*")):
             with only_one(folder):
                 clear_run(folder)
 
     def refuse_reason(self, method: AnyMethod) -> str | None:
-        """Why the method cannot run here, and what to do about it; None when it can."""
+        """Why the method cannot run here and what to do about it; None if it can."""
         stores = dict.fromkeys([self.train, *self.tests])
         for store in stores:
             reason = explain_missing(method, store.data)
@@ -151,12 +154,12 @@ class Trial:
 
     def can_be_tested(self, method: AnyMethod, store: Store) -> bool:
         """Nodes are states in a basis that each capture fits on its own questions: those of two
-        captures do not lie in the same space."""
+        captures are not in the same space."""
         return store is self.train or not reads_nodes(method)
 
 
 def plan_trials(config: CompareConfig, stores: Mapping[Path, Store]) -> list[Trial]:
-    """One a store to fit on; with several, each has a folder of its own."""
+    """One per store to fit on; with several, each has its own folder."""
     tests = tuple(dict.fromkeys(stores[folder] for folder in config.test_on))
     fitted = list(dict.fromkeys(stores[folder] for folder in config.train_on))
     trials = []
@@ -175,9 +178,9 @@ def plan_trials(config: CompareConfig, stores: Mapping[Path, Store]) -> list[Tri
 
 
 def tell_shared(trials: Sequence[Trial]) -> list[str]:
-    """What is left out of which test split, in sentences."""
+    """Sentences about the answers excluded from each test split."""
     return [
-        f"{int(shared.sum()):,} of {len(shared):,} test questions of {name} are left out: "
+        f"{int(shared.sum()):,} of {len(shared):,} test questions of {name} are excluded: "
         f"{trial.train.name} is trained or chosen on them"
         for trial in trials
         for name, shared in trial.shared.items()
@@ -187,7 +190,7 @@ def tell_shared(trials: Sequence[Trial]) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class TrialResult:
-    """What the methods reached when fitted on one store, by the store that they are tested on."""
+    """The results of the methods fitted on one store, by the store that they are tested on."""
 
     trial: Trial
     measured: dict[str, list[Measured]]

@@ -1,5 +1,4 @@
-"""Puts what all methods reached into the files of the comparison: results.json, table.csv,
-table.tex, scores.arrow, transfer.csv."""
+"""Write the files of a comparison: results.json, two tables, scores.arrow and transfer.csv."""
 
 import json
 import math
@@ -42,8 +41,8 @@ _SHOWN_ANSWERS = 3
 def write_comparison(
     config: CompareConfig, methods: Sequence[AnyMethod], results: Sequence[TrialResult]
 ) -> dict[str, Any]:
-    """The table is that of the first store trained on and the first tested on; the matrix has all
-    pairs. Gives what results.json holds; that file comes last."""
+    """The table is for the first store trained on and the first tested on; the matrix has all
+    pairs. Returns the contents of results.json, which is written last."""
     trial, test, measured = _main_pair(results)
     labels = trial.labels(test)
     add_differences(measured, labels.test)
@@ -72,13 +71,13 @@ def write_comparison(
 
 
 def _list_excluded(results: Sequence[TrialResult]) -> list[dict[str, Any]]:
-    """What several stores leave out for the same reason is named once."""
+    """Methods that several stores exclude for the same reason are listed once."""
     every = dict.fromkeys(one for result in results for one in result.excluded)
     return [one.to_dict() for one in every]
 
 
 def _main_pair(results: Sequence[TrialResult]) -> tuple[Trial, Store, list[Measured]]:
-    """The first that any method was measured on."""
+    """The first store that any method was tested on."""
     return next(
         (result.trial, store, result.measured[store.name])
         for result in results
@@ -101,7 +100,7 @@ def _write_transfer(config: CompareConfig, results: Sequence[TrialResult]) -> di
 
 
 def _describe_data(trial: Trial, test: Store) -> dict[str, Any]:
-    """What was fitted, chosen and measured on."""
+    """The data for fitting, choosing and testing."""
     labels = trial.labels(test).test
     hallucinated = int(labels.sum())
     told = trial.train.describe()
@@ -133,7 +132,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_results(folder: Path, content: Mapping[str, Any]) -> None:
-    """What is no number becomes null: JSON has no NaN."""
+    """Non-finite values become null: JSON has no NaN."""
     text = json.dumps(_finite(content), indent=1, ensure_ascii=False, allow_nan=False)
     write_text(folder / RESULTS_FILE, f"{text}\n")
 
@@ -141,8 +140,8 @@ def write_results(folder: Path, content: Mapping[str, Any]) -> None:
 def write_scores(
     folder: Path, train: Store, test: Store, labels: Labels, measured: Sequence[Measured]
 ) -> None:
-    """A row an answer: the validation split of `train`, then what is kept of the test split of
-    `test`; one column per method (score_NAME) with its risk: the probability that the answer is
+    """One row per answer: the validation split of `train`, then the kept answers of the test split
+    of `test`; one column per method (score_NAME) with its risk: the probability that the answer is
     hallucinated."""
     rows = np.arange(len(labels.validation))
     parts = [
@@ -180,7 +179,7 @@ def _part(
         "right_answer": pa.array(_pick(right, rows), pa.string()),
         "label": pa.array(data.labels[split][rows].astype(np.int8)),
     }
-    # Float64: beyond a logit of 17 a float32 would make all scores equal.
+    # Float64: with float32, all scores beyond a logit of 17 would be equal.
     scores = {f"score_{name}": pa.array(values) for name, values in probabilities.items()}
     return pa.table({**columns, **scores})
 

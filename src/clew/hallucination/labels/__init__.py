@@ -1,10 +1,9 @@
-"""Labels: is an answer right. Scores by wording or by a judge, and the files that hold them.
-
-What reads scores is here; what makes them (`label`, `methods`, `chat`) is imported by who needs
-it: it brings a string matcher and an HTTP client.
+"""Labels: whether an answer is correct. Scores by text matching or by a judge, and their files.
+Reading scores is here; the modules that compute them (`label`, `methods`, `chat`) are imported
+where needed, since they load a string matcher and an HTTP client.
 """
 
-from clew.hallucination.labels.answers import LabelledAnswer
+from clew.hallucination.labels.answers import LabeledAnswer
 from clew.hallucination.labels.normalize import normalize_answer
 from clew.hallucination.labels.scores import (
     MatchedScores,
@@ -15,7 +14,7 @@ from clew.hallucination.labels.scores import (
 )
 
 __all__ = [
-    "LabelledAnswer",
+    "LabeledAnswer",
     "MatchedScores",
     "Scores",
     "normalize_answer",

@@ -1,5 +1,4 @@
-"""The answers of a store of traces, from its text columns alone (the large ones stay unread), and
-what a label adds to them."""
+"""The answers of a trace store, read from its text columns only, and their labels."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ _COLUMNS = ("global_example_id", "question_id", "question", "category", "accepte
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredAnswer:
-    """What a model answered to a question, and what counts as right."""
+    """A model's answer to a question, with the accepted answers."""
 
     global_example_id: int
     question_id: str
@@ -25,8 +24,8 @@ class StoredAnswer:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LabelledAnswer:
-    """An answer with its score, from 0 (wrong) to 1 (right)."""
+class LabeledAnswer:
+    """An answer with its score, from 0 (hallucinated) to 1 (correct)."""
 
     question_id: str
     global_example_id: int
@@ -38,7 +37,7 @@ class LabelledAnswer:
     category: str | None
 
     @classmethod
-    def of(cls, answer: StoredAnswer, score: float, method: str, accepted: str) -> "LabelledAnswer":
+    def of(cls, answer: StoredAnswer, score: float, method: str, accepted: str) -> "LabeledAnswer":
         return cls(
             question_id=answer.question_id,
             global_example_id=answer.global_example_id,
@@ -52,18 +51,18 @@ class LabelledAnswer:
 
 
 def open_traces(path: Path) -> StoreReader:
-    """A store that holds traces; raises StoreError for another."""
+    """Open a trace store; raises StoreError for any other store."""
     store = StoreReader(path)
     if store.manifest.kind != "traces":
         raise StoreError(
-            f'"{path}" holds {store.manifest.kind}, not traces: give the store that '
+            f'"{path}" contains {store.manifest.kind}, not traces: give the store that '
             f'"clew extract" or "clew convert" wrote; "clew inspect {path}" shows what is in it.'
         )
     return store
 
 
 def read_answers(store: StoreReader) -> Iterator[StoredAnswer]:
-    """All answers, one shard after the other."""
+    """Iterate over all answers, shard by shard."""
     for index in range(len(store.shards)):
         yield from _read_shard(store.shard(index))
 

@@ -1,4 +1,4 @@
-"""One question to an OpenAI-compatible chat address, asked again when the server is busy."""
+"""Requests to an OpenAI-compatible chat endpoint, retried if the server is busy."""
 
 import logging
 import random
@@ -21,11 +21,11 @@ _LONGEST_WAIT_SECONDS = 300.0
 
 
 class JudgeError(ClewError):
-    """The judge could not be asked, or gave no usable reply."""
+    """The judge could not be reached, or its reply was unusable."""
 
 
 class _TryAgainError(Exception):
-    """A failure that may pass; the text says what it was."""
+    """A temporary failure; the message describes it."""
 
     def __init__(self, reason: str, wait_seconds: float | None = None) -> None:
         super().__init__(reason)
@@ -34,7 +34,7 @@ class _TryAgainError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class ChatConfig:
-    """Where the chat completions are, and how patiently to ask. The key is never shown."""
+    """The chat endpoint, and how often and how long to try. The key is never shown."""
 
     url: str
     model: str
@@ -48,12 +48,12 @@ class ChatConfig:
     def __post_init__(self) -> None:
         if not self.model.strip():
             raise InputError(
-                "name the model of the judge.", setting="judge_model", value=self.model
+                "give the name of the judge model.", setting="judge_model", value=self.model
             )
         if not _is_address(self.url):
             shown = self.url.rpartition("@")[2]
             raise InputError(
-                "give the judge's address as http://host:port/v1, and a key with `judge_key_env`.",
+                "give the judge's URL as http://host:port/v1, and the key with `judge_key_env`.",
                 setting="judge_url",
                 value=shown,
             )
@@ -74,7 +74,7 @@ def _is_address(url: str) -> bool:
 
 
 class Chat:
-    """An open connection. `ask` may be called from several threads; `stop` ends their waiting."""
+    """An open connection. `ask` may be called from several threads; `stop` interrupts them."""
 
     def __init__(self, config: ChatConfig) -> None:
         self.config = config
@@ -83,8 +83,8 @@ class Chat:
             self._client = httpx.Client(headers=headers, timeout=config.timeout_seconds)
         except (ValueError, UnicodeError):
             raise InputError(
-                f"the key in {config.key_name} has characters that no HTTP header can carry: "
-                "set it again, without blanks and line ends."
+                f"the key in {config.key_name} contains characters that are not allowed in an HTTP "
+                "header: set it again without spaces and line breaks."
             ) from None
         self._stopped = threading.Event()
         self._options: dict[str, Any] = {"temperature": 0}
@@ -105,8 +105,8 @@ class Chat:
         self._stopped.set()
 
     def ask(self, messages: list[dict[str, str]]) -> str:
-        """The text of the reply. Raises JudgeError when every attempt failed, InputError when
-        the address, the model or the key cannot be right."""
+        """The text of the reply. Raises JudgeError if every attempt failed, InputError if the URL,
+        the model or the key is wrong."""
         wait = self.config.first_wait_seconds
         for attempt in range(1, self.config.attempts + 1):
             try:
@@ -116,10 +116,10 @@ class Chat:
                     raise JudgeError(self._gave_up(failure, attempt)) from None
                 told = failure.wait_seconds
                 seconds = told if told is not None else wait * random.uniform(0.75, 1.25)
-                logger.info("%s; asked again in %.1f s", failure, seconds)
+                logger.info("%s; retrying in %.1f s", failure, seconds)
                 self._stopped.wait(seconds)
                 wait *= 2
-        raise AssertionError("attempts is at least 1")
+        raise AssertionError("attempts must be at least 1")
 
     def _gave_up(self, failure: object, attempts: int) -> str:
         times = "once" if attempts == 1 else f"{attempts} times"
@@ -131,17 +131,18 @@ class Chat:
             reply = self._client.post(self.config.address, json=body)
         except httpx.ConnectError as error:
             reason = f"there was no connection ({error}): check `judge_url`, and that it runs"
-            # A server that was there may be starting anew; one that never was is a wrong address.
+            # A server that has responded before may be restarting; one that never has is a wrong
+            # URL.
             if not self._reached:
                 raise JudgeError(self._gave_up(reason, 1)) from None
             raise _TryAgainError(reason) from None
         except httpx.TimeoutException:
             raise _TryAgainError(
-                f"there was no reply within {self.config.timeout_seconds:g} s"
+                f"it did not reply within {self.config.timeout_seconds:g} s"
             ) from None
         except httpx.RequestError as error:
             raise _TryAgainError(
-                f"the connection broke ({error or type(error).__name__})"
+                f"the connection was lost ({error or type(error).__name__})"
             ) from None
         self._reached = True
         self._check_status(reply, body)
@@ -150,21 +151,21 @@ class Chat:
     def _check_status(self, reply: httpx.Response, asked: dict[str, Any]) -> None:
         status, text = reply.status_code, self._excerpt(reply)
         if status in _BUSY or status >= 500:
-            raise _TryAgainError(f"it answered {status} ({text})", _told_to_wait(reply))
+            raise _TryAgainError(f"it returned {status} ({text})", _told_to_wait(reply))
         if status == 400 and "temperature" in text and "temperature" in asked:
-            # Some models take no temperature but their own. Servers agree on no error code for
-            # it: the word in their reply is all there is.
+            # Some models only accept their default temperature. There is no standard error code for
+            # it; only the word in the reply shows it.
             self._options = {}
-            raise _TryAgainError(f"it answered 400 ({text})", 0.0)
+            raise _TryAgainError(f"it returned 400 ({text})", 0.0)
         if status in (401, 403):
-            given = "it does not accept the key in" if self.config.key else "it wants a key: set"
+            given = "it does not accept the key in" if self.config.key else "it requires a key: set"
             raise InputError(
-                f"the judge at {self.config.address} answered {status} ({text}): {given} "
+                f"the judge at {self.config.address} returned {status} ({text}): {given} "
                 f"{self.config.key_name}, or name another variable with `judge_key_env`."
             )
         if status != 200:
             raise InputError(
-                f"the judge at {self.config.address} answered {status} ({text}): "
+                f"the judge at {self.config.address} returned {status} ({text}): "
                 f"check `judge_url` and `judge_model={self.config.model!r}`."
             )
 
@@ -182,12 +183,12 @@ def _reply_text(reply: httpx.Response) -> str:
         text = None
     if not isinstance(text, str):
         shown = without_settings(reply.text[:100])
-        raise _TryAgainError(f"its reply is no chat completion ({shown!r})")
+        raise _TryAgainError(f"its reply is not a chat completion ({shown!r})")
     return text
 
 
 def _told_to_wait(reply: httpx.Response) -> float | None:
-    """Seconds of a Retry-After header, which is a number or a date; None where there is none."""
+    """The seconds of a Retry-After header, which is a number or a date; None if there is none."""
     told = reply.headers.get("retry-after")
     if told is None:
         return None
@@ -200,7 +201,7 @@ def _told_to_wait(reply: httpx.Response) -> float | None:
             return None
     if seconds > _LONGEST_WAIT_SECONDS:
         raise JudgeError(
-            f"the judge answered {reply.status_code} and asks to wait {seconds:,.0f} s: "
-            "run the same command again then."
+            f"the judge returned {reply.status_code} and asks to wait {seconds:,.0f} s: "
+            "run the same command again after that."
         )
     return max(0.0, seconds)

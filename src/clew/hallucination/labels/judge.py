@@ -1,6 +1,5 @@
-"""A language model as judge: does the answer mean the same as an accepted one.
-
-Judgements go to a side file as they come; a run that was broken off pays only for the rest.
+"""A language model as judge: does the answer mean the same as an accepted one. Judgments are saved
+as they arrive, so an interrupted run only pays for the rest.
 """
 
 import json
@@ -32,7 +31,7 @@ _INSTRUCTION = (
     "Reply with the one word YES or NO."
 )
 _THOUGHTS = re.compile(r"<think>.*?</think>", re.DOTALL)
-# Marks around the word are no matter, a minus before a number is.
+# Punctuation around the word is ignored, but not a minus before a number.
 _REPLY = re.compile(
     r"[\s*\"'`]*(?:(?P<yes>yes)|no|(?P<number>[01]|0?\.\d+|1\.0+))[\s*\"'`.!]*", re.IGNORECASE
 )
@@ -44,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 
 class JudgedFile:
-    """Judgements by key, one JSON line each; safe to add to from several threads."""
+    """Judgments by key, one JSON line each; thread-safe."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -53,7 +52,7 @@ class JudgedFile:
 
     def __enter__(self) -> "JudgedFile":
         self._file = self.path.open("a+b")
-        # A line that a killed process left half written must not spoil the next one.
+        # A partial line left by a killed process must not corrupt the next one.
         if self._file.tell():
             self._file.seek(-1, os.SEEK_END)
             if self._file.read(1) != b"\n":
@@ -72,7 +71,7 @@ class JudgedFile:
         return self._scores.get(key)
 
     def add(self, key: str, score: float, **about: str) -> None:
-        """Keep a judgement; it is in the file when this returns."""
+        """Save a judgment; it is in the file when this returns."""
         line = json.dumps({"key": key, "score": score, **about}, ensure_ascii=False) + "\n"
         with self._lock, disk_errors(self.path.parent):
             self._file.write(line.encode())
@@ -93,7 +92,7 @@ def _read_judgements(path: Path) -> dict[str, float]:
         else:
             found[judgement["key"]] = float(judgement["score"])
     if lost:
-        logger.warning("%s: %d lines cannot be read; those answers are judged again", path, lost)
+        logger.warning("%s: %d lines cannot be read; these answers are judged again", path, lost)
     return found
 
 
@@ -112,9 +111,8 @@ def judge_answers(
     judged_path: Path,
     on_judged: OnJudged | None = None,
 ) -> list[float]:
-    """A score for each answer, 0 to 1; an empty answer is 0 without being asked about.
-
-    Raises ClewError at the first answer that cannot be judged; what came before is kept.
+    """A score for each answer, 0 to 1; an empty answer is 0 without a request. Raises ClewError at
+    the first answer that cannot be judged; earlier judgments are kept.
     """
     keys = [_key(config.model, answer) for answer in answers]
     with JudgedFile(judged_path) as judged:
@@ -128,7 +126,7 @@ def judge_answers(
 
 
 def parse_reply(reply: str) -> float | None:
-    """1.0 for YES, 0.0 for NO, or the number from 0 to 1 that stands alone; else None."""
+    """1.0 for YES, 0.0 for NO, or the only number from 0 to 1; otherwise None."""
     found = _REPLY.fullmatch(_THOUGHTS.sub("", reply))
     if found is None:
         return None
@@ -159,7 +157,7 @@ def _judge_missing(
         def judge(one: tuple[str, StoredAnswer]) -> None:
             _judge_one(chat, judged, *one)
 
-        # So far ahead that an answer which is asked about again and again holds nobody up.
+        # Far enough ahead that an answer that is retried several times does not block the others.
         ahead = map_ahead(judge, missing.items(), pool, ahead=config.threads * _ANSWERS_AHEAD)
         try:
             for done, _ in enumerate(ahead, start=1):
@@ -195,4 +193,4 @@ def _judge_one(chat: Chat, judged: JudgedFile, key: str, answer: StoredAnswer) -
 
 
 def _kept(judged: JudgedFile) -> str:
-    return f"Judgements made so far are kept in {judged.path}: the same command goes on from there."
+    return f"The judgments so far are saved in {judged.path}. Run the same command again to resume."

@@ -1,4 +1,4 @@
-"""Label a store: a score for every answer that can be scored, and what a person should look at."""
+"""Label a store: a score for every answer that can be scored, and examples to check by hand."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from clew.errors import InputError
 from clew.hallucination.labels.answers import (
-    LabelledAnswer,
+    LabeledAnswer,
     StoredAnswer,
     open_traces,
     read_answers,
@@ -31,32 +31,31 @@ _EACH = 4
 
 @dataclass(frozen=True, kw_only=True)
 class CategoryShare:
-    """How many answers of a category there are, and how many of them are wrong."""
+    """The number of answers of a category, and how many of them are hallucinated."""
 
     category: str
     answers: int
-    wrong: int
+    hallucinated: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Examples:
-    """A few answers of each kind; the doubtful ones are none of the others."""
+    """A few answers of each kind; the doubtful ones are not among the others."""
 
-    right: list[LabelledAnswer]
-    wrong: list[LabelledAnswer]
-    doubtful: list[LabelledAnswer]
+    correct: list[LabeledAnswer]
+    hallucinated: list[LabeledAnswer]
+    doubtful: list[LabeledAnswer]
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class LabelResult(Tabular):
-    """The rows of the scores file in the order of `global_example_id`, and what they say.
-
-    `excluded` are the question ids of answers that nothing could be compared with.
-    `written` is False where the file held these very rows already.
+    """The rows of the scores file in the order of `global_example_id`, and a summary. `excluded`
+    are the question ids of answers without accepted answers. `written` is False if the file already
+    had exactly these rows.
     """
 
     path: Path
-    rows: list[LabelledAnswer]
+    rows: list[LabeledAnswer]
     excluded: list[str]
     score_threshold: float
     categories: list[CategoryShare]
@@ -71,17 +70,17 @@ class LabelResult(Tabular):
 
     def __repr__(self) -> str:
         return (
-            f"LabelResult({len(self.rows):,} answers, {self.wrong:,} hallucinated at "
+            f"LabelResult({len(self.rows):,} answers, {self.hallucinated:,} hallucinated at "
             f"score < {self.score_threshold:g}; {self.path})"
         )
 
     @property
-    def wrong(self) -> int:
+    def hallucinated(self) -> int:
         return sum(row.score < self.score_threshold for row in self.rows)
 
     @property
-    def wrong_share(self) -> float:
-        return self.wrong / len(self.rows)
+    def hallucinated_share(self) -> float:
+        return self.hallucinated / len(self.rows)
 
 
 def label_store(
@@ -94,10 +93,9 @@ def label_store(
     overwrite: bool = False,
     on_judged: OnJudged | None = None,
 ) -> LabelResult:
-    """Score the answers of a store of traces and write the scores file.
-
-    With `judge`, a model behind a chat address scores instead of `method`. Raises InputError if
-    no answer can be scored, or if `out` holds something else and `overwrite` is not given.
+    """Score the answers of a trace store and write the scores file. With `judge`, a model behind a
+    chat endpoint scores instead of `method`. Raises InputError if no answer can be scored, or if
+    `out` has other contents and `overwrite` is not given.
     """
     out = Path(out)
     _check_settings(out, method, score_threshold)
@@ -125,11 +123,12 @@ def _check_settings(out: Path, method: str, score_threshold: float) -> None:
         known = ", ".join(get_args(Method))
         raise InputError(f"choose from: {known}.", setting="method", value=method)
     if out.is_dir():
-        raise InputError("this is a folder. Name the file to write.", setting="out", value=out)
+        raise InputError("this is a folder. Give the file to write.", setting="out", value=out)
     if not 0 < score_threshold <= 1:
         raise InputError(
-            "give a number above 0 and at most 1. Answers that score below it count as wrong; "
-            "0.5 is usual.",
+            "give a number above 0 and at most 1. Answers with a lower score count as "
+            "hallucinated; 0.5 "
+            "is common.",
             setting="score_threshold",
             value=score_threshold,
         )
@@ -140,8 +139,8 @@ def _why_none(store: str | Path, manifest: Manifest, answers: int) -> str:
         return f'"{store}" has no finished batch yet: capture answers with "clew extract" first.'
     return (
         f'none of the {answers:,} answers in "{store}" has accepted answers, so there is nothing '
-        "to compare them with: capture with questions that have an answer column, or make a file "
-        "with the columns question_id and score (1 right, 0 wrong) by other means."
+        "to compare them with: capture with questions that have an answer column, or provide a "
+        "file with the columns question_id and score (1 = correct, 0 = hallucinated)."
     )
 
 
@@ -156,16 +155,16 @@ def _drop_unscorable(
             excluded.append(answer.question_id)
 
 
-def _score(answers: Iterable[StoredAnswer], method: Method) -> list[LabelledAnswer]:
+def _score(answers: Iterable[StoredAnswer], method: Method) -> list[LabeledAnswer]:
     matches = ((a, match_answer(method, a.text, a.accepted, a.question)) for a in answers)
-    return [LabelledAnswer.of(a, match.score, method, match.accepted) for a, match in matches]
+    return [LabeledAnswer.of(a, match.score, method, match.accepted) for a, match in matches]
 
 
 def _judge(
     usable: Iterable[StoredAnswer], judge: ChatConfig, out: Path, on_judged: OnJudged | None
-) -> list[LabelledAnswer]:
-    """The judge does not say which accepted answer it had in mind: the one with the most words
-    in common is named."""
+) -> list[LabeledAnswer]:
+    """The judge does not say which accepted answer it matched: the one with the most words in
+    common is recorded."""
     answers = list(usable)
     if not answers:
         return []
@@ -174,13 +173,13 @@ def _judge(
     scores = judge_answers(answers, judge, side_file, on_judged)
     closest = (match_answer("token-f1", a.text, a.accepted, a.question).accepted for a in answers)
     return [
-        LabelledAnswer.of(answer, score, f"judge {judge.model}", accepted)
+        LabeledAnswer.of(answer, score, f"judge {judge.model}", accepted)
         for answer, score, accepted in zip(answers, scores, closest, strict=True)
     ]
 
 
-def _count_categories(rows: Iterable[LabelledAnswer], threshold: float) -> list[CategoryShare]:
-    """By name; empty when the store has no categories."""
+def _count_categories(rows: Iterable[LabeledAnswer], threshold: float) -> list[CategoryShare]:
+    """By name; empty if the store has no categories."""
     counts: dict[str, list[int]] = {}
     for row in rows:
         count = counts.setdefault(row.category or "", [0, 0])
@@ -189,39 +188,39 @@ def _count_categories(rows: Iterable[LabelledAnswer], threshold: float) -> list[
     if set(counts) == {""}:
         return []
     return [
-        CategoryShare(category=name or "(none)", answers=answers, wrong=wrong)
-        for name, (answers, wrong) in sorted(counts.items())
+        CategoryShare(category=name or "(none)", answers=answers, hallucinated=hallucinated)
+        for name, (answers, hallucinated) in sorted(counts.items())
     ]
 
 
-def choose_examples(rows: Sequence[LabelledAnswer], threshold: float) -> Examples:
-    """Right and wrong ones from all over the store, and those closest to the other side."""
-    right = [row for row in rows if row.score >= threshold]
-    wrong = [row for row in rows if row.score < threshold]
-    doubtful = [*_doubtful(right, threshold), *_doubtful(wrong, threshold)]
+def choose_examples(rows: Sequence[LabeledAnswer], threshold: float) -> Examples:
+    """Correct and hallucinated answers from all over the store, and the doubtful ones."""
+    correct = [row for row in rows if row.score >= threshold]
+    hallucinated = [row for row in rows if row.score < threshold]
+    doubtful = [*_doubtful(correct, threshold), *_doubtful(hallucinated, threshold)]
     shown = {row.global_example_id for row in doubtful}
     return Examples(
-        right=_spread([row for row in right if row.global_example_id not in shown]),
-        wrong=_spread([row for row in wrong if row.global_example_id not in shown]),
+        correct=_spread([row for row in correct if row.global_example_id not in shown]),
+        hallucinated=_spread([row for row in hallucinated if row.global_example_id not in shown]),
         doubtful=doubtful,
     )
 
 
-def _spread(rows: Sequence[LabelledAnswer]) -> list[LabelledAnswer]:
+def _spread(rows: Sequence[LabeledAnswer]) -> list[LabeledAnswer]:
     places = np.linspace(0, len(rows) - 1, min(_EACH, len(rows))).round().astype(int)
     return [rows[place] for place in places]
 
 
-def _doubtful(rows: Sequence[LabelledAnswer], threshold: float) -> list[LabelledAnswer]:
-    """Scores in between are doubtful near the threshold; plain right or wrong ones by words."""
+def _doubtful(rows: Sequence[LabeledAnswer], threshold: float) -> list[LabeledAnswer]:
+    """Fractional scores are doubtful near the threshold; scores of 0 or 1 by their words."""
     measure = _word_doubt if all(row.score in (0, 1) for row in rows) else None
     doubts = [measure(row) if measure else 1 - abs(row.score - threshold) for row in rows]
     order = sorted(range(len(rows)), key=lambda place: -doubts[place])[: _EACH // 2]
     return [rows[place] for place in order if doubts[place] > 0]
 
 
-def _word_doubt(row: LabelledAnswer) -> float:
-    """Right: the words besides the accepted ones. Wrong: how much of the wording it has."""
+def _word_doubt(row: LabeledAnswer) -> float:
+    """For correct answers the number of extra words, for hallucinated ones the word overlap."""
     if row.score:
         return len(answer_words(row.answer)) - len(answer_words(row.accepted_answer))
     return token_f1(row.answer, row.accepted_answer)

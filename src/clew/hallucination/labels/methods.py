@@ -1,5 +1,5 @@
-"""The ways to score an answer against the accepted ones: alias match, and how much of the wording
-it has (token F1, ROUGE-L), where a right answer in a long sentence scores low."""
+"""Methods to score an answer against the accepted ones: alias match and word overlap (token F1,
+ROUGE-L), where a correct answer in a long sentence scores low."""
 
 import re
 from collections import Counter
@@ -29,14 +29,15 @@ Method = Literal["alias", "exact", "token-f1", "rouge-l"]
 
 
 class Match(NamedTuple):
-    """`score` from 0 (wrong) to 1 (right); `accepted` is the accepted answer that gave it."""
+    """`score` from 0 (hallucinated) to 1 (correct); `accepted` is the best-matching accepted
+    answer."""
 
     score: float
     accepted: str
 
 
 def best_match(accepted: Sequence[str], score_of: Callable[[str], float]) -> Match:
-    """The best score over the accepted answers; the first of them where several give it."""
+    """The best score over the accepted answers; the first of them in case of a tie."""
     best = Match(0.0, accepted[0])
     for alias in accepted:
         score = score_of(alias)
@@ -46,7 +47,7 @@ def best_match(accepted: Sequence[str], score_of: Callable[[str], float]) -> Mat
 
 
 def match_exact(answer: str, accepted: Sequence[str]) -> Match:
-    """1.0 if the answer is an accepted one after normalisation."""
+    """1.0 if the answer is an accepted one after normalization."""
     plain = drop_articles(normalize_words(answer))
     return best_match(accepted, lambda alias: plain == drop_articles(normalize_words(alias)))
 
@@ -54,14 +55,14 @@ def match_exact(answer: str, accepted: Sequence[str]) -> Match:
 def match_alias(answer: str, accepted: Sequence[str], question: str = "") -> Match:
     """1.0 if the answer is an accepted one, or states it in whole words.
 
-    Not counted: "not Paris"; "Paris or Rome"; "2" in "2 million" or in "1925"; one letter that is
-    not the last word; words that only repeat the question ("Mexico City is in ...").
-    What words alone cannot tell stays: "Paris, Rome, Oslo" is right for each of the three, "New
-    Mexico" for Mexico, "It borders Somalia" for Somalia; `clew label` shows the longest such.
+    Does not match: "not Paris"; "Paris or Rome"; "2" in "2 million" or in "1925"; one letter that
+    is not the last word; words that only repeat the question ("Mexico City is in ..."). Words alone
+    cannot decide some cases: "Paris, Rome, Oslo" matches each of the three, "New Mexico" matches
+    Mexico, "It borders Somalia" matches Somalia; `clew label` shows the longest ones.
     """
     spelled = [normalize_words(alias) for alias in accepted]
     answered, asked = normalize_words(answer), normalize_words(question)
-    # With articles too: the "a" of "Vitamin A is ..." is none, but looks like one.
+    # With articles too: the "a" in "Vitamin A is ..." looks like an article.
     views = [
         _View(answered, spelled, asked),
         _View(drop_articles(answered), list(map(drop_articles, spelled)), drop_articles(asked)),
@@ -73,7 +74,7 @@ def match_alias(answer: str, accepted: Sequence[str], question: str = "") -> Mat
 
 
 class _View:
-    """An answer, the accepted ones and the question, all normalised the same way."""
+    """An answer, the accepted ones and the question, all normalized in the same way."""
 
     def __init__(self, answer: str, aliases: list[str], question: str) -> None:
         self.answer = answer
@@ -105,14 +106,14 @@ class _View:
         return after.startswith(" or ") and not after[4:].startswith(tuple(self.aliases))
 
     def _repeats_question(self, before: str, alias: str, after: str) -> bool:
-        """Whether the words stand in the question too, with the word before or after them."""
+        """Whether the words are in the question too, with the word before or after them."""
         wider = [f"{before.split()[-1]} {alias}"] if before else []
         wider += [f"{alias} {after.split()[0]}"] if after else []
         return any(f" {words} " in self.question for words in wider)
 
 
 def _places(answer: str, alias: str) -> Iterator[tuple[int, int]]:
-    """Where the alias stands as whole words."""
+    """Where the alias occurs as whole words."""
     start = answer.find(alias)
     while start >= 0:
         end = start + len(alias)
@@ -122,7 +123,7 @@ def _places(answer: str, alias: str) -> Iterator[tuple[int, int]]:
 
 
 def _is_edge(pair: str) -> bool:
-    """Whether a word can end between the two characters (one alone: the end of the text)."""
+    """Whether a word can end between the two characters (with one: at the end of the text)."""
     if len(pair) < 2 or " " in pair or _UNSPACED_CHARACTER.search(pair):
         return True
     # A Japanese loan word ends where its script does: パリ is in パリは, not in パリス.
@@ -130,7 +131,7 @@ def _is_edge(pair: str) -> bool:
 
 
 def match_tokens(answer: str, accepted: Sequence[str]) -> Match:
-    """F1 of the words that both have, in any order, as SQuAD and TriviaQA count it."""
+    """F1 of the shared words in any order, as in SQuAD and TriviaQA."""
     mine = answer_words(answer)
     counts = Counter(mine)
 
@@ -141,7 +142,7 @@ def match_tokens(answer: str, accepted: Sequence[str]) -> Match:
 
 
 def match_sequence(answer: str, accepted: Sequence[str]) -> Match:
-    """ROUGE-L: F-measure of the most words that both have in the same order, gaps allowed."""
+    """ROUGE-L: F-measure of the longest common subsequence of words."""
     mine = answer_words(answer)
 
     def score(theirs: list[str]) -> float:
@@ -155,7 +156,7 @@ def _f_measure(shared: int, mine: Sequence[str], theirs: Sequence[str]) -> float
 
 
 def match_answer(method: Method, answer: str, accepted: Sequence[str], question: str) -> Match:
-    """The best score of the answer over the accepted ones, of which there is at least one."""
+    """The best score of the answer over the accepted ones (at least one)."""
     if not answer.strip():
         return Match(0.0, accepted[0])
     if method == "alias":
@@ -165,16 +166,16 @@ def match_answer(method: Method, answer: str, accepted: Sequence[str], question:
 
 
 def alias_score(answer: str, accepted: str | Sequence[str], *, question: str = "") -> float:
-    """1.0 if the answer is an accepted one or states it in whole words, else 0.0.
+    """1.0 if the answer is an accepted one or contains it as whole words, else 0.0.
 
-    With the question, words that only repeat it do not count: "Mexico City is in Peru" is no
-    right answer to "In which country is Mexico City?".
+    With the question, words that only repeat it do not count: "Mexico City is in Peru" is not a
+    correct answer to "In which country is Mexico City?".
     """
     return match_answer("alias", answer, _as_list(accepted), question).score
 
 
 def token_f1(answer: str, accepted: str | Sequence[str]) -> float:
-    """The best F1 over words, 0 to 1, of the answer and an accepted one."""
+    """The best word-level F1, 0 to 1, of the answer and an accepted one."""
     return match_answer("token-f1", answer, _as_list(accepted), "").score
 
 

@@ -1,31 +1,30 @@
-"""One spelling for all spellings of an answer: case, accents, punctuation, articles.
-
-TriviaQA's rules, made to hold for every script and for numbers; no dependency.
+"""Normalize the spelling of answers: case, accents, punctuation, articles. TriviaQA's rules,
+extended to every script and to numbers, without dependencies.
 """
 
 import re
 import unicodedata
 from collections.abc import Callable
 
-# English alone, as TriviaQA has it: "die" and "la" are articles too, and words of other answers.
+# English only, as in TriviaQA: "die" and "la" are articles too, but also words of other answers.
 ARTICLES = ("a", "an", "the")
 # Not the last word: "Vitamin A" must not become "vitamin", which "Vitamin C" contains.
 _ARTICLE = re.compile(rf"\b(?:{'|'.join(ARTICLES)}) (?=\S)")
-# "U.S.A." is one word; with its letters apart, the last would be taken for an article.
+# "U.S.A." is one word; with separate letters, the last would look like an article.
 _ABBREVIATION = re.compile(r"\b[a-zα-ωа-я](?:\.[a-zα-ωа-я]\b)+")
-# "12,500" is one number; "3.5" is too, and holds no 5. "8.5.1945" is three.
+# "12,500" is one number; so is "3.5", which does not contain 5. "8.5.1945" is three.
 _GROUPED = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 _DECIMAL = re.compile(r"(?<![\d.])(\d+)\.(\d+)(?!\.?\d)")
 _KEPT_POINT = "\ue000"
-# Letters that Unicode does not take for a plain one with an accent.
+# Letters that Unicode does not decompose into a base letter and an accent.
 _PLAIN_LETTERS = {"ø": "o", "ł": "l", "đ": "d", "ð": "d", "þ": "th", "æ": "ae", "œ": "oe", "ı": "i"}
-# Scripts that put no blank between words: each character can begin or end one.
+# Scripts without spaces between words: each character can start or end one.
 UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u309f\u3400-\u4dbf\u4e00-\u9fff"
 _UNSPACED_CHARACTER = re.compile(rf"([{UNSPACED}])")
 
 
 class _Translation(dict[int, str]):
-    """What becomes of each character; worked out once, then remembered."""
+    """The replacement of each character, cached."""
 
     def __init__(self, rule: Callable[[str], str]) -> None:
         super().__init__()
@@ -42,14 +41,14 @@ def _plain_character(character: str) -> str:
         return "."
     if _is_accent(character) or kind == "Cf":
         return ""
-    # Not by \w: the vowel signs of many scripts are no letters, but parts of their words.
+    # Not with \w: the vowel signs of many scripts are not letters, but parts of words.
     if kind[0] in "PSZC":
         return " "
     return _PLAIN_LETTERS.get(character, character)
 
 
 def _is_accent(character: str) -> bool:
-    """Marks that may be left out of the word; not those that make another one, as ハ, バ and パ."""
+    """Marks that are optional in a word; not those that change it, such as ハ, バ and パ."""
     return (
         "\u0300" <= character <= "\u036f"  # Latin, Greek, Cyrillic
         or "\u02b0" <= character <= "\u02ff"  # Hawaiʻi
@@ -64,10 +63,10 @@ _PLAIN = _Translation(_plain_character)
 
 
 def normalize_answer(text: str) -> str:
-    """The text in lower case without accents, punctuation and English articles.
+    """The text in lowercase without accents, punctuation and English articles.
 
-    "The Café  de_Flore!" and "cafe de flore" become the same. A text that would lose all of
-    itself, as "?" would, keeps its characters, in lower case.
+    "The Café  de_Flore!" and "cafe de flore" become the same. A text that would become empty, such
+    as "?", keeps its characters, in lowercase.
     """
     return drop_articles(normalize_words(text))
 
@@ -91,11 +90,11 @@ def _fold(text: str) -> str:
     if text.isascii():
         return text.lower()
     apart = unicodedata.normalize("NFKD", text).casefold()
-    # Together again, so that a Korean syllable and a Japanese パ are one character.
+    # Recomposed, so that a Korean syllable and a Japanese パ are one character.
     return unicodedata.normalize("NFKC", apart.translate(_WITHOUT_ACCENTS))
 
 
 def answer_words(text: str) -> list[str]:
-    """The words of the normalised text; where a script has no blanks, its characters."""
+    """The words of the normalized text; for scripts without spaces, its characters."""
     plain = normalize_answer(text)
     return (plain if plain.isascii() else _UNSPACED_CHARACTER.sub(r" \1 ", plain)).split()

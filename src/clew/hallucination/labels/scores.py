@@ -1,4 +1,4 @@
-"""Read a scores file, the one `clew label` wrote or one that is there already, and use it."""
+"""Read a scores file, written by `clew label` or by other means, and apply it."""
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,11 +17,11 @@ _NAMED = 5
 
 @dataclass(frozen=True, kw_only=True)
 class Scores:
-    """Scores from 0 (wrong) to 1 (right).
+    """Scores from 0 (hallucinated) to 1 (correct).
 
-    `by_example` has one for each (question_id, global_example_id) where the file tells answers
-    to the same question apart; questions with different ones are then not in `scores`.
-    `answers` has what was scored, where `clew label` wrote the file.
+    `by_example` has one for each (question_id, global_example_id) if the file distinguishes answers
+    to the same question; questions with different scores are then not in `scores`. `answers` has
+    the scored texts if `clew label` wrote the file.
     """
 
     path: Path
@@ -32,7 +32,7 @@ class Scores:
     sha256: str
 
     def match(self, question_ids: Sequence[str], example_ids: Sequence[int]) -> np.ndarray:
-        """The score of each answer as float32, NaN where the file has none."""
+        """The score of each answer as float32, NaN if the file has none."""
         names = [name.strip() for name in question_ids]
         keys: Iterator[Hashable] = iter(names)
         known: Mapping[Any, float] = self.scores
@@ -44,7 +44,7 @@ class Scores:
 
 @dataclass(frozen=True, kw_only=True)
 class MatchedScores:
-    """`values` float32 with NaN where `missing`; `notes` are sentences for a person."""
+    """`values` are float32 with NaN where `missing`; `notes` are sentences for the user."""
 
     values: np.ndarray
     missing: np.ndarray
@@ -59,8 +59,8 @@ def read_scores(
 ) -> Scores:
     """Read a CSV with `question_id` and a score column; raises InputError naming the line.
 
-    The score is `score`, else `hallucination_score`, else the only other column of numbers. It
-    is turned (1 - value) where `higher_is` says "hallucinated", or the name has "halluc" in it.
+    The score is `score`, else `hallucination_score`, else the only other column of numbers. It is
+    inverted (1 - value) if `higher_is` is "hallucinated" or the name contains "halluc".
     """
     table = ScoresTable(Path(path), score_column)
     turned = _is_turned(table.score_column, higher_is)
@@ -126,11 +126,11 @@ class _Found:
         if not self._doubles:
             return ()
         lines = "1 line repeats" if self._doubles == 1 else f"{self._doubles:,} lines repeat"
-        return (f"{self.table.path}: {lines} a score that is there already",)
+        return (f"{self.table.path}: {lines} an earlier score",)
 
 
 def _tell_apart() -> str:
-    return f", or add a column {EXAMPLE_COLUMN} where a question was answered several times"
+    return f", or add a column {EXAMPLE_COLUMN} if a question was answered several times"
 
 
 def _is_turned(column: str, higher_is: HigherIs | None) -> bool:
@@ -162,8 +162,8 @@ def require_scores(
     *,
     allow_missing: bool,
 ) -> MatchedScores:
-    """The scores of a store's answers; raises InputError if some are missing and may not be,
-    or if the file has none of them at all."""
+    """The scores of a store's answers; raises InputError if some are missing and that is not
+    allowed, or if the file has none of them."""
     values = scores.match(question_ids, example_ids)
     missing = np.isnan(values)
     if missing.all():
@@ -174,7 +174,7 @@ def require_scores(
             f"{len(names):,} of {len(values):,} answers have no score in {scores.path}, e.g. "
             f"{_some(names)}: label the store again with ",
             label_into(scores.path),
-            ", or exclude them with `skip_unlabelled=True`.",
+            ", or exclude them with `skip_unlabeled=True`.",
         )
     return MatchedScores(values=values, missing=missing, notes=_shared_notes(scores, question_ids))
 
@@ -185,13 +185,13 @@ def refuse_other_answers(
     example_ids: Sequence[int],
     answers: Sequence[str | None],
 ) -> None:
-    """Raises InputError when the file scores other answers: the ids of two stores that were
-    made of the same questions are the same."""
+    """Raises InputError if the file scores other answers: two stores of the same questions have the
+    same ids."""
     for name, number, answer in zip(question_ids, example_ids, answers, strict=True):
         scored = scores.answers.get((name.strip(), number), answer or "")
         if scored != (answer or ""):
             raise InputError(
-                f"{scores.path} belongs to other answers than those of the store: {name} (example "
+                f"{scores.path} belongs to other answers than those in the store: {name} (example "
                 f'{number}) is "{scored:.60}" in the file and "{answer or "":.60}" in the store. '
                 f"Label this store with ",
                 label_into("ANOTHER.csv"),
@@ -201,15 +201,15 @@ def refuse_other_answers(
 
 def _explain_none(scores: Scores, question_ids: Sequence[str], example_ids: Sequence[int]) -> str:
     if not len(question_ids):
-        return "the store has no answers: there is nothing to look up in a scores file."
+        return 'the store has no answers: capture some with "clew extract" first.'
     theirs, mine = next(iter(scores.scores or scores.by_example)), question_ids[0]
     if scores.by_example:
         name, number = next(iter(scores.by_example))
         theirs, mine = f"{name}, example {number}", f"{mine}, example {example_ids[0]}"
     return (
         f"{scores.path} has no score for any answer of the store: the file has ids like "
-        f'"{theirs}", the store like "{mine}": give the file that belongs to the store, or '
-        'make one with "clew label".'
+        f'"{theirs}", the store has ids like "{mine}": give the file that belongs to the store, or '
+        'create one with "clew label".'
     )
 
 
@@ -218,8 +218,8 @@ def _shared_notes(scores: Scores, question_ids: Sequence[str]) -> tuple[str, ...
     if scores.by_example or not repeated:
         return ()
     return (
-        f"{scores.path} has one score a question, but some questions have several answers "
-        f"({repeated:,} more answers than questions): they all get it",
+        f"{scores.path} has one score per question, but some questions have several answers "
+        f"({repeated:,} more answers than questions): all of them get the same score",
     )
 
 

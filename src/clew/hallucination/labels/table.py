@@ -1,5 +1,5 @@
-"""A scores file as rows of text: read with their line numbers, and what is wrong with it, by line;
-written whole or not at all, never over others."""
+"""A scores file as rows of text: read with line numbers for errors, written atomically, and never
+overwritten without permission."""
 
 import csv
 import io
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clew.errors import Call, InputError
-from clew.hallucination.labels.answers import LabelledAnswer
+from clew.hallucination.labels.answers import LabeledAnswer
 from clew.storage.writing import replace_file
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 ID_COLUMN = "question_id"
 EXAMPLE_COLUMN = "global_example_id"
-# What `clew label` writes. In a file of this very form, "answer" is what was scored.
+# The columns that `clew label` writes. In a file with exactly these, "answer" is the scored text.
 OWN_COLUMNS = (ID_COLUMN, EXAMPLE_COLUMN, "score", "method", "answer", "accepted_answer")
 _SCORE_COLUMNS = ("score", "hallucination_score")
 _SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
@@ -27,18 +27,20 @@ _LOOK_AT_ROWS = 100
 
 
 def label_into(out: Path | str) -> Call:
-    """What makes a scores file."""
+    """The call that creates a scores file."""
     return Call("label_store", ("STORE",), {"out": out})
 
 
 class ScoresTable:
-    """The header, understood, and the rows. Nothing but the rows asked for is held in memory."""
+    """The parsed header, and the rows, which are read lazily."""
 
     def __init__(self, path: Path, score_column: str | None) -> None:
         self.path = path
         if not path.is_file():
             what = "is a folder" if path.is_dir() else "does not exist"
-            raise InputError(f'scores file "{path}" {what}: make one with ', label_into(path), ".")
+            raise InputError(
+                f'scores file "{path}" {what}: create one with ', label_into(path), "."
+            )
         self.columns = self._read_header()
         self.id_place = self._place(ID_COLUMN)
         has_examples = EXAMPLE_COLUMN in self.columns
@@ -49,7 +51,7 @@ class ScoresTable:
         self.score_place = self._place(self.score_column)
 
     def rows(self) -> Iterator[tuple[int, list[str]]]:
-        """(line number, values) of every row that is not blank."""
+        """(line number, values) of every non-empty row."""
         with self._reading() as reader:
             next(reader)
             while True:
@@ -62,7 +64,7 @@ class ScoresTable:
                 if len(row) != len(self.columns):
                     raise InputError(
                         f"{self.path}, line {line}: {len(row)} values for {len(self.columns)} "
-                        "columns: put texts that hold a comma in double quotes."
+                        "columns: put texts that contain a comma in double quotes."
                     )
                 yield line, row
 
@@ -74,8 +76,8 @@ class ScoresTable:
                 yield reader
             except csv.Error as error:
                 raise InputError(
-                    f"{self.path}, line {reader.line_num}: {error}: a double quote is not "
-                    'closed, or stands inside a text, where it must be doubled ("").'
+                    f"{self.path}, line {reader.line_num}: {error}: a double quote is not closed, "
+                    'or is inside a text, where it must be doubled ("").'
                 ) from None
             except UnicodeDecodeError as error:
                 raise InputError(
@@ -91,7 +93,7 @@ class ScoresTable:
         marks = [name for mark, name in _SEPARATORS.items() if mark in header[0]]
         if len(header) == 1 and marks:
             raise InputError(
-                f"{self.path} is separated by {marks[0]}: save it with commas between values."
+                f"{self.path} is separated by {marks[0]}: save it with commas between the values."
             )
         return [_plain_name(name) for name in header]
 
@@ -114,7 +116,7 @@ class ScoresTable:
         if len(numeric) == 1:
             return numeric[0]
         found = ", ".join(numeric or self.columns[:20])
-        many = f"several that could be ({found})" if numeric else f"no other of numbers ({found})"
+        many = f"several candidates ({found})" if numeric else f"no other numeric column ({found})"
         raise InputError(
             f'{self.path} has no column "score" and {many}: rename the one to use to "score".'
         )
@@ -142,8 +144,8 @@ class ScoresTable:
             return int(row[place])
         except ValueError:
             raise InputError(
-                f'{self.path}, line {line}: {EXAMPLE_COLUMN} "{row[place]:.40}" is not a whole '
-                "number: correct it, or take the whole column out."
+                f'{self.path}, line {line}: {EXAMPLE_COLUMN} "{row[place]:.40}" is not an integer: '
+                "correct it, or remove the whole column."
             ) from None
 
     def parse_score(self, line: int, row: Sequence[str]) -> float:
@@ -155,9 +157,12 @@ class ScoresTable:
         if not text:
             raise InputError(f"{where} is empty: fill it in or delete the line.")
         if math.isnan(value):
-            raise InputError(f"{where} is not a number: write 0 to 1, with a point as in 0.25.")
+            raise InputError(
+                f"{where} is not a number: give a number from 0 to 1 with a decimal point, such as "
+                "0.25."
+            )
         hint = ": if these are percentages, divide them by 100" if 1 < value <= 100 else ""
-        raise InputError(f"{where} is not from 0 to 1{hint or ': correct it'}.")
+        raise InputError(f"{where} is not between 0 and 1{hint or ': correct it'}.")
 
 
 def _plain_name(column: str) -> str:
@@ -172,10 +177,9 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def write_rows(path: Path, rows: Sequence[LabelledAnswer], *, overwrite: bool) -> bool:
-    """Write the file; False where it holds these very rows already.
-
-    Raises InputError where it holds others and `overwrite` is not given.
+def write_rows(path: Path, rows: Sequence[LabeledAnswer], *, overwrite: bool) -> bool:
+    """Write the file; returns False if it already has exactly these rows. Raises InputError if it
+    has others and `overwrite` is not given.
     """
     content = _render(rows)
     if path.exists():
@@ -189,7 +193,7 @@ def write_rows(path: Path, rows: Sequence[LabelledAnswer], *, overwrite: bool) -
     return True
 
 
-def _render(rows: Sequence[LabelledAnswer]) -> bytes:
+def _render(rows: Sequence[LabeledAnswer]) -> bytes:
     text = io.StringIO()
     plain = csv.writer(text, lineterminator="\n")
     # The csv module leaves a lone carriage return unquoted, and then cannot read it back.
@@ -206,6 +210,6 @@ def _explain_difference(path: Path, before: bytes, content: bytes) -> str:
     pairs = zip_longest(before.splitlines(), content.splitlines())
     line = next((number for number, (old, new) in enumerate(pairs, 1) if old != new), 1)
     return (
-        f'"{path}" is there already and holds other scores than would be written now '
-        f"(from line {line:,} on): give another `out`, or replace it with `overwrite=True`."
+        f'"{path}" already exists and has different scores '
+        f"(from line {line:,} on): choose another `out`, or replace it with `overwrite=True`."
     )

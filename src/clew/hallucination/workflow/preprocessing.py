@@ -18,7 +18,7 @@ def preprocess(
     score_threshold: float = 0.5,
     score_column: str | None = None,
     higher_is: Literal["correct", "hallucinated"] | None = None,
-    skip_unlabelled: bool = False,
+    skip_unlabeled: bool = False,
     out: str | Path = "preprocessed_data",
     attn_threshold: float = 0.0,
     top_k: int | None = None,
@@ -43,7 +43,7 @@ def preprocess(
         score_threshold: Answers that score below this count as hallucinated.
         score_column: Column with the scores. [default: score, or the only one]
         higher_is: What a high score means. [default: depends on the column's name]
-        skip_unlabelled: Exclude answers without a score instead of refusing them.
+        skip_unlabeled: Exclude answers without a score instead of refusing them.
         out: Folder to write. It is created if it does not exist.
         attn_threshold: Exclude attention edges that are weaker than this.
         top_k: Number of strongest edges to keep per token and layer. [default: all]
@@ -83,7 +83,7 @@ def preprocess(
         split_by=split_by,
         kinds=tuple(kind for kind, is_wanted in wanted.items() if is_wanted),  # type: ignore[misc]
         workers=workers,
-        skip_unlabelled=skip_unlabelled,
+        skip_unlabeled=skip_unlabeled,
         score_column=score_column,
         higher_is=higher_is,
     )

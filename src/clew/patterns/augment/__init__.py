@@ -1,4 +1,4 @@
-"""Training pictures changed anew every time they are seen, each by itself, on the device."""
+"""Random augmentation of training images, each on its own, on the device."""
 
 from clew.patterns.augment.config import AugmentConfig, decide_flip
 from clew.patterns.augment.layers import Mixup, RandAugment

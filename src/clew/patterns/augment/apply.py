@@ -1,5 +1,5 @@
-"""What the parameters of pictures do to them, in plain PyTorch: for CPUs, and what the kernel for
-GPUs must equal."""
+"""Applies augmentation parameters to images in plain PyTorch: for CPUs, and as the reference for
+the GPU kernel."""
 
 from collections.abc import Callable
 
@@ -15,13 +15,13 @@ SAMPLED_SIDE = 64
 _BLUR = torch.tensor([[1.0, 1, 1], [1, 5, 1], [1, 1, 1]]) / 13
 
 
-@torch.compiler.disable  # a compiler takes minutes over what is a hundredth of a step
+@torch.compiler.disable  # a compiler takes minutes for what is a hundredth of a step
 def apply_changes(
     images: UInt8[Tensor, "batch side side 3"],
     parameters: Float[Tensor, "batch parameters"],
     mirrored: Float[Tensor, " batch"],
 ) -> Float[Tensor, "batch side side 3"]:
-    """Values are looked up in a table a picture, then moved, then coloured and sharpened."""
+    """Values are looked up in one table per image, then moved, then colored and sharpened."""
     table = value_table(images, parameters)
     flat = images.permute(0, 3, 1, 2).reshape(*table.shape[:2], -1)
     values = table.gather(2, flat.long()).reshape(len(images), 3, *images.shape[1:3])
@@ -56,7 +56,7 @@ def value_table(
 def inverse_matrix(
     parameters: Float[Tensor, "batch parameters"], mirrored: Float[Tensor, " batch"]
 ) -> Float[Tensor, "batch 2 3"]:
-    """Where each place of the new picture comes from, both from -1 to 1."""
+    """Where each pixel of the new image comes from, both from -1 to 1."""
     angle, zoom = column(parameters, "angle"), column(parameters, "zoom").neg().exp()
     cosine, sine = angle.cos() * zoom, angle.sin() * zoom
     shear_x, shear_y = column(parameters, "shear_x"), column(parameters, "shear_y")
@@ -121,7 +121,8 @@ def _change_some(
     logs: Float[Tensor, " batch"],
     change: Callable[[Tensor, Tensor], Tensor],
 ) -> None:
-    """In place, and only those that it changes: few do, and sharpening is the dearest of all."""
+    """In place, and only for the images that it changes: they are few, and sharpening is the most
+    expensive."""
     some = logs.nonzero()[:, 0]
     if len(some):
         images[some] = change(images[some], logs[some].exp()[:, None, None, None]).clamp(0, 1)

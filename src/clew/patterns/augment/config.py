@@ -1,4 +1,4 @@
-"""How training pictures are changed, what each change does to a picture's parameters, and whether
+"""How training images are augmented, what each operation adds to an image's parameters, and whether
 the photos may be mirrored."""
 
 import math
@@ -13,13 +13,13 @@ from torch.nn import functional as F
 from clew.errors import InputError
 from clew.settings import check_fraction
 
-# The parameters of a picture; all are 0 where it stays as it is. Two changes of the same kind add
+# The parameters of an image; all are 0 if it stays unchanged. Two operations of the same kind add
 # up, which is why factors are kept as logarithms.
 PARAMETERS = (
     "angle",  # radians
     "shear_x",
     "shear_y",
-    "shift_x",  # in parts of the picture's side
+    "shift_x",  # in fractions of the image's side
     "shift_y",
     "zoom",  # log of the factor
     "brightness",  # log of the factor
@@ -27,11 +27,11 @@ PARAMETERS = (
     "colour",
     "sharpness",
     "posterise",  # bits that are dropped
-    "solarise",  # how far below white pixels begin to be inverted
+    "solarise",  # how far below white pixels start to be inverted
     "autocontrast",  # more than 0 stretches each channel to the whole range
     "equalise",  # more than 0 makes all values equally frequent
 )
-_STRONGEST = 30  # the magnitude at which a change is `_AT_STRONGEST`
+_STRONGEST = 30  # the magnitude at which an operation is `_AT_STRONGEST`
 _AT_STRONGEST = {
     "angle": math.radians(30),
     "shear_x": 0.3,
@@ -49,15 +49,15 @@ _ONE_WAY = ("posterise", "solarise", "autocontrast", "equalise")
 _SWITCHES = ("autocontrast", "equalise")
 _MOST_COMPARED = 2000
 _COMPARED_SIDE = 16
-# Chance alone makes the two shares differ by a few points.
+# Chance alone makes the two fractions differ by a few points.
 _MAY_LOSE = 0.9
 
 
 @dataclass(frozen=True, kw_only=True)
 class AugmentConfig:
-    """RandAugment (arXiv 1909.13719) takes `ops` changes of `magnitude` (0 to 30) for each picture
-    by itself; `zoom` and `shift` move every picture a little besides. `flip` mirrors half of them;
-    None looks at the photos to decide. `mixup` is the alpha of Mixup (arXiv 1710.09412)."""
+    """RandAugment (arXiv 1909.13719) applies `ops` operations of `magnitude` (0 to 30) to each
+    image; in addition, `zoom` and `shift` move every image a little. `flip` mirrors half of them;
+    None decides from the photos. `mixup` is the alpha of Mixup (arXiv 1710.09412)."""
 
     ops: int = 2
     magnitude: float = 9.0
@@ -82,12 +82,12 @@ class AugmentConfig:
 
     @classmethod
     def nothing(cls) -> "AugmentConfig":
-        """Pictures stay as they are."""
+        """Leaves images unchanged."""
         return cls(ops=0, zoom=0.0, shift=0.0, flip=False, mixup=0.0)
 
 
 def change_table(magnitude: float) -> Float[Tensor, "changes parameters"]:
-    """What each change adds to a picture's parameters: all changes one way, then all the other
+    """What each operation adds to an image's parameters: all operations one way, then all the other
     way. The first one changes nothing, as in the paper."""
     rows = [[0.0] * len(PARAMETERS)]
     for place, name in enumerate(PARAMETERS):
@@ -102,7 +102,7 @@ def change_table(magnitude: float) -> Float[Tensor, "changes parameters"]:
 
 
 def jitter_row(config: AugmentConfig) -> Float[Tensor, " parameters"]:
-    """How far every picture may move in any case."""
+    """How far every image may move in any case."""
     far = {"zoom": config.zoom, "shift_x": config.shift, "shift_y": config.shift}
     return torch.tensor([far.get(name, 0.0) for name in PARAMETERS])
 
@@ -114,8 +114,11 @@ def _named(row: list[float]) -> list[tuple[float, str]]:
 def decide_flip(
     images: UInt8[np.ndarray, "photos side side 3"], labels: Int[np.ndarray, " photos"]
 ) -> tuple[bool, str]:
-    """The nearest other photo mostly shows the same class. Where the nearest to the mirror image
-    does so clearly less often, mirroring would teach wrong things. Gives why."""
+    """Whether mirroring keeps the classes, and why.
+
+    The nearest other photo mostly shows the same class. If the nearest to the mirror image does so
+    clearly less often, mirroring would teach wrong things.
+    """
     chosen = np.random.default_rng(0).permutation(len(images))[:_MOST_COMPARED]
     looks = _looks(torch.from_numpy(images[chosen]))
     classes = torch.from_numpy(np.asarray(labels)[chosen])
@@ -123,7 +126,8 @@ def decide_flip(
     plain = _share_of_same_class(looks, looks, classes)
     turned = _share_of_same_class(mirrored, looks, classes)
     told = (
-        f"the nearest photo is of the same class for {plain:.0%} as they are, {turned:.0%} mirrored"
+        f"the nearest photo has the same class for {plain:.0%} of photos as they are, "
+        f"{turned:.0%} mirrored"
     )
     if turned < _MAY_LOSE * plain:
         return False, f"left and right seem to matter: {told}"

@@ -1,5 +1,6 @@
-"""All changes of a picture in two kernels on a GPU: one makes its table of values, one moves,
-recolours, sharpens and converts it. Launched one by one, they would take as long as a network."""
+"""All augmentation of an image in two kernels on a GPU: one computes its value table, one moves,
+recolors, sharpens and converts it. Launched one by one, the operations would take as long as a
+network."""
 
 import torch
 import triton
@@ -20,7 +21,7 @@ _POSTERISE, _SOLARISE, _AUTOCONTRAST, _EQUALISE = (tl.constexpr(i) for i in rang
 
 @triton.jit
 def _load_samples(image, start, side, step, sampled, channel, SAMPLES: tl.constexpr):
-    """Values of every n-th pixel, and which of them there are."""
+    """Values of every n-th pixel, and a mask of the valid ones."""
     k = start + tl.arange(0, SAMPLES)
     there = k < sampled * sampled
     at = ((k // sampled) * step * side + (k % sampled) * step) * 3 + channel
@@ -38,7 +39,7 @@ def _mean(image, side, step, sampled, channel, SAMPLES: tl.constexpr):
 
 @triton.jit
 def _table_kernel(images, parameters, tables, side, step, sampled, SAMPLES: tl.constexpr):
-    """One channel of one picture a program."""
+    """One channel of one image per program."""
     picture, channel = tl.program_id(0), tl.program_id(1)
     image = images + picture.to(tl.int64) * side * side * 3
     own = parameters + picture * _COUNT
@@ -73,7 +74,7 @@ def _table_kernel(images, parameters, tables, side, step, sampled, SAMPLES: tl.c
 
 @triton.jit
 def _reflect(place, side):
-    """As PyTorch's grid_sample reflects at the edges of the outermost pixels."""
+    """Reflects at the edges of the outermost pixels, as PyTorch's grid_sample does."""
     far = tl.abs(place + 0.5)
     times = tl.floor(far / side)
     inside = far - times * side
@@ -84,7 +85,7 @@ def _reflect(place, side):
 
 @triton.jit
 def _corner(image, table, row, column, weight, side):
-    """What one of the four neighbours adds to the three channels."""
+    """What one of the four neighbors adds to the three channels."""
     there = (row < side) & (column < side)
     at = image + (row * side + column) * 3
     red = tl.load(table + tl.load(at, mask=there, other=0).to(tl.int32))
@@ -96,7 +97,7 @@ def _corner(image, table, row, column, weight, side):
 
 @triton.jit
 def _pixel(image, table, own, mirrored, row, column, side):
-    """The moved and coloured pixel at a place of the new picture."""
+    """The moved and colored pixel at a position of the new image."""
     x = (2.0 * column + 1.0) / side - 1.0
     y = (2.0 * row + 1.0) / side - 1.0
     angle, zoom = tl.load(own + _ANGLE), tl.exp(-tl.load(own + _ZOOM))
@@ -128,7 +129,7 @@ def _pixel(image, table, own, mirrored, row, column, side):
 
 @triton.jit
 def _move_kernel(images, tables, parameters, mirrors, out, side, PIXELS: tl.constexpr):
-    """A stretch of one picture's pixels a program."""
+    """A run of one image's pixels per program."""
     picture = tl.program_id(0)
     image = images + picture.to(tl.int64) * side * side * 3
     table, own = tables + picture * 768, parameters + picture * _COUNT
@@ -137,7 +138,7 @@ def _move_kernel(images, tables, parameters, mirrors, out, side, PIXELS: tl.cons
     row, column = pixel // side, pixel % side
     red, green, blue = _pixel(image, table, own, mirrored, row, column, side)
     sharpness = tl.load(own + _SHARPNESS)
-    if sharpness != 0.0:  # few pictures: only these need their neighbours
+    if sharpness != 0.0:  # few images: only these need their neighbors
         soft_red, soft_green, soft_blue = 5.0 * red, 5.0 * green, 5.0 * blue
         for place in range(9):
             if place != 4:
@@ -166,7 +167,7 @@ def apply_fused(
     mirrored: Float[Tensor, " batch"],
     dtype: torch.dtype,
 ) -> Float[Tensor, "batch side side 3"]:
-    """What `apply_changes` gives."""
+    """Equals `apply_changes`."""
     count, side = images.shape[:2]
     step = max(1, side // SAMPLED_SIDE)
     images, parameters = images.contiguous(), parameters.contiguous()

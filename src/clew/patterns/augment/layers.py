@@ -1,5 +1,5 @@
-"""The random changes of a training batch, drawn on its device: RandAugment for every picture by
-itself, Mixup for each with its neighbour."""
+"""Random augmentation of a training batch, drawn on its device: RandAugment for every image, Mixup
+for each with its neighbor."""
 
 import numpy as np
 import torch
@@ -13,9 +13,9 @@ _DRAWN_WEIGHTS = 4096
 
 
 class RandAugment(nn.Module):
-    """Takes uint8 pictures `[batch, side, side, 3]`; gives floats from 0 to 1 in the same layout.
+    """Takes uint8 images `[batch, side, side, 3]`; returns floats from 0 to 1 in the same layout.
 
-    On a GPU one kernel moves, recolours and converts every picture.
+    On a GPU one kernel moves, recolors and converts every image.
     """
 
     table: Tensor
@@ -38,7 +38,7 @@ class RandAugment(nn.Module):
         return apply_changes(images, parameters, mirrored).to(dtype)
 
     def draw(self, count: int) -> tuple[Float[Tensor, "count parameters"], Float[Tensor, " count"]]:
-        """Parameters for `count` pictures, and 1 or -1 for those that are mirrored."""
+        """Parameters for `count` images, and 1 or -1 for those that are mirrored."""
         device, ops = self.table.device, self.config.ops
         numbers = torch.rand(count, 2 * ops + len(PARAMETERS) + 1, device=device)
         chosen, strength, moves, mirror = numbers.split([ops, ops, len(PARAMETERS), 1], dim=1)
@@ -51,14 +51,14 @@ class RandAugment(nn.Module):
 
 
 class Mixup(nn.Module):
-    """Weights are drawn for each picture from Beta(alpha, alpha). Batches come in random order, so
-    the neighbour is as good a partner as any."""
+    """Weights are drawn for each image from Beta(alpha, alpha). Batches come in random order, so
+    the neighbor is as good a partner as any."""
 
     weights: Tensor
 
     def __init__(self, alpha: float) -> None:
         super().__init__()
-        from scipy.stats import beta  # takes a second
+        from scipy.stats import beta  # slow to import
 
         places = (np.arange(_DRAWN_WEIGHTS) + 0.5) / _DRAWN_WEIGHTS
         drawn = beta.ppf(places, alpha, alpha)

@@ -1,5 +1,5 @@
-"""Fill the cache of a folder, and say which of its photos can be used. Only what is new or changed
-is decoded, and a kill loses nothing."""
+"""Fill the cache of a folder, and determine which of its photos are usable. Only what is new or
+changed is decoded, and a kill loses nothing."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,16 +19,16 @@ from clew.progress import Note, Reporter, WorkAdvanced, WorkStarted, log_event, 
 from clew.storage.disk import refuse_full_disk
 from clew.wording import bytes_text, counted
 
-# Besides the picture: its name, digest and numbers, and what Arrow puts around them.
+# Besides the image: its name, digest and numbers, and Arrow's own overhead.
 _ROW_EXTRA_BYTES = 512
 
 
 @dataclass(frozen=True, kw_only=True)
 class CachedPhotos:
-    """The usable photos in the order of their names, with their places in the store `store`.
+    """The usable photos in the order of their names, with their rows in the store `store`.
 
-    `faults` are those of single photos, in the order of their names; what was found wrong with
-    the folder itself is not repeated here.
+    `faults` are those of single photos, in the order of their names; problems of the folder itself
+    are not repeated here.
     """
 
     store: Path
@@ -41,7 +41,7 @@ class CachedPhotos:
 
     @property
     def image_bytes(self) -> int:
-        """What all pictures take in memory."""
+        """What all images take in memory."""
         return len(self.photos) * self.size * self.size * 3
 
 
@@ -54,11 +54,11 @@ def cache_photos(
     reporter: Reporter | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> CachedPhotos:
-    """Decode the photos of `folder` that `cache_dir` does not hold yet, and say which are usable.
+    """Decodes the photos of `folder` that `cache_dir` does not hold yet, and finds the usable ones.
 
-    Each size has a store of its own in `cache_dir`. The same call again goes on after a kill, and
-    ends with the same rows. Raises DiskFullError (beforehand, where that can be told),
-    StoreLockedError, StoreError, and TrainingStoppedError when `should_stop` says yes.
+    Each size has its own store in `cache_dir`. The same call resumes after a kill, and ends with
+    the same rows. Raises DiskFullError (in advance if possible), StoreLockedError, StoreError, and
+    TrainingStoppedError when `should_stop` returns true.
     """
     photos = sorted(folder.photos, key=lambda photo: photo.name)
     stamps = stamp_photos(photos)
@@ -73,14 +73,14 @@ def cache_photos(
 
 
 def find_new(contents: Contents, stamps: Stamps) -> Int64[np.ndarray, " new"]:
-    """The places of files that must be opened."""
+    """The indices of files that must be opened."""
     keys = stamps.keys()
     unknown = contents.find(keys) < 0
     return np.flatnonzero(unknown & ~contents.are_faulty(keys) & ~stamps.are_gone())
 
 
 class _Filling:
-    """One run over what is lacking, for who holds the store's lock."""
+    """One run over what is missing, for the holder of the store's lock."""
 
     def __init__(
         self,
@@ -99,8 +99,8 @@ class _Filling:
         if lost:
             self._reporter(
                 Note(
-                    f'{lost:,} pictures of "{self._store.path}" were damaged or gone: they are '
-                    f"read from the photos again."
+                    f'{counted(lost, "image")} in "{self._store.path}" damaged or missing: '
+                    "reading the photos again."
                 )
             )
         contents = self._store.read()
@@ -147,7 +147,7 @@ class _Filling:
             raise
 
     def _note_others(self, squares: Squares, stamps: Stamps, rows: pa.RecordBatch) -> None:
-        """Copies and faulty ones, once the rows are written that the copies are copies of."""
+        """Copies and faulty photos, once the rows are written that the copies duplicate."""
         with_row = set(rows.column("name").to_pylist())
         others = []
         for place, (key, name) in enumerate(
@@ -167,14 +167,15 @@ class _Filling:
 
     def _refuse_full_disk(self, new: int) -> None:
         needed = new * self._row_bytes() + (self._store.bytes_to_copy() if new else 0)
-        what = f"{new:,} photos of {self._store.size} x {self._store.size} pixels take up to"
+        size = self._store.size
+        what = f"{counted(new, 'photo')} of {size} x {size} pixels take up to"
         refuse_full_disk(self._store.path, needed, what=what, advice=ROOM_ADVICE)
 
 
 def _stopped(done: int, planned: int) -> TrainingStoppedError:
     return TrainingStoppedError(
-        f"stopped while the photos were read: {done:,} of {planned:,} are done and kept; the same "
-        f"command goes on with the rest."
+        f"stopped while reading photos: {done:,} of {planned:,} are read and kept. Run the "
+        "same command again to resume."
     )
 
 
@@ -211,7 +212,7 @@ def judge_photos(
 def _find_fault(photo: Photo, known: OtherFile | None, passing: Mapping[str, Fault]) -> Fault:
     if photo.name in passing:
         return passing[photo.name]
-    kind, reason = "unreadable", "it is gone, or may not be read"
+    kind, reason = "unreadable", "it is missing or cannot be read"
     if known is not None:
         kind, reason = known.kind or "", known.reason or ""
     return Fault(name=photo.name, label=photo.label, kind=kind, reason=reason)
@@ -227,7 +228,7 @@ def _find_equals(
 
 
 def _group_equal(rows: Int64[np.ndarray, " photos"]) -> Iterator[list[int]]:
-    """The places of photos that have a row in common."""
+    """The indices of photos that share a row."""
     order = np.argsort(rows, kind="stable")
     order = order[rows[order] >= 0]
     for group in np.split(order, np.flatnonzero(np.diff(rows[order])) + 1):

@@ -1,5 +1,5 @@
-"""Which file has which picture, without opening either: files are known by name, size and date, and
-those without a row of their own (copies, faulty ones) are remembered in a ledger."""
+"""Which file has which image, without opening either: files are known by name, size and date, and
+those without a row of their own (duplicates, faulty ones) are remembered in a ledger."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from clew.version import __version__
 
 _GONE = -1
 LEDGER_NAME = "other_files.jsonl"
-# Another clew or another Pillow may be able to read what these could not.
+# Another clew or Pillow version may be able to read what these could not.
 _READ_BY = f"clew {__version__}, Pillow {PIL.__version__}"
 _NO_ROW = -1
 _STAMP = ("name", "file_bytes", "modified_ns")
@@ -29,7 +29,7 @@ _STAMP = ("name", "file_bytes", "modified_ns")
 
 @dataclass(frozen=True, kw_only=True)
 class Stamps:
-    """One entry per photo. A file that is gone, or may not be read, has -1 bytes: leave to read it
+    """One entry per photo. A file that is missing or unreadable has -1 bytes: permission to read it
     would change neither its size nor its date."""
 
     names: pa.StringArray
@@ -40,7 +40,7 @@ class Stamps:
         return len(self.names)
 
     def keys(self) -> pa.StringArray:
-        """Two files with the same key are taken for the same file, unchanged."""
+        """Two files with the same key are considered the same, unchanged file."""
         return join_keys(self.names, pa.array(self.file_bytes), pa.array(self.modified_ns))
 
     def are_gone(self) -> Bool[np.ndarray, " photos"]:
@@ -56,7 +56,7 @@ class Stamps:
 
 
 def stamp_photos(photos: Sequence[Photo]) -> Stamps:
-    """Ask the file system about every photo. To be done before a file is read: one that changes
+    """Asks the file system about every photo. Call before a file is read: one that changes
     meanwhile is then read again the next time."""
     found = np.fromiter(map(_ask, photos), np.dtype((np.int64, 2)), count=len(photos))
     return Stamps(
@@ -84,7 +84,7 @@ def _ask(photo: Photo) -> tuple[int, int]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OtherFile:
-    """A file by its key, with the digest of its picture, or what is wrong with it."""
+    """A file by its key, with the digest of its image, or what is wrong with it."""
 
     key: str
     digest: str | None = None
@@ -93,9 +93,11 @@ class OtherFile:
 
 
 class Ledger:
-    """Files without a row of their own, remembered so that they need not be opened again. One line
-    per file, only ever added to: a kill costs the last line at most, and what is lost is found
-    again."""
+    """Files without a row of their own, remembered so that they need not be opened again.
+
+    One line per file, append-only: a kill costs the last line at most, and what is lost is found
+    again.
+    """
 
     def __init__(self, store: Path) -> None:
         self._path = store / LEDGER_NAME
@@ -126,7 +128,7 @@ def _line(entry: OtherFile) -> bytes:
 
 
 def _parse(line: bytes) -> OtherFile | None:
-    """None for a line that was cut, and for a fault that is to be looked at again."""
+    """None for a truncated line, and for a fault that should be checked again."""
     try:
         found: Any = json.loads(line)
         read_by = found.pop("read_by")
@@ -139,12 +141,12 @@ def _parse(line: bytes) -> OtherFile | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Contents:
-    """Arrays with one entry per row, in the order of the store; 100 bytes or so for each."""
+    """Arrays with one entry per row, in the order of the store; about 100 bytes each."""
 
     keys: pa.StringArray
     digests: pa.StringArray
     sizes: Int32[np.ndarray, "rows 2"]  # width and height of the file
-    next_id: int  # ids are never used twice, also when rows were lost
+    next_id: int  # ids are never reused, even when rows were lost
     copies: dict[str, str]  # the digests of files that have no row of their own, by key
     faults: dict[str, OtherFile]
 
@@ -152,8 +154,8 @@ class Contents:
         return len(self.digests)
 
     def find(self, keys: pa.StringArray) -> Int64[np.ndarray, " files"]:
-        """The row that holds each file's picture, -1 where there is none. Of equal pictures it
-        is the first, whatever file it came from."""
+        """The row that holds each file's image, -1 if there is none. Of identical images it is the
+        first, whatever file it came from."""
         digests = pc.take(self.digests, pc.index_in(keys, value_set=self.keys))
         if self.copies:
             copied = [self.copies.get(key) for key in keys.to_pylist()]
@@ -175,7 +177,7 @@ class _Shard(NamedTuple):
 
 
 def read_contents(reader: StoreReader | None, others: Iterable[OtherFile]) -> Contents:
-    """Shard by shard; no shard stays mapped. None is a store that was not begun yet."""
+    """Shard by shard; no shard stays mapped. None is a store that does not exist yet."""
     shards = range(0 if reader is None else len(reader.shards))
     parts = [_read_shard(reader, number) for number in shards if reader is not None]
     entries = list(others)

@@ -1,5 +1,5 @@
-"""Batches of decoded photos, from memory, from the files, or gathered on the GPU, and which of
-these suits the machine."""
+"""Batches of decoded photos, from memory, from disk, or gathered on the GPU, and which of these
+suits the machine."""
 
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
@@ -43,10 +43,10 @@ def choose_place(
     machine: Machine | None = None,
     processes: int = 1,
 ) -> PlaceChoice:
-    """For the pictures of all splits together. What does not fit is never taken into memory, also
-    when it is asked for. Each of several processes on a machine has a copy of its own."""
+    """Chooses for the images of all splits together. Images that do not fit are never loaded into
+    memory, even on request. Each of several processes on a machine has its own copy."""
     if wanted not in ("auto", "ram", "disk"):
-        raise InputError("choose auto, ram or disk.", setting="cache", value=wanted)
+        raise InputError("choose from: auto, ram, disk.", setting="cache", value=wanted)
     if wanted == "disk":
         return PlaceChoice("disk", 'requested with `cache="disk"`')
     machine, device = machine or look_at_machine(), torch.device(device)
@@ -54,24 +54,24 @@ def choose_place(
     if wanted == "auto" and device.type == "cuda":
         free = machine.gpu(str(device)).free_bytes
         if bytes_needed <= _GPU_SHARE * free:
-            return PlaceChoice("gpu", f"{size} of pictures, {bytes_text(free)} free on the GPU")
+            return PlaceChoice("gpu", f"{size} of images, {bytes_text(free)} free on the GPU")
     free = machine.free_memory_bytes // processes
     share = _RAM_SHARE if wanted == "auto" else _WANTED_RAM_SHARE
-    have = f"{size} of pictures, {bytes_text(free)} of memory free"
+    have = f"{size} of images, {bytes_text(free)} of free memory"
     if bytes_needed <= share * free:
         return PlaceChoice("ram", have if wanted == "auto" else f"as requested; {have}")
-    too_much = f"{have}, of which they may take {share:.0%}"
+    too_much = f"{have}, of which the images may take {share:.0%}"
     return PlaceChoice(
         "disk", too_much if wanted == "auto" else f'`cache="ram"` does not fit: {too_much}'
     )
 
 
 class ImageSamples:
-    """Pictures of the chosen rows of a store, each with its class, for clew's Loader.
+    """Images of the chosen rows of a store, each with its class, for clew's Loader.
 
     A batch is a dict: `image` uint8 `[batch, size, size, 3]`, `label` int64 `[batch]`, `index`
-    int64 `[batch]` (the sample's place here). In RAM and on the GPU all pictures are read once,
-    when this is made; from the disk each batch is read when it is asked for, and memory stays flat.
+    int64 `[batch]` (the sample's index here). In RAM and on the GPU all images are read once, on
+    creation; from disk each batch is read on demand, and memory stays flat.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class ImageSamples:
         device: str | torch.device | None = None,
     ) -> None:
         if len(rows) != len(labels):
-            raise InputError(f"{len(rows):,} rows, but {len(labels):,} labels: give one for each.")
+            raise InputError(f"{len(rows):,} rows, but {len(labels):,} labels: give one per row.")
         self.place = place
         self.rows = np.ascontiguousarray(rows, np.int64)
         self.labels = torch.from_numpy(np.array(labels, np.int64))
@@ -113,8 +113,8 @@ class ImageSamples:
 
 
 def open_images(settings: LoadSettings, samples: ImageSamples, rank: Rank | None = None) -> Loader:
-    """What the engine is given to open batches (with `partial`). On the GPU there is nothing to
-    read ahead."""
+    """The function that the engine calls to open batches (with `partial`). On the GPU there is
+    nothing to read ahead."""
     is_read = samples.place != "gpu"
     return Loader(
         samples,
@@ -131,7 +131,7 @@ def open_images(settings: LoadSettings, samples: ImageSamples, rank: Rank | None
 
 class _Source(Protocol):
     def read(self, places: Tensor, chosen: Tensor, buffers: BufferPool) -> Images:
-        """`chosen` are the same places on the device of the labels."""
+        """`chosen` are the same indices on the device of the labels."""
 
 
 class _FromDisk:
@@ -142,8 +142,8 @@ class _FromDisk:
         self.shape = (size, size, CHANNELS)
 
     def hold(self) -> None:
-        """Open every file that is needed: who adds photos to the cache meanwhile puts a longer one
-        in its place, and the old one is read on."""
+        """Opens every file that is needed: adding photos to the cache replaces a file with a longer
+        one, while the old one stays readable here."""
         row = torch.empty((1, *self.shape), dtype=torch.uint8)
         _, firsts = np.unique(self._reader.shards_of(self.rows), return_index=True)
         for place in firsts:
@@ -163,14 +163,14 @@ class _FromDisk:
             self._reader.copy_rows(_COLUMN, self.rows[places], flat)
 
     def pieces(self) -> list[Rows]:
-        """All places, so many at a time as a small buffer holds."""
+        """All indices, as many at a time as a small buffer holds."""
         at_once = max(1, _READ_AT_ONCE_BYTES // int(np.prod(self.shape)))
         places = np.arange(len(self.rows))
         return [places[first : first + at_once] for first in range(0, len(places), at_once)]
 
 
 class _InMemory:
-    """All pictures in one array; a batch is one gathering copy."""
+    """All images in one array; a batch is one gathering copy."""
 
     def __init__(self, files: _FromDisk) -> None:
         self._images = torch.empty((len(files.rows), *files.shape), dtype=torch.uint8)
@@ -179,13 +179,13 @@ class _InMemory:
 
     def read(self, places: Tensor, chosen: Tensor, buffers: BufferPool) -> Images:  # noqa: ARG002
         out = buffers.take((len(places), *self._images.shape[1:]), np.dtype(np.uint8))
-        # "clip" spares a second copy: places are known to be within.
+        # "clip" avoids a second copy: indices are known to be in range.
         np.take(self._images.numpy(), places.numpy(), axis=0, out=out.numpy(), mode="clip")
         return out
 
 
 class _OnDevice:
-    """All pictures on the device, where each batch is gathered."""
+    """All images on the device, where each batch is gathered."""
 
     def __init__(self, files: _FromDisk, device: torch.device) -> None:
         self.device = device

@@ -18,16 +18,16 @@ from clew.threads import map_in_threads
 
 _PHOTOS_LOOKED_AT = 500
 _SIZE_STEP, _LARGEST_SIZE = 32, 128
-# A thread takes at most so many at a time, and together they make one record batch; of few
+# A thread takes at most this many at a time, and together they make one record batch; of few
 # photos, every thread gets some.
 _MOST_A_TASK, _TASKS_A_THREAD = 32, 4
 _DIGEST_BYTES = 16
 
 
 def choose_size(folder: PhotoFolder) -> int:
-    """The side in pixels: that of a square as large as the photos are in the middle, to the
-    nearest multiple of 32 from 32 to 128. Looks at the headers of up to 500 photos; 128 when
-    none can be read."""
+    """The side in pixels: that of a square with the median area of the photos, to the nearest
+    multiple of 32 from 32 to 128. Reads the headers of up to 500 photos; 128 when none can be
+    read."""
     sides = list(_read_sides(_spread(folder.photos)))
     if not sides:
         return _LARGEST_SIZE
@@ -45,21 +45,21 @@ def _read_sides(photos: Sequence[Photo]) -> Iterator[float]:
     for photo in photos:
         try:
             width, height = photo_size(photo.path)
-        except PhotoError:  # told when it is decoded
+        except PhotoError:  # reported when it is decoded
             continue
         yield float(np.sqrt(width * height))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Squares:
-    """What became of the photos from `first` on. Arrays have an entry for each photo; those of
-    faulty ones mean nothing, and their digest is None."""
+    """The results for the photos from `first` on. Arrays have one entry per photo; those of faulty
+    ones are meaningless, and their digest is None."""
 
     first: int
     images: UInt8[np.ndarray, "photos image_bytes"]
     sizes: Int32[np.ndarray, "photos 2"]
     digests: list[str | None]
-    faults: dict[int, Fault]  # by place in this task
+    faults: dict[int, Fault]  # by index in this task
 
 
 def decode_photos(photos: Sequence[Photo], size: int, workers: int) -> Iterator[Squares]:
@@ -94,19 +94,19 @@ def _decode(photos: Sequence[Photo], first: int, size: int) -> Squares:
 
 
 def hash_picture(image: UInt8[np.ndarray, " image_bytes"]) -> str:
-    """Equal pictures have equal digests, whatever file they came from."""
+    """Identical images have equal digests, whatever file they came from."""
     return hashlib.blake2b(image.data, digest_size=_DIGEST_BYTES).hexdigest()
 
 
 class SeenPictures:
-    """The digests of all pictures so far, and the id of the next row."""
+    """The digests of all images so far, and the id of the next row."""
 
     def __init__(self, contents: Contents) -> None:
         self._digests = set(contents.digests.to_pylist())
         self._next_id = contents.next_id
 
     def is_new(self, digest: str | None) -> bool:
-        """True once for each picture; None is no picture."""
+        """True once per image; None is not an image."""
         if digest is None or digest in self._digests:
             return False
         self._digests.add(digest)
@@ -118,7 +118,7 @@ class SeenPictures:
 
 
 def build_rows(squares: Squares, stamps: Stamps, seen: SeenPictures, size: int) -> pa.RecordBatch:
-    """The pictures that were not seen before, with the stamps of their files."""
+    """The images that are new, with the stamps of their files."""
     digests = squares.digests
     places = [place for place, digest in enumerate(digests) if seen.is_new(digest)]
     files = stamps.take(places)

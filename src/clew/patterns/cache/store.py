@@ -1,6 +1,7 @@
-"""The store of decoded photos: its rows, and how it is begun, healed and added to.
+"""The store of decoded photos: its rows, and how it is created, repaired and extended.
 
-A row is one picture: the square itself, a digest of it, and the file that it was first seen in."""
+A row is one image: the square itself, a digest of it, and the file in which it was first seen.
+"""
 
 import re
 from collections.abc import Iterator
@@ -34,11 +35,11 @@ from clew.version import __version__
 
 KIND = "photos"
 CHANNELS = 3
-ROOM_ADVICE = "Make room and run the same command again, or choose a smaller `image_size`."
+ROOM_ADVICE = "Free some space and run the same command again, or choose a smaller `image_size`."
 _ID = "global_example_id"
-# Changes when photos are made into squares in another way: old squares would not fit new ones.
+# Changes when photos are turned into squares differently: old squares would not match new ones.
 _METHOD = "whole photo, squashed"
-# Small enough to be copied in a blink when it grows, large enough for few files.
+# Small enough to be copied quickly when it grows, large enough for few files.
 _SHARD_BYTES = 128 << 20
 _SHARD_FILE = re.compile(r"batch_(\d+)\.arrow(\.part|\.recovered)?")
 
@@ -56,8 +57,7 @@ def image_schema(size: int) -> pa.Schema:
 
 
 class ImageStore:
-    """The store of one size. Reading it changes nothing; `heal` and `add_rows` are for who holds
-    the lock."""
+    """The store of one size. Reading it changes nothing; `heal` and `add_rows` require the lock."""
 
     def __init__(self, path: Path, size: int) -> None:
         self.path, self.size = path, size
@@ -82,17 +82,17 @@ class ImageStore:
         return read_contents(StoreReader(self.path, max_open=1), self.ledger.read())
 
     def is_whole(self) -> bool:
-        """Whether every finished shard is as it was written. One that is half-written belongs to
-        a run that goes on, or to one that was killed: who adds rows takes it over."""
+        """Whether every finished shard is as it was written. A half-written one belongs to a
+        running process, or to a killed one: the next one to add rows takes it over."""
         return not self._exists() or not self._broken()
 
     def heal(self) -> int:
-        """Finish what a killed run left, keep the intact rows of what was cut, forget what is
-        gone; the rows that are lost, to be made again."""
+        """Finishes what a killed run left, keeps the intact rows of truncated shards, drops what is
+        missing; returns the number of lost rows, to be created again."""
         before = read_manifest(self.path).rows
         for number in sorted(self._unfinished()):
             left = sum(path.stat().st_size for path in self._files(number))
-            what = "what an earlier run left is copied, which takes"
+            what = "rewriting what an earlier run left takes"
             refuse_full_disk(self.path, left, what=what, advice=ROOM_ADVICE)
             writer = self.open_writer(number)
             if writer.rows:
@@ -106,7 +106,7 @@ class ImageStore:
         return RowWriter(self)
 
     def next_shard(self) -> int:
-        """The last one is added to until it is full."""
+        """The last one is extended until it is full."""
         manifest = read_manifest(self.path)
         last = max(manifest.shards, key=lambda shard: shard.batch_number, default=None)
         if last is None:
@@ -114,20 +114,19 @@ class ImageStore:
         return last.batch_number + int(last.rows >= manifest.rows_per_shard)
 
     def bytes_to_copy(self) -> int:
-        """What adding the first row writes besides: the shard that grows."""
+        """What adding the first row writes in addition: the shard that grows."""
         growing = read_manifest(self.path).shard(self.next_shard())
         return 0 if growing is None else growing.bytes
 
     def _explain_lock(self, error: StoreLockedError) -> StoreLockedError:
         return StoreLockedError(
-            f'another process is writing to this store: {error.owner} ("{self.path}"). Wait until '
-            f"it has read the photos, then run the same command again: it resumes with what is "
-            f"there.",
+            f'another process is writing to this store: {error.owner} ("{self.path}"). Wait '
+            "until it has read the photos, then run the same command again to resume.",
             owner=error.owner,
         )
 
     def _exists(self) -> bool:
-        # Shards without a manifest are not passed over: reading it tells what to do.
+        # Shards without a manifest are not ignored: reading the manifest says what to do.
         return (self.path / MANIFEST_NAME).exists() or any(self.path.glob("batch_*.arrow*"))
 
     def _begin(self) -> None:
@@ -147,12 +146,13 @@ class ImageStore:
         found = (manifest.kind, manifest.settings.get("size"), manifest.settings.get("method"))
         if found != (KIND, self.size, _METHOD):
             raise StoreError(
-                f'"{self.path}" holds {found[0]} of size {found[1]} ("{found[2]}"), not photos of '
-                f'size {self.size} ("{_METHOD}"): move that folder away, it is made anew.'
+                f'"{self.path}" holds {found[0]} of size {found[1]} ("{found[2]}"), not photos '
+                f'of size {self.size} ("{_METHOD}"): move that folder away; it is created '
+                "again."
             )
 
     def _unfinished(self) -> set[int]:
-        """Shards that are half-written, were cut, or are not in the manifest."""
+        """Shards that are half-written, truncated, or not in the manifest."""
         listed = {shard.file: shard.bytes for shard in read_manifest(self.path).shards}
         numbers = set()
         for path in self.path.glob("batch_*.arrow*"):
@@ -162,7 +162,7 @@ class ImageStore:
         return numbers
 
     def _broken(self) -> set[int]:
-        """Finished shards that are gone or have another size."""
+        """Finished shards that are missing or have another size."""
         shards = read_manifest(self.path).shards
         return {s.batch_number for s in shards if _size(self.path / s.file) != s.bytes}
 
@@ -177,7 +177,7 @@ class ImageStore:
             path.unlink()
 
     def _files(self, number: int) -> list[Path]:
-        """A shard with its half-written state."""
+        """A shard with its half-written files."""
         return list(self.path.glob(f"{shard_name(number)}*"))
 
     def _forget(self, numbers: set[int]) -> None:
@@ -225,7 +225,7 @@ class RowWriter:
             self._writer = None
 
     def abandon(self) -> None:
-        """Stop early: what was written is taken over by the next run."""
+        """Stops early: the next run takes over what was written."""
         if self._writer is not None:
             self._writer.abandon()
 

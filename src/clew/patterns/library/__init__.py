@@ -1,1 +1,1 @@
-"""Named sets of patterns: their photos, their models, and which one is meant."""
+"""Named sets of patterns: their photos, their models, and how to choose one."""

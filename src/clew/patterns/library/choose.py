@@ -20,7 +20,7 @@ from clew.patterns.photos.photo import SPLITS
 class Chosen:
     """A trained model, the set it belongs to, and the folder whose folders are its classes.
 
-    `classes_folder` takes the photos that a person has named: None where it is not known.
+    `classes_folder` takes the photos that a person has labeled: None if unknown.
     """
 
     model: Path
@@ -29,11 +29,11 @@ class Chosen:
 
     @property
     def home(self) -> Path:
-        """Where results lie by default: the set's folder, or the model's."""
+        """The default folder for results: the set's, or the model's."""
         return self.model if self.pattern_set is None else self.pattern_set.folder
 
     def as_call(self) -> Call:
-        """What chooses the same set or model again."""
+        """The arguments that choose the same set or model again."""
         if self.pattern_set is None:
             return Call("choose_model", (), {"model": self.model})
         where = library_settings(self.pattern_set.library)
@@ -51,10 +51,11 @@ class Chosen:
 def choose_model(
     name: str | None = None, *, model: Path | None = None, library: Path = LIBRARY
 ) -> Chosen:
-    """Raises InputError when both or neither tell, or when there is no trained model."""
+    """Raises InputError when both or neither are given, or when there is no trained model."""
     if model is not None and name is not None:
         raise InputError(
-            f'`model` "{model}" and the set "{name}" are two models: give one of the two.'
+            f'`model` "{model}" and the set "{name}" are two different models: give only one '
+            "of them."
         )
     if model is not None:
         return _of_folder(model)
@@ -65,7 +66,7 @@ def _of_set(pattern_set: PatternSet) -> Chosen:
     model = pattern_set.latest_model()
     if model is None:
         begun = pattern_set.all_runs()
-        state = "is not trained to the end" if begun else "is not trained yet"
+        state = "has not finished training" if begun else "is not trained yet"
         train = pattern_set.call_to_train()
         raise InputError(f'the set "{pattern_set.name}" {state}: run ', train, " first.")
     return Chosen(model=model, pattern_set=pattern_set, classes_folder=pattern_set.photos)
@@ -90,8 +91,8 @@ def _set_around(model: Path) -> PatternSet | None:
 
 
 def _trained_on(model: Path) -> Path | None:
-    """The folder of photos that results.json names, if it is still there. Where folders say which
-    photos are for training, new ones go there."""
+    """The folder of photos that results.json names, if it still exists. If folders say which photos
+    are for training, new ones go there."""
     data = read_results(model).get("data")
     if not isinstance(data, dict) or not Path(str(data.get("folder"))).is_dir():
         return None
@@ -124,10 +125,10 @@ def _explain(model: Path) -> str:
         return f'"{model}" is a file: give the folder that "clew patterns train" wrote.'
     if any(model.glob("*.safetensors")):
         return (
-            f'the training in "{model}" was not finished: give its "clew patterns train" command '
-            f"again, it goes on."
+            f'the training in "{model}" is not finished: run its "clew patterns train" command '
+            "again to resume."
         )
     return (
-        f'"{model}" holds no trained model: give the `out` of a "clew patterns train", or '
-        f"the name of a set."
+        f'"{model}" holds no trained model: give the `out` of "clew patterns train", or the '
+        "name of a set."
     )

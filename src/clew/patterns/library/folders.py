@@ -1,4 +1,4 @@
-"""Where sets and their trainings lie: which run is a set's model, which is resumed, what is new
+"""Where sets and their training runs lie: which run is a set's model, which is resumed, what is new
 since. Imports nothing heavy: the command line takes its default from here."""
 
 import csv
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-LIBRARY = Path("patterns")  # where sets lie when nothing else is said
+LIBRARY = Path("patterns")  # the default folder for sets
 SET_FILE = "set.json"
 _RUN = re.compile(r"\d{3,}")
 RESULTS = "results.json"
@@ -17,7 +17,7 @@ _EXCLUDED = ("excluded.csv", "left_out.csv")  # the second in runs of earlier ve
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """Photos that a run did not see, and those it saw that are gone now."""
+    """Photos that a run did not see, and those it saw that no longer exist."""
 
     new: int
     gone: int
@@ -27,7 +27,7 @@ class Change:
 
 
 def library_settings(library: Path) -> dict[str, object]:
-    """For a `Call`: the library is named where it is another."""
+    """For a `Call`: the library is named if it is not the default."""
     return {} if library == LIBRARY else {"library": library}
 
 
@@ -45,12 +45,12 @@ def next_run(folder: Path) -> Path:
 
 
 def is_finished(run: Path) -> bool:
-    """Whether a training ended in this folder: then it is a model."""
+    """Whether a training run finished in this folder: then it is a model."""
     return (run / RESULTS).is_file() and (run / "best.safetensors").is_file()
 
 
 def read_results(run: Path) -> dict[str, Any]:
-    """What results.json holds; nothing where it is not there or damaged."""
+    """What results.json holds; empty if it is missing or damaged."""
     try:
         results = json.loads((run / RESULTS).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -59,9 +59,9 @@ def read_results(run: Path) -> dict[str, Any]:
 
 
 def compare_photos(run: Path, names: set[str]) -> Change | None:
-    """What changed in a set since a run looked at it; None when the run has not got that far.
+    """What changed in a set since a run looked at it; None if the run did not get that far.
 
-    `names` are the photos of now, by their path in the folder of photos.
+    `names` are the current photos, by their path in the folder of photos.
     """
     if not (run / "splits.csv").is_file():
         return None

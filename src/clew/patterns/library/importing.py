@@ -1,6 +1,6 @@
-"""Imports folders of photos into a set: good pictures once each, everything else listed.
+"""Imports folders of photos into a set: valid images once each, everything else listed.
 
-Nothing is overwritten, and nothing copied twice: a killed import is gone on with by the same call.
+Nothing is overwritten, and nothing copied twice: the same call resumes a killed import.
 """
 
 from collections import Counter, defaultdict
@@ -24,15 +24,15 @@ from clew.storage.disk import refuse_full_disk
 from clew.storage.writing import sync_folder
 from clew.threads import map_in_threads
 
-_COPYING = 8  # photos copied side by side
+_COPYING = 8  # photos copied in parallel
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImportResult:
-    """What became of every file; `listing` is the csv that names them all.
+    """The result for every file; `listing` is the CSV that names them all.
 
-    `results` bear "added", "already there" or "excluded". `other_files` are no photos by their
-    names. `is_finished` is False when it was stopped on the way.
+    `results` are "added", "already there" or "excluded". `other_files` are not photos by their
+    names. `is_finished` is False when it was stopped.
     """
 
     results: tuple[Source, ...]
@@ -41,7 +41,7 @@ class ImportResult:
     is_finished: bool
 
     def count(self, result: str) -> Counter[str]:
-        """How many files of each class ended like that."""
+        """The number of files per class with that result."""
         return Counter(source.label for source in self.results if source.result == result)
 
     @property
@@ -58,7 +58,7 @@ def import_photos(
     reporter: Reporter | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> ImportResult:
-    """Add the photos of folders with a folder a class; `label` is the class of all of them.
+    """Adds photos from folders with one folder per class; `label` is the class of all of them.
 
     Raises InputError for sources that cannot be used, DiskFullError, StoreLockedError.
     """
@@ -86,7 +86,7 @@ def import_photos(
 
 
 def decide(journal: Journal, looked: Sequence[Source]) -> list[Source]:
-    """What is to become of each; an empty result means that it is to be added."""
+    """The decision for each; an empty result means that it will be added."""
     groups: dict[str, list[Source]] = defaultdict(list)
     for source in looked:
         if source.digest:
@@ -101,7 +101,7 @@ def _decide(journal: Journal, source: Source, same: Sequence[Source]) -> Source:
     if other is not None:
         return _contradict(source, other.source, other.label)
     if same[0] is not source:
-        reason = f'the same picture as "{same[0].source}"'
+        reason = f'the same image as "{same[0].source}"'
         return replace(source, result="excluded", kind="duplicate", reason=reason)
     there = journal.find(source.digest)
     if there is None:
@@ -112,7 +112,7 @@ def _decide(journal: Journal, source: Source, same: Sequence[Source]) -> Source:
 
 
 def _contradict(source: Source, other: str, label: str) -> Source:
-    reason = f'the same picture is in the class "{label}", as "{other}": it cannot be both'
+    reason = f'the same image is in the class "{label}", as "{other}": it cannot be both'
     return replace(source, result="excluded", kind="contradiction", reason=reason)
 
 
@@ -124,17 +124,20 @@ def _carry_out(
     reporter: Reporter,
     should_stop: Callable[[], bool],
 ) -> list[Source]:
-    """What is done when it is stopped."""
+    """What was done before it was stopped."""
     to_add = [source for source in decided if not source.result]
-    if not move:  # what is moved makes room where it was
+    if not move:  # moving frees the space again
         refuse_full_disk(
             pattern_set.folder,
             sum(source.bytes for source in to_add),
             what="the photos take",
-            advice="Nothing was copied: make room, or put the library on another disk (`library`).",
+            advice=(
+                "Nothing was copied: free some space, or put the library on another disk "
+                "(`library`)."
+            ),
         )
-    # The disk is waited for in threads; names are given one by one, so that they are the same
-    # every time.
+    # Threads wait for the disk; names are assigned one by one, so that they are the same every
+    # time.
     copies = map_in_threads(lambda source: _copy(pattern_set.photos, source), to_add, _COPYING)
     done = []
     work = start_photos("moved" if move else "copied", len(to_add))
@@ -173,7 +176,7 @@ def _add(photos: Path, journal: Journal, source: Source, copy: Path | str, move:
 
 
 def _note(journal: Journal, source: Source) -> None:
-    """Once: the listing goes on saying that a photo was added when it is imported again."""
+    """Once: when a photo is imported again, the listing keeps saying that it was added."""
     before = journal.sources.get(source.source)
     if before == source:
         return

@@ -1,8 +1,8 @@
-"""What a set knows of its photos: which picture each one is, and what became of every source;
-import.csv tells people the same.
+"""What a set knows about its photos: the image digest of each, and what became of every source;
+import.csv says the same for people.
 
-One line of JSON an event, only ever added to: a killed import loses at most its last line.
-Nothing here is needed: what is missing is found again by reading the photos.
+One line of JSON per event, append-only: a killed import loses at most its last line. Nothing here
+is essential: what is missing is recovered by reading the photos.
 """
 
 import csv
@@ -23,7 +23,7 @@ from clew.storage.writing import replace_file
 JOURNAL, LISTING = "photos.jsonl", "import.csv"
 _COLUMNS = ("file", "class", "result", "kind", "reason", "photo")
 _ORDER = ("excluded", "added", "already there")
-# Large enough that two photos of one thing differ, small enough for quick decoding of JPEGs.
+# Large enough that two photos of one thing differ, small enough for fast decoding of JPEGs.
 _SIDE = 128
 
 
@@ -43,9 +43,9 @@ class Picture:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
-    """A file that was to be imported, and what became of it; `photo` is what it is in the set.
+    """A file to import, and its result; `photo` is its name in the set.
 
-    `digest` is "" for a file that is no good photo, `result` for one that was only looked at.
+    `digest` is "" for a file that is not a valid photo, `result` for one that was only examined.
     """
 
     source: str
@@ -72,27 +72,29 @@ class Journal:
         self.read_on()
 
     def read_on(self) -> None:
-        """Take in what was noted since, by whomever."""
+        """Reads what was appended since, by any process."""
         if not self._path.exists():
             return
         with self._path.open("rb") as file:
             file.seek(self._read_bytes)
             for line in file:
-                if line.endswith(b"\n"):  # else it was cut by a kill, and is ended by the next
+                if line.endswith(
+                    b"\n"
+                ):  # else it was truncated by a kill, and is completed by the next
                     self._read_bytes += len(line)
                     self._take_line(line)
 
     def note(self, event: Picture | Source) -> None:
-        """Put it on disk and into memory."""
+        """Writes it to disk and memory."""
         self._take(event)
-        line = json.dumps(asdict(event)) + "\n"  # names that are no UTF-8 come out as escapes
+        line = json.dumps(asdict(event)) + "\n"  # names that are not UTF-8 come out as escapes
         with disk_errors(self._path.parent), self._path.open("a+b") as file:
             if _ends_in_a_cut_line(file):
                 line = "\n" + line
             file.write(line.encode("ascii"))
 
     def find(self, digest: str) -> Picture | None:
-        """A photo of the set that shows that picture, if it is still there as it was."""
+        """A photo of the set with that image, if it is still there unchanged."""
         for name in self._by_digest[digest]:
             picture = self.pictures[name]
             if picture.digest == digest and self.is_there(picture):
@@ -110,7 +112,7 @@ class Journal:
         try:
             self._take(_read_event(json.loads(line)))
         except (ValueError, TypeError):
-            return  # cut by a kill: the photo is read again
+            return  # truncated by a kill: the photo is read again
 
     def _take(self, event: Picture | Source) -> None:
         if isinstance(event, Source):
@@ -145,7 +147,7 @@ def describe_picture(photos: Path, path: Path, digest: str) -> Picture:
 
 
 def digest_picture(path: Path) -> str:
-    """The same for the same picture, whatever the file is like. Raises PhotoError."""
+    """The same for the same image, whatever the file format. Raises PhotoError."""
     return hashlib.blake2b(read_square(path, _SIDE).tobytes(), digest_size=16).hexdigest()
 
 
@@ -158,7 +160,7 @@ def write_listing(folder: Path, journal: Journal) -> Path:
     writer.writerow(_COLUMNS)
     writer.writerows(map(_row, decided))
     path = folder / LISTING
-    # A name that is no text comes out as the bytes it has on the disk.
+    # A name that is not valid text comes out as its bytes on disk.
     replace_file(path, text.getvalue().encode("utf-8", "surrogateescape"))
     return path
 

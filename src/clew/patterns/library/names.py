@@ -7,23 +7,23 @@ from pathlib import Path, PurePath
 from clew.errors import InputError
 from clew.patterns.photos.photo import SUFFIXES
 
-# File systems take 255 bytes; a number and a temporary ending must still fit.
+# File systems allow 255 bytes; a number and a temporary suffix must still fit.
 _MAX_BYTES = 180
 _BAD = re.compile(r"[\x00-\x1f\x7f-\x9f/\\\ud800-\udfff]")
 
 
 def check_set_name(name: str) -> str:
-    """The name as it is used for the folder; raises InputError for one that cannot be."""
+    """The name as used for the folder; raises InputError for an invalid one."""
     return _check(name, "name of a set")
 
 
 def check_class_name(label: str) -> str:
-    """The class as it is used for its folder; raises InputError for one that cannot be."""
+    """The class as used for its folder; raises InputError for an invalid one."""
     return _check(label, "name of a class")
 
 
 def check_photo_name(path: Path) -> None:
-    """Raises InputError for a file that nobody would take for a photo once it is in a set."""
+    """Raises InputError for a file whose name does not look like a photo's."""
     if path.suffix.lower() not in SUFFIXES:
         raise InputError(
             f'the name of "{path}" does not end like a photo\'s (.jpg, .png, ...): rename it first.'
@@ -55,10 +55,10 @@ def _what_is_wrong(name: str) -> str | None:
     if found is not None:
         sign = found[0]
         return (
-            f'it has a "{sign}" in it' if sign.isprintable() else "it has an invisible sign in it"
+            f'it contains "{sign}"' if sign.isprintable() else "it contains an invisible character"
         )
     if name.startswith(".") or name.endswith("."):
-        return "it begins or ends with a dot"
+        return "it starts or ends with a dot"
     if len(name.encode("utf-8")) > _MAX_BYTES:
         return f"it is {len(name):,} characters long"
     return None

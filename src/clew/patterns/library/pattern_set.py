@@ -41,7 +41,7 @@ _WAIT_SECONDS = 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class PatternSet:
-    """A named set; `photos` has a folder a class, `cache` what can be made again."""
+    """A named set; `photos` has one folder per class, `cache` holds what can be created again."""
 
     name: str
     folder: Path
@@ -64,25 +64,25 @@ class PatternSet:
 
     @cached_property
     def _journal(self) -> Journal:
-        """Kept from photo to photo: that of many thousands takes a while to read."""
+        """Kept between photos: the journal of many thousands takes a while to read."""
         return Journal(self.folder)
 
     @classmethod
     def create(cls, name: str, library: Path = LIBRARY) -> "PatternSet":
-        """Raises InputError when the name cannot be a folder's or is taken."""
+        """Raises InputError when the name is invalid or taken."""
         name = check_set_name(name)
         folder = library / name
         if (folder / SET_FILE).exists():
             raise InputError(
-                f'there is a set "{name}" in "{library}" already: choose another name, or add '
-                f"photos to it with ",
+                f'there is already a set "{name}" in "{library}": choose another name, or add '
+                "photos to it with ",
                 cls(name=name, folder=folder).call_to_import(),
                 ".",
             )
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise InputError(
-                f'"{folder}" is there already and is no set of patterns: choose another name or '
-                f"another `library`."
+                f'"{folder}" already exists and is not a pattern set: choose another name or '
+                "another `library`."
             )
         _make(folder / "photos")
         about = {"format": _FORMAT, "version": 1, "name": name, "created": _now()}
@@ -94,8 +94,10 @@ class PatternSet:
     def open(
         cls, name: str | None = None, library: Path = LIBRARY, *, otherwise: str = ""
     ) -> "PatternSet":
-        """The set of that name; without one the only set. Raises InputError when there is none;
-        `otherwise` is what could be given in place of a name."""
+        """The set of that name; without one the only set.
+
+        Raises InputError when there is none; `otherwise` is what could be given instead of a name.
+        """
         if name is None:
             return _only_one(library, cls.all(library), otherwise)
         folder = library / check_set_name(name)
@@ -108,7 +110,7 @@ class PatternSet:
         """The set in a folder that has a set.json; raises StoreError when that is damaged."""
         read_about(folder)
         folder = folder if folder.name.strip(".") else folder.resolve()  # given as "." or ".."
-        return cls(name=folder.name, folder=folder)  # one that was renamed goes by its new name
+        return cls(name=folder.name, folder=folder)  # a renamed one goes by its new name
 
     @classmethod
     def all(cls, library: Path = LIBRARY) -> list["PatternSet"]:
@@ -139,7 +141,7 @@ class PatternSet:
     def run_folder(self) -> tuple[Path, Path | None]:
         """Where the next training goes, and the model whose weights it starts from.
 
-        A newest run that was not finished is gone on with, unless photos have come or gone since.
+        An unfinished newest run is resumed, unless photos were added or removed since.
         """
         runs, start_from = self.all_runs(), self.latest_model()
         if runs and not is_finished(runs[-1]) and not self.changed_since(runs[-1]):
@@ -147,14 +149,14 @@ class PatternSet:
         return next_run(self.runs), start_from
 
     def changed_since(self, run: Path) -> Change | None:
-        """What a run has not seen of today's photos; None when it has not got that far."""
+        """What a run has not seen of the current photos; None when it did not get that far."""
         return compare_photos(run, {photo.name for photo in self.find_photos()})
 
     def add(self, path: Path, label: str, *, move: bool = False) -> Path:
-        """Put a photo into a class, under a free name; gives the photo in the set.
+        """Puts a photo into a class, under a free name; returns the photo in the set.
 
-        A picture that its class has already is not put there twice: gives that one. Raises
-        InputError for a class that cannot be a folder, and for a picture of another class.
+        An image that its class already has is not added twice: that one is returned. Raises
+        InputError for an invalid class name, and for an image of another class.
         """
         label = check_class_name(label)
         check_photo_name(path)
@@ -171,20 +173,20 @@ class PatternSet:
                 return target
         if same.label != label:
             raise InputError(
-                f'"{path}" cannot be added to "{label}": the same picture lies in "{same.label}", '
-                f'as "{self.photos / same.photo}". Take it away there first.'
+                f'"{path}" cannot be added to "{label}": the same image is in "{same.label}", '
+                f'as "{self.photos / same.photo}". Remove it there first.'
             )
-        logger.info('"%s" is there already, as %s', path, same.photo)
+        logger.info('"%s" already exists, as %s', path, same.photo)
         return self.photos / same.photo
 
     def call_to_import(self, source: Path = Path("DIR"), *, label: str | None = None) -> Call:
-        """The next thing to do where photos are missing."""
+        """The next thing to do when photos are missing."""
         opened = Call("PatternSet.open", (self.name,), library_settings(self.library))
         settings = {} if label is None else {"label": label}
         return Call("import_photos", (opened, [source]), settings)
 
     def call_to_train(self) -> Call:
-        """The next thing to do where there are photos and no model."""
+        """The next thing to do when there are photos but no model."""
         return Call("train_set", (self.name,), library_settings(self.library))
 
 
@@ -196,8 +198,8 @@ def set_lock(pattern_set: PatternSet, *, wait_seconds: float = 0.0) -> Iterator[
         lock.acquire()
     except filelock.Timeout:
         raise StoreLockedError(
-            f'another process is adding photos to the set "{pattern_set.name}": wait until it has '
-            f"ended, then give the same command again."
+            f'another process is adding photos to the set "{pattern_set.name}": wait until it '
+            "has finished, then run the same command again."
         ) from None
     try:
         yield
@@ -215,8 +217,8 @@ def read_about(folder: Path) -> dict[str, Any]:
         logger.debug("%s: %s", path, error)
     if not isinstance(about, dict) or about.get("format") != _FORMAT:
         raise StoreError(
-            f'"{path}" is damaged or was not written by clew: restore it from a copy. The photos '
-            f'in "{folder / "photos"}" need nothing of it; a new set can import them.'
+            f'"{path}" is damaged or was not written by clew: restore it from a copy. The '
+            f'photos in "{folder / "photos"}" do not depend on it; a new set can import them.'
         )
     return about
 
@@ -227,7 +229,7 @@ def _only_one(library: Path, sets: list[PatternSet], otherwise: str) -> PatternS
         raise InputError(*_explain_none(library), more)
     if len(sets) > 1:
         named = f"name one of {_names(sets)}"
-        raise InputError(f'there are {len(sets):,} sets of patterns in "{library}": {named}.{more}')
+        raise InputError(f'there are {len(sets):,} pattern sets in "{library}": {named}.{more}')
     return PatternSet.at(sets[0].folder)
 
 
@@ -235,19 +237,19 @@ def _missing(library: Path, name: str, sets: list[PatternSet]) -> InputError:
     if not sets:
         return InputError(f'there is no set "{name}": ', *_explain_none(library))
     return InputError(
-        f'there is no set "{name}" in "{library}", but {_names(sets)}: name one of these, or make '
-        f"it with ",
+        f'there is no set "{name}" in "{library}", but {_names(sets)}: name one of these, or '
+        "create it with ",
         _call_to_create(name, library),
         ".",
     )
 
 
 def _explain_none(library: Path) -> tuple[str | Call, ...]:
-    what = "has no set of patterns" if library.is_dir() else "is not there"
+    what = "has no pattern set" if library.is_dir() else "does not exist"
     return (
-        f'the library "{library}" {what}: make a set with ',
+        f'the library "{library}" {what}: create a set with ',
         _call_to_create("NAME", library),
-        ", or say with `library` where yours lie.",
+        ", or give the folder of yours with `library`.",
     )
 
 

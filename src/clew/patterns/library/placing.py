@@ -1,4 +1,4 @@
-"""Puts a photo into a folder: whole or not at all, under a free name, never over another file."""
+"""Puts a photo into a folder: atomically, under a free name, never over another file."""
 
 import errno
 import itertools
@@ -19,13 +19,13 @@ from clew.storage.writing import create_file, sync_folder
 logger = logging.getLogger(__name__)
 
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS)
-# Hidden, so that nobody takes a half-written photo for one.
+# Hidden, so that nobody mistakes a half-written photo for a finished one.
 _PART = ".clew-{}.part"
 _COUNTER = itertools.count()
 
 
 def class_folder(photos: Path, label: str) -> Path:
-    """The folder of a class; one whose accents are spelt in the other way is the same class."""
+    """The folder of a class; one whose accents are encoded the other way is the same class."""
     folder = photos / label
     if folder.is_dir() or not photos.is_dir():
         return folder
@@ -34,9 +34,9 @@ def class_folder(photos: Path, label: str) -> Path:
 
 
 def put_photo(source: Path, folder: Path, *, move: bool = False) -> Path:
-    """Copy `source` into `folder`; with `move` it goes away where it was, once the copy is safe.
+    """Copies `source` into `folder`; with `move` the source is deleted once the copy is safe.
 
-    Gives the copy's path. Raises DiskFullError; what was copied before stays.
+    Returns the copy's path. Raises DiskFullError; what was copied before stays.
     """
     target = name_copy(copy_beside(source, folder), source.name)
     sync_folder(folder)
@@ -46,7 +46,7 @@ def put_photo(source: Path, folder: Path, *, move: bool = False) -> Path:
 
 
 def copy_beside(source: Path, folder: Path) -> Path:
-    """Copy `source` into `folder` under a hidden name, safe on the disk; gives that copy."""
+    """Copies `source` into `folder` under a hidden name, synced to disk; returns that copy."""
     part = folder / _PART.format(f"{os.getpid()}-{next(_COUNTER)}")
     try:
         with disk_errors(folder):
@@ -59,7 +59,7 @@ def copy_beside(source: Path, folder: Path) -> Path:
 
 
 def name_copy(part: Path, name: str) -> Path:
-    """Give a hidden copy the photo's own name, or the next that is free; gives its path."""
+    """Gives a hidden copy the photo's own name, or the next free one; returns its path."""
     try:
         with disk_errors(part.parent):
             return _take_free_name(part, safe_file_name(name))
@@ -68,7 +68,7 @@ def name_copy(part: Path, name: str) -> Path:
 
 
 def remove_parts(photos: Path) -> None:
-    """Throw away the hidden copies of this process, and of those that were killed."""
+    """Deletes the hidden copies of this process, and of those that were killed."""
     for part in photos.glob(f"*/{_PART.format('*')}"):
         process = re.search(r"\d+", part.name)
         if process and (int(process[0]) == os.getpid() or not psutil.pid_exists(int(process[0]))):
@@ -80,7 +80,7 @@ def _copy(source: Path, part: Path) -> None:
         shutil.copyfileobj(reading, writing, 1 << 20)
         writing.flush()
         found = os.fstat(reading.fileno())
-        # When a photo was taken is often known by its file alone.
+        # When a photo was taken is often known only from its file.
         os.utime(writing.fileno(), ns=(found.st_atime_ns, found.st_mtime_ns))
         os.fsync(writing.fileno())
 
@@ -109,12 +109,12 @@ def _names(folder: Path, name: str) -> Iterator[Path]:
 
 
 def remove_source(source: Path) -> None:
-    """Take away a photo that was copied; one that may not be is named in the log."""
+    """Deletes a photo that was copied; if that is not allowed, the log names it."""
     try:
         source.unlink()
     except OSError as error:
         logger.warning(
-            '"%s" was copied, but cannot be taken away from where it was (%s): delete it yourself.',
+            '"%s" was copied, but the original cannot be deleted (%s): delete it yourself.',
             source,
             error.strerror,
         )

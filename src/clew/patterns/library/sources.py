@@ -1,4 +1,4 @@
-"""Which files an import is about: the class of each, and which picture it is or why it is none."""
+"""Which files an import is about: the class of each, and its image digest or why it has none."""
 
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -27,8 +27,8 @@ from clew.wording import counted
 
 @dataclass(frozen=True, kw_only=True)
 class FoundSources:
-    """The photos to look at, what is left out by its name or place, and how many files are no
-    photos by their names."""
+    """The photos to examine, what is excluded by its name or path, and the number of files that are
+    not photos by their names."""
 
     sources: tuple[Source, ...]
     excluded: tuple[Source, ...]
@@ -38,8 +38,11 @@ class FoundSources:
 def find_sources(
     pattern_set: PatternSet, roots: Sequence[Path], label: str | None = None
 ) -> FoundSources:
-    """The photos below all roots; `label` is the class of them all. Raises InputError before
-    anything is done, for a root that cannot be used and for a class that cannot be a folder."""
+    """The photos below all roots; `label` is the class of them all.
+
+    Raises InputError before anything is done, for a root that cannot be used and for an invalid
+    class name.
+    """
     label = None if label is None else check_class_name(label)
     found: dict[tuple[str, str], Source] = {}
     excluded: list[Source] = []
@@ -64,9 +67,9 @@ def find_sources(
 def _find(
     pattern_set: PatternSet, root: Path, label: str | None, *, is_alone: bool
 ) -> tuple[str | None, PhotoFolder]:
-    """The photos below a root, and their class where it is one for all."""
+    """The photos below a root, and their class if it is one for all."""
     if label is None and root.is_file():
-        raise InputError(f'"{root}" is a single file: say with `label` which class it belongs to.')
+        raise InputError(f'"{root}" is a single file: give its class with `label`.')
     if root.is_file():
         check_photo_name(root)
     found = find_photos(root)
@@ -77,10 +80,10 @@ def _find(
     own = class_name(found.root.name)
     if is_alone:
         raise InputError(
-            f'the photos in "{root}" lie in no class folders: if they are all of one class, say '
-            f"which with ",
+            f'the photos in "{root}" are not in class folders: if they are all of one class, '
+            "name it with ",
             pattern_set.call_to_import(root, label=own),
-            "; else put each class into a folder of its own.",
+            "; otherwise put each class into its own folder.",
         )
     return check_class_name(own), found  # several folders of photos: each is a class
 
@@ -88,7 +91,9 @@ def _find(
 def _refuse_the_set_itself(pattern_set: PatternSet, root: Path) -> None:
     own, other = pattern_set.folder.resolve(), root.resolve()
     if other.is_relative_to(own / "photos"):
-        raise InputError(f'"{root}" lies in the set "{pattern_set.name}": it has these photos.')
+        raise InputError(
+            f'"{root}" is inside the set "{pattern_set.name}", which already has these photos.'
+        )
     if own.is_relative_to(other):
         raise InputError(
             f'"{root}" holds the set "{pattern_set.name}" itself (in "{pattern_set.folder}"): give '
@@ -126,12 +131,12 @@ def look_at_photos(
     """The sources with their digests or faults; None when it was stopped.
 
     What the journal knows is not opened again. Photos that were put into the set by hand are
-    looked at as well, so that none is taken in twice.
+    examined too, so that none is imported twice.
     """
     known = [_recall(journal, source) for source in sources]
     unknown = [i for i, source in enumerate(known) if not (source.digest or source.kind)]
     by_hand = _unknown_photos(journal, photos)
-    with report_work(reporter, start_photos("looked at", len(unknown) + len(by_hand))):
+    with report_work(reporter, start_photos("examined", len(unknown) + len(by_hand))):
         own = map_in_threads(lambda path: _look_at_own(photos, path), by_hand)
         for picture in own:
             if should_stop():
@@ -150,13 +155,13 @@ def look_at_photos(
 
 
 def start_photos(verb: str, count: int) -> WorkStarted:
-    """An import is two pieces of work: photos are "looked at", then "copied" or "moved"."""
+    """An import is two pieces of work: photos are "examined", then "copied" or "moved"."""
     estimate = f"{counted(count, 'photo')} to be {verb}"
     return WorkStarted(noun="photos", planned=count, verb=verb, estimate=estimate)
 
 
 def _recall(journal: Journal, source: Source) -> Source:
-    """What an earlier import found out about the same file, if it has not changed since."""
+    """What an earlier import found about the same file, if it has not changed since."""
     before = journal.sources.get(source.source)
     if before is None or _stamp(before) != _stamp(source):
         return source

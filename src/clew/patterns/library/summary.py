@@ -1,4 +1,4 @@
-"""What is in a set: its classes, its trainings, and what has come since."""
+"""What is in a set: its classes, its training runs, and what was added since."""
 
 import os
 from collections import Counter
@@ -23,7 +23,7 @@ MIN_PHOTOS = 3  # of a class: one for each split
 
 @dataclass(frozen=True, kw_only=True)
 class RunSummary:
-    """One training; figures are None while it is not finished."""
+    """One training run; metrics are None while it is not finished."""
 
     folder: Path
     is_finished: bool
@@ -75,7 +75,7 @@ def summarize_set(pattern_set: PatternSet) -> SetSummary:
 
 
 def summarize_library(library: Path = LIBRARY) -> tuple[list[SetSummary], list[StoreError]]:
-    """All sets, by name; one that is damaged does not hide the others."""
+    """All sets, by name; a damaged one does not hide the others."""
     summaries, damaged = [], []
     for one in PatternSet.all(library):
         try:
@@ -108,4 +108,4 @@ def _size(path: Path) -> int:
     try:
         return os.stat(path).st_size
     except OSError:
-        return 0  # taken away just now
+        return 0  # just deleted

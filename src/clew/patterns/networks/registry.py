@@ -1,4 +1,4 @@
-"""The networks that tell patterns apart: SE-ResNets of three sizes, and any of timm's."""
+"""The image classification networks: SE-ResNets of several sizes, and any of timm's."""
 
 from dataclasses import dataclass
 from types import ModuleType
@@ -32,7 +32,7 @@ NETWORKS = {
         widths=(32, 64, 128, 256), blocks=(2, 2, 2, 2), suits="computers without a GPU"
     ),
     "standard": NetworkPreset(
-        widths=(64, 128, 256, 512), blocks=(3, 3, 3, 3), suits="most sets of photos"
+        widths=(64, 128, 256, 512), blocks=(3, 3, 3, 3), suits="most photo collections"
     ),
     "large": NetworkPreset(
         widths=(96, 192, 384, 768), blocks=(3, 4, 6, 3), suits="many photos and a GPU"
@@ -41,16 +41,16 @@ NETWORKS = {
 
 
 def usual_network(*, on_gpu: bool) -> tuple[str, str]:
-    """The network that is taken when nobody says, and why."""
+    """The default network, and why."""
     if on_gpu:
         return GPU_NETWORK, f"for {NETWORKS[GPU_NETWORK].suits}"
-    return CPU_NETWORK, f'as there is no GPU; `network="{GPU_NETWORK}"` takes five times as long'
+    return CPU_NETWORK, f'there is no GPU; `network="{GPU_NETWORK}"` takes five times as long'
 
 
 def check_network(name: str | None, *, pretrained: bool) -> None:
-    """Raises InputError as `build_network` does; None is the usual one. Nothing is downloaded."""
+    """Raises InputError like `build_network`; None is the default. Nothing is downloaded."""
     name = name or GPU_NETWORK
-    with torch.device("meta"):  # no memory, no numbers: only whether it can be built
+    with torch.device("meta"):  # no memory, no values: only whether it can be built
         build_network(
             name,
             classes=2,
@@ -62,8 +62,8 @@ def check_network(name: str | None, *, pretrained: bool) -> None:
 def build_network(
     name: str, *, classes: int, image_size: int, pretrained: bool = False
 ) -> nn.Module:
-    """A network with `features(images)` and `head(features)`; raises InputError for a name that is
-    not known, or whose library is not installed."""
+    """A network with `features(images)` and `head(features)`; raises InputError for an unknown
+    name, or if its library is not installed."""
     if name.startswith(TIMM):
         network = _create(
             name.removeprefix(TIMM), classes=classes, image_size=image_size, pretrained=pretrained
@@ -71,13 +71,13 @@ def build_network(
         return TimmNetwork(network)
     if name not in NETWORKS:
         raise InputError(
-            f'there is no network "{name}": choose one of {", ".join(NETWORKS)}, or '
-            f"timm:NAME for one of timm's, such as timm:resnet18."
+            f'unknown network "{name}": choose from {", ".join(NETWORKS)}, or timm:NAME for '
+            "one of timm's, such as timm:resnet18."
         )
     if pretrained:
         raise InputError(
-            f'`pretrained` goes with networks of timm, and "{name}" is clew\'s own, which starts '
-            f'from scratch: leave it out, or give `network="timm:resnet18"`.'
+            f'`pretrained` requires a timm network, but "{name}" is clew\'s own, which starts '
+            'from scratch: omit it, or give `network="timm:resnet18"`.'
         )
     preset = NETWORKS[name]
     return SEResNet(
@@ -90,7 +90,7 @@ def build_network(
 class TimmNetwork(nn.Module):
     """One of timm's networks as clew uses them."""
 
-    timm: Any  # its methods are known at run time alone
+    timm: Any  # its methods are only known at run time
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -109,18 +109,18 @@ class TimmNetwork(nn.Module):
 def _create(name: str, *, classes: int, image_size: int, pretrained: bool) -> nn.Module:
     timm = _import_timm()
     if name not in timm.list_models():
-        near = ", ".join(timm.list_models(f"*{name}*")[:5]) or "timm.list_models() names them"
+        near = ", ".join(timm.list_models(f"*{name}*")[:5]) or "timm.list_models() lists them"
         raise InputError(f'timm has no network "{name}": {near}.')
     try:
-        try:  # transformers are made for one size
+        try:  # transformers are built for one size
             return timm.create_model(name, pretrained, num_classes=classes, img_size=image_size)
         except TypeError:  # and convolutions take any
             return timm.create_model(name, pretrained, num_classes=classes)
     except (OSError, RuntimeError, ValueError, AssertionError) as error:
         raise InputError(
-            f'the network "{name}" could not be made for pictures of {image_size} pixels '
-            f"({str(error).splitlines()[0]}): check the connection to the hub or leave "
-            f"`pretrained` out, or choose another `image_size`."
+            f'the network "{name}" could not be built for images of {image_size} pixels '
+            f"({str(error).splitlines()[0]}): check the connection to the hub or omit "
+            "`pretrained`, or choose another `image_size`."
         ) from error
 
 
@@ -129,8 +129,8 @@ def _import_timm() -> ModuleType:
         import timm
     except (ImportError, RuntimeError, OSError) as error:  # torchvision built for another torch
         raise InputError(
-            f"networks of timm need the packages timm and torchvision, which cannot be used here "
-            f"({str(error).splitlines()[0]}): install them with pip install 'clew[timm]', or take "
-            f"one of {', '.join(NETWORKS)}."
+            "timm networks require the packages timm and torchvision, which cannot be used "
+            f"here ({str(error).splitlines()[0]}): install them with pip install 'clew[timm]', "
+            f"or choose from {', '.join(NETWORKS)}."
         ) from None
     return timm

@@ -1,4 +1,4 @@
-"""SE-ResNet: a residual network whose blocks weigh their own channels (arXiv 1709.01507)."""
+"""SE-ResNet: a residual network whose blocks reweight their own channels (arXiv 1709.01507)."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from clew.errors import InputError
 from clew.settings import check_fraction, check_positive
 
-# Up to these sides a stem that halves the picture twice, or once, would leave too little of it.
+# Up to these sides, a stem that halves the image twice, or once, would leave too little of it.
 _KEEP_UP_TO, _HALVE_UP_TO = 40, 80
 _STD = 0.02
 _MOST_PLACES, _FEWEST_CHANNELS = 36, 256
@@ -41,10 +41,10 @@ class SEResNetConfig:
 
 
 class SEResNet(nn.Module):
-    """Takes normalised pictures `[batch, 3, height, width]`; gives logits `[batch, classes]`.
+    """Takes normalized images `[batch, 3, height, width]`; returns logits `[batch, classes]`.
 
-    Small pictures pass a stem that keeps their size, so that the blocks see about as many places
-    of a picture of 32 pixels as of one of 128.
+    Small images pass a stem that keeps their size, so that the blocks see about as many positions
+    in an image of 32 pixels as in one of 128.
     """
 
     def __init__(self, config: SEResNetConfig) -> None:
@@ -64,7 +64,7 @@ class SEResNet(nn.Module):
     def features(
         self, images: Float[Tensor, "batch 3 height width"]
     ) -> Float[Tensor, "batch channels rows columns"]:
-        """What the last block sees, place by place."""
+        """The features of the last block, per position."""
         found = self.stem(images)
         for block in self.blocks:
             found = block(found)
@@ -77,7 +77,7 @@ class SEResNet(nn.Module):
 
 
 class SEBlock(nn.Module):
-    """Two convolutions; what they add to the picture is weighed channel by channel."""
+    """Two convolutions; what they add is reweighted channel by channel."""
 
     def __init__(self, width_in: int, width: int, stride: int, squeeze: int) -> None:
         super().__init__()
@@ -130,16 +130,16 @@ def _initialise(network: nn.Module) -> None:
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
         elif isinstance(module, SEBlock):
-            # Every block begins by passing on what it was given: the depth is grown into.
+            # Every block starts as the identity: the depth is grown into.
             nn.init.zeros_(module.second[1].get_parameter("weight"))
 
 
 class Conv3x3(nn.Conv2d):
-    """A convolution without bias whose pictures keep their size, or are halved by `stride` 2.
+    """A convolution without bias that keeps the image size, or halves it with `stride` 2.
 
-    Over few places it is a matrix product where that is faster: in 16 bits on a CPU, oneDNN takes
-    two to four times as long for the forward and backward pass of a wide convolution over 6 x 6
-    places or fewer, as deep layers have them.
+    Over few positions it is a matrix product where that is faster: in 16 bits on a CPU, oneDNN
+    takes two to four times as long for the forward and backward pass of a wide convolution over 6 x
+    6 positions or fewer, as in deep layers.
     """
 
     def __init__(self, width_in: int, width: int, stride: int = 1) -> None:
@@ -160,7 +160,7 @@ class Conv3x3(nn.Conv2d):
 
 
 class _ConvolutionProduct(torch.autograd.Function):
-    """Rows are the places of all pictures, columns what lies around each."""
+    """Rows are the positions of all images, columns what lies around each."""
 
     @staticmethod
     def forward(ctx: Any, images: Images, weight: Tensor) -> Images:
@@ -174,7 +174,7 @@ class _ConvolutionProduct(torch.autograd.Function):
         around, matrix = ctx.saved_tensors
         rows = gradient.permute(0, 2, 3, 1).reshape(len(around), -1)
         kernel = matrix.unflatten(1, (3, 3, -1))
-        # What a place has given to its neighbours comes back from them: the kernel turned round.
+        # The gradient comes back from the neighbors through the flipped kernel.
         turned = kernel.flip(1, 2).permute(1, 2, 0, 3).flatten(0, 2)
         given = _as_pictures(_look_around(gradient) @ turned, ctx.shape)
         return given, (rows.T @ around).unflatten(1, (3, 3, -1)).permute(0, 3, 1, 2)

@@ -1,4 +1,4 @@
-"""Photos in folders: found, opened safely whatever they are, and dealt to splits."""
+"""Photos in folders: found, opened safely whatever they are, and assigned to splits."""
 
 from clew.patterns.photos.decode import (
     MAX_PIXELS,

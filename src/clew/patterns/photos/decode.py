@@ -1,5 +1,5 @@
-"""Photos as pixels, whatever the file is: RGB, upright, whole. What cannot be read whole is
-refused with a PhotoError that says why; a bad file never raises anything else."""
+"""Photos as pixels, whatever the file is: RGB, upright, complete. A photo that cannot be read
+completely is refused with a PhotoError that says why; a bad file never raises anything else."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -29,10 +29,10 @@ __all__ = [
     "read_square",
 ]
 
-# A JPEG is decoded at a half, a quarter or an eighth where that leaves twice the sides asked
-# for, and any picture is averaged down to three times them before it is filtered. Beside plain
-# decoding and Lanczos, JPEGs of 2 to 12 million pixels take 3 to 5 times less processor time so,
-# other pictures half of it, and come 43 to 53 dB close (bicubic: 39 to 45, and hardly faster).
+# A JPEG is decoded at 1/2, 1/4 or 1/8 scale if that leaves twice the requested sides, and any image
+# is box-averaged down to three times them before it is filtered. Compared with plain decoding and
+# Lanczos, JPEGs of 2 to 12 million pixels take 3 to 5 times less CPU time, other images half, at a
+# PSNR of 43 to 53 dB (bicubic: 39 to 45, and hardly faster).
 _DRAFT_GAP = 2
 _REDUCING_GAP = 3.0
 _ORIENTATION = 0x0112  # the EXIF tag
@@ -52,7 +52,7 @@ _SIXTEEN_BITS = 65535
 
 
 class Square(NamedTuple):
-    """A photo squashed to a square, and the sides of the whole one as seen upright."""
+    """A photo squashed to a square, and the sides of the original as seen upright."""
 
     pixels: UInt8[np.ndarray, "size size 3"]
     width: int
@@ -62,8 +62,8 @@ class Square(NamedTuple):
 def open_photo(path: Path, *, at_least: int | None = None) -> Image.Image:
     """The photo as RGB, upright, transparency over white, the first frame of several.
 
-    With `at_least`, a JPEG may come smaller than it is, with no side below `at_least` (or its
-    own). Raises PhotoError.
+    With `at_least`, a JPEG may come smaller than it is, with no side below `at_least` (or its own).
+    Raises PhotoError.
     """
     with opened_photo(path) as image, prepare_decoding(image, at_least):
         image.load()
@@ -76,12 +76,12 @@ def read_square(path: Path, size: int) -> UInt8[np.ndarray, "size size 3"]:
 
 
 def read_photo(path: Path, size: int) -> Square:
-    """`read_square`, and the photo's own sides, from one opening. Raises PhotoError."""
+    """`read_square`, and the photo's own sides, opening the file once. Raises PhotoError."""
     with opened_photo(path) as image:
         sides = image.size
         with prepare_decoding(image, _DRAFT_GAP * size):
             image.load()
-            # Before colours are mixed and the picture is turned: what is small costs little.
+            # Before colors are converted and the image is rotated: small images cost little.
             small = plain_mode(image).resize(
                 (size, size), Image.Resampling.LANCZOS, reducing_gap=_REDUCING_GAP
             )
@@ -96,14 +96,14 @@ def photo_size(path: Path) -> tuple[int, int]:
 
 
 def _turn(image: ImageFile) -> Image.Transpose | None:
-    """How the camera says that the picture must be turned; a TIFF's reader does it by itself."""
+    """The rotation that the camera recorded; a TIFF's reader applies it by itself."""
     if isinstance(image, TiffImageFile):
         return None
     try:
-        # The base class's way: a PNG's own one would decode the whole picture.
+        # The base class's method: PNG's own would decode the whole image.
         orientation = Image.Image.getexif(image).get(_ORIENTATION, 1)
         return _TURNS.get(orientation)
-    except Exception:  # damaged EXIF data does not make the picture worse
+    except Exception:  # damaged EXIF data does not affect the image
         return None
 
 
@@ -116,7 +116,7 @@ def _upright(image: Image.Image, turn: Image.Transpose | None) -> Image.Image:
 
 
 def plain_mode(image: Image.Image) -> Image.Image:
-    """The picture in 8 bits and without a palette, so that it can be resized: L, LA, RGB, RGBA."""
+    """The image in 8 bits and without a palette, so that it can be resized: L, LA, RGB, RGBA."""
     if image.mode in _WIDE:
         return _eight_bits(image)
     if image.has_transparency_data:
@@ -125,7 +125,7 @@ def plain_mode(image: Image.Image) -> Image.Image:
 
 
 def flatten(image: Image.Image) -> Image.Image:
-    """RGB of a plain picture; what is transparent becomes white."""
+    """RGB of a plain image; what is transparent becomes white."""
     if image.mode not in ("LA", "RGBA"):
         return image.convert("RGB")
     white = Image.new("RGB", image.size, "white")
@@ -134,7 +134,8 @@ def flatten(image: Image.Image) -> Image.Image:
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
-    """Grey of 16 bits by its upper half; wider numbers have no agreed white: by their range."""
+    """16-bit gray by its upper half; wider numbers have no agreed white and are scaled by their
+    range."""
     values = np.asarray(image)
     if image.mode.startswith("I;16"):
         return Image.fromarray((values >> 8).astype(np.uint8))
@@ -144,7 +145,7 @@ def _eight_bits(image: Image.Image) -> Image.Image:
 
 
 def _range(values: np.ndarray) -> tuple[float, float]:
-    """Black and white: 0 to 1, to 255 or to 65,535 where the values lie so, else their ends."""
+    """Black and white: 0 to 1, to 255 or to 65,535 if the values lie there, else their extremes."""
     finite = values[np.isfinite(values)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
     if low < 0:

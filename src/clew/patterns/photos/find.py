@@ -1,5 +1,5 @@
-"""Find photos in folders: a folder a class, with or without train, validation and test folders
-above, or just any photos. Nothing is opened; what is passed over is counted or named."""
+"""Find photos in folders: one folder per class, with or without train, validation and test folders
+above, or any photos at all. Nothing is opened; what is skipped is counted or named."""
 
 import os
 import stat
@@ -10,6 +10,7 @@ from pathlib import Path
 from clew.errors import InputError
 from clew.patterns.photos.photo import Fault, Photo, class_name, natural_order
 from clew.patterns.photos.walk import Found, walk
+from clew.wording import counted
 
 SPLIT_FOLDERS = {
     **dict.fromkeys(("train", "training"), "train"),
@@ -20,21 +21,21 @@ SPLIT_FOLDERS = {
 
 @dataclass(frozen=True, kw_only=True)
 class PhotoFolder:
-    """The photos below a folder, in natural order, and what was left out."""
+    """The photos below a folder, in natural order, and what was excluded."""
 
     root: Path  # absolute
     photos: tuple[Photo, ...]
-    classes: tuple[str, ...]  # natural order; empty where no classes were looked for
+    classes: tuple[str, ...]  # natural order; empty if no classes were looked for
     faults: tuple[Fault, ...]
     other_files: int  # not photos by their names
     split_folders: bool
 
 
 def find_classes(root: Path, *, at_least: int = 2) -> PhotoFolder:
-    """The photos of a folder that holds a folder a class, or train and test folders of such.
+    """The photos of a folder with one folder per class, or with train and test folders of such.
 
-    Photos in deeper folders belong to the class folder above them. Raises InputError when there
-    is no such folder, no photo in a class folder, or fewer than `at_least` classes.
+    Photos in deeper folders belong to the class folder above them. Raises InputError when there is
+    no such folder, no photo in a class folder, or fewer than `at_least` classes.
     """
     root = _folder(root)
     found = _walk(root)
@@ -99,14 +100,14 @@ def _walk(root: Path) -> Found:
         return walk(root)
     except OSError as error:
         raise InputError(
-            f'the folder "{root}" cannot be read ({error.strerror}): allow reading it.'
+            f'the folder "{root}" cannot be read ({error.strerror}): check its permissions.'
         ) from None
 
 
 def _refuse_no_photos(root: Path, found: Found) -> None:
     if found.photos:
         return
-    but = f", but {found.other_files:,} other files" if found.other_files else ""
+    but = f", but {counted(found.other_files, 'other file')}" if found.other_files else ""
     excluded = [f' "{fault.name}" is excluded: {fault.reason}.' for fault in found.faults]
     raise InputError(
         f'the folder "{root}" holds no photos (JPG, PNG, BMP, GIF, TIFF or WebP files){but}: '
@@ -115,7 +116,7 @@ def _refuse_no_photos(root: Path, found: Found) -> None:
 
 
 def _has_split_folders(root: Path, found: Found) -> bool:
-    """Whether the top folders are splits. Raises InputError where that cannot be told."""
+    """Whether the top folders are splits. Raises InputError if that is ambiguous."""
     places = [name.split("/")[:-1] for name in found.photos]
     tops = {folders[0] for folders in places if folders}
     named = {top for top in tops if top.casefold() in SPLIT_FOLDERS}
@@ -123,15 +124,15 @@ def _has_split_folders(root: Path, found: Found) -> bool:
     if named == tops and _count_splits(named) > 1 and not with_classes:
         shown = " and ".join(f'"{top}"' for top in sorted(named))
         raise InputError(
-            f'in "{root}" the folders {shown} hold no class folders: put the photos of each class '
-            f"into a folder of their own, such as {root / max(named)}/cats/a.jpg."
+            f'in "{root}" the folders {shown} hold no class folders: put the photos of each '
+            f"class into their own folder, such as {root / max(named)}/cats/a.jpg."
         )
     if _count_splits(with_classes) == 1 and tops - named:
         split, other = min(with_classes), min(tops - named)
         raise InputError(
-            f'in "{root}" the folder "{split}" looks like a split with class folders inside, and '
-            f'the folder "{other}" beside it like a class: move "{other}" elsewhere, or, where '
-            f'"{split}" is a class, give it another name.'
+            f'in "{root}" the folder "{split}" looks like a split with class folders inside, '
+            f'but the folder "{other}" beside it looks like a class: move "{other}" elsewhere, '
+            f'or, if "{split}" is a class, rename it.'
         )
     return bool(with_classes)
 
@@ -143,11 +144,11 @@ def _count_splits(folders: set[str]) -> int:
 def _photo(root: Path, name: str, depth: int) -> Photo:
     folders = name.split("/")[:-1]
     split = SPLIT_FOLDERS.get(folders[0].casefold()) if depth and folders else None
-    is_labelled = len(folders) > depth and (depth == 0 or split is not None)
+    is_labeled = len(folders) > depth and (depth == 0 or split is not None)
     return Photo(
         path=root / name,
         name=name,
-        label=class_name(folders[depth]) if is_labelled else None,
+        label=class_name(folders[depth]) if is_labeled else None,
         split=split,
     )
 
@@ -155,7 +156,7 @@ def _photo(root: Path, name: str, depth: int) -> Photo:
 def _without_class(photos: list[Photo], depth: int) -> list[Fault]:
     where = "class folder inside train, validation or test" if depth else "class folder"
     return [
-        Fault(name=photo.name, label=None, kind="no class", reason=f"it lies in no {where}")
+        Fault(name=photo.name, label=None, kind="no class", reason=f"it is not in a {where}")
         for photo in photos
         if photo.label is None
     ]
@@ -179,8 +180,8 @@ def _empty(found: Found, kept: tuple[Photo, ...], depth: int) -> list[Fault]:
 def _refuse_loose(root: Path, photos: tuple[Photo, ...]) -> None:
     if not photos:
         raise InputError(
-            f'the photos in "{root}" lie in no class folders: put those of each class into a '
-            f"folder of their own, such as {root}/cats/a.jpg."
+            f'the photos in "{root}" are not in class folders: put the photos of each class '
+            f"into their own folder, such as {root}/cats/a.jpg."
         )
 
 
@@ -188,13 +189,14 @@ def _refuse_few_classes(folder: PhotoFolder, at_least: int) -> None:
     if len(folder.classes) >= at_least:
         return
     raise InputError(
-        f'"{folder.root}" holds one class only ("{folder.classes[0]}"), and two are the least to '
-        f"tell apart: add a folder with photos of something else{_inner_classes(folder)}."
+        f'"{folder.root}" holds only one class ("{folder.classes[0]}"), but a classifier '
+        "requires at least two: add a folder with photos of something "
+        f"else{_inner_classes(folder)}."
     )
 
 
 def _inner_classes(folder: PhotoFolder) -> str:
-    """Where the classes may be meant to lie: a folder too far up was given."""
+    """Where the classes may really be: the given folder may be one level too high."""
     deeper = [photo.name.split("/")[:-1] for photo in folder.photos]
     above = os.path.commonprefix(deeper)
     inner = sort_classes(parts[len(above)] for parts in deeper if len(parts) > len(above))

@@ -1,5 +1,5 @@
-"""The door through which every photo comes: its format is told from its first bytes, it is judged
-by its header before any memory is taken for it, and whatever goes wrong becomes a PhotoError."""
+"""The only way to open a photo: its format is detected from its first bytes, it is checked by its
+header before any memory is allocated for it, and every failure becomes a PhotoError."""
 
 import math
 import os
@@ -59,15 +59,15 @@ def opened_photo(path: Path) -> Iterator[ImageFile]:
         except Image.DecompressionBombError:
             raise PhotoError("too large", "it takes more memory than a photo may") from None
         except MemoryError:  # of the machine at this moment: not the photo's fault
-            raise PhotoError("unreadable", "there is too little memory free to read it") from None
-        except Exception as error:  # damaged data makes a decoder raise whatever it likes
+            raise PhotoError("unreadable", "there is too little free memory to read it") from None
+        except Exception as error:  # damaged data makes a decoder raise anything
             raise _explain(error) from None
 
 
 def prepare_decoding(image: ImageFile, at_least: int | None) -> AbstractContextManager[object]:
-    """Ask for a reduced JPEG where sides of `at_least` are enough, and refuse what is too large.
+    """Requests a reduced JPEG if sides of `at_least` are enough, and refuses what is too large.
 
-    What comes back is to be held while the picture is decoded: large ones take turns.
+    Hold the returned context while the image is decoded: large ones take turns.
     """
     sides = image.size
     kept_whole = is_kept_whole(image)
@@ -80,13 +80,15 @@ def prepare_decoding(image: ImageFile, at_least: int | None) -> AbstractContextM
 
 def _open_file(path: Path) -> BinaryIO:
     state = os.stat(path)
-    if not stat.S_ISREG(state.st_mode):  # opening a pipe would wait for ever
+    if not stat.S_ISREG(state.st_mode):  # opening a pipe would block forever
         raise PhotoError("unreadable", "it is a folder, a pipe or a device, not a file")
     if not state.st_size:
         raise PhotoError("empty", "the file is empty (0 bytes)")
     if state.st_size > MAX_BYTES:
         size = f"{state.st_size / 2**30:,.1f} GiB"
-        raise PhotoError("too large", f"the file has {size}; up to 1 GiB is read: make it smaller")
+        raise PhotoError(
+            "too large", f"the file has {size}, but at most 1 GiB is read: make it smaller"
+        )
     return open(path, "rb")
 
 
@@ -96,7 +98,7 @@ def _open_image(file: BinaryIO) -> ImageFile:
     if found is None:
         raise PhotoError(
             "no image",
-            f"it is no JPEG, PNG, BMP, GIF, TIFF or WebP picture but {describe_other(head)}",
+            f"it is not a JPEG, PNG, BMP, GIF, TIFF or WebP image but {describe_other(head)}",
         )
     if found.name == "WebP":
         sides = webp_size(head)
@@ -109,17 +111,17 @@ def _refuse_tiny(sides: tuple[int, int]) -> None:
     if min(sides) < MIN_SIDE:
         raise PhotoError(
             "tiny",
-            f"it is {sides[0]} x {sides[1]} pixels; at least {MIN_SIDE} x {MIN_SIDE} are needed",
+            f"it is {sides[0]} x {sides[1]} pixels; at least {MIN_SIDE} x {MIN_SIDE} are required",
         )
 
 
 def _refuse_too_large(sides: tuple[int, int], pixels: int) -> None:
-    """Before a picture is decoded: a small file may stand for gigabytes."""
+    """Before an image is decoded: a small file may expand to gigabytes."""
     if pixels > MAX_PIXELS:
         raise PhotoError(
             "too large",
-            f"it is {sides[0]:,} x {sides[1]:,} pixels; up to {MAX_PIXELS // 10**6} million are "
-            f"read: make it smaller",
+            f"it is {sides[0]:,} x {sides[1]:,} pixels, but at most {MAX_PIXELS // 10**6} "
+            "million are read: make it smaller",
         )
 
 
@@ -127,15 +129,15 @@ def _explain(error: Exception) -> PhotoError:
     if isinstance(error, OSError) and error.errno is not None:
         return PhotoError("unreadable", f"it cannot be read ({error.strerror})")
     text = str(error).strip() or type(error).__name__
-    return PhotoError("cut", f"the picture breaks off or is damaged ({text})")
+    return PhotoError("cut", f"the image is truncated or damaged ({text})")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Format:
-    """A picture format: its first bytes, and Pillow's reader of it.
+    """An image format: its first bytes, and Pillow's reader for it.
 
-    The reader is called directly: `Image.open` refuses a large JPEG that `draft` makes small,
-    and opens a JPEG with a second picture inside by a reader that has no `draft`.
+    The reader is called directly: `Image.open` refuses a large JPEG that `draft` makes small, and
+    opens a JPEG with a second image inside with a reader that has no `draft`.
     """
 
     name: str
@@ -151,7 +153,7 @@ FORMATS = (
     Format(name="TIFF", begins=(b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"), open=TiffImageFile),
     Format(name="WebP", begins=(b"RIFF",), open=WebPImageFile),
 )
-# What is found under a photo's name now and then, and what a user calls it.
+# What is sometimes found under a photo's name, and what a user calls it.
 _OTHERS = (
     (b"%PDF", "a PDF document"),
     (b"PK\x03\x04", "a ZIP archive"),
@@ -165,7 +167,7 @@ _BOXES = {b"avif": "an AVIF picture", b"heic": "a HEIC photo", b"mif1": "a HEIC 
 
 
 def tell_format(head: bytes) -> Format | None:
-    """The format of a file that begins with these bytes; None for what is no picture we read."""
+    """The format of a file that starts with these bytes; None for anything we do not read."""
     for known in FORMATS:
         if head.startswith(known.begins) and (known.name != "WebP" or head[8:12] == b"WEBP"):
             return known
@@ -173,9 +175,9 @@ def tell_format(head: bytes) -> Format | None:
 
 
 def describe_other(head: bytes) -> str:
-    """What a file seems to be that is no picture, for a sentence."""
+    """What a file that is not an image seems to be, for a sentence."""
     if head[4:8] == b"ftyp":
-        return _BOXES.get(head[8:12], "a video or another kind of picture")
+        return _BOXES.get(head[8:12], "a video or another kind of image")
     lowered = head.lstrip(b"\xef\xbb\xbf \t\r\n").lower()
     for begin, words in _OTHERS:
         if lowered.startswith(begin.lower()):
@@ -187,7 +189,7 @@ def describe_other(head: bytes) -> str:
 
 
 def webp_size(head: bytes) -> tuple[int, int]:
-    """Width and height of a WebP picture, whose reader takes memory as soon as it is opened."""
+    """Width and height of a WebP image, whose reader allocates memory as soon as it is opened."""
     kind = head[12:16]
     if kind == b"VP8X":
         return _little(head[24:27]) + 1, _little(head[27:30]) + 1
@@ -198,16 +200,16 @@ def webp_size(head: bytes) -> tuple[int, int]:
 
 
 def is_kept_whole(image: ImageFile) -> bool:
-    """Whether a JPEG's decoder must hold the whole picture, even to give a reduced one.
+    """Whether a JPEG's decoder must hold the whole image, even to give a reduced one.
 
-    So it is when the picture comes in several scans: refined step by step (progressive), or
-    colour by colour. The reader has just passed the first scan's header.
+    That is so when the image comes in several scans: progressive, or color by color. The reader has
+    just passed the first scan's header.
     """
     if not isinstance(image, JpegImageFile) or image.fp is None:
         return True
     if image.info.get("progressive"):
         return True
-    header_bytes = 6 + 2 * image.layers  # of a scan that holds all colours
+    header_bytes = 6 + 2 * image.layers  # of a scan that holds all colors
     after = image.fp.tell()
     image.fp.seek(max(0, after - header_bytes))
     header = image.fp.read(3)
@@ -221,9 +223,11 @@ def _little(data: bytes) -> int:
 
 @contextmanager
 def quiet_pillow() -> Iterator[None]:
-    """No warnings from Pillow while at least one thread is inside: what matters becomes a
-    PhotoError. `warnings.catch_warnings` would lose other people's filters when threads come and
-    go."""
+    """Suppresses warnings from Pillow while at least one thread is inside: what matters becomes a
+    PhotoError.
+
+    `warnings.catch_warnings` would lose other people's filters when threads come and go.
+    """
     _count(1)
     try:
         yield

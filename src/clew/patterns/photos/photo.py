@@ -1,4 +1,4 @@
-"""What is known of a photo from its place alone, and why one that cannot be used is left out."""
+"""What is known about a photo from its path alone, and why an unusable one is excluded."""
 
 import re
 import unicodedata
@@ -9,12 +9,12 @@ from pathlib import Path
 from clew.loading.splits import SPLIT_NAMES
 
 SPLITS = SPLIT_NAMES  # "train", "validation", "test"
-# In lower case; what a file really is, is told from its first bytes.
+# In lower case; the actual format is detected from the first bytes.
 SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp"}
 )
-# Of copies in several split folders, the one that is measured on stays: what is learnt from is
-# not what is measured on, and the figure can be compared with others'.
+# Of copies in several split folders, the one for evaluation stays: no training photo is evaluated
+# on, and the metric stays comparable.
 _FIRST_KEPT = ("test", "validation", "train", None)
 _MOST_NAMES = 3
 
@@ -26,12 +26,12 @@ class Photo:
     path: Path  # absolute
     name: str  # inside the folder, with "/": how users see it, and how it is found again
     label: str | None  # its class: the class folder's name (NFC)
-    split: str | None  # where the folders say so
+    split: str | None  # if the folders say so
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fault:
-    """A file or folder that is left out, and why."""
+    """A file or folder that is excluded, and why."""
 
     name: str
     label: str | None
@@ -49,19 +49,21 @@ def natural_order(text: str) -> tuple[list[tuple[int, int, str]], str]:
 
 
 def class_name(folder_name: str) -> str:
-    """The class that a folder stands for: accents are written in two ways, and mean the same."""
+    """The class of a folder: accents can be encoded in two ways, which mean the same."""
     return unicodedata.normalize("NFC", folder_name)
 
 
 def refuse_equals(group: Sequence[Photo]) -> dict[str, Fault]:
-    """Why photos of the same picture are left out, by their names. Of equal pictures in one class
-    one is used. A picture that lies in two classes is used in none: one of them must be wrong, and
-    nobody here knows which."""
+    """Why duplicate photos are excluded, by name.
+
+    Of identical images in one class one is used. An image in two classes is used in neither: one of
+    them must be wrong, and nobody here knows which.
+    """
     if len({photo.label for photo in group}) > 1:
-        reason = f"the same picture is in several classes: {_name_classes(group)}"
+        reason = f"the same image is in several classes: {_name_classes(group)}"
         return {photo.name: _fault(photo, "contradiction", reason) for photo in group}
     kept, *others = sorted(group, key=_first_kept)
-    reason = f'the same picture as "{kept.name}", which is used'
+    reason = f'the same image as "{kept.name}", which is used'
     return {photo.name: _fault(photo, "duplicate", reason) for photo in others}
 
 
@@ -76,7 +78,7 @@ def _name_classes(group: Sequence[Photo]) -> str:
         by_class.setdefault(photo.label, photo)
     names = [f'"{photo.name}"' for photo in list(by_class.values())[:_MOST_NAMES]]
     more = f" and {len(group) - len(names):,} more" if len(group) > len(names) else ""
-    return ", ".join(names) + more + "; keep it in the one where it belongs"
+    return ", ".join(names) + more + "; keep it only in the one where it belongs"
 
 
 def _fault(photo: Photo, kind: str, reason: str) -> Fault:

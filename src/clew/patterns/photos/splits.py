@@ -1,5 +1,5 @@
-"""Which photo is for training, validation or test: the folders say so, or a hash of what the
-photo shows, class by class, so that a photo keeps its place when others come or it is renamed."""
+"""Assigns photos to training, validation and test: the folders decide, or a hash of the photo's
+content, class by class, so that a photo keeps its split when others are added or it is renamed."""
 
 import hashlib
 from collections import Counter
@@ -22,10 +22,10 @@ def assign_splits(
 ) -> list[str]:
     """The split of every photo: "train", "validation" or "test".
 
-    `keys` are digests of what the photos show; `known` maps digests to the split of an earlier
-    run. Where folders say the split, they win, and what has no folder is taken out of training.
-    Raises InputError for fewer than two classes, for classes with too few photos, and where the
-    splits of the earlier run leave nothing to learn from or to measure on.
+    `keys` are digests of the photos' content; `known` maps digests to the split of an earlier run.
+    If folders give the split, they win, and what has no folder is taken out of training. Raises
+    InputError for fewer than two classes, for classes with too few photos, and if the splits of the
+    earlier run leave nothing to train or evaluate on.
     """
     labels = [photo.label or "" for photo in photos]
     _refuse_one_class(set(labels))
@@ -47,45 +47,46 @@ def assign_splits(
 
 def _refuse_one_class(classes: set[str]) -> None:
     if len(classes) < 2:
-        what = f'one class only ("{min(classes)}")' if classes else "no photo that can be used"
+        what = f'only one class ("{min(classes)}")' if classes else "no usable photo"
         raise InputError(
-            f"there is {what}, and two classes are the least to tell apart: add a folder with "
-            f"photos of something else."
+            f"there is {what}, but a classifier requires at least two classes: add a folder "
+            "with photos of something else."
         )
 
 
 def _open_shares(shares: Shares, folders: set[str]) -> Shares:
-    """The shares of what the folders leave open: a split with a folder takes nothing more."""
+    """The fractions of what the folders leave open: a split with a folder takes nothing more."""
     if folders and "train" not in folders:
         raise InputError(
             f"there are folders for {' and '.join(sorted(folders))} but none for training: put "
-            f'photos to learn from into a folder "train", with a folder a class inside.'
+            'training photos into a folder "train", with one folder per class inside.'
         )
     parts = {
         split: 0.0 if split in folders - {"train"} else share
         for split, share in zip(SPLIT_NAMES, shares, strict=True)
     }
     if not parts["train"]:
-        raise InputError(f"the split {shares} leaves nothing to learn from: give train a share.")
+        raise InputError(f"the split {shares} leaves nothing to train on: give train a share.")
     total = sum(parts.values())
     return Shares(**{split: part / total for split, part in parts.items()})
 
 
 def _refuse_thin(keys: Mapping[str, set[str]], shares: Shares) -> None:
-    """Each split that is dealt must get a photo of each class."""
+    """Each split that is drawn must get a photo of each class."""
     dealt = [split for split, share in zip(SPLIT_NAMES, shares, strict=True) if share]
     thin = [label for label in sorted(keys, key=natural_order) if len(keys[label]) < len(dealt)]
     if not thin:
         return
     shown = _name_some([f'"{label}" ({len(keys[label])})' for label in thin])
     raise InputError(
-        f"classes with too few different photos: {shown}. Each class needs at least "
-        f"{len(dealt)}, one for {' and one for '.join(dealt)}: add photos, or take the folder away."
+        f"classes with too few distinct photos: {shown}. Each class requires at least "
+        f"{len(dealt)}, one for {' and one for '.join(dealt)}: add photos, or remove the "
+        "folder."
     )
 
 
 def _refuse_nothing_left(labels: Sequence[str], splits: Sequence[str], shares: Shares) -> None:
-    """Photos that stay where an earlier run had them may leave a split without any."""
+    """Photos that keep the split of an earlier run may leave a split without any."""
     learnt = {label for label, split in zip(labels, splits, strict=True) if split == "train"}
     untaught = [f'"{label}"' for label in sorted({*labels} - learnt, key=natural_order)]
     lacking = [split for split, share in zip(SPLIT_NAMES, shares, strict=True) if share]
@@ -94,9 +95,9 @@ def _refuse_nothing_left(labels: Sequence[str], splits: Sequence[str], shares: S
         return
     what = f"training of {_name_some(untaught)}" if untaught else " and ".join(lacking)
     raise InputError(
-        f"photos stay in the split that they had in the training whose weights are begun with, "
-        f"and that leaves none for {what}: add photos, or start from scratch (without "
-        f"`start_from`; a set with `overwrite=True`)."
+        "photos stay in the split that they had in the run whose weights this one starts "
+        f"from, and that leaves none for {what}: add photos, or start from scratch (without "
+        "`start_from`; a set with `overwrite=True`)."
     )
 
 

@@ -1,5 +1,5 @@
-"""Walk through a folder: which files look like photos, and what is passed over. Links are
-followed, but never in circles."""
+"""Walk through a folder: which files look like photos, and what is skipped. Links are followed, but
+never in circles."""
 
 import os
 from dataclasses import dataclass, field
@@ -7,16 +7,16 @@ from pathlib import Path
 
 from clew.patterns.photos.photo import SUFFIXES, Fault, natural_order
 
-# What systems put beside photos by themselves; so are all names that begin with a dot.
+# What systems put beside photos by themselves; so are all names that start with a dot.
 _PASSED_OVER = {"__macosx", "thumbs.db", "desktop.ini", "@eadir", "$recycle.bin", "ehthumbs.db"}
-# A folder that holds all of one of these was written by clew, pictures and all.
+# A folder that holds all of one of these was written by clew, images included.
 _OWN_FILES = (
     {"last.safetensors"},
     {"best.safetensors"},
     {"identified.json"},
     {"set.json", "photos"},
 )
-# Pictures too, but of kinds that are not read: users must hear of them.
+# Images too, but of kinds that are not supported: users must hear about them.
 _OTHER_PICTURES = frozenset(
     {".heic", ".heif", ".avif", ".jp2", ".jxl", ".psd", ".svg", ".ico", ".raw", ".dng"}
     | {".cr2", ".cr3", ".nef", ".arw", ".orf", ".rw2"}
@@ -70,7 +70,7 @@ def _list(root: Path, folder: str, found: Found) -> list[os.DirEntry[str]]:
         return []
     names = {entry.name for entry in entries}
     if folder and any(own <= names for own in _OWN_FILES):
-        found.leave_out(folder, "results", "clew wrote the folder: it is no class")
+        found.leave_out(folder, "results", "clew wrote this folder: it is not a class")
         return []
     if folder:
         found.folders.append(folder)
@@ -84,7 +84,7 @@ def _counts(name: str, folder: str, found: Found) -> bool:
     if _is_text(name):
         return True
     shown = os.fsencode(_join(folder, name)).decode("utf-8", "backslashreplace")
-    found.leave_out(shown, "name", "its name holds bytes that are no text: rename it")
+    found.leave_out(shown, "name", "its name holds bytes that are not valid text: rename it")
     return False
 
 
@@ -106,7 +106,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 def _may_enter(
     entry: os.DirEntry[str], name: str, inside: str, seen: set[tuple[int, int]], found: Found
 ) -> bool:
-    """Whether a folder is new; what a link inside leads to is found where it really lies."""
+    """Whether a folder is new; a link to a folder inside is found where it really lies."""
     try:
         identity = _identity(entry.path)
         target = os.path.realpath(entry.path) if entry.is_symlink() else None
@@ -114,7 +114,7 @@ def _may_enter(
         found.leave_out(name, "unreadable", f"the folder cannot be read ({error.strerror})")
         return False
     if identity in seen or (target is not None and _lies_in(target, inside)):
-        found.leave_out(name, "link", "the link leads to a folder that is looked through anyway")
+        found.leave_out(name, "link", "the link leads to a folder that is searched anyway")
         return False
     seen.add(identity)
     return True
@@ -133,14 +133,16 @@ def _take_file(entry: os.DirEntry[str], name: str, found: Found) -> None:
     suffix = os.path.splitext(entry.name)[1].lower()
     if suffix in _OTHER_PICTURES:
         kind = suffix[1:].upper()
-        found.leave_out(name, "format", f"{kind} pictures are not read: save it as JPEG or PNG")
+        found.leave_out(name, "format", f"{kind} images are not supported: save it as JPEG or PNG")
     elif suffix not in SUFFIXES:
         found.other_files += 1
     elif _is_file(entry):
         found.photos.append(name)
     else:
         missing = entry.is_symlink()
-        reason = "it is a link to a file that is not there" if missing else "it is no plain file"
+        reason = (
+            "it is a link to a file that does not exist" if missing else "it is not a regular file"
+        )
         found.leave_out(name, "unreadable", reason)
 
 

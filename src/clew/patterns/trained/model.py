@@ -183,8 +183,8 @@ def _explain_missing(folder: Path) -> str:
         return f'there is no folder "{folder}": give one that "clew patterns train" wrote.'
     if any(folder.glob("*.safetensors")):
         return (
-            f'the training in "{folder}" was not finished: give its "clew patterns train" command '
-            f"again, it goes on."
+            f'the training in "{folder}" is not finished: run its "clew patterns train" command '
+            "again to resume."
         )
     return f'"{folder}" holds no trained model: give a folder that "clew patterns train" wrote.'
 

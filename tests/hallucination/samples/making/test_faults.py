@@ -81,7 +81,7 @@ def test_the_scores_of_other_answers_are_refused(compact_store: Path, tmp_path: 
     other = rewrite_rows(
         compact_store, tmp_path / "other", 20, answer=[f"{answer} indeed" for answer in answers]
     )
-    with pytest.raises(InputError, match="belongs to other answers than those of the store: q"):
+    with pytest.raises(InputError, match="belongs to other answers than those in the store: q"):
         preprocess_store(tiny_preprocess(other, tmp_path / "scores.csv", tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 
@@ -112,10 +112,10 @@ def test_nothing_but_broken_traces(full_store: Path, scores_file: Path, tmp_path
 
 def test_missing_scores(compact_store: Path, tmp_path: Path) -> None:
     scores, out = write_scores(tmp_path / "scores.csv", 68), tmp_path / "out"
-    with pytest.raises(InputError, match="2 of 70 answers have no score .*`skip_unlabelled=True`"):
+    with pytest.raises(InputError, match="2 of 70 answers have no score .*`skip_unlabeled=True`"):
         preprocess_store(tiny_preprocess(compact_store, scores, out))
     assert not out.exists()
-    result = preprocess_store(tiny_preprocess(compact_store, scores, out, skip_unlabelled=True))
+    result = preprocess_store(tiny_preprocess(compact_store, scores, out, skip_unlabeled=True))
     assert sorted(skip["question_id"] for skip in result.skipped) == ["q68", "q69"]
     assert (result.samples, result.complete) == (68, True)
     assert not verify_store(out / "sequences")

@@ -133,14 +133,19 @@ def test_a_shard_that_has_grown_is_made_again(
         assert_same_store(out / kind, tmp_path / "whole" / kind)
 
 
-def test_new_scores_bring_in_what_was_left_out(
+def test_new_scores_add_traces_that_were_skipped(
     compact_store: Path, samples: Path, scores_file: Path, tmp_path: Path
 ) -> None:
     few = write_scores(tmp_path / "scores.csv", 65)
     out = tmp_path / "out"
-    first = preprocess_store(tiny_preprocess(compact_store, few, out, skip_unlabelled=True))
+    first = preprocess_store(tiny_preprocess(compact_store, few, out, skip_unlabeled=True))
     assert (first.samples, len(first.skipped), first.complete) == (65, 5, True)
     assert {skip["reason"] for skip in first.skipped} == {"it has no score in the scores file"}
+    for kind in KINDS:  # as an earlier clew spelled it
+        manifest = out / kind / "manifest.json"
+        manifest.write_text(manifest.read_text().replace('"unlabeled"', '"unlabelled"'))
+    again = preprocess_store(tiny_preprocess(compact_store, few, out, skip_unlabeled=True))
+    assert (again.samples, len(again.skipped), again.complete) == (65, 5, True)
     second = preprocess_store(tiny_preprocess(compact_store, scores_file, out))
     assert (second.samples, second.skipped) == (70, ())
     for kind in KINDS:
@@ -171,7 +176,7 @@ def test_a_changed_score_is_refused(compact_store: Path, samples: Path, tmp_path
         preprocess_store(tiny_preprocess(compact_store, changed, samples))
     lost = write_scores(tmp_path / "scores.csv", 69)
     with pytest.raises(SettingsMismatchError, match="the score of q69 changed from 0.5 to none "):
-        preprocess_store(tiny_preprocess(compact_store, lost, samples, skip_unlabelled=True))
+        preprocess_store(tiny_preprocess(compact_store, lost, samples, skip_unlabeled=True))
 
 
 def test_other_traces_are_refused(

@@ -1,6 +1,6 @@
 """Where the samples of a run come from: a folder of `clew preprocess`, or traces with their scores.
 
-Traces are labelled and split when they are opened, as `clew preprocess` does by default.
+Traces are labeled and split when they are opened, as `clew preprocess` does by default.
 """
 
 import glob

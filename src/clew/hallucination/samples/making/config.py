@@ -38,7 +38,7 @@ class PreprocessConfig:
     split_by: SplitBy = "question"
     kinds: tuple[Kind, ...] = KINDS
     workers: int | None = None
-    skip_unlabelled: bool = False
+    skip_unlabeled: bool = False
     score_column: str | None = None
     higher_is: Literal["correct", "hallucinated"] | None = None
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 from jaxtyping import Bool, Float32
 
 from clew.hallucination.samples.making.config import KINDS, Lengths, PreprocessConfig, SampleShape
-from clew.hallucination.samples.making.labelled import LabelledShard
+from clew.hallucination.samples.making.labeled import LabeledShard
 from clew.hallucination.samples.making.rows import (
     build_rows,
     find_unusable,
@@ -63,7 +63,7 @@ class ShardJob:
     """One trace shard and the stores that lack its samples."""
 
     source: TraceSource
-    shard: LabelledShard
+    shard: LabeledShard
     shape: SampleShape
     stores: Sequence[SampleStore]
     skipped: list[dict[str, Any]] = field(default_factory=list)
@@ -73,7 +73,7 @@ class ShardJob:
         return self.shard.table.entry
 
     def max_bytes(self) -> int:
-        table, chosen = self.shard.table, self.shard.labelled
+        table, chosen = self.shard.table, self.shard.labeled
         sizes = Lengths(tokens=table.tokens[chosen], answer=table.answer_tokens[chosen])
         kinds = [store.kind for store in self.stores]
         arrays = sum(int(row_bytes(kind, self.shape, sizes).sum()) for kind in kinds)
@@ -84,7 +84,7 @@ class ShardJob:
 
         `on_written(samples, bytes)` is called after every record batch.
         """
-        self._note_unlabelled()
+        self._note_unlabeled()
         writers: dict[str, ShardWriter] = {}
         try:
             for pieces in self._gather():
@@ -155,7 +155,7 @@ class ShardJob:
         keep = np.ones(piece.batch.num_rows, bool)
         for row, reason in unusable.items():
             keep[row] = False
-            self._skip(first + row, reason, unlabelled=False)
+            self._skip(first + row, reason, unlabeled=False)
         for start, stop in _runs(keep):
             # Looked at again: beside arrays that do not fit, the numbers were not looked at.
             yield from self._usable(piece.cut(start, stop), first + start)
@@ -177,18 +177,18 @@ class ShardJob:
         kinds, sizes = filter(self.shape.can_make, KINDS), measure_lengths(batch)
         return np.max([row_bytes(kind, self.shape, sizes) for kind in kinds], axis=0)
 
-    def _note_unlabelled(self) -> None:
-        for row in np.flatnonzero(~self.shard.labelled).tolist():
-            self._skip(row, UNLABELLED, unlabelled=True)
+    def _note_unlabeled(self) -> None:
+        for row in np.flatnonzero(~self.shard.labeled).tolist():
+            self._skip(row, UNLABELLED, unlabeled=True)
 
-    def _skip(self, row: int, reason: str, *, unlabelled: bool) -> None:
+    def _skip(self, row: int, reason: str, *, unlabeled: bool) -> None:
         self.skipped.append(
             {
                 "file": self.entry.file,
                 "record": row,
                 "question_id": self.shard.table.question_id[row],
                 "reason": reason,
-                "unlabelled": unlabelled,
+                "unlabeled": unlabeled,
             }
         )
 
@@ -212,14 +212,14 @@ def _cut_by_size(sizes: np.ndarray, first: int) -> Iterator[tuple[int, int]]:
 
 def plan_jobs(
     source: TraceSource,
-    shards: Sequence[LabelledShard],
+    shards: Sequence[LabeledShard],
     shape: SampleShape,
     stores: Sequence[SampleStore],
 ) -> list[ShardJob]:
     """One for every trace shard that some store lacks."""
     jobs = []
     for shard in shards:
-        rows = np.flatnonzero(shard.labelled).tolist()
+        rows = np.flatnonzero(shard.labeled).tolist()
         lacking = [store for store in stores if not store.has(shard.table, rows)]
         if lacking:
             jobs.append(ShardJob(source=source, shard=shard, shape=shape, stores=lacking))
@@ -228,15 +228,15 @@ def plan_jobs(
 
 def run_jobs(
     jobs: Sequence[ShardJob],
-    shards: Sequence[LabelledShard],
+    shards: Sequence[LabeledShard],
     config: PreprocessConfig,
     reporter: Reporter,
 ) -> int:
     """Make what is lacking, several shards at a time; returns the number of samples."""
     if not jobs:
         return 0
-    planned = sum(int(shard.labelled.sum()) for shard in shards)
-    left = sum(int(job.shard.labelled.sum()) for job in jobs)
+    planned = sum(int(shard.labeled.sum()) for shard in shards)
+    left = sum(int(job.shard.labeled.sum()) for job in jobs)
     size = bytes_text(sum(job.max_bytes() for job in jobs))
     started = WorkStarted(
         noun="samples",

@@ -20,8 +20,8 @@ from clew.hallucination.samples.making.jobs import (
     refuse_if_disk_too_small,
     run_jobs,
 )
-from clew.hallucination.samples.making.labelled import (
-    LabelledShard,
+from clew.hallucination.samples.making.labeled import (
+    LabeledShard,
     describe_balance,
     label_shards,
     previous_splits,
@@ -29,7 +29,7 @@ from clew.hallucination.samples.making.labelled import (
     split_samples,
 )
 from clew.hallucination.samples.making.source import NUMBERS, TraceSource
-from clew.hallucination.samples.making.store import SampleStore
+from clew.hallucination.samples.making.store import SampleStore, is_unlabeled
 from clew.hallucination.samples.splits import (
     SPLITS_FILE,
     count_files,
@@ -75,7 +75,7 @@ class PreprocessResult:
     @property
     def complete(self) -> bool:
         """Whether all traces that have a score became samples."""
-        return all(skip["unlabelled"] for skip in self.skipped)
+        return all(is_unlabeled(skip) for skip in self.skipped)
 
 
 def preprocess_store(
@@ -98,7 +98,7 @@ def preprocess_store(
         source.read_tables(),
         scores,
         threshold=config.score_threshold,
-        skip_unlabelled=config.skip_unlabelled,
+        skip_unlabeled=config.skip_unlabeled,
     )
     warnings = describe_balance(shards, config.score_threshold)
     lacking = (*_describe_unfinished(source), *_describe_lacking(config, source))
@@ -237,7 +237,7 @@ def _open_stores(
 def _plan_checked(
     config: PreprocessConfig,
     source: TraceSource,
-    shards: Sequence[LabelledShard],
+    shards: Sequence[LabeledShard],
     shape: SampleShape,
     stores: Sequence[SampleStore],
 ) -> list[ShardJob]:

@@ -84,9 +84,9 @@ class SampleStore:
     def unusable_rows(self, file: str) -> list[int]:
         """The rows of a trace shard that were found to be of no use, by their place in it."""
         entries = [skip for skip in self.manifest.skipped if skip["file"] == file]
-        return [skip["record"] for skip in entries if not skip["unlabelled"]]
+        return [skip["record"] for skip in entries if not is_unlabeled(skip)]
 
-    def has(self, table: ShardTable, labelled: Sequence[int]) -> bool:
+    def has(self, table: ShardTable, labeled: Sequence[int]) -> bool:
         """Whether the shard is made from these very traces and holds all that have a score."""
         entry = table.entry
         sources = self.manifest.settings["sources"]
@@ -96,7 +96,7 @@ class SampleStore:
         ids = table.global_example_id
         stored = self.stored_rows(entry.batch_number).global_example_id.tolist()
         unusable = ids[self.unusable_rows(entry.file)].tolist()
-        return sorted([*stored, *unusable]) == sorted(ids[list(labelled)].tolist())
+        return sorted([*stored, *unusable]) == sorted(ids[list(labeled)].tolist())
 
     def begin_shard(self, schema: pa.Schema, entry: ShardEntry) -> ShardWriter:
         """A writer for the shard. What a broken run left is dropped: to make it again takes as
@@ -169,6 +169,11 @@ def _refuse_foreign_folder(path: Path) -> None:
             f'"{path}" is neither empty nor a clew store (it holds {", ".join(entries[:3])}'
             f"{', ...' if len(entries) > 3 else ''}): choose another `out`."
         )
+
+
+def is_unlabeled(skip: Mapping[str, Any]) -> bool:
+    """Whether the trace was skipped for lack of a score; earlier stores spell the key otherwise."""
+    return bool(skip["unlabelled"] if "unlabelled" in skip else skip["unlabeled"])
 
 
 def _refuse_other_settings(

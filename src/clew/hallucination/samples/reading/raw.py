@@ -13,7 +13,7 @@ import torch
 from clew.errors import InputError, StoreError
 from clew.hallucination.labels import read_scores
 from clew.hallucination.samples.making.graphs import Edges, Nodes, build_graphs, leads_forward
-from clew.hallucination.samples.making.labelled import label_shards
+from clew.hallucination.samples.making.labeled import label_shards
 from clew.hallucination.samples.making.source import TraceSource
 from clew.hallucination.samples.reading.arrays import SequenceSamples
 from clew.hallucination.samples.reading.graphs import GraphParts, GraphSamples

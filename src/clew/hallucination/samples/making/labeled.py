@@ -23,7 +23,7 @@ from clew.hallucination.samples.splits import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelledShard:
+class LabeledShard:
     """A trace shard's small columns with the score of every row, NaN where there is none."""
 
     table: ShardTable
@@ -31,7 +31,7 @@ class LabelledShard:
     labels: Float32[np.ndarray, " rows"]  # 1 hallucinated, 0 correct
 
     @property
-    def labelled(self) -> Bool[np.ndarray, " rows"]:
+    def labeled(self) -> Bool[np.ndarray, " rows"]:
         return ~np.isnan(self.scores)
 
 
@@ -40,25 +40,25 @@ def label_shards(
     scores: Scores,
     *,
     threshold: float,
-    skip_unlabelled: bool = False,
-) -> tuple[list[LabelledShard], tuple[str, ...]]:
+    skip_unlabeled: bool = False,
+) -> tuple[list[LabeledShard], tuple[str, ...]]:
     """Every shard with its scores, and notes for a person; raises InputError for missing ones."""
     question_ids = [name for table in tables for name in table.question_id]
     example_ids = np.concatenate([table.global_example_id for table in tables]).tolist()
     answers = [text for table in tables for text in table.answer]
     refuse_other_answers(scores, question_ids, example_ids, answers)
-    matched = require_scores(scores, question_ids, example_ids, allow_missing=skip_unlabelled)
+    matched = require_scores(scores, question_ids, example_ids, allow_missing=skip_unlabeled)
     # Both in float32: 0.7 is not below 0.7.
     labels = (matched.values < np.float32(threshold)).astype(np.float32)
     ends = np.cumsum([table.entry.rows for table in tables])[:-1]
     parts = zip(tables, np.split(matched.values, ends), np.split(labels, ends), strict=True)
-    shards = [LabelledShard(table=table, scores=s, labels=y) for table, s, y in parts]
+    shards = [LabeledShard(table=table, scores=s, labels=y) for table, s, y in parts]
     return shards, matched.notes
 
 
-def describe_balance(shards: Sequence[LabelledShard], threshold: float) -> list[str]:
+def describe_balance(shards: Sequence[LabeledShard], threshold: float) -> list[str]:
     """A sentence when all answers are of one class: nothing can be learned from them."""
-    labels = np.concatenate([shard.labels[shard.labelled] for shard in shards])
+    labels = np.concatenate([shard.labels[shard.labeled] for shard in shards])
     if 0 < labels.sum() < len(labels):
         return []
     what = "hallucinated (score below" if labels.all() else "correct (score not below"
@@ -68,7 +68,7 @@ def describe_balance(shards: Sequence[LabelledShard], threshold: float) -> list[
     ]
 
 
-def refuse_changed_scores(out: Path, store: SampleStore, shards: Sequence[LabelledShard]) -> None:
+def refuse_changed_scores(out: Path, store: SampleStore, shards: Sequence[LabeledShard]) -> None:
     """Raises SettingsMismatchError when what is stored does not go with the traces or scores."""
     by_number = {shard.table.entry.batch_number: shard for shard in shards}
     for number in store.numbers():
@@ -80,7 +80,7 @@ def refuse_changed_scores(out: Path, store: SampleStore, shards: Sequence[Labell
         _refuse_changed_shard(out, store, by_number[number])
 
 
-def _refuse_changed_shard(out: Path, store: SampleStore, shard: LabelledShard) -> None:
+def _refuse_changed_shard(out: Path, store: SampleStore, shard: LabeledShard) -> None:
     table = shard.table
     rows = {number: row for row, number in enumerate(table.global_example_id.tolist())}
     stored = store.stored_rows(table.entry.batch_number)
@@ -104,7 +104,7 @@ def _refuse_changed_shard(out: Path, store: SampleStore, shard: LabelledShard) -
 
 def split_samples(
     config: PreprocessConfig,
-    shards: Sequence[LabelledShard],
+    shards: Sequence[LabeledShard],
     store: SampleStore,
     previous: Mapping[str, str] | None,
 ) -> tuple[Splits, list[str]]:
@@ -146,7 +146,7 @@ def split_samples(
     return table, notes
 
 
-def _questions(shard: LabelledShard, numbers: Int[np.ndarray, " rows"]) -> list[str | None]:
+def _questions(shard: LabeledShard, numbers: Int[np.ndarray, " rows"]) -> list[str | None]:
     known = dict(zip(shard.table.global_example_id.tolist(), shard.table.question, strict=True))
     return [known[number] for number in numbers.tolist()]
 

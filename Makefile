@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DEMO := demo
 
-.PHONY: demo test test-fast check docs clean
+.PHONY: demo test test-fast check docs pictures wheel clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -13,19 +13,19 @@ $(READY): pyproject.toml constraints.txt
 	touch $(READY)
 
 demo: $(READY)
-	$(BIN)/clew extract --questions facts --num-samples 400 --batch-size 200 --out $(DEMO)/traces_data
+	$(BIN)/clew extract --questions facts --num-samples 400 --shard-size 200 --out $(DEMO)/traces_data
 	$(BIN)/clew inspect $(DEMO)/traces_data
 	$(BIN)/clew verify $(DEMO)/traces_data
 	$(BIN)/clew label $(DEMO)/traces_data --out $(DEMO)/ground_truth_scores.csv --overwrite
 	$(BIN)/clew preprocess $(DEMO)/traces_data --scores-file $(DEMO)/ground_truth_scores.csv --out $(DEMO)/preprocessed_data
 	$(BIN)/clew inspect $(DEMO)/preprocessed_data
 	$(BIN)/clew show $(DEMO)/traces_data --id 4 --scores-file $(DEMO)/ground_truth_scores.csv --out $(DEMO)/answer-4.html
-	$(BIN)/clew compare --preprocessed-dir $(DEMO)/preprocessed_data --seeds 1 --epochs 5 --output-dir $(DEMO)/comparison
-	@printf '%s\n' '' 'The same with your own model and questions with $(BIN)/clew:' \
+	$(BIN)/clew compare --preprocessed-dir $(DEMO)/preprocessed_data --seeds 1 --epochs 5 --out $(DEMO)/comparison
+	@printf '%s\n' '' 'With your own model and questions, use $(BIN)/clew:' \
 	    '  clew extract --model meta-llama/Llama-3.2-1B-Instruct --questions my_questions.csv --out traces_data' \
 	    '  clew label traces_data --out ground_truth_scores.csv' \
 	    '  clew preprocess traces_data --scores-file ground_truth_scores.csv --out preprocessed_data' \
-	    '  clew compare --preprocessed-dir preprocessed_data --output-dir comparison'
+	    '  clew compare --preprocessed-dir preprocessed_data --out comparison'
 
 check: $(READY)
 	$(BIN)/ruff check .
@@ -39,8 +39,15 @@ test: check
 test-fast: $(READY)  # no slow test: under a minute, for while you work
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m "not slow"
 
-docs: $(READY)
+docs: $(READY)  # the command reference, then the site in site/
 	$(BIN)/python docs/make_commands.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+pictures: $(READY)  # docs/images from the pages of `make demo`; requires Chromium
+	$(BIN)/python docs/make_pictures.py $(DEMO)
+
+wheel: $(READY)  # builds a wheel and runs both main jobs from it, outside the source tree
+	.ci/check-wheel $(PYTHON)
 
 clean:
-	rm -rf $(VENV) $(DEMO)
+	rm -rf $(VENV) $(DEMO) site

@@ -1,4 +1,4 @@
-"""Writes docs/commands.md from the commands' own help; a test holds the two together."""
+"""Writes docs/commands.md from what `--help` prints; a test keeps the two equal."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,21 +14,21 @@ PAGE = Path(__file__).with_name("commands.md")
 
 def render() -> str:
     """The whole page."""
-    parts = ["# Commands\n\nMade by `make docs` from what `--help` prints.\n"]
+    parts = ["# Commands\n\nWhat `--help` prints, written by `make docs`.\n"]
     for words in _each_command(get_command(build_app())):
         parts.append(f"## {' '.join(['clew', *words])}\n\n```\n{_help(words)}\n```\n")
     return "\n".join(parts)
 
 
 def _each_command(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """The words of each, in the order of help; a group comes before its commands."""
+    """The words of each command, in the order of the help; a group comes before its commands."""
     yield words
     for name, inner in getattr(command, "commands", {}).items():
         yield from _each_command(inner, (*words, name))
 
 
 def _help(words: tuple[str, ...]) -> str:
-    environment = {"COLUMNS": "100", "TERM": "dumb", "NO_COLOR": "1"}
+    environment = {"COLUMNS": "80", "TERM": "dumb", "NO_COLOR": "1"}
     result = CliRunner().invoke(build_app(), [*words, "--help"], env=environment, prog_name="clew")
     return "\n".join(line.rstrip() for line in result.output.strip().splitlines())
 

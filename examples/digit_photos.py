@@ -1,6 +1,6 @@
-"""Writes scikit-learn's handwritten digits as photos in a folder a class, to try patterns on.
+"""Write scikit-learn's handwritten digits as photos, one folder per class, to try patterns on.
 
-Run it as: python examples/digit_photos.py digits
+Usage: python examples/digit_photos.py digits
 Then: clew patterns train --data digits --network tiny --epochs 15
 """
 

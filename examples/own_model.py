@@ -1,27 +1,22 @@
-"""Trains a network of your own on clew's engine: all it needs is a forward that gives logits.
+"""Capture answers of your own language model, loaded or fine-tuned in this process.
 
-Run it as: python examples/own_model.py preprocessed_data results_own
+Usage: python examples/own_model.py ./my-model traces_own
 """
 
 import sys
 
-from torch import nn
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from clew.datasets import SPLIT_NAMES, Loader
-from clew.datasets import PreprocessedLSTMMapDataset as Samples
-from clew.engine import Classifier, fit
+import clew
+from clew.hallucination.capture import LoadedModel
 
+folder, out = sys.argv[1:] or ("./my-model", "traces_own")
+# Eager attention: the other implementations do not return attention weights.
+model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
+tokenizer = AutoTokenizer.from_pretrained(folder)
 
-class LastLayer(nn.Module):
-    def __init__(self, dim):
-        super().__init__()
-        self.head = nn.Sequential(nn.LayerNorm(dim), nn.Linear(dim, 1))
-
-    def forward(self, batch):
-        return self.head(batch["sequence"][:, -1].float())
-
-
-folder, out = sys.argv[1:] or ("preprocessed_data", "results_own")
-train, val, test = (Loader(Samples(folder, split=s), 32, shuffle=True) for s in SPLIT_NAMES)
-dim = train.dataset[0]["sequence"].shape[-1]
-print(fit(Classifier(LastLayer(dim)), train, val, test=test, output_dir=out).test)
+traces = clew.extract(
+    model=LoadedModel(model, tokenizer, name=folder), questions="facts", num_samples=20, out=out
+)
+for trace in traces:
+    print(trace["question"], "->", trace["answer"], trace["last_hidden"].shape)

@@ -70,3 +70,11 @@ def full_store(
 def store(compact_store: Path, tmp_path: Path) -> Path:
     """A copy of the compact store, to damage or to resume."""
     return Path(shutil.copytree(compact_store, tmp_path / "store"))
+
+
+@pytest.fixture(scope="session")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder as the documentation assumes it, made once."""
+    from tests.workspace import make_workspace
+
+    return make_workspace(tmp_path_factory.mktemp("workspace"))

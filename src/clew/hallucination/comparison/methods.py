@@ -22,7 +22,7 @@ _FIXES = {
     "heads": 'the traces were captured without attention maps: capture with `keep="full"`, then '
     'run "clew preprocess" again',
     "graphs": 'there are no graphs: run the "clew preprocess" command again without `graphs=False`',
-    "samples": "the traces hold one answer per question: capture with `samples=10`, then run "
+    "samples": "the traces hold one answer per question: capture with `draws=10`, then run "
     '"clew preprocess" again',
     "category": "the questions have no categories: give them a field named category",
 }

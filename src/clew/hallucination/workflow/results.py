@@ -31,13 +31,12 @@ class TrainingResult(Tabular):
     @property
     def metrics(self) -> dict[str, dict[str, Any]]:
         """The figures of each network, by its name."""
-        return {run["network"]: run for run in self.runs}
+        return {run["model"]: run for run in self.runs}
 
     @property
     def table(self) -> pa.Table:
         rows = [
-            {"network": run["network"], **{name: run[name] for name in _FIGURES}}
-            for run in self.runs
+            {"network": run["model"], **{name: run[name] for name in _FIGURES}} for run in self.runs
         ]
         return pa.Table.from_pylist(rows)
 

@@ -104,10 +104,10 @@ def test_ctrl_c_ends_it_with_a_sentence(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--threshold", 60), "--threshold is 60.0: it must lie between 0 and 1"),
+        (("--threshold", 60), "--threshold is 60.0: give a probability between 0 and 1"),
         (("--top-k", 0), "--top-k is 0: give 1 or more"),
         (("--device", "cuda:99"), "cuda:99"),
-        (("--name", "animals"), "two models"),
+        (("--name", "animals"), "two different models"),
     ],
 )
 def test_wrong_use_ends_with_2(

@@ -19,7 +19,7 @@ def test_the_classes_are_told_with_bars(run: Any, colour_folder: Path, tmp_path:
     assert f"{photo} (60 x 40 pixels)\n" in ended.out
     lines = ended.out.splitlines()
     assert lines[1].startswith("azul ñ") and len(lines) == 4
-    assert "surest" not in ended.out
+    assert "most confident" not in ended.out
 
 
 @pytest.mark.slow
@@ -29,11 +29,11 @@ def test_multiscale_says_where_and_json_has_it_all(
     photo = draw_small(tmp_path / "a.png", "red", box=(270, 20, 350, 80))
     command = ("patterns", "recognize", photo, "--model", colour_folder, "--multiscale")
     told = run(*command)
-    assert told.code == 0 and "surest of red (" in told.out and "among 44 views" in told.out
+    assert told.code == 0 and "most confident: red (" in told.out and "among 44 views" in told.out
     found = json.loads(run(*command, "--json", "--top-k", 1, "--threshold", 0).out)
     assert [guess["class"] for guess in found["best"]] == ["red"]
     assert found["views"] == 44 and found["doubtful"] is False and found["photo"] == str(photo)
-    left, top, right, bottom = found["surest"]["box"]
+    left, top, right, bottom = found["best_view"]["box"]
     assert left < 310 < right and top < 50 < bottom
 
 

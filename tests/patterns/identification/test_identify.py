@@ -65,7 +65,7 @@ def test_below_the_threshold_is_doubtful_and_stands_first(tmp_path: Path, identi
     result = identify(tmp_path / "photos", threshold=(chance + 1) / 2)
     assert result.counts["doubtful"] >= 1
     first = min(_photos(result), key=lambda photo: photo.best[0][1])
-    assert first.doubtful and result.unsure[0] == first
+    assert first.doubtful and result.doubtful[0] == first
     assert not any(photo.doubtful for photo in _photos(identify(tmp_path / "photos", threshold=0)))
 
 
@@ -147,7 +147,7 @@ def test_more_photos_than_thumbnails_are_told(tmp_path: Path, identify: Any) -> 
     ("options", "message"),
     [
         ({"top_k": 0}, "top_k is 0: give 1 or more"),
-        ({"threshold": 60}, "threshold is 60: it must lie between 0 and 1"),
+        ({"threshold": 60}, "threshold is 60: give a probability between 0 and 1"),
         ({"thumbnails": -1}, "thumbnails is -1: give 0 or more"),
     ],
 )

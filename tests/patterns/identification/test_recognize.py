@@ -9,7 +9,7 @@ from clew.errors import InputError
 from clew.patterns.identification.config import IdentifyConfig
 from clew.patterns.identification.recognize import (
     combine,
-    find_surest,
+    find_best_view,
     place_windows,
     recognize_photo,
 )
@@ -29,7 +29,7 @@ def test_the_answer_is_that_of_identify(tmp_path: Path, colours: PatternModel) -
     assert found.best[0][0] == "green" and (found.width, found.height) == (900, 500)
     assert [label for label, _ in found.best] == [label for label, _ in listed.best]
     assert found.best[0][1] == pytest.approx(listed.best[0][1], abs=1e-5)
-    assert found.surest is None and found.views == 1
+    assert found.best_view is None and found.views == 1
 
 
 def test_a_small_thing_is_found_where_it_is(tmp_path: Path, colours: PatternModel) -> None:
@@ -37,20 +37,20 @@ def test_a_small_thing_is_found_where_it_is(tmp_path: Path, colours: PatternMode
     found = recognize_photo(colours, path, multiscale=True, top_k=9)
     assert found.best[0][0] == "red" and len(found.best) == 3
     assert sum(chance for _, chance in found.best) == pytest.approx(1)
-    assert found.surest is not None and found.surest.label == "red"
-    box = found.surest.box
+    assert found.best_view is not None and found.best_view.label == "red"
+    box = found.best_view.box
     assert box.right - box.left < 400
     assert box.left < 310 < box.right and box.top < 50 < box.bottom
 
 
-def test_a_photo_that_is_full_of_it_is_surest_as_a_whole(
+def test_a_photo_that_full_of_it_is_recognized_as_a_whole(
     tmp_path: Path, colours: PatternModel
 ) -> None:
     found = recognize_photo(
         colours, draw_photo(tmp_path / "a.png", "azul ñ", sides=(64, 64)), multiscale=True
     )
-    assert found.best[0][0] == "azul ñ" and found.surest is not None
-    assert (found.surest.box.right, found.surest.box.bottom) == (64, 64)
+    assert found.best[0][0] == "azul ñ" and found.best_view is not None
+    assert (found.best_view.box.right, found.best_view.box.bottom) == (64, 64)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_one_sure_view_outweighs_many_unsure_ones() -> None:
     views[-1] = [0.001, 0.001, 0.998]
     answer = combine(views, windows)
     assert answer.argmax() == 2 and answer.sum() == pytest.approx(1)
-    assert find_surest(views, 2) == len(windows) - 1 and find_surest(views, 0) == 0
+    assert find_best_view(views, 2) == len(windows) - 1 and find_best_view(views, 0) == 0
 
 
 def test_a_sure_look_at_the_whole_outweighs_a_sure_detail() -> None:

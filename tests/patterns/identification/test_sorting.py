@@ -91,12 +91,12 @@ def test_a_photo_that_vanished_is_counted_and_the_others_go_on(tmp_path: Path) -
 def test_guesses_are_not_put_among_the_photos_of_a_set(tmp_path: Path) -> None:
     made = PatternSet.create("animals", tmp_path)
     for folder in (made.photos, made.photos / "cats"):
-        with pytest.raises(InputError, match='the set "animals", and what is identified may be'):
+        with pytest.raises(InputError, match='the set "animals", but predictions may be'):
             ClassFolders(folder)
     ClassFolders(made.folder / "sorted")
 
 
 def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "to").write_text("mine", encoding="utf-8")
-    with pytest.raises(InputError, match='copy_to is ".*to": that is a file'):
+    with pytest.raises(InputError, match='copy_to is ".*to": it is a file'):
         ClassFolders(tmp_path / "to")

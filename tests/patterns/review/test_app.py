@@ -140,7 +140,7 @@ def test_a_forwarded_port_is_still_this_machine(served: Served) -> None:
 def test_a_key_pressed_twice_answers_one_question(served: Served, review: Review) -> None:
     assert answer(served, question=0, action="approve")[0] == 200
     status, state = answer(served, question=0, action="approve")
-    assert status == 409 and "the page was behind" in state["error"] and review.place == 1
+    assert status == 409 and "The page was out of date" in state["error"] and review.place == 1
 
 
 def test_what_cannot_be_done_is_said(served: Served, photos: Path) -> None:

@@ -126,7 +126,7 @@ def test_undo_says_when_the_moved_photo_is_gone(animals: PatternSet) -> None:
     with reviewing(animals, move=True) as review:
         review.approve()
         (animals.photos / "cat/a.png").unlink()
-        with pytest.raises(InputError, match="is not there any more: it cannot be put back"):
+        with pytest.raises(InputError, match="no longer exists: it cannot be restored"):
             review.undo()
 
 
@@ -134,7 +134,7 @@ def test_undo_leaves_a_copy_that_was_changed_since(animals: PatternSet) -> None:
     with reviewing(animals) as review:
         review.approve()
         (animals.photos / "cat/a.png").write_text("mine")
-        with pytest.raises(InputError, match="was changed since: it is left as it is"):
+        with pytest.raises(InputError, match="was changed since: it is left alone"):
             review.undo()
     assert (animals.photos / "cat/a.png").read_text() == "mine"
 
@@ -145,10 +145,10 @@ def test_a_photo_that_the_class_has_already_is_not_copied_again(
     (animals.photos / "cat" / "same.png").write_bytes((photos / "a.png").read_bytes())
     with reviewing(animals) as review:
         decision = review.approve()
-        assert decision.placed == "cat/same.png" and "there already" in review.describe(decision)
+        assert decision.placed == "cat/same.png" and "already there" in review.describe(decision)
         review.undo()
         assert (animals.photos / "cat/same.png").exists()  # it was not the review's
-        with pytest.raises(InputError, match='is in the class "cat" already'):
+        with pytest.raises(InputError, match='is already in the class "cat"'):
             review.correct("dog")
 
 
@@ -158,7 +158,7 @@ def test_moving_a_photo_that_the_class_has_already_says_that_it_went(
     (animals.photos / "cat" / "same.png").write_bytes((photos / "a.png").read_bytes())
     with reviewing(animals, move=True) as review:
         told = review.describe(review.approve())
-        assert told.endswith("cat/same.png; the original was taken away")
+        assert told.endswith("cat/same.png; the original was deleted")
         review.undo()
     assert (photos / "a.png").exists() and (animals.photos / "cat/same.png").exists()
 
@@ -250,7 +250,7 @@ def test_a_folder_that_was_trained_on_and_is_gone_is_asked_for(
     identify(model, photos)
     (tmp_path / "data").rename(tmp_path / "moved")
     chosen = choose_model(model=model)
-    with pytest.raises(InputError, match="say with `data` which folder"):
+    with pytest.raises(InputError, match="that takes the photos with `data`"):
         open_review(chosen, ReviewConfig()).__enter__()
     with open_review(chosen, ReviewConfig(data=tmp_path / "moved")) as review:
         review.approve()
@@ -266,6 +266,6 @@ def test_notes_that_cannot_be_read_are_left_alone(animals: PatternSet) -> None:
     notes = animals.folder / "review.json"
     for text in ("{", "[]", '{"format": "clew-review", "version": 99}'):
         notes.write_text(text)
-        with pytest.raises(StoreError, match="cannot be read .* rename it to begin anew"):
+        with pytest.raises(StoreError, match="cannot be read .* rename it to start over"):
             reviewing(animals).__enter__()
         assert notes.read_text() == text

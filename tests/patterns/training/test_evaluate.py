@@ -48,8 +48,8 @@ def test_partly_seen_photos_are_listed(trained: Path, photos: Path, tmp_path: Pa
         rows = list(csv.DictReader(file))
     assert {row["kind"] for row in rows} == {"seen"} and len(rows) == 33
     assert {row["reason"] for row in rows} == {
-        "the model was trained on this picture",
-        "the model's best epoch was chosen on this picture",
+        "the model was trained on this image",
+        "the model's best epoch was chosen on this image",
     }
 
 
@@ -103,7 +103,7 @@ def test_asked_to_stop_it_writes_nothing(trained: Path, photos: Path, tmp_path: 
 
 
 def test_results_of_a_training_are_not_overwritten(trained: Path, photos: Path) -> None:
-    with pytest.raises(StoreError, match="is that of something else: choose another `out`"):
+    with pytest.raises(StoreError, match="belongs to something else: choose another `out`"):
         evaluate_patterns(trained, photos, out=trained)
 
 
@@ -112,5 +112,5 @@ def test_without_its_splits_a_model_is_not_measured(
 ) -> None:
     copy = Path(shutil.copytree(trained, tmp_path / "copy"))
     (copy / "splits.csv").unlink()
-    with pytest.raises(StoreError, match="tells which photos the model was trained on"):
+    with pytest.raises(StoreError, match="lists the photos that the model was trained on"):
         evaluate_patterns(copy, photos, should_stop=lambda: True)  # before any photo is read

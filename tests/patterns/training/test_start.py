@@ -180,11 +180,11 @@ def test_test_photos_that_were_learnt_from_are_told(
         (data / folder / row.label).mkdir(parents=True, exist_ok=True)
         shutil.copy(photos / row.name, data / folder / row.label)
     config = small_run(data, out, **ANY, start_from=trained, epochs=1)
-    assert train_patterns(config, events.append)["data"]["test_learnt_before"] == 33
+    assert train_patterns(config, events.append)["data"]["test_seen_before"] == 33
     assert [
         line
         for line in notes(events)
-        if line.startswith("33 of the 33 test photos were learnt from")
+        if line.startswith("the starting weights were trained on 33 of the 33 test photos")
     ]
     assert evaluate_patterns(out, data / "test")["data"]["all_seen"]
 

@@ -89,7 +89,7 @@ def test_results_tell_how_they_were_made(trained: Path, photos: Path) -> None:
         "excluded": {},
         "other_files": 0,
         "splits": {"train": 30, "validation": 3, "test": 9},
-        "test_learnt_before": 0,
+        "test_seen_before": 0,
         "split_folders": False,
     }
     assert results["test_photos"] == 9 == sum(map(sum, results["confusion"]))
@@ -393,10 +393,10 @@ def test_files_of_others_in_the_folder_stay(photos: Path, tmp_path: Path) -> Non
 
 def test_results_of_something_else_are_not_overwritten(photos: Path, tmp_path: Path) -> None:
     (tmp_path / "results.json").write_text('{"model": "of an evaluation", "test_accuracy": 1.0}')
-    with pytest.raises(StoreError, match=r"results.json\" is that of something else"):
+    with pytest.raises(StoreError, match=r"results.json\" belongs to something else"):
         train_patterns(small_run(photos, tmp_path))
     (tmp_path / "results.json").write_text('{"runs": []}')
-    with pytest.raises(StoreError, match=r"results.json\" is that of something else"):
+    with pytest.raises(StoreError, match=r"results.json\" belongs to something else"):
         train_patterns(small_run(photos, tmp_path, overwrite=True))
     (tmp_path / "results.json").write_text("{")
     with pytest.raises(StoreError, match=r"results.json\" cannot be read .* delete it"):

@@ -122,7 +122,7 @@ def print_result(console: Console, result: "IdentifyResult") -> None:
         _print_photos(console, "photo", read_identified(result.list_file).photos)
     else:
         _print_classes(console, result)
-        _print_some(console, "doubtful", result.unsure, result.counts["doubtful"])
+        _print_some(console, "doubtful", result.doubtful, result.counts["doubtful"])
         _print_some(console, "cannot be read", result.faulty, result.counts["faulty"])
     for note in result.notes:
         print_line(console, f"note: {with_flags(note)}")

@@ -70,16 +70,16 @@ def _print(console: Console, found: "Recognition", threshold: float) -> None:
     console.print(table)
     if found.best[0][1] < threshold:
         print_line(console, f"doubtful: no class reaches {whole_percent(threshold)}")
-    if found.surest is not None:
+    if found.best_view is not None:
         print_line(console, _tell_where(found))
 
 
 def _tell_where(found: "Recognition") -> str:
-    surest = found.surest
-    assert surest is not None
-    box = surest.box
+    best = found.best_view
+    assert best is not None
+    box = best.box
     where = f"from ({box.left}, {box.top}) to ({box.right}, {box.bottom})"
     if (box.right - box.left, box.bottom - box.top) == (found.width, found.height):
         where = "of the whole photo"
-    chance = whole_percent(surest.probability)
-    return f"surest of {surest.label} ({chance}) {where}, among {found.views} views"
+    chance = whole_percent(best.probability)
+    return f"most confident: {best.label} ({chance}) {where}, among {found.views} views"

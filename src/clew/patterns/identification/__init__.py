@@ -1,2 +1,2 @@
-"""What photos show: a folder of them with lists, a page and contact sheets; or one, from near
-and far. `results` reads them again, without torch."""
+"""What photos show: a folder of them with lists, a page and contact sheets; or a single one, at
+several scales. `results` reads them again, without torch."""

@@ -1,5 +1,5 @@
-"""What is identified, with which model, and where the results go: replaced only when they are
-ours."""
+"""What is identified, with which model, and where the results go: only our own results are
+replaced."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,9 +22,9 @@ SHEET_NAME = "contact_sheet"
 
 @dataclass(frozen=True, kw_only=True)
 class IdentifyConfig:
-    """`photos` is a folder or one photo. Photos whose likeliest class has a probability below
-    `threshold` are doubtful. `thumbnails` is how many photos the page and the contact sheets show.
-    `copy_to` gets copies of the photos, a folder a class."""
+    """`photos` is a folder or one photo. Photos whose top class has a probability below `threshold`
+    are doubtful. `thumbnails` is the number of photos that the page and the contact sheets show.
+    `copy_to` gets copies of the photos, one folder per class."""
 
     photos: Path
     model: Path
@@ -44,7 +44,7 @@ class IdentifyConfig:
             raise InputError("give 0 or more.", setting="thumbnails", value=self.thumbnails)
 
     def as_settings(self, classes: tuple[str, ...]) -> dict[str, Any]:
-        """What identified.json says of how it was made."""
+        """What identified.json says about how it was made."""
         return {
             "folder": str(self.photos.resolve()),
             "model": str(self.model.resolve()),
@@ -58,15 +58,16 @@ class IdentifyConfig:
 def check_top_k(top_k: int) -> None:
     if top_k < 1:
         raise InputError(
-            "give 1 or more. So many classes are told of a photo.", setting="top_k", value=top_k
+            "give 1 or more. It is the number of top predictions to report per photo.",
+            setting="top_k",
+            value=top_k,
         )
 
 
 def check_threshold(threshold: float) -> None:
     if not 0 <= threshold <= 1:
         raise InputError(
-            "it must lie between 0 and 1. Photos whose likeliest class is less probable than that "
-            "are doubtful.",
+            "give a probability between 0 and 1. Photos whose top class is below it are doubtful.",
             setting="threshold",
             value=threshold,
         )
@@ -78,8 +79,8 @@ def sheet_file(page: int) -> str:
 
 
 def default_folder(home: Path, photos: Path) -> Path:
-    """`home`/identified/NAME, NAME being that of the photos' folder; another folder of the same
-    name that was identified before keeps its place, and this one gets NAME-2."""
+    """`home`/identified/NAME, where NAME is that of the photos' folder; if another folder of the
+    same name was identified before, it keeps its place, and this one gets NAME-2."""
     photos = photos.resolve()
     name = photos.name or "photos"
     folder, number = home / IDENTIFIED_FOLDER / name, 1
@@ -96,9 +97,9 @@ def _is_free(folder: Path, photos: Path) -> bool:
 
 
 def refuse_foreign(folder: Path) -> None:
-    """Results of an earlier run are replaced, somebody's own files are not."""
+    """Results of an earlier run are replaced, other files are not."""
     if folder.exists() and not folder.is_dir():
-        raise InputError("that is a file, name a folder.", setting="out", value=folder)
+        raise InputError("it is a file. Give a folder.", setting="out", value=folder)
     for path in (
         folder / IDENTIFIED_FILE,
         folder / PAGE_FILE,
@@ -107,8 +108,8 @@ def refuse_foreign(folder: Path) -> None:
     ):
         if path.exists() and not _is_ours(path):
             raise InputError(
-                f'"{path}" was not written by "{MADE_BY}", so it is left as it is: choose another '
-                f"`out`, or move that file away."
+                f'"{path}" was not written by "{MADE_BY}", so it is left alone: choose another '
+                "`out`, or move that file away."
             )
 
 

@@ -28,7 +28,7 @@ _MOST_FAULTS = 500
 def draw_results(
     config: IdentifyConfig, tally: Tally, classes: tuple[str, ...]
 ) -> tuple[list[Path], str]:
-    """The contact sheets, and a sentence on photos that are not shown ("" when all are)."""
+    """The contact sheets, and a sentence about photos that are not shown ("" if all are)."""
     groups = tally.groups(config.thumbnails)
     shown = sum(len(group.places) for group in groups)
     sheets = ContactSheets(config.out, title=_title(config, tally), photos=shown)
@@ -88,8 +88,9 @@ def _tell_left_off(groups: list[Group], shown: int) -> str:
     if shown == total:
         return ""
     if not shown:
-        return f"No thumbnails were asked for: {IDENTIFIED_FILE} lists all {total:,} photos."
+        return f"No thumbnails were requested: {IDENTIFIED_FILE} lists all {total:,} photos."
     return (
-        f"Thumbnails show {shown:,} of {counted(total, 'photo')}, the least sure of each class; "
-        f"{IDENTIFIED_FILE} and identified.csv list all. `thumbnails={total}` shows them all."
+        f"Thumbnails show {shown:,} of {counted(total, 'photo')}, the least confident of each "
+        f"class; {IDENTIFIED_FILE} and identified.csv list all. `thumbnails={total}` shows "
+        "them all."
     )

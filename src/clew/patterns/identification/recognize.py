@@ -1,5 +1,5 @@
-"""What one photo shows: as a whole, or from near and far (windows on a pyramid, for a thing that
-is small or off the middle), and where the model is surest."""
+"""What one photo shows: as a whole, or at several scales (windows on an image pyramid, for an
+object that is small or off center), and where the model is most confident."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -16,22 +16,22 @@ from clew.patterns.identification.config import check_top_k
 from clew.patterns.photos.decode import PhotoError, open_photo, read_photo
 from clew.patterns.trained.model import PatternModel
 
-# Of the photo's sides; each window overlaps its neighbours by half at least.
+# Of the photo's sides; each window overlaps its neighbors by at least half.
 SCALES = (1.0, 0.75, 0.5, 0.35)
-# A window is at most so many times wider than high: a panorama has many things side by side.
+# A window is at most this many times wider than high: a panorama has many things side by side.
 _WIDEST = 2.0
 _LEAST_SIDE = 16
 _MOST_STEPS = 24
 # A view weighs area / (entropy + softening)^sharpness. Chosen on sign digits pasted small into
-# larger pictures: the plain mean drowns the one view that shows the thing, and the surest view
-# alone is now and then sure of half a thing; the area keeps photos right that were right before.
+# larger images: the plain mean drowns the one view that shows the object, and the most confident
+# view alone is sometimes confident about half an object; the area keeps correct photos correct.
 _SOFTENING, _SHARPNESS = 0.03, 3
 _BATCH = 16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Box:
-    """A part of a photo in its pixels, upright: `right` and `bottom` are just outside."""
+    """A part of a photo in its pixels, upright: `right` and `bottom` are exclusive."""
 
     left: int
     top: int
@@ -60,7 +60,7 @@ def place_windows(width: int, height: int) -> list[Box]:
 
 
 def _steps(length: int, window: int) -> list[int]:
-    """Where windows begin along a side."""
+    """Where windows start along a side."""
     if window >= length:
         return [0]
     count = max(3, math.ceil((length - window) / (window / 2)) + 1)
@@ -85,22 +85,23 @@ def cut_windows(photo: Image.Image, windows: list[Box], size: int) -> np.ndarray
 def combine(
     views: Float[np.ndarray, "views classes"], windows: Sequence[Box]
 ) -> Float[np.ndarray, " classes"]:
-    """One answer out of all views: their mean, the larger and the surer ones weighing more."""
+    """One prediction from all views: their mean, weighted toward the larger and more confident
+    ones."""
     entropies = -(views * np.log(np.clip(views, 1e-12, 1.0))).sum(axis=1)
     areas = np.array([box.area for box in windows]) / windows[0].area
     weights = areas / (entropies + _SOFTENING) ** _SHARPNESS
     return (views * weights[:, None]).sum(axis=0) / weights.sum()
 
 
-def find_surest(views: Float[np.ndarray, "views classes"], label: int) -> int:
-    """The view that speaks most for a class; of those that are as sure to a percent, the first,
-    which is the largest."""
+def find_best_view(views: Float[np.ndarray, "views classes"], label: int) -> int:
+    """The view with the most evidence for a class; of those equally confident to a percent, the
+    first, which is the largest."""
     return int(np.argmax(views[:, label].round(2)))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Surest:
-    """The part of the photo that speaks most for the likeliest class."""
+class BestView:
+    """The part of the photo with the most evidence for the most likely class."""
 
     label: str
     probability: float
@@ -109,22 +110,22 @@ class Surest:
 
 @dataclass(frozen=True, kw_only=True)
 class Recognition:
-    """The photo's likeliest classes, the likeliest first. `views` is how many parts of it the
-    model saw; `surest` is None where that was the whole photo only."""
+    """The photo's most likely classes, in order. `views` is the number of parts that the model saw;
+    `best_view` is None if that was only the whole photo."""
 
     path: Path
     width: int
     height: int
     best: tuple[tuple[str, float], ...]
     views: int = 1
-    surest: Surest | None = None
+    best_view: BestView | None = None
 
     def to_record(self) -> dict[str, Any]:
-        """As JSON has it; boxes are left, top, right, bottom."""
-        surest = self.surest and {
-            "class": self.surest.label,
-            "probability": round(self.surest.probability, 6),
-            "box": list(astuple(self.surest.box)),
+        """As in JSON; boxes are left, top, right, bottom."""
+        best_view = self.best_view and {
+            "class": self.best_view.label,
+            "probability": round(self.best_view.probability, 6),
+            "box": list(astuple(self.best_view.box)),
         }
         return {
             "photo": str(self.path),
@@ -132,14 +133,14 @@ class Recognition:
             "height": self.height,
             "best": [{"class": label, "probability": round(p, 6)} for label, p in self.best],
             "views": self.views,
-            "surest": surest,
+            "best_view": best_view,
         }
 
 
 def recognize_photo(
     model: PatternModel, path: Path, *, top_k: int = 3, multiscale: bool = False
 ) -> Recognition:
-    """Raises InputError for a photo that is not there or cannot be read."""
+    """Raises InputError for a photo that does not exist or cannot be read."""
     check_top_k(top_k)
     if path.is_dir():
         raise InputError(f'"{path}" is a folder: "clew patterns identify" takes all photos in it.')
@@ -151,7 +152,7 @@ def recognize_photo(
 
 
 def _look_at_whole(model: PatternModel, path: Path, top_k: int) -> Recognition:
-    """Read just as identify reads it: the answer is the same."""
+    """Read exactly as identify reads it: the prediction is the same."""
     square = read_photo(path, model.image_size)
     answer = model.probabilities(square.pixels[None])[0]
     return Recognition(
@@ -173,17 +174,17 @@ def _look_at_parts(model: PatternModel, path: Path, top_k: int) -> Recognition:
     )
     answer = combine(views, windows)
     likeliest = int(answer.argmax())
-    surest = find_surest(views, likeliest)
+    best = find_best_view(views, likeliest)
     return Recognition(
         path=path,
         width=photo.width,
         height=photo.height,
         best=_rank(model.classes, answer, top_k),
         views=len(windows),
-        surest=Surest(
+        best_view=BestView(
             label=model.classes[likeliest],
-            probability=float(views[surest, likeliest]),
-            box=windows[surest],
+            probability=float(views[best, likeliest]),
+            box=windows[best],
         ),
     )
 

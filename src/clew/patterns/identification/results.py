@@ -1,5 +1,5 @@
-"""What each photo of a folder shows: identified.json, one line a photo, and identified.csv for a
-spreadsheet. Written as the answers come, so that memory does not grow with the folder; review
+"""What each photo of a folder shows: identified.json, one line per photo, and identified.csv for a
+spreadsheet. Written as the predictions come, so that memory does not grow with the folder; review
 reads the first again."""
 
 import csv
@@ -14,16 +14,16 @@ from clew.patterns.photos.photo import Fault
 
 IDENTIFIED_FILE, IDENTIFIED_FOLDER = "identified.json", "identified"
 MADE_BY = "clew patterns identify"
-# How a table of ours begins; the other files bear MADE_BY.
+# How our table starts; the other files contain MADE_BY.
 TABLE_HEAD = "name,class,probability,doubtful,second,second_probability,fault"
-# Spreadsheets take what begins so for a formula.
+# Spreadsheets take text that starts like this for a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Identified:
-    """One photo. `best` are its likeliest classes with their probabilities, the likeliest first;
-    it is empty where there is a `fault`. `path` is absolute, `name` is what users see."""
+    """One photo. `best` are its most likely classes with their probabilities, in order; it is empty
+    if there is a `fault`. `path` is absolute, `name` is what users see."""
 
     name: str
     path: Path
@@ -42,32 +42,32 @@ class Identification:
 
 
 def read_identified(path: Path) -> Identification:
-    """Raises StoreError when the file is not there or was not written by identify."""
+    """Raises StoreError when the file is missing or was not written by identify."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         photos = tuple(map(_from_record, content["photos"]))
         return Identification(file=path, settings=dict(content["settings"]), photos=photos)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StoreError(
-            f'"{path}" cannot be read as what identify wrote ({error}): run '
-            f'"clew patterns identify FOLDER" again.'
+            f'"{path}" is not a valid result of identify ({error}): run "clew patterns '
+            'identify FOLDER" again.'
         ) from None
 
 
 def find_identified(folder: Path) -> list[Path]:
-    """Every identified.json below `folder`/identified (of a set or of a training's output), the
-    one that was written last first."""
+    """Every identified.json below `folder`/identified (of a set or of a run's output), the newest
+    first."""
     files = (folder / IDENTIFIED_FOLDER).glob(f"*/{IDENTIFIED_FILE}")
     return sorted(files, key=lambda file: file.stat().st_mtime_ns, reverse=True)
 
 
 def find_newest(folder: Path) -> Path | None:
-    """None where nothing was identified yet."""
+    """None if nothing was identified yet."""
     return next(iter(find_identified(folder)), None)
 
 
 def read_settings(path: Path) -> dict[str, Any] | None:
-    """The settings alone, of the first line; None where there is no such file, or it is damaged."""
+    """The settings alone, from the first line; None if there is no such file, or it is damaged."""
     try:
         with path.open(encoding="utf-8") as file:
             return dict(json.loads(f"{file.readline().rstrip()}]}}")["settings"])
@@ -76,7 +76,7 @@ def read_settings(path: Path) -> dict[str, Any] | None:
 
 
 class IdentifiedWriter:
-    """Writes the lines of an identified.json into an open file, one call a photo."""
+    """Writes the lines of an identified.json into an open file, one call per photo."""
 
     def __init__(self, file: IO[bytes], settings: dict[str, Any]) -> None:
         self._file = file
@@ -85,7 +85,7 @@ class IdentifiedWriter:
         self._is_first = True
 
     def add(self, photo: Identified) -> int:
-        """The place of its line in the file, for `read_entry`."""
+        """The offset of its line in the file, for `read_entry`."""
         line = _as_json(_to_record(photo))
         between = b"\n" if self._is_first else b",\n"
         self._is_first = False
@@ -98,7 +98,7 @@ class IdentifiedWriter:
 
 
 def read_entry(file: IO[bytes], place: int) -> Identified:
-    """One photo of a finished file, by the place that `IdentifiedWriter.add` gave."""
+    """One photo of a finished file, by the offset that `IdentifiedWriter.add` returned."""
     file.seek(place)
     return _from_record(json.loads(file.readline().rstrip(b",\n")))
 
@@ -130,7 +130,7 @@ def _from_record(record: dict[str, Any]) -> Identified:
 
 
 def _as_json(content: dict[str, Any]) -> bytes:
-    """Readable UTF-8; a file name that is no text (half a surrogate pair) is escaped instead."""
+    """Readable UTF-8; a file name that is not valid text (half a surrogate pair) is escaped."""
     try:
         return json.dumps(content, ensure_ascii=False).encode()
     except UnicodeEncodeError:
@@ -138,7 +138,8 @@ def _as_json(content: dict[str, Any]) -> bytes:
 
 
 class TableWriter:
-    """Writes rows into an open file; begins with the mark by which spreadsheets know UTF-8."""
+    """Writes rows into an open file, starting with the mark by which spreadsheets recognize
+    UTF-8."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file

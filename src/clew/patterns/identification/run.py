@@ -1,4 +1,4 @@
-"""Identify the photos of a folder: ask the model, write the lists, draw the page and the sheets."""
+"""Identify the photos of a folder: run the model, write the lists, draw the page and the sheets."""
 
 import os
 from collections.abc import Iterator
@@ -46,16 +46,16 @@ _SOME = 10
 
 @dataclass(frozen=True, kw_only=True)
 class IdentifyResult:
-    """What was found. `counts` has photos, identified, doubtful, faulty; `notes` are sentences on
-    what was left out; `unsure` and `faulty` are the first few of each, for a person to see at
-    once; `copies` is None where nothing was to be copied."""
+    """The result. `counts` has photos, identified, doubtful, faulty; `notes` are sentences about
+    what was excluded; `doubtful` and `faulty` are the first few of each, for a quick look; `copies`
+    is None if nothing was copied."""
 
     folder: Path
     counts: dict[str, int]
     class_counts: list[tuple[str, int]]
     notes: tuple[str, ...]
     sheets: tuple[Path, ...]
-    unsure: tuple[Identified, ...]
+    doubtful: tuple[Identified, ...]
     faulty: tuple[Identified, ...]
     copies: ClassFolders | None = None
 
@@ -71,7 +71,7 @@ class IdentifyResult:
 def configure_identification(
     chosen: Chosen, photos: Path, *, device: str | None = None
 ) -> IdentifyConfig:
-    """What is usual: the results lie beside the model, the device is the fastest there is."""
+    """The defaults: results lie beside the model, the device is the fastest available."""
     return IdentifyConfig(
         photos=photos,
         model=chosen.model,
@@ -89,8 +89,8 @@ def identify_folder(
     device: str | None = None,
     reporter: Reporter | None = None,
 ) -> IdentifyResult:
-    """Say what photos show with the newest model of a set, or the model in a folder; for more
-    settings see `identify_photos`. Raises InputError where it is not clear which model is meant."""
+    """Identifies photos with the newest model of a set, or the model in a folder; for more settings
+    see `identify_photos`. Raises InputError if it is unclear which model is meant."""
     chosen = choose_model(name, model=model, library=library)
     return identify_photos(configure_identification(chosen, photos, device=device), reporter)
 
@@ -102,7 +102,8 @@ def identify_photos(
 ) -> IdentifyResult:
     """Photos that cannot be read are listed with the others, with the reason.
 
-    Raises InputError: no photos, or results in a place that is not free; StoreError: no model.
+    Raises InputError if there are no photos or the results would overwrite other files; StoreError
+    without a model.
     """
     reporter = reporter or log_event
     folder, notes = _find(config)
@@ -124,7 +125,7 @@ def identify_photos(
         class_counts=tally.class_counts(),
         notes=tuple(filter(None, (*notes, left_off, _tell_lost(copies)))),
         sheets=tuple(sheets),
-        unsure=_read_some(config.out, tally.unsure(_SOME)),
+        doubtful=_read_some(config.out, tally.doubtful(_SOME)),
         faulty=_read_some(config.out, tally.faulty(_SOME)),
         copies=copies,
     )
@@ -147,7 +148,7 @@ def _find(config: IdentifyConfig) -> tuple[PhotoFolder, list[str]]:
     folder = find_photos(config.photos)
     results = [fault for fault in folder.faults if fault.kind == "results"]
     folder = replace(folder, faults=tuple(f for f in folder.faults if f.kind != "results"))
-    notes = [f'"{fault.name}" is passed over: {fault.reason}.' for fault in results]
+    notes = [f'"{fault.name}" was skipped: {fault.reason}.' for fault in results]
     if config.photos.is_dir():
         places = {"out": config.out, "copy_to": config.copy_to}
         for setting, ours in places.items():
@@ -170,12 +171,12 @@ def _leave_out(folder: PhotoFolder, ours: Path, setting: str, notes: list[str]) 
 
 
 def _inside(root: Path, ours: Path, setting: str) -> str | None:
-    """How the names of photos in `ours` begin; None where it lies elsewhere."""
+    """The prefix of the names of photos in `ours`; None if it lies elsewhere."""
     place = os.path.relpath(ours.resolve(), root.resolve())
     if place == ".":
         raise InputError(
-            "that is the folder of the photos itself. Choose another, so that results and photos "
-            "do not mix.",
+            "this is the folder of the photos itself. Choose another, so that results and "
+            "photos do not mix.",
             setting=setting,
             value=ours,
         )
@@ -191,7 +192,7 @@ def _list_all(
     copies: ClassFolders | None,
     reporter: Reporter,
 ) -> None:
-    """Write identified.json and identified.csv as the answers come."""
+    """Writes identified.json and identified.csv as the predictions come."""
     with ExitStack() as files:
         lines = files.enter_context(replacing(config.out / IDENTIFIED_FILE))
         rows = files.enter_context(replacing(config.out / TABLE_FILE))

@@ -1,5 +1,5 @@
-"""Small pictures of the photos, and contact sheets: pages of them, each with its class, how sure
-the model is, its name."""
+"""Thumbnails of the photos, and contact sheets: pages of them, each with its class, the model's
+confidence and its name."""
 
 import base64
 import io
@@ -30,12 +30,12 @@ _BAR = 4
 def make_thumbnails(
     photos: Iterable[Identified], *, workers: int
 ) -> Iterator[tuple[Identified, Image.Image | None]]:
-    """Each photo with its thumbnail; None for one that is gone or damaged by now."""
+    """Each photo with its thumbnail; None if it is missing or damaged by now."""
     return map_in_threads(lambda photo: (photo, _make(photo)), photos, workers)
 
 
 def as_data_address(picture: Image.Image) -> str:
-    """The picture itself, as the address of an <img>."""
+    """The image itself, as the address of an <img>."""
     file = io.BytesIO()
     picture.save(file, "JPEG", quality=_QUALITY)
     return f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"
@@ -69,7 +69,7 @@ def write_line(
 
 
 def printable(text: str) -> str:
-    """Without what has no picture: control characters and halves of surrogate pairs."""
+    """Without characters that cannot be drawn: control characters and halves of surrogate pairs."""
     composed = unicodedata.normalize("NFC", text)
     return "".join(" " if unicodedata.category(one) in ("Cc", "Cs") else one for one in composed)
 
@@ -94,7 +94,7 @@ def _font(size: int, bold: bool) -> ImageFont.FreeTypeFont:
 
 
 class ContactSheets:
-    """Takes photos in the order they shall stand, and writes a page as soon as it is full."""
+    """Takes photos in display order, and writes a page as soon as it is full."""
 
     def __init__(self, folder: Path, *, title: str, photos: int) -> None:
         self._folder, self._title, self._photos = folder, title, photos
@@ -117,7 +117,7 @@ class ContactSheets:
         self._taken += 1
 
     def end(self) -> None:
-        """Write the last page; pages of an earlier run that are too many go away."""
+        """Writes the last page, and deletes surplus pages of an earlier run."""
         if self._taken:
             self._write()
         remove_sheets(self._folder, self.pages)

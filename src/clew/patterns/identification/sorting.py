@@ -1,4 +1,4 @@
-"""Copies of the photos, a folder a class. What lies there already is never overwritten."""
+"""Copies of the photos, one folder per class. Existing files are never overwritten."""
 
 import filecmp
 import itertools
@@ -13,29 +13,29 @@ from clew.patterns.library.folders import SET_FILE, library_settings
 from clew.storage.disk import disk_errors
 
 DOUBTFUL_FOLDER = "_doubtful"
-# What some file system cannot have in a name, and what would lead out of the folder.
+# What some file systems do not allow in a name, and what would lead out of the folder.
 _UNSAFE = re.compile(r'[\x00-\x1f<>:"/\\|?*]')
 _MAX_STEM = 200  # bytes: a number must still fit into a name
 
 
 class ClassFolders:
-    """Sorts photos into `folder`; counts what was copied, what lay there already, and what was
-    gone or closed to us by then. Raises InputError for a folder that cannot be taken."""
+    """Sorts photos into `folder`; counts what was copied, what already existed, and what was
+    missing or unreadable by then. Raises InputError for an unusable folder."""
 
     def __init__(self, folder: Path) -> None:
         if folder.exists() and not folder.is_dir():
-            raise InputError("that is a file, name a folder.", setting="copy_to", value=folder)
+            raise InputError("it is a file. Give a folder.", setting="copy_to", value=folder)
         _refuse_photos_of_a_set(folder)
         self.folder = folder
         self.copied = self.already_there = self.lost = 0
 
     @property
     def doubtful(self) -> Path:
-        """Where photos go whose class is not sure."""
+        """Where doubtful photos go."""
         return self.folder / DOUBTFUL_FOLDER
 
     def add(self, photo: Identified) -> None:
-        """Copy it into its class's folder, with its time. Faulty photos are not copied."""
+        """Copies it into its class's folder, with its time. Faulty photos are not copied."""
         if photo.fault is not None:
             return
         name = DOUBTFUL_FOLDER if photo.doubtful else class_folder(photo.best[0][0])
@@ -59,13 +59,13 @@ class ClassFolders:
 
 
 def _refuse_photos_of_a_set(folder: Path) -> None:
-    """There a guess would be learnt as if a person had said so."""
+    """There a guess would be trained on as if a person had confirmed it."""
     whole = folder.resolve()
     for place in (whole, *whole.parents):
         if (place.parent / SET_FILE).is_file() and place.name == "photos":
             raise InputError(
-                f'it holds the photos of the set "{place.parent.name}", and what is identified may '
-                f"be wrong. Choose another folder, or add photos to the set with ",
+                f'it holds the photos of the set "{place.parent.name}", but predictions may be '
+                "wrong. Choose another folder, or add photos to the set with ",
                 _call_to_review(place.parent),
                 ".",
                 setting="copy_to",
@@ -79,7 +79,7 @@ def _call_to_review(folder: Path) -> Call:
 
 
 def class_folder(label: str) -> str:
-    """A class as the name of a folder: inside the folder it is put in, whatever the class."""
+    """A class as a folder name: inside the folder it is put in, whatever the class."""
     name = _UNSAFE.sub("_", label).strip(" .") or "_"
     return f"{name}_" if name == DOUBTFUL_FOLDER else name
 
@@ -92,7 +92,7 @@ def _numbered(source: Path, number: int) -> str:
 
 
 def _copy_new(source: Path, target: Path) -> bool:
-    """A whole copy or none; False when somebody else has made `target` meanwhile."""
+    """A complete copy or none; False if somebody else has created `target` meanwhile."""
     part = target.with_name(f".clew-{os.getpid()}.tmp")
     try:
         shutil.copy2(source, part)

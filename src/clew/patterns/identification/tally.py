@@ -1,5 +1,5 @@
-"""A few numbers of every photo, so that many thousands can be counted and put in order without
-being held in memory: its group, how sure the model was, where its line is."""
+"""A few numbers per photo, so that many thousands can be counted and sorted without being held in
+memory: its group, the model's confidence, where its line is."""
 
 from array import array
 from collections.abc import Sequence
@@ -15,10 +15,11 @@ _DOUBTFUL, _FAULTY = -1, -2
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """Photos that stand together: those of one class, or (`label` None) the doubtful ones.
+    """Photos that belong together: those of one class, or (`label` None) the doubtful ones.
 
-    `places` are the places of the lines of those that are shown, the least sure first; `count` is
-    how many there are in all."""
+    `places` are the offsets of the lines of those that are shown, the least confident first;
+    `count` is their total number.
+    """
 
     label: str | None
     count: int
@@ -45,24 +46,25 @@ class Tally:
 
     def counts(self) -> dict[str, int]:
         groups = np.asarray(self._groups)
-        faulty, unsure = int((groups == _FAULTY).sum()), int((groups == _DOUBTFUL).sum())
+        faulty, doubtful = int((groups == _FAULTY).sum()), int((groups == _DOUBTFUL).sum())
         return {
             "photos": len(groups),
-            "identified": len(groups) - faulty - unsure,
-            "doubtful": unsure,
+            "identified": len(groups) - faulty - doubtful,
+            "doubtful": doubtful,
             "faulty": faulty,
         }
 
     def class_counts(self) -> list[tuple[str, int]]:
-        """Of every class how many photos were found, without the doubtful ones."""
+        """The number of photos per class, without the doubtful ones."""
         groups = np.asarray(self._groups)
         counts = np.bincount(groups[groups >= 0], minlength=len(self._classes))
         return list(zip(self._classes, counts.tolist(), strict=True))
 
     def groups(self, most: int) -> list[Group]:
-        """The doubtful ones first, then class by class; `most` photos in all are shown.
+        """The doubtful ones first, then class by class; at most `most` photos are shown in total.
 
-        Doubtful ones have up to half of the room, for they are what a person should look at."""
+        Doubtful ones get up to half of the room, since a person should look at them.
+        """
         numbers = [_DOUBTFUL, *range(len(self._classes))]
         members = [self._members(number) for number in numbers]
         sizes = [len(places) for places in members]
@@ -76,12 +78,12 @@ class Tally:
             if len(places)
         ]
 
-    def unsure(self, most: int) -> Int64[np.ndarray, " shown"]:
-        """The places of the doubtful ones, the least sure first."""
+    def doubtful(self, most: int) -> Int64[np.ndarray, " shown"]:
+        """The offsets of the doubtful ones, the least confident first."""
         return self._members(_DOUBTFUL)[:most]
 
     def faulty(self, most: int) -> Int64[np.ndarray, " shown"]:
-        """The places of the first faulty ones, in the order they came."""
+        """The offsets of the first faulty ones, in order."""
         groups, places = np.asarray(self._groups), np.asarray(self._places)
         return places[groups == _FAULTY][:most]
 
@@ -92,7 +94,7 @@ class Tally:
 
 
 def share_out(sizes: Sequence[int], room: int) -> list[int]:
-    """How much each may have of `room`: the same for all, but none more than its size."""
+    """How much of `room` each gets: the same for all, but none more than its size."""
     shares = [0] * len(sizes)
     for done, number in enumerate(sorted(range(len(sizes)), key=sizes.__getitem__)):
         shares[number] = min(sizes[number], -(-room // (len(sizes) - done)))

@@ -99,7 +99,9 @@ class Run:
     @property
     def learnt_before(self) -> int:
         """Test photos that the weights begun with had learnt from."""
-        return int(as_number(self.part("data").get("test_learnt_before")) or 0)
+        data = self.part("data")
+        seen = data.get("test_seen_before", data.get("test_learnt_before"))  # as earlier versions
+        return int(as_number(seen) or 0)
 
     @property
     def data_folder(self) -> Path | None:

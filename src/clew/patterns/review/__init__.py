@@ -1,5 +1,5 @@
-"""A person looks at doubtful photos: approves or corrects the model's guess; the next training
-learns from it. At the terminal, or on a page that only this machine can reach."""
+"""A person looks at doubtful photos and approves or corrects the model's guess; the next training
+run uses the result. At the terminal, or on a page that only this machine can reach."""
 
 from clew.patterns.review.prepare import ReviewConfig, open_review
 from clew.patterns.review.session import Review

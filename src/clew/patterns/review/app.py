@@ -1,4 +1,4 @@
-"""The review's page and what it can ask for: the open question, photos of the queue, answers."""
+"""The review's web app: the open question, photos of the queue, answers."""
 
 import io
 import json
@@ -31,7 +31,7 @@ _FILES = {"": "text/html", "page.css": "text/css", "page.js": "text/javascript"}
 
 @dataclass(frozen=True, kw_only=True)
 class Hints:
-    """What the page says to do next: `train` with what was decided, ask `again` what is left."""
+    """What the page suggests next: `train` with the decisions, or review what is left `again`."""
 
     train: str
     again: str
@@ -39,7 +39,7 @@ class Hints:
 
 @dataclass(frozen=True, kw_only=True)
 class PageAnswer:
-    """What a person said; `question` is the number of the one that was on the screen."""
+    """A person's answer; `question` is the number of the one that was on the screen."""
 
     question: int
     action: Literal["approve", "correct", "skip", "undo"]
@@ -48,7 +48,7 @@ class PageAnswer:
 
 @contextmanager
 def open_page(review: Review, port: int = 0, hints: Hints | None = None) -> Iterator[LocalServer]:
-    """A server of the page, which ends when a person has finished there; 0 is any free port.
+    """A server for the page, which stops when a person has finished there; port 0 is any free port.
 
     Raises InputError when the port is taken, or the packages of the extra "web" are missing.
     """
@@ -64,7 +64,7 @@ def build_app(review: Review, hints: Hints, on_done: Callable[[], None]) -> "Fas
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
 
     def reply(status: int = 200, **more: str) -> Response:
-        """The state as it is now. Escaped: names may hold bytes that are no text."""
+        """The current state. Escaped: names may hold bytes that are not valid text."""
         content = json.dumps({**describe_state(review, hints), **more})
         return Response(content, status_code=status, media_type="application/json")
 
@@ -106,10 +106,10 @@ def build_app(review: Review, hints: Hints, on_done: Callable[[], None]) -> "Fas
 
 
 def _take(review: Review, answer: PageAnswer) -> tuple[int, dict[str, str]]:
-    """The status, and what to tell; an answer to another question than the open one changes
-    nothing (a key that was pressed twice, a second tab)."""
+    """The status, and the message; an answer to another question than the open one changes nothing
+    (a key pressed twice, a second tab)."""
     if answer.question != review.place:
-        return 409, {"error": "the page was behind: this is the photo that is open now."}
+        return 409, {"error": "The page was out of date: this is the current photo."}
     try:
         return 200, {"told": _carry_out(review, answer)}
     except InputError as error:
@@ -117,7 +117,7 @@ def _take(review: Review, answer: PageAnswer) -> tuple[int, dict[str, str]]:
     except ClewError as error:
         return 507, {"error": str(error)}
     except OSError as error:
-        logger.warning("an answer could not be carried out: %s", error)
+        logger.warning("an answer could not be applied: %s", error)
         return 507, {"error": f'"{error.filename}": {error.strerror}. Nothing was changed.'}
 
 
@@ -132,7 +132,7 @@ def _carry_out(review: Review, answer: PageAnswer) -> str:
 
 
 def describe_state(review: Review, hints: Hints) -> dict[str, Any]:
-    """Everything that the page shows. Photos are named by their number in the queue alone."""
+    """Everything that the page shows. Photos are identified only by their number in the queue."""
     question = review.current
     total, counts = len(review.queue.questions), review.counts()
     return {
@@ -167,7 +167,7 @@ def _describe(question: Question, review: Review) -> dict[str, Any]:
 def encode_photo(path: Path, *, side: int) -> bytes:
     """A JPEG that any browser shows, no side longer than `side`. Raises PhotoError.
 
-    Nothing of the file itself is sent on: no place, no date, no bytes that are not pixels.
+    No metadata of the file is sent: no location, no date, nothing but pixels.
     """
     picture = open_photo(path, at_least=side)
     picture.thumbnail((side, side), Image.Resampling.LANCZOS)

@@ -1,4 +1,4 @@
-"""Where answers at a terminal come from: single keys where there is a keyboard, else lines."""
+"""Where answers at a terminal come from: single keys from a keyboard, else lines."""
 
 import contextlib
 import os
@@ -17,17 +17,17 @@ _REST_SECONDS = 0.02
 
 
 class Keys(Protocol):
-    """Gives what a person answers."""
+    """A source of a person's answers."""
 
     def read(self) -> str | None:
-        """The next answer: a key, or a line; "" for Enter, None when there is nothing more."""
+        """The next answer: a key, or a line; "" for Enter, None at the end."""
 
     def ask(self, prompt: str, words: Sequence[str] = ()) -> str | None:
         """A line that answers `prompt`; `words` may be completed with Tab."""
 
 
 class LineKeys:
-    """Answers from a pipe or a file, one a line."""
+    """Answers from a pipe or a file, one per line."""
 
     def __init__(self, stream: TextIO, show: Callable[[str], None]) -> None:
         self._stream, self._show = stream, show
@@ -65,7 +65,7 @@ class TerminalKeys:
             return ""
 
     def _drop_rest(self) -> None:
-        """The bytes of an arrow or function key, and none of what was typed after it."""
+        """The bytes of an arrow or function key, without anything typed after it."""
         byte = self._read_at_once()
         if byte in (b"[", b"O"):
             while (byte := self._read_at_once()) and not 0x40 <= byte[0] <= 0x7E:
@@ -77,7 +77,7 @@ class TerminalKeys:
 
 
 def open_keys(stream: TextIO, show: Callable[[str], None]) -> Keys:
-    """Single keys where `stream` is a terminal that can give them; `show` prints a prompt."""
+    """Single keys if `stream` is a terminal that supports them; `show` prints a prompt."""
     if stream.isatty() and _has_termios():
         return TerminalKeys(stream.fileno())
     return LineKeys(stream, show)
@@ -93,7 +93,7 @@ def _has_termios() -> bool:
 
 @contextmanager
 def _single_keys(descriptor: int) -> Iterator[None]:
-    """Keys come at once and are not shown; what was typed ahead is kept."""
+    """Keys come at once and are not echoed; what was typed ahead is kept."""
     import termios
     import tty
 
@@ -107,7 +107,7 @@ def _single_keys(descriptor: int) -> Iterator[None]:
 
 @contextmanager
 def _completing(words: Sequence[str]) -> Iterator[None]:
-    """Tab completes to one of the words, where the line is typed with readline."""
+    """Tab completes to one of the words, if readline is available."""
     try:
         import readline
     except ImportError:

@@ -1,4 +1,4 @@
-"""review.json: every decision, written before anything is done, so that a kill loses none."""
+"""review.json: every decision, written before it is carried out, so that a kill loses none."""
 
 import hashlib
 import json
@@ -18,17 +18,16 @@ _VERSION = 1
 _CHUNK = 1 << 20
 
 Action = Literal["approved", "corrected", "skipped"]
-# What is still to do: put the photo into its class; take the original away; undo both; nothing.
+# What is still to do: put the photo into its class; remove the original; undo both; nothing.
 Step = Literal["place", "take away", "take back", "done"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decision:
-    """What a person said about one photo, and what came of it.
+    """A person's decision about one photo, and its result.
 
-    `bytes`, `modified_ns` and `digest` (of the file's bytes) are how the photo is known again.
-    `placed` is the photo in its class, below the folder of classes; `is_new` that it was not there
-    before.
+    `bytes`, `modified_ns` and `digest` (of the file's bytes) identify the photo. `placed` is the
+    photo in its class, below the folder of classes; `is_new` says that it was not there before.
     """
 
     name: str
@@ -71,7 +70,7 @@ class Notes:
         return decision
 
     def change(self, decision: Decision, **changes: Any) -> Decision:
-        """The decision with other values, in its place."""
+        """Replaces the decision with other values."""
         changed = replace(decision, **changes)
         place = self.decisions.index(decision)
         self._write([*self._lines[:place], _line(changed), *self._lines[place + 1 :]])
@@ -87,9 +86,11 @@ class Notes:
         self._forget(decision)
 
     def find(self, path: Path) -> Decision | None:
-        """What was decided about this photo, under this or another name. Raises OSError when it
-        is gone, and no review has moved it. Files are read only where another of the same length
-        was decided on."""
+        """The decision about this photo, under this or another name.
+
+        Raises OSError when it is missing, and no review has moved it. Files are read only if
+        another of the same length was decided on.
+        """
         known = self._by_path.get(str(path))
         if known and known.moves and not os.path.lexists(path):
             return known
@@ -111,7 +112,7 @@ class Notes:
         self._by_bytes[decision.bytes].remove(decision)
 
     def _write(self, lines: list[str]) -> None:
-        """One line a decision, put into words once: thousands do not slow the next one down."""
+        """One line per decision, serialized once: thousands do not slow the next one down."""
         about = {"format": _FORMAT, "version": _VERSION, "clew_version": __version__}
         opening = json.dumps(about).removesuffix("}")
         joined = ",\n".join(lines)
@@ -121,7 +122,7 @@ class Notes:
 
 
 def _line(decision: Decision) -> str:
-    return json.dumps(asdict(decision))  # escaped: names may hold bytes that are no text
+    return json.dumps(asdict(decision))  # escaped: names may hold bytes that are not valid text
 
 
 def digest_file(path: Path) -> str:
@@ -143,6 +144,7 @@ def _read(path: Path) -> list[Decision]:
         return []
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise StoreError(
-            f'"{path}", the notes of earlier reviews, cannot be read ({error}): put back a copy, '
-            f"or rename it to begin anew (photos that were decided on are then asked again)."
+            f'"{path}", the record of earlier reviews, cannot be read ({error}): restore it '
+            "from a copy, or rename it to start over (photos that were decided on are then "
+            "asked about again)."
         ) from None

@@ -1,4 +1,4 @@
-"""Makes a review ready: whose photos, which questions, where the answers go, what comes next."""
+"""Prepares a review: whose photos, which questions, where the answers go, what comes next."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,13 +28,10 @@ from clew.patterns.review.shelf import Carrier, Shelf
 
 @dataclass(frozen=True, kw_only=True)
 class ReviewConfig:
-    """What to review.
-
-    `identified` is an identified.json or its folder, by default the newest of the model or
-    set that leaves something to ask;
-    `data` the folder with a folder a class that takes the photos, by default the one trained on;
-    `every` asks about photos the model was sure of too, and about those skipped before.
-    """
+    """What to review. `identified` is an identified.json or its folder, by default the newest of
+    the model or set that still has questions; `data` the folder with one folder per class that
+    takes the photos, by default the training folder; `every` also asks about confident predictions,
+    and about photos skipped before."""
 
     identified: Path | None = None
     data: Path | None = None
@@ -44,8 +41,11 @@ class ReviewConfig:
 
 @contextmanager
 def open_review(chosen: Chosen, config: ReviewConfig | None = None) -> Iterator[Review]:
-    """The review, while no other process reviews the same. Raises InputError when nothing was
-    identified yet or nobody knows where the photos go, StoreLockedError."""
+    """The review, while no other process reviews the same.
+
+    Raises InputError when nothing was identified yet or the folder for the photos is unknown,
+    StoreLockedError.
+    """
     config = config or ReviewConfig()
     home = chosen.home
     candidates = _find_identified(chosen, config)
@@ -69,7 +69,7 @@ def _find_identified(chosen: Chosen, config: ReviewConfig) -> list[Path]:
     """What may be reviewed, the newest first."""
     path = config.identified
     if path is not None and not path.exists():
-        raise InputError(f'there is no "{path}": give the `out` of an identify.')
+        raise InputError(f'there is no "{path}": give the `out` of identify.')
     if path is not None:
         return [path / IDENTIFIED_FILE if path.is_dir() else path]
     found = find_identified(chosen.home)
@@ -83,7 +83,7 @@ def _find_identified(chosen: Chosen, config: ReviewConfig) -> list[Path]:
 
 
 def _choose(files: list[Path], notes: Notes, *, every: bool) -> tuple[Identification, Queue]:
-    """The newest that leaves something to ask; where none does, the newest."""
+    """The newest that still has questions; if none has, the newest."""
     opened = map(read_identified, files)
     asked = ((one, make_queue(one, notes, every=every)) for one in opened)
     newest = next(asked)
@@ -94,18 +94,18 @@ def _open_shelf(chosen: Chosen, config: ReviewConfig) -> Shelf:
     folder = chosen.classes_folder if config.data is None else find_classes_folder(config.data)
     if folder is None:
         raise InputError(
-            f'the folder of photos that "{chosen.model}" was trained on is gone: say with `data` '
-            f"which folder, with a folder a class, takes the photos."
+            f'the folder of photos that "{chosen.model}" was trained on no longer exists: give '
+            "the folder, with one folder per class, that takes the photos with `data`."
         )
     if not folder.is_dir():
-        raise InputError(f'there is no folder "{folder}": give one with a folder a class.')
+        raise InputError(f'there is no folder "{folder}": give one with one folder per class.')
     if chosen.pattern_set is not None and config.data is None:
         return Shelf(folder, chosen.pattern_set.add)
     return Shelf(folder)
 
 
 def _classes(identification: Identification, chosen: Chosen, shelf: Shelf) -> list[str]:
-    """Those of the model, and those whose folders came since."""
+    """Those of the model, and those whose folders were added since."""
     trained = identification.settings.get("classes") or _results(chosen).get("classes") or []
     guessed = {label for photo in identification.photos for label, _ in photo.best}
     return sorted({*map(str, trained), *guessed, *shelf.classes()}, key=natural_order)
@@ -123,7 +123,7 @@ def _call_to_train(chosen: Chosen, config: ReviewConfig) -> Call:
 
 
 def call_to_review(chosen: Chosen, config: ReviewConfig) -> Call:
-    """What asks the questions that are left, without identifying again."""
+    """The call that asks the remaining questions, without identifying again."""
     newest = find_newest(chosen.home)
     is_newest = config.identified in (None, newest, newest and newest.parent)
     wishes = {
@@ -154,6 +154,6 @@ def _only_one(home: Path) -> Iterator[None]:
             yield
     except filelock.Timeout:
         raise StoreLockedError(
-            f'another review of "{home}" is going on: end that one first (q at the terminal, '
-            f'"Finish" on the page).'
+            f'another review of "{home}" is running: finish that one first (q at the terminal, '
+            '"Finish" on the page).'
         ) from None

@@ -1,5 +1,5 @@
-"""What is asked, and how it is answered: photos with the model's guesses, in the order in which
-they teach the most; which key or typed word means which class."""
+"""What is asked, and how it is answered: photos with the model's guesses, the most informative
+first; which key or typed word means which class."""
 
 import itertools
 import re
@@ -17,7 +17,7 @@ _NUMBER = re.compile("0|[1-9][0-9]*")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Guess:
-    """A class, and how likely the model finds it (0 to 1)."""
+    """A class, and the model's probability for it (0 to 1)."""
 
     label: str
     probability: float
@@ -25,7 +25,7 @@ class Guess:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Question:
-    """One photo to decide on; `guesses` are the model's, the likeliest first."""
+    """One photo to decide on; `guesses` are the model's, the most likely first."""
 
     path: Path
     name: str
@@ -38,7 +38,8 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True)
 class Queue:
-    """The questions, and what is not asked: decided or skipped before, gone, faulty, or sure.
+    """The questions, and what is not asked: decided or skipped before, missing, faulty, or
+    confident.
 
     `source` is the file that they come from; `gone` and `faulty` are names.
     """
@@ -53,9 +54,10 @@ class Queue:
 
 
 def make_queue(identification: Identification, notes: Notes, *, every: bool = False) -> Queue:
-    """The doubtful photos, the least sure first. Nothing that the notes know is asked again.
+    """The doubtful photos, the least confident first. Nothing that was decided before is asked
+    again.
 
-    `every` asks about sure photos too, and about those that were skipped.
+    `every` also asks about confident photos, and about those that were skipped.
     """
     asked: list[Question] = []
     gone: list[str] = []
@@ -90,8 +92,8 @@ def _question(photo: Identified) -> Question:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Choice:
-    """A class that can be chosen; `key` is its digit, or a number from 10 on where there are more
-    classes than digits; `probability` None where the model's best guesses do not hold it."""
+    """A class that can be chosen; `key` is its digit, or a number from 10 on if there are more
+    classes than digits; `probability` None if it is not among the model's best guesses."""
 
     label: str
     key: str
@@ -101,8 +103,8 @@ class Choice:
 def list_choices(classes: Sequence[str], question: Question) -> list[Choice]:
     """All classes with their keys.
 
-    Up to nine classes keep their keys from photo to photo: fingers learn them. With more, the
-    model's guesses come first. A class whose name is a number has that key: 3 never means "7".
+    Up to nine classes keep their keys from photo to photo, so that fingers learn them. With more,
+    the model's guesses come first. A class whose name is a number has that key: 3 never means "7".
     """
     chances = {guess.label: guess.probability for guess in question.guesses}
     order = list(classes)
@@ -121,14 +123,14 @@ def _keys(order: Sequence[str]) -> dict[str, str]:
 
 
 def find_label(classes: Sequence[str], typed: str) -> str | None:
-    """The class that was typed: by its name, else by its name but for case and spaces around."""
+    """The class that was typed: by its exact name, else ignoring case and surrounding spaces."""
     if typed in classes:
         return typed
     return next((label for label in classes if fold(label) == fold(typed)), None)
 
 
 def find_alike(classes: Sequence[str], typed: str, *, most: int = 5) -> list[str]:
-    """Classes that begin with what was typed, then those that hold it."""
+    """Classes that start with what was typed, then those that contain it."""
     wanted = fold(typed)
     begin = [label for label in classes if fold(label).startswith(wanted)]
     hold = [label for label in classes if wanted in fold(label) and label not in begin]
@@ -136,5 +138,5 @@ def find_alike(classes: Sequence[str], typed: str, *, most: int = 5) -> list[str
 
 
 def fold(text: str) -> str:
-    """For comparing names: without case, accents in one spelling."""
+    """For comparing names: without case, accents in one encoding."""
     return unicodedata.normalize("NFC", text.strip()).casefold()

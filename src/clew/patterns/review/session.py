@@ -1,5 +1,5 @@
-"""A review as it goes on: one question after the other, each answer carried out at once; and what
-the terminal and the page say about it."""
+"""A running review: one question after the other, each answer applied at once, and the messages
+that the terminal and the page show."""
 
 import re
 import threading
@@ -18,17 +18,17 @@ _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def safe_text(text: str) -> str:
-    """Names of files may hold anything; a terminal must not obey it."""
+    """File names may hold anything; a terminal must not interpret it."""
     return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def tell_new_classes(classes: Mapping[str, int]) -> str:
-    """Which there are, and whether they can be trained on; "" where there is none."""
+    """The new classes, and whether they can be trained on; "" if there are none."""
     if not classes:
         return ""
     told = ", ".join(f"{safe_text(label)} ({count:,})" for label, count in classes.items())
     few = min(classes.values()) < MIN_PHOTOS
-    need = f" Each needs at least {MIN_PHOTOS} photos before you train." if few else ""
+    need = f" Each requires at least {MIN_PHOTOS} photos before you train." if few else ""
     return f"New classes, with their photos: {told}.{need}"
 
 
@@ -39,10 +39,10 @@ def name_some(names: tuple[str, ...], *, most: int = 5) -> str:
 
 
 class Review:
-    """The questions of a queue, in order; the terminal and the page both go through it.
+    """The questions of a queue, in order, for the terminal and the page.
 
-    `next_call` is what to do afterwards, `again_call` asks what is left. Threads that share it
-    hold `lock`.
+    `next_call` is what to do afterwards, `again_call` asks what is left. Threads that share it hold
+    `lock`.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Review:
         self.next_call, self.again_call = next_call, again_call
         self.lock = threading.RLock()
         self._carrier, self._known = carrier, set(classes)
-        # What this review decided, the last at the end; None for a photo that was gone.
+        # The decisions of this review, the last at the end; None for a photo that was missing.
         self._answers: list[Decision | None] = []
 
     @property
@@ -74,7 +74,7 @@ class Review:
 
     @property
     def folder(self) -> str:
-        """Where the photos go: the folder that has a folder a class."""
+        """Where the photos go: the folder with one folder per class."""
         return str(self._carrier.shelf.folder)
 
     def counts(self) -> Counter[str]:
@@ -82,19 +82,19 @@ class Review:
         return Counter(answer.action for answer in self._answers if answer is not None)
 
     def new_classes(self) -> dict[str, int]:
-        """Classes that have their first photos from this review, and how many they have."""
+        """Classes that got their first photos from this review, with their numbers."""
         given = Counter(answer.label for answer in self._answers if answer is not None)
         return {one: given[one] for one in self.classes if given[one] and one not in self._known}
 
     def describe(self, decision: Decision) -> str:
-        """What came of an answer, for a person."""
+        """The result of an answer, for a person."""
         where = f"{self.folder}/{decision.placed}"
         if not decision.is_new:
-            away = "; the original was taken away" if decision.moves else ""
-            return f"{decision.label}: there already, as {where}{away}"
+            away = "; the original was deleted" if decision.moves else ""
+            return f"{decision.label}: already there, as {where}{away}"
         if decision.moves:
             return f"{decision.label}: moved to {where}"
-        but = " (the original could not be taken away)" if self.moves else ""
+        but = " (the original could not be deleted)" if self.moves else ""
         return f"{decision.label}: copied to {where}{but}"
 
     def choices(self) -> list[Choice]:
@@ -102,7 +102,7 @@ class Review:
         return list_choices(self.classes, self._open_question())
 
     def approve(self) -> Decision:
-        """The model's best guess is right. Raises InputError when the photo is gone."""
+        """The model's best guess is correct. Raises InputError when the photo is missing."""
         return self._answer("approved", self._open_question().best.label)
 
     def correct(self, label: str) -> Decision:
@@ -115,7 +115,7 @@ class Review:
         return decision
 
     def skip(self) -> None:
-        """Leave the photo where it is; it is not asked about again."""
+        """Leaves the photo where it is; it is not asked about again."""
         question = self._open_question()
         try:
             decision = self._decision(question, "skipped")
@@ -125,8 +125,10 @@ class Review:
             self._answers.append(self._carrier.notes.add(decision))
 
     def undo(self) -> Question:
-        """Take the last answer back, and ask again. Raises InputError when there is none, or when
-        the photo cannot be put back."""
+        """Takes the last answer back, and asks again.
+
+        Raises InputError when there is none, or when the photo cannot be restored.
+        """
         if not self._answers:
             raise InputError("there is nothing to undo: no photo was decided in this review yet.")
         answer = self._answers[-1]
@@ -137,7 +139,7 @@ class Review:
         return self.queue.questions[self.place]
 
     def _forget_unused_classes(self) -> None:
-        """A new class that was a slip is not offered again."""
+        """A new class that was a mistake is not offered again."""
         used = {answer.label for answer in self._answers if answer is not None}
         self.classes = [one for one in self.classes if one in self._known or one in used]
 
@@ -152,8 +154,8 @@ class Review:
             decision = self._decision(question, action, label)
         except OSError as error:
             raise InputError(
-                f'the photo "{question.path}" cannot be read any more ({error.strerror}): put it '
-                f"back, or skip it."
+                f'the photo "{question.path}" cannot be read any more ({error.strerror}): '
+                "restore it, or skip it."
             ) from None
         decision = self._carrier.carry_out(self._carrier.notes.add(decision))
         self._answers.append(decision)

@@ -1,6 +1,6 @@
-"""Carries decisions out: photos go into the folder with a folder a class, and come out again when
-an answer is undone. Each decision is noted first, so that the next review makes good what a kill
-broke off."""
+"""Carries out decisions: photos go into the folder with one folder per class, and come out again
+when an answer is undone. Each decision is noted first, so that the next review completes what a
+kill interrupted."""
 
 import logging
 import os
@@ -21,16 +21,16 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Placed:
-    """A photo in its class: its path below the folder, and whether it was put there just now."""
+    """A photo in its class: its path below the folder, and whether it was just put there."""
 
     name: str
     is_new: bool
 
 
 class Shelf:
-    """Knows every file below the folder by its length, so that no photo is put in twice.
+    """Knows every file below the folder by its length, so that no photo is added twice.
 
-    `put` copies a photo into a class, where the folder belongs to a set that keeps a journal.
+    `put` copies a photo into a class, if the folder belongs to a set that keeps a journal.
     """
 
     def __init__(self, folder: Path, put: Callable[[Path, str], Path] | None = None) -> None:
@@ -49,9 +49,9 @@ class Shelf:
         return sorted(self._class_folders, key=natural_order)
 
     def add(self, path: Path, label: str) -> Placed:
-        """Copy a photo into its class; one that is there already is left as it is.
+        """Copies a photo into its class; an existing one is left alone.
 
-        Raises InputError when the same photo lies in another class, DiskFullError.
+        Raises InputError when the same photo is in another class, DiskFullError.
         """
         there = self._find(path)
         for other in there:
@@ -59,8 +59,8 @@ class Shelf:
                 return Placed(name=self._name(other), is_new=False)
         if there:
             raise InputError(
-                f'this photo is in the class "{self._label_of(there[0])}" already: '
-                f'"{there[0]}". Take it away there first, choose that class, or skip.'
+                f'this photo is already in the class "{self._label_of(there[0])}": '
+                f'"{there[0]}". Remove it there first, choose that class, or skip.'
             )
         before = set(self.folder.iterdir())
         placed = self._put(path, label)
@@ -72,8 +72,11 @@ class Shelf:
         return Placed(name=self._name(placed), is_new=is_new)
 
     def take_away(self, path: Path, placed: str, digest: str) -> bool:
-        """Remove the original, once it is sure that the class has it. False: it stays, because it
-        is the one in the class itself, was changed, or may not be removed."""
+        """Deletes the original, once the class certainly has it.
+
+        False: it stays, because it is the one in the class itself, was changed, or cannot be
+        deleted.
+        """
         copy = self.folder / placed
         try:
             if copy.samefile(path) or digest_file(copy) != digest or digest_file(path) != digest:
@@ -84,13 +87,14 @@ class Shelf:
         return True
 
     def give_back(self, placed: str, path: Path, digest: str) -> None:
-        """See that the photo is where it was. Raises InputError if that is another file now."""
+        """Makes sure that the photo is where it was. Raises InputError if that is another file
+        now."""
         if os.path.lexists(path):
             if path.is_file() and digest_file(path) == digest:
                 return
             raise InputError(
-                f'"{path}" is another file by now: the photo cannot be put back there. It stays in '
-                f'"{self.folder / placed}"; move it yourself.'
+                f'"{path}" is another file by now: the photo cannot be restored there. It '
+                f'stays in "{self.folder / placed}"; move it yourself.'
             )
         self._refuse_changed(self.folder / placed, digest)
         copy = put_photo(self.folder / placed, path.parent)
@@ -98,7 +102,7 @@ class Shelf:
             copy.rename(path)
 
     def remove(self, placed: str, digest: str) -> None:
-        """Take a photo out of its class that a review had put in, and nothing else."""
+        """Takes a photo out of its class that a review had put in, and nothing else."""
         path = self.folder / placed
         if not path.exists():
             return
@@ -110,11 +114,11 @@ class Shelf:
 
     def _refuse_changed(self, path: Path, digest: str) -> None:
         if not path.is_file():
-            raise InputError(f'"{path}" is not there any more: it cannot be put back.')
+            raise InputError(f'"{path}" no longer exists: it cannot be restored.')
         if digest_file(path) != digest:
             raise InputError(
-                f'"{path}" was changed since: it is left as it is. Delete it yourself if it is not '
-                f"wanted there."
+                f'"{path}" was changed since: it is left alone. Delete it yourself if it does '
+                "not belong there."
             )
 
     def _copy(self, path: Path, label: str) -> Path:
@@ -148,13 +152,13 @@ def _is_passed_over(name: str) -> bool:
 
 
 class Carrier:
-    """Every step can be done again: what is done already is seen and left."""
+    """Every step can be repeated: what is already done is detected and left alone."""
 
     def __init__(self, shelf: Shelf, notes: Notes) -> None:
         self.shelf, self.notes = shelf, notes
 
     def carry_out(self, decision: Decision) -> Decision:
-        """Put the photo into its class, and take the original away where it moves.
+        """Puts the photo into its class, and deletes the original if it moves.
 
         Raises InputError, DiskFullError or OSError; then nothing was done.
         """
@@ -179,8 +183,7 @@ class Carrier:
             raise
 
     def take_back(self, decision: Decision) -> None:
-        """The other way round. Raises InputError when something stands in the way: then the
-        decision stays."""
+        """The reverse. Raises InputError when something is in the way: then the decision stays."""
         if decision.placed is not None and (decision.moves or decision.is_new):
             undoing = self.notes.change(decision, step="take back")
             try:
@@ -192,17 +195,20 @@ class Carrier:
         self.notes.drop(decision)
 
     def finish(self) -> int:
-        """Do what earlier reviews had noted when they were killed; how many there were."""
+        """Completes what earlier reviews had noted when they were killed; returns their number."""
         begun = [decision for decision in self.notes.decisions if decision.step != "done"]
         for decision in begun:
             try:
                 self._finish(decision)
             except (ClewError, OSError) as error:
-                logger.warning("%s: what was begun cannot be finished: %s", decision.name, error)
+                logger.warning(
+                    "%s: an interrupted decision cannot be completed: %s", decision.name, error
+                )
         return len(begun)
 
     def _empty(self, decision: Decision, placed: str) -> None:
-        """The original is there before the copy goes, also where somebody has deleted it since."""
+        """The original is restored before the copy is deleted, even if somebody has deleted it
+        since."""
         self.shelf.give_back(placed, Path(decision.path), decision.digest)
         if decision.is_new:
             self.shelf.remove(placed, decision.digest)

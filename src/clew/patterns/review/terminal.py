@@ -22,15 +22,16 @@ from clew.wording import whole_percent
 
 _BAR = 24
 _MOST_CHOICES = 12
-# Lines of a terminal that the guesses and the keys take; the photo has the rest.
+# Lines of a terminal that the guesses and the keys take; the photo gets the rest.
 _OTHER_LINES = 8
 _MOST_ROWS, _FEWEST_ROWS, _MOST_COLUMNS = 24, 6, 72
 _COLORS = ("256", "truecolor")
-# A block's upper half has the letter's color, its lower half the ground's: two pixels a letter.
+# A block's upper half has the foreground color, its lower half the background's: two pixels per
+# character.
 _HALF = "\N{UPPER HALF BLOCK}"
 _HELP = (
-    "Enter or a: the likeliest class is right. A number: that one. c: type a class, or a new one. "
-    "s: skip, it is not asked again. u: undo. q: quit, the rest is asked next time."
+    "Enter or a: the most likely class is correct. A number: that class. c: type a class, or "
+    "a new one. s: skip, it is not asked again. u: undo. q: quit, the rest is asked next time."
 )
 
 
@@ -45,7 +46,7 @@ class Dialogue:
             pass
 
     def _ask_all(self) -> bool:
-        """False where a person quit."""
+        """False if a person quit."""
         while (question := self._review.current) is not None:
             self._show(question)
             if not self._decide(question):
@@ -53,7 +54,7 @@ class Dialogue:
         return True
 
     def _wants_back(self) -> bool:
-        """After the last photo: a slip there can be undone like any other."""
+        """After the last photo: a mistake there can be undone like any other."""
         self._say("all photos are decided: Enter to end, u to undo the last", style="dim")
         while (answer := self._keys.read()) is not None and answer.casefold() == "u":
             try:
@@ -98,7 +99,10 @@ class Dialogue:
     def _choose(self, number: str) -> bool:
         label = self._numbered(number)
         if label is None:
-            self._say(f"{number} stands for no class: see the list, or press c and type the class.")
+            self._say(
+                f"{number} is not the number of a class: see the list, or press c and type the "
+                "class."
+            )
             return False
         self._tell(self._review.correct(label))
         return True
@@ -121,7 +125,7 @@ class Dialogue:
     def _wants_new(self, typed: str) -> bool:
         alike = find_alike(self._review.classes, typed)
         perhaps = f" (there is {', '.join(alike)})" if alike else ""
-        question = f'"{safe_text(typed)}" is a new class{safe_text(perhaps)}: make it? [y/N] '
+        question = f'"{safe_text(typed)}" is a new class{safe_text(perhaps)}: create it? [y/N] '
         return (self._keys.ask(question) or "").casefold() in ("y", "yes")
 
     def _tell(self, decision: Decision) -> None:
@@ -157,14 +161,14 @@ class Dialogue:
         for choice in shown:
             key = Text(choice.key, style="bold" if len(choice.key) == 1 else "dim")
             style = "bold" if choice.label == best else ""
-            table.add_row(key, Text(safe_text(choice.label), style=style), *_sureness(choice))
+            table.add_row(key, Text(safe_text(choice.label), style=style), *_confidence(choice))
         if len(shown) < len(choices):
             more = f"and {len(choices) - len(shown):,} more: press c and type"
             table.add_row("", Text(more, style="dim"))
         return table
 
     def _most_useful(self, choices: list[Choice]) -> list[Choice]:
-        """All, or where there are many: those that the model guessed or that have a key."""
+        """All, or if there are many: those that the model guessed or that have a key."""
         if len(choices) <= _MOST_CHOICES:
             return choices
         return [one for one in choices if len(one.key) == 1 or one.probability is not None]
@@ -173,7 +177,7 @@ class Dialogue:
         self._console.print(safe_text(text), style=style, markup=False, soft_wrap=True)
 
 
-def _sureness(choice: Choice) -> tuple[Text, Text]:
+def _confidence(choice: Choice) -> tuple[Text, Text]:
     if choice.probability is None:
         return Text(), Text()
     bar = "\N{FULL BLOCK}" * max(1, round(_BAR * choice.probability))
@@ -181,7 +185,7 @@ def _sureness(choice: Choice) -> tuple[Text, Text]:
 
 
 def draw_blocks(path: Path, *, columns: int, rows: int) -> Text:
-    """The photo in at most so many letters; its shape is kept. Raises PhotoError."""
+    """The photo in at most that many characters; its aspect ratio is kept. Raises PhotoError."""
     picture = open_photo(path, at_least=2 * max(columns, 2 * rows))
     scale = min(columns / picture.width, 2 * rows / picture.height)
     width = max(1, round(picture.width * scale))

@@ -1,4 +1,4 @@
-"""A trained model of patterns, ready for use."""
+"""A trained image classifier, ready for use."""
 
 from clew.patterns.trained.model import PatternModel, Prediction, load_classifier, predict_photos
 

@@ -1,4 +1,4 @@
-"""Grad-CAM: where in a photo the network found what spoke for a class. The last feature maps,
+"""Grad-CAM: where in a photo the network found evidence for a class. The last feature maps,
 weighted by how much the class's logit rises with each (Selvaraju et al., 2017)."""
 
 from typing import Any
@@ -21,8 +21,8 @@ def heat_maps(
     images: UInt8[np.ndarray, "batch size size 3"],
     classes: Int64[np.ndarray, " batch"],
 ) -> Float32[np.ndarray, "batch size size"]:
-    """From 0 to 1, where 1 is the place that spoke most for the image's class of `classes` (places
-    in `model.classes`). All 0 where nothing spoke for it. Raises InputError as `check_maps`."""
+    """Heat maps from 0 to 1, where 1 is the strongest evidence for the image's class in `classes`
+    (indices into `model.classes`). All 0 if there is none. Raises InputError like `check_maps`."""
     parts = [
         _heat(model, images[start : start + _AT_ONCE], classes[start : start + _AT_ONCE])
         for start in range(0, len(images), _AT_ONCE)
@@ -32,7 +32,7 @@ def heat_maps(
 
 
 def check_maps(model: PatternModel) -> None:
-    """Raises InputError for a network that does not see a photo place by place to its end."""
+    """Raises InputError for a network whose last features are not a map of the photo."""
     _features(model, np.zeros((1, model.image_size, model.image_size, 3), np.uint8))
 
 
@@ -45,8 +45,9 @@ def _features(
     found = network.features(pixels).float()
     if found.ndim != 4 or min(found.shape[2:]) < 2:
         raise InputError(
-            f'the last features of the network in "{model.folder}" are {tuple(found.shape)}, no '
-            f"map of the photo: Grad-CAM needs a convolutional network."
+            f'the last features of the network in "{model.folder}" have shape '
+            f"{tuple(found.shape)}, which is not a map of the photo: Grad-CAM requires a "
+            "convolutional network."
         )
     return found
 
@@ -60,7 +61,8 @@ def _heat(model: PatternModel, images: np.ndarray, classes: np.ndarray) -> np.nd
 
 
 def _gradients(model: PatternModel, features: Tensor, classes: np.ndarray) -> Tensor:
-    """Of each image's logit of its class, by its feature maps; the maps alone are followed back."""
+    """The gradients of each image's class logit with respect to its feature maps; only the maps are
+    traced back."""
     network: Any = model.network
     places = torch.as_tensor(classes, device=features.device)[:, None]
     with torch.enable_grad():
@@ -70,7 +72,7 @@ def _gradients(model: PatternModel, features: Tensor, classes: np.ndarray) -> Te
 
 
 def _spread(heat: Tensor, model: PatternModel) -> Tensor:
-    """To the photo's size, each place of the map over the pixel that it looks at."""
+    """Resized to the photo, each position of the map over the pixel that it is centered on."""
     rows, columns = (_places(model, count).to(heat.device) for count in heat.shape[2:])
     grid = torch.stack(torch.meshgrid(columns, rows, indexing="xy"), dim=2)
     return functional.grid_sample(
@@ -83,17 +85,19 @@ def _spread(heat: Tensor, model: PatternModel) -> Tensor:
 
 
 def _places(model: PatternModel, count: int) -> Tensor:
-    """Where in a map of `count` places each pixel lies, from -1 (the first) to 1 (the last).
+    """Where in a map of `count` positions each pixel lies, from -1 (the first) to 1 (the last).
 
-    With odd kernels, padded by half, a place looks at the pixel where its stride begins; maps that
-    are stretched as if it were the middle lie half a place off, an eighth of the photo."""
+    With odd kernels, padded by half, a position is centered on the pixel where its stride starts;
+    stretching maps as if it were the middle would shift them by half a position, an eighth of the
+    photo.
+    """
     pixels, step = torch.arange(model.image_size), model.image_size / count
     place = (pixels + 0.5) / step - 0.5 if _has_patches(model.network) else pixels / step
     return 2 * place / (count - 1) - 1
 
 
 def _has_patches(network: nn.Module) -> bool:
-    """Whether it cuts photos into patches, each with its middle in the middle of its stride."""
+    """Whether it cuts photos into patches, each centered in its stride."""
     convolutions = [module for module in network.modules() if isinstance(module, nn.Conv2d)]
     return any(one.stride[0] > 1 and one.kernel_size[0] % 2 == 0 for one in convolutions)
 

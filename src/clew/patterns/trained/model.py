@@ -1,5 +1,5 @@
-"""A trained network with what its answers mean (its classes, its image size, how sure it is), and
-what it makes of photos: read ahead in threads, a batch at a time, in their order."""
+"""A trained network with its classes, its image size and its calibration, and its predictions for
+photos: read ahead in threads, a batch at a time, in order."""
 
 import json
 import math
@@ -28,7 +28,7 @@ from clew.patterns.photos.photo import Fault, Photo
 from clew.threads import map_in_threads
 
 RESULTS = "results.json"
-# The network's place inside the PatternClassifier that was trained.
+# The network's name inside the PatternClassifier that was trained.
 PREFIX = "network."
 _WANTED: Wanted = {"settings.network": str, "settings.classes": list, "settings.image_size": int}
 
@@ -82,28 +82,29 @@ class PatternModel:
 
     @torch.no_grad()
     def logits(self, images: Images) -> Float32[np.ndarray, "batch classes"]:
-        """Of photos as they are decoded: squares of `image_size`. Raises InputError for others."""
+        """Of decoded photos: squares of `image_size`. Raises InputError for others."""
         pixels = torch.as_tensor(images)
         self._check(pixels)
         return self.network(normalise(pixels.to(self.device))).float().cpu().numpy()
 
     def probabilities(self, images: Images) -> Float32[np.ndarray, "batch classes"]:
-        """As `logits`; each row sums to 1."""
+        """Like `logits`; each row sums to 1."""
         return softmax(self.logits(images), self.temperature)
 
     def _check(self, pixels: Tensor) -> None:
         wanted = (self.image_size, self.image_size, 3)
         if pixels.dtype != torch.uint8 or tuple(pixels.shape[1:]) != wanted:
             raise InputError(
-                f"the images are {tuple(pixels.shape)} of {pixels.dtype}: give uint8 of "
-                f"[batch, {self.image_size}, {self.image_size}, 3], as read_square makes them."
+                f"the images have shape {tuple(pixels.shape)} and type {pixels.dtype}: give "
+                f"uint8 of [batch, {self.image_size}, {self.image_size}, 3], as read_square "
+                "returns."
             )
 
 
 def softmax(
     logits: Float32[np.ndarray, "batch classes"], temperature: float = 1.0
 ) -> Float32[np.ndarray, "batch classes"]:
-    """In double precision, so that what is nearly sure is not taken for sure."""
+    """In double precision, so that almost certain does not round to certain."""
     scaled = torch.from_numpy(logits).double() / temperature
     return scaled.softmax(dim=1).float().numpy()
 
@@ -135,19 +136,19 @@ def load_classifier(folder: str | Path, device: str | torch.device | None = None
 
 
 def read_model_settings(folder: Path) -> dict[str, Any]:
-    """What a finished training's weights say of themselves: "network", "classes", "image_size".
+    """The description in the weights of a finished run: "network", "classes", "image_size".
     Raises StoreError as `load_classifier` does."""
     _read_temperature(folder)
     return _check_settings(folder / BEST, read_about(folder / BEST))
 
 
 def usual_device(wanted: str | None = None) -> str:
-    """The GPU if there is one; raises InputError for a wanted device that is not here."""
+    """The GPU if there is one; raises InputError if the requested device is not available."""
     return plan_hardware(PlanRequest(device=wanted)).device
 
 
 def read_results(folder: Path) -> dict[str, Any]:
-    """What results.json of a finished training holds; raises StoreError when there is none."""
+    """What results.json of a finished run holds; raises StoreError when there is none."""
     path = folder / RESULTS
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -191,15 +192,15 @@ def _explain_missing(folder: Path) -> str:
 
 def _explain_damage(path: Path, why: str) -> str:
     return (
-        f'"{path}" cannot be read ({why}): delete it, and give the "clew patterns train" command '
-        f"again; it is written anew without training again."
+        f'"{path}" cannot be read ({why}): delete it, and run the "clew patterns train" '
+        "command again; it writes the file again without training again."
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """`probabilities` are those of `classes`, None where the photo has a `fault`; `digest` tells
-    equal pictures, as in splits.csv."""
+    """`probabilities` are those of `classes`, None if the photo has a `fault`; `digest` identifies
+    identical images, as in splits.csv."""
 
     photo: Photo
     classes: tuple[str, ...]
@@ -228,8 +229,10 @@ class Prediction:
 def predict_photos(
     model: PatternModel, photos: Iterable[Photo], *, batch_size: int = 64, workers: int = 2
 ) -> Iterator[Prediction]:
-    """One prediction a photo, in their order; memory holds a few batches, however many there are.
-    A photo that cannot be read has a fault, and the others go on."""
+    """One prediction per photo, in order; memory holds a few batches, however many there are.
+
+    A photo that cannot be read has a fault, and the others continue.
+    """
     squares = _read_ahead(photos, model.image_size, batch_size * _BATCHES_AHEAD, workers)
     try:
         while batch := list(islice(squares, batch_size)):

@@ -1,5 +1,5 @@
-"""A trained model as one ONNX file that needs neither clew nor torch: a photo's pixels in,
-calibrated probabilities out. It is put in place only if onnxruntime gives the same answers."""
+"""A trained model as one ONNX file that requires neither clew nor torch: a photo's pixels in,
+calibrated probabilities out. It is written only if onnxruntime gives the same predictions."""
 
 import copy
 import json
@@ -29,13 +29,13 @@ INPUT, OUTPUT = "image", "probabilities"
 TOLERANCE = 1e-4
 _CHECKED, _BATCHES = 32, (1, 7)
 _QUIET = ("torch.onnx", "onnxscript", "onnx_ir")
-_TRIES = 4  # photos looked at for each that is wanted, where some are gone
+_TRIES = 4  # photos to try for each wanted one, as some may be missing
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExportedModel:
-    """`difference` is the greatest between a probability of onnxruntime and of torch, over
-    `checked` pictures; `with_photos` tells whether these were photos of the training's."""
+    """`difference` is the largest between a probability of onnxruntime and of torch, over `checked`
+    images; `with_photos` says whether these were photos of the training set."""
 
     path: Path
     bytes: int
@@ -45,7 +45,7 @@ class ExportedModel:
 
 
 class _Photographed(nn.Module):
-    """The network with all that stands between a photo's pixels and its probabilities."""
+    """The network with everything between a photo's pixels and its probabilities."""
 
     def __init__(self, model: PatternModel) -> None:
         super().__init__()
@@ -58,11 +58,12 @@ class _Photographed(nn.Module):
 
 
 def export_onnx(model: PatternModel, path: Path) -> ExportedModel:
-    """Write `path`; its input "image" is uint8 [batch, size, size, 3], its output "probabilities"
-    float [batch, classes]; classes and size are in its metadata. A file there is replaced.
+    """Writes `path`; its input "image" is uint8 [batch, size, size, 3], its output "probabilities"
+    float [batch, classes]; classes and size are in its metadata.
 
-    Raises InputError where the packages of the extra "onnx" are missing or `path` cannot be
-    written, ClewError when the answers differ."""
+    An existing file is replaced. Raises InputError if the packages of the extra "onnx" are missing
+    or `path` cannot be written, ClewError when the predictions differ.
+    """
     onnx, runtime = _import("onnx"), _import("onnxruntime")
     _import("onnxscript")
     _prepare(path)
@@ -85,9 +86,9 @@ def _import(name: str) -> ModuleType:
         return __import__(name)
     except ImportError as error:
         raise InputError(
-            f"an ONNX file needs the packages onnx, onnxscript and onnxruntime, and {name} cannot "
-            f'be imported ({error}): run `pip install "clew[onnx]"`, then give the same command '
-            f"again."
+            f"ONNX export requires the packages onnx, onnxscript and onnxruntime, but {name} "
+            f'cannot be imported ({error}): run `pip install "clew[onnx]"`, then run the same '
+            "command again."
         ) from None
 
 
@@ -103,8 +104,8 @@ def _prepare(path: Path) -> None:
 
 
 def _on_cpu(model: PatternModel) -> PatternModel:
-    """A copy in full precision and plain order: a file made on a GPU and one made without are the
-    same."""
+    """A copy in full precision and plain memory format, so that the file is the same with and
+    without a GPU."""
     network = copy.deepcopy(model.network).float().cpu().eval()
     network = network.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
     return replace(model, network=network, device=torch.device("cpu"))
@@ -118,7 +119,7 @@ def _convert(model: PatternModel, onnx: ModuleType) -> bytes:
 
 
 def _trace(model: PatternModel) -> Any:
-    # Two, since torch.export takes a batch of one for a size that never changes.
+    # Two, since torch.export treats a batch of one as a constant size.
     example = torch.zeros(2, model.image_size, model.image_size, 3, dtype=torch.uint8)
     try:
         with _silence():
@@ -142,7 +143,7 @@ def _trace(model: PatternModel) -> Any:
 
 
 def _first_line(error: BaseException) -> str:
-    """Of what it began with: the exporter wraps it in advice for its developers."""
+    """The first line of the original error: the exporter wraps it in advice for its developers."""
     while error.__cause__ is not None:
         error = error.__cause__
     return (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -150,7 +151,7 @@ def _first_line(error: BaseException) -> str:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """The exporter tells of packages that nobody needs here, and of its own deprecations."""
+    """The exporter warns about packages that nobody needs here, and about its own deprecations."""
     loggers = [logging.getLogger(name) for name in _QUIET]
     before = [logger.level for logger in loggers]
     with warnings.catch_warnings():
@@ -165,7 +166,7 @@ def _silence() -> Iterator[None]:
 
 
 def _without_traces(proto: Any) -> Any:
-    """The exporter notes the lines of code, with the paths of this machine, beside every node."""
+    """The exporter records lines of code, with the paths of this machine, beside every node."""
     proto.doc_string = proto.graph.doc_string = ""
     graph = proto.graph
     for part in (graph, *graph.node, *graph.input, *graph.output, *graph.value_info):
@@ -185,16 +186,16 @@ def _about(model: PatternModel) -> dict[str, str]:
 
 
 def _compare(model: PatternModel, content: bytes, images: np.ndarray, runtime: ModuleType) -> float:
-    """The greatest difference, in batches of one and of several."""
+    """The largest difference, in batches of one and of several."""
     expected = model.probabilities(images)
     session = _open(content, runtime)
     found = [_run(session, images, size) for size in _BATCHES]
     difference = max(float(np.abs(one - expected).max()) for one in found)
-    if not difference < TOLERANCE:  # NaN is no less
+    if not difference < TOLERANCE:  # also true for NaN
         raise ClewError(
-            f"onnxruntime gives other answers than torch (probabilities differ by up to "
-            f"{difference:.2g}, at most {TOLERANCE:g} is allowed), so no file was written: please "
-            f"report the network and the versions of torch, onnx and onnxruntime."
+            "onnxruntime and torch give different predictions (probabilities differ by up to "
+            f"{difference:.2g}, but at most {TOLERANCE:g} is allowed), so no file was written: "
+            "please report the network and the versions of torch, onnx and onnxruntime."
         )
     return difference
 
@@ -213,8 +214,8 @@ def _run(session: Any, images: np.ndarray, batch: int) -> np.ndarray:
 def sample_images(
     model: PatternModel, count: int
 ) -> tuple[UInt8[np.ndarray, "count size size 3"], bool]:
-    """Up to `count` photos from all over the training's folder, and True; made-up pictures, and
-    False, where none can be found."""
+    """Up to `count` photos from all over the training folder, and True; random images, and False,
+    if none can be found."""
     photos = _read_photos(_find_photos(model.folder, count * _TRIES), model.image_size, count)
     if photos:
         return np.stack(photos), True

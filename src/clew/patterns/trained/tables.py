@@ -17,13 +17,13 @@ from clew.storage.writing import replace_file
 SPLITS_FILE, EXCLUDED_FILE = "splits.csv", "excluded.csv"
 OLD_EXCLUDED_FILE = "left_out.csv"  # of runs of earlier versions
 PREDICTIONS_FILE = "predictions.csv"
-# Of photos that only trainings before this one had: what their weights have seen stays seen.
+# Of photos that only earlier runs had: what their weights have seen stays seen.
 EARLIER_FILE = "earlier_splits.csv"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SplitRow:
-    """A photo that is used, by its name in the folder; `digest` is that of its picture."""
+    """A photo that is used, by its name in the folder; `digest` is that of its image."""
 
     name: str
     label: str
@@ -33,8 +33,10 @@ class SplitRow:
 
 @dataclass(frozen=True, kw_only=True)
 class RunTables:
-    """What is written at the beginning of a run, for who looks at it or measures its model.
-    `earlier` are splits by digest, of photos that only trainings before this one had."""
+    """What is written at the start of a run, for people and for later evaluation.
+
+    `earlier` are splits by digest, of photos that only earlier runs had.
+    """
 
     splits: list[SplitRow]
     excluded: tuple[Fault, ...]
@@ -52,13 +54,13 @@ def write_splits(folder: Path, rows: Iterable[SplitRow]) -> None:
 
 
 def read_splits(folder: Path) -> list[SplitRow]:
-    """Raises StoreError when it is not there or damaged: what a model has seen must be known."""
+    """Raises StoreError when it is missing or damaged: what a model has seen must be known."""
     rows = _read(folder / SPLITS_FILE, ("name", "class", "split", "digest"))
     return [SplitRow(name=name, label=label, split=at, digest=key) for name, label, at, key in rows]
 
 
 def write_earlier_splits(folder: Path, splits: Mapping[str, str]) -> None:
-    """By digest; no file where there are none."""
+    """By digest; no file if there are none."""
     if splits:
         _write(folder / EARLIER_FILE, ("digest", "split"), splits.items())
     else:
@@ -66,8 +68,8 @@ def write_earlier_splits(folder: Path, splits: Mapping[str, str]) -> None:
 
 
 def read_known_splits(folder: Path) -> dict[str, str]:
-    """The split of every photo that the model, or one whose weights it began with, was made with,
-    by digest. Raises StoreError as `read_splits` does."""
+    """The split of every photo that the model, or one whose weights it started from, was trained
+    with, by digest. Raises StoreError like `read_splits`."""
     known = {row.digest: row.split for row in read_splits(folder)}
     if (folder / EARLIER_FILE).exists():
         known |= {key: split for key, split in _read(folder / EARLIER_FILE, ("digest", "split"))}
@@ -75,8 +77,10 @@ def read_known_splits(folder: Path) -> dict[str, str]:
 
 
 def describe_changes(before: Sequence[SplitRow], now: Sequence[SplitRow]) -> str:
-    """How many photos came, went, or have another class or split; "" where none did. A photo is
-    known by its picture, not by its name."""
+    """How many photos were added, were removed, or have another class or split; "" if none.
+
+    A photo is identified by its image, not by its name.
+    """
     old, new = ({row.digest: row for row in rows} for rows in (before, now))
     both = old.keys() & new.keys()
     counts = {
@@ -102,7 +106,7 @@ def write_predictions(
     classes: Sequence[str],
     probabilities: Float[np.ndarray, "photos classes"],
 ) -> None:
-    """`photos` are (name, class); a row gives the two likeliest classes of each."""
+    """`photos` are (name, class); a row gives the two most likely classes of each."""
     header = ("name", "class", "predicted", "probability", "second", "second_probability")
     order = np.argsort(-probabilities, axis=1, kind="stable")[:, :2]
     lines = []
@@ -118,8 +122,8 @@ def _read(path: Path, columns: Sequence[str]) -> list[list[str]]:
             return [[row[column] for column in columns] for row in csv.DictReader(file)]
     except (OSError, KeyError, csv.Error) as error:
         raise StoreError(
-            f'"{path}" cannot be read ({error}), and it tells which photos the model was trained '
-            f"on: restore it, or train again."
+            f'"{path}" cannot be read ({error}), but it lists the photos that the model was '
+            "trained on: restore it, or train again."
         ) from None
 
 
@@ -128,5 +132,5 @@ def _write(path: Path, header: Sequence[str], lines: Iterable[Sequence[str]]) ->
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(header)
     writer.writerows(lines)
-    # A file's name need not be text: it is written as it is.
+    # A file's name need not be valid text: it is written as it is.
     replace_file(path, text.getvalue().encode("utf-8", "surrogateescape"))

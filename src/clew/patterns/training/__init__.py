@@ -1,4 +1,4 @@
-"""A classifier trained on folders of photos, and measured."""
+"""An image classifier trained on folders of photos, and evaluated."""
 
 from clew.patterns.training.config import LossSettings, PatternsConfig
 from clew.patterns.training.evaluate import evaluate_patterns

@@ -1,4 +1,4 @@
-"""What a training of patterns is: its photos, its network, how it is trained, and where to."""
+"""The settings of a training run: its photos, its network, how it is trained, and its folder."""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,8 +11,8 @@ from clew.patterns.augment import AugmentConfig
 from clew.patterns.photos import USUAL_SHARES
 
 _FOCAL_GAMMA = 2.0
-# A data set of so many training photos or more has the usual number of epochs.
-# A GPU shows them again in seconds, and from scratch that pays.
+# A dataset with at least this many training photos gets the usual number of epochs. A GPU
+# repeats them in seconds, and from scratch that pays off.
 _EPOCHS, _MOST_EPOCHS = 30, 200
 _MANY_PHOTOS, _MANY_PHOTOS_ON_GPU = 5_000, 20_000
 _PATIENCE = 20
@@ -24,15 +24,15 @@ CacheWish = Literal["auto", "ram", "disk"]
 
 @dataclass(frozen=True, kw_only=True)
 class LossSettings:
-    """How wrong answers are counted. `class_weights` lets all classes weigh the same, however many
-    photos each has in the training split."""
+    """The loss. `class_weights` gives all classes the same weight, however many photos each has in
+    the training split."""
 
     focal: bool = False
     label_smoothing: float = 0.1
     class_weights: bool = False
 
     def __post_init__(self) -> None:
-        self.build([1])  # refuses values that make no sense
+        self.build([1])  # refuses invalid values
 
     def build(self, photos: list[int]) -> CategoricalLoss:
         """`photos` are those of each class in the training split."""
@@ -48,8 +48,8 @@ class LossSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class PhotoSettings:
-    """Which photos, where they are decoded to, how large (None: as suits them), and how much of
-    each class goes to which split."""
+    """Which photos, where they are decoded to, their size (None: chosen to suit them), and the
+    share of each split."""
 
     data: Path
     cache_dir: Path
@@ -58,7 +58,7 @@ class PhotoSettings:
 
 
 def usual_train() -> TrainConfig:
-    """Its `epochs` and `patience` do not count: those of `PatternsConfig` do."""
+    """Its `epochs` and `patience` are ignored: those of `PatternsConfig` count."""
     return TrainConfig(epochs=_EPOCHS, monitor="accuracy")
 
 
@@ -66,10 +66,10 @@ def usual_train() -> TrainConfig:
 class PatternsConfig:
     """`data` has one folder per class, with or without folders for training, validation and test.
 
-    `start_from` is the folder of an earlier training: its weights are begun with, its network,
-    image size and splits are kept. What is None is chosen: `network` and `image_size` are then
-    those of `start_from`, or else what suits the machine and the photos; `epochs` and `patience`
-    (0 never ends a run early) follow; `cache_dir` is "images" in `out`.
+    `start_from` is the folder of an earlier run: training starts from its weights and keeps its
+    network, image size and splits. Settings that are None are chosen: `network` and `image_size`
+    are then those of `start_from`, or else what suits the machine and the photos; `epochs` and
+    `patience` (0 disables early stopping) follow; `cache_dir` is "images" in `out`.
     """
 
     data: Path
@@ -100,19 +100,22 @@ class PatternsConfig:
             raise InputError("give 1 or more.", setting="epochs", value=self.epochs)
         if self.patience is not None and self.patience < 0:
             raise InputError(
-                "give 1 or more, or 0 for no end.", setting="patience", value=self.patience
+                "give 1 or more, or 0 to disable early stopping.",
+                setting="patience",
+                value=self.patience,
             )
         if min(self.shares) <= 0:
             raise InputError(
-                "training, validation (to choose the best epoch on) and test (to measure on) need "
-                "photos each.",
+                "training, validation (to choose the best epoch) and test (to measure "
+                "accuracy) each require photos.",
                 setting="shares",
                 value=self.shares,
             )
         if self.pretrained and self.start_from is not None:
             raise InputError(
-                f'`pretrained` and `start_from="{self.start_from}"` both name weights to begin '
-                f"with: give one of them (a set starts from scratch with `overwrite=True`)."
+                f'`pretrained` and `start_from="{self.start_from}"` both name weights to start '
+                "from: give only one of them (a set starts from scratch with "
+                "`overwrite=True`)."
             )
 
     @property
@@ -123,7 +126,7 @@ class PatternsConfig:
         )
 
     def train_for(self, photos: int, *, on_gpu: bool = False) -> TrainConfig:
-        """How to train on so many photos."""
+        """How to train on that many photos."""
         epochs = self.epochs
         if epochs is None:
             epochs = usual_epochs(photos, on_gpu=on_gpu)
@@ -134,7 +137,7 @@ class PatternsConfig:
 
 
 def usual_patience(epochs: int) -> int:
-    """While the learning rate is high, accuracy stands still for long; it rises as that falls."""
+    """While the learning rate is high, accuracy stays flat for long; it rises as the rate falls."""
     return max(_PATIENCE, epochs // 3)
 
 

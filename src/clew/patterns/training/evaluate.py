@@ -34,17 +34,17 @@ from clew.patterns.training.results import (
 from clew.progress import Reporter, WorkAdvanced, WorkStarted, log_event, report_work
 from clew.wording import counted
 
-_LEARNT_FROM = {
-    "train": "the model was trained on this picture",
-    "validation": "the model's best epoch was chosen on this picture",
+_TRAINED_ON = {
+    "train": "the model was trained on this image",
+    "validation": "the model's best epoch was chosen on this image",
 }
 _MOST_NAMED = 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Judged:
-    """`counted` are the photos that the figures are of; `seen` counts those that the model had
-    learnt from, by split. Where it had learnt from all, they are counted nevertheless."""
+    """`counted` are the photos that the metrics cover; `seen` counts those that the model was
+    trained on, by split. If it was trained on all of them, they count nevertheless."""
 
     counted: list[Prediction]
     faults: list[Fault]
@@ -53,7 +53,7 @@ class _Judged:
 
 
 def usual_evaluation_folder(model: Path, data: Path) -> Path:
-    """Beside the model; one for each folder of photos, also where two have the same name."""
+    """Beside the model; one for each folder of photos, even if two have the same name."""
     name = data.absolute().name or "photos"
     number, folder = 1, model / "evaluated" / name
     while _is_of_other(folder, data):
@@ -82,10 +82,10 @@ def evaluate_patterns(
     reporter: Reporter | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
-    """Measure the model in the folder `model` on photos in class folders; gives what results.json
-    in `out` (nothing is written without one) holds.
+    """Evaluates the model in the folder `model` on photos in class folders; returns what
+    results.json in `out` (nothing is written without one) holds.
 
-    Photos that the model was trained or validated on are left out, unless there are no others.
+    Photos that the model was trained or validated on are excluded, unless there are no others.
     Raises InputError for classes that the model does not know and for folders without photos.
     """
     begun, reporter = time.monotonic(), reporter or log_event
@@ -114,10 +114,10 @@ def _write(
 
 
 def _read_seen(model: Path) -> dict[str, str]:
-    """The split of every picture that the model has learnt from, by digest: in its own training,
-    and in those whose weights it began with."""
+    """The split of every image that the model was trained on, by digest: in its own run, and in
+    those whose weights it started from."""
     known = read_known_splits(model)
-    return {digest: split for digest, split in known.items() if split in _LEARNT_FROM}
+    return {digest: split for digest, split in known.items() if split in _TRAINED_ON}
 
 
 def _refuse_unknown(folder: PhotoFolder, model: PatternModel) -> None:
@@ -126,8 +126,8 @@ def _refuse_unknown(folder: PhotoFolder, model: PatternModel) -> None:
         return
     raise InputError(
         f'"{folder.root}" has classes that the model in "{model.folder}" does not know: '
-        f"{_list(unknown)}. It knows {_list(model.classes)}. Rename the folders or take them out; "
-        f'to teach it new classes, run "clew patterns train" with them.'
+        f"{_list(unknown)}. It knows {_list(model.classes)}. Rename or remove the folders; to "
+        'train with the new classes, run "clew patterns train".'
     )
 
 
@@ -142,7 +142,7 @@ def _predict(
     predictions = []
     count = len(folder.photos)
     started = WorkStarted(
-        noun="photos", planned=count, estimate=f"{counted(count, 'photo')} to look at"
+        noun="photos", planned=count, estimate=f"{counted(count, 'photo')} to evaluate"
     )
     with report_work(reporter, started):
         for prediction in predict_photos(model, folder.photos, workers=threads):
@@ -173,7 +173,7 @@ def _judge(predictions: Sequence[Prediction], seen: dict[str, str]) -> _Judged:
                 name=one.photo.name,
                 label=one.photo.label,
                 kind="seen",
-                reason=_LEARNT_FROM[seen[one.digest]],
+                reason=_TRAINED_ON[seen[one.digest]],
             )
             for one in usable
             if one.digest in seen
@@ -220,8 +220,8 @@ def _stack(predictions: Sequence[Prediction]) -> np.ndarray:
 def _explain_none(data: Path, judged: _Judged) -> str:
     first = judged.faults[0]
     return (
-        f'none of the photos in "{data}" can be used (the first, "{first.name}": {first.reason}): '
-        f"give others."
+        f'none of the photos in "{data}" can be used (the first, "{first.name}": '
+        f"{first.reason}): give others."
     )
 
 

@@ -1,4 +1,4 @@
-"""What training on photos reports, besides what decoding them and the engine do."""
+"""What training on photos reports, in addition to the events of decoding and of the engine."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,8 +9,8 @@ from clew.progress import Event
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingChoice:
-    """What was chosen without being asked for, or because it was; `reason` is part of a sentence,
-    in which settings stand between backticks."""
+    """A choice, made automatically or on request; `reason` is part of a sentence, with settings in
+    backticks."""
 
     value: Any
     reason: str
@@ -18,8 +18,11 @@ class TrainingChoice:
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared(Event):
-    """The photos are decoded and dealt out; training comes next. All that is known before its
-    first step: `classes`, `splits` and `excluded` (by kind) are counts of photos."""
+    """The photos are decoded and split; training comes next.
+
+    Everything known before its first step: `classes`, `splits` and `excluded` (by kind) are counts
+    of photos.
+    """
 
     folder: Path
     classes: dict[str, int]
@@ -38,7 +41,7 @@ class Prepared(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Measuring(Event):
-    """Training is over; the test photos are looked at."""
+    """Training is over; the model is evaluated on the test photos."""
 
     def __str__(self) -> str:
-        return "measuring on the test photos"
+        return "evaluating on the test photos"

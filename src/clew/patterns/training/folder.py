@@ -1,5 +1,5 @@
-"""The output folder of a training, and what of an earlier training in it may be resumed or
-replaced. What can be refused is refused before anything is written."""
+"""The output folder of a run, and which parts of an earlier run in it may be resumed or replaced.
+Whatever can be refused is refused before anything is written."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -23,84 +23,86 @@ from clew.patterns.trained.tables import (
 from clew.patterns.training.results import refuse_other_results
 from clew.settings import START_OVER
 
-# What is only true of a finished run. results.json goes last: it tells whose the others are.
+# Files that are only valid for a finished run. results.json is deleted last: it identifies the
+# others.
 _FOLLOWS = (PREDICTIONS_FILE, REPORT_FILE, RESULTS)
 _TABLES = (SPLITS_FILE, EARLIER_FILE, EXCLUDED_FILE, OLD_EXCLUDED_FILE)
 
 
 class RunFolder:
-    """A folder to train into. With `overwrite`, what an earlier training left is replaced."""
+    """A folder to train into. With `overwrite`, what an earlier run left is replaced."""
 
     def __init__(self, path: Path, *, overwrite: bool) -> None:
         self.path, self._overwrite = path, overwrite
 
     @property
     def is_begun(self) -> bool:
-        """Whether there is a training to resume."""
+        """Whether there is a run to resume."""
         return (self.path / LAST).exists()
 
     @contextmanager
     def gone_if_refused(self) -> Iterator[None]:
-        """A set would take an empty folder for a training that was begun."""
+        """A set would take an empty folder for a run that was started."""
         was_there = self.path.exists()
         try:
             yield
         except InputError:
             if not was_there:
-                with suppress(OSError):  # something is in it
+                with suppress(OSError):  # it is not empty
                     self.path.rmdir()
             raise
 
     def make(self, data: Path) -> None:
-        """Raises InputError for a folder that cannot be, or lies among the photos in `data`,
+        """Raises InputError for a folder that is invalid or lies among the photos in `data`,
         StoreError for one with the results of something else, SettingsMismatchError for one with a
         model whose training cannot be resumed."""
         if self.path.resolve().is_relative_to(data.resolve()):
             raise InputError(
-                "it lies in the folder of the photos, where its pictures would be taken for "
+                "it lies in the folder of the photos, where its images would be mistaken for "
                 "photos. Choose one outside.",
                 setting="out",
                 value=self.path,
             )
-        refuse_other_results(self.path, "test_accuracy", "best_epoch")  # no evaluation's
+        refuse_other_results(self.path, "test_accuracy", "best_epoch")  # not an evaluation's
         self._refuse_lost_run()
         make_folder(self.path)
 
     def refuse_other_size(self, size: int) -> None:
-        """Raises SettingsMismatchError when a run was begun in the folder with another image
+        """Raises SettingsMismatchError if a run was started in the folder with another image
         size."""
         if self._overwrite or not self.is_begun:
             return
         begun = read_about(self.path / LAST).get("settings", {}).get("image_size")
         if begun != size:
             raise SettingsMismatchError(
-                f'the run in "{self.path}" was started with an image size of {begun}, now it is '
-                f"{size}: give `image_size={begun}` to resume it, or choose another `out`. "
-                f"{START_OVER}"
+                f'the run in "{self.path}" was started with an image size of {begun}, but now '
+                f"it is {size}: give `image_size={begun}` to resume it, or choose another "
+                f"`out`. {START_OVER}"
             )
 
     def begin(self, tables: RunTables, data: Path) -> None:
-        """Write the tables of a run that begins: who looks at it sees what was found before it is
-        trained. Raises SettingsMismatchError when a run was begun with other photos."""
-        with only_one(self.path):  # a run under way keeps its tables
+        """Writes the tables of a new run, so that what was found can be seen before training ends.
+        Raises SettingsMismatchError if a run was started with other photos."""
+        with only_one(self.path):  # a run in progress keeps its tables
             if self._overwrite:
                 clear_run(self.path, *_FOLLOWS, *_TABLES)
             self._refuse_other_photos(tables, data)
             if self.is_begun and (self.path / SPLITS_FILE).exists():
                 return
-            if not self.is_begun and (self.path / RESULTS).exists():  # of a run that is gone
+            if (
+                not self.is_begun and (self.path / RESULTS).exists()
+            ):  # of a run that no longer exists
                 for name in _FOLLOWS:
                     (self.path / name).unlink(missing_ok=True)
             tables.write(self.path)
 
     def _refuse_lost_run(self) -> None:
-        """A model is not trained over because what its training would resume from was tidied
-        away."""
+        """A model is not overwritten just because its checkpoint was deleted."""
         if (self.path / BEST).exists() and not self.is_begun and not self._overwrite:
             raise SettingsMismatchError(
-                f'"{self.path}" holds a model ({BEST}), but not what its training would resume '
-                f'from ({LAST}): choose another `out` (`start_from="{self.path}"` begins '
-                f"with its weights). {START_OVER}"
+                f'"{self.path}" holds a model ({BEST}), but not the checkpoint to resume its '
+                f'training from ({LAST}): choose another `out` (`start_from="{self.path}"` '
+                f"starts from its weights). {START_OVER}"
             )
 
     def _refuse_other_photos(self, tables: RunTables, data: Path) -> None:
@@ -110,6 +112,6 @@ class RunFolder:
         if changes:
             raise SettingsMismatchError(
                 f'the photos in "{data}" are not those that "{self.path}" was started with: '
-                f"{changes}. To train with them, beginning with what was learnt, give another "
-                f'`out` and `start_from="{self.path}"`. {START_OVER}'
+                f"{changes}. To train with them, starting from its weights, give another `out` "
+                f'and `start_from="{self.path}"`. {START_OVER}'
             )

@@ -1,4 +1,4 @@
-"""The photos of a training: found, decoded, dealt out, and opened in batches."""
+"""The photos of a run: found, decoded, split, and opened in batches."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -37,7 +37,8 @@ _HASH_LETTERS = 16
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingPhotos:
-    """The usable photos, each with its class (a place in `classes`) and its split (in SPLITS)."""
+    """The usable photos, each with its class (an index into `classes`) and its split (in
+    SPLITS)."""
 
     folder: PhotoFolder
     cached: CachedPhotos
@@ -45,8 +46,8 @@ class TrainingPhotos:
     classes: tuple[str, ...]
     labels: Int64[np.ndarray, " photos"]
     splits: Int64[np.ndarray, " photos"]
-    # By digest, of the trainings whose weights are begun with: of photos that are not here, and of
-    # test photos that were learnt from.
+    # By digest, of the runs whose weights this one starts from: photos that are not here, and test
+    # photos that those runs were trained on.
     earlier: dict[str, str]
 
     @property
@@ -54,7 +55,7 @@ class TrainingPhotos:
         return (*self.folder.faults, *self.cached.faults)
 
     def tables(self) -> RunTables:
-        """What was found, for who looks at the run or measures its model."""
+        """What was found, for people and for later evaluation."""
         found = zip(self.cached.photos, self.splits.tolist(), self.cached.digests, strict=True)
         rows = [
             SplitRow(name=photo.name, label=photo.label or "", split=SPLITS[split], digest=digest)
@@ -62,17 +63,17 @@ class TrainingPhotos:
         ]
         return RunTables(splits=rows, excluded=self.faults, earlier=self.earlier)
 
-    def count_learnt_before(self) -> int:
-        """Test photos, by the word of their folders, that the weights begun with have learnt from:
-        the figure is too good by them."""
+    def count_seen_before(self) -> int:
+        """Test photos, according to their folders, that the starting weights were trained on: they
+        make the test accuracy too high."""
         return sum(digest in self.earlier for digest in self.cached.digests)
 
     def places(self, split: str) -> Int64[np.ndarray, " photos"]:
-        """Of the photos of a split among all, in the order of their names."""
+        """Indices of a split's photos among all, in the order of their names."""
         return np.flatnonzero(self.splits == SPLITS.index(split))
 
     def count_classes(self, split: str) -> list[int]:
-        """Photos of each class."""
+        """Photos per class."""
         labels = self.labels[self.places(split)]
         return np.bincount(labels, minlength=len(self.classes)).tolist()
 
@@ -84,12 +85,12 @@ class TrainingPhotos:
             "excluded": dict(Counter(fault.kind for fault in self.faults).most_common()),
             "other_files": self.folder.other_files,
             "splits": {split: len(self.places(split)) for split in SPLITS},
-            "test_learnt_before": self.count_learnt_before(),
+            "test_seen_before": self.count_seen_before(),
             "split_folders": self.folder.split_folders,
         }
 
     def identify(self) -> dict[str, Any]:
-        """What tells these photos from others: pictures, classes and splits, not where they lie."""
+        """What identifies these photos: images, classes and splits, not their paths."""
         splits = [SPLITS[split] for split in self.splits.tolist()]
         labels = [self.classes[label] for label in self.labels.tolist()]
         lines = sorted(zip(self.cached.digests, labels, splits, strict=True))
@@ -106,9 +107,11 @@ def prepare_photos(
     reporter: Reporter,
     should_stop: Callable[[], bool],
 ) -> TrainingPhotos:
-    """`check_size` may refuse the image size before a large set is decoded for nothing. Raises
-    InputError for folders that cannot be trained on, TrainingStoppedError when `should_stop` says
-    yes."""
+    """`check_size` may refuse the image size before a large set is decoded in vain.
+
+    Raises InputError for folders that cannot be trained on, TrainingStoppedError when `should_stop`
+    returns true.
+    """
     folder = find_classes(settings.data)
     size = settings.image_size or (start.image_size if start else choose_size(folder))
     check_size(size)
@@ -136,7 +139,7 @@ def prepare_photos(
 
 
 def _find_earlier(known: dict[str, str], now: dict[str, str]) -> dict[str, str]:
-    """What would be forgotten: photos that are gone, and test photos that were learnt from."""
+    """What would be forgotten: photos that are gone, and test photos that were trained on."""
     return {
         digest: split
         for digest, split in known.items()
@@ -145,7 +148,7 @@ def _find_earlier(known: dict[str, str], now: dict[str, str]) -> dict[str, str]:
 
 
 class TrainingSamples:
-    """The pictures of every split, where batches are made of them."""
+    """The images of every split, where batches are assembled."""
 
     def __init__(self, photos: TrainingPhotos, place: Place, device: torch.device) -> None:
         self._samples = {
@@ -160,7 +163,8 @@ class TrainingSamples:
         }
 
     def open_later(self, split: str) -> OpenBatches:
-        """What the engine is given to open the batches of a split, in a size of its choice."""
+        """The function that the engine calls to open the batches of a split, in a size of its
+        choice."""
         return partial(open_images, samples=self._samples[split])
 
     def open_whole(self, split: str, batch_size: int) -> Loader:
@@ -170,7 +174,7 @@ class TrainingSamples:
     def read_some(
         self, split: str, most: int
     ) -> tuple[UInt8[np.ndarray, "photos size size 3"], Int64[np.ndarray, " photos"]]:
-        """Pictures and classes of photos from all over a split, the same ones every time."""
+        """Images and classes of photos from all over a split, the same ones every time."""
         samples = self._samples[split]
         count = min(most, len(samples))
         chosen = np.sort(np.random.default_rng(0).permutation(len(samples))[:count])
@@ -182,9 +186,9 @@ def _explain_size(wished: int | None, start: Start | None, cached: CachedPhotos)
     if wished is not None:
         return "requested with `image_size`"
     if start is not None:
-        return "that of the weights begun with"
+        return "that of the weights it starts from"
     width, height = np.median(cached.sizes, axis=0).round().astype(int)
-    larger = "; `image_size` takes larger ones" if min(width, height) > 1.5 * cached.size else ""
+    larger = "; set `image_size` for larger ones" if min(width, height) > 1.5 * cached.size else ""
     return f"since photos are about {width:,} x {height:,}{larger}"
 
 
@@ -197,6 +201,5 @@ def _refuse_lost_classes(folder: PhotoFolder, cached: CachedPhotos, data: Path) 
     [first, *_] = [fault for fault in cached.faults if fault.label == name]
     raise InputError(
         f'none of the photos of the class "{name}" can be used (the first, "{first.name}": '
-        f"{first.reason}). Put others into its folder, or take the folder out of "
-        f'"{data}".'
+        f'{first.reason}). Put others into its folder, or remove the folder from "{data}".'
     )

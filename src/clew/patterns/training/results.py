@@ -1,5 +1,5 @@
-"""How good a model is on photos (accuracy with its interval, class by class, calibration), and
-results.json, which says so and how the model was made."""
+"""How good a model is on photos (accuracy with its interval, per-class metrics, calibration), and
+results.json, which records that and how the model was trained."""
 
 import json
 import math
@@ -20,10 +20,10 @@ from clew.patterns.trained.model import RESULTS
 from clew.storage.writing import replace_file
 
 _Z = 1.959963984540054  # of 95% of a normal distribution
-# Logits are never scaled by more: beyond, a handful of photos would speak for all others.
+# Logits are never scaled by more: beyond, a handful of photos would dominate.
 _COLDEST, _HOTTEST = 0.1, 10.0
 _STEPS = 60
-# What photos are read with, besides what every training stands on.
+# What photos are read with, besides the libraries every run uses.
 _LIBRARY = "pillow"
 
 Logits = Float[np.ndarray, "photos classes"]
@@ -32,7 +32,7 @@ Places = Int64[np.ndarray, " photos"]
 
 @dataclass(frozen=True, kw_only=True)
 class PhotoMeasures:
-    """Figures over photos of known classes; `confusion` counts them by true class (row) and
+    """Metrics over photos of known classes; `confusion` counts them by true class (row) and
     predicted class (column)."""
 
     photos: int
@@ -44,7 +44,7 @@ class PhotoMeasures:
     confusion: Int64[np.ndarray, "classes classes"]
 
     def describe_class(self, place: int) -> dict[str, Any]:
-        """Precision, recall and F1; None where there are no photos to tell them from."""
+        """Precision, recall and F1; None without photos to compute them from."""
         right = int(self.confusion[place, place])
         called, photos = int(self.confusion[:, place].sum()), int(self.confusion[place].sum())
         return {
@@ -55,7 +55,7 @@ class PhotoMeasures:
 
 
 def measure(probabilities: Float[np.ndarray, "photos classes"], labels: Places) -> PhotoMeasures:
-    """There is one photo at least."""
+    """There is at least one photo."""
     predicted = probabilities.argmax(1)
     right = predicted == labels
     count = probabilities.shape[1]
@@ -76,8 +76,8 @@ def measure(probabilities: Float[np.ndarray, "photos classes"], labels: Places) 
 
 
 def wilson_interval(right: int, count: int) -> tuple[float, float]:
-    """The share that is right lies in between, 95 times of 100 (Wilson, 1927): also where all or
-    none are right, and for few photos."""
+    """The 95% confidence interval of an accuracy (Wilson, 1927), which also holds when all or none
+    are correct, and for few photos."""
     share, spread = right / count, _Z**2 / count
     centre = (share + spread / 2) / (1 + spread)
     half = _Z / (1 + spread) * math.sqrt(share * (1 - share) / count + spread / (4 * count))
@@ -85,11 +85,11 @@ def wilson_interval(right: int, count: int) -> tuple[float, float]:
 
 
 def fit_temperature(logits: Logits, labels: Places) -> float:
-    """What logits are to be divided by for their probabilities to mean what they say (Guo et al.,
-    2017): where the likelihood of these photos is greatest.
+    """The temperature that calibrates the logits (Guo et al., 2017), by maximum likelihood on these
+    photos.
 
-    One photo that is wrong is counted beside them, spread over all: ten photos that are all right
-    do not make a model sure of everything.
+    One misclassified photo, spread over all, is added: ten photos that are all correct do not make
+    a model certain of everything.
     """
     scores, found = torch.from_numpy(logits).double(), torch.from_numpy(labels)
     unknown = 1 / (len(found) + 1)
@@ -103,7 +103,7 @@ def fit_temperature(logits: Logits, labels: Places) -> float:
 
 
 def _find_lowest(function: Callable[[float], float], low: float, high: float) -> float:
-    """Golden-section search: the loss has one valley in the temperature's logarithm."""
+    """Golden-section search: the loss has a single minimum in the temperature's logarithm."""
     share = (math.sqrt(5) - 1) / 2
     for _ in range(_STEPS):
         left, right = high - share * (high - low), low + share * (high - low)
@@ -115,14 +115,14 @@ def _find_lowest(function: Callable[[float], float], low: float, high: float) ->
 
 
 def _macro_f1(confusion: Int64[np.ndarray, "classes classes"]) -> float:
-    """The mean over the classes that there are photos of."""
+    """The mean over the classes that have photos."""
     photos, called = confusion.sum(1), confusion.sum(0)
     there = photos > 0
     return float((2 * np.diag(confusion)[there] / (photos + called)[there]).mean())
 
 
 def refuse_other_results(folder: Path, *wanted: str) -> None:
-    """Raises StoreError when there is a results.json without these figures."""
+    """Raises StoreError when there is a results.json without these metrics."""
     path = folder / RESULTS
     if not path.exists():
         return
@@ -134,11 +134,11 @@ def refuse_other_results(folder: Path, *wanted: str) -> None:
             f"the same command writes it again), or choose another `out`."
         ) from None
     if not isinstance(there, dict) or not set(wanted) <= there.keys():
-        raise StoreError(f'"{path}" is that of something else: choose another `out`.')
+        raise StoreError(f'"{path}" belongs to something else: choose another `out`.')
 
 
 def describe_test(measures: PhotoMeasures) -> dict[str, Any]:
-    """The figures of a test or an evaluation, by their names in results.json."""
+    """The metrics of a test or an evaluation, by their names in results.json."""
     return {
         "test_accuracy": measures.accuracy,
         "test_accuracy_ci": list(measures.interval),
@@ -152,7 +152,7 @@ def describe_test(measures: PhotoMeasures) -> dict[str, Any]:
 def describe_classes(
     classes: Sequence[str], measures: PhotoMeasures, counts: Mapping[str, Sequence[int]]
 ) -> list[dict[str, Any]]:
-    """A row a class; `counts` are its photos, by split."""
+    """One row per class; `counts` are its photos, by split."""
     return [
         {
             "class": name,
@@ -181,8 +181,8 @@ def describe_versions() -> dict[str, str]:
 
 
 def write_results(folder: Path, results: Mapping[str, Any]) -> dict[str, Any]:
-    """Gives them as they are read back: there are no tuples in JSON."""
+    """Returns them as they are read back: JSON has no tuples."""
     text = json.dumps(results, indent=1, ensure_ascii=False)
-    # The name of a folder need not be text.
+    # The name of a folder need not be valid text.
     replace_file(folder / RESULTS, f"{text}\n".encode("utf-8", "backslashreplace"))
     return json.loads(text)

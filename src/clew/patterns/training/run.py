@@ -1,5 +1,5 @@
-"""`train_patterns`: from folders of photos to a model that was measured, in one call that can
-always be given again."""
+"""`train_patterns`: from folders of photos to an evaluated model, in one call that can always be
+repeated."""
 
 from collections.abc import Callable
 from dataclasses import asdict
@@ -50,12 +50,12 @@ def train_patterns(
     reporter: Reporter | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
-    """Train a network on folders of photos and measure it; gives what results.json holds.
+    """Trains a network on folders of photos and evaluates it; returns what results.json holds.
 
-    The same call again resumes after a kill at any moment, or gives the finished result. Raises
-    InputError for photos and settings that cannot be used, SettingsMismatchError for a folder
-    that belongs to another run, TrainingStoppedError when `should_stop` says yes. Under torchrun
-    all processes must call; the first one decodes photos and writes files.
+    The same call again resumes after a kill at any moment, or returns the finished result.
+    Raises InputError for unusable photos and settings, SettingsMismatchError for a folder that
+    belongs to another run, TrainingStoppedError when `should_stop` returns true. Under torchrun all
+    processes must call; the first one decodes photos and writes files.
     """
     reporter = reporter or log_event
     device = torch.device(connect(config.request))
@@ -76,18 +76,18 @@ def train_patterns(
         fitted = task.fit(classifier, reporter, should_stop)
     if is_first_process():
         reporter(Measuring())
-    # One whose training was over already has not been there yet.
+    # A run that was already finished has not opened them yet.
     return first_does(partial(_finish, task, classifier.to(device), fitted))
 
 
 def _open_start(start_from: Path | None, folder: RunFolder) -> Start | None:
-    """None where a run begins with nothing."""
+    """None if a run starts from scratch."""
     if start_from is None:
         return None
     if start_from.resolve() == folder.path.resolve():
         raise InputError(
-            f'`start_from` and `out` are both "{start_from}": give another `out`, '
-            f"what was trained before is kept."
+            f'`start_from` and `out` are both "{start_from}": give another `out`; the earlier '
+            "model is kept."
         )
     return open_start(start_from)
 
@@ -109,21 +109,22 @@ def _prepare(
         should_stop=should_stop,
     )
     folder.begin(photos.tables(), settings.data)
-    count = photos.count_learnt_before()
+    count = photos.count_seen_before()
     if count:
         reporter(
             Note(
-                f"{count:,} of the {len(photos.places('test')):,} test photos were learnt from by "
-                f"the weights that are begun with: the test accuracy will be too good. To measure "
-                f"fairly, put others into the test folder, or train without `start_from`."
+                f"the starting weights were trained on {count:,} of the "
+                f"{len(photos.places('test')):,} test photos: the test accuracy will be too "
+                "high. For a fair test, put others into the test folder, or train without "
+                "`start_from`."
             )
         )
     return photos
 
 
 def _finish(task: Task, classifier: PatternClassifier, fitted: FitResult) -> dict[str, Any]:
-    """Measure the model and write all that is told of it, results.json last: where that is, all is
-    there. Gives its content."""
+    """Evaluates the model and writes everything about it, results.json last: if that exists,
+    everything does. Returns its content."""
     folder = task.out
     if (folder / RESULTS).exists():
         return read_results(folder)
@@ -133,7 +134,7 @@ def _finish(task: Task, classifier: PatternClassifier, fitted: FitResult) -> dic
     temperature = fit_temperature(logits["validation"], labels["validation"])
     found = {split: softmax(values, temperature) for split, values in logits.items()}
     reached = {split: measure(found[split], labels[split]) for split in found}
-    photos.tables().write(folder)  # names may be others than when the run was begun
+    photos.tables().write(folder)  # names may have changed since the run was started
     _write_predictions(folder, task, found["test"])
     _draw(folder, task, fitted, reached["test"])
     return write_results(folder, _describe(task, fitted, temperature, reached))

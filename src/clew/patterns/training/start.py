@@ -1,4 +1,4 @@
-"""Weights to begin with: those of an earlier training, though classes may have come or gone."""
+"""Starting weights: those of an earlier run, even if classes were added or removed."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +20,8 @@ _HASH_LETTERS = 16
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """An earlier training; `digest` changes with any of its weights, `splits` are those of its
-    photos, and of those of the trainings before it, by their digests."""
+    """An earlier run; `digest` changes with any of its weights, `splits` are those of its photos,
+    and of those of the runs before it, by digest."""
 
     folder: Path
     network: str
@@ -32,20 +32,20 @@ class Start:
 
     def refuse_other(self, **wished: Any) -> None:
         """Raises InputError for a `network` or an `image_size` that its weights do not fit; None
-        wishes for nothing."""
+        accepts any."""
         for name, value in wished.items():
             if value is not None and value != getattr(self, name):
                 raise InputError(
-                    f'the weights in "{self.folder}" are those of {getattr(self, name)}. Leave '
-                    f"`{name}` out, or start from scratch (without `start_from`; a set with "
-                    f"`overwrite=True`).",
+                    f'the weights in "{self.folder}" are those of {getattr(self, name)}. Omit '
+                    f"`{name}`, or start from scratch (without `start_from`; a set with "
+                    "`overwrite=True`).",
                     setting=name,
                     value=value,
                 )
 
     def load_into(self, network: nn.Module, classes: tuple[str, ...]) -> None:
-        """A class that was known keeps what was learnt of it; new ones begin with the network's
-        own numbers. Raises StoreError for weights of another clew's network."""
+        """A known class keeps its weights; new ones start with the network's own. Raises StoreError
+        for weights of another clew version's network."""
         tensors = read_model(self.folder / BEST).tensors
         weights = network.state_dict()
         heads = find_head(self.network, self.image_size)
@@ -67,7 +67,7 @@ class Start:
 
 
 def open_start(folder: Path) -> Start:
-    """Raises StoreError when the folder holds no finished training."""
+    """Raises StoreError when the folder holds no finished run."""
     settings = read_model_settings(folder)
     return Start(
         folder=folder,
@@ -80,7 +80,8 @@ def open_start(folder: Path) -> Start:
 
 
 def find_head(network: str, image_size: int) -> set[str]:
-    """The names of the weights with one row per class: those whose shape follows their number."""
+    """The names of the weights with one row per class: those whose shape depends on their
+    number."""
     with torch.device("meta"):
         few, more = (
             build_network(network, classes=count, image_size=image_size).state_dict()

@@ -1,4 +1,4 @@
-"""One network to train on photos: everything decided, then built and fitted."""
+"""One network to train on photos: everything decided, then built and trained."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -21,13 +21,13 @@ from clew.patterns.training.events import Prepared, TrainingChoice
 from clew.patterns.training.photos import TrainingPhotos, TrainingSamples
 from clew.patterns.training.start import Start
 
-# As many photos are looked at to decide on mirroring.
+# This many photos are used to decide on mirroring.
 _LOOKED_AT = 2_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """All that a training needs, decided: nothing in it is open any more."""
+    """Everything a run needs; nothing is left open."""
 
     out: Path
     network: str
@@ -41,7 +41,7 @@ class Task:
     request: PlanRequest
 
     def build(self) -> PatternClassifier:
-        """The network to begin with, the same for the same seed."""
+        """The initial network, the same for the same seed."""
         torch.manual_seed(self.train.seed)
         classes = self.photos.classes
         network = build_network(
@@ -59,8 +59,10 @@ class Task:
     def fit(
         self, model: PatternClassifier, reporter: Reporter, should_stop: Callable[[], bool]
     ) -> FitResult:
-        """Train it, or resume it, or find its result when it is finished. The test photos are
-        looked at afterwards: what is measured is the model as it will be loaded."""
+        """Trains it, or resumes it, or loads its result when it is finished.
+
+        The test photos are evaluated afterwards: with the model as it will be loaded.
+        """
         return fit(
             model,
             self.samples.open_later("train"),
@@ -75,7 +77,7 @@ class Task:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What tells this run from others; `load_classifier` builds the network from it."""
+        """What identifies this run; `load_classifier` builds the network from it."""
         return {
             "network": self.network,
             "classes": list(self.photos.classes),
@@ -91,7 +93,7 @@ class Task:
 def decide_task(
     config: PatternsConfig, photos: TrainingPhotos, start: Start | None, device: torch.device
 ) -> tuple[Task, Prepared]:
-    """What is left open is decided, and told with its reason."""
+    """Decides what is left open, and reports it with its reason."""
     on_gpu, count = device.type == "cuda", len(photos.places("train"))
     place = _decide_place(photos, config.cache, device)
     network = _decide_network(config.network, start, on_gpu=on_gpu)

@@ -5,21 +5,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-# Ways out that have a name: what a store's owner can run. `clew.cli` has a command for each.
+# Actions that fix an error: what the user can run. `clew.cli` has a command for each.
 Action = Literal["repair", "convert", "preprocess"]
 _ACTIONS: dict[Action, str] = {
-    "repair": 'repair the store with repair_store(Path("{store}"))',
-    "convert": 'turn the old files into a store with convert_folder(Path("{store}"), ...)',
-    "preprocess": "make training samples of it with "
-    'preprocess_store(PreprocessConfig(store=Path("{store}"), ...))',
+    "repair": 'repair the store with clew.verify("{store}", repair=True)',
+    "convert": 'convert the old files into a store with clew.convert("{store}", out=...)',
+    "preprocess": 'create training samples from it with clew.preprocess("{store}", ...)',
 }
 
 
 @dataclass(frozen=True)
 class Call:
-    """A call that is the next thing to do: "train_set("animals")". It can be pasted; `clew.cli`
-    shows the command that does the same. `words` are the arguments in their order, some of them
-    calls or lists, `settings` those by name.
+    """A call that fixes an error: `train_set("animals")`. `clew.cli` shows the command that does
+    the same. `words` are the positional arguments, which may be calls or lists; `settings` are
+    the keyword arguments.
     """
 
     function: str
@@ -40,15 +39,15 @@ def _as_python(value: object) -> str:
 
 
 class ClewError(Exception):
-    """Base of all errors that clew raises on purpose; its text is meant for a person.
+    """Base class of all errors that clew raises; the text is meant to be read by a person.
 
-    The text comes in one piece, or in several where a `Call` stands between the words.
+    The text is one string, or several parts if it contains a `Call`.
 
-    `setting` is the name of the setting at fault, as Python spells it ("batch_size"), and `value`
-    what it was: the text then begins with both. Any other setting stands in the text between
-    backticks, alone or with a value: "choose another `out`, or give `overwrite=True`". `action`
-    names a way out, `store` is the folder to apply it to. `clew.cli` renders settings as flags
-    and actions as commands.
+    `setting` is the name of the setting that is wrong, as in Python ("batch_size"), and `value` its
+    value: the text starts with both. Other settings are in the text between backticks, alone or
+    with a value: "choose another `out`, or give `overwrite=True`". `action` names what fixes the
+    error, `store` the folder to apply it to. `clew.cli` shows settings as flags and actions as
+    commands.
     """
 
     def __init__(
@@ -88,19 +87,19 @@ class StoreLockedError(StoreError):
 
 
 class TooManyFilesError(StoreError):
-    """The process may not open another file."""
+    """The process has reached its limit of open files."""
 
 
 class OtherVersionError(StoreError):
-    """A store was written by a clew whose format this one does not read."""
+    """A store was written by a version of clew whose format this one cannot read."""
 
 
 class SettingsMismatchError(StoreError):
-    """A store was started with other settings than those asked for now."""
+    """A store or a run was started with other settings."""
 
 
 class DiskFullError(StoreError):
-    """There is no room for what is still to be written."""
+    """The disk does not have enough space."""
 
 
 class UnsafePickleError(InputError):

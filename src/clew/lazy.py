@@ -1,4 +1,4 @@
-"""Names of a package that are imported when first asked for, so that it loads nothing heavy."""
+"""Names of a package that are imported on first use, so that the package loads nothing heavy."""
 
 from collections.abc import Callable, Mapping
 from importlib import import_module

@@ -35,7 +35,7 @@ def check_weight(config: Any, *names: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """A setting that was another one before."""
+    """A setting whose value has changed."""
 
     name: str
     before: Any
@@ -60,8 +60,8 @@ def find_differences(
 
 @contextmanager
 def offer_overwrite() -> Iterator[None]:
-    """The engine refuses a run with other settings, and does not know `overwrite`: the error that
-    leaves here says it."""
+    """The engine refuses a run with other settings but does not know `overwrite`: this adds it to
+    the error."""
     try:
         yield
     except SettingsMismatchError as error:

@@ -1,4 +1,4 @@
-"""The command line: what it prints, how it ends, and that bad input gets one clear sentence."""
+"""The commands: what they print, their exit codes, and one clear message for bad input."""
 
 import json
 import re
@@ -50,12 +50,12 @@ def extract(run: Any, model_folder: Path, questions_file: Path) -> Any:
     [[str(Path(sys.executable).with_name("clew"))], [sys.executable, "-m", "clew"]],
     ids=["clew", "python -m clew"],
 )
-def test_the_installed_command_is_there(command: list[str]) -> None:
+def test_installed_command_prints_its_version(command: list[str]) -> None:
     ended = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)
     assert ended.stdout == f"clew {clew.__version__}\n"
 
 
-def test_help_names_every_command(run: Any) -> None:
+def test_help_lists_every_command(run: Any) -> None:
     ended = run("--help")
     assert ended.code == 0
     assert all(command in ended.out for command in (*COMMANDS, "patterns"))
@@ -64,16 +64,16 @@ def test_help_names_every_command(run: Any) -> None:
 
 
 @pytest.mark.parametrize("command", EVERY, ids=" ".join)
-def test_the_help_of_every_command_has_a_line_to_paste(run: Any, command: tuple[str, ...]) -> None:
+def test_help_of_every_command_has_an_example(run: Any, command: tuple[str, ...]) -> None:
     ended = run(*command, "--help")
     assert ended.code == 0
-    assert re.search(rf"Example: clew {' '.join(command)}\s", ended.out)
+    assert re.search(rf"Example:\s+`?clew {' '.join(command)}\b", ended.out)
 
 
-def test_options_named_in_an_example_exist(run: Any) -> None:
+def test_every_option_in_an_example_exists(run: Any) -> None:
     for command in EVERY:
         text = run(*command, "--help").out
-        [example] = re.findall(r"Example: (clew .*?)\s*$", text, re.MULTILINE)
+        [example] = re.findall(r"Example:\s+`?(clew .*)", text, re.DOTALL)
         for option in re.findall(r"--[\w-]+", example):
             assert text.count(option) > 1, f"{command}: {option}"
 
@@ -82,11 +82,11 @@ def test_options_named_in_an_example_exist(run: Any) -> None:
     "wrong",
     [["nonsense"], ["inspect"], ["extract", "--no-such-option"], ["extract", "--keep", "half"]],
 )
-def test_wrong_use_ends_with_2(run: Any, wrong: list[str]) -> None:
+def test_wrong_usage_exits_with_2(run: Any, wrong: list[str]) -> None:
     assert run(*wrong).code == 2
 
 
-def test_extract_says_what_it_does(extract: Any, tmp_path: Path) -> None:
+def test_extract_reports_its_progress_and_result(extract: Any, tmp_path: Path) -> None:
     ended = extract(tmp_path / "new")
     assert ended.code == 0, ended.err
     assert "70 traces to make: at most " in ended.out
@@ -95,7 +95,7 @@ def test_extract_says_what_it_does(extract: Any, tmp_path: Path) -> None:
     assert f"look at them with: clew inspect {tmp_path / 'new'}" in ended.out
 
 
-def test_log_lines_carry_speed_size_memory_and_what_is_left(extract: Any, tmp_path: Path) -> None:
+def test_log_lines_show_speed_size_memory_and_time_left(extract: Any, tmp_path: Path) -> None:
     ended = extract(tmp_path / "new")
     stamp, count = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  ", r"[\d.,]+"
     line = (
@@ -105,17 +105,17 @@ def test_log_lines_carry_speed_size_memory_and_what_is_left(extract: Any, tmp_pa
     assert re.search(line, ended.out, re.MULTILINE), ended.out
 
 
-def test_a_second_extract_has_nothing_to_do(extract: Any, store: Path) -> None:
+def test_second_extract_has_nothing_to_do(extract: Any, store: Path) -> None:
     ended = extract(store)
     assert ended.code == 0
     assert "done: 70 of 70 traces" in ended.out
     assert "traces to make" not in ended.out
 
 
-def test_questions_left_out_are_counted_and_named(
+def test_excluded_questions_are_counted_and_named(
     run: Any, model_folder: Path, tmp_path: Path
 ) -> None:
-    """Square brackets mean something to the library that prints; they come out as they are."""
+    """Square brackets are markup to the printing library; they must be printed unchanged."""
     questions = write_questions(tmp_path / "questions.jsonl", 5)
     with questions.open("a") as file:
         file.write('{"id": "[/b]", "question": ""}\nnot json\n')
@@ -124,10 +124,10 @@ def test_questions_left_out_are_counted_and_named(
         "extract", "--model", model_folder, "--questions", questions, "--out", out, *SETTINGS
     )
     assert ended.code == 0, ended.err
-    assert "left out: line 6 (id [/b]): " in ended.out
-    assert "left out: line 7: " in ended.out
-    assert "(2 questions left out, named in its manifest)" in ended.out
-    assert "left out: 2 questions" in run("inspect", out).out
+    assert "excluded: line 6 (id [/b]): " in ended.out
+    assert "excluded: line 7: " in ended.out
+    assert "(2 questions excluded, listed in its manifest)" in ended.out
+    assert "excluded: 2 questions" in run("inspect", out).out
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_questions_left_out_are_counted_and_named(
         (["--part", "two"], '--part is "two": write it as I/N'),
         (["--prompt", "Answer me"], '--prompt is "Answer me": it has no {question} in it'),
         (["--chat"], "tokenizer has no chat template"),
-        (["--batch-size", "0"], "--batch-size is 0: give 1 or more"),
+        (["--batch-size", "0"], "--shard-size is 0: give 1 or more"),
         (["--model", "no/such-model"], 'the model "no/such-model" could not be loaded'),
         (["--questions", "missing.jsonl"], 'questions "missing.jsonl": no such file or folder'),
         (["--device", "abacus"], '--device is "abacus": this is not a device'),
@@ -145,7 +145,7 @@ def test_questions_left_out_are_counted_and_named(
     ],
     ids=lambda value: "=".join(value) if isinstance(value, list) else "",
 )
-def test_input_that_cannot_be_used_gets_one_sentence_and_2(
+def test_unusable_input_gets_one_message_and_exit_code_2(
     extract: Any, tmp_path: Path, options: list[str], sentence: str
 ) -> None:
     ended = extract(tmp_path / "new", *options)
@@ -155,7 +155,7 @@ def test_input_that_cannot_be_used_gets_one_sentence_and_2(
     assert not (tmp_path / "new" / "manifest.json").exists()
 
 
-def test_other_settings_than_before_end_with_1_and_both_values(extract: Any, store: Path) -> None:
+def test_changed_settings_exit_with_1_and_show_both_values(extract: Any, store: Path) -> None:
     ended = extract(store, "--max-new-tokens", "9")
     assert ended.code == 1
     assert "generation.max_new_tokens: 6 before, 9 now" in ended.err
@@ -168,14 +168,14 @@ def test_inspect_shows_totals_batches_lengths_answers_and_settings(
     assert ended.code == 0
     assert re.search(r"store: 70 traces, [\d.]+ kB, [\d.]+ kB each, 4 batches", ended.out)
     assert re.search(r"3\s+batch_0003.arrow\s+10\s+[\d.]+ kB", ended.out)
-    assert re.search(r"whole(\s+[\d.]+){4}", ended.out)
+    assert re.search(r"prompt and answer(\s+[\d.]+){4}", ended.out)
     assert re.search(r"answer(\s+[\d.]+){4}", ended.out)
-    assert re.search(r"answers ended by: .*length \d+.*; empty: \d+", ended.out)
+    assert re.search(r"answers end with: .*length \d+.*; empty: \d+", ended.out)
     assert "Paris" in ended.out
     assert "generation: max_new_tokens 6, num_beams 1, cut sentence" in ended.out
 
 
-def test_inspect_gives_the_same_as_json(run: Any, compact_store: Path) -> None:
+def test_inspect_prints_the_summary_as_json(run: Any, compact_store: Path) -> None:
     summary = json.loads(run("inspect", compact_store, "--json").out)
     assert (summary["rows"], summary["planned_rows"], len(summary["batches"])) == (70, 70, 4)
     assert summary["tokens"]["min"] > summary["answer_tokens"]["max"] - 1
@@ -184,7 +184,7 @@ def test_inspect_gives_the_same_as_json(run: Any, compact_store: Path) -> None:
     assert summary["columns"]["last_hidden"].startswith("fixed_size_list")
 
 
-def test_inspect_prints_text_with_square_brackets_as_it_is(
+def test_inspect_prints_square_brackets_unchanged(
     run: Any, model_folder: Path, tmp_path: Path
 ) -> None:
     questions, out = tmp_path / "questions.jsonl", tmp_path / "new[/x]"
@@ -197,7 +197,7 @@ def test_inspect_prints_text_with_square_brackets_as_it_is(
     assert all(piece in text for piece in ("[INST] who [/INST]", "[bold]", "new[/x]: 1 trace, "))
 
 
-def test_inspect_of_a_store_that_has_no_batch_yet(run: Any, store: Path) -> None:
+def test_inspect_of_store_without_finished_shard(run: Any, store: Path) -> None:
     write_manifest(store, replace(read_manifest(store), shards=()))
     ended = run("inspect", store)
     assert ended.code == 0
@@ -205,32 +205,32 @@ def test_inspect_of_a_store_that_has_no_batch_yet(run: Any, store: Path) -> None
 
 
 @pytest.mark.parametrize("command", ["inspect", "verify"])
-def test_a_store_that_is_not_there_ends_with_1(run: Any, tmp_path: Path, command: str) -> None:
+def test_missing_store_exits_with_1(run: Any, tmp_path: Path, command: str) -> None:
     ended = run(command, tmp_path / "nowhere")
     assert ended.code == 1
     assert "the folder does not exist. Check the path." in ended.err
 
 
-def test_verify_of_a_whole_store(run: Any, compact_store: Path) -> None:
+def test_verify_of_intact_store_exits_with_0(run: Any, compact_store: Path) -> None:
     ended = run("verify", compact_store)
     assert ended.code == 0
-    assert f"{compact_store} is whole: every shard has the bytes it was written with" in ended.out
+    assert f"{compact_store} is intact: every shard has the bytes that were written" in ended.out
 
 
-def test_verify_names_the_damage_and_the_way_out(run: Any, store: Path) -> None:
+def test_verify_names_the_damage_and_how_to_repair_it(run: Any, store: Path) -> None:
     damage(store, "flipped")
     ended = run("verify", store)
     assert ended.code == 1
     assert re.search(
-        r"shard batch_0001.arrow has other bytes .* intact: 12 of its 20 rows", ended.out
+        r"shard batch_0001.arrow has different bytes .* intact: 12 of its 20 rows", ended.out
     )
-    assert f"to put it right: clew verify {store} --repair" in ended.out
+    assert f"to repair it: clew verify {store} --repair" in ended.out
 
 
 @pytest.mark.parametrize(
     "how", ["flipped", "cut", "missing", "no manifest", "garbled manifest", "both"]
 )
-def test_repair_and_extract_again_give_a_whole_store(
+def test_repair_and_extract_again_give_identical_store(
     run: Any, extract: Any, store: Path, compact_store: Path, how: str
 ) -> None:
     damage(store, how)
@@ -243,7 +243,7 @@ def test_repair_and_extract_again_give_a_whole_store(
     assert_same_store(store, compact_store)
 
 
-def test_repair_cannot_bring_back_the_basis(run: Any, store: Path) -> None:
+def test_damaged_basis_cannot_be_repaired(run: Any, store: Path) -> None:
     flip_byte(store / "basis.arrow", 1000)
     ended = run("verify", store, "--repair")
     assert ended.code == 1

@@ -1,4 +1,4 @@
-"""clew compare: the command lines, the table on the terminal, how it ends."""
+"""clew compare: its options, the table on the terminal, its exit codes."""
 
 import io
 import json
@@ -35,7 +35,7 @@ def folder(samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
 
 
 @pytest.mark.slow
-def test_a_comparison_ends_in_a_table_a_sentence_and_a_report(run: Any, folder: Path) -> None:
+def test_comparison_prints_table_and_findings_and_writes_report(run: Any, folder: Path) -> None:
     ended = run("compare", "--preprocessed-dir", "preprocessed_data", *QUICK)
     assert ended.code == 0, ended.err
     results = json.loads((folder / "comparison" / "results.json").read_text())
@@ -50,11 +50,11 @@ def test_a_comparison_ends_in_a_table_a_sentence_and_a_report(run: Any, folder: 
     assert ended.out.endswith("report: comparison/report.html\n")
     assert (folder / "comparison" / "report.html").exists()
     again = run("compare", "--preprocessed-dir", "preprocessed_data", *QUICK)
-    assert again.out.count(", there already") == 4
+    assert again.out.count(", already done") == 4
 
 
 @pytest.mark.slow
-def test_a_terminal_shows_what_goes_on(
+def test_terminal_shows_the_current_method(
     run: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
@@ -71,7 +71,7 @@ def results(samples: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 200])
-def test_the_table_fits_the_terminal(results: dict[str, Any], width: int) -> None:
+def test_table_fits_the_terminal(results: dict[str, Any], width: int) -> None:
     table, hidden = make_table(results["methods"], best=results["best"]["method"], width=width)
     shown = [column.header for column in table.columns]
     assert "AUROC [95%]" in shown and len(shown) + len(hidden) == 14
@@ -96,13 +96,13 @@ def test_the_table_fits_the_terminal(results: dict[str, Any], width: int) -> Non
         (["--output-dir", "/dev/null/results"], "cannot be created"),
         (["--train-on", "preprocessed_data"], "--test-on is missing"),
         (["--stores", "preprocessed_data"], "give two or more"),
-        (["preprocessed_data"], '"preprocessed_data" stands by itself'),
+        (["preprocessed_data"], '"preprocessed_data" belongs to no flag'),
         (["--preprocessed-dir", "a", "--stores", "b", "c"], "cannot be combined"),
         (["--methods", "charm"], "--keep full"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
-def test_wrong_use_gets_a_sentence(
+def test_wrong_input_gets_one_message(
     run: Any, folder: Path, options: list[str], sentence: str
 ) -> None:
     ended = run("compare", *options)
@@ -112,7 +112,7 @@ def test_wrong_use_gets_a_sentence(
 
 
 @pytest.mark.slow
-def test_a_fault_of_clew_ends_with_failure_but_leaves_the_rest(
+def test_failing_method_exits_with_1_and_keeps_the_others(
     run: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: Any) -> None:
@@ -138,7 +138,7 @@ def _only(name: str, broken: Any) -> Any:
 
 
 @pytest.mark.slow
-def test_transfer_prints_a_matrix(run: Any, tmp_path: Path) -> None:
+def test_transfer_prints_one_matrix_per_method(run: Any, tmp_path: Path) -> None:
     folders = [write_data(tmp_path / name, rows=rows) for name, rows in (("a", 100), ("b", 120))]
     for one in folders:
         describe_capture(one, model={"id": "tiny", "fingerprint": "abc"})
@@ -164,25 +164,25 @@ LONG = (
 
 
 @pytest.mark.slow
-def test_a_signal_ends_it_in_order_and_it_goes_on(folder: Path) -> None:
+def test_signal_stops_comparison_and_says_how_to_resume(folder: Path) -> None:
     child = start(call, LONG, folder / "said.txt")
     log = folder / "comparison" / "networks" / "lstm" / "seed-0" / "log.csv"
     wait_until(lambda: log.exists() and len(log.read_text().splitlines()) > 2, child)
     os.kill(child.pid, signal.SIGTERM)
     assert wait(child) == 128 + signal.SIGTERM
     said = read(folder / "said.txt")
-    assert "stopping: what is finished is kept" in said and "Traceback" not in said
-    assert "To go on: clew compare --methods lstm --epochs 5000" in said
+    assert "stopping: finished methods are kept" in said and "Traceback" not in said
+    assert "To resume: clew compare --methods lstm --epochs 5000" in said
 
 
 @pytest.mark.slow
-def test_one_that_was_killed_goes_on(run: Any, folder: Path) -> None:
+def test_killed_comparison_resumes_with_identical_results(run: Any, folder: Path) -> None:
     child = start(call, ("compare", *QUICK), folder / "said.txt")
     wait_until((folder / "comparison" / "methods" / "perplexity.json").exists, child)
     os.kill(child.pid, signal.SIGKILL)
     wait(child)
     ended = run("compare", *QUICK)
-    assert ended.code == 0 and ended.out.count(", there already") >= 2
+    assert ended.code == 0 and ended.out.count(", already done") >= 2
     assert run("compare", *QUICK, "--output-dir", "whole").code == 0
     broken, whole = (
         [
@@ -196,21 +196,24 @@ def test_one_that_was_killed_goes_on(run: Any, folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("folder")
-def test_train_compares_afterwards(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_train_compares_all_methods_afterwards(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     caught: list[CompareConfig] = []
-    monkeypatch.setattr("clew.cli.train.run_comparison", lambda _, config: caught.append(config))
+    monkeypatch.setattr(
+        "clew.hallucination.workflow.comparing.run_comparison",
+        lambda config, *_: caught.append(config),
+    )
     flags = "--epochs 1 --lstm-hidden 4 --num-lstm-layers 1 --device cpu --num-workers 0"
     only = "--run-lstm --no-run-gnn-det --no-run-gvae --compare"
     ended = run("train", *flags.split(), *only.split())
     assert ended.code == 0, ended.err
     [config] = caught
-    assert config.output_dir == Path("results/compare") and config.train.epochs == 1
+    assert config.out == Path("results/compare") and config.train.epochs == 1
     assert config.methods is not None
     assert "lstm" in config.methods and "perplexity" in config.methods
     assert "gvae" not in config.methods and config.network.lstm_hidden == 4
 
 
-def test_train_refuses_a_comparison_that_could_not_follow(run: Any, folder: Path) -> None:
+def test_train_refuses_impossible_comparison_before_training(run: Any, folder: Path) -> None:
     ended = run("train", "--data-pattern", "traces", "--scores-file", "s.csv", "--compare")
     assert ended.code == 2 and "--compare reads what" in ended.err
     assert not (folder / "results").exists()

@@ -1,4 +1,4 @@
-"""The command line on files of the older tools: counts, names, damage and the way back."""
+"""Commands on converted files of the older tools: counts, names, damage and repair."""
 
 import os
 from pathlib import Path
@@ -21,7 +21,7 @@ def converted(tmp_path: Path) -> Path:
     return tmp_path / "new"
 
 
-def test_repair_of_a_converted_store_says_convert_again(run: Any, converted: Path) -> None:
+def test_repair_of_converted_store_says_to_convert_again(run: Any, converted: Path) -> None:
     (converted / "batch_0001.arrow").unlink()
     repaired = run("verify", converted, "--repair")
     assert repaired.code == 0
@@ -29,7 +29,7 @@ def test_repair_of_a_converted_store_says_convert_again(run: Any, converted: Pat
         "removed batch_0001.arrow from the manifest; 2 rows lost, to be created again"
         in repaired.out
     )
-    assert "convert again to make what is missing" in repaired.out
+    assert "convert again to create the missing rows" in repaired.out
     left = run("verify", converted)
     assert left.code == 1
     assert "batch 1 lacks 2 of the 2 rows that its source file has: convert again" in left.out
@@ -38,20 +38,20 @@ def test_repair_of_a_converted_store_says_convert_again(run: Any, converted: Pat
     assert run("verify", converted).code == 0
 
 
-def test_a_repair_that_leaves_nothing_to_do_says_so(run: Any, converted: Path) -> None:
+def test_complete_repair_reports_intact_store(run: Any, converted: Path) -> None:
     (converted / "manifest.json").unlink()
     ended = run("verify", converted, "--repair")
     assert ended.code == 0
-    assert ended.out.endswith("is whole: every shard has the bytes it was written with\n")
+    assert ended.out.endswith("is intact: every shard has the bytes that were written\n")
     assert "again" not in ended.out
 
 
-def test_one_of_a_kind(run: Any, tmp_path: Path) -> None:
+def test_singular_nouns_for_one_item(run: Any, tmp_path: Path) -> None:
     write_traces(tmp_path / "old", 0, count=1)
     ended = run("convert", tmp_path / "old", "--out", tmp_path / "new")
-    assert f"1 row of 1 file in {tmp_path / 'new'}\n" in ended.out
+    assert f"1 row from 1 file in {tmp_path / 'new'}\n" in ended.out
     again = run("convert", tmp_path / "old", "--out", tmp_path / "new")
-    assert "1 row of 1 file (1 of them there already) in" in again.out
+    assert "1 row from 1 file (1 of them converted before) in" in again.out
     text = run("inspect", tmp_path / "new").out
     assert "new: 1 trace, " in text and ", 1 batch\n" in text
     flip_byte(
@@ -76,28 +76,28 @@ def test_no_control_character_reaches_the_terminal(run: Any, tmp_path: Path) -> 
     assert r"sang\u001b]0;title" in texts[1]
 
 
-def test_inspect_names_what_a_conversion_left_out(run: Any, tmp_path: Path) -> None:
+def test_inspect_names_what_a_conversion_excluded(run: Any, tmp_path: Path) -> None:
     write_pickle(tmp_path / "old" / "batch_0000.pkl", [make_record(), "text"])
     write_pickle(tmp_path / "old" / "batch_0001.pkl", [])
     run("convert", tmp_path / "old", "--out", tmp_path / "new")
     text = run("inspect", tmp_path / "new").out
-    assert "left out: 2 files or records" in text
+    assert "excluded: 2 files or records" in text
     assert "  batch_0000.pkl, record 1: it is a str, not a dict" in text
     assert '  batch_0001.pkl: "' in text
 
 
-def test_verify_tells_a_log_now_and_then_where_it_is(
+def test_verify_logs_its_progress(
     run: Any, converted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert "checking" not in run("verify", converted).out
     monkeypatch.setattr("clew.cli.progress._LOG_EVERY_SECONDS", 0)
     out = run("verify", converted).out
-    assert "checking 1/2 batch_0000.arrow\nchecking 2/2 batch_0001.arrow\n" in out
+    assert "1/2 shards checked, " in out and "2/2 shards checked, " in out
+    assert "checked" not in run("verify", converted, "--quiet").out
 
 
-def test_verify_shows_a_terminal_where_it_is(
+def test_verify_shows_a_bar_on_a_terminal(
     run: Any, converted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
-    assert "checking 2/2 batch_0001.arrow" in run("verify", converted).out
+    assert "2/2 shards checked" in run("verify", converted).out

@@ -11,7 +11,7 @@ from clew.hallucination.detectors.training.sources import PreprocessedData
 from clew.hallucination.labels import read_scores
 
 
-def test_setting_at_fault_is_shown_as_its_flag() -> None:
+def test_wrong_setting_is_shown_as_its_flag() -> None:
     error = InputError("give 1 or more.", setting="batch_size", value=0)
     assert str(error) == "batch_size is 0: give 1 or more."
     assert error_text(error) == "--batch-size is 0: give 1 or more."
@@ -37,13 +37,16 @@ def test_settings_in_a_text_become_flags(text: str, shown: str) -> None:
     assert with_flags(text) == shown
 
 
-def test_way_out_is_a_call_in_python_and_a_command_at_the_terminal() -> None:
+def test_action_is_a_call_in_python_and_a_command_on_a_terminal() -> None:
     error = StoreError("it was truncated", action="repair", store=Path("my traces"))
-    assert str(error) == 'it was truncated: repair the store with repair_store(Path("my traces")).'
+    assert (
+        str(error)
+        == 'it was truncated: repair the store with clew.verify("my traces", repair=True).'
+    )
     assert error_text(error) == "it was truncated: run \"clew verify --repair 'my traces'\"."
 
 
-def test_call_in_a_text_is_shown_as_the_command_that_does_the_same() -> None:
+def test_call_in_a_text_is_shown_as_the_equivalent_command() -> None:
     opened = Call("PatternSet.open", ("my cats",), {"library": Path("elsewhere")})
     call = Call("import_photos", (opened, [Path("DIR")]), {"label": "cat", "move": True})
     error = InputError("add some with ", call, ".")
@@ -54,22 +57,24 @@ def test_call_in_a_text_is_shown_as_the_command_that_does_the_same() -> None:
     assert error_text(error) == f'add some with "{command}".'
 
 
-def test_scores_file_that_is_missing_says_how_to_make_it(tmp_path: Path) -> None:
+def test_missing_scores_file_says_how_to_create_it(tmp_path: Path) -> None:
     missing = tmp_path / "scores.csv"
-    with pytest.raises(InputError, match=r'create one with label_store\("STORE", out=') as caught:
+    with pytest.raises(InputError, match=r'create one with clew.label\("STORE", out=') as caught:
         read_scores(missing)
     assert f'create one with "clew label STORE --out {missing}".' in error_text(caught.value)
 
 
-def test_folder_of_old_files_in_place_of_samples_is_shown_the_command(tmp_path: Path) -> None:
+def test_folder_of_old_files_gets_the_convert_command(tmp_path: Path) -> None:
     (tmp_path / "preprocessed_0000.pt").touch()
     with pytest.raises(InputError) as caught:
         PreprocessedData(folder=tmp_path).refuse_missing([NETWORKS["lstm"]])
     told = error_text(caught.value)
     assert "not a clew store. --preprocessed-dir is the folder" in told
-    assert told.endswith(f'Turn them into a store with "clew convert {tmp_path} --out NEW_STORE".')
+    assert told.endswith(
+        f'Convert them into a store with "clew convert {tmp_path} --out NEW_STORE".'
+    )
 
 
-def test_backticks_of_other_programs_are_no_settings() -> None:
+def test_backticks_of_other_programs_are_not_flags() -> None:
     error = InputError(f"it answered ({without_settings('pass `trust_remote_code=True`')}).")
     assert error_text(error) == "it answered (pass 'trust_remote_code=True')."

@@ -1,4 +1,4 @@
-"""Every setting that a text of the library names is a flag of some command."""
+"""Every setting that a message of the library names is a flag of some command."""
 
 import ast
 import re
@@ -14,11 +14,11 @@ from clew.cli import build_app
 from clew.cli.errors import SETTING, flag
 
 SOURCE = Path(clew.__file__).parent
-# Settings that only a Python user can give.
+# Settings that exist only in Python.
 PYTHON_ONLY = {
     *("focal_gamma", "positive_weight", "precision", "prefetch_factor", "shuffle_buffer_size"),
 }
-LATER = "zqz"  # in the place of what a text is filled in with
+LATER = "zqz"  # stands for what is filled in later
 
 
 @pytest.mark.slow
@@ -54,7 +54,7 @@ def flags_of(command: Any) -> Iterator[str]:
 
 
 def named_settings(module: ast.Module) -> Iterator[tuple[str, str | None]]:
-    """Between backticks in a text that is no docstring, or as `setting=` of an error."""
+    """Between backticks in a string that is not a docstring, or as `setting=` of an error."""
     documented = {id(node.value) for node in ast.walk(module) if isinstance(node, ast.Expr)}
     for node in ast.walk(module):
         if id(node) in documented:
@@ -67,12 +67,12 @@ def named_settings(module: ast.Module) -> Iterator[tuple[str, str | None]]:
 
 
 def text_of(node: ast.AST) -> str:
-    """A text as it is written; what is filled in is `LATER`."""
+    """A string as it is written; what is filled in later is `LATER`."""
     if isinstance(node, ast.JoinedStr):
         return "".join(text_of(part) or LATER for part in node.values)
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
 
 @pytest.mark.parametrize("text", ['"give `batch_sise`"', 'f"{a} `batch_sise={b}`"'])
-def test_a_wrong_name_would_be_found(text: str) -> None:
+def test_unknown_setting_is_found(text: str) -> None:
     assert [name for name, _ in named_settings(ast.parse(f"raise E({text})"))][0] == "batch_sise"

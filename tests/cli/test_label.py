@@ -1,4 +1,4 @@
-"""clew label: what it prints, how it ends, and the judge's settings."""
+"""clew label: what it prints, its exit codes, and the judge's settings."""
 
 import re
 from pathlib import Path
@@ -22,14 +22,14 @@ def store(tmp_path: Path) -> Path:
     return write_text_store(tmp_path / "text", rows, planned_rows=9)
 
 
-def test_a_captured_store_is_labeled(run: Any, compact_store: Path, tmp_path: Path) -> None:
+def test_captured_store_is_labeled(run: Any, compact_store: Path, tmp_path: Path) -> None:
     ended = run("label", compact_store, "--out", tmp_path / "new" / "scores.csv")
     assert ended.code == 0, ended.err
     assert "70 of 70 answers are hallucinated (100.0%) at score < 0.5" in ended.out
     assert len(read_scores(tmp_path / "new" / "scores.csv").scores) == 70
 
 
-def test_label_prints_hallucinated_excluded_and_doubtful_answers(
+def test_label_prints_hallucinated_excluded_and_borderline_answers(
     run: Any, store: Path, tmp_path: Path
 ) -> None:
     ended = run("label", store, "--out", tmp_path / "s[/x].csv")
@@ -42,19 +42,19 @@ def test_label_prints_hallucinated_excluded_and_doubtful_answers(
     assert f"scores in {tmp_path / 's[/x].csv'}\n" in ended.out
 
 
-def test_the_same_again_is_harmless_and_another_method_needs_overwrite(
+def test_repeated_label_changes_nothing_and_other_method_requires_overwrite(
     run: Any, store: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "scores.csv"
     run("label", store, "--out", out)
-    assert f"scores in {out} (as they were)" in run("label", store, "--out", out).out
+    assert f"scores in {out} (unchanged)" in run("label", store, "--out", out).out
     other = ("label", store, "--out", out, "--method", "rouge-l")
     refused = run(*other)
     assert refused.code == 2 and "replace it with --overwrite" in refused.err
     assert run(*other, "--overwrite").code == 0
 
 
-def test_a_judge_gets_the_key_from_the_environment_and_nobody_else_does(
+def test_judge_key_comes_from_the_environment_and_is_never_printed(
     run: Any, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
@@ -65,11 +65,11 @@ def test_a_judge_gets_the_key_from_the_environment_and_nobody_else_does(
         assert ended.code == 0, ended.err
         assert set(server.keys) == {"Bearer sk-secret"}
     assert "3 of 3 answers are hallucinated" in ended.out
-    assert "judged 3 of 3 answers" in ended.out
+    assert "3/3 answers judged" in ended.out
     assert "sk-secret" not in ended.out + ended.err
 
 
-def test_a_judge_that_cannot_be_reached_ends_with_1(
+def test_unreachable_judge_exits_with_1(
     run: Any, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
@@ -84,20 +84,19 @@ def test_a_judge_that_cannot_be_reached_ends_with_1(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--judge-url", "http://x/v1"), "give --judge-model too"),
-        (("--judge-model", "m"), "give --judge-url too"),
+        (("--judge-url", "http://x/v1"), "Give --judge-model too"),
+        (("--judge-model", "m"), "Give --judge-url too"),
         (("--judge-url", "x", "--judge-model", "m"), "URL as http://host:port/v1"),
-        (("--judge-url", "http://x", "--judge-model", "m", "--method", "exact"), "one of the two"),
+        (
+            ("--judge-url", "http://x", "--judge-model", "m", "--method", "exact"),
+            "only one of",
+        ),
         (("--score-threshold", "2"), "--score-threshold is 2.0: give a number above 0"),
     ],
 )
-def test_settings_that_make_no_sense_end_with_2(
+def test_contradicting_settings_exit_with_2(
     run: Any, store: Path, tmp_path: Path, options: tuple[str, ...], message: str
 ) -> None:
     ended = run("label", store, "--out", tmp_path / "scores.csv", *options)
     assert ended.code == 2
     assert message in ended.err
-
-
-def test_help_has_a_line_to_paste(run: Any) -> None:
-    assert "Example: clew label " in run("label", "--help").out

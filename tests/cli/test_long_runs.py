@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM in a long run, and how its errors end it."""
+"""Ctrl-C and SIGTERM in a long run, and its errors."""
 
 import logging
 import signal
@@ -13,7 +13,7 @@ from clew.errors import InputError, TrainingStoppedError
 Capture = pytest.CaptureFixture[str]
 
 
-def test_first_signal_asks_and_a_later_one_ends_at_once(
+def test_first_signal_asks_to_stop_and_second_stops_at_once(
     monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     now = 100.0
@@ -22,21 +22,21 @@ def test_first_signal_asks_and_a_later_one_ends_at_once(
         assert not stop()
         signal.raise_signal(signal.SIGTERM)
         assert stop() and stop.number == signal.SIGTERM
-        signal.raise_signal(signal.SIGINT)  # the same Ctrl-C, passed on by torchrun
+        signal.raise_signal(signal.SIGINT)  # the same Ctrl-C, forwarded by torchrun
         now += 2
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
-    assert capsys.readouterr().out == "stopping: saving (again to stop at once)\n"
+    assert capsys.readouterr().out == "stopping: saving (press Ctrl-C again to stop at once)\n"
 
 
-def test_without_torchrun_every_signal_is_one_of_its_own() -> None:
+def test_without_torchrun_every_signal_counts() -> None:
     with stop_on_signal(Console(quiet=True), "saving"):
         signal.raise_signal(signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
 
 
-def test_earlier_handlers_come_back_even_after_an_error() -> None:
+def test_previous_handlers_are_restored_after_an_error() -> None:
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = [signal.getsignal(number) for number in numbers]
     with pytest.raises(InputError), stop_on_signal(Console(quiet=True), "saving"):
@@ -58,11 +58,11 @@ def test_stopped_run_exits_with_the_signal_and_the_command_to_resume(
         raise TrainingStoppedError("stopped after step 3.")
     assert end.value.exit_code == 128 + signal.SIGTERM
     said = capsys.readouterr().out.splitlines()[-1]
-    assert said.startswith("stopped after step 3. Leave --overwrite out then")
-    assert said.endswith("To go on: clew train --output-dir 'my results'")
+    assert said.startswith("stopped after step 3. Omit --overwrite")
+    assert said.endswith("To resume: clew train --output-dir 'my results'")
 
 
-def test_of_several_processes_the_first_complains(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_first_process_reports_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("TORCHELASTIC_RUN_ID", "run"), ("WORLD_SIZE", "2"), ("RANK", "1")):
         monkeypatch.setenv(name, value)
     with pytest.raises(typer.Exit) as end, long_run(Console(), ""):
@@ -73,7 +73,7 @@ def test_of_several_processes_the_first_complains(monkeypatch: pytest.MonkeyPatc
         raise InputError("no samples")
 
 
-def test_log_of_the_library_names_flags_and_says_each_sentence_once(capsys: Capture) -> None:
+def test_log_shows_flags_and_each_message_once(capsys: Capture) -> None:
     with shown_log(Console(width=300)):
         for _ in range(2):
             logging.getLogger("clew.loading").info("reading slowly: give `num_workers=4`")

@@ -21,7 +21,7 @@ def rows(text: str) -> dict[str, list[str]]:
     return {line.split()[0]: line.split()[1:] for line in text.splitlines() if line.strip()}
 
 
-def test_it_says_what_the_machine_offers_and_what_would_be_done(run: Any) -> None:
+def test_plan_shows_the_machine_and_every_choice(run: Any) -> None:
     ended = run("plan", "--device", "cpu")
     assert ended.code == 0, ended.err
     assert ended.out.startswith("CPU: ")
@@ -58,7 +58,7 @@ def test_it_says_what_the_machine_offers_and_what_would_be_done(run: Any) -> Non
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
-def test_every_flag_is_followed(
+def test_every_flag_is_obeyed(
     run: Any, flags: list[object], choice: str, value: str, reason: str
 ) -> None:
     ended = run("plan", "--device", "cpu", *flags)
@@ -68,7 +68,7 @@ def test_every_flag_is_followed(
     assert " ".join(why).startswith(reason)
 
 
-def test_compile_is_followed_or_refused(run: Any) -> None:
+def test_compile_is_obeyed_or_refused(run: Any) -> None:
     ended = run("plan", "--device", "cpu", "--use-compile")
     if "torch.compile: yes" in run("plan").out:
         assert rows(ended.out)["compile"][0] == "yes"
@@ -89,13 +89,13 @@ def test_compile_is_followed_or_refused(run: Any) -> None:
         (["--grad-accum", "x"], "Invalid value for '--grad-accum'"),
     ],
 )
-def test_wrong_use_gets_a_sentence(run: Any, flags: list[str], sentence: str) -> None:
+def test_wrong_input_gets_one_message(run: Any, flags: list[str], sentence: str) -> None:
     ended = run("plan", *flags)
     assert ended.code == 2
     assert sentence in ended.err
 
 
-def test_json(run: Any) -> None:
+def test_plan_prints_json(run: Any) -> None:
     shown = json.loads(run("plan", "--device", "cpu", "--batch-size", 16, "--json").out)
     assert shown["machine"]["cores"] >= 1
     [(name, saved)] = shown["plans"].items()
@@ -104,7 +104,7 @@ def test_json(run: Any) -> None:
 
 
 @pytest.mark.slow
-def test_the_networks_are_measured_on_samples(run: Any, tmp_path: Path) -> None:
+def test_networks_are_measured_on_samples(run: Any, tmp_path: Path) -> None:
     samples = write_samples(tmp_path / "samples")
     flags = ("--preprocessed-dir", samples, "--epochs", 1, "--device", "cpu")
     shown = run("plan", *flags, "--use-gradient-checkpointing")
@@ -119,13 +119,13 @@ def test_the_networks_are_measured_on_samples(run: Any, tmp_path: Path) -> None:
         assert (timing.way, timing.dropped) == ("fp32", "")
 
 
-def test_a_folder_that_is_not_there(run: Any, tmp_path: Path) -> None:
+def test_missing_folder_is_refused(run: Any, tmp_path: Path) -> None:
     ended = run("plan", "--preprocessed-dir", tmp_path / "nothing")
     assert ended.code in (1, 2)
     assert "nothing" in ended.err
 
 
-def test_a_second_network_is_told_only_what_is_other() -> None:
+def test_second_network_shows_only_what_differs() -> None:
     plan = plan_hardware(PlanRequest(device="cpu"))
     other = plan.change("precision", "bf16", "faster")
     shown = io.StringIO()
@@ -138,13 +138,13 @@ def test_a_second_network_is_told_only_what_is_other() -> None:
 
     assert len(begin(plan)) > len(plan.choices)
     [same] = begin(plan)
-    assert same.endswith("the plan is that of the network before")
+    assert same.endswith("same plan as the previous network")
     first, *table = begin(other)
-    assert first.endswith("the plan is that of the network before, but for this:")
+    assert first.endswith("same plan as the previous network, except:")
     assert [line.split()[0] for line in table] == ["choice", "precision"]
 
 
-def test_a_second_network_is_told_what_was_measured_for_it_too() -> None:
+def test_second_network_shows_what_was_measured_for_it() -> None:
     plan = plan_hardware(PlanRequest(device="cpu", batch_size=16))
     timings = [Timing(way=way, batch_size=16, seconds=1.0) for way in ("fp32", "bf16")]
     first, second = (

@@ -29,7 +29,7 @@ def preprocess(run: Any, compact_store: Path, scores: Path) -> Any:
 
 
 @pytest.mark.slow
-def test_it_says_what_it_made(preprocess: Any, tmp_path: Path) -> None:
+def test_preprocess_prints_the_splits(preprocess: Any, tmp_path: Path) -> None:
     ended = preprocess(tmp_path / "out")
     assert ended.code == 0, ended.err
     assert "70 samples to make: at most " in ended.out
@@ -40,11 +40,11 @@ def test_it_says_what_it_made(preprocess: Any, tmp_path: Path) -> None:
     assert "70 samples, " in ended.out and f" in {tmp_path / 'out'}\n" in ended.out
     assert ended.out.endswith(f"look at it with: clew inspect {tmp_path / 'out'}\n")
     again = preprocess(tmp_path / "out")
-    assert "70 samples (all of them there already), " in again.out
+    assert "70 samples (all of them exist already), " in again.out
     assert "to make" not in again.out
 
 
-def test_log_lines_carry_speed_size_and_memory(
+def test_log_lines_show_speed_size_and_memory(
     preprocess: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("clew.cli.progress._LOG_EVERY_SECONDS", 0)
@@ -53,7 +53,7 @@ def test_log_lines_carry_speed_size_and_memory(
 
 
 @pytest.mark.slow
-def test_a_terminal_gets_a_bar(
+def test_terminal_shows_a_bar(
     preprocess: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
@@ -81,7 +81,7 @@ def test_a_terminal_gets_a_bar(
         (["--split-by", "moon"], "moon"),
     ],
 )
-def test_wrong_use_gets_a_sentence(
+def test_wrong_input_gets_one_message(
     preprocess: Any, tmp_path: Path, options: list[str], sentence: str
 ) -> None:
     ended = preprocess(tmp_path / "out", *options)
@@ -91,7 +91,7 @@ def test_wrong_use_gets_a_sentence(
 
 
 @pytest.mark.slow
-def test_other_settings_end_with_1(preprocess: Any, tmp_path: Path) -> None:
+def test_changed_settings_exit_with_1(preprocess: Any, tmp_path: Path) -> None:
     preprocess(tmp_path / "out")
     ended = preprocess(tmp_path / "out", "--node-dim", 2)
     assert ended.code == 1
@@ -99,26 +99,26 @@ def test_other_settings_end_with_1(preprocess: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_left_out_is_named_and_ends_with_1(
+def test_excluded_traces_are_named_and_exit_with_1(
     preprocess: Any, run: Any, store: Path, tmp_path: Path
 ) -> None:
     overwrite_value(store / "batch_0000.arrow", "nodes", 4, 0, np.nan)
     ended = preprocess(tmp_path / "out", store=store)
     assert ended.code == 1
-    assert "left out: batch_0000.arrow, row 4 (q" in ended.out
-    assert "69 samples, 1 left out, " in ended.out
+    assert "excluded: batch_0000.arrow, row 4 (q" in ended.out
+    assert "69 samples, 1 excluded, " in ended.out
     shown = run("inspect", tmp_path / "out").out
-    assert "left out: 1 trace\n  batch_0000.arrow, record 4: its nodes holds NaN" in shown
+    assert "excluded: 1 trace\n  batch_0000.arrow, record 4: its nodes holds NaN" in shown
 
 
 @pytest.mark.slow
-def test_one_class_is_said_loudly(preprocess: Any, tmp_path: Path) -> None:
+def test_single_class_is_warned_about(preprocess: Any, tmp_path: Path) -> None:
     ended = preprocess(tmp_path / "out", "--score-threshold", 0)
     assert ended.code == 0
     assert "warning: all 70 answers are correct (score not below 0)" in ended.out
 
 
-def test_scores_where_higher_is_hallucinated(preprocess: Any, tmp_path: Path) -> None:
+def test_scores_can_mean_hallucinated(preprocess: Any, tmp_path: Path) -> None:
     assert preprocess(tmp_path / "out", "--higher-is", "hallucinated").code == 0
     splits = read_splits(tmp_path / "out" / "splits.csv")
     labels = dict(zip(splits.question_id.to_pylist(), splits.label.tolist(), strict=True))
@@ -126,14 +126,14 @@ def test_scores_where_higher_is_hallucinated(preprocess: Any, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_inspect_a_folder_and_a_store_in_it(preprocess: Any, run: Any, tmp_path: Path) -> None:
+def test_inspect_shows_samples(preprocess: Any, run: Any, tmp_path: Path) -> None:
     preprocess(tmp_path / "out")
     for place in ("out", "out/graphs"):
         text = run("inspect", tmp_path / place).out
         assert "graphs: 70 graphs, " in text
         assert ("sequences: 70 sequences, " in text) == (place == "out")
         assert "share hallucinated" in text and "edges, all layers" in text
-        assert "edges into each token of a layer: " in text
+        assert "edges per token and layer: " in text
         assert "  score_threshold: 0.5\n" in text and "  shape: layers 3, dim 32, " in text
     shown = json.loads(run("inspect", tmp_path / "out", "--json").out)
     assert [split["split"] for split in shown["balance"]] == ["train", "validation", "test"]
@@ -144,20 +144,20 @@ def test_inspect_a_folder_and_a_store_in_it(preprocess: Any, run: Any, tmp_path:
 
 
 @pytest.mark.slow
-def test_all_kinds_of_traces_kept_in_full_can_be_shown_and_checked(
+def test_full_traces_give_all_kinds_of_samples(
     preprocess: Any, run: Any, full_store: Path, tmp_path: Path
 ) -> None:
     assert preprocess(tmp_path / "out", store=full_store).code == 0
     text = run("inspect", tmp_path / "out").out
     assert "answers: 12 answers, " in text and "heads: 12 graphs over all heads, " in text
-    assert "edges, over all heads" in text and "of each answer: question, category, " in text
+    assert "edges, over all heads" in text and "fields per answer: question, category, " in text
     assert "  source.capture.model: id " in text
     for kind in ("answers", "heads"):
         assert run("verify", tmp_path / "out" / kind).code == 0
         assert "share hallucinated" in run("inspect", tmp_path / "out" / kind).out
 
 
-def test_what_is_not_wanted_is_not_made(preprocess: Any, full_store: Path, tmp_path: Path) -> None:
+def test_unwanted_kinds_are_not_written(preprocess: Any, full_store: Path, tmp_path: Path) -> None:
     assert preprocess(tmp_path / "out", "--no-heads", "--no-answers", store=full_store).code == 0
     assert {path.name for path in (tmp_path / "out").iterdir() if path.is_dir()} == {
         "sequences",
@@ -165,7 +165,7 @@ def test_what_is_not_wanted_is_not_made(preprocess: Any, full_store: Path, tmp_p
     }
 
 
-def test_inspect_converted_samples(run: Any, tmp_path: Path) -> None:
+def test_inspect_shows_converted_samples(run: Any, tmp_path: Path) -> None:
     write_sequences(tmp_path / "old" / "preprocessed_0001.pt")
     run("convert", tmp_path / "old", "--out", tmp_path / "new")
     rows = [line.split() for line in run("inspect", tmp_path / "new").out.splitlines()]
@@ -173,7 +173,7 @@ def test_inspect_converted_samples(run: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_inspect_splits_that_do_not_fit(preprocess: Any, run: Any, tmp_path: Path) -> None:
+def test_inspect_refuses_splits_of_other_samples(preprocess: Any, run: Any, tmp_path: Path) -> None:
     preprocess(tmp_path / "out")
     path = tmp_path / "out" / "splits.csv"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
@@ -185,7 +185,7 @@ def test_inspect_splits_that_do_not_fit(preprocess: Any, run: Any, tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_names_with_spaces_can_be_pasted(
+def test_printed_command_quotes_spaces(
     preprocess: Any, run: Any, compact_store: Path, tmp_path: Path
 ) -> None:
     store = Path(shutil.copytree(compact_store, tmp_path / "my traces"))

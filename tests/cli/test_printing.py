@@ -5,14 +5,14 @@ import json
 from clew.cli.printing import plain_text
 
 
-def test_control_characters_are_spelled_out() -> None:
+def test_control_characters_are_escaped() -> None:
     assert plain_text("\x1b]0;hi\x07 \x9b2J \r\x7f\udcff") == (
         r"\u001b]0;hi\u0007 \u009b2J \u000d\u007f\udcff"
     )
     assert plain_text("naïve 日本\tü") == "naïve 日本\tü"
 
 
-def test_newlines_stay_only_where_they_are_meant() -> None:
+def test_newlines_are_kept_only_on_request() -> None:
     assert plain_text("a\nb") == r"a\nb"
     assert plain_text("a\nb", lines=True) == "a\nb"
 

@@ -85,7 +85,7 @@ COMPARISON = (
         is_new=True,
     ),
     MethodStarted(title="SAPLMA", **COUNTED),
-    MethodExcluded(title="SAPLMA", reason="it needs `samples=5`"),
+    MethodExcluded(title="SAPLMA", reason="it requires `draws=5`"),
 )
 ANY = TrainingChoice(value=16, reason="requested with `epochs`")
 PHOTOS = (
@@ -124,7 +124,7 @@ def show(events: tuple[Event, ...], **options: Any) -> str:
     return shown.getvalue()
 
 
-def test_every_event_of_the_package_is_among_these() -> None:
+def test_every_event_of_the_package_is_tested() -> None:
     texts = (path.read_text(encoding="utf-8") for path in Path(clew.__file__).parent.rglob("*.py"))
     defined = {name for text in texts for name in re.findall(r"^class (\w+)\(Event\)", text, re.M)}
     assert defined == {type(event).__name__ for story in STORIES.values() for event in story}
@@ -142,18 +142,18 @@ def test_every_event_is_shown(
     told = {
         "notes": ["give --batch-size 8"],
         "work": [
-            "20 of 90 traces are there already",
+            "20 of 90 traces already exist",
             "70 traces to make",
             "traces recovered from an interrupted run: 5",
         ],
-        "networks": ["LSTM (2 of 3)", "going on after step 3 of 10", "best epoch 1 of 2"],
+        "networks": ["LSTM (2 of 3)", "resuming after step 3 of 10", "best epoch 1 of 2"],
         "comparison": ["trained on facts (2 of 3)", "2/3 GVAE: validation AUROC 0.800, test 0.700"],
         "photos": ["7 in 2 classes: cats (3), dogs (4)", "requested with --epochs", "plan.json"],
     }
     assert not [text for text in told[story] if text not in out]
 
 
-def test_a_log_has_figures_of_work_and_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_shows_figures_of_work_and_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("clew.cli.progress._LOG_EVERY_SECONDS", 0)
     assert "90/90 traces, " in show(WORK)
     assert "epoch 1/2, loss 0.500, validation loss 0.600, AUROC 0.750, 123 samples/s" in show(
@@ -162,11 +162,11 @@ def test_a_log_has_figures_of_work_and_epochs(monkeypatch: pytest.MonkeyPatch) -
     assert "epoch 1/2, loss 0.500, validation loss 0.600, accuracy 0.800, 123 photos/s" in show(
         PHOTOS
     )
-    assert "2/3 GVAE, seed 2 of 3: 2 epochs on cpu, going on after step 3" in show(COMPARISON)
-    assert "2/3 SAPLMA: left out: it needs --samples 5" in show(COMPARISON)
+    assert "2/3 GVAE, seed 2 of 3: 2 epochs on cpu, resuming after step 3" in show(COMPARISON)
+    assert "2/3 SAPLMA: excluded: it requires --draws 5" in show(COMPARISON)
 
 
-def test_what_moves_is_gone_when_the_work_breaks_off() -> None:
+def test_bar_is_removed_after_an_error() -> None:
     """A second bar could not be drawn otherwise."""
     console = Console(file=io.StringIO(), force_terminal=True)
     for start in (WORK[0], NETWORKS[0], TRAINING[0], COMPARISON[1], Measuring()):
@@ -186,7 +186,7 @@ def test_every_event_is_logged(story: str, caplog: pytest.LogCaptureFixture) -> 
     assert lines == [str(event) for event in STORIES[story]] and all(lines)
 
 
-def test_the_end_of_work_is_always_reported() -> None:
+def test_end_of_work_is_reported_after_an_error() -> None:
     events: list[Event] = []
     started = WorkStarted(noun="photos", planned=2)
     with pytest.raises(KeyError), report_work(events.append, started):

@@ -1,4 +1,4 @@
-"""clew show: what it prints, where the picture is, and bad input."""
+"""clew show: what it prints, where the page is, and bad input."""
 
 import json
 from pathlib import Path
@@ -10,20 +10,20 @@ from tests.hallucination.answer_page.making import write_scores
 from tests.hallucination.labels.text_stores import trace_row, write_text_store
 
 
-def test_the_answer_is_told_and_its_page_lies_in_the_current_folder(
+def test_show_prints_answer_and_writes_page_to_current_folder(
     run: Any, compact_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     ended = run("show", compact_store, "--id", 3)
     assert ended.code == 0, ended.err
-    assert "answer 3 · q3" in ended.out and "right:    Paris\n" in ended.out
-    assert "label:    not known" in ended.out and "probability" in ended.out
-    assert "picture in answer-3.html\n" in ended.out
+    assert "answer 3 · q3" in ended.out and "accepted: Paris\n" in ended.out
+    assert "label:    unknown" in ended.out and "probability" in ended.out
+    assert "page in answer-3.html\n" in ended.out
     assert (tmp_path / "answer-3.html").read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
 @pytest.mark.slow
-def test_with_scores_two_answers_are_told_and_both_pictures_are_drawn(
+def test_scores_show_two_answers_side_by_side(
     run: Any, compact_store: Path, tmp_path: Path
 ) -> None:
     write_scores(compact_store, tmp_path / "scores.csv")
@@ -37,7 +37,7 @@ def test_with_scores_two_answers_are_told_and_both_pictures_are_drawn(
 
 
 @pytest.mark.slow
-def test_a_picture_is_drawn_anew_but_other_files_are_left_alone(
+def test_page_is_replaced_but_other_files_are_not(
     run: Any, compact_store: Path, tmp_path: Path
 ) -> None:
     for name in ("a.html", "a.png"):
@@ -50,7 +50,7 @@ def test_a_picture_is_drawn_anew_but_other_files_are_left_alone(
         assert out.read_text(encoding="utf-8") == "mine"
 
 
-def test_without_the_model_tokens_are_numbers_unless_its_tokenizer_is_named(
+def test_tokens_are_numbers_without_the_tokenizer(
     run: Any, store: Path, model_folder: Path, tmp_path: Path
 ) -> None:
     manifest = json.loads((store / "manifest.json").read_text(encoding="utf-8"))
@@ -78,7 +78,7 @@ def test_without_the_model_tokens_are_numbers_unless_its_tokenizer_is_named(
         (("--id", "3", "--scores-file", "gone.csv"), "gone.csv"),
     ],
 )
-def test_wrong_use_ends_with_2(
+def test_wrong_input_exits_with_2(
     run: Any,
     compact_store: Path,
     tmp_path: Path,
@@ -93,9 +93,7 @@ def test_wrong_use_ends_with_2(
 
 
 @pytest.mark.slow
-def test_samples_are_refused_with_the_folder_that_has_the_traces(
-    run: Any, store: Path, tmp_path: Path
-) -> None:
+def test_samples_are_refused_and_their_traces_named(run: Any, store: Path, tmp_path: Path) -> None:
     write_scores(store, tmp_path / "scores.csv")
     made = run(
         "preprocess", store, "--scores-file", tmp_path / "scores.csv", "--out", tmp_path / "p"
@@ -106,17 +104,13 @@ def test_samples_are_refused_with_the_folder_that_has_the_traces(
         assert ended.code == 2 and str(store) in ended.err
 
 
-def test_traces_of_texts_alone_have_nothing_to_draw(run: Any, tmp_path: Path) -> None:
+def test_traces_without_states_cannot_be_drawn(run: Any, tmp_path: Path) -> None:
     rows = [trace_row(number, "Rome", ["Rome"]) for number in range(2)]
     ended = run("show", write_text_store(tmp_path / "text", rows), "--id", 1)
     assert ended.code == 2 and "has nothing to draw" in ended.err
 
 
-def test_a_question_with_several_answers_asks_for_a_number(run: Any, tmp_path: Path) -> None:
+def test_question_with_several_answers_requires_a_number(run: Any, tmp_path: Path) -> None:
     rows = [trace_row(number, "Rome", ["Rome"], question_id="q") for number in range(3)]
     ended = run("show", write_text_store(tmp_path / "text", rows), "--id", "q")
     assert ended.code == 2 and "the question has 3 answers. Give the number of one" in ended.err
-
-
-def test_help_has_a_line_to_paste(run: Any) -> None:
-    assert "Example: clew show " in run("show", "--help").out

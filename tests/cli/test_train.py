@@ -1,4 +1,4 @@
-"""clew train: the command lines that users have, what it prints, how it ends."""
+"""clew train: the command lines of the older scripts, what it prints, its exit codes."""
 
 import json
 import os
@@ -75,11 +75,14 @@ LINES = {
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_the_lines_that_users_have_are_understood(
+def test_command_lines_of_the_older_scripts_work(
     run: Any, line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caught: list[TrainRunConfig] = []
-    monkeypatch.setattr("clew.cli.train._run", caught.append)
+    monkeypatch.setattr(
+        "clew.hallucination.detectors.training.train_detectors",
+        lambda config, *_: caught.append(config) or [],
+    )
     ended = run("train", *shlex.split(line))
     assert ended.code == 0, ended.err
     [config] = caught
@@ -102,7 +105,7 @@ def test_the_lines_that_users_have_are_understood(
 
 
 @pytest.mark.slow
-def test_a_run_says_what_it_does(run: Any, folder: Path) -> None:
+def test_train_reports_its_progress_and_result(run: Any, folder: Path) -> None:
     line = (
         "train --preprocessed-dir preprocessed_data --epochs 2 --batch-size 16 "
         "--max-cache-batches 2 --run-lstm --no-run-gnn-det --no-run-gvae --output-dir results_lstm"
@@ -128,11 +131,11 @@ def test_a_run_says_what_it_does(run: Any, folder: Path) -> None:
     assert [entry["model"] for entry in results["runs"]] == ["lstm"]
     again = run(*line.split(), *QUICK)
     assert again.code == 0
-    assert "trained already: best epoch " in again.out and "epoch 1/2" not in again.out
+    assert "already trained: best epoch " in again.out and "epoch 1/2" not in again.out
 
 
 @pytest.mark.slow
-def test_all_three_by_default_with_every_setting(run: Any, folder: Path) -> None:
+def test_three_networks_are_trained_by_default(run: Any, folder: Path) -> None:
     flags = (
         "--epochs 1 --batch-size 16 --grad-accum 2 --no-amp --no-compile --no-channels-last "
         "--use-gradient-checkpointing --focal-loss --label-smoothing 0.1 --class-weights "
@@ -154,7 +157,7 @@ def test_all_three_by_default_with_every_setting(run: Any, folder: Path) -> None
 
 
 @pytest.mark.slow
-def test_traces_and_scores_in_place_of_samples(
+def test_traces_and_scores_replace_samples(
     run: Any, compact_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -172,13 +175,13 @@ def test_traces_and_scores_in_place_of_samples(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("folder")
-def test_a_terminal_gets_a_bar(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_terminal_shows_a_bar(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr("clew.engine.loop._REPORT_EVERY_SECONDS", 0)
     text = run("train", "--epochs", 2, "--no-run-gnn-det", "--no-run-gvae", *QUICK).out
     assert re.search(r"epoch 2/2, AUROC \d\.\d+, [\d,]+ samples/s, \d+% waiting for data, ", text)
-    assert "measuring what is fastest here" in text and "best epoch " in text
+    assert "measuring the fastest settings" in text and "best epoch " in text
 
 
 @pytest.mark.parametrize(
@@ -202,7 +205,7 @@ def test_a_terminal_gets_a_bar(run: Any, monkeypatch: pytest.MonkeyPatch) -> Non
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
-def test_wrong_use_gets_a_sentence(
+def test_wrong_input_gets_one_message(
     run: Any, folder: Path, options: list[str], sentence: str
 ) -> None:
     ended = run("train", *options)
@@ -212,7 +215,7 @@ def test_wrong_use_gets_a_sentence(
 
 
 @pytest.mark.slow
-def test_other_settings_are_refused_until_asked_to_overwrite(run: Any, folder: Path) -> None:
+def test_changed_settings_require_overwrite(run: Any, folder: Path) -> None:
     line = ("train", "--epochs", 1, "--no-run-gnn-det", "--no-run-gvae", *QUICK)
     assert run(*line).code == 0
     ended = run(*line, "--seed", 3)
@@ -241,7 +244,7 @@ def call(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_the_run_in_order(folder: Path, number: signal.Signals) -> None:
+def test_signal_stops_the_run_safely(folder: Path, number: signal.Signals) -> None:
     child = start(call, (*LONG, "--overwrite"), folder / "said.txt")
     log = folder / "results" / "lstm" / "log.csv"
     wait_until(lambda: log.exists() and len(log.read_text().splitlines()) > 2, child)
@@ -250,12 +253,12 @@ def test_a_signal_ends_the_run_in_order(folder: Path, number: signal.Signals) ->
     said = (folder / "said.txt").read_text()
     assert "stopping: everything is saved after this step" in said
     told = re.search(
-        r"^stopped in epoch \d+, after step .* --overwrite out .* To go on: (.*)$", said, re.M
+        r"^stopped in epoch \d+, after step .* Omit --overwrite.* To resume: (.*)$", said, re.M
     )
     assert told and shlex.split(told[1]) == ["clew", *map(str, LONG)]
     assert "Traceback" not in said
     again = start(call, LONG, folder / "again.txt")
-    wait_until(lambda: "going on after step " in read(folder / "again.txt"), again)
+    wait_until(lambda: "resuming after step " in read(folder / "again.txt"), again)
     os.kill(again.pid, signal.SIGKILL)
     assert wait(again) == -signal.SIGKILL
 
@@ -265,7 +268,7 @@ def read(path: Path) -> str:
 
 
 @pytest.mark.slow
-def test_processes_together_reach_what_one_does_and_only_the_first_prints(
+def test_two_processes_reach_the_results_of_one_and_only_the_first_prints(
     run: Any, folder: Path
 ) -> None:
     line = ("train", "--epochs", 2, "--batch-size", 16, "--dropout", 0, "--no-run-gvae", *QUICK)
@@ -289,7 +292,7 @@ def test_processes_together_reach_what_one_does_and_only_the_first_prints(
 
 
 @pytest.mark.slow
-def test_processes_complain_once(folder: Path) -> None:
+def test_error_of_several_processes_is_printed_once(folder: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -314,9 +317,10 @@ def torchrun(rank: int, port: int) -> dict[str, str]:
     }
 
 
-def test_the_help_tells_the_networks_own_defaults() -> None:
+def test_help_shows_the_defaults_of_the_networks() -> None:
     environment = {"COLUMNS": "300", "TERM": "dumb"}
     text = CliRunner().invoke(build_app(), ["train", "--help"], env=environment).output
+    text = re.sub(r"\n {9,}", " ", text)
     own = {field.name: field.default for field in fields(NETWORKS["gvae"].config)}
     for name in ("lstm_hidden", "num_lstm_layers", "dropout", "gnn_hidden", "latent_dim"):
         assert re.search(rf"--{name.replace('_', '-')} .*\[default: {own[name]}\]", text), name

@@ -1,5 +1,4 @@
-"""How a comparison looks on a terminal: the table as wide as there is room, the matrix of
-transfer, and what they say."""
+"""A comparison on a terminal: as many columns as fit, the transfer matrix, and the findings."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ _SPLITS = ("train", "validation", "test")
 
 @dataclass(frozen=True, kw_only=True)
 class _Column:
-    """`rank` says which are shown first where not all fit."""
+    """Columns with a low `rank` are shown first when not all fit."""
 
     name: str
     rank: int
@@ -81,7 +80,7 @@ _COLUMNS = (
 
 
 def print_comparison(console: Console, folder: Path, results: dict[str, Any]) -> None:
-    """All that a reader wants to know first; `folder` has the rest."""
+    """The most important results; `folder` has the rest."""
 
     def say(text: str, style: str | None = None) -> None:
         console.print(plain_text(text), style=style, markup=False, soft_wrap=False)
@@ -91,11 +90,11 @@ def print_comparison(console: Console, folder: Path, results: dict[str, Any]) ->
     console.print()
     say(_describe_data(results["data"]))
     console.print(table)
-    notes = ["> the best on validation", "vs ppl: AUROC minus that of perplexity, * p < 0.05"]
+    notes = ["> best on validation", "vs ppl: difference in AUROC to perplexity, * p < 0.05"]
     if "ms/answer" not in hidden:
-        notes.append("ms/answer: to score it, without the capture")
+        notes.append("ms/answer: time to score, without capture")
     if hidden:
-        notes.append(f"in {folder / 'table.csv'} also {', '.join(hidden)}")
+        notes.append(f"more in {folder / 'table.csv'}: {', '.join(hidden)}")
     say("; ".join(notes), "dim")
     if results["transfer"] is not None:
         _print_transfer(console, results["transfer"])
@@ -106,7 +105,7 @@ def print_comparison(console: Console, folder: Path, results: dict[str, Any]) ->
 
 
 def make_table(rows: Sequence[dict[str, Any]], *, best: str, width: int) -> tuple[Table, list[str]]:
-    """The table in at most `width` columns, and the names of the columns that found no room."""
+    """The table in at most `width` columns, and the names of the columns that do not fit."""
     names = [f"{'>' if row['method'] == best else ' '} {row['title']}" for row in rows]
     cells = {column.name: [column.show(row) for row in rows] for column in _COLUMNS}
     shown = _choose_columns(cells, width - max(map(len, ["method", *names])) - _PADDING)
@@ -145,7 +144,7 @@ def _describe_data(data: dict[str, Any]) -> str:
 
 
 def _print_transfer(console: Console, transfer: dict[str, Any]) -> None:
-    """A matrix a method; a single pair stands in the table already."""
+    """One matrix per method; a single pair is in the table already."""
     if len(transfer["train_on"]) * len(transfer["test_on"]) == 1:
         return
     table = Table(box=None, header_style="bold", padding=(0, _PADDING, 0, 0))
@@ -163,7 +162,7 @@ def _print_transfer(console: Console, transfer: dict[str, Any]) -> None:
 
 
 def _print_excluded(console: Console, excluded: Sequence[dict[str, Any]]) -> None:
-    """Those with the same reason together."""
+    """Methods with the same reason share a line."""
     titles: dict[str, list[str]] = {}
     for one in excluded:
         titles.setdefault(one["reason"], []).append(one["title"])

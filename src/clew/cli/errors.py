@@ -1,4 +1,4 @@
-"""Errors of the library as the command line tells them: settings as flags, ways out as commands."""
+"""Errors of the library on the command line: settings become flags, actions become commands."""
 
 import re
 import shlex
@@ -11,7 +11,7 @@ from rich.console import Console
 from clew.cli.printing import plain_text
 from clew.errors import Action, Call, ClewError, InputError, describe_setting, join_sentences
 
-# Settings whose flag is not simply their name: on, off.
+# Settings whose flags differ from their names: on, off.
 _FLAGS = {
     "answer": ("--id", ""),
     "amp": ("--use-amp", "--no-amp"),
@@ -28,12 +28,12 @@ _FLAGS = {
 }
 _COMMANDS: dict[Action, str] = {
     "repair": 'run "clew verify --repair {store}"',
-    "convert": 'turn them into a store with "clew convert {store} --out NEW_STORE"',
-    "preprocess": 'make training samples of them with "clew preprocess {store}"',
+    "convert": 'convert them into a store with "clew convert {store} --out NEW_STORE"',
+    "preprocess": 'create training samples from them with "clew preprocess {store}"',
 }
-# What the library calls by the name of a function.
+# Commands for the functions that errors of the library name.
 _CALLS = {
-    "label_store": "label",
+    "clew.label": "label",
     "PatternSet.create": "patterns create",
     "import_photos": "patterns import",
     "train_set": "patterns train",
@@ -46,7 +46,7 @@ SETTING = re.compile(r"`([a-z][a-z0-9_]*)(?:=([^`\n]*))?`")
 
 
 def error_text(error: ClewError) -> str:
-    """The error's text with flags and commands in it."""
+    """The text of an error, with flags and commands."""
     about = ""
     if error.setting:
         about = f"{describe_setting(flag(error.setting), error.value)}: "
@@ -61,9 +61,9 @@ def error_text(error: ClewError) -> str:
 
 
 def call_text(call: Call) -> str:
-    """The command that does what the call would: it can be pasted, whatever the names are."""
+    """The command that does the same as the call, quoted for a shell."""
     settings = dict(_all_settings(call))
-    if "library" in settings:  # as in every other hint, it comes last
+    if "library" in settings:  # last, as in every other hint
         settings["library"] = settings.pop("library")
     flags = (
         [flag(name)] if value is True else [flag(name), str(value)]
@@ -108,7 +108,7 @@ def _dashed(prefix: str, name: str) -> str:
 
 
 def _shell_value(value: str) -> str:
-    """A Python text loses its quotes where a shell needs none."""
+    """A Python string without its quotes, unless a shell needs them."""
     text = value[1:-1] if value[:1] in ("'", '"') and value[-1:] == value[:1] else value
     return text if re.fullmatch(r"[\w./,:-]+", text) else f'"{text}"'
 
@@ -119,10 +119,10 @@ def complain(message: str) -> None:
 
 
 def exit_with(error: ClewError | OSError) -> NoReturn:
-    """One message for a person; 2 is wrong use, 1 is failure."""
+    """Print one message. Exit code 2 means wrong input, 1 a failure."""
     if isinstance(error, ClewError):
         complain(error_text(error))
         sys.exit(2 if isinstance(error, InputError) else 1)
     where = f'"{error.filename}": ' if error.filename else ""
-    complain(f"{where}{error.strerror or error}. What was written before is kept.")
+    complain(f"{where}{error.strerror or error}. What was already written is kept.")
     sys.exit(1)

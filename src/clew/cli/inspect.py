@@ -56,14 +56,14 @@ def _print_samples(console: Console, summary: Any) -> None:
     if summary.graphs:
         _print_graph_sizes(console, summary.graphs, "edges, all layers")
         per_token = f"{summary.graphs.edges_per_token:.1f}"
-        console.print(f"edges into each token of a layer: {per_token} on average")
+        console.print(f"edges per token and layer: {per_token} on average")
     if summary.heads:
         _print_graph_sizes(console, summary.heads, "edges, over all heads")
     if summary.answer_fields:
-        fields = plain_text(f"of each answer: {', '.join(summary.answer_fields)}")
+        fields = plain_text(f"fields per answer: {', '.join(summary.answer_fields)}")
         console.print()
         console.print(fields, markup=False, soft_wrap=True)
-    # All stores of a folder have the same settings, and leave out the same traces.
+    # All stores of a folder have the same settings and exclude the same traces.
     _print_notes(console, summary.stores[0])
 
 
@@ -90,7 +90,7 @@ def _print_balance(console: Console, balance: Any) -> None:
 
 
 def _print_graph_sizes(console: Console, sizes: Any, edges: str) -> None:
-    table = make_table("of a sample", "min", "median", "mean", "max")
+    table = make_table("per sample", "min", "median", "mean", "max")
     for label, spread in (("tokens", sizes.tokens), (edges, sizes.edges)):
         numbers = (spread.min, spread.median, spread.mean, spread.max)
         table.add_row(label, *(f"{number:,.0f}" for number in numbers))
@@ -119,12 +119,12 @@ def _print_batches(console: Console, summary: Any) -> None:
         table.add_row(str(shard["batch_number"]), shard["file"], f"{shard['rows']:,}", size)
     console.print(table)
     if len(summary.batches) > _MAX_BATCH_ROWS:
-        console.print(f"... and {len(summary.batches) - _MAX_BATCH_ROWS:,} more (--json has all)")
+        console.print(f"... and {len(summary.batches) - _MAX_BATCH_ROWS:,} more (all with --json)")
 
 
 def _print_lengths(console: Console, summary: Any) -> None:
     table = make_table("tokens", "min", "median", "mean", "max")
-    for label, spread in (("whole", summary.tokens), ("answer", summary.answer_tokens)):
+    for label, spread in (("prompt and answer", summary.tokens), ("answer", summary.answer_tokens)):
         numbers = (spread.min, spread.median, spread.mean, spread.max)
         table.add_row(label, *(f"{number:,.4g}" for number in numbers))
     console.print()
@@ -132,7 +132,7 @@ def _print_lengths(console: Console, summary: Any) -> None:
     ends = ", ".join(f"{name} {count:,}" for name, count in summary.stop_reasons.items())
     if ends:
         empty = f"{summary.empty_answers:,}"
-        console.print(plain_text(f"answers ended by: {ends}; empty: {empty}"), markup=False)
+        console.print(plain_text(f"answers end with: {ends}; empty: {empty}"), markup=False)
 
 
 def _print_examples(console: Console, summary: Any) -> None:
@@ -163,10 +163,10 @@ def _print_settings(console: Console, settings: dict[str, Any]) -> None:
 
 
 def _each_setting(settings: dict[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
-    """A line for each, and one for each group of them."""
+    """One line per setting, and one per group."""
     for key, value in settings.items():
         if isinstance(value, list):
-            yield f"{above}{key}", f"{len(value):,} (--json has all)"
+            yield f"{above}{key}", f"{len(value):,} (all with --json)"
         elif not isinstance(value, dict):
             yield f"{above}{key}", value
         else:
@@ -190,7 +190,7 @@ def _print_skipped(console: Console, summary: Any) -> None:
 
 
 def _where(entry: dict[str, Any]) -> str:
-    """A capture names a question by its place, a conversion a file and perhaps a record of it."""
+    """Where an excluded entry is: a question, a file, or a record of a file."""
     if "where" in entry:
         return entry["where"]
     record = entry.get("record")

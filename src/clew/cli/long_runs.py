@@ -1,5 +1,5 @@
-"""Long commands: Ctrl-C and SIGTERM end them in order, what the library logs is shown, and what
-ends them early becomes a message with the way on."""
+"""Long commands: Ctrl-C and SIGTERM stop them safely, log messages are shown, and a run that
+stops early says how to resume it."""
 
 import logging
 import shlex
@@ -19,14 +19,14 @@ from clew.cli.progress import say
 from clew.errors import InputError, StoppedError
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-# Within this time a signal is the one before, passed on.
+# A signal that comes within this time is the previous one, forwarded.
 _SAME_SECONDS = 1.0
 
 
 class StopRequest:
-    """Whether a signal has asked the run to end: the run asks by calling it.
+    """Whether a signal has asked the run to stop: the run calls it to find out.
 
-    `number` is that of the signal, 0 while there was none.
+    `number` is the signal's number, 0 if there was none.
     """
 
     def __init__(self, console: Console, message: str, *, same_seconds: float = 0.0) -> None:
@@ -38,7 +38,7 @@ class StopRequest:
         return self.number != 0
 
     def exit(self) -> typer.Exit:
-        """The exit code that shells give to a command that a signal ended."""
+        """The exit code that shells use for a command that a signal ended."""
         return typer.Exit(128 + self.number)
 
     def receive(self, number: int, _frame: FrameType | None) -> None:
@@ -47,18 +47,17 @@ class StopRequest:
                 raise KeyboardInterrupt
             return
         self.number, self._received = number, time.monotonic()
-        self._console.print(f"stopping: {self._message} (again to stop at once)")
+        self._console.print(f"stopping: {self._message} (press Ctrl-C again to stop at once)")
 
 
 @contextmanager
 def stop_on_signal(
     console: Console, message: str, *, is_passed_on: bool = False
 ) -> Iterator[StopRequest]:
-    """The first Ctrl-C or SIGTERM asks the run to end in order, the second ends it at once; the
-    handlers that were there before come back afterwards.
+    """The first Ctrl-C or SIGTERM asks the run to stop, the second stops it at once. The previous
+    handlers are restored afterwards.
 
-    torchrun passes on a Ctrl-C that the terminal has sent to its processes already:
-    `is_passed_on`.
+    With `is_passed_on`, torchrun forwards a Ctrl-C that its processes have already received.
     """
     stop = StopRequest(console, message, same_seconds=_SAME_SECONDS if is_passed_on else 0.0)
     before = {number: signal.signal(number, stop.receive) for number in _SIGNALS}
@@ -73,10 +72,10 @@ def stop_on_signal(
 def long_run(
     console: Console, message: str, *, overwrite: bool = False, is_resumable: bool = True
 ) -> Iterator[StopRequest]:
-    """A run that may be one of several processes: stopped by a signal it exits with how to resume
-    it, and of what all processes say alike, the first says it.
+    """A run that may be one of several processes. A run stopped by a signal says how to resume it;
+    an error that all processes raise is printed by the first.
 
-    `overwrite` tells whether the command was given that flag: resuming is without it.
+    `overwrite` is whether the command had that flag: resuming must not.
     """
     from clew.engine.processes import count_processes, is_first_process
 
@@ -95,17 +94,17 @@ def long_run(
 
 
 def how_to_resume(*, is_alone: bool = True, overwrite: bool = False) -> str:
-    """The same command, but for the flag that would throw away what was just saved."""
-    without = " Leave --overwrite out then: it begins anew." if overwrite else ""
-    if not is_alone:  # torchrun's part of the command is not known
+    """The same command, without the flag that would delete what was just saved."""
+    without = " Omit --overwrite: it starts over." if overwrite else ""
+    if not is_alone:  # torchrun's part of the command is unknown
         return without
     words = [word for word in sys.argv[1:] if word != "--overwrite"]
-    return f"{without} To go on: {shlex.join(['clew', *words])}"
+    return f"{without} To resume: {shlex.join(['clew', *words])}"
 
 
 @contextmanager
 def shown_log(console: Console) -> Iterator[None]:
-    """What the library logs, each sentence once."""
+    """Shows the log of the library, each message once."""
     logger, handler = logging.getLogger("clew"), _Sentences(console)
     level = logger.level
     logger.addHandler(handler)
@@ -118,7 +117,7 @@ def shown_log(console: Console) -> Iterator[None]:
 
 
 def log_to_stderr() -> None:
-    """For the whole process: what clew says, and what other libraries warn of."""
+    """For the whole process: messages of clew, and warnings of other libraries."""
     handler = logging.StreamHandler()
     handler.setFormatter(_WithFlags("%(message)s"))
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
@@ -132,7 +131,7 @@ class _WithFlags(logging.Formatter):
 
 
 class _Sentences(logging.Handler):
-    """Each once: all splits are opened alike."""
+    """Prints each message once: all splits log the same."""
 
     def __init__(self, console: Console) -> None:
         super().__init__()

@@ -27,7 +27,7 @@ COMMAND = Command(
     has_json=True,
     has_threads=True,
 )
-# What calibration chooses by timing one way against another.
+# Choices that calibration makes by measuring the alternatives.
 _MEASURED = ("precision", "channels_last", "cuda_graph", "batch_size")
 
 
@@ -61,17 +61,17 @@ def _print_plans(console: Console, plans: "Plans") -> None:
 def _describe(machine: "Machine") -> list[str]:
     bf16 = f", bf16 in {machine.bf16_instructions}" if machine.bf16_instructions else ""
     memory = bytes_text(machine.free_memory_bytes)
-    lines = [f"CPU: {counted(machine.cores, 'core')}{bf16}; {memory} of memory free"]
+    lines = [f"CPU: {counted(machine.cores, 'core')}{bf16}; {memory} memory free"]
     for gpu in machine.gpus:
         free, whole = bytes_text(gpu.free_bytes), bytes_text(gpu.memory_bytes)
         bf16 = ", bf16" if gpu.has_bf16 else ""
-        lines.append(f"GPU: {gpu.name}{bf16}; {free} of {whole} of memory free")
+        lines.append(f"GPU: {gpu.name}{bf16}; {free} of {whole} memory free")
     can = f"no: {machine.cannot_compile}" if machine.cannot_compile else "yes"
     return [*lines, f"torch.compile: {can}"]
 
 
 def plan_table(made: "HardwarePlan", before: "HardwarePlan | None" = None) -> Table:
-    """Every choice with its value and its reason, or what of it is other than `before`."""
+    """Every choice with its value and reason, or only those that differ from `before`."""
     table = make_table()
     for name in ("choice", "value", "why"):
         table.add_column(name, overflow="fold")
@@ -84,7 +84,7 @@ def plan_table(made: "HardwarePlan", before: "HardwarePlan | None" = None) -> Ta
 
 
 def _is_news(made: "HardwarePlan", before: "HardwarePlan", name: str) -> bool:
-    """Another value; or the same one, but measured for this network by itself."""
+    """A different value, or the same one measured for this network."""
     if made.choices[name] != before.choices[name]:
         return True
     is_measured = name in _MEASURED and len(made.timings) > 1

@@ -1,4 +1,4 @@
-"""What training on photos found and decided, in words."""
+"""What training on photos found and decided, as lines of text."""
 
 import shlex
 from typing import TYPE_CHECKING
@@ -34,12 +34,12 @@ def excluded_text(excluded: dict[str, int]) -> str:
 
 
 def describe_preparation(told: "Prepared") -> dict[str, str]:
-    """A line for each thing that was found or decided, by its name."""
+    """One line per finding or decision, by name."""
     size, flip, place = told.image_size, told.flip, told.place
     lines = {
         "photos": f"{sum(told.classes.values()):,} in {_classes_text(told.classes)}",
         "excluded": f"{excluded_text(told.excluded)}: each with its reason in {told.excluded_file}",
-        "passed over": f"{counted(told.other_files, 'file')} without a photo's ending",
+        "ignored": f"{counted(told.other_files, 'file')} without an image extension",
         "splits": ", ".join(f"{count:,} for {split}" for split, count in told.splits.items()),
         "images": f"{size.value} x {size.value} pixels, {size.reason}",
         "kept": f"{_PLACES[place.value]}: {place.reason}",
@@ -50,14 +50,14 @@ def describe_preparation(told: "Prepared") -> dict[str, str]:
     }
     empty = {
         "excluded": not told.excluded,
-        "passed over": not told.other_files,
+        "ignored": not told.other_files,
         "starts from": told.started_from is None,
     }
     return {name: line for name, line in lines.items() if not empty.get(name)}
 
 
 def _classes_text(classes: dict[str, int]) -> str:
-    """All of them with their counts where they are few, else the smallest and the largest."""
+    """All classes with their counts if they are few, otherwise the smallest and the largest."""
     many = counted(len(classes), "class", "classes")
     if len(classes) <= _NAMED_CLASSES:
         return f"{many}: {', '.join(f'{name} ({count:,})' for name, count in classes.items())}"

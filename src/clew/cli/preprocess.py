@@ -36,7 +36,7 @@ COMMAND = Command(
     spelling=Spelling(flags={"workers": ("--workers", "--threads")}, metavars={"split": "A/B/C"}),
     has_json=True,
 )
-# Excluded traces that are named one by one; the manifest names all.
+# Excluded traces that are printed one by one; the manifest lists all.
 _MAX_SAID = 10
 
 

@@ -1,4 +1,4 @@
-"""Lines and tables as all commands print them; texts from files as a terminal may show them."""
+"""Lines and tables that all commands print; text from files, made safe for a terminal."""
 
 import re
 
@@ -9,21 +9,21 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def plain_text(text: object, *, lines: bool = False) -> str:
-    """Text from files, safe for a terminal: control characters as JSON spells them.
+    """Text from files, safe for a terminal: control characters are escaped as in JSON.
 
-    `lines` leaves newlines as they are.
+    `lines` keeps newlines.
     """
     plain = _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", str(text))
     return plain if lines else plain.replace("\n", "\\n")
 
 
 def print_line(console: Console, text: object, style: str | None = None) -> None:
-    """In one line, however long: a path or a command in it can be copied."""
+    """Print one line, however long, so that a path or command can be copied."""
     console.print(plain_text(text), style=style, markup=False, soft_wrap=True)
 
 
 def make_table(first: str = "", *numbers: str) -> Table:
-    """A column of names and others of numbers; none at all without a name."""
+    """A table with a column of names and columns of numbers; empty without `first`."""
     table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
     if first:
         table.add_column(first, overflow="fold")

@@ -1,13 +1,10 @@
-"""How far long work is: on a terminal something that moves, in a log a line now and then."""
+"""Progress of long work: a bar on a terminal, an occasional line in a log."""
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import datetime
 
 import psutil
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
 from clew.cli.printing import plain_text
@@ -15,42 +12,23 @@ from clew.progress import WorkAdvanced, WorkKept, WorkStarted
 from clew.wording import bytes_text, duration_text
 
 _LOG_EVERY_SECONDS = 30.0
-# A bar is drawn ten times a second; its text need not be made more often.
+# A bar is drawn ten times a second; its text is not needed more often.
 _DRAW_EVERY_SECONDS = 0.1
 
 
 def say(console: Console, message: str) -> None:
-    """A line beside the bar; in a log with its time."""
+    """Print a line above the bar; in a log, with the time."""
     text = message if console.is_terminal else f"{datetime.now():%F %T}  {message}"
     console.print(plain_text(text), style="dim", markup=False)
 
 
 def is_line_due(last_line: float) -> bool:
-    """Whether a log may have another line; `last_line` is the time of the last one."""
+    """Whether it is time for another line in a log; `last_line` is the time of the last one."""
     return time.monotonic() - last_line >= _LOG_EVERY_SECONDS
 
 
-@contextmanager
-def show_line(console: Console, waiting: str) -> Iterator[Callable[[str, bool], None]]:
-    """Gives `show(text, is_last)`: one line that changes on a terminal; in a log a new one now and
-    then, and the last."""
-    last_line = time.monotonic()
-
-    def log(text: str, is_last: bool) -> None:
-        nonlocal last_line
-        if is_last or is_line_due(last_line):
-            last_line = time.monotonic()
-            console.print(plain_text(text), style="dim", markup=False)
-
-    if not console.is_terminal:
-        yield log
-        return
-    with console.status(waiting) as status:
-        yield lambda text, _: status.update(escape(plain_text(text)))
-
-
 class WorkBar:
-    """Work on many things of one kind: how many, how fast, how long still."""
+    """Progress over many items: how many, how fast, time left."""
 
     def __init__(self, console: Console, started: WorkStarted) -> None:
         self._console, self._noun = console, started.noun
@@ -58,7 +36,7 @@ class WorkBar:
         self._planned, self._before = started.planned, started.done
         self._made = self._bytes = self._tokens = self._said = 0
         if started.done:
-            say(console, f"{started.done:,} of {started.planned:,} {self._noun} are there already")
+            say(console, f"{started.done:,} of {started.planned:,} {self._noun} already exist")
         if started.estimate:
             say(console, started.estimate)
         self._started = self._last_line = time.monotonic()
@@ -81,7 +59,7 @@ class WorkBar:
         self._before += event.count
 
     def end(self) -> None:
-        """The last figures stay."""
+        """Shows the final figures."""
         if self._bar is not None and self._made:
             self._draw(self._bar)
         elif self._made > self._said:
@@ -89,7 +67,7 @@ class WorkBar:
         self.stop()
 
     def stop(self) -> None:
-        """Takes away what moves."""
+        """Removes the bar."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None

@@ -1,4 +1,4 @@
-"""Shows the events of every command: bars on a terminal, a line now and then in a log."""
+"""Shows the events of all commands: bars on a terminal, an occasional line in a log."""
 
 import logging
 from typing import TYPE_CHECKING, Self
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 
 class Renderer:
-    """The reporter of the command line; `with` takes away what moves, however the work ends.
+    """The reporter of the command line; `with` removes the bars, however the work ends.
 
-    An event goes to the method that bears its type's name, as with `ast.NodeVisitor`: naming the
-    types themselves would load torch for commands that do without.
+    An event goes to the method named after its type, as with `ast.NodeVisitor`: importing the
+    types would load torch for commands that do not need it.
     """
 
     def __init__(self, console: Console) -> None:
@@ -52,14 +52,14 @@ class Renderer:
 
     @property
     def has_trained(self) -> bool:
-        """Whether a network was trained: the result may have been there already."""
+        """Whether a network was trained now; the result may be from an earlier run."""
         return self._network.has_trained
 
     def say(self, message: str) -> None:
         say(self._console, with_flags(message))
 
     def show_Event(self, event: Event) -> None:
-        """One that nothing here is known about."""
+        """An event without a method of its own."""
         if event.level >= logging.INFO:
             self.say(str(event))
 
@@ -93,7 +93,7 @@ class Renderer:
         self._training.end_epoch(event)
 
     def show_TrainingEnded(self, _: "TrainingEnded") -> None:
-        self._network.stop()  # a method's line stays: it may have more seeds
+        self._network.stop()  # the line of a method stays: it may have more seeds
 
     def show_NetworkStarted(self, event: "NetworkStarted") -> None:
         self._network.announce(event)
@@ -129,5 +129,5 @@ class Renderer:
 
     @property
     def _training(self) -> TrainingBar | MethodLine:
-        """A network stands for itself, or it is a method of a comparison."""
+        """Training by itself, or of a method of a comparison."""
         return self._method or self._network

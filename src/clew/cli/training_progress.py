@@ -1,4 +1,4 @@
-"""How far training is: one network after another, or the methods of a comparison."""
+"""Progress of training: networks one after another, or the methods of a comparison."""
 
 import time
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from clew.hallucination.detectors.training import NetworkEnded, NetworkStarted
     from clew.patterns.training import Prepared
 
-# What a line about training takes of a terminal; the bar has the rest.
+# Width of a line about training; the bar has the rest of the terminal.
 _LINE_WIDTH = 82
 _NAME_WIDTH = 13
 
@@ -47,26 +47,26 @@ class TrainingBar:
 
     @property
     def has_trained(self) -> bool:
-        """Whether anything was trained: the result may have been there already."""
+        """Whether anything was trained now; the result may be from an earlier run."""
         return self._plan is not None
 
     def announce(self, event: "NetworkStarted") -> None:
         above = "\n" if event.number > 1 else ""
         title = f"{above}{event.title} ({event.number} of {event.count})"
         self._console.print(title, style="bold", markup=False)
-        self._wait("measuring what is fastest here")
+        self._wait("measuring the fastest settings")
 
     def prepare(self, event: "Prepared") -> None:
         self._figure, self._noun, self._is_of_photos = "accuracy", "photos", True
         for name, told in describe_preparation(event).items():
             self._tell(name, told)
-        self._wait("measuring what is fastest here")
+        self._wait("measuring the fastest settings")
 
     def start(self, event: "TrainingStarted") -> None:
         self.stop()
         self._show_plan(event.plan)
         if event.done_steps:
-            say(self._console, f"going on after step {event.done_steps:,} of {event.steps:,}")
+            say(self._console, f"resuming after step {event.done_steps:,} of {event.steps:,}")
         self._run, self._validation = event, {}
         self._started = self._last_line = time.monotonic()
         if self._console.is_terminal:
@@ -93,22 +93,22 @@ class TrainingBar:
             self._log(row, losses | self._validation)
         if self._is_of_photos:
             self._best = max(self._best, reached or 0.0)
-            self._validation["best"] = self._best  # for the bar, which shows nothing older
+            self._validation["best"] = self._best  # for the bar, which shows only the latest
 
     def finish(self, event: "NetworkEnded") -> None:
         self.stop()
         run = event.run
         auroc = "" if run["test_auroc"] is None else f", test AUROC {run['test_auroc']:.3f}"
-        already = "" if event.is_new else "trained already: "
+        already = "" if event.is_new else "already trained: "
         best = f"best epoch {run['best_epoch']} of {run['epochs_run']}"
         say(self._console, f"{already}{best}{auroc}")
 
     def measure(self) -> None:
         self.stop()
-        self._wait("looking at the test photos")
+        self._wait("evaluating the test photos")
 
     def stop(self) -> None:
-        """Takes away what moves."""
+        """Removes the bar."""
         if self._waiting is not None:
             self._waiting.stop()
         if self._bar is not None:
@@ -125,7 +125,7 @@ class TrainingBar:
         say(self._console, self._line(told, figures))
 
     def _line(self, told: dict[str, Any], figures: dict[str, float | None]) -> str:
-        """`told` are the engine's names, of a step or of an epoch."""
+        """`told` has the engine's names for the figures of a step or an epoch."""
         parts = (
             f"epoch {told['epoch']}/{self._run.epochs}",
             *_figures(figures),
@@ -141,24 +141,24 @@ class TrainingBar:
 
         before, self._plan = self._plan, plan
         if self._is_of_photos:
-            self._tell("plan", f"{describe_plan(plan)} (each choice with its reason: plan.json)")
+            self._tell("plan", f"{describe_plan(plan)} (reasons in plan.json)")
             return
         table = plan_table(plan, before)
         if before is not None:
-            but = ", but for this:" if table.rows else ""
-            say(self._console, f"the plan is that of the network before{but}")
+            but = ", except:" if table.rows else ""
+            say(self._console, f"same plan as the previous network{but}")
         if table.rows:
             self._console.print(table)
 
     def _tell(self, name: str, told: str) -> None:
-        """In one line: a path in it can be copied, however long."""
+        """Print one line, so that a path can be copied."""
         text = escape(plain_text(with_flags(told)))
         self._console.print(f"[bold]{name:<{_NAME_WIDTH}}[/bold]{text}")
 
 
 class MethodLine:
-    """A line per method of a comparison; until it is there, on a terminal, what goes on now, in a
-    log a line now and then."""
+    """One line per method of a comparison. Until it is finished: the current step on a terminal, an
+    occasional line in a log."""
 
     def __init__(self, console: Console, event: "MethodStarted") -> None:
         self._console = console
@@ -176,7 +176,7 @@ class MethodLine:
 
     def start(self, event: "TrainingStarted") -> None:
         self._run, self._started, self._auroc = event, time.monotonic(), None
-        after = f", going on after step {event.done_steps:,}" if event.done_steps else ""
+        after = f", resuming after step {event.done_steps:,}" if event.done_steps else ""
         self._show(f": {counted(event.epochs, 'epoch')} on {event.plan.device}{after}")
 
     def advance(self, event: "TrainingProgress") -> None:
@@ -191,7 +191,7 @@ class MethodLine:
         self._auroc = event.row.get("val_auroc")
 
     def end(self, event: "MethodEnded") -> None:
-        row, took = event.row, "there already"
+        row, took = event.row, "already done"
         if event.is_new:
             short = event.seconds < 10
             took = f"in {event.seconds:.1f} s" if short else f"in {duration_text(event.seconds)}"
@@ -202,10 +202,10 @@ class MethodLine:
         )
 
     def exclude(self, event: "MethodExcluded") -> None:
-        self._finish(f"left out: {with_flags(event.reason)}")
+        self._finish(f"excluded: {with_flags(event.reason)}")
 
     def stop(self) -> None:
-        """Takes away what moves."""
+        """Removes the bar."""
         if self._status is not None:
             self._status.stop()
             self._status = None

@@ -164,9 +164,9 @@ def _describe_settings(
 
 def _say_what_is_left_out(skipped: Sequence[dict[str, str]], reporter: Reporter) -> None:
     for entry in skipped[:_MAX_SAID]:
-        reporter(Note(f"left out: {entry['where']}: {entry['reason']}"))
+        reporter(Note(f"excluded: {entry['where']}: {entry['reason']}"))
     if len(skipped) > _MAX_SAID:
-        reporter(Note(f"left out: {len(skipped) - _MAX_SAID:,} more, named in the manifest"))
+        reporter(Note(f"excluded: {len(skipped) - _MAX_SAID:,} more, listed in the manifest"))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,7 +28,7 @@ _LOOK_AT_ROWS = 100
 
 def label_into(out: Path | str) -> Call:
     """The call that creates a scores file."""
-    return Call("label_store", ("STORE",), {"out": out})
+    return Call("clew.label", ("STORE",), {"out": out})
 
 
 class ScoresTable:

@@ -136,7 +136,10 @@ def _verify(store: Path, reporter: Reporter) -> list[Problem]:
 
     shards = len(read_manifest(store).shards)
     with report_work(reporter, WorkStarted(noun="shards", verb="checked", planned=shards)):
-        return verify_store(store, count)
+        problems = verify_store(store, count)
+        if shards:
+            reporter(WorkAdvanced())
+        return problems
 
 
 def _figure(value: float | None) -> str:

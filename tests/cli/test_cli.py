@@ -89,7 +89,7 @@ def test_wrong_usage_exits_with_2(run: Any, wrong: list[str]) -> None:
 def test_extract_reports_its_progress_and_result(extract: Any, tmp_path: Path) -> None:
     ended = extract(tmp_path / "new")
     assert ended.code == 0, ended.err
-    assert "70 traces to make: at most " in ended.out
+    assert "70 traces to capture: at most " in ended.out
     assert "checked: batched capture equals single passes" in ended.out
     assert f"done: 70 of 70 traces in {tmp_path / 'new'}" in ended.out
     assert f"look at them with: clew inspect {tmp_path / 'new'}" in ended.out

@@ -1,4 +1,4 @@
-"""Real `clew` processes that start fast: forked from one that has the libraries loaded."""
+"""Real `clew` processes that start fast: forked from one with the libraries loaded."""
 
 import contextlib
 import os
@@ -28,7 +28,7 @@ def _run_clew(arguments: list[str], output: Path) -> None:
 
 
 class ClewProcess:
-    """`clew ARGUMENTS` as a process of its own, which ends with the `with` block."""
+    """`clew ARGUMENTS` as a separate process, which ends with the `with` block."""
 
     def __init__(self, arguments: list[str], output: Path) -> None:
         self._output = output
@@ -53,17 +53,17 @@ class ClewProcess:
         return self._output.read_text() if self._output.exists() else ""
 
     def send(self, number: signal.Signals) -> None:
-        with contextlib.suppress(ProcessLookupError):  # it has ended already
+        with contextlib.suppress(ProcessLookupError):  # it has already ended
             os.kill(self.pid, number)
 
     def wait(self) -> int:
-        """Until it has ended; returns the exit code, -9 after a kill."""
+        """Wait until it has ended; returns the exit code, -9 after a kill."""
         self._process.join(_DEADLINE_SECONDS)
         assert self._process.exitcode is not None, f"still running:\n{self.output}"
         return self._process.exitcode
 
     def wait_until(self, condition: Callable[[], bool]) -> bool:
-        """Until the condition holds; False when the process ended first."""
+        """Wait until the condition holds; False if the process ended first."""
         deadline = time.monotonic() + _DEADLINE_SECONDS
         while not condition():
             if not self._process.is_alive():

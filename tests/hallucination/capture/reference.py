@@ -1,4 +1,4 @@
-"""The definitions, written the slow and obvious way, over a plain unbatched pass."""
+"""The definitions, in their slow and obvious form, on a plain unbatched pass."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -42,7 +42,7 @@ def laplacian_diagonal(attention: np.ndarray) -> np.ndarray:
 
 
 def answer_mean(hidden: np.ndarray, prompt_length: int) -> np.ndarray:
-    """Mean over answer tokens of every layer's state; zeros when the answer is empty."""
+    """Mean over answer tokens of every layer's state; zeros if the answer is empty."""
     answer = hidden[:, prompt_length:]
     return answer.mean(1) if answer.shape[1] else np.zeros_like(hidden[:, 0])
 

@@ -1,4 +1,4 @@
-"""The prompt that a question becomes, and where an answer ends."""
+"""The prompt of a question, and where an answer ends."""
 
 from types import SimpleNamespace
 
@@ -19,18 +19,18 @@ CHAT = SimpleNamespace(chat_template="{{ messages }}")
 PLAIN = SimpleNamespace(chat_template=None)
 
 
-def test_a_chat_model_is_told_what_form_of_answer_the_questions_want() -> None:
+def test_chat_prompt_includes_the_instruction_of_the_questions() -> None:
     prompt = choose_prompt(CHAT, None, None, "Answer in one word.")
     assert prompt.fill("Who?") == "Who? Answer in one word."
     assert choose_prompt(CHAT, None, None).fill("Who?") == "Who?"
 
 
-def test_a_prompt_of_the_user_is_taken_as_it_is() -> None:
+def test_user_prompt_is_used_unchanged() -> None:
     prompt = choose_prompt(CHAT, "Say: {question}", None, "Answer in one word.")
     assert prompt.fill("Who?") == "Say: Who?"
 
 
-def test_a_base_model_is_asked_to_complete() -> None:
+def test_base_model_gets_a_completion_prompt() -> None:
     prompt = choose_prompt(PLAIN, None, None, "Answer in one word.")
     assert prompt.fill("Who?") == "Answer the question concisely. Q: Who? A:"
     with pytest.raises(InputError, match="no chat template"):
@@ -38,21 +38,21 @@ def test_a_base_model_is_asked_to_complete() -> None:
 
 
 @pytest.mark.slow
-def test_facts_ask_for_names() -> None:
+def test_facts_instruct_the_model_to_answer_with_a_name() -> None:
     assert "name only" in load_facts(3).instruction
 
 
 @pytest.mark.parametrize(
     "text", ["It is Paris.", "Is it Paris?", 'He said "no."', "It was in 1999.", "(See above.)"]
 )
-def test_a_sentence_ends(text: str) -> None:
+def test_end_of_a_sentence_is_detected(text: str) -> None:
     assert ends_sentence(text)
 
 
 @pytest.mark.parametrize(
     "text", ["It is in St.", "J. R.", "Mr.", "the U.S.", "Washington D.C.", "It is", "", "No."]
 )
-def test_an_abbreviation_ends_no_sentence(text: str) -> None:
+def test_abbreviation_does_not_end_a_sentence(text: str) -> None:
     assert not ends_sentence(text)
 
 
@@ -68,11 +68,11 @@ def test_an_abbreviation_ends_no_sentence(text: str) -> None:
         ([], None),
     ],
 )
-def test_what_is_said_three_times_is_kept_once(answer: list[int], kept: int | None) -> None:
+def test_text_repeated_three_times_is_kept_once(answer: list[int], kept: int | None) -> None:
     assert repetition_start(answer) == kept
 
 
-def test_the_zeros_of_a_large_number_are_no_repetition() -> None:
+def test_zeros_of_a_large_number_are_not_a_repetition() -> None:
     tokenizer = tiny_tokenizer()
     end = AnswerEnd(tokenizer, "sentence", [0])
     assert end.repeats(tokenizer.encode("1,000,000,000,000")) is None
@@ -82,7 +82,7 @@ def test_the_zeros_of_a_large_number_are_no_repetition() -> None:
 @pytest.mark.parametrize(
     ("cut", "expected"), [("sentence", "sentence"), ("line", None), ("none", None)]
 )
-def test_the_cut_decides(cut: Cut, expected: str | None) -> None:
+def test_finish_reason_follows_from_the_cut(cut: Cut, expected: str | None) -> None:
     tokenizer = tiny_tokenizer()
     end = AnswerEnd(tokenizer, cut, [0])
     answer = tokenizer.encode("It is Paris.")

@@ -1,4 +1,4 @@
-"""The embedded model: fetched and converted once per test run, and recorded faithfully."""
+"""The built-in model: downloaded and converted once per test run, and captured faithfully."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Into an empty cache, so that nothing lies there already."""
+    """Into an empty cache."""
     return embedded_model_folder(cache=tmp_path_factory.mktemp("cache"))
 
 
@@ -37,14 +37,14 @@ def test_gguf_file_loads_as_the_converted_model(
     assert not list(folder.parent.glob(".fetch-*"))
 
 
-def test_second_use_fetches_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_second_use_downloads_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("subprocess.run", None)
     assert embedded_model_folder(cache=folder.parents[1]) == folder
 
 
 def test_states_beyond_single_precision_are_recorded_faithfully(embedded: LoadedModel) -> None:
-    """Its states reach 23,000, where float32 itself is coarser than 1e-4: what counts there is
-    that a ragged batch is as near to the exact (float64) values as a plain float32 pass is."""
+    """Its states reach 23,000, where float32 itself is coarser than 1e-4: a ragged batch must be as
+    close to the exact (float64) values as a plain float32 pass."""
     questions = [f"What is the capital of {'the old ' * (i % 4)}country {i}?" for i in range(32)]
     prompt = choose_prompt(embedded.tokenizer, None, None)
     prompts = tokenize_prompts(embedded.tokenizer, prompt, questions)
@@ -78,7 +78,7 @@ def test_states_beyond_single_precision_are_recorded_faithfully(embedded: Loaded
             assert error < max(TOLERANCE, 3 * plain_error), name
 
 
-def test_its_laplacian_diagonals_are_its_eigenvalues(embedded: LoadedModel) -> None:
+def test_laplacian_diagonals_are_the_eigenvalues(embedded: LoadedModel) -> None:
     questions = ["What is the capital of Peru?", "In which country does the city of Lyon lie?"]
     prompt = choose_prompt(embedded.tokenizer, None, None)
     prompts = tokenize_prompts(embedded.tokenizer, prompt, questions)

@@ -1,4 +1,4 @@
-"""A capture gives one trace a question, the same whatever happens on the way, and hides nothing."""
+"""A capture writes one trace per question, identical after any interruption, and hides nothing."""
 
 import dataclasses
 import json
@@ -62,7 +62,7 @@ def ask(count: int, **odd: str) -> list[dict[str, str]]:
     return [{"id": f"q{i}", "question": odd.get(f"q{i}", f"who is {i}?")} for i in range(count)]
 
 
-def test_one_trace_a_question_in_order_with_its_text(
+def test_one_trace_per_question_in_order_with_its_text(
     compact_store: Path, questions_file: Path
 ) -> None:
     asked = [json.loads(line) for line in questions_file.read_text().splitlines()]
@@ -74,7 +74,7 @@ def test_one_trace_a_question_in_order_with_its_text(
     assert places == [divmod(i, 20) for i in range(70)]
 
 
-def test_tokens_are_the_prompt_and_then_the_answer(compact_store: Path) -> None:
+def test_tokens_are_the_prompt_followed_by_the_answer(compact_store: Path) -> None:
     tokenizer = tiny_tokenizer()
     for trace in TraceBatchLoader(compact_store).iter_traces():
         prompt, answer = np.split(trace["tokens"], [trace["prompt_length"]])
@@ -84,9 +84,7 @@ def test_tokens_are_the_prompt_and_then_the_answer(compact_store: Path) -> None:
         assert len(answer) == len(trace["token_logprobs"]) <= 6
 
 
-def test_the_store_is_whole_and_says_how_it_was_made(
-    compact_store: Path, model_folder: Path
-) -> None:
+def test_store_is_intact_and_records_its_settings(compact_store: Path, model_folder: Path) -> None:
     assert verify_store(compact_store) == []
     manifest = read_manifest(compact_store)
     assert manifest.settings["model"]["id"] == str(model_folder)
@@ -95,8 +93,8 @@ def test_the_store_is_whole_and_says_how_it_was_made(
 
 
 @pytest.mark.slow
-def test_the_reasons_why_answers_ended_are_kept(capture: Any, tmp_path: Path) -> None:
-    """This random model either repeats itself or goes on until it is stopped."""
+def test_finish_reasons_of_answers_are_recorded(capture: Any, tmp_path: Path) -> None:
+    """This random model either repeats itself or continues until it is stopped."""
     capture(max_new_tokens=24)
     reasons = {t["stop_reason"] for t in TraceBatchLoader(tmp_path / "new").iter_traces()}
     assert (
@@ -104,7 +102,7 @@ def test_the_reasons_why_answers_ended_are_kept(capture: Any, tmp_path: Path) ->
     )
 
 
-def test_a_second_run_has_nothing_to_do(capture: Any, store: Path) -> None:
+def test_second_run_has_nothing_to_do(capture: Any, store: Path) -> None:
     before = {path.name: path.stat().st_mtime_ns for path in store.glob("batch_*")}
     result = capture("store")
     assert (result.finished, result.traces_made, result.traces_stored) == (True, 0, 70)
@@ -112,7 +110,7 @@ def test_a_second_run_has_nothing_to_do(capture: Any, store: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_that_is_stopped_goes_on_where_it_was(
+def test_stopped_run_resumes_to_an_identical_store(
     capture: Any, compact_store: Path, tmp_path: Path
 ) -> None:
     made = []
@@ -125,7 +123,7 @@ def test_a_run_that_is_stopped_goes_on_where_it_was(
 
 
 @pytest.mark.slow
-def test_three_parts_make_the_store_that_one_process_makes(
+def test_three_parts_write_the_same_store_as_one_process(
     capture: Any, compact_store: Path, tmp_path: Path
 ) -> None:
     made = [capture(part=Part(index=i, count=3)).traces_made for i in (2, 3, 1)]
@@ -141,7 +139,7 @@ def test_a_store_can_grow(capture: Any, compact_store: Path, tmp_path: Path) -> 
     assert verify_store(tmp_path / "new") == []
 
 
-def test_fewer_questions_than_before_leave_a_store_as_it_is(capture: Any, store: Path) -> None:
+def test_fewer_questions_than_before_leave_a_store_unchanged(capture: Any, store: Path) -> None:
     result = capture("store", num_samples=30)
     assert (result.finished, result.traces_made) == (True, 0)
     assert read_manifest(store).planned_rows == 70
@@ -157,7 +155,7 @@ def test_fewer_questions_than_before_leave_a_store_as_it_is(capture: Any, store:
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_other_settings_are_refused_with_both_values(
+def test_other_settings_are_rejected_with_both_values(
     capture: Any, store: Path, change: dict[str, Any], before: str, now: str
 ) -> None:
     files = {path: path.read_bytes() for path in store.glob("*.*")}
@@ -168,12 +166,12 @@ def test_other_settings_are_refused_with_both_values(
     assert {path: path.read_bytes() for path in store.glob("*.*")} == files
 
 
-def test_other_weights_are_refused(capture: Any, store: Path) -> None:
+def test_other_weights_are_rejected(capture: Any, store: Path) -> None:
     with pytest.raises(SettingsMismatchError, match="model.fingerprint"):
         capture(store.name, tiny_loaded(seed=1))
 
 
-def test_other_questions_are_refused(capture: Any, store: Path, questions_file: Path) -> None:
+def test_other_questions_are_rejected(capture: Any, store: Path, questions_file: Path) -> None:
     changed = store.parent / questions_file.name
     changed.write_text(questions_file.read_text().replace("Paris", "Lyon"))
     with pytest.raises(SettingsMismatchError, match="questions.sha256"):
@@ -181,7 +179,7 @@ def test_other_questions_are_refused(capture: Any, store: Path, questions_file: 
 
 
 @pytest.mark.slow
-def test_a_store_begun_by_an_older_clew_goes_on_with_the_columns_it_has(
+def test_store_started_by_an_older_clew_resumes_with_its_columns(
     capture: Any, compact_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     describe = job._describe_settings
@@ -194,7 +192,7 @@ def test_a_store_begun_by_an_older_clew_goes_on_with_the_columns_it_has(
         assert capture(should_stop=lambda: True).traces_made == 8
     events: list[Event] = []
     assert capture(reporter=events.append).traces_made == 62
-    assert any("older clew, without answer_hidden: it goes on" in line for line in notes(events))
+    assert any("older clew without answer_hidden and continues" in line for line in notes(events))
     found, now = read_columns(tmp_path / "new"), read_columns(compact_store)
     assert found == {name: now[name] for name in now if name != "answer_hidden"}
     trace = TraceBatchLoader(tmp_path / "new").get_batch(0)[0]
@@ -202,14 +200,16 @@ def test_a_store_begun_by_an_older_clew_goes_on_with_the_columns_it_has(
         trace["answer_hidden"]
 
 
-def test_a_folder_with_other_things_in_it_is_refused(capture: Any, tmp_path: Path) -> None:
+def test_folder_with_other_files_is_rejected(capture: Any, tmp_path: Path) -> None:
     (tmp_path / "new").mkdir()
     (tmp_path / "new" / "thesis.docx").touch()
-    with pytest.raises(StoreError, match=r"neither empty nor a clew store \(it holds thesis.docx"):
+    with pytest.raises(
+        StoreError, match=r"neither empty nor a clew store \(it contains thesis.docx"
+    ):
         capture()
 
 
-def test_a_run_killed_while_it_wrote_its_first_manifest_can_be_repeated(
+def test_run_killed_while_writing_its_first_manifest_can_be_repeated(
     capture: Any, tmp_path: Path
 ) -> None:
     (tmp_path / "new").mkdir()
@@ -218,9 +218,7 @@ def test_a_run_killed_while_it_wrote_its_first_manifest_can_be_repeated(
 
 
 @pytest.mark.slow
-def test_a_manifest_built_anew_knows_how_far_the_store_has_grown(
-    capture: Any, tmp_path: Path
-) -> None:
+def test_rebuilt_manifest_knows_how_far_the_store_has_grown(capture: Any, tmp_path: Path) -> None:
     capture(num_samples=20)
     capture(num_samples=25)
     lose_manifest(tmp_path / "new")
@@ -228,7 +226,7 @@ def test_a_manifest_built_anew_knows_how_far_the_store_has_grown(
 
 
 @pytest.mark.slow
-def test_after_a_lost_manifest_the_same_run_names_again_what_is_left_out(
+def test_excluded_questions_are_listed_again_after_a_lost_manifest(
     capture: Any, tmp_path: Path
 ) -> None:
     questions = write_lines(tmp_path / "odd.jsonl", [*ask(3), "not json"])
@@ -239,7 +237,7 @@ def test_after_a_lost_manifest_the_same_run_names_again_what_is_left_out(
     assert read_manifest(tmp_path / "new").skipped == before.skipped != ()
 
 
-def test_empty_answers_are_kept_and_named(capture: Any, tmp_path: Path) -> None:
+def test_empty_answers_are_kept_and_listed(capture: Any, tmp_path: Path) -> None:
     capture(model=always_silent(), num_samples=5)
     traces = list(TraceBatchLoader(tmp_path / "new").iter_traces())
     assert [(t["answer"], t["stop_reason"]) for t in traces] == [("", "end")] * 5
@@ -259,7 +257,7 @@ def test_empty_answers_of_a_full_store_are_kept(capture: Any, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_lines_that_cannot_be_used_are_left_out_by_name(capture: Any, tmp_path: Path) -> None:
+def test_unusable_lines_are_excluded_and_listed(capture: Any, tmp_path: Path) -> None:
     good = ask(3)
     lines = [good[0], '{"id": "torn", "quest', good[1], {"id": "bare", "question": ""}, good[2]]
     events: list[Event] = []
@@ -267,13 +265,13 @@ def test_lines_that_cannot_be_used_are_left_out_by_name(capture: Any, tmp_path: 
     assert (result.traces_stored, result.skipped) == (3, 2)
     skipped = read_manifest(tmp_path / "new").skipped
     assert [entry["where"] for entry in skipped] == ["line 2", "line 4 (id bare)"]
-    assert sum(line.startswith("left out: line ") for line in notes(events)) == 2
+    assert sum(line.startswith("excluded: line ") for line in notes(events)) == 2
     ids = [t["global_example_id"] for t in TraceBatchLoader(tmp_path / "new").iter_traces()]
     assert ids == [0, 1, 2]
 
 
 @pytest.mark.slow
-def test_a_question_too_long_for_the_model_is_left_out_by_name(
+def test_question_too_long_for_the_model_is_excluded_and_listed(
     capture: Any, tmp_path: Path
 ) -> None:
     lines = ask(4, q2="who " * 300)
@@ -282,11 +280,11 @@ def test_a_question_too_long_for_the_model_is_left_out_by_name(
     [entry] = read_manifest(tmp_path / "new").skipped
     assert entry["where"] == "question q2"
     assert entry["reason"].endswith(
-        "do not fit into the model's 256: shorten it, or lower `max_new_tokens`"
+        "exceed the model's limit of 256: shorten it, or lower `max_new_tokens`"
     )
 
 
-def test_questions_that_are_all_too_long_are_refused(capture: Any, tmp_path: Path) -> None:
+def test_run_is_rejected_if_all_questions_are_too_long(capture: Any, tmp_path: Path) -> None:
     lines = write_lines(tmp_path / "long.jsonl", [{"id": "q0", "question": "who " * 300}])
     with pytest.raises(InputError, match="none of the 1 questions .* can be captured"):
         capture(questions=lines)
@@ -318,7 +316,7 @@ def test_full_traces_equal_plain_passes(full_store: Path, loaded: LoadedModel) -
 
 
 @pytest.mark.slow
-def test_full_stores_hold_what_compact_ones_hold(
+def test_full_stores_contain_everything_that_compact_ones_do(
     full_store: Path, capture: Any, tmp_path: Path
 ) -> None:
     capture(num_samples=12, shard_size=5)
@@ -328,18 +326,18 @@ def test_full_stores_hold_what_compact_ones_hold(
 
 
 @pytest.mark.slow
-def test_traces_with_nan_are_kept_and_named(capture: Any, tmp_path: Path) -> None:
-    """The embedding of "Z" is broken: the one question with a Z in it cannot be right."""
+def test_traces_with_nan_are_kept_and_listed(capture: Any, tmp_path: Path) -> None:
+    """The embedding of "Z" is NaN, and only one question contains a Z."""
     model, tokenizer = tiny_loaded()
     with torch.no_grad():
         model.get_input_embeddings().weight[tokenizer.encode("Z")] = float("nan")
     lines = ask(40, q30="who is Z?")
     capture(model=LoadedModel(model, tokenizer), questions=write_lines(tmp_path / "z.jsonl", lines))
     notes = read_manifest(tmp_path / "new").notes
-    assert "batch 1: 1 traces hold NaN or Inf: q30" in notes
+    assert "batch 1: NaN or infinity in 1 trace: q30" in notes
 
 
-def test_a_model_of_nothing_but_nan_is_refused_in_one_sentence(capture: Any) -> None:
+def test_model_that_only_returns_nan_is_rejected(capture: Any) -> None:
     model, tokenizer = tiny_loaded()
     with torch.no_grad():
         model.lm_head.weight.fill_(float("nan"))
@@ -349,30 +347,30 @@ def test_a_model_of_nothing_but_nan_is_refused_in_one_sentence(capture: Any) -> 
 
 
 @pytest.mark.slow
-def test_too_little_device_memory_halves_the_batch_and_says_so(
+def test_out_of_device_memory_halves_the_batch_with_a_note(
     capture: Any, compact_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit_device_memory(monkeypatch, prompts=4)
     events: list[Event] = []
     assert capture(reporter=events.append).finished
-    sentence = "out of device memory: going on with 4 prompts at a time"
+    sentence = "out of device memory: continuing with 4 prompts at a time"
     assert sentence in notes(events)
     assert f"batch 0: {sentence}" in read_manifest(tmp_path / "new").notes
     assert_nearly_same_store(tmp_path / "new", compact_store)
 
 
 @pytest.mark.slow
-def test_a_prompt_that_does_not_fit_even_alone_is_named(
+def test_prompt_that_does_not_fit_even_alone_is_named(
     capture: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit_device_memory(monkeypatch, prompts=4, but_never="Lyon")
     lines = ask(9, q7="who was it that went there?", q8="who is in Lyon?")
-    with pytest.raises(ClewError, match="question q8 with .* does not fit into the memory of cpu"):
+    with pytest.raises(ClewError, match="question q8 with .* does not fit in the memory of cpu"):
         capture(questions=write_lines(tmp_path / "big.jsonl", lines))
 
 
 @pytest.mark.slow
-def test_too_little_device_memory_for_the_first_estimate_halves_the_batch_too(
+def test_out_of_device_memory_in_the_first_estimate_halves_the_batch(
     capture: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     time_batch = Decoder.time_batch
@@ -395,19 +393,19 @@ def test_too_little_device_memory_for_the_first_estimate_halves_the_batch_too(
         ("clew.hallucination.capture.observe.listen_to_whole", "the full trace of [0-9]+ tokens"),
     ],
 )
-def test_where_nothing_smaller_can_be_tried_too_little_memory_is_one_sentence(
+def test_out_of_memory_with_the_smallest_batch_is_an_error(
     capture: Any, monkeypatch: pytest.MonkeyPatch, name: str, what: str
 ) -> None:
     def too_little(*_: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
     monkeypatch.setattr(name, too_little)
-    with pytest.raises(ClewError, match=f"{what} does not fit into the memory of cpu. Use"):
+    with pytest.raises(ClewError, match=f"{what} does not fit in the memory of cpu. Use"):
         capture(num_samples=3, keep="full")
 
 
 @pytest.mark.slow
-def test_a_disk_that_is_too_small_is_refused_before_the_work(
+def test_disk_that_is_too_small_is_rejected_before_the_work(
     capture: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     free = SimpleNamespace(free=10_000)
@@ -420,10 +418,10 @@ def test_a_disk_that_is_too_small_is_refused_before_the_work(
 
 
 @pytest.mark.slow
-def test_a_write_that_fails_never_leaves_a_shard_that_counts_as_finished(
+def test_failed_write_never_leaves_a_shard_marked_as_finished(
     capture: Any, compact_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last of a shard's three writes fails late, when its end may already be waiting."""
+    """The last of a shard's three writes fails late, when closing it may already be queued."""
     write, calls = ShardWriter.write, []
 
     def failing(writer: ShardWriter, batch: pa.RecordBatch) -> None:
@@ -443,21 +441,21 @@ def test_a_write_that_fails_never_leaves_a_shard_that_counts_as_finished(
     assert_same_store(tmp_path / "new", compact_store)
 
 
-def test_other_tools_open_the_shards_as_they_are(compact_store: Path) -> None:
+def test_pyarrow_opens_the_shards(compact_store: Path) -> None:
     path = str(compact_store / "batch_0003.arrow")
     frame = pa.ipc.open_file(pa.memory_map(path)).read_all().to_pandas()
     assert sorted(frame["question_id"]) == sorted(f"q{i}" for i in range(60, 70))
     assert len(frame["last_hidden"][0]) == 3
 
 
-def test_polars_opens_the_shards_as_they_are(compact_store: Path) -> None:
+def test_polars_opens_the_shards(compact_store: Path) -> None:
     polars = pytest.importorskip("polars")
     frame = polars.read_ipc(compact_store / "batch_0003.arrow")
     assert frame["global_example_id"].sort().to_list() == list(range(60, 70))
 
 
 def test_duckdb_queries_texts_and_tokens(compact_store: Path) -> None:
-    """It knows no float16, so those columns stay out."""
+    """It does not support float16, so those columns are not selected."""
     duckdb = pytest.importorskip("duckdb")
     table = pa.ipc.open_file(pa.memory_map(str(compact_store / "batch_0003.arrow"))).read_all()
     shard = table.select(["global_example_id", "answer", "tokens"])  # noqa: F841 - in the query
@@ -466,9 +464,7 @@ def test_duckdb_queries_texts_and_tokens(compact_store: Path) -> None:
 
 
 @pytest.mark.slow
-def test_hugging_face_datasets_opens_the_shards_as_they_are(
-    compact_store: Path, tmp_path: Path
-) -> None:
+def test_hugging_face_datasets_opens_the_shards(compact_store: Path, tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
     opened = datasets.load_dataset(
         "arrow", data_files=str(compact_store / "batch_0003.arrow"), cache_dir=tmp_path
@@ -476,7 +472,7 @@ def test_hugging_face_datasets_opens_the_shards_as_they_are(
     assert sorted(opened["global_example_id"]) == list(range(60, 70))
 
 
-def test_a_store_is_made_of_arrow_and_json_alone(full_store: Path) -> None:
+def test_store_consists_only_of_arrow_and_json_files(full_store: Path) -> None:
     for path in full_store.iterdir():
         if path.suffix == ".arrow":
             assert path.read_bytes().startswith(b"ARROW1")
@@ -485,7 +481,7 @@ def test_a_store_is_made_of_arrow_and_json_alone(full_store: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "\n\n", '{"id": "q0"}\n'])
-def test_a_file_without_a_question_is_refused(capture: Any, tmp_path: Path, content: str) -> None:
+def test_file_without_questions_is_rejected(capture: Any, tmp_path: Path, content: str) -> None:
     (tmp_path / "none.jsonl").write_text(content)
     with pytest.raises(InputError, match="none.jsonl"):
         capture(questions=tmp_path / "none.jsonl")
@@ -495,7 +491,7 @@ def test_a_file_without_a_question_is_refused(capture: Any, tmp_path: Path, cont
 @pytest.mark.parametrize(
     "wrong", [{"shard_size": 0}, {"num_samples": 0}, {"max_new_tokens": -1}, {"node_dim": 0}]
 )
-def test_numbers_that_make_no_sense_are_refused(wrong: dict[str, int]) -> None:
+def test_invalid_numbers_are_rejected(wrong: dict[str, int]) -> None:
     [(name, value)] = wrong.items()
     with pytest.raises(InputError, match=f"^{name} is {value}: give 1 or more"):
         ExtractConfig(**wrong)
@@ -503,7 +499,7 @@ def test_numbers_that_make_no_sense_are_refused(wrong: dict[str, int]) -> None:
 
 
 def lose_manifest(store: Path) -> None:
-    """What `clew verify --repair` does when the manifest is gone."""
+    """What `clew verify --repair` does if the manifest is missing."""
     (store / "manifest.json").unlink()
     assert ensure_manifest(store)
     repair_store(store, verify_store(store))
@@ -520,7 +516,7 @@ def always_silent() -> LoadedModel:
 def limit_device_memory(
     monkeypatch: pytest.MonkeyPatch, prompts: int, but_never: str | None = None
 ) -> None:
-    """Answering more prompts at a time raises what CUDA raises; so does a certain text alone."""
+    """Answering more prompts at a time raises what CUDA raises; so does one particular text."""
     answer = Decoder.answer
     tokenizer = tiny_tokenizer()
 
@@ -534,7 +530,7 @@ def limit_device_memory(
 
 
 def assert_nearly_same_store(found: Path, expected: Path) -> None:
-    """Batches put together differently round differently; everything else is the same."""
+    """Different batches round differently; everything else is the same."""
     mine, other = read_columns(found), read_columns(expected)
     assert {name: mine[name] for name in SAME_TOKENS} == {n: other[n] for n in SAME_TOKENS}
     for ours, theirs in zip(

@@ -45,7 +45,7 @@ def test_batches_equal_plain_passes(loaded: LoadedModel, size: int, prefix_lengt
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cut", ["none", "sentence"])
-def test_the_fixed_shape_passes_of_a_gpu_are_as_faithful(loaded: LoadedModel, cut: Cut) -> None:
+def test_fixed_shape_passes_of_a_gpu_equal_plain_passes(loaded: LoadedModel, cut: Cut) -> None:
     prompts = ragged_prompts(9, [40, 41])
     decoder = make_decoder(loaded, prefix=[40, 41], cut=cut, max_new_tokens=20)
     expected = [answer.tokens for answer in decoder.answer(prompts)[0]]
@@ -57,9 +57,7 @@ def test_the_fixed_shape_passes_of_a_gpu_are_as_faithful(loaded: LoadedModel, cu
 
 @pytest.mark.slow
 @pytest.mark.parametrize("graphs", [False, True])
-def test_answers_that_end_at_different_times_are_as_faithful(
-    loaded: LoadedModel, graphs: bool
-) -> None:
+def test_answers_of_different_lengths_equal_plain_passes(loaded: LoadedModel, graphs: bool) -> None:
     prompts = ragged_prompts(9, [40, 41])
     decoder = make_decoder(loaded, prefix=[40, 41], max_new_tokens=20)
     decoder.answer_end.end_tokens = list(range(0, VOCABULARY, 5))
@@ -69,7 +67,7 @@ def test_answers_that_end_at_different_times_are_as_faithful(
     assert worst_error(decoder, prompts, answers, reduced) < TOLERANCE
 
 
-def test_long_prompts_are_passed_in_pieces(
+def test_long_prompts_are_passed_in_chunks(
     loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("clew.hallucination.capture.batch.MAX_BLOCK", 3000)
@@ -79,7 +77,7 @@ def test_long_prompts_are_passed_in_pieces(
     assert worst_error(decoder, prompts, answers, reduced) < TOLERANCE
 
 
-def test_beam_search_answers_are_recorded_as_faithfully(loaded: LoadedModel) -> None:
+def test_beam_search_answers_equal_plain_passes(loaded: LoadedModel) -> None:
     prompts = ragged_prompts(5, [40, 41, 42])
     decoder = make_decoder(loaded, prefix=[40, 41, 42])
     answers, reduced = answer_with_beams(decoder, prompts, 3)
@@ -87,8 +85,8 @@ def test_beam_search_answers_are_recorded_as_faithfully(loaded: LoadedModel) -> 
 
 
 @pytest.mark.slow
-def test_answers_that_are_cut_back_are_recorded_as_cut() -> None:
-    """This random model soon repeats itself; what it said twice is not part of the trace."""
+def test_cut_answers_are_recorded_as_cut() -> None:
+    """This random model soon repeats itself; repetitions are not part of the trace."""
     loaded = tiny_loaded("llama")
     prompts = ragged_prompts(12, [40, 41])
     decoder = make_decoder(loaded, prefix=[40, 41], cut="sentence", max_new_tokens=40)
@@ -106,7 +104,7 @@ def test_full_traces_equal_plain_passes(loaded: LoadedModel) -> None:
         assert np.abs(record.attentions(row).numpy() - plain.attention).max() < TOLERANCE
 
 
-def test_the_check_before_a_run_sees_a_model_that_padding_changes(loaded: LoadedModel) -> None:
+def test_check_before_a_run_detects_a_model_changed_by_padding(loaded: LoadedModel) -> None:
     decoder = make_decoder(loaded)
     prompts = ragged_prompts(3)
     assert batching_error(decoder, prompts) < 1e-4
@@ -161,7 +159,7 @@ def differences(decoder: Decoder, trace: dict, plain: PlainPass) -> Iterator[tup
 def split(
     decoder: Decoder, prompts: list[list[int]], answers: list[GeneratedAnswer], reduced: Reduced
 ) -> Iterator[dict]:
-    """The flat fields of a batch as one dict a trace."""
+    """The flat fields of a batch as one dict per trace."""
     layers, heads, start = decoder.shape.layers, decoder.shape.heads, 0
     for row, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
         tokens = len(prompt) + len(answer.tokens)

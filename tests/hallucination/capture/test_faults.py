@@ -1,4 +1,4 @@
-"""Whatever ends a capture, giving the same command again gives the store of an unbroken run."""
+"""Whatever ends a capture, the same command again produces the store of an uninterrupted run."""
 
 import os
 import random
@@ -25,7 +25,7 @@ KILLS = 10
 SETTINGS = (
     *("--batch-size", "10", "--generation-batch", "4", "--max-new-tokens", "6"),
     *("--node-dim", "4", "--edges-per-token", "4", "--device", "cpu"),
-    # Square brackets mean something to the library that prints; they must come out as they are.
+    # Square brackets are markup in rich; they must be printed unchanged.
     *("--prompt", "[INST] {question} [/INST]"),
 )
 
@@ -76,8 +76,10 @@ def rows_on_disk(store: Path) -> int:
     return finished + sum(b.num_rows for part in parts for b in read_intact_batches(part))
 
 
-def test_killed_ten_times_and_resumed(start: Any, unbroken: Path, tmp_path: Path) -> None:
-    """Each kill comes at a moment within the capture, told by how far the files have grown."""
+def test_resume_after_ten_kills_gives_identical_store(
+    start: Any, unbroken: Path, tmp_path: Path
+) -> None:
+    """Each kill comes at a different moment of the capture, by how far the files have grown."""
     store, chance = tmp_path / "store", random.Random(20)
     whole, hits, finished_before = bytes_in(unbroken), 0, {}
     for kill in range(KILLS):
@@ -98,7 +100,9 @@ def test_killed_ten_times_and_resumed(start: Any, unbroken: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize("moment", [".writer-1-of-1.json", "manifest.json", "basis.arrow"])
-def test_killed_while_it_prepares(start: Any, unbroken: Path, tmp_path: Path, moment: str) -> None:
+def test_resume_after_kill_during_preparation_gives_identical_store(
+    start: Any, unbroken: Path, tmp_path: Path, moment: str
+) -> None:
     store = tmp_path / "store"
     with start(store) as process:
         assert process.wait_until((store / moment).exists)
@@ -108,8 +112,10 @@ def test_killed_while_it_prepares(start: Any, unbroken: Path, tmp_path: Path, mo
     assert_whole(store, unbroken)
 
 
-def test_killed_while_it_takes_over_old_rows(start: Any, unbroken: Path, tmp_path: Path) -> None:
-    """Three times in a row, as soon as the file that holds them appears."""
+def test_resume_after_kill_while_copying_old_rows_gives_identical_store(
+    start: Any, unbroken: Path, tmp_path: Path
+) -> None:
+    """Three times in a row, as soon as the file with the old rows appears."""
     store = tmp_path / "store"
     with start(store) as process:
         assert process.wait_until(lambda: bytes_in(store) > 50_000)
@@ -123,7 +129,7 @@ def test_killed_while_it_takes_over_old_rows(start: Any, unbroken: Path, tmp_pat
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_asked_to_stop_it_stops_in_order_and_says_how_to_go_on(
+def test_first_interrupt_stops_cleanly_and_says_how_to_resume(
     start: Any, unbroken: Path, tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
     store = tmp_path / "store"
@@ -144,7 +150,7 @@ def test_asked_to_stop_it_stops_in_order_and_says_how_to_go_on(
     assert_whole(store, unbroken)
 
 
-def test_asked_twice_it_stops_at_once(start: Any, unbroken: Path, tmp_path: Path) -> None:
+def test_second_interrupt_stops_immediately(start: Any, unbroken: Path, tmp_path: Path) -> None:
     store = tmp_path / "store"
     with start(store) as process:
         assert process.wait_until(lambda: bytes_in(store) > 100_000)
@@ -157,7 +163,7 @@ def test_asked_twice_it_stops_at_once(start: Any, unbroken: Path, tmp_path: Path
     assert_whole(store, unbroken)
 
 
-def test_a_second_process_on_the_same_store_is_refused(
+def test_second_process_on_the_same_store_is_rejected(
     start: Any, unbroken: Path, tmp_path: Path
 ) -> None:
     store = tmp_path / "store"
@@ -173,7 +179,7 @@ def test_a_second_process_on_the_same_store_is_refused(
     assert_whole(store, unbroken)
 
 
-def test_parts_run_side_by_side(start: Any, unbroken: Path, tmp_path: Path) -> None:
+def test_parts_can_run_in_parallel(start: Any, unbroken: Path, tmp_path: Path) -> None:
     store = tmp_path / "store"
     with start(store, "--part", "1/2") as one, start(store, "--part", "2/2") as two:
         assert (one.wait(), two.wait()) == (0, 0), one.output + two.output
@@ -182,12 +188,12 @@ def test_parts_run_side_by_side(start: Any, unbroken: Path, tmp_path: Path) -> N
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """An unbroken run needs about half of it."""
+    """An uninterrupted run needs about half of it."""
     with disks.small_disk(tmp_path / "disk", megabytes=2) as disk:
         yield disk
 
 
-def test_a_disk_that_fills_stops_the_run_and_room_lets_it_go_on(
+def test_full_disk_stops_the_run_which_resumes_with_free_space(
     start: Any, unbroken: Path, small_disk: Path
 ) -> None:
     store, other = small_disk / "store", small_disk / "somebody_elses_file"
@@ -207,7 +213,9 @@ def test_a_disk_that_fills_stops_the_run_and_room_lets_it_go_on(
     assert_whole(store, unbroken)
 
 
-def test_a_disk_that_is_full_from_the_start(start: Any, unbroken: Path, small_disk: Path) -> None:
+def test_disk_that_is_full_from_the_start_is_an_error(
+    start: Any, unbroken: Path, small_disk: Path
+) -> None:
     store, other = small_disk / "store", small_disk / "somebody_elses_file"
     fill(other)
     with start(store) as process:
@@ -220,7 +228,7 @@ def test_a_disk_that_is_full_from_the_start(start: Any, unbroken: Path, small_di
 
 
 def fill(path: Path) -> None:
-    """Write until the disk has no byte left."""
+    """Write until the disk is full."""
     with path.open("wb", buffering=0) as file:
         for size in (4096, 1):
             try:

@@ -1,4 +1,4 @@
-"""Models: fetched, converted, loaded from all the places that `--model` names."""
+"""Models are loaded from every kind of source that `--model` accepts."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from clew.hallucination.capture import load_model
 from tests.builders import save_tiny_model
 
 
-def test_a_model_folder_gives_model_and_tokenizer(tmp_path: Path) -> None:
+def test_model_folder_loads_model_and_tokenizer(tmp_path: Path) -> None:
     model, tokenizer = load_model(str(save_tiny_model(tmp_path)), dtype="float16", device="cpu")
     assert model.dtype == torch.float16
     assert not model.training
@@ -24,17 +24,17 @@ def test_a_model_folder_gives_model_and_tokenizer(tmp_path: Path) -> None:
         ("nothing.gguf", 'there is no file "nothing.gguf"'),
     ],
 )
-def test_a_model_that_is_not_there_is_named(name: str, match: str) -> None:
+def test_missing_model_is_named(name: str, match: str) -> None:
     with pytest.raises(InputError, match=match):
         load_model(name)
 
 
-def test_a_folder_that_is_no_model_is_refused(tmp_path: Path) -> None:
+def test_folder_without_a_model_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="without config.json"):
         load_model(str(tmp_path))
 
 
-def test_a_model_without_all_its_weights_is_refused(tmp_path: Path) -> None:
+def test_model_with_missing_weights_is_rejected(tmp_path: Path) -> None:
     """transformers would fill the gap with random numbers."""
     from safetensors.torch import load_file, save_file
 
@@ -42,11 +42,11 @@ def test_a_model_without_all_its_weights_is_refused(tmp_path: Path) -> None:
     weights = load_file(path)
     del weights["model.layers.1.mlp.down_proj.weight"]
     save_file(weights, path, metadata={"format": "pt"})
-    with pytest.raises(InputError, match="lacks 1 of its weights"):
+    with pytest.raises(InputError, match="is missing 1 of its weights"):
         load_model(str(tmp_path))
 
 
-def test_a_truncated_model_is_refused(tmp_path: Path) -> None:
+def test_truncated_model_is_rejected(tmp_path: Path) -> None:
     path = save_tiny_model(tmp_path) / "model.safetensors"
     path.write_bytes(path.read_bytes()[:2000])
     with pytest.raises(InputError, match="could not be loaded"):
@@ -54,12 +54,12 @@ def test_a_truncated_model_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("option", "value"), [("dtype", "float8"), ("device", "toaster")])
-def test_unknown_options_are_named(option: str, value: str, tmp_path: Path) -> None:
+def test_unknown_options_are_rejected(option: str, value: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=f'^{option} is "{value}": '):
         load_model(str(tmp_path), **{option: value})
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
-def test_a_gpu_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_missing_gpu_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="PyTorch sees no CUDA GPU"):
         load_model(str(tmp_path), device="cuda")

@@ -1,4 +1,4 @@
-"""`draws`: more answers a question, drawn from the model's distribution, whatever happens."""
+"""`draws`: more answers per question from the model's distribution, reproducible in every case."""
 
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ PLAN = BatchPlan(rows=12, tokens=10_000)
 
 @pytest.fixture
 def capture(model_folder: Path, loaded: LoadedModel, questions_file: Path, tmp_path: Path) -> Any:
-    """Captures 12 questions with three samples each into `tmp_path/name`."""
+    """Captures 12 questions with three drawn answers each into `tmp_path/name`."""
 
     def run(name: str = "new", **changes: Any) -> ExtractResult:
         should_stop = changes.pop("should_stop", lambda: False)
@@ -42,7 +42,7 @@ def plain_store(
     loaded: LoadedModel,
     questions_file: Path,
 ) -> Path:
-    """What `capture` makes when nothing gets in its way. Shared: look, do not touch."""
+    """The store of an uninterrupted capture. Shared: do not modify."""
     out = tmp_path_factory.mktemp("plain") / "store"
     config = tiny_config(model_folder, questions_file, out, draws=3, num_samples=12)
     with one_thread():
@@ -55,7 +55,7 @@ def samples_of(store: Path) -> list[list[str]]:
 
 
 @pytest.mark.slow
-def test_samples_come_on_top_of_what_is_captured_without(
+def test_draws_do_not_change_the_rest_of_the_capture(
     capture: Any, plain_store: Path, tmp_path: Path
 ) -> None:
     capture("without", draws=0)
@@ -73,8 +73,8 @@ def test_samples_come_on_top_of_what_is_captured_without(
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
 @pytest.mark.parametrize("graphs", [False, True])
-def test_samples_are_those_of_plain_passes(family: str, graphs: bool) -> None:
-    """A token a time, the whole sequence passed anew for each; `graphs`: as a GPU does it."""
+def test_draws_equal_those_of_plain_passes(family: str, graphs: bool) -> None:
+    """One token at a time, with the whole sequence passed again for each; `graphs`: as on a GPU."""
     loaded, prefix = tiny_loaded(family), [40, 41]
     prompts = ragged_prompts(5, prefix)
     decoder = make_decoder(loaded, prefix=prefix, max_new_tokens=9)
@@ -101,15 +101,15 @@ def sample_plainly(decoder: Any, prompt: list[int], numbers: np.ndarray) -> list
 
 
 @pytest.mark.slow
-def test_cold_samples_are_the_greedy_answers(capture: Any, tmp_path: Path) -> None:
-    """With hardly any freedom the same tokens are drawn, so they must be cut at the same place."""
+def test_draws_at_low_temperature_are_the_greedy_answers(capture: Any, tmp_path: Path) -> None:
+    """Near temperature 0 the same tokens are drawn, so they must be cut at the same place."""
     capture(draw_temperature=1e-4, max_new_tokens=24)
     traces = list(TraceBatchLoader(tmp_path / "new").iter_traces())
     assert {"repetition", "length"} <= {trace["stop_reason"] for trace in traces}
     assert [trace["samples"] for trace in traces] == [[trace["answer"]] * 3 for trace in traces]
 
 
-def test_tokens_are_drawn_as_often_as_they_are_likely() -> None:
+def test_tokens_are_drawn_with_their_probability() -> None:
     chance = torch.tensor([0.0, 0.5, 0.2, 0.0, 0.3, 0.0])
     numbers = ((torch.arange(1000) + 0.5) / 1000)[:, None]
     drawn = draw_tokens(chance.log().expand(1000, -1), numbers, 1.0)
@@ -130,7 +130,7 @@ def test_batches_do_not_change_what_is_drawn(
 
 
 @pytest.mark.slow
-def test_a_run_that_is_stopped_draws_the_same_in_the_end(
+def test_stopped_run_draws_the_same_answers(
     capture: Any, plain_store: Path, tmp_path: Path
 ) -> None:
     while not capture(should_stop=lambda: True).finished:
@@ -139,10 +139,10 @@ def test_a_run_that_is_stopped_draws_the_same_in_the_end(
 
 
 @pytest.mark.slow
-def test_too_little_device_memory_for_the_samples_halves_the_batch(
+def test_out_of_device_memory_while_drawing_halves_the_batch(
     capture: Any, plain_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So little that not even the three samples of one question fit together."""
+    """So little that not even the three draws of one question fit together."""
     generate = SampleBatch.generate
 
     def limited(batch: SampleBatch) -> Any:
@@ -165,7 +165,7 @@ def test_too_little_device_memory_for_the_samples_halves_the_batch(
         ({"draw_temperature": 0.5}, "generation.sample_temperature: 1.0 before, 0.5 now"),
     ],
 )
-def test_other_samples_in_the_same_store_are_refused(
+def test_other_draw_settings_in_the_same_store_are_rejected(
     capture: Any, change: dict[str, Any], sentence: str
 ) -> None:
     capture(num_samples=5)
@@ -181,13 +181,13 @@ def test_other_samples_in_the_same_store_are_refused(
         ({"draw_temperature": float("nan")}, "draw_temperature is nan: give a number above"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(wrong: dict[str, Any], sentence: str) -> None:
+def test_invalid_settings_are_rejected(wrong: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         ExtractConfig(**wrong)
 
 
 @pytest.mark.slow
-def test_the_room_that_samples_take_on_disk_is_foreseen(capture: Any, tmp_path: Path) -> None:
+def test_disk_space_of_draws_is_estimated(capture: Any, tmp_path: Path) -> None:
     capture(num_samples=8, draws=40, generation_batch=80)
     store = tmp_path / "new"
     shape = TraceShape(layers=3, dim=32, heads=4, node_dim=4, edges_per_token=4)

@@ -1,4 +1,4 @@
-"""Run a language model over questions and record one trace an answer."""
+"""Run a language model over questions and record one trace per answer."""
 
 from clew.hallucination.capture.config import ExtractConfig
 from clew.hallucination.capture.extract import ExtractResult, extract

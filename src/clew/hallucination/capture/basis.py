@@ -1,4 +1,4 @@
-"""Fit a store's basis: the states of the first questions, passed with their accepted answers."""
+"""Fit a store's basis on the states of the first questions with their accepted answers."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ _BASIS_TOKENS_PER_COMPONENT = 16
 
 
 class _StateSample:
-    """A listener that keeps the states of real tokens of every layer, to fit a basis on."""
+    """A listener that collects the states of real tokens in every layer to fit a basis."""
 
     def __init__(self, layers: int) -> None:
         self.states: list[list[Tensor]] = [[] for _ in range(layers)]
@@ -27,7 +27,7 @@ class _StateSample:
         self.states[layer].append(states[self.keep].float())
 
     def on_attention(self, layer: int, weights: Tensor) -> None:
-        """Attention plays no part in the basis."""
+        """The basis does not depend on attention."""
 
 
 def fit_on_questions(
@@ -38,7 +38,7 @@ def fit_on_questions(
     *,
     node_dim: int,
 ) -> Basis:
-    """Fit on first questions with their first accepted answer; shared tokens count once."""
+    """Fit on the first questions with their first accepted answer; shared tokens count once."""
     skip = max(1, len(shared_prefix(prompts)))
     sequences: list[list[int]] = []
     tokens = 0
@@ -58,10 +58,8 @@ def fit_on_questions(
 
 
 def _kept_tokens(sequences: Sequence[Sequence[int]], skip: int, *, first: bool) -> Tensor:
-    """Real tokens behind the shared beginning; of that, all but the very first token count once.
-
-    The first token's state is of another size than all others in most models and would take
-    the basis for itself.
+    """Real tokens after the shared prefix, plus the prefix once without its first token. In most
+    models the first token's state is much larger than all others and would dominate the basis.
     """
     width = max(len(sequence) for sequence in sequences)
     keep = torch.zeros(len(sequences), width, dtype=torch.bool)

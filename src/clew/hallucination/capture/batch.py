@@ -1,4 +1,4 @@
-"""A batch of prompts of different lengths on the device: its slots, its cache, its passes."""
+"""A batch of prompts of different lengths on the device: its slots, cache and passes."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from clew.hallucination.capture.steps import Choice, RoomyCache, StepGraph
 from clew.hallucination.traces.compact import CompactRecord, Slots
 
 # The largest attention block (rows x heads x tokens x columns, in numbers) of one pass; longer
-# prompts are passed in pieces.
+# prompts are passed in chunks.
 MAX_BLOCK = 1 << 26
 _MAX_GROUPS = 4
 _MIN_GROUP_ROWS = 32
@@ -23,7 +23,7 @@ _MIN_GROUP_ROWS = 32
 
 @dataclass(frozen=True, kw_only=True)
 class Prefix:
-    """What the shared beginning of all prompts leaves behind: its cache and its record."""
+    """The cache and record of the prefix shared by all prompts."""
 
     tokens: list[int]
     cache: RoomyCache | None = None
@@ -32,10 +32,9 @@ class Prefix:
 
 @dataclass(kw_only=True)
 class BatchModel:
-    """A model as batches are passed through it.
-
-    `arguments` gives what a pass takes besides its tokens and its mask. With `graphs`, steps
-    are replayed as a CUDA graph. All sequences begin with the tokens of `prefix`.
+    """A model that batches are passed through. `arguments` returns a pass's arguments other than
+    tokens and mask. With `graphs`, steps are replayed as a CUDA graph. All sequences start with the
+    tokens of `prefix`.
     """
 
     model: PreTrainedModel
@@ -51,7 +50,7 @@ class BatchModel:
 
 
 class PaddedBatch:
-    """The state of one batch: slots, cache, and the rows that still go on."""
+    """The state of one batch: slots, cache, and the unfinished rows."""
 
     def __init__(
         self,
@@ -84,10 +83,9 @@ class PaddedBatch:
         self.used = self.slots.used(self.lengths + room)
 
     def pass_prompts(self, keep: int) -> list[Float[Tensor, "rows keep vocabulary"]]:
-        """Pass everything but the shared prefix; logits of the last tokens, a group after another.
-
-        A large batch is passed in groups of rows: where they are sorted by length, as they are
-        in a run, each group is padded only to its own longest prompt.
+        """Pass everything but the shared prefix; yields the logits of the last tokens, group by
+        group. A large batch is passed in groups of rows: since a run sorts them by length, each
+        group is padded only to its own longest prompt.
         """
         count = len(self.rows)
         groups = max(1, min(_MAX_GROUPS, count // _MIN_GROUP_ROWS))
@@ -97,13 +95,13 @@ class PaddedBatch:
     def _pass_group(
         self, first: int, last: int, keep: int
     ) -> Float[Tensor, "rows keep vocabulary"]:
-        """Pass the prompts of some rows, in pieces when they are long."""
+        """Pass the prompts of some rows, in chunks if they are long."""
         rows = self.rows[first:last]
         block = (last - first) * self.model.observer.heads * self.slots.count
         piece = max(keep, MAX_BLOCK // block)
         width = self.slots.width
         start = min(self.paddings[first:last])
-        # The last piece is never cut short: its logits are wanted.
+        # The last chunk is never shortened: its logits are needed.
         stops = list(range(width, start, -piece))[::-1]
         for stop in stops:
             self.cache.go_to(self.slots.prefix + start, first, last)
@@ -113,7 +111,7 @@ class PaddedBatch:
         return logits
 
     def repeat_rows(self, count: int) -> Int[Tensor, " rows"]:
-        """After the prompts: go on with `count` rows for each; returns whose row each one was."""
+        """After the prompts, continue with `count` rows per prompt; returns each row's source."""
         owner = self.rows.repeat_interleave(count)
         self.cache.keep_rows(owner)
         self.used = self.used[owner]
@@ -123,8 +121,8 @@ class PaddedBatch:
     def stepper(
         self, choose: Callable[[Tensor], Choice]
     ) -> Callable[[Choice, list[bool], int], Choice]:
-        """Passes the chosen token of every row that goes on, and chooses the next: a captured
-        graph on a GPU, plain passes elsewhere."""
+        """Passes the chosen token of every unfinished row and chooses the next: with a CUDA graph
+        on a GPU, with plain passes elsewhere."""
         if self.model.graphs:
             return StepGraph(self, choose)
         return lambda chosen, going, number: choose(self._step(chosen.tokens, going, number))
@@ -132,7 +130,7 @@ class PaddedBatch:
     def _step(
         self, tokens: Int[Tensor, " rows"], going: list[bool], number: int
     ) -> Float[Tensor, "going vocabulary"]:
-        """Pass one token of every row that goes on; drop the others from the batch."""
+        """Pass one token of every unfinished row; drop the others from the batch."""
         if not all(going):
             keep = torch.tensor([i for i, goes in enumerate(going) if goes], device=tokens.device)
             self.rows, tokens = self.rows[keep], tokens[keep]
@@ -168,7 +166,7 @@ class PaddedBatch:
     def expect(
         self, rows: Int[Tensor, " rows"], start: int, valid: Bool[Tensor, "rows tokens"]
     ) -> None:
-        """Told before each pass, for a batch that is recorded."""
+        """Called before each pass, for a batch that is recorded."""
 
     def expect_steps(self, slot: Int[Tensor, " 1"], alive: Bool[Tensor, " rows"]) -> None:
-        """Told before the passes of a graph, for a batch that is recorded."""
+        """Called before the passes of a graph, for a batch that is recorded."""

@@ -14,7 +14,7 @@ from clew.hallucination.traces.compact import Reduced
 def answer_with_beams(
     decoder: Decoder, prompts: Sequence[Sequence[int]], num_beams: int
 ) -> tuple[list[GeneratedAnswer], Reduced]:
-    """The best beam's answer of each prompt, cut as greedy answers are, with its record."""
+    """The best beam's answer to each prompt, cut like greedy answers, with its record."""
     width, device = max(len(prompt) for prompt in prompts), decoder.device
     rows = [[0] * (width - len(p)) + list(p) for p in prompts]
     mask = [[0] * (width - len(p)) + [1] * len(p) for p in prompts]
@@ -39,8 +39,8 @@ def answer_with_beams(
 
 
 def _search(model: Any, **options: Any) -> torch.Tensor:
-    """Generate without the penalties and limits that a model may bring in its own settings:
-    they would change the answers and stand nowhere in the manifest."""
+    """Generate without the penalties and limits of the model's own generation config: they would
+    change the answers without being recorded in the manifest."""
     own, model.generation_config = model.generation_config, GenerationConfig()
     try:
         return model.generate(**options)

@@ -1,6 +1,5 @@
-"""Hold a batched capture against plain passes, one sequence at a time, before a run begins.
-
-Padding, positions and caches are easy to get silently wrong; this makes it loud.
+"""Compare a batched capture with plain passes, one sequence at a time, before a run starts. Errors
+in padding, positions and caches are easy to make and silent; this check detects them.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,9 +13,9 @@ from clew.hallucination.capture.observe import forward_once
 from clew.memory import is_out_of_memory
 from clew.progress import Note, Reporter
 
-# Largest relative difference, by norm and layer, that rounding alone explains.
+# Largest relative difference, by norm and layer, that rounding can explain.
 _TOLERANCE = {torch.float32: 1e-3, torch.float16: 3e-2, torch.bfloat16: 1.5e-1}
-# Weights of 4 or 8 bits are multiplied by kernels that round by the batch's own values.
+# The kernels for 4-bit and 8-bit weights round depending on the batch's values.
 _QUANTIZED_TOLERANCE = 0.3
 
 
@@ -35,7 +34,7 @@ class _LastStates:
 
 
 def tolerance(decoder: Decoder) -> float:
-    """What may be put down to rounding for this model."""
+    """The tolerance for rounding for this model."""
     if getattr(decoder.model, "is_quantized", False):
         return _QUANTIZED_TOLERANCE
     return _TOLERANCE[decoder.dtype]
@@ -66,7 +65,7 @@ def pick_prompts(prompts: Sequence[Sequence[int]], count: int = 3) -> list[Seque
 
 
 def _difference(expected: Tensor, found: Tensor) -> float:
-    """Norm of the difference over the norm of what was expected, the worst layer's."""
+    """Norm of the difference divided by the norm of the expected values, of the worst layer."""
     gap = (expected - found).flatten(1).norm(dim=1)
     scale = expected.flatten(1).norm(dim=1).clamp(min=1e-6)
     value = float((gap / scale).max())
@@ -80,17 +79,21 @@ def settle_decoder(
     *,
     name: str,
 ) -> tuple[Decoder, bool]:
-    """A decoder whose batches equal plain passes, and whether only because no prompt of a batch
-    is longer than another. `make` is told whether what prompts share may be passed once.
-
-    Raises InputError for a model (`name`) whose values come out wrong in any case.
+    """A decoder whose batches equal plain passes, and whether it requires all prompts of a batch to
+    have the same length. `make` gets whether the shared prefix may be passed once. Raises
+    InputError for a model (`name`) whose values are wrong in any case.
     """
     some = pick_prompts(prompts)
     decoder = make(True)
     limit = tolerance(decoder)
     error = _error_with_graphs(decoder, some)
     if error > limit and decoder.batch_model.graphs:
-        reporter(Note("this model's steps cannot be replayed as a CUDA graph: slower without"))
+        reporter(
+            Note(
+                "this model's steps cannot be replayed as a CUDA graph: continuing without it, "
+                "which is slower"
+            )
+        )
         decoder.batch_model.graphs = False
         error = batching_error(decoder, some)
     if error <= limit:
@@ -100,20 +103,21 @@ def settle_decoder(
     alone = max(batching_error(decoder, [prompt]) for prompt in some)
     if alone > limit:
         raise InputError(
-            f"{name} cannot be captured faithfully: even one prompt at a time, states "
-            f'differ from a plain pass by {alone:.1e} of their size. Try `dtype="float32"`.'
+            f"{name} cannot be captured faithfully: even one prompt at a time, its states differ "
+            f"from a plain pass by a relative error of {alone:.1e}. Try "
+            '`dtype="float32"`.'
         )
     reporter(
         Note(
-            f"this model's values change with padding (by {error:.1e}): prompts of equal length "
-            f"only are put together, which is slower"
+            f"this model's values change with padding (by {error:.1e}): only prompts of equal "
+            "length are batched together, which is slower"
         )
     )
     return decoder, True
 
 
 def _error_with_graphs(decoder: Decoder, prompts: Sequence[Sequence[int]]) -> float:
-    """Infinite when the model's steps cannot be captured at all."""
+    """Infinite if the model's steps cannot be captured at all."""
     try:
         return batching_error(decoder, prompts)
     except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""What the user asks of a capture, checked once."""
+"""The settings of a capture, validated once."""
 
 import math
 from dataclasses import asdict, dataclass, field
@@ -17,7 +17,7 @@ from clew.storage import Part
 
 @dataclass(frozen=True, kw_only=True)
 class Generation:
-    """How the model answers, and how many further answers are drawn as text."""
+    """How the model answers, and how many additional answers are drawn as text."""
 
     max_new_tokens: int
     num_beams: int
@@ -26,10 +26,10 @@ class Generation:
     draw_temperature: float
 
     def describe(self) -> dict[str, Any]:
-        """What the manifest says of it; stores without samples say nothing of them."""
+        """The entry in the manifest; stores without drawn answers have none for them."""
         described = asdict(self)
         draws, temperature = described.pop("draws"), described.pop("draw_temperature")
-        # Stores that users have call them by their earlier names.
+        # Existing stores use these earlier names.
         return (
             {**described, "samples": draws, "sample_temperature": temperature}
             if draws
@@ -71,7 +71,7 @@ class ExtractConfig:
         check_weight(self, "draws")
         if not 0 < self.draw_temperature < math.inf:
             raise InputError(
-                "give a number above 0; 1 draws answers as likely as the model finds them.",
+                "give a number above 0; 1 draws from the model's own distribution.",
                 setting="draw_temperature",
                 value=self.draw_temperature,
             )

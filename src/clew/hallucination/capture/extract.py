@@ -18,7 +18,7 @@ from clew.storage.disk import refuse_full_disk
 
 @dataclass(frozen=True, kw_only=True)
 class ExtractResult:
-    """How a run ended. `finished` tells whether this part of the store is complete."""
+    """How a run ended. `finished`: whether this part of the store is complete."""
 
     store: Path
     finished: bool
@@ -35,13 +35,10 @@ def extract(
     loaded: LoadedModel | None = None,
     questions: QuestionSet | None = None,
 ) -> ExtractResult:
-    """Capture a question set into `config.out`, taking up where an earlier run stopped.
-
-    `loaded` is a model that is in memory already (`load_model` gives one); `config.model` is
-    then only its name.
-
-    `should_stop` is asked after every generation batch; when it says yes the run ends with
-    everything made so far on disk. Raises ClewError with a sentence for a person.
+    """Capture a question set into `config.out`, or resume an earlier run. `loaded` is a model that
+    is already in memory (from `load_model`); `config.model` is then only its name. `should_stop` is
+    called after every generation batch; if it returns true, the run ends with everything captured
+    so far on disk. Raises ClewError.
     """
     reporter = reporter or log_event
     questions = questions or load_questions(config.questions, config.num_samples)
@@ -70,14 +67,14 @@ def extract(
 def _capture_shards(
     job: Job, pending: Sequence[int], reporter: Reporter, should_stop: Callable[[], bool]
 ) -> int:
-    """How many traces were made."""
+    """The number of captured traces."""
     with explained_out_of_memory("a single prompt", job.decoder.device):
         estimate = _estimate(job, pending)
     store, generation = job.store, job.generation
     if generation.draws:
         reporter(
             Note(
-                f"besides each answer, {generation.draws} more are drawn at temperature "
+                f"in addition to each answer, {generation.draws} more are drawn at temperature "
                 f"{generation.draw_temperature:g}, as text"
             )
         )
@@ -100,13 +97,13 @@ def _capture_shards(
 
 
 def _estimate(job: Job, pending: Sequence[int]) -> Estimate:
-    """What these shards will take; raises DiskFullError when they cannot fit."""
+    """What these shards will need; raises DiskFullError if they do not fit."""
     prompts = [job.prompts[i] for number in pending for i in job.store.shard_rows(number)]
     samples = job.generation.draws
     estimate = estimate_run(job.decoder, prompts, job.plan, keep=job.keep, samples=samples)
     refuse_full_disk(
         job.store.path,
-        # Other parts' unfinished shards are no room that this one has.
+        # Space for unfinished shards of other parts is not available to this one.
         estimate.bytes - job.store.unfinished_bytes(pending),
         what="the run may write up to",
         advice="Free some space, choose another `out`, capture fewer questions (`num_samples`), or "

@@ -1,4 +1,4 @@
-"""Make ready for a capture: model, prompts, store, basis, and a check that batching is right."""
+"""Prepare a capture: model, prompts, store, basis, and a check that batching is correct."""
 
 import functools
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ from clew.wording import bytes_text
 
 # Edges are stored as 16-bit token numbers.
 MAX_TOKENS = 65_535
-# Left-out questions that are said one by one; the manifest names all.
+# Skipped questions that are reported one by one; the manifest lists all.
 _MAX_SAID = 10
 
 
@@ -70,7 +70,7 @@ def prepare_job(
     store: TraceStore,
     reporter: Reporter,
 ) -> Job:
-    """Open the store and check the capture; raises ClewError if it cannot be."""
+    """Open the store and check the capture; raises ClewError if it is not possible."""
     observer, generation = ModelObserver(loaded.model), config.generation
     shape = TraceShape(
         layers=observer.num_layers,
@@ -125,13 +125,13 @@ def prepare_job(
 
 
 def _has_answer_hidden(manifest: Manifest, reporter: Reporter) -> bool:
-    """All shards of a store have the same columns, whichever clew began it."""
+    """All shards of a store have the same columns, whichever version of clew started it."""
     answer_hidden = manifest.settings.get(ANSWER_HIDDEN, False)
     if not answer_hidden:
         reporter(
             Note(
-                f"this store was begun by an older clew, without {ANSWER_HIDDEN}: it goes on "
-                f"without (another `out` starts one that has it)"
+                f"this store was started by an older clew without {ANSWER_HIDDEN} and continues "
+                "without it (choose another `out` for a store that has it)"
             )
         )
     return answer_hidden
@@ -144,7 +144,7 @@ def _describe_settings(
     prompt: Prompt,
     plan: BatchPlan,
 ) -> dict[str, Any]:
-    """What the manifest says of a run, and what a later run is held against."""
+    """What the manifest records about a run, and what a later run is compared with."""
     return {
         "model": describe_model(config.model, loaded.model, config.quantize),
         "prompt": {"template": prompt.template, "chat": prompt.chat},
@@ -171,7 +171,7 @@ def _say_what_is_left_out(skipped: Sequence[dict[str, str]], reporter: Reporter)
 
 @dataclass(frozen=True, kw_only=True)
 class _Limits:
-    """What a trace may take: the model's tokens, the new ones included; with `full_shape`, the
+    """The limits of a trace: the model's maximum tokens including new ones; with `full_shape`, the
     bytes of a full trace."""
 
     new_tokens: int
@@ -179,12 +179,12 @@ class _Limits:
     full_shape: TraceShape | None
 
     def reason_against(self, prompt_tokens: int) -> str | None:
-        """Why a prompt of so many tokens cannot be captured."""
+        """Why a prompt of this many tokens cannot be captured."""
         tokens = prompt_tokens + self.new_tokens
         if tokens > self.tokens:
             return (
-                f"{prompt_tokens} prompt tokens and {self.new_tokens} new ones do not fit into "
-                f"the model's {self.tokens}: shorten it, or lower `max_new_tokens`"
+                f"{prompt_tokens} prompt tokens and {self.new_tokens} new tokens exceed "
+                f"the model's limit of {self.tokens}: shorten it, or lower `max_new_tokens`"
             )
         size = full_bytes(self.full_shape, tokens) if self.full_shape else 0
         if size > MAX_FULL_TRACE_BYTES:
@@ -202,7 +202,7 @@ def _context(model: PreTrainedModel) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class _Asked:
-    """The questions that can be captured, their tokens, and by name those that cannot."""
+    """The questions that can be captured, their tokens, and the skipped ones with the reason."""
 
     questions: list[Question]
     prompts: list[list[int]]
@@ -210,7 +210,7 @@ class _Asked:
 
 
 def _ask(questions: QuestionSet, prompt: Prompt, tokenizer: Any, limits: _Limits) -> _Asked:
-    """Put all questions into tokens and leave out what is too long, broken lines too."""
+    """Tokenize all questions, and skip those that are too long and malformed records."""
     texts = [question.question for question in questions.questions]
     skipped = [{"where": s.where, "reason": s.reason} for s in questions.skipped]
     asked = _Asked(questions=[], prompts=[], skipped=skipped)
@@ -232,7 +232,7 @@ def _ask(questions: QuestionSet, prompt: Prompt, tokenizer: Any, limits: _Limits
 
 
 def _stored_plan(manifest: Manifest, plan: BatchPlan) -> BatchPlan:
-    """The same batches as before give the same rounding: a resumed run keeps the plan."""
+    """The same batches give the same rounding: a resumed run keeps the plan."""
     machine = manifest.settings.get(MACHINE_KEY, {})
     if not machine.get("generation_batch"):
         return plan
@@ -250,7 +250,7 @@ def _make_decoder(
 ) -> Decoder:
     window = sliding_window(loaded.model)
     longest = max(len(prompt) for prompt in prompts) + generation.max_new_tokens
-    # Padding after a shared beginning would shift what a sliding window sees.
+    # Padding after a shared prefix would shift what a sliding window sees.
     share = share and (window is None or longest <= window)
     ends = end_tokens(loaded.model, loaded.tokenizer)
     return Decoder(

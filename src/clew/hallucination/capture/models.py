@@ -1,4 +1,4 @@
-"""Load a causal language model the way capture needs it: eager attention, evaluation mode."""
+"""Load a causal language model as capture requires it: eager attention, evaluation mode."""
 
 import contextlib
 import hashlib
@@ -49,9 +49,9 @@ def load_model(
 ) -> LoadedModel:
     """Load a model and its tokenizer.
 
-    `name` is "smollm2" (embedded), a local folder, a `.gguf` file, or a Hugging Face id.
+    `name` is "smollm2" (built in), a local folder, a `.gguf` file, or a Hugging Face id.
     `dtype` "auto" is float32 on the CPU and the model's own on a GPU. `device` "auto" is the
-    first GPU, or the CPU. Raises InputError when the model cannot be had.
+    first GPU, or the CPU. Raises InputError if the model is not available.
     """
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -71,16 +71,16 @@ def load_model(
 
 
 def _refuse_missing_weights(name: str, missing: Collection[str]) -> None:
-    """transformers fills what a file lacks with random numbers, and only logs it."""
+    """transformers fills missing weights with random numbers and only logs it."""
     if missing:
         raise InputError(
-            f'the model "{name}" lacks {len(missing)} of its weights (the first: '
-            f"{min(missing)}); its answers would be random. Fetch or save it again, whole."
+            f'the model "{name}" is missing {len(missing)} of its weights (the first: '
+            f"{min(missing)}); its answers would be random. Download or save the whole model again."
         )
 
 
 def choose_device(device: str) -> str:
-    """The device that "auto" stands for, or the one named, checked."""
+    """The device that "auto" stands for, or the named one, validated."""
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -97,7 +97,7 @@ def choose_device(device: str) -> str:
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise InputError(
-            f"it cannot be used here ({without_settings(str(error)).splitlines()[0]}). Use auto, "
+            f"it is not available here ({without_settings(str(error)).splitlines()[0]}). Use auto, "
             f"cpu, cuda or cuda:1.",
             setting="device",
             value=device,
@@ -106,7 +106,7 @@ def choose_device(device: str) -> str:
 
 
 def describe_model(name: str, model: PreTrainedModel, quantize: str | None) -> dict[str, Any]:
-    """What the manifest says of the model; any difference makes it another model."""
+    """The model's entry in the manifest; any difference makes it another model."""
     config = model.config.get_text_config()
     return {
         "id": name,
@@ -143,11 +143,11 @@ def end_tokens(model: PreTrainedModel, tokenizer: Any) -> list[int]:
 
 
 def sliding_window(model: PreTrainedModel) -> int | None:
-    """How far back a layer may look, when the model limits that."""
+    """How far back a layer may look, if the model limits that."""
     config = model.config.get_text_config()
     if getattr(config, "use_sliding_window", True) is False:
         return None
-    # GPT-Neo and Llama 4 have names of their own for it.
+    # GPT-Neo and Llama 4 use other names for it.
     names = ("sliding_window", "window_size", "attention_chunk_size")
     return next((size for name in names if (size := getattr(config, name, None))), None)
 
@@ -184,7 +184,7 @@ def _quantize_options(quantize: str, device: str) -> dict[str, Any]:
         from transformers import BitsAndBytesConfig
     except ImportError:
         raise InputError(
-            'this needs bitsandbytes. Install it with pip install "clew[quantize]".',
+            'this requires bitsandbytes. Install it with pip install "clew[quantize]".',
             setting="quantize",
             value=quantize,
         ) from None
@@ -198,7 +198,7 @@ def _quantize_options(quantize: str, device: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _explained(name: str) -> Iterator[None]:
-    """Turns what the libraries raise for a model that is not there into one sentence."""
+    """Turns what the libraries raise for an unavailable model into one sentence."""
     try:
         yield
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:

@@ -1,5 +1,5 @@
-"""Listen to a causal language model while a pass runs: each layer's states and attention, handed
-over layer by layer, so that nobody has to hold all layers at once. The values are those that
+"""Observe a causal language model during a pass: each layer's states and attention, delivered layer
+by layer, so that not all layers have to be in memory at once. The values are those that
 `output_hidden_states` and `output_attentions` would return."""
 
 import inspect
@@ -21,7 +21,7 @@ _ATTENTION_NAME = re.compile(r"(^|\.)(self_attn|attn|attention|self_attention)$"
 
 
 class Listener(Protocol):
-    """Receives what a pass produces; layers are numbered from 0."""
+    """Receives the outputs of a pass; layers are numbered from 0."""
 
     def on_hidden(self, layer: int, states: Float[Tensor, "batch tokens dim"]) -> None: ...
 
@@ -31,24 +31,25 @@ class Listener(Protocol):
 
 
 class ModelObserver:
-    """Knows where a model's layers and attention modules are, whatever its family."""
+    """Finds a model's layers and attention modules, whatever its family."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         config = model.config.get_text_config()
         self.num_layers: int = config.num_hidden_layers
         self.dim: int = config.hidden_size
         self.heads: int = config.num_attention_heads
-        # OPT calls its decoder directly, past `base_model`: listen to whoever owns the layers.
+        # OPT calls its decoder directly, bypassing `base_model`: hook the module that owns the
+        # layers.
         self._stack, self._layers = _find_layers(model.base_model, self.num_layers)
         self._attention = [_find_attention(layer) for layer in self._layers]
 
     @contextmanager
     def listen(self, listener: Listener) -> Iterator[None]:
-        """While open, every pass of the model is told to `listener`."""
+        """While open, `listener` receives every pass of the model."""
         handles = []
         for index, layer in enumerate(self._layers[:-1]):
             handles.append(layer.register_forward_hook(_hidden_hook(listener, index)))
-        # The last entry of `hidden_states` is what the stack returns, after its last norm.
+        # The last entry of `hidden_states` is the output of the stack, after its final norm.
         last = self.num_layers - 1
         handles.append(self._stack.register_forward_hook(_hidden_hook(listener, last)))
         for index, module in enumerate(self._attention):
@@ -78,7 +79,7 @@ def _attention_hook(listener: Listener, layer: int, heads: int) -> Any:
                 return
         raise InputError(
             f"layer {layer} ({type(module).__name__}) returns no attention weights, so this model "
-            f"cannot be captured. clew needs a decoder with softmax attention in every layer, "
+            f"cannot be captured. clew requires a decoder with softmax attention in every layer, "
             f'loaded with attn_implementation="eager" (load_model does that).'
         )
 
@@ -86,14 +87,14 @@ def _attention_hook(listener: Listener, layer: int, heads: int) -> Any:
 
 
 def _find_layers(base: nn.Module, count: int) -> tuple[nn.Module, nn.ModuleList]:
-    """The module that runs the layers one after the other, and their list."""
+    """The module that runs the layers, and the list of them."""
     for owner in base.modules():
         for child in owner.children():
             if isinstance(child, nn.ModuleList) and len(child) == count:
                 return owner, child
     raise InputError(
-        f"no list of {count} layers was found in {type(base).__name__}: clew can capture "
-        f"decoder-only models whose layers stand in one list (Llama, Qwen, Gemma, GPT-2, ...)."
+        f"no list of {count} layers was found in {type(base).__name__}: clew supports decoder-only "
+        "models whose layers are in one list (Llama, Qwen, Gemma, GPT-2, ...)."
     )
 
 
@@ -103,7 +104,7 @@ def _find_attention(layer: nn.Module) -> nn.Module:
             return module
     raise InputError(
         f"a layer of type {type(layer).__name__} has no attention module: models that mix "
-        f"attention with other kinds of layers (Mamba, linear attention) cannot be captured yet."
+        "attention with other kinds of layers (Mamba, linear attention) are not supported yet."
     )
 
 
@@ -111,7 +112,7 @@ def _find_attention(layer: nn.Module) -> nn.Module:
 def forward_once(
     model: PreTrainedModel, observer: ModelObserver, listener: Listener, tokens: list[int]
 ) -> None:
-    """A plain, unbatched pass over one sequence: the reference that batches are held against."""
+    """A plain, unbatched pass over one sequence: the reference for batches."""
     ids = torch.tensor([tokens], device=model.device)
     with observer.listen(listener):
         model(input_ids=ids, use_cache=False)
@@ -139,7 +140,7 @@ def listen_to_whole(
 
 
 def accepted_arguments(model: PreTrainedModel) -> Any:
-    """Some families take no `position_ids` or `logits_to_keep`; pass only what is understood."""
+    """Some families reject `position_ids` or `logits_to_keep`; pass only what they accept."""
     names = inspect.signature(model.forward).parameters
     takes_positions = "position_ids" in names
     takes_keep = "logits_to_keep" in names
@@ -156,7 +157,7 @@ def accepted_arguments(model: PreTrainedModel) -> Any:
 
 
 class FullRecord:
-    """A listener that moves each layer to the host as it comes, padding left out."""
+    """A listener that moves each layer to the host as it arrives, without padding."""
 
     def __init__(self, lengths: Sequence[int], dtype: torch.dtype) -> None:
         self.lengths = lengths
@@ -200,7 +201,7 @@ def record_fully(
 
 
 def full_columns(record: FullRecord) -> dict[str, np.ndarray]:
-    """All states and maps of a few traces, one trace after the other."""
+    """All states and attention maps of a few traces, concatenated."""
     rows = range(len(record.lengths))
     return {
         "hidden_states": np.concatenate([flat(record.hidden_states(row)) for row in rows]),

@@ -1,4 +1,4 @@
-"""What a run will take: how many rows at a time, how many bytes, how much memory, how long."""
+"""Plan a run: the rows per batch, disk space, memory and time."""
 
 import statistics
 from collections.abc import Iterator, Sequence
@@ -21,15 +21,15 @@ MAX_ROWS = 1024
 _MEMORY_SHARE = 0.6
 _TEXT_BYTES = 600
 _TOKEN_TEXT_BYTES = 8
-# On a CPU a step takes about as long as it has rows, so a few are enough to time it.
+# On a CPU the time of a step grows with its rows, so a few are enough to time it.
 _TIMED_ROWS = 24
-# A full trace must fit in memory as a whole; this is the most one may take.
+# A full trace must fit in memory; this is its maximum size.
 MAX_FULL_TRACE_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchPlan:
-    """How prompts are put together: at most `rows` at a time, and at most `tokens` slots.
+    """How prompts are batched: at most `rows` at a time, and at most `tokens` slots.
 
     `same_length` never mixes lengths, so that nothing is padded.
     """
@@ -41,7 +41,7 @@ class BatchPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """What is still to come, said before it begins. `seconds` assumes the longest answers."""
+    """The remaining work, reported before it starts. `seconds` assumes the longest answers."""
 
     traces: int
     bytes: int
@@ -50,7 +50,7 @@ class Estimate:
 
     def __str__(self) -> str:
         return (
-            f"{self.traces:,} traces to make: at most {duration_text(self.seconds)}, "
+            f"{self.traces:,} traces to capture: at most {duration_text(self.seconds)}, "
             f"{bytes_text(self.bytes)} on disk, about {bytes_text(self.memory_bytes)} of memory"
         )
 
@@ -64,7 +64,7 @@ def plan_batches(
     batch_size: int,
     rows: int | None,
 ) -> BatchPlan:
-    """Rows as asked for, or as many as the device's memory holds; an even share of a shard."""
+    """Rows as requested, or as many as fit in device memory; an even share of a shard."""
     width = _typical(prompt_lengths) + max_new_tokens
     if rows is None:
         rows = CPU_ROWS
@@ -81,7 +81,7 @@ def plan_batches(
 def make_batches(lengths: Sequence[int], plan: BatchPlan, max_new_tokens: int) -> list[list[int]]:
     """Group prompts (by index) of similar length, within the plan's rows and slots.
 
-    The longest come first: what a run will need of memory, it needs at its beginning.
+    The longest come first, so that memory use peaks at the start of a run.
     """
     order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
     batches: list[list[int]] = []
@@ -112,13 +112,13 @@ def row_bytes(model: PreTrainedModel, shape: TraceShape, width: int) -> int:
 
 
 def record_bytes(shape: TraceShape, width: int) -> int:
-    """Memory that the compact record of one row takes while it is made."""
+    """Memory that the compact record of one row takes during capture."""
     a_token = 4 * shape.node_dim + 8 * shape.edges_per_token + 16 * shape.heads
     return shape.layers * (8 * shape.dim + width * a_token)
 
 
 def trace_bytes(shape: TraceShape, keep: Keep, tokens: int, sampled_tokens: int = 0) -> int:
-    """Bytes on disk of one trace with that many tokens, and text of so many sampled ones."""
+    """Bytes on disk of one trace with that many tokens, including the text of drawn answers."""
     a_token = 2 * shape.node_dim + 4 * shape.edges_per_token + 4 * shape.heads
     size = shape.layers * (4 * shape.dim + 2 * shape.heads + tokens * a_token)
     if keep == "full":
@@ -138,7 +138,7 @@ def estimate_run(
     keep: Keep,
     samples: int = 0,
 ) -> Estimate:
-    """Time one batch, and go from there to all prompts, taking answers at their longest."""
+    """Time one batch and extrapolate to all prompts, assuming answers of maximum length."""
     shape, max_new_tokens = decoder.shape, decoder.max_new_tokens
     lengths = sorted(map(len, prompts))
     tokens = [length + max_new_tokens for length in lengths]
@@ -146,7 +146,7 @@ def estimate_run(
     records = plan.rows * record_bytes(shape, tokens[-1]), plan.tokens * record_bytes(shape, 1)
     prompt_seconds, step_seconds = _time_batch(decoder, prompts, lengths[len(lengths) // 2], plan)
     memory = psutil.Process().memory_info().rss  # with what the timed batch took
-    # Samples need their prompts once more, and batches of the same size as the answers.
+    # Drawn answers pass their prompts once more, in batches of the same size as the answers.
     seconds = sum(lengths) * prompt_seconds * (2 if samples else 1)
     seconds += -(-len(tokens) // plan.rows) * max_new_tokens * step_seconds * (1 + samples)
     return Estimate(
@@ -169,7 +169,7 @@ def _time_batch(
 
 
 def _time_what_fits(decoder: Decoder, prompts: list[list[int]]) -> tuple[float, float]:
-    """Time a batch, or as much of it as the device's memory holds, scaled up."""
+    """Time a batch, or as much of it as fits in device memory, scaled up."""
     try:
         return decoder.time_batch(prompts)
     except RuntimeError as error:
@@ -183,20 +183,20 @@ def _time_what_fits(decoder: Decoder, prompts: list[list[int]]) -> tuple[float, 
 
 @contextmanager
 def explained_out_of_memory(what: str, device: torch.device) -> Iterator[None]:
-    """Turns running out of memory, where no smaller batch is left to try, into a sentence."""
+    """Turns running out of memory, if no smaller batch can be tried, into an error."""
     try:
         yield
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
         raise ClewError(
-            f'{what} does not fit into the memory of {device}. Use `quantize="4bit"`, a smaller '
+            f'{what} does not fit in the memory of {device}. Use `quantize="4bit"`, a smaller '
             f'`max_new_tokens`, `keep="compact"`, or a device with more memory.'
         ) from error
 
 
 def _typical(lengths: Sequence[int]) -> int:
-    """A length that all but the longest prompts stay under."""
+    """A length that all but the longest prompts stay below."""
     if len(lengths) < 20:
         return max(lengths, default=1)
     return int(statistics.quantiles(lengths, n=20)[-1])

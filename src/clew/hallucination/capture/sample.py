@@ -1,7 +1,6 @@
-"""Sampled answers besides the recorded one: text alone, for measures such as semantic entropy.
-
-Every choice follows from a number that depends on the question's id, the sample and the token's
-place alone, so that neither the batches nor a run that was broken off change what is drawn.
+"""Draw answers in addition to the recorded one, as text only, for measures such as semantic
+entropy. Every random number depends only on the question's id, the draw and the token's position,
+so that neither batching nor an interrupted run changes what is drawn.
 """
 
 import hashlib
@@ -18,7 +17,7 @@ from clew.hallucination.capture.decode import Decoder
 from clew.hallucination.capture.plan import BatchPlan
 
 _SEED = 0
-# Running sums are kept in float64; so many rows at a time keep them small beside the logits.
+# Cumulative sums are float64; this many rows at a time keep them small compared to the logits.
 _DRAWN_ROWS = 128
 
 
@@ -29,7 +28,7 @@ class Drawn(NamedTuple):
 
 
 class Sampler:
-    """Draws `count` answers a question from the model's own distribution."""
+    """Draws `count` answers per question from the model's own distribution."""
 
     def __init__(self, decoder: Decoder, *, count: int, temperature: float) -> None:
         self.decoder, self.count, self.temperature = decoder, count, temperature
@@ -38,7 +37,7 @@ class Sampler:
     def sample(
         self, prompts: Sequence[Sequence[int]], question_ids: Sequence[str], plan: BatchPlan
     ) -> list[list[list[int]]]:
-        """The tokens of every sample of every prompt, in no larger batches than planned."""
+        """The tokens of every drawn answer of every prompt, in batches no larger than planned."""
         steps = self.decoder.max_new_tokens
         numbers = np.stack([draw_numbers(i, self.count, steps) for i in question_ids])
         samples: list[list[list[int]]] = [[] for _ in prompts]
@@ -53,8 +52,8 @@ class Sampler:
     def _split(
         self, prompts: Sequence[Sequence[int]], plan: BatchPlan
     ) -> Iterator[tuple[slice, slice]]:
-        """Which questions and which of their samples make a batch: where all samples of a
-        question fit, its prompt is passed once for all of them."""
+        """Which questions and which of their draws form a batch: if all draws of a question fit,
+        its prompt is passed once for all of them."""
         longest = max(map(len, prompts)) + self.decoder.max_new_tokens
         rows = max(1, min(plan.rows, plan.tokens // longest))
         questions, samples = max(1, rows // self.count), min(rows, self.count)
@@ -64,7 +63,7 @@ class Sampler:
 
 
 class SampleBatch(PaddedBatch):
-    """Several answers to each of some prompts; nobody listens to the passes."""
+    """Several answers to each of some prompts, without recording the passes."""
 
     def __init__(
         self,
@@ -81,8 +80,7 @@ class SampleBatch(PaddedBatch):
         self._place = torch.zeros(1, dtype=torch.long, device=decoder.device)
 
     def generate(self) -> list[list[int]]:
-        """Draw and pass tokens until every answer has ended; the samples of a prompt follow
-        each other."""
+        """Draw and pass tokens until every answer ends; the draws of a prompt are consecutive."""
         logits = torch.cat(self.pass_prompts(keep=1))[:, -1]
         owner = self.repeat_rows(self._samples)
         answers: list[list[int]] = [[] for _ in range(len(owner))]
@@ -90,7 +88,7 @@ class SampleBatch(PaddedBatch):
         drawn, step = self._draw(logits[owner]), self.stepper(self._draw)
         for number in range(self.decoder.max_new_tokens):
             going = self._extend(answers, ended, drawn.tokens.tolist())
-            # Of the last token nothing is wanted but its text.
+            # Only the text of the last token is needed.
             if number + 1 == self.decoder.max_new_tokens or not any(going):
                 break
             self._place.fill_(number + 1)
@@ -102,7 +100,7 @@ class SampleBatch(PaddedBatch):
         return Drawn(draw_tokens(logits, numbers, self._temperature))
 
     def _extend(self, answers: list[list[int]], ended: list[bool], tokens: list[int]) -> list[bool]:
-        """Add each row's token to its answer, cut as greedy answers are; says which go on."""
+        """Add each row's token to its answer, cut like greedy answers; returns which continue."""
         end, rows = self.decoder.answer_end, self.rows.tolist()
         for row, token in zip(rows, tokens, strict=True):
             answer = answers[row]
@@ -129,7 +127,7 @@ def draw_numbers(
 def draw_tokens(
     logits: Float[Tensor, "rows vocabulary"], numbers: Float[Tensor, "rows 1"], temperature: float
 ) -> Int[Tensor, " rows"]:
-    """For each row the token at which the running sum of probabilities passes its number."""
+    """For each row, the token at which the cumulative probability exceeds its number."""
     tokens = []
     for part, number in zip(logits.split(_DRAWN_ROWS), numbers.split(_DRAWN_ROWS), strict=True):
         probabilities = (part.float() / temperature).softmax(-1)

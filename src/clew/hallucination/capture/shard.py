@@ -1,4 +1,4 @@
-"""Capture one shard: answer its questions batch by batch, and hand the record to the writer."""
+"""Capture one shard: answer its questions batch by batch and pass the records to the writer."""
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
@@ -22,12 +22,12 @@ from clew.memory import free_memory, is_out_of_memory
 from clew.progress import Note, Reporter, WorkKept
 from clew.storage import ShardWriter
 
-# Bytes of full traces that are put into one record batch.
+# Bytes of full traces per record batch.
 _FULL_BATCH_BYTES = 1 << 28
 
 
 class ShardCapture:
-    """Captures one shard: generation batch after generation batch, written as they are done."""
+    """Captures one shard; every generation batch is written when it is finished."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class ShardCapture:
         self.rows = job.store.shard_rows(number)
 
     def run(self) -> int:
-        """Make the missing rows; returns how many. Ends early when asked to stop."""
+        """Capture the missing rows; returns how many. Ends early if asked to stop."""
         writer = ShardWriter(
             self.job.store.path, self.number, self.job.schema, id_column="global_example_id"
         )
@@ -78,7 +78,7 @@ class ShardCapture:
         return ([self.rows[i] for i in batch] for batch in batches)
 
     def _capture(self, ids: list[int], wanted: set[int]) -> Iterator[Callable[[], pa.RecordBatch]]:
-        """Answer and record a batch; what puts it into Arrow is left to the writer's thread."""
+        """Answer and record a batch; the writer's thread converts it to Arrow."""
         for part, answers, samples, reduced in self._answer(ids):
             columns = reduced_columns(reduced)
             compact = functools.partial(self._compact_batch, part, answers, samples, columns)
@@ -96,10 +96,11 @@ class ShardCapture:
     def _answer(
         self, ids: list[int]
     ) -> Iterator[tuple[list[int], list[GeneratedAnswer], list[list[list[int]]], Reduced]]:
-        """Answer a batch; when the device's memory is too small, in halves, and say so."""
+        """Answer a batch; if it does not fit in device memory, in halves, with a note."""
         if len(ids) <= self.job.plan.rows:
             try:
-                # Samples first: the record of the answers need not wait in the device's memory.
+                # Draws first, so that the record of the answers does not have to wait in device
+                # memory.
                 samples = self._sample(ids)
                 answers, reduced = self._decode(ids)
             except RuntimeError as error:
@@ -121,7 +122,7 @@ class ShardCapture:
         return self.job.decoder.answer(prompts)
 
     def _sample(self, ids: list[int]) -> list[list[list[int]]]:
-        """The tokens of each question's samples, none when none are asked for."""
+        """The tokens of each question's drawn answers, empty if none are requested."""
         job, drawn = self.job, self.job.generation
         if not drawn.draws:
             return []
@@ -130,16 +131,16 @@ class ShardCapture:
         return sampler.sample([job.prompts[i] for i in ids], question_ids, job.plan)
 
     def _shrink(self, ids: list[int], error: RuntimeError) -> None:
-        """Smaller batches from now on; raises ClewError when a prompt does not even fit alone."""
+        """Use smaller batches from now on; raises ClewError if not even one prompt fits."""
         job = self.job
         if len(ids) == 1:
             raise ClewError(
                 f"question {job.questions[ids[0]].id} with {len(job.prompts[ids[0]])} prompt "
-                f"tokens does not fit into the memory of {job.decoder.device}, even alone. Use "
-                f'`quantize="4bit"`, a smaller `max_new_tokens`, or a larger device.'
+                f"tokens does not fit in the memory of {job.decoder.device}, even alone. Use "
+                f'`quantize="4bit"`, a smaller `max_new_tokens`, or a device with more memory.'
             ) from error
         job.plan = replace(job.plan, rows=-(-len(ids) // 2))
-        sentence = f"out of device memory: going on with {job.plan.rows} prompts at a time"
+        sentence = f"out of device memory: continuing with {job.plan.rows} prompts at a time"
         self.reporter(Note(sentence))
         job.store.add_notes([f"batch {self.number}: {sentence}"])
 
@@ -183,7 +184,7 @@ class ShardCapture:
     def _add_full(
         self, sequences: Sequence[Sequence[int]], compact: pa.RecordBatch
     ) -> Iterator[Callable[[], pa.RecordBatch]]:
-        """Pass whole sequences again, a few at a time, and add every state and map."""
+        """Pass whole sequences again, a few at a time, and add every state and attention map."""
         decoder = self.job.decoder
         for start, stop in _split_by_bytes(sequences, decoder.shape, _FULL_BATCH_BYTES):
             for record in self._record_fully(sequences[start:stop]):
@@ -192,7 +193,7 @@ class ShardCapture:
                 yield functools.partial(self._full_batch, record, some)
 
     def _record_fully(self, sequences: Sequence[Sequence[int]]) -> Iterator[FullRecord]:
-        """As many at a time as the device's memory holds."""
+        """As many at a time as fit in device memory."""
         decoder = self.job.decoder
         if len(sequences) == 1:
             what = f"the full trace of {len(sequences[0])} tokens"

@@ -1,5 +1,5 @@
-"""One more token of every row: a key-value cache with its room taken once, where tokens are
-written in place and rows can be dropped; and on a GPU the step as a CUDA graph that is replayed."""
+"""One more token for every row: a preallocated key-value cache, where tokens are written in place
+and rows can be dropped; on a GPU, the step is a CUDA graph that is replayed."""
 
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
@@ -13,7 +13,7 @@ from clew.hallucination.traces.compact import Slots
 
 
 class _RoomyLayer(DynamicLayer):
-    """One layer's keys and values: a buffer of `rows` x `slots`, filled where it is told to."""
+    """One layer's keys and values: a buffer of `rows` x `slots`, filled at given slots."""
 
     keys: Tensor
     values: Tensor
@@ -66,7 +66,7 @@ class RoomyCache(Cache):
         super().__init__(layers=list(self.rooms))
 
     def fill(self, prefix: "RoomyCache") -> None:
-        """Begin every row with the same tokens, those of a cache of one row."""
+        """Start every row with the same tokens, those of a cache of one row."""
         for mine, theirs in zip(self.rooms, prefix.rooms, strict=True):
             mine.update(
                 theirs.keys[:, :, : theirs.length].expand(mine.rows, -1, -1, -1),
@@ -74,14 +74,14 @@ class RoomyCache(Cache):
             )
 
     def go_to(self, slot: int, first: int = 0, last: int | None = None) -> None:
-        """The next pass brings rows `first` to `last`, from `slot` on."""
+        """The next pass writes rows `first` to `last`, starting at `slot`."""
         for layer in self.rooms:
             layer.length = slot
             layer.window = slice(first, layer.rows if last is None else last)
 
     def write_at(self, slot: Tensor) -> None:
-        """From now on every pass brings one token, which goes where `slot` (on the device) says;
-        all slots are handed out, and the mask must hide the empty ones."""
+        """From now on every pass writes one token at `slot` (on the device); all slots are
+        returned, and the mask must hide the empty ones."""
         for layer in self.rooms:
             layer.slot = slot
 
@@ -92,7 +92,7 @@ class RoomyCache(Cache):
 
 
 class HasTokens(Protocol):
-    """What was chosen from logits: at least the next token of each row."""
+    """The choice from the logits: at least the next token of each row."""
 
     @property
     def tokens(self) -> Int[Tensor, " rows"]: ...
@@ -102,7 +102,7 @@ Choice = TypeVar("Choice", bound=HasTokens)
 
 
 class FixedBatch(Protocol):
-    """What the step needs of a batch whose rows stay in place."""
+    """What the step needs from a batch whose rows stay in place."""
 
     slots: Slots
     cache: RoomyCache
@@ -119,9 +119,9 @@ class FixedBatch(Protocol):
 class StepGraph(Generic[Choice]):
     """One pass of one token for every row, captured as a CUDA graph and replayed.
 
-    A pass over one token is bound by the host that launches its thousands of small kernels;
-    replayed, it runs at the speed of the card. (On a CPU the same pass runs uncaptured, which
-    is of use only to tests.)
+    A pass over one token is limited by the host, which launches thousands of small kernels;
+    replayed, it runs at the speed of the GPU. (On a CPU the same pass runs without a graph, which
+    only tests use.)
     """
 
     def __init__(self, batch: FixedBatch, choose: Callable[[Tensor], Choice]) -> None:
@@ -155,7 +155,7 @@ class StepGraph(Generic[Choice]):
         self._batch.expect_steps(self._slot, self._alive)
 
     def _capture(self) -> None:
-        """Run once to warm up (no row is alive, so nothing of it counts), then capture."""
+        """Run once to warm up (no row is alive, so it has no effect), then capture."""
         tokens = self._tokens.clone()
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())

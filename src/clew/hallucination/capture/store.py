@@ -1,4 +1,4 @@
-"""The store that a capture writes to, new or there already: what it has, and what it lacks."""
+"""The store that a capture writes to, new or existing: what it has, and what is missing."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -22,17 +22,16 @@ from clew.storage.manifest import (
 )
 from clew.version import __version__
 
-# What describes the machine, not the traces: a resumed run may differ in it.
+# Describes the machine, not the traces: a resumed run may differ.
 MACHINE_KEY = "machine"
-# A model's fingerprint tells whether it is the same, under whatever name it was loaded.
-# A store begun before the answers' mean states were recorded goes on without them.
+# A model's fingerprint shows whether it is the same, whatever name it was loaded as.
+# A store started before the answers' mean states were recorded continues without them.
 _MAY_DIFFER = (f"{MACHINE_KEY}.", "model.id", "model.revision", ANSWER_HIDDEN)
 
 
 class TraceStore:
-    """A store of traces in the making, `rows` of them, and the part of it that this run makes.
-
-    Raises StoreError when the folder holds something else.
+    """A trace store with `rows` planned rows, and the part of it that this run captures. Raises
+    StoreError if the folder contains something else.
     """
 
     manifest: Manifest
@@ -43,13 +42,13 @@ class TraceStore:
         _refuse_foreign_folder(path)
 
     def lock(self) -> AbstractContextManager[None]:
-        """The right to write this part."""
+        """The lock for writing this part."""
         return writer_lock(self.path, self.part)
 
     def open(
         self, *, settings: Mapping[str, Any], rows: int, skipped: Sequence[Mapping[str, Any]]
     ) -> None:
-        """Start the store, or check that the one there was started with the same settings.
+        """Start the store, or check that the existing one was started with the same settings.
 
         More rows than before are fine: the store grows. Raises SettingsMismatchError with both
         values of every setting that differs.
@@ -77,11 +76,11 @@ class TraceStore:
                 self.manifest = now
 
     def reload(self) -> None:
-        """Other parts write to the manifest too."""
+        """Read again, since other parts write to the manifest too."""
         self.manifest = read_manifest(self.path)
 
     def open_basis(self, fit: Callable[[], Basis]) -> Basis:
-        """The store's basis; the first process to come here fits it for all."""
+        """The store's basis; the first process that needs it fits it for all."""
         if BASIS_NAME in self.manifest.files:
             return load_basis(self.path)
         basis = fit()
@@ -97,7 +96,7 @@ class TraceStore:
         return load_basis(self.path)
 
     def add_notes(self, notes: Sequence[str]) -> None:
-        """Enter what a user of the traces should know."""
+        """Record what a user of the traces should know."""
 
         def add(manifest: Manifest) -> Manifest:
             new = tuple(note for note in notes if note not in manifest.notes)
@@ -107,12 +106,12 @@ class TraceStore:
             update_manifest(self.path, add)
 
     def shard_rows(self, number: int) -> range:
-        """The global ids that belong into a shard."""
+        """The global ids that belong to a shard."""
         size = self.rows_per_shard
         return range(number * size, min(self.rows, (number + 1) * size))
 
     def own_shards(self) -> list[int]:
-        """The shards that this part of the store makes."""
+        """The shards of this part of the store."""
         count = -(-self.rows // self.rows_per_shard)
         return [number for number in range(count) if self.part.owns(number)]
 
@@ -120,11 +119,11 @@ class TraceStore:
         return sum(len(self.shard_rows(number)) for number in shards)
 
     def pending_shards(self) -> list[int]:
-        """This part's shards that are not finished, or lack rows that are planned now."""
+        """This part's shards that are not finished, or that miss rows planned now."""
         return [number for number in self.own_shards() if not self._is_complete(number)]
 
     def unfinished_bytes(self, shards: Iterable[int]) -> int:
-        """What is on disk already of shards that are not finished."""
+        """The rows of unfinished shards that are already on disk."""
         parts = [self.path / f"{shard_name(number)}.part" for number in shards]
         return sum(path.stat().st_size for path in parts if path.exists())
 
@@ -134,14 +133,14 @@ class TraceStore:
             return False
         if entry.rows == self.rows_per_shard:
             return True
-        # Begun with more questions than now, it may hold later rows in place of these.
+        # If it was started with more questions, it may contain later rows instead of these.
         ids = ShardReader(self.path / entry.file).read_column("global_example_id")
         return set(wanted) <= set(ids.to_pylist())
 
     def _refuse_other_settings(self, settings: Mapping[str, Any]) -> None:
         kind = self.manifest.kind
         if kind != "traces":
-            raise StoreError(f'"{self.path}" holds {kind}, not traces: choose another `out`.')
+            raise StoreError(f'"{self.path}" contains {kind}, not traces: choose another `out`.')
         refuse_other_settings(
             self.path,
             {**self.manifest.settings, "shard_size": self.manifest.rows_per_shard},
@@ -151,10 +150,10 @@ class TraceStore:
 
 
 def _refuse_foreign_folder(store: Path) -> None:
-    """Raises StoreError when a folder holds something, but no store: nothing is mixed up."""
+    """Raises StoreError if a folder is not empty and not a store, so that nothing is mixed up."""
     if not store.is_dir() or (store / MANIFEST_NAME).exists():
         return
-    # A run killed while it wrote its first manifest leaves a .tmp.
+    # A run killed while writing its first manifest leaves a .tmp file.
     names = sorted(path.name for path in store.iterdir())
     entries = [name for name in names if not name.startswith(".") and not name.endswith(".tmp")]
     if any(name.startswith("batch_") for name in entries):
@@ -163,6 +162,6 @@ def _refuse_foreign_folder(store: Path) -> None:
         )
     if entries:
         raise StoreError(
-            f'"{store}" is neither empty nor a clew store (it holds {", ".join(entries[:3])}'
+            f'"{store}" is neither empty nor a clew store (it contains {", ".join(entries[:3])}'
             f"{', ...' if len(entries) > 3 else ''}): choose another `out`."
         )

@@ -1,4 +1,4 @@
-"""Work that goes on beside the model's: putting batches into Arrow, hashing, writing, closing."""
+"""Background work: converting batches to Arrow, hashing, writing and closing shards."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -12,14 +12,14 @@ import pyarrow as pa
 from clew.hallucination.capture.store import TraceStore
 from clew.progress import Reporter, WorkAdvanced
 from clew.storage import ShardReader, ShardWriter, add_shard
+from clew.wording import counted
 
 
 class Background:
-    """A thread that puts batches into Arrow, writes and syncs them while the next are made.
-
-    Two tasks may wait behind the one under way, so memory stays bounded. What a task raises
-    comes out at the next call, and no task after it is begun: a shard whose last rows could not
-    be written must not be closed as if they had been.
+    """A thread that converts batches to Arrow, writes and syncs them while the next are captured.
+    At most two tasks wait behind the running one, so memory stays bounded. An error in a task is
+    raised at the next call, and no later task is started: a shard whose last rows could not be
+    written must not be closed.
     """
 
     def __init__(self, reporter: Reporter) -> None:
@@ -39,7 +39,7 @@ class Background:
         self._pending.append(self._thread.submit(self._run, task))
 
     def wait(self, leaving: int = 0) -> None:
-        """Until no more than `leaving` tasks are unfinished; raises what any of them raised."""
+        """Wait until at most `leaving` tasks are unfinished; raises what any of them raised."""
         while self._pending and (len(self._pending) > leaving or self._pending[0].done()):
             self._pending.popleft().result()
 
@@ -76,18 +76,18 @@ def _abandoned_on_failure(writer: ShardWriter) -> Iterator[None]:
 
 
 def finish_shard(store: TraceStore, writer: ShardWriter) -> WorkAdvanced:
-    """Close a shard: from here on it counts as made."""
+    """Close a shard: from now on it counts as finished."""
     before = writer.bytes_written
     with _abandoned_on_failure(writer):
         entry = writer.finish()
-    # Notes first: a run that dies in between finds the shard unlisted and comes here again.
+    # Notes first: after a crash in between, the shard is unlisted and is closed again.
     _note_oddities(store, writer.path, writer.batch_number)
     add_shard(store.path, entry)
     return WorkAdvanced(count=0, written_bytes=writer.bytes_written - before)
 
 
 def _note_oddities(store: TraceStore, shard: Path, number: int) -> None:
-    """Name in the manifest what a user of the traces should know: empty answers, NaN."""
+    """Record in the manifest what a user of the traces should know: empty answers, NaN."""
     reader = ShardReader(shard)
     empty: list[str] = []
     broken: list[str] = []
@@ -103,7 +103,8 @@ def _note_oddities(store: TraceStore, shard: Path, number: int) -> None:
         broken += [i for i, fine in zip(ids, finite, strict=True) if not fine]
     notes = []
     if empty:
-        notes.append(f"batch {number}: {len(empty)} empty answers: {', '.join(empty)}")
+        notes.append(f"batch {number}: {counted(len(empty), 'empty answer')}: {', '.join(empty)}")
     if broken:
-        notes.append(f"batch {number}: {len(broken)} traces hold NaN or Inf: {', '.join(broken)}")
+        traces = counted(len(broken), "trace")
+        notes.append(f"batch {number}: NaN or infinity in {traces}: {', '.join(broken)}")
     store.add_notes(notes)

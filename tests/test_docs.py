@@ -71,7 +71,9 @@ def test_site_builds_without_warnings_and_loads_nothing_from_elsewhere(tmp_path:
     pages = list(tmp_path.rglob("*.html"))
     assert len(pages) >= len(list(DOCS.rglob("*.md")))
     for page in pages:
-        assert not OUTSIDE.findall(page.read_text(encoding="utf-8")), page
+        text = page.read_text(encoding="utf-8")
+        assert not OUTSIDE.findall(text), page
+        assert '<details class="example"' not in text, f'{page}: write "Examples:", a section'
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ class Classifier(nn.Module):
         loss: Takes logits and labels and returns the mean over the samples. `BinaryLoss()` by
             default; `CategoricalLoss()` is the one for several classes.
 
-    Example:
+    Examples:
         >>> class Network(nn.Module):
         ...     def __init__(self):
         ...         super().__init__()

@@ -58,7 +58,7 @@ class ExperimentLogger:
     Raises:
         InputError: The tracker is unknown, or its library is not installed.
 
-    Example:
+    Examples:
         >>> logger = ExperimentLogger("mlflow", project="detectors")
         >>> fit(model, train, validation, output_dir=Path("run"), callbacks=[logger])
     """

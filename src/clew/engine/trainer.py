@@ -81,7 +81,7 @@ def fit(
         SettingsMismatchError: The folder belongs to another run.
         InputError: An argument cannot be used.
 
-    Example:
+    Examples:
         >>> losses = []
         >>> def keep_loss(event):
         ...     if isinstance(event, EpochEnded):

@@ -77,7 +77,7 @@ def compare(
         SettingsMismatchError: The folder holds a comparison with other settings.
         StoppedError: `should_stop` returned True; everything so far is saved.
 
-    Example:
+    Examples:
         >>> comparison = clew.compare(preprocessed_dir="preprocessed_data")
         >>> comparison.to_pandas()
     """

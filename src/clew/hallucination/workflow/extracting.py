@@ -37,7 +37,7 @@ def load_model(
     Raises:
         InputError: The model is not available, or a setting cannot be used.
 
-    Example:
+    Examples:
         >>> model, tokenizer = clew.load_model("smollm2")
     """
     from clew.hallucination.capture import load_model as load
@@ -112,7 +112,7 @@ def extract(
         SettingsMismatchError: The store was started with other settings.
         StoppedError: `should_stop` returned True; everything so far is saved.
 
-    Example:
+    Examples:
         >>> traces = clew.extract(questions="facts", num_samples=200, out="traces_data")
         >>> traces.num_traces
         200

@@ -48,7 +48,7 @@ def label(
     Raises:
         InputError: No answer can be scored, or the file holds other scores.
 
-    Example:
+    Examples:
         >>> scores = clew.label("traces_data", out="ground_truth_scores.csv")
         >>> scores.to_pandas().score.mean()
     """

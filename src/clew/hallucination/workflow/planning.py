@@ -49,7 +49,7 @@ def plan(
     Raises:
         InputError: The samples or a setting cannot be used.
 
-    Example:
+    Examples:
         >>> clew.plan().plans["any network"].reasons["precision"]
     """
     from clew.engine import PlanRequest, TrainConfig, plan_hardware

@@ -64,7 +64,7 @@ def preprocess(
         InputError: The scores do not belong to the store, or a setting cannot be used.
         SettingsMismatchError: The folder holds samples made with other settings.
 
-    Example:
+    Examples:
         >>> clew.preprocess("traces_data", scores_file="ground_truth_scores.csv")
     """
     from clew.hallucination.samples.making import PreprocessConfig, preprocess_store

@@ -45,7 +45,7 @@ def show(
     Raises:
         InputError: The store has no such answer, or a setting cannot be used.
 
-    Example:
+    Examples:
         >>> clew.show("traces_data", id=5, scores_file="ground_truth_scores.csv")
     """
     from clew.hallucination.answer_page import ShowConfig, show_answer

@@ -25,7 +25,7 @@ def inspect(store: str | Path) -> "SamplesSummary | StoreSummary":
     Raises:
         StoreError: There is no store in this folder.
 
-    Example:
+    Examples:
         >>> clew.inspect("traces_data").rows
     """
     from clew.hallucination.samples.making.summary import summarize
@@ -55,7 +55,7 @@ def verify(
     Raises:
         StoreError: There is no store in this folder, or it cannot be repaired.
 
-    Example:
+    Examples:
         >>> clew.verify("traces_data").is_intact
         True
     """
@@ -93,7 +93,7 @@ def convert(
         InputError: There is nothing to convert.
         SettingsMismatchError: The store was made from other files.
 
-    Example:
+    Examples:
         >>> clew.convert("old_traces", out="traces_data")
     """
     from clew.hallucination.legacy import convert_folder

@@ -104,7 +104,7 @@ def train(
         SettingsMismatchError: The folder holds a run with other settings.
         StoppedError: `should_stop` returned True; everything so far is saved.
 
-    Example:
+    Examples:
         >>> results = clew.train(preprocessed_dir="preprocessed_data", networks=["lstm"])
         >>> results.metrics["lstm"]["test_auroc"]
     """

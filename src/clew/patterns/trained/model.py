@@ -66,7 +66,7 @@ class PatternModel:
         Raises:
             InputError: There is no such photo, or a folder holds none.
 
-        Example:
+        Examples:
             >>> [prediction] = load_classifier("trained").predict("bird.jpg")
             >>> prediction.label, prediction.confidence, prediction.top_k(3)
         """

@@ -202,7 +202,7 @@ def run_shuffle(args):
     data, formats = folder / "source", folder / "formats"
     entries = {name: e for name, e in chosen(CONTESTANTS, args).items() if name != "memcpy"}
     table = Table(title="shuffle", title_justify="left")
-    names = ("index", "shard", "neighbours", "by chance", "shards in a batch")
+    names = ("index", "shard", "neighbors", "by chance", "shards in a batch")
     for column in ("loader", *names):
         table.add_column(column, justify="left" if column == "loader" else "right")
     for row in prepare(entries, ("shuffled",), "prepare_streams", data, formats, say):

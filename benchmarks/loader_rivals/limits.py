@@ -91,7 +91,7 @@ def measure_shuffle(name, data, folder):
     result = {
         "index": float(np.corrcoef(places, order)[0, 1]),
         "shard": float(np.corrcoef(places, shard)[0, 1]),
-        "neighbours": float((shard[1:] == shard[:-1]).mean()),
+        "neighbors": float((shard[1:] == shard[:-1]).mean()),
         "by chance": float(per_shard / len(order)),
         "shards in a batch": float(
             np.mean([len(set(shard[i : i + BATCH])) for i in range(0, len(order), BATCH)])

@@ -21,8 +21,8 @@ def test_global_shuffle_leaves_no_trace_of_position_or_shard(epoch: int) -> None
     assert sorted(order) == list(range(COUNT))
     assert abs(correlation(order, np.arange(COUNT))) < 0.07  # five standard deviations
     assert abs(correlation(order, SHARDS)) < 0.07
-    neighbours = np.mean(SHARDS[order][1:] == SHARDS[order][:-1])
-    assert neighbours < 0.04  # 0.02 by chance
+    neighbors = np.mean(SHARDS[order][1:] == SHARDS[order][:-1])
+    assert neighbors < 0.04  # 0.02 by chance
 
 
 def test_orders_of_epochs_and_seeds_are_independent() -> None:

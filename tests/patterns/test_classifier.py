@@ -1,4 +1,4 @@
-"""What is trained learns from changed pictures, and is judged on plain ones."""
+"""The model trains on augmented images, and is evaluated on plain ones."""
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ def batch(count: int = 6, size: int = 32) -> dict[str, torch.Tensor]:
     return {"image": images, "label": torch.arange(count) % 3}
 
 
-def test_pictures_are_changed_in_training_only() -> None:
+def test_images_are_augmented_only_in_training() -> None:
     model, given = make(AugmentConfig()), batch()
     assert model.training_step(given).loss != model.training_step(given).loss
     model.eval()
@@ -31,7 +31,7 @@ def test_pictures_are_changed_in_training_only() -> None:
 
 
 @pytest.mark.slow
-def test_the_loss_falls_on_one_batch() -> None:
+def test_loss_falls_on_one_batch() -> None:
     model, given = make(), batch()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     losses = []
@@ -44,7 +44,7 @@ def test_the_loss_falls_on_one_batch() -> None:
     assert losses[-1] < losses[0] / 2
 
 
-def test_a_picture_is_told_alike_in_any_company() -> None:
+def test_prediction_does_not_depend_on_the_batch() -> None:
     model, given = make().eval(), batch()
     together = model(given["image"])
     alone = torch.cat([model(given["image"][i : i + 1]) for i in range(6)])
@@ -52,7 +52,7 @@ def test_a_picture_is_told_alike_in_any_company() -> None:
 
 
 @pytest.mark.parametrize("size", [8, 28, 32, 64, 96, 100, 128, 224])
-def test_every_size_of_picture_can_be_used(size: int) -> None:
+def test_every_image_size_works(size: int) -> None:
     network = build_network("tiny", classes=3, image_size=size).eval()
     features = network.features(torch.zeros(2, 3, size, size))
     assert min(features.shape[2:]) >= 1
@@ -60,7 +60,7 @@ def test_every_size_of_picture_can_be_used(size: int) -> None:
 
 
 @pytest.mark.slow
-def test_the_standard_network_is_the_one_of_the_old_page() -> None:
+def test_standard_network_is_that_of_the_original_page() -> None:
     network = build_network("standard", classes=10, image_size=128)
     widths = [block.excite.out_features for block in network.blocks]
     assert widths == [64] * 3 + [128] * 3 + [256] * 3 + [512] * 3
@@ -76,7 +76,7 @@ def test_presets_grow() -> None:
     assert sizes == sorted(sizes)
 
 
-def test_an_unknown_network_is_refused() -> None:
+def test_unknown_network_is_refused() -> None:
     with pytest.raises(InputError, match="small, standard, large, or timm:NAME"):
         build_network("resnet18", classes=3, image_size=32)
 
@@ -86,7 +86,7 @@ def test_pretrained_weights_are_those_of_timm() -> None:
         build_network("standard", classes=3, image_size=32, pretrained=True)
 
 
-def test_timm_is_used_where_it_is_and_told_where_it_is_not() -> None:
+def test_timm_is_used_if_installed_and_named_if_missing() -> None:
     try:
         import timm  # noqa: F401
     except (ImportError, RuntimeError):

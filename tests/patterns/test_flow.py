@@ -1,4 +1,4 @@
-"""A named set from Python alone: trained from its last weights, and the whole flow in one call."""
+"""A named set from Python: trained from its last weights, and the whole flow in one call."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -39,7 +39,7 @@ def animals(library: Path) -> PatternSet:
 
 
 class QuickSteps(LoggedSteps):
-    """The real steps with a tiny network; the review is only noted."""
+    """The real steps with a tiny network; the review is only recorded."""
 
     def __init__(self) -> None:
         self.done: list[str] = []
@@ -89,7 +89,7 @@ def test_set_without_photos_is_refused(library: Path) -> None:
 
 
 @pytest.mark.slow
-def test_flow_does_what_is_asked_for_and_again_only_what_is_new(
+def test_flow_does_what_is_requested_and_then_only_what_is_new(
     tmp_path: Path, library: Path
 ) -> None:
     make_photos(tmp_path / "mine", {"cats": 4, "dogs": 4})
@@ -111,7 +111,7 @@ def test_flow_does_what_is_asked_for_and_again_only_what_is_new(
     assert again.done == ["import", "keep", "review None"]
 
 
-def test_flow_refuses_what_will_go_wrong_before_anything_is_done(
+def test_flow_refuses_foreseeable_errors_before_doing_anything(
     tmp_path: Path, library: Path
 ) -> None:
     make_photos(tmp_path / "mine", {"cats": 3})

@@ -1,4 +1,4 @@
-"""The front of patterns: names are there when asked for, and the calls that hints name work."""
+"""The public names of patterns are importable, and the calls that hints name work."""
 
 from pathlib import Path
 from typing import Any
@@ -11,20 +11,20 @@ from tests.patterns.library.making import make_photos
 from tests.test_imports import loaded_by
 
 
-def test_every_name_of_the_front_is_there() -> None:
+def test_every_public_name_is_importable() -> None:
     assert all(getattr(front, name) is not None for name in front.__all__)
     with pytest.raises(AttributeError, match="has no attribute 'magic'"):
         _ = front.magic
 
 
 @pytest.mark.slow
-def test_a_set_is_looked_at_without_torch() -> None:
+def test_set_is_inspected_without_torch() -> None:
     loaded = loaded_by("from clew.patterns import PatternSet, choose_model, import_photos")
     assert sorted(loaded & {"torch", "matplotlib", "fastapi"}) == []
 
 
 def test_calls_in_hints_can_be_pasted(tmp_path: Path) -> None:
-    """From no library at all to a set with photos, by what the errors say."""
+    """From no library at all to a set with photos, following the errors."""
     library = tmp_path / "my sets"
     make_photos(tmp_path / "cats and dogs", {"cats": 3, "dogs": 3})
 

@@ -1,4 +1,4 @@
-"""Commands that need no network start without waiting for torch."""
+"""Commands that use no network start without waiting for torch."""
 
 import subprocess
 import sys
@@ -22,7 +22,7 @@ for words in {COMMANDS}:
 
 
 @pytest.mark.slow
-def test_torch_is_not_loaded_for_nothing(tmp_path: Path) -> None:
+def test_torch_is_not_loaded_needlessly(tmp_path: Path) -> None:
     command = [sys.executable, "-c", CODE]
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     for words in COMMANDS:

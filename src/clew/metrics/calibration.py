@@ -69,7 +69,7 @@ class PlattScale:
         classes still give a finite slope. Raises InputError when only one class is present."""
         positive, found = check_pair(labels, scores)
         middle, spread = _find_spread(found)
-        slope, intercept = _fit_sigmoid(positive, _standardise(found, middle, spread))
+        slope, intercept = _fit_sigmoid(positive, _standardize(found, middle, spread))
         return cls(slope=slope, intercept=intercept, middle=middle, spread=spread)
 
     def probabilities(
@@ -79,7 +79,7 @@ class PlattScale:
         compute ranks (AUROC) from the scores."""
         from scipy.special import expit  # slow to import
 
-        placed = _standardise(check_scores(scores), self.middle, self.spread)
+        placed = _standardize(check_scores(scores), self.middle, self.spread)
         return expit(self.slope * placed + self.intercept)
 
 
@@ -93,7 +93,7 @@ def _find_spread(scores: Float64[np.ndarray, " samples"]) -> tuple[float, float]
     return float(middle) * unit, float(spread) * unit
 
 
-def _standardise(
+def _standardize(
     scores: Float64[np.ndarray, " samples"], middle: float, spread: float
 ) -> Float64[np.ndarray, " samples"]:
     """Linear near the middle, logarithmic far out: otherwise one outlier of 1e6 would flatten the

@@ -34,10 +34,10 @@ class PatternClassifier(nn.Module):
         self.loss = loss or CategoricalLoss()
         self.augment = RandAugment(augment)
         self.mixup = Mixup(augment.mixup) if augment.mixup else None
-        self.normalise = Normalise()
+        self.normalize = Normalize()
 
     def forward(self, images: UInt8[Tensor, "batch side side 3"]) -> Float[Tensor, "batch classes"]:
-        return self.network(self.normalise(images.to(torch.float32) / 255))
+        return self.network(self.normalize(images.to(torch.float32) / 255))
 
     def training_step(self, batch: Mapping[str, Any]) -> StepOutput:
         images, labels = batch["image"], batch["label"]
@@ -48,12 +48,12 @@ class PatternClassifier(nn.Module):
             seen, aims = self.augment(images), F.one_hot(labels, self.classes).float()
             if self.mixup is not None:
                 seen, aims = self.mixup(seen, aims)
-            seen = self.normalise(seen)
+            seen = self.normalize(seen)
         logits = self.network(seen)
         return StepOutput(loss=self.loss(logits, aims), scores=logits, labels=labels)
 
 
-class Normalise(nn.Module):
+class Normalize(nn.Module):
     """Turns values from 0 to 1 in rows of pixels into a network's input: `[batch, 3, side, side]`,
     in channels_last, without a copy for the change of order."""
 
@@ -72,6 +72,6 @@ class Normalise(nn.Module):
         return torch.addcmul(self.offset, values, self.scale).permute(0, 3, 1, 2)
 
 
-def normalise(images: UInt8[Tensor, "batch side side 3"]) -> Float[Tensor, "batch 3 side side"]:
+def normalize(images: UInt8[Tensor, "batch side side 3"]) -> Float[Tensor, "batch 3 side side"]:
     """Decoded photos as a network's input."""
-    return Normalise().to(images.device)(images.to(torch.float32) / 255)
+    return Normalize().to(images.device)(images.to(torch.float32) / 255)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from clew.patterns.training import train_patterns
-from tests.patterns.training.making import COLOURS, small_run, write_photos
+from tests.patterns.training.making import COLORS, small_run, write_photos
 from tests.stores import one_thread
 
 
@@ -17,7 +17,7 @@ from tests.stores import one_thread
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A trained model beside its photos. Shared: look, do not touch."""
     folder = tmp_path_factory.mktemp("evaluated")
-    write_photos(folder / "photos", dict.fromkeys(COLOURS, 7))
+    write_photos(folder / "photos", dict.fromkeys(COLORS, 7))
     with one_thread():
         train_patterns(small_run(folder / "photos", folder / "model", epochs=2))
     return folder / "model"
@@ -27,7 +27,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def folder(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working folder of a user, with a model and other photos."""
     shutil.copytree(model, tmp_path / "model")
-    write_photos(tmp_path / "others", dict.fromkeys(COLOURS, 4), first=100)
+    write_photos(tmp_path / "others", dict.fromkeys(COLORS, 4), first=100)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

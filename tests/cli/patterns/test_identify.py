@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from tests.patterns.identification.conftest import colour_folder
-from tests.patterns.identification.making import COLOURS, draw_doubtful, draw_photo, make_folder
+from tests.patterns.identification.conftest import color_folder
+from tests.patterns.identification.making import COLORS, draw_doubtful, draw_photo, make_folder
 
-__all__ = ["colour_folder"]
+__all__ = ["color_folder"]
 
 
 @pytest.fixture
-def model(colour_folder: Path, tmp_path: Path) -> Path:
+def model(color_folder: Path, tmp_path: Path) -> Path:
     """Results go beside a model: each test has its own."""
-    return Path(shutil.copytree(colour_folder, tmp_path / "mi modelo"))
+    return Path(shutil.copytree(color_folder, tmp_path / "mi modelo"))
 
 
 @pytest.mark.slow
@@ -39,7 +39,7 @@ def test_a_few_photos_are_told_one_by_one(run: Any, model: Path, tmp_path: Path)
 @pytest.mark.slow
 def test_many_photos_are_told_class_by_class(run: Any, model: Path, tmp_path: Path) -> None:
     for number in range(30):
-        draw_photo(tmp_path / "many" / f"{number}.png", list(COLOURS)[number % 3], seed=number)
+        draw_photo(tmp_path / "many" / f"{number}.png", list(COLORS)[number % 3], seed=number)
     for number in range(3):
         (tmp_path / "many" / f"bad {number}.gif").write_bytes(b"")
     (tmp_path / "many" / "bad.heic").write_bytes(b"")
@@ -77,7 +77,7 @@ def test_review_follows_at_once(
     photos = tmp_path / "photos"
     draw_photo(photos / "green" / "1.png", "green")
     results = json.loads((model / "results.json").read_text(encoding="utf-8"))
-    results |= {"classes": list(COLOURS), "data": {"folder": str(photos)}}
+    results |= {"classes": list(COLORS), "data": {"folder": str(photos)}}
     (model / "results.json").write_text(json.dumps(results), encoding="utf-8")
     monkeypatch.setattr(sys, "stdin", io.StringIO("q\n"))
     arguments = ("--model", model, "--threshold", 1, "--review")

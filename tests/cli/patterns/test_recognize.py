@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from tests.patterns.identification.conftest import colour_folder
+from tests.patterns.identification.conftest import color_folder
 from tests.patterns.identification.making import draw_doubtful, draw_photo, draw_small
 
-__all__ = ["colour_folder"]
+__all__ = ["color_folder"]
 
 
-def test_the_classes_are_told_with_bars(run: Any, colour_folder: Path, tmp_path: Path) -> None:
+def test_the_classes_are_told_with_bars(run: Any, color_folder: Path, tmp_path: Path) -> None:
     photo = draw_photo(tmp_path / "ñ [b].jpg", "azul ñ")
-    ended = run("patterns", "recognize", photo, "--model", colour_folder)
+    ended = run("patterns", "recognize", photo, "--model", color_folder)
     assert ended.code == 0, ended.err
     assert f"{photo} (60 x 40 pixels)\n" in ended.out
     lines = ended.out.splitlines()
@@ -24,10 +24,10 @@ def test_the_classes_are_told_with_bars(run: Any, colour_folder: Path, tmp_path:
 
 @pytest.mark.slow
 def test_multiscale_says_where_and_json_has_it_all(
-    run: Any, colour_folder: Path, tmp_path: Path
+    run: Any, color_folder: Path, tmp_path: Path
 ) -> None:
     photo = draw_small(tmp_path / "a.png", "red", box=(270, 20, 350, 80))
-    command = ("patterns", "recognize", photo, "--model", colour_folder, "--multiscale")
+    command = ("patterns", "recognize", photo, "--model", color_folder, "--multiscale")
     told = run(*command)
     assert told.code == 0 and "most confident: red (" in told.out and "among 44 views" in told.out
     found = json.loads(run(*command, "--json", "--top-k", 1, "--threshold", 0).out)
@@ -37,19 +37,19 @@ def test_multiscale_says_where_and_json_has_it_all(
     assert left < 310 < right and top < 50 < bottom
 
 
-def test_doubt_is_told_and_is_no_failure(run: Any, colour_folder: Path, tmp_path: Path) -> None:
+def test_doubt_is_told_and_is_no_failure(run: Any, color_folder: Path, tmp_path: Path) -> None:
     photo = draw_doubtful(tmp_path / "a.png")
-    ended = run("patterns", "recognize", photo, "--model", colour_folder, "--threshold", 1)
+    ended = run("patterns", "recognize", photo, "--model", color_folder, "--threshold", 1)
     assert ended.code == 0 and "doubtful: no class reaches 100%" in ended.out
 
 
 @pytest.mark.slow
-def test_wrong_use_ends_with_2(run: Any, colour_folder: Path, tmp_path: Path) -> None:
+def test_wrong_use_ends_with_2(run: Any, color_folder: Path, tmp_path: Path) -> None:
     (tmp_path / "text.png").write_text("no picture", encoding="utf-8")
-    bad = run("patterns", "recognize", tmp_path / "text.png", "--model", colour_folder)
+    bad = run("patterns", "recognize", tmp_path / "text.png", "--model", color_folder)
     assert bad.code == 2 and "text.png" in bad.err
-    gone = run("patterns", "recognize", tmp_path / "gone.png", "--model", colour_folder)
+    gone = run("patterns", "recognize", tmp_path / "gone.png", "--model", color_folder)
     assert gone.code == 2 and "gone.png" in gone.err
     photo = draw_photo(tmp_path / "a.png", "red")
-    wrong = run("patterns", "recognize", photo, "--model", colour_folder, "--threshold", 2)
+    wrong = run("patterns", "recognize", photo, "--model", color_folder, "--threshold", 2)
     assert wrong.code == 2 and "--threshold is 2" in wrong.err

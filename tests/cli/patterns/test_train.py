@@ -21,7 +21,7 @@ from clew.patterns.training import LossSettings, PatternsConfig
 from clew.patterns.training.config import usual_epochs, usual_train
 from tests.cli.test_train import call, read, torchrun
 from tests.engine.children import start, wait, wait_until
-from tests.patterns.training.making import COLOURS, write_photo, write_photos
+from tests.patterns.training.making import COLORS, write_photo, write_photos
 
 FAST = (
     *("--no-augment", "--lr", 0.02, "--device", "cpu", "--batch-size", 16, "--num-workers", 0),
@@ -34,7 +34,7 @@ TRAIN = ("patterns", "train")
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working folder of a user, with photos in it."""
-    write_photos(tmp_path / "mis fotos", dict.fromkeys(COLOURS, 7))
+    write_photos(tmp_path / "mis fotos", dict.fromkeys(COLORS, 7))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -144,7 +144,7 @@ def test_a_run_says_what_it_found_what_it_does_and_what_is_next(run: Any, folder
 @pytest.mark.slow
 def test_a_set_is_trained_again_from_its_last_weights(run: Any, folder: Path) -> None:
     pattern_set = PatternSet.create("mis colores", folder / "patterns")
-    write_photos(pattern_set.photos, dict.fromkeys(COLOURS, 6))
+    write_photos(pattern_set.photos, dict.fromkeys(COLORS, 6))
     ended = run(*TRAIN, "mis colores", "--epochs", 1, *QUICK)
     assert ended.code == 0, ended.err
     assert "clew patterns identify FOLDER --name 'mis colores'\n" in ended.out

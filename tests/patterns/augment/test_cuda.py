@@ -1,4 +1,4 @@
-"""The kernels for GPUs give what plain PyTorch gives."""
+"""The GPU kernels give the same results as plain PyTorch."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 
 @pytest.mark.parametrize("side", [8, 32, 100, 128, 224])
 @pytest.mark.parametrize("magnitude", [9, 30])
-def test_the_kernels_change_pictures_as_pytorch_does(side: int, magnitude: int) -> None:
+def test_kernels_augment_images_like_pytorch(side: int, magnitude: int) -> None:
     from clew.patterns.augment.fused import apply_fused
 
     images = torch.cat([picture(side, seed) for seed in range(40)]).cuda()
@@ -22,10 +22,10 @@ def test_the_kernels_change_pictures_as_pytorch_does(side: int, magnitude: int) 
     theirs = apply_changes(images.cpu(), parameters.cpu(), mirrored.cpu())
     apart = (mine.cpu() - theirs).abs()
     assert apart.mean() < 1e-4
-    assert (apart > 0.02).float().mean() < 1e-3  # at the edge of a step a rounding may decide
+    assert (apart > 0.02).float().mean() < 1e-3  # at a step edge rounding may decide
 
 
-def test_a_recorded_step_draws_anew_every_time() -> None:
+def test_recorded_step_draws_new_numbers_every_time() -> None:
     images = picture(64).expand(8, -1, -1, -1).contiguous().cuda()
     augment = RandAugment(AugmentConfig()).cuda()
     for _ in range(2):

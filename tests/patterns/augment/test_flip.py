@@ -1,4 +1,4 @@
-"""Photos are mirrored only where left and right do not tell classes apart."""
+"""Photos are mirrored only if left and right do not distinguish classes."""
 
 import numpy as np
 
@@ -15,20 +15,20 @@ def arrows(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return images.astype(np.uint8), labels
 
 
-def test_left_and_right_are_kept_apart() -> None:
+def test_left_and_right_classes_are_not_mirrored() -> None:
     is_allowed, why = decide_flip(*arrows(200))
     assert not is_allowed
     assert "left and right seem to matter" in why
 
 
-def test_up_and_down_may_be_mirrored() -> None:
+def test_up_and_down_classes_may_be_mirrored() -> None:
     images, labels = arrows(200)
     is_allowed, why = decide_flip(images.transpose(0, 2, 1, 3), labels)
     assert is_allowed
     assert "mirrored" in why
 
 
-def test_two_photos_are_enough_to_ask() -> None:
+def test_two_photos_are_enough_to_decide() -> None:
     images, _ = arrows(2)
     assert decide_flip(images, np.array([0, 1])) == (
         True,

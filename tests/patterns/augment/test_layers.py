@@ -1,4 +1,4 @@
-"""Training pictures are changed one by one, and each change does what it is called."""
+"""Training images are augmented one by one, and each operation does what its name says."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from clew.patterns.augment.config import PARAMETERS, change_table
 
 
 def picture(side: int = 48, seed: int = 0) -> torch.Tensor:
-    """A smooth picture in colour, `[1, side, side, 3]`."""
+    """A smooth color image, `[1, side, side, 3]`."""
     small = np.random.default_rng(seed).integers(20, 220, (6, 6, 3), np.uint8)
     large = Image.fromarray(small).resize((side, side), Image.Resampling.BICUBIC)
     return torch.from_numpy(np.asarray(large).copy())[None]
@@ -32,7 +32,7 @@ def distance(mine: torch.Tensor, theirs: Image.Image) -> float:
     return float((mine[0] - torch.from_numpy(np.asarray(theirs) / 255.0)).abs().mean())
 
 
-def test_a_picture_without_changes_stays_as_it_is() -> None:
+def test_image_without_changes_stays_unchanged() -> None:
     assert torch.allclose(changed(picture()), picture() / 255, atol=1e-5)
 
 
@@ -41,7 +41,7 @@ def test_a_picture_without_changes_stays_as_it_is() -> None:
     [
         ({"brightness": 0.3}, lambda i: ImageEnhance.Brightness(i).enhance(np.exp(0.3))),
         ({"contrast": -0.3}, lambda i: ImageEnhance.Contrast(i).enhance(np.exp(-0.3))),
-        ({"colour": 0.4}, lambda i: ImageEnhance.Color(i).enhance(np.exp(0.4))),
+        ({"color": 0.4}, lambda i: ImageEnhance.Color(i).enhance(np.exp(0.4))),
         ({"sharpness": 0.5}, lambda i: ImageEnhance.Sharpness(i).enhance(np.exp(0.5))),
         ({"posterise": 3.0}, lambda i: ImageOps.posterize(i, 5)),
         ({"solarise": 0.5}, lambda i: ImageOps.solarize(i, 128)),
@@ -50,13 +50,13 @@ def test_a_picture_without_changes_stays_as_it_is() -> None:
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_colours_change_as_pillow_changes_them(values, pillow) -> None:
+def test_colors_change_as_in_pillow(values, pillow) -> None:
     images = picture()
     plain = distance(images / 255, pillow(as_image(images)))
     assert distance(changed(images, **values), pillow(as_image(images))) < max(0.01, plain / 10)
 
 
-def test_places_move_the_way_they_are_called() -> None:
+def test_images_move_in_the_named_direction() -> None:
     images = torch.zeros(1, 40, 40, 3, dtype=torch.uint8)
     images[:, 20:30, 22:28] = 255
 
@@ -72,7 +72,7 @@ def test_places_move_the_way_they_are_called() -> None:
     assert changed(images, zoom=0.3).sum() > 1.5 * changed(images).sum()
 
 
-def test_every_picture_draws_its_own_changes() -> None:
+def test_every_image_draws_its_own_changes() -> None:
     images = picture().expand(32, -1, -1, -1)
     seen = RandAugment(AugmentConfig(flip=True))(images)
     apart = torch.cdist(seen.flatten(1), seen.flatten(1)) + 1e3 * torch.eye(32)
@@ -80,7 +80,7 @@ def test_every_picture_draws_its_own_changes() -> None:
     assert seen.min() >= 0 and seen.max() <= 1
 
 
-def test_the_same_seed_draws_the_same_changes() -> None:
+def test_same_seed_draws_the_same_changes() -> None:
     augment, images = RandAugment(AugmentConfig()), picture().expand(4, -1, -1, -1)
     torch.manual_seed(3)
     first = augment(images)
@@ -89,32 +89,32 @@ def test_the_same_seed_draws_the_same_changes() -> None:
     assert not torch.equal(augment(images), first)
 
 
-def test_no_picture_is_mirrored_unless_wished() -> None:
+def test_no_image_is_mirrored_unless_requested() -> None:
     torch.manual_seed(0)
     assert set(RandAugment(AugmentConfig(flip=True)).draw(100)[1].tolist()) == {1.0, -1.0}
     assert set(RandAugment(AugmentConfig(flip=False)).draw(100)[1].tolist()) == {1.0}
 
 
-def test_nothing_means_nothing() -> None:
+def test_disabled_augmentation_changes_nothing() -> None:
     images = picture().expand(3, -1, -1, -1)
     assert torch.allclose(RandAugment(AugmentConfig.nothing())(images), images / 255, atol=1e-5)
 
 
-def test_all_fourteen_changes_of_the_paper_are_drawn() -> None:
+def test_all_fourteen_operations_of_the_paper_are_drawn() -> None:
     table = change_table(9)
     assert len(table) == 28
-    assert (table.abs().sum(1) == 0).sum() == 2  # one of them leaves the picture alone
+    assert (table.abs().sum(1) == 0).sum() == 2  # one of them leaves the image alone
 
 
 @pytest.mark.parametrize("side", [8, 32, 100, 130])
-def test_pictures_of_any_size_and_of_one_colour(side: int) -> None:
+def test_images_of_any_size_and_of_one_color_work(side: int) -> None:
     images = torch.full((5, side, side, 3), 200, dtype=torch.uint8)
     seen = RandAugment(AugmentConfig(ops=5, magnitude=30))(images)
     assert seen.shape == images.shape
     assert seen.isfinite().all()
 
 
-def test_mixup_lays_classes_over_each_other_as_the_pictures() -> None:
+def test_mixup_mixes_labels_like_the_images() -> None:
     torch.manual_seed(0)
     values = torch.eye(64)
     images = values.reshape(64, 8, 8, 1).expand(-1, -1, -1, 3).contiguous()
@@ -123,7 +123,7 @@ def test_mixup_lays_classes_over_each_other_as_the_pictures() -> None:
     assert torch.allclose(mixed[..., 0].reshape(64, 64), aims, atol=1e-6)
     own = aims.diagonal()
     assert (own >= 0.5).all()
-    assert own.unique().numel() > 50  # a weight a picture
+    assert own.unique().numel() > 50  # one weight per image
 
 
 @pytest.mark.parametrize(
@@ -135,6 +135,6 @@ def test_mixup_lays_classes_over_each_other_as_the_pictures() -> None:
         ({"zoom": 1.0}, "zoom is 1.0"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(given: dict, told: str) -> None:
+def test_invalid_settings_are_refused(given: dict, told: str) -> None:
     with pytest.raises(InputError, match=told):
         AugmentConfig(**given)

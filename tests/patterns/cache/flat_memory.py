@@ -1,5 +1,5 @@
-"""Caches a folder and reads it twice from the disk; prints by how many bytes the process grew, and
-how many bytes of pictures it was given."""
+"""Caches a folder and reads it twice from disk; prints by how many bytes the process grew, and how
+many bytes of images it was given."""
 
 import gc
 import sys
@@ -16,7 +16,7 @@ from clew.progress import Event
 
 
 class Memory:
-    """The most that this process took since it was made."""
+    """The peak memory of this process so far."""
 
     def __init__(self) -> None:
         gc.collect()
@@ -41,7 +41,7 @@ def main(root: Path, cache_dir: Path, size: int) -> None:
 
 
 def run(folder: PhotoFolder, cache_dir: Path, size: int, memory: Memory) -> int:
-    """Bytes of pictures in all batches."""
+    """Bytes of images in all batches."""
     read = 0
     cached = cache_photos(folder, cache_dir, size, workers=2, reporter=memory)
     memory.look()

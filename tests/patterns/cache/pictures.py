@@ -1,4 +1,4 @@
-"""Tiny photos whose pixels follow from a number, in folders, and the cache of them."""
+"""Tiny photos whose pixels follow from a number, in folders, and their cache."""
 
 import os
 from pathlib import Path
@@ -13,7 +13,7 @@ SIZE = 32
 
 
 def make_photo(path: Path, number: int, *, side: int = SIZE) -> Path:
-    """Another number is another picture; a PNG holds its pixels as they are."""
+    """Another number is another image; a PNG stores its pixels losslessly."""
     pixels = np.random.default_rng(number).integers(0, 256, (side, side, 3), np.uint8)
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(pixels).save(path)

@@ -1,4 +1,4 @@
-"""Caching in a process of its own, to be killed; it is forked from one that has it all loaded."""
+"""Caching in a child process, to be killed; it is forked from one that has everything loaded."""
 
 import contextlib
 import os
@@ -40,7 +40,7 @@ class CachingProcess:
             assert time.monotonic() < deadline, "waited in vain"
             time.sleep(0.001)
         assert self._process.pid is not None
-        with contextlib.suppress(ProcessLookupError):  # it has ended already
+        with contextlib.suppress(ProcessLookupError):  # it has already ended
             os.kill(self._process.pid, signal.SIGKILL)
         self._process.join(_DEADLINE_SECONDS)
         return self._process.exitcode == -signal.SIGKILL

@@ -1,4 +1,4 @@
-"""Photos are decoded once; what changes in the folder is noticed, and nothing else is read."""
+"""Photos are decoded once; changes in the folder are noticed, and nothing else is read."""
 
 import os
 import re
@@ -55,7 +55,7 @@ def images_of(cached: CachedPhotos) -> np.ndarray:
     return samples.read_batch(np.arange(len(samples)), BufferPool())["image"].numpy().copy()
 
 
-def test_every_photo_has_its_picture_and_its_size(tmp_path: Path) -> None:
+def test_every_photo_has_its_image_and_its_size(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "fotos de año 📷", 70)
     make_photo(folder / "cats" / "wide.png", 1000, side=64)
     cached = cache(folder, tmp_path / "cache")
@@ -73,14 +73,14 @@ def test_every_photo_has_its_picture_and_its_size(tmp_path: Path) -> None:
             assert np.array_equal(image, pixels_of(int(photo.path.stem)))
 
 
-def test_the_store_is_one_that_clew_verifies(tmp_path: Path) -> None:
+def test_cache_passes_clew_verify(tmp_path: Path) -> None:
     cached = cache(make_folder(tmp_path / "photos", 5), tmp_path / "cache")
     assert verify_store(cached.store) == []
     manifest = read_manifest(cached.store)
     assert (manifest.kind, manifest.rows, manifest.settings["size"]) == ("photos", 5, SIZE)
 
 
-def test_a_second_call_opens_no_photo(tmp_path: Path, decoded: Decoded) -> None:
+def test_second_call_opens_no_photo(tmp_path: Path, decoded: Decoded) -> None:
     folder = make_folder(tmp_path / "photos", 40)
     first = cache(folder, tmp_path / "cache")
     assert len(decoded.take()) == 40
@@ -89,7 +89,7 @@ def test_a_second_call_opens_no_photo(tmp_path: Path, decoded: Decoded) -> None:
     assert (second.digests, second.rows.tolist()) == (first.digests, first.rows.tolist())
 
 
-def test_an_added_and_a_changed_photo_are_read_alone(tmp_path: Path, decoded: Decoded) -> None:
+def test_only_added_and_changed_photos_are_read(tmp_path: Path, decoded: Decoded) -> None:
     folder = make_folder(tmp_path / "photos", 10)
     cache(folder, tmp_path / "cache")
     decoded.take()
@@ -104,7 +104,7 @@ def test_an_added_and_a_changed_photo_are_read_alone(tmp_path: Path, decoded: De
     assert len(read_manifest(cached.store).shards) == 1, "small additions make no new files"
 
 
-def test_a_removed_photo_is_gone_and_costs_nothing_when_it_comes_back(
+def test_removed_photo_is_gone_and_costs_nothing_when_it_returns(
     tmp_path: Path, decoded: Decoded
 ) -> None:
     folder = make_folder(tmp_path / "photos", 6)
@@ -117,9 +117,7 @@ def test_a_removed_photo_is_gone_and_costs_nothing_when_it_comes_back(
     assert decoded.take() == []
 
 
-def test_a_moved_photo_is_opened_once_and_not_stored_again(
-    tmp_path: Path, decoded: Decoded
-) -> None:
+def test_moved_photo_is_opened_once_and_not_stored_again(tmp_path: Path, decoded: Decoded) -> None:
     folder = make_folder(tmp_path / "photos", 6)
     before = cache(folder, tmp_path / "cache")
     decoded.take()
@@ -134,7 +132,7 @@ def test_a_moved_photo_is_opened_once_and_not_stored_again(
     assert decoded.take() == []
 
 
-def test_of_equal_pictures_one_is_used(tmp_path: Path, decoded: Decoded) -> None:
+def test_one_of_several_identical_images_is_used(tmp_path: Path, decoded: Decoded) -> None:
     folder = make_folder(tmp_path / "photos", 4)
     shutil.copy(folder / "cats" / "0002.png", folder / "cats" / "copy.png")
     make_photo(folder / "cats" / "other format.bmp", 2)
@@ -148,7 +146,7 @@ def test_of_equal_pictures_one_is_used(tmp_path: Path, decoded: Decoded) -> None
     assert len(decoded.take()) == 6
 
 
-def test_the_copy_that_is_measured_on_stays(tmp_path: Path) -> None:
+def test_copy_in_the_test_folder_stays(tmp_path: Path) -> None:
     for number, name in enumerate(("train/a/1", "train/a/2", "train/b/3", "test/a/4", "test/b/5")):
         make_photo(tmp_path / "photos" / f"{name}.png", number)
     shutil.copy(tmp_path / "photos/test/a/4.png", tmp_path / "photos/train/a/4.png")
@@ -156,7 +154,7 @@ def test_the_copy_that_is_measured_on_stays(tmp_path: Path) -> None:
     assert kinds(cached) == {"train/a/4.png": "duplicate"}
 
 
-def test_a_picture_in_two_classes_is_used_in_none(tmp_path: Path) -> None:
+def test_image_in_two_classes_is_used_in_neither(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "photos", 4)
     shutil.copy(folder / "cats" / "0002.png", folder / "dogs" / "x.png")
     shutil.copy(folder / "cats" / "0002.png", folder / "dogs" / "y.png")
@@ -170,7 +168,7 @@ def test_a_picture_in_two_classes_is_used_in_none(tmp_path: Path) -> None:
     assert len(cached.photos) == 3
 
 
-def test_faulty_photos_are_named_and_not_tried_again_until_they_change(
+def test_faulty_photos_are_named_and_not_retried_until_they_change(
     tmp_path: Path, decoded: Decoded
 ) -> None:
     folder = make_folder(tmp_path / "photos", 4)
@@ -196,8 +194,8 @@ def test_faulty_photos_are_named_and_not_tried_again_until_they_change(
     assert "cats/cut.png" in names(mended)
 
 
-def test_a_file_that_may_not_be_read_is_tried_again(tmp_path: Path, decoded: Decoded) -> None:
-    """Leave to read it changes nothing that the cache could see."""
+def test_unreadable_file_is_retried(tmp_path: Path, decoded: Decoded) -> None:
+    """Permission to read it changes nothing that the cache could see."""
     folder = make_folder(tmp_path / "photos", 4)
     found = find_classes(folder)
     gone = folder / "cats" / "0002.png"
@@ -212,7 +210,7 @@ def test_a_file_that_may_not_be_read_is_tried_again(tmp_path: Path, decoded: Dec
     assert decoded.take() == ["0002.png"]
 
 
-def test_a_fault_that_may_pass_is_told_and_tried_again(tmp_path: Path, decoded: Decoded) -> None:
+def test_temporary_fault_is_reported_and_retried(tmp_path: Path, decoded: Decoded) -> None:
     found = find_classes(make_folder(tmp_path / "photos", 4))
     busy = replace(found.photos[0], path=tmp_path)
     found = replace(found, photos=(busy, *found.photos[1:]))
@@ -222,14 +220,14 @@ def test_a_fault_that_may_pass_is_told_and_tried_again(tmp_path: Path, decoded: 
         assert tmp_path.name in decoded.take()
 
 
-def test_each_size_has_a_store_of_its_own(tmp_path: Path) -> None:
+def test_each_size_has_its_own_store(tmp_path: Path) -> None:
     folder = find_classes(make_folder(tmp_path / "photos", 3))
     stores = {cache_photos(folder, tmp_path / "c", size, workers=1).store for size in (32, 64)}
     assert {store.name for store in stores} == {"32px", "64px"}
     assert all(read_manifest(store).rows == 3 for store in stores)
 
 
-def test_a_folder_with_another_kind_of_store_is_left_alone(tmp_path: Path) -> None:
+def test_folder_with_another_kind_of_store_is_left_alone(tmp_path: Path) -> None:
     folder = find_classes(make_folder(tmp_path / "photos", 3))
     store = cache_photos(folder, tmp_path / "c", 32, workers=1).store
     store.rename(tmp_path / "c" / "64px")
@@ -238,7 +236,7 @@ def test_a_folder_with_another_kind_of_store_is_left_alone(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_asked_to_stop_it_keeps_what_it_has(tmp_path: Path, decoded: Decoded) -> None:
+def test_stopped_caching_keeps_what_it_has(tmp_path: Path, decoded: Decoded) -> None:
     folder = make_folder(tmp_path / "photos", 400)
     with pytest.raises(TrainingStoppedError, match="32 of 400 are done and kept"):
         cache(folder, tmp_path / "cache", should_stop=lambda: True)
@@ -247,7 +245,7 @@ def test_asked_to_stop_it_keeps_what_it_has(tmp_path: Path, decoded: Decoded) ->
     assert len(decoded.take()) == 400 - 32
 
 
-def test_two_at_a_time_are_refused_but_reading_is_not(tmp_path: Path) -> None:
+def test_two_writers_are_refused_but_reading_is_not(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "photos", 3)
     store = ImageStore(cache(folder, tmp_path / "cache").store, SIZE)
     with store.locked():

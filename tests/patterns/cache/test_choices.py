@@ -1,4 +1,4 @@
-"""The size of the squares and where they lie are chosen, with a reason."""
+"""The size of the squares and where they are kept are chosen, with a reason."""
 
 from pathlib import Path
 
@@ -36,12 +36,14 @@ def machine(memory: int, gpu: int | None = None) -> Machine:
         (15 * GB, "ram", "cpu", "disk"),
     ],
 )
-def test_the_nearest_place_with_room(needed: int, wanted: str, device: str, place: str) -> None:
+def test_fastest_place_with_room_is_chosen(
+    needed: int, wanted: str, device: str, place: str
+) -> None:
     here = machine(16 * GB, gpu=10 * GB)
     assert choose_place(needed, wanted=wanted, device=device, machine=here).place == place
 
 
-def test_the_reason_tells_the_figures() -> None:
+def test_reason_gives_the_sizes() -> None:
     chosen = choose_place(15 * GB, wanted="ram", machine=machine(16 * GB))
     assert chosen.reason == (
         '`cache="ram"` does not fit: 15 GB of images, 16 GB of free memory, of which the '
@@ -53,7 +55,7 @@ def test_several_processes_share_the_memory() -> None:
     assert choose_place(3 * GB, machine=machine(16 * GB), processes=4).place == "disk"
 
 
-def test_a_place_that_does_not_exist() -> None:
+def test_unknown_place_is_refused() -> None:
     with pytest.raises(InputError, match='cache is "tape": choose from: auto, ram, disk'):
         choose_place(1, wanted="tape")
 
@@ -63,15 +65,13 @@ def test_a_place_that_does_not_exist() -> None:
     ("sides", "size"),
     [((8, 9), 32), ((28, 28), 32), ((50, 100, 110), 96), ((400, 30, 300), 128)],
 )
-def test_the_size_is_that_of_the_photos_in_the_middle(
-    tmp_path: Path, sides: tuple[int, ...], size: int
-) -> None:
+def test_size_follows_the_median_photo(tmp_path: Path, sides: tuple[int, ...], size: int) -> None:
     for number, side in enumerate(sides):
         make_photo(tmp_path / "ab"[number % 2] / f"{number}.png", number, side=side)
     assert choose_size(find_classes(tmp_path)) == size
 
 
-def test_faulty_photos_do_not_matter_for_the_size(tmp_path: Path) -> None:
+def test_faulty_photos_do_not_affect_the_size(tmp_path: Path) -> None:
     make_folder(tmp_path, 3)
     for number in range(5):
         (tmp_path / "cats" / f"no {number}.jpg").write_text("no picture")

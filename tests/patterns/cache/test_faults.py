@@ -1,4 +1,4 @@
-"""Whatever ends the caching, the same call again gives the cache of an unbroken one."""
+"""Whatever interrupts the caching, the same call again gives the cache of an uninterrupted one."""
 
 import random
 import shutil
@@ -27,7 +27,7 @@ PICTURE_BYTES = SIZE * SIZE * 3
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With copies, contradictions and faulty files between the others."""
+    """With copies, contradictions and faulty files among the others."""
     root = make_folder(tmp_path_factory.mktemp("many") / "photos", PHOTOS)
     for number in range(0, PHOTOS, 20):
         original = root / "cats" / f"{number:04d}.png"
@@ -51,7 +51,7 @@ def unbroken(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def begin(cache_dir: Path) -> Path:
-    """A store of small shards, also for processes that know nothing of them."""
+    """A store of small shards, also for processes that know nothing about them."""
     path = cache_dir / f"{SIZE}px"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(store, "_SHARD_BYTES", ROWS_PER_SHARD * PICTURE_BYTES)
@@ -69,7 +69,7 @@ def assert_same_cache(folder: Path, found: Path, unbroken: Path) -> None:
 
 
 @pytest.mark.slow
-def test_killed_again_and_again(folder: Path, unbroken: Path, tmp_path: Path) -> None:
+def test_repeated_kills_give_the_same_cache(folder: Path, unbroken: Path, tmp_path: Path) -> None:
     path, chance, hits = begin(tmp_path / "cache"), random.Random(5), 0
     whole = bytes_in(unbroken / path.name, "batch_*")
     for kill in range(KILLS):
@@ -81,8 +81,10 @@ def test_killed_again_and_again(folder: Path, unbroken: Path, tmp_path: Path) ->
     assert not [file for file in path.iterdir() if file.suffix in (".part", ".recovered")]
 
 
-def test_killed_while_the_last_shard_grows(folder: Path, unbroken: Path, tmp_path: Path) -> None:
-    """The rows that were there stay; the shard is longer when the kill comes after the rename."""
+def test_kill_while_the_last_shard_grows_loses_nothing(
+    folder: Path, unbroken: Path, tmp_path: Path
+) -> None:
+    """Existing rows stay; the shard is longer when the kill comes after the rename."""
     path = begin(tmp_path / "cache")
     with CachingProcess(folder, tmp_path / "cache", SIZE) as process:
         process.kill_when(lambda: bytes_in(path, "batch_*") > 0)
@@ -94,7 +96,7 @@ def test_killed_while_the_last_shard_grows(folder: Path, unbroken: Path, tmp_pat
     assert_same_cache(folder, tmp_path / "cache", unbroken)
 
 
-def test_killed_before_the_manifest_knows_of_a_shard(
+def test_kill_before_the_manifest_lists_a_shard_loses_nothing(
     folder: Path, unbroken: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(unbroken, tmp_path / "cache")
@@ -104,9 +106,7 @@ def test_killed_before_the_manifest_knows_of_a_shard(
     assert_same_cache(folder, tmp_path / "cache", unbroken)
 
 
-def test_a_torn_line_of_the_ledger_costs_one_photo(
-    folder: Path, unbroken: Path, tmp_path: Path
-) -> None:
+def test_torn_ledger_line_costs_one_photo(folder: Path, unbroken: Path, tmp_path: Path) -> None:
     shutil.copytree(unbroken, tmp_path / "cache")
     ledger = tmp_path / "cache" / f"{SIZE}px" / LEDGER_NAME
     ledger.write_bytes(ledger.read_bytes()[:-30])
@@ -117,7 +117,7 @@ def test_a_torn_line_of_the_ledger_costs_one_photo(
 
 
 @pytest.mark.parametrize("damage", ["cut", "gone", "no ledger"])
-def test_a_damaged_cache_heals_from_the_photos(
+def test_damaged_cache_is_restored_from_the_photos(
     folder: Path, unbroken: Path, tmp_path: Path, damage: str
 ) -> None:
     shutil.copytree(unbroken, tmp_path / "cache")
@@ -136,7 +136,7 @@ def test_a_damaged_cache_heals_from_the_photos(
     assert read_manifest(path).rows == read_manifest(other.store).rows
 
 
-def test_what_clew_verify_repairs_is_made_again(
+def test_rows_dropped_by_repair_are_created_again(
     folder: Path, unbroken: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(unbroken, tmp_path / "cache")
@@ -174,7 +174,7 @@ def fill(disk: Path) -> Reporter:
     return report
 
 
-def test_a_disk_that_fills_stops_it_and_room_lets_it_go_on(
+def test_full_disk_stops_caching_and_free_space_resumes_it(
     folder: Path, unbroken: Path, small_disk: Path
 ) -> None:
     begin(small_disk / "cache")
@@ -186,7 +186,7 @@ def test_a_disk_that_fills_stops_it_and_room_lets_it_go_on(
     assert_same_cache(folder, small_disk / "cache", unbroken)
 
 
-def test_a_disk_that_is_too_small_is_refused_beforehand(folder: Path, small_disk: Path) -> None:
+def test_disk_that_is_too_small_is_refused_in_advance(folder: Path, small_disk: Path) -> None:
     (small_disk / "much").write_bytes(bytes(4 << 20))
     with pytest.raises(
         DiskFullError, match=r"\d+ photos of 32 x 32 pixels take up to [\d.]+ MB, but"
@@ -195,7 +195,7 @@ def test_a_disk_that_is_too_small_is_refused_beforehand(folder: Path, small_disk
     assert not list((small_disk / "cache").rglob("batch_*"))
 
 
-def test_faulty_files_and_copies_are_all_told(folder: Path, unbroken: Path) -> None:
+def test_all_faulty_files_and_copies_are_reported(folder: Path, unbroken: Path) -> None:
     found = list(kinds(cache(folder, unbroken)).values())
     assert found.count("cut") == PHOTOS // 20
     assert found.count("duplicate") == PHOTOS // 20

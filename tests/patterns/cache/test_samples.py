@@ -1,4 +1,4 @@
-"""Batches are the same from memory, from the files and from a device, and no photo is opened."""
+"""Batches are the same from memory, disk and device, and no photo is opened."""
 
 import pickle
 import shutil
@@ -24,7 +24,7 @@ PHOTOS = 50
 
 @pytest.fixture(scope="module")
 def cached(tmp_path_factory: pytest.TempPathFactory) -> CachedPhotos:
-    """The photos themselves are gone: the second epoch cannot open them, nor the first."""
+    """The photos themselves are deleted: no epoch can open them."""
     root = tmp_path_factory.mktemp("samples")
     found = cache(make_folder(root / "photos", PHOTOS), root / "cache")
     shutil.rmtree(root / "photos")
@@ -41,7 +41,7 @@ def samples(cached: CachedPhotos) -> dict[Place, ImageSamples]:
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_each_epoch_gives_every_picture_once_with_its_class(
+def test_each_epoch_gives_every_image_once_with_its_class(
     samples: dict[Place, ImageSamples], place: Place
 ) -> None:
     settings = LoadSettings(batch_size=4, num_workers=2, shuffle=True, seed=3)
@@ -71,14 +71,14 @@ def test_all_places_give_the_same_batches_in_the_same_order(
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_an_empty_batch_and_an_empty_split(cached: CachedPhotos, place: Place) -> None:
+def test_empty_batch_and_empty_split_work(cached: CachedPhotos, place: Place) -> None:
     nothing = np.zeros(0, np.int64)
     samples = ImageSamples(cached.store, nothing, nothing, place=place, device="cpu")
     assert len(samples) == 0
     assert samples.read_batch(nothing, BufferPool())["image"].shape == (0, SIZE, SIZE, 3)
 
 
-def test_a_kept_batch_is_never_written_over(samples: dict[Place, ImageSamples]) -> None:
+def test_kept_batch_is_never_overwritten(samples: dict[Place, ImageSamples]) -> None:
     for place in ("ram", "disk"):
         kept = list(open_images(LoadSettings(batch_size=3, num_workers=2), samples[place]))
         for batch in kept:
@@ -87,7 +87,7 @@ def test_a_kept_batch_is_never_written_over(samples: dict[Place, ImageSamples]) 
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_samples_travel_to_other_processes(
+def test_samples_can_be_sent_to_other_processes(
     samples: dict[Place, ImageSamples], place: Place
 ) -> None:
     there = pickle.loads(pickle.dumps(samples[place]))
@@ -95,7 +95,7 @@ def test_samples_travel_to_other_processes(
     assert torch.equal(mine["image"], other["image"])
 
 
-def test_wrong_use_is_told(cached: CachedPhotos, tmp_path: Path) -> None:
+def test_invalid_input_is_refused(cached: CachedPhotos, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="50 rows, but 2 labels"):
         ImageSamples(cached.store, cached.rows, np.zeros(2, np.int64), place="ram")
     with pytest.raises(StoreError, match="no manifest"):
@@ -104,8 +104,8 @@ def test_wrong_use_is_told(cached: CachedPhotos, tmp_path: Path) -> None:
         ImageSamples(write_store(tmp_path / "other"), cached.rows, cached.rows, place="ram")
 
 
-def test_photos_added_meanwhile_do_not_disturb_a_training(tmp_path: Path) -> None:
-    """Those of the test are read at the very end, hours later perhaps."""
+def test_photos_added_meanwhile_do_not_disturb_a_run(tmp_path: Path) -> None:
+    """The test photos are read at the very end, perhaps hours later."""
     folder = make_folder(tmp_path / "photos", 8)
     cached = cache(folder, tmp_path / "cache")
     numbers = np.array([int(photo.path.stem) for photo in cached.photos])
@@ -117,7 +117,7 @@ def test_photos_added_meanwhile_do_not_disturb_a_training(tmp_path: Path) -> Non
         assert np.array_equal(image.numpy(), pixels_of(int(label)))
 
 
-def test_a_shard_that_is_cut_while_it_is_trained_on(tmp_path: Path) -> None:
+def test_shard_truncated_during_training_is_reported(tmp_path: Path) -> None:
     cached = cache(make_folder(tmp_path / "photos", 8), tmp_path / "cache")
     samples = ImageSamples(cached.store, cached.rows, cached.rows, place="disk")
     shard = cached.store / "batch_0000.arrow"
@@ -127,8 +127,8 @@ def test_a_shard_that_is_cut_while_it_is_trained_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_memory_stays_flat_while_photos_are_cached_and_read_from_the_disk(tmp_path: Path) -> None:
-    """226 MB of pictures; the process grows by a few buffers."""
+def test_memory_stays_flat_while_photos_are_cached_and_read_from_disk(tmp_path: Path) -> None:
+    """226 MB of images; the process grows by a few buffers."""
     photos, size = 1500, 224
     make_folder(tmp_path / "photos", photos)
     child = Path(__file__).with_name("flat_memory.py")

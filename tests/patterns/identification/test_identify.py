@@ -13,15 +13,15 @@ from clew.patterns.identification.config import IdentifyConfig
 from clew.patterns.identification.results import read_identified
 from clew.patterns.identification.run import IdentifyResult, identify_photos
 from clew.patterns.trained.model import PatternModel
-from tests.patterns.identification.making import COLOURS, draw_doubtful, draw_photo, make_folder
+from tests.patterns.identification.making import COLORS, draw_doubtful, draw_photo, make_folder
 
 
 @pytest.fixture
-def identify(tmp_path: Path, colours: PatternModel) -> Any:
+def identify(tmp_path: Path, colors: PatternModel) -> Any:
     def call(photos: Path, **options: Any) -> IdentifyResult:
         options = {"out": tmp_path / "out", **options}
         return identify_photos(
-            IdentifyConfig(photos=photos, model=colours.folder, **options), model=colours
+            IdentifyConfig(photos=photos, model=colors.folder, **options), model=colors
         )
 
     return call
@@ -42,13 +42,13 @@ def test_every_photo_gets_its_class_and_bad_ones_are_listed(tmp_path: Path, iden
     assert all(photo.path.is_file() for photo in photos.values())
 
 
-def test_the_lists_hold_settings_classes_and_probabilities(tmp_path: Path, identify: Any) -> None:
+def test_lists_hold_settings_classes_and_probabilities(tmp_path: Path, identify: Any) -> None:
     photos = make_folder(tmp_path / "photos")
     result = identify(photos, top_k=2, threshold=0.55)
     content = json.loads(result.list_file.read_text(encoding="utf-8"))
     assert content["settings"]["folder"] == str(photos)
     assert (content["settings"]["threshold"], content["settings"]["top_k"]) == (0.55, 2)
-    assert content["settings"]["classes"] == list(COLOURS)
+    assert content["settings"]["classes"] == list(COLORS)
     assert content["counts"] == result.counts
     whole = next(photo for photo in content["photos"] if photo["name"] == "whole.jpg")
     assert [guess["class"] for guess in whole["best"]][0] == "red" and len(whole["best"]) == 2
@@ -58,7 +58,9 @@ def test_the_lists_hold_settings_classes_and_probabilities(tmp_path: Path, ident
     assert rows["whole.jpg"]["doubtful"] == "no" and rows["empty.jpg"]["fault"]
 
 
-def test_below_the_threshold_is_doubtful_and_stands_first(tmp_path: Path, identify: Any) -> None:
+def test_photos_below_the_threshold_are_doubtful_and_come_first(
+    tmp_path: Path, identify: Any
+) -> None:
     draw_photo(tmp_path / "photos" / "sure.png", "green")
     draw_doubtful(tmp_path / "photos" / "mixed.png")
     chance = min(photo.best[0][1] for photo in _photos(identify(tmp_path / "photos")))
@@ -75,7 +77,7 @@ def test_all_may_be_doubtful(tmp_path: Path, identify: Any) -> None:
     assert result.counts == {"photos": 1, "identified": 0, "doubtful": 1, "faulty": 0}
 
 
-def test_nothing_but_faulty_files_is_still_a_result(tmp_path: Path, identify: Any) -> None:
+def test_only_faulty_files_still_give_a_result(tmp_path: Path, identify: Any) -> None:
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "a.jpg").write_bytes(b"")
     result = identify(tmp_path / "photos")
@@ -83,7 +85,7 @@ def test_nothing_but_faulty_files_is_still_a_result(tmp_path: Path, identify: An
     assert "The photo cannot be read" in result.page.read_text(encoding="utf-8")
 
 
-def test_an_empty_folder_is_wrong_use(tmp_path: Path, identify: Any) -> None:
+def test_empty_folder_is_refused(tmp_path: Path, identify: Any) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="no photos"):
         identify(tmp_path / "empty")
@@ -115,7 +117,7 @@ def test_results_are_replaced_but_other_files_are_not(tmp_path: Path, identify: 
         (result.folder / name).write_bytes(kept)
 
 
-def test_a_run_that_fails_leaves_the_results_before_it(
+def test_failed_run_keeps_the_earlier_results(
     tmp_path: Path, identify: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     photos = make_folder(tmp_path / "photos")
@@ -128,9 +130,9 @@ def test_a_run_that_fails_leaves_the_results_before_it(
 
 
 @pytest.mark.slow
-def test_more_photos_than_thumbnails_are_told(tmp_path: Path, identify: Any) -> None:
+def test_photos_without_thumbnails_are_mentioned(tmp_path: Path, identify: Any) -> None:
     for number in range(90):
-        draw_photo(tmp_path / "photos" / f"{number}.png", list(COLOURS)[number % 3], seed=number)
+        draw_photo(tmp_path / "photos" / f"{number}.png", list(COLORS)[number % 3], seed=number)
     result = identify(tmp_path / "photos", thumbnails=70)
     page = result.page.read_text(encoding="utf-8")
     assert page.count("<figure") == 70
@@ -151,7 +153,7 @@ def test_more_photos_than_thumbnails_are_told(tmp_path: Path, identify: Any) -> 
         ({"thumbnails": -1}, "thumbnails is -1: give 0 or more"),
     ],
 )
-def test_impossible_settings_are_refused(
+def test_invalid_settings_are_refused(
     tmp_path: Path, identify: Any, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InputError, match=message):

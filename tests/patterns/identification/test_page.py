@@ -32,13 +32,11 @@ ACTIONS = """
 
 
 @pytest.fixture
-def result(tmp_path: Path, colours: PatternModel) -> IdentifyResult:
+def result(tmp_path: Path, colors: PatternModel) -> IdentifyResult:
     photos = make_folder(tmp_path / "fotos ñ <script>alert(1)")
     draw_doubtful(photos / "mixed.png")
-    config = IdentifyConfig(
-        photos=photos, model=colours.folder, out=tmp_path / "out", threshold=0.9
-    )
-    return identify_photos(config, model=colours)
+    config = IdentifyConfig(photos=photos, model=colors.folder, out=tmp_path / "out", threshold=0.9)
+    return identify_photos(config, model=colors)
 
 
 def test_the_page_holds_all_it_needs_and_no_markup_of_others(result: IdentifyResult) -> None:

@@ -1,4 +1,4 @@
-"""One photo: as a whole as identify sees it, from near and far what a whole look misses."""
+"""One photo: as a whole as identify sees it, and at several scales what a whole view misses."""
 
 from pathlib import Path
 
@@ -21,20 +21,20 @@ from tests.patterns.identification.making import draw_photo, draw_small
 BOX = (270, 20, 350, 80)
 
 
-def test_the_answer_is_that_of_identify(tmp_path: Path, colours: PatternModel) -> None:
+def test_prediction_equals_that_of_identify(tmp_path: Path, colors: PatternModel) -> None:
     path = draw_photo(tmp_path / "a b.jpg", "green", sides=(900, 500))
-    config = IdentifyConfig(photos=path, model=colours.folder, out=tmp_path / "out")
-    listed = read_identified(identify_photos(config, model=colours).list_file).photos[0]
-    found = recognize_photo(colours, path)
+    config = IdentifyConfig(photos=path, model=colors.folder, out=tmp_path / "out")
+    listed = read_identified(identify_photos(config, model=colors).list_file).photos[0]
+    found = recognize_photo(colors, path)
     assert found.best[0][0] == "green" and (found.width, found.height) == (900, 500)
     assert [label for label, _ in found.best] == [label for label, _ in listed.best]
     assert found.best[0][1] == pytest.approx(listed.best[0][1], abs=1e-5)
     assert found.best_view is None and found.views == 1
 
 
-def test_a_small_thing_is_found_where_it_is(tmp_path: Path, colours: PatternModel) -> None:
+def test_small_object_is_found_where_it_is(tmp_path: Path, colors: PatternModel) -> None:
     path = draw_small(tmp_path / "a.png", "red", box=BOX)
-    found = recognize_photo(colours, path, multiscale=True, top_k=9)
+    found = recognize_photo(colors, path, multiscale=True, top_k=9)
     assert found.best[0][0] == "red" and len(found.best) == 3
     assert sum(chance for _, chance in found.best) == pytest.approx(1)
     assert found.best_view is not None and found.best_view.label == "red"
@@ -43,11 +43,11 @@ def test_a_small_thing_is_found_where_it_is(tmp_path: Path, colours: PatternMode
     assert box.left < 310 < box.right and box.top < 50 < box.bottom
 
 
-def test_a_photo_that_full_of_it_is_recognized_as_a_whole(
-    tmp_path: Path, colours: PatternModel
+def test_photo_filled_by_the_object_is_recognized_as_a_whole(
+    tmp_path: Path, colors: PatternModel
 ) -> None:
     found = recognize_photo(
-        colours, draw_photo(tmp_path / "a.png", "azul ñ", sides=(64, 64)), multiscale=True
+        colors, draw_photo(tmp_path / "a.png", "azul ñ", sides=(64, 64)), multiscale=True
     )
     assert found.best[0][0] == "azul ñ" and found.best_view is not None
     assert (found.best_view.box.right, found.best_view.box.bottom) == (64, 64)
@@ -64,14 +64,14 @@ def test_windows_cover_the_photo_and_stay_inside(sides: tuple[int, int], count: 
         assert 0 <= box.left < box.right <= sides[0] and 0 <= box.top < box.bottom <= sides[1]
 
 
-def test_a_panorama_is_seen_part_by_part() -> None:
+def test_panorama_is_seen_part_by_part() -> None:
     windows = place_windows(4000, 500)
     assert len(windows) < 500
     parts = [box for box in windows[1:] if box.bottom - box.top == 500]
     assert parts[0].right - parts[0].left == 1000 and parts[-1].right == 4000
 
 
-def test_one_sure_view_outweighs_many_unsure_ones() -> None:
+def test_one_confident_view_outweighs_many_uncertain_ones() -> None:
     windows = place_windows(400, 300)
     views = np.tile([0.5, 0.3, 0.2], (len(windows), 1))
     assert combine(views, windows).tolist() == pytest.approx([0.5, 0.3, 0.2])
@@ -81,7 +81,7 @@ def test_one_sure_view_outweighs_many_unsure_ones() -> None:
     assert find_best_view(views, 2) == len(windows) - 1 and find_best_view(views, 0) == 0
 
 
-def test_a_sure_look_at_the_whole_outweighs_a_sure_detail() -> None:
+def test_confident_whole_view_outweighs_a_confident_detail() -> None:
     windows = place_windows(400, 300)
     views = np.tile([0.5, 0.3, 0.2], (len(windows), 1))
     views[0], views[-1] = [0.99, 0.01, 0.0], [0.0, 0.01, 0.99]
@@ -91,17 +91,17 @@ def test_a_sure_look_at_the_whole_outweighs_a_sure_detail() -> None:
 @pytest.mark.parametrize(
     ("content", "message"), [(None, "a.jpg"), (b"", "empty"), (b"no picture at all", "not a JPEG")]
 )
-def test_what_is_no_photo_is_one_sentence(
-    tmp_path: Path, colours: PatternModel, content: bytes | None, message: str
+def test_invalid_photo_is_reported(
+    tmp_path: Path, colors: PatternModel, content: bytes | None, message: str
 ) -> None:
     path = tmp_path / "a.jpg"
     if content is not None:
         path.write_bytes(content)
     for multiscale in (False, True):
         with pytest.raises(InputError, match=message):
-            recognize_photo(colours, path, multiscale=multiscale)
+            recognize_photo(colors, path, multiscale=multiscale)
 
 
-def test_a_folder_is_for_identify(tmp_path: Path, colours: PatternModel) -> None:
+def test_folder_is_referred_to_identify(tmp_path: Path, colors: PatternModel) -> None:
     with pytest.raises(InputError, match='is a folder: "clew patterns identify" takes'):
-        recognize_photo(colours, tmp_path)
+        recognize_photo(colors, tmp_path)

@@ -1,4 +1,4 @@
-"""identified.json: written line by line, read back as it was."""
+"""identified.json is written line by line and reads back unchanged."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from clew.patterns.photos.photo import Fault
 FAULT = Fault(name="c.jpg", label=None, kind="cut", reason='it "breaks" off')
 PHOTOS = (
     Identified(name="ñ/a.jpg", path=Path("/x/ñ/a.jpg"), best=(("cat", 0.75),), doubtful=False),
-    # A name that is no UTF-8, as old disks have them.
+    # A name that is not UTF-8, as on old disks.
     Identified(
         name="b\udce9.jpg",
         path=Path("/x/b\udce9.jpg"),
@@ -42,7 +42,7 @@ def write(path: Path, photos: tuple[Identified, ...] = PHOTOS, folder: str = "/x
 
 
 @pytest.mark.parametrize("photos", [PHOTOS, ()])
-def test_what_is_written_is_read(tmp_path: Path, photos: tuple[Identified, ...]) -> None:
+def test_results_round_trip(tmp_path: Path, photos: tuple[Identified, ...]) -> None:
     path = tmp_path / "identified.json"
     places = write(path, photos)
     assert read_identified(path).photos == photos
@@ -52,7 +52,7 @@ def test_what_is_written_is_read(tmp_path: Path, photos: tuple[Identified, ...])
         assert [read_entry(file, place) for place in reversed(places)] == list(reversed(photos))
 
 
-def test_a_file_that_somebody_wrote_anew_is_read_too(tmp_path: Path) -> None:
+def test_rewritten_file_is_read_too(tmp_path: Path) -> None:
     path = tmp_path / "identified.json"
     write(path)
     path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")), indent=4))
@@ -60,7 +60,7 @@ def test_a_file_that_somebody_wrote_anew_is_read_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"settings": {}, "photos": [{}]}'])
-def test_a_damaged_file_is_one_sentence(tmp_path: Path, content: str) -> None:
+def test_damaged_file_is_reported(tmp_path: Path, content: str) -> None:
     path = tmp_path / "identified.json"
     path.write_text(content, encoding="utf-8")
     with pytest.raises(StoreError, match=r"identify FOLDER.* again"):
@@ -68,7 +68,7 @@ def test_a_damaged_file_is_one_sentence(tmp_path: Path, content: str) -> None:
     assert read_settings(path) in (None, {})
 
 
-def test_the_newest_is_found(tmp_path: Path) -> None:
+def test_newest_result_is_found(tmp_path: Path) -> None:
     assert find_newest(tmp_path) is None
     for number, name in enumerate(("b", "a", "c")):
         path = tmp_path / "identified" / name / "identified.json"
@@ -77,7 +77,7 @@ def test_the_newest_is_found(tmp_path: Path) -> None:
     assert find_newest(tmp_path) == tmp_path / "identified" / "a" / "identified.json"
 
 
-def test_two_folders_of_one_name_have_two_places(tmp_path: Path) -> None:
+def test_two_folders_of_one_name_get_two_places(tmp_path: Path) -> None:
     first, second = tmp_path / "x" / "fotos", tmp_path / "y" / "fotos"
     place = default_folder(tmp_path, first)
     assert place == tmp_path / "identified" / "fotos"

@@ -1,4 +1,4 @@
-"""Copies in class folders: whole, never over something, never outside."""
+"""Copies in class folders: complete, never over another file, never outside."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def names(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_each_goes_to_its_class_and_doubtful_ones_apart(tmp_path: Path) -> None:
+def test_photos_go_to_their_class_and_doubtful_ones_apart(tmp_path: Path) -> None:
     copies = ClassFolders(tmp_path / "to")
     copies.add(photo(tmp_path / "a ñ.jpg", "gatos 🐈"))
     copies.add(photo(tmp_path / "b.jpg", "dogs", doubtful=True))
@@ -39,7 +39,7 @@ def test_equal_names_are_numbered_and_a_second_run_copies_nothing(tmp_path: Path
     assert names(tmp_path / "to") == {"cats/a.jpg", "cats/a-2.jpg", "cats/a-3.jpg"}
 
 
-def test_what_lies_there_stays(tmp_path: Path) -> None:
+def test_existing_files_stay(tmp_path: Path) -> None:
     mine = tmp_path / "to" / "cats" / "a.jpg"
     mine.parent.mkdir(parents=True)
     mine.write_text("mine", encoding="utf-8")
@@ -48,7 +48,7 @@ def test_what_lies_there_stays(tmp_path: Path) -> None:
     assert names(tmp_path / "to") == {"cats/a.jpg", "cats/a-2.jpg"}
 
 
-def test_a_name_as_long_as_names_may_be_is_copied_twice(tmp_path: Path) -> None:
+def test_name_of_maximum_length_is_copied_twice(tmp_path: Path) -> None:
     long = f"{'ñ' * 125}.jpg"
     copies = ClassFolders(tmp_path / "to")
     for folder in ("x", "y"):
@@ -79,7 +79,7 @@ def test_no_class_leads_out_of_the_folder(label: str, folder: str) -> None:
     assert class_folder(label) == folder
 
 
-def test_a_photo_that_vanished_is_counted_and_the_others_go_on(tmp_path: Path) -> None:
+def test_vanished_photo_is_counted_and_the_others_continue(tmp_path: Path) -> None:
     copies = ClassFolders(tmp_path / "to")
     gone = photo(tmp_path / "a.jpg", "cats")
     gone.path.unlink()
@@ -88,7 +88,7 @@ def test_a_photo_that_vanished_is_counted_and_the_others_go_on(tmp_path: Path) -
     assert (copies.copied, copies.lost) == (1, 1) and names(tmp_path / "to") == {"cats/b.jpg"}
 
 
-def test_guesses_are_not_put_among_the_photos_of_a_set(tmp_path: Path) -> None:
+def test_predictions_are_not_put_among_the_photos_of_a_set(tmp_path: Path) -> None:
     made = PatternSet.create("animals", tmp_path)
     for folder in (made.photos, made.photos / "cats"):
         with pytest.raises(InputError, match='the set "animals", but predictions may be'):
@@ -96,7 +96,7 @@ def test_guesses_are_not_put_among_the_photos_of_a_set(tmp_path: Path) -> None:
     ClassFolders(made.folder / "sorted")
 
 
-def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
+def test_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "to").write_text("mine", encoding="utf-8")
     with pytest.raises(InputError, match='copy_to is ".*to": it is a file'):
         ClassFolders(tmp_path / "to")

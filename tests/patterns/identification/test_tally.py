@@ -16,13 +16,13 @@ def make_tally(counts: dict[str, int], doubtful: int) -> Tally:
     return tally
 
 
-def test_doubtful_ones_come_first_then_the_least_sure_of_each_class() -> None:
+def test_doubtful_photos_come_first_then_the_least_confident_of_each_class() -> None:
     groups = make_tally({"a": 3, "b": 0, "c": 2}, doubtful=2).groups(most=100)
     assert [(group.label, group.count) for group in groups] == [(None, 2), ("a", 3), ("c", 2)]
     assert groups[1].places.tolist() == [2, 1, 0]
 
 
-def test_too_many_are_shared_out_and_doubtful_ones_have_half() -> None:
+def test_doubtful_photos_get_half_of_the_room() -> None:
     groups = make_tally({"a": 50, "b": 3}, doubtful=40).groups(most=20)
     assert [len(group.places) for group in groups] == [10, 7, 3]
     assert [group.count for group in groups] == [40, 50, 3]

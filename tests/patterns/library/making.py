@@ -11,7 +11,7 @@ from clew.patterns.library.importing import ImportResult
 
 
 def draw(path: Path, seed: int, side: int = 24) -> Path:
-    """A photo of coloured noise: another seed, another picture."""
+    """A photo of colored noise: another seed, another image."""
     path.parent.mkdir(parents=True, exist_ok=True)
     noise = np.random.default_rng(seed).integers(0, 255, (side, side, 3), np.uint8)
     Image.fromarray(noise).save(path)
@@ -19,7 +19,7 @@ def draw(path: Path, seed: int, side: int = 24) -> Path:
 
 
 def make_photos(root: Path, counts: Mapping[str, int], first_seed: int = 0) -> Path:
-    """A folder a class (or "train/cats") with so many photos, all different."""
+    """One folder per class (or "train/cats") with that many photos, all different."""
     seed = first_seed
     for folder, count in counts.items():
         for number in range(count):
@@ -38,14 +38,14 @@ def contents(root: Path) -> dict[str, bytes]:
 
 
 def tally(result: ImportResult) -> dict[str, tuple[int, int, int]]:
-    """Added, already there and left out of each class."""
+    """Added, already there and excluded per class."""
     counts = [result.count(name) for name in ("added", "already there", "excluded")]
     labels = sorted(set().union(*counts))
     return {label: (counts[0][label], counts[1][label], counts[2][label]) for label in labels}
 
 
 def pretend_trained(run: Path, names: list[str], accuracy: float = 0.9) -> Path:
-    """What a finished training leaves behind, as far as a set looks at it."""
+    """What a finished run leaves behind, as far as a set looks at it."""
     run.mkdir(parents=True)
     (run / "best.safetensors").write_bytes(b"")
     lines = ["name,class,split,digest", *(f'"{name}",c,train,0' for name in names)]

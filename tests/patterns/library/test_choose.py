@@ -17,7 +17,7 @@ def library(tmp_path: Path) -> Path:
     return tmp_path / "patterns"
 
 
-def test_a_set_means_its_newest_model(library: Path) -> None:
+def test_set_means_its_newest_model(library: Path) -> None:
     animals = PatternSet.create("animals", library)
     for number in ("001", "002"):
         pretend_trained(animals.runs / number, [])
@@ -33,7 +33,7 @@ def test_a_set_means_its_newest_model(library: Path) -> None:
 
 
 @pytest.mark.parametrize("layout", ["cats", "Train/cats"])
-def test_a_model_of_its_own_knows_the_folder_it_was_trained_on(
+def test_standalone_model_knows_the_folder_it_was_trained_on(
     library: Path, tmp_path: Path, layout: str
 ) -> None:
     data = make_photos(tmp_path / "data", {layout: 1, layout.replace("cats", "dogs"): 1})
@@ -45,7 +45,7 @@ def test_a_model_of_its_own_knows_the_folder_it_was_trained_on(
     assert chosen.classes_folder == (data / layout).parent
 
 
-def test_a_set_given_as_the_current_folder_keeps_its_name(
+def test_set_given_as_the_current_folder_keeps_its_name(
     library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     animals = PatternSet.create("animals", library)
@@ -55,18 +55,18 @@ def test_a_set_given_as_the_current_folder_keeps_its_name(
     assert str(chosen.as_call()) == f'choose_model("animals", library=Path("{library}"))'
 
 
-def test_without_a_set_a_model_can_be_named(library: Path) -> None:
+def test_model_can_be_named_without_a_set(library: Path) -> None:
     create = re.escape(f'PatternSet.create("NAME", library=Path("{library}"))')
     with pytest.raises(InputError, match=f"{create}.* Or give a trained model with `model`"):
         choose_model(library=library)
 
 
-def test_a_folder_that_is_gone_is_not_known(library: Path, tmp_path: Path) -> None:
+def test_deleted_training_folder_is_unknown(library: Path, tmp_path: Path) -> None:
     out = pretend_trained(tmp_path / "out", [])
     assert choose_model(model=out, library=library).classes_folder is None
 
 
-def test_what_cannot_be_meant_gets_a_sentence(library: Path, tmp_path: Path) -> None:
+def test_ambiguous_or_missing_model_is_reported(library: Path, tmp_path: Path) -> None:
     animals = PatternSet.create("animals", library)
     train = re.escape(f'train_set("animals", library=Path("{library}"))')
     with pytest.raises(InputError, match=f"is not trained yet: run {train} first"):

@@ -1,4 +1,4 @@
-"""Importing: every good picture once, the rest named, nothing overwritten, kills made good."""
+"""Importing: every valid image once, the rest named, nothing overwritten, kills recovered."""
 
 import csv
 import errno
@@ -30,7 +30,7 @@ def photos_of(pattern_set: PatternSet) -> list[str]:
     return list(contents(pattern_set.photos))
 
 
-def test_all_class_folders_are_taken_in_at_once(animals: PatternSet, tmp_path: Path) -> None:
+def test_all_class_folders_are_imported_at_once(animals: PatternSet, tmp_path: Path) -> None:
     source = make_photos(tmp_path / "my photos é", {"cats": 2, "🐶 dogs": 1, "cats/old": 1})
     result = import_photos(animals, [source])
     assert tally(result) == {"cats": (3, 0, 0), "🐶 dogs": (1, 0, 0)}
@@ -38,7 +38,7 @@ def test_all_class_folders_are_taken_in_at_once(animals: PatternSet, tmp_path: P
     assert len(contents(source)) == 4
 
 
-def test_split_folders_are_joined(animals: PatternSet, tmp_path: Path) -> None:
+def test_split_folders_are_merged(animals: PatternSet, tmp_path: Path) -> None:
     source = make_photos(tmp_path / "in", {"train/cats": 2, "train/dogs": 2, "test/cats": 1})
     assert tally(import_photos(animals, [source])) == {"cats": (3, 0, 0), "dogs": (2, 0, 0)}
 
@@ -54,7 +54,7 @@ def test_importing_twice_adds_nothing_twice(animals: PatternSet, tmp_path: Path)
     assert contents(animals.folder) == before
 
 
-def test_the_same_pictures_from_elsewhere_are_known(animals: PatternSet, tmp_path: Path) -> None:
+def test_same_images_from_elsewhere_are_recognized(animals: PatternSet, tmp_path: Path) -> None:
     source = make_photos(tmp_path / "in", {"cats": 2, "dogs": 1})
     import_photos(animals, [source])
     other = tmp_path / "other"
@@ -65,14 +65,14 @@ def test_the_same_pictures_from_elsewhere_are_known(animals: PatternSet, tmp_pat
     assert tally(import_photos(animals, [other])) == {"cats": (0, 2, 0), "dogs": (0, 1, 0)}
 
 
-def test_photos_that_were_put_in_by_hand_are_known(animals: PatternSet, tmp_path: Path) -> None:
+def test_photos_added_by_hand_are_recognized(animals: PatternSet, tmp_path: Path) -> None:
     source = make_photos(tmp_path / "in", {"cats": 2})
     shutil.copytree(source / "cats", animals.photos / "cats")
     assert tally(import_photos(animals, [source])) == {"cats": (0, 2, 0)}
     assert photos_of(animals) == ["cats/0.png", "cats/1.png"]
 
 
-def test_several_imports_add_up_and_names_that_exist_get_a_number(
+def test_imports_accumulate_and_existing_names_get_a_number(
     animals: PatternSet, tmp_path: Path
 ) -> None:
     for number in range(3):
@@ -127,16 +127,14 @@ def test_import_reads_the_journal_of_an_earlier_version(
     assert "empty.jpg,cats,excluded,empty" in result.listing.read_text(encoding="utf-8")
 
 
-def test_a_picture_of_another_class_of_the_set_is_excluded(
-    animals: PatternSet, tmp_path: Path
-) -> None:
+def test_image_of_another_class_of_the_set_is_excluded(animals: PatternSet, tmp_path: Path) -> None:
     import_photos(animals, [make_photos(tmp_path / "in", {"cats": 1})])
     result = import_photos(animals, [make_photos(tmp_path / "other", {"dogs": 1})])
     assert [source.kind for source in result.excluded] == ["contradiction"]
     assert photos_of(animals) == ["cats/0.png"]
 
 
-def test_a_file_that_was_put_right_is_taken_in(animals: PatternSet, tmp_path: Path) -> None:
+def test_repaired_file_is_imported(animals: PatternSet, tmp_path: Path) -> None:
     source = make_photos(tmp_path / "in", {"cats": 1})
     (source / "cats/1.png").write_bytes(b"")
     assert tally(import_photos(animals, [source])) == {"cats": (1, 0, 1)}
@@ -144,7 +142,7 @@ def test_a_file_that_was_put_right_is_taken_in(animals: PatternSet, tmp_path: Pa
     assert tally(import_photos(animals, [source])) == {"cats": (1, 1, 0)}
 
 
-def test_moving_takes_away_what_was_added_and_nothing_else(
+def test_moving_deletes_what_was_added_and_nothing_else(
     animals: PatternSet, tmp_path: Path
 ) -> None:
     source = make_photos(tmp_path / "in", {"cats": 2})
@@ -155,14 +153,14 @@ def test_moving_takes_away_what_was_added_and_nothing_else(
     assert sorted(contents(animals.photos).values()) == before
 
 
-def test_a_label_takes_loose_photos_and_single_files(animals: PatternSet, tmp_path: Path) -> None:
+def test_label_takes_loose_photos_and_single_files(animals: PatternSet, tmp_path: Path) -> None:
     make_photos(tmp_path, {"in": 2})
     one = draw(tmp_path / "one.png", 7)
     result = import_photos(animals, [tmp_path / "in", one], label=" red pandas ")
     assert tally(result) == {"red pandas": (3, 0, 0)}
 
 
-def test_several_folders_of_photos_are_a_class_each(animals: PatternSet, tmp_path: Path) -> None:
+def test_several_folders_of_photos_are_one_class_each(animals: PatternSet, tmp_path: Path) -> None:
     make_photos(tmp_path / "in", {"cats": 1, "dogs": 2})
     result = import_photos(animals, [tmp_path / "in/cats", tmp_path / "in/dogs"])
     assert tally(result) == {"cats": (1, 0, 0), "dogs": (2, 0, 0)}
@@ -185,7 +183,7 @@ def test_several_folders_of_photos_are_a_class_each(animals: PatternSet, tmp_pat
         ("library/animals/photos", "cats", 'is inside the set "animals"'),
     ],
 )
-def test_what_cannot_be_imported_gets_a_sentence_and_changes_nothing(
+def test_invalid_import_is_reported_and_changes_nothing(
     animals: PatternSet, tmp_path: Path, source: str, label: str | None, sentence: str
 ) -> None:
     make_photos(tmp_path / "in", {"cats": 1, "dogs": 1})
@@ -214,14 +212,14 @@ def kill(task: str, after: int) -> Reporter:
 
 
 @pytest.mark.parametrize(("task", "after"), [("examined", 3), ("copied", 0), ("copied", 4)])
-def test_an_import_that_was_broken_off_goes_on(
+def test_interrupted_import_resumes(
     animals: PatternSet, tmp_path: Path, task: str, after: int
 ) -> None:
     source = make_photos(tmp_path / "in", {"cats": 4, "dogs": 4})
     with pytest.raises(KeyboardInterrupt):
         import_photos(animals, [source], reporter=kill(task, after))
     with (animals.folder / "photos.jsonl").open("ab") as file:
-        file.write(b'{"photo": "ca')  # a line cut by the kill
+        file.write(b'{"photo": "ca')  # a line truncated by the kill
     (animals.photos / "cats").mkdir(exist_ok=True)
     killed = subprocess.Popen(["true"])
     killed.wait()
@@ -232,7 +230,7 @@ def test_an_import_that_was_broken_off_goes_on(
 
 
 @pytest.mark.slow
-def test_a_process_killed_for_real_loses_nothing(animals: PatternSet, tmp_path: Path) -> None:
+def test_import_killed_for_real_loses_nothing(animals: PatternSet, tmp_path: Path) -> None:
     source = make_photos(tmp_path / "in", {"cats": 150, "dogs": 150})
     command = ("patterns", "import", "animals", source, "--library", animals.folder.parent)
     process = subprocess.Popen(
@@ -246,7 +244,7 @@ def test_a_process_killed_for_real_loses_nothing(animals: PatternSet, tmp_path: 
     assert contents(animals.photos) == contents(source)
 
 
-def test_a_photo_that_goes_away_meanwhile_is_named(animals: PatternSet, tmp_path: Path) -> None:
+def test_photo_deleted_meanwhile_is_named(animals: PatternSet, tmp_path: Path) -> None:
     source = make_photos(tmp_path / "in", {"cats": 2})
 
     def take(event: Event) -> None:
@@ -264,9 +262,7 @@ def test_another_set_can_be_imported(animals: PatternSet, tmp_path: Path) -> Non
     assert tally(import_photos(animals, [other.folder])) == {"cats": (2, 0, 0), "dogs": (1, 0, 0)}
 
 
-def test_a_stopped_import_says_so_and_lists_what_it_did(
-    animals: PatternSet, tmp_path: Path
-) -> None:
+def test_stopped_import_says_so_and_lists_what_it_did(animals: PatternSet, tmp_path: Path) -> None:
     source = make_photos(tmp_path / "in", {"cats": 3})
     result = import_photos(
         animals, [source], should_stop=lambda: (animals.photos / "cats/1.png").exists()
@@ -277,7 +273,7 @@ def test_a_stopped_import_says_so_and_lists_what_it_did(
     assert import_photos(animals, [source]).is_finished
 
 
-def test_too_little_room_is_said_before_anything_is_copied(
+def test_too_little_space_is_reported_before_anything_is_copied(
     animals: PatternSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = make_photos(tmp_path / "in", {"cats": 2})
@@ -288,7 +284,7 @@ def test_too_little_room_is_said_before_anything_is_copied(
     assert photos_of(animals) == []
 
 
-def test_a_disk_that_fills_on_the_way_keeps_what_is_there(
+def test_disk_that_fills_up_keeps_what_is_there(
     animals: PatternSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = make_photos(tmp_path / "in", {"cats": 3})
@@ -310,7 +306,7 @@ def test_a_disk_that_fills_on_the_way_keeps_what_is_there(
     assert len(photos_of(animals)) == 3
 
 
-def test_two_imports_at_a_time_are_refused(animals: PatternSet, tmp_path: Path) -> None:
+def test_concurrent_imports_are_refused(animals: PatternSet, tmp_path: Path) -> None:
     source = make_photos(tmp_path / "in", {"cats": 1})
     with set_lock(animals), pytest.raises(StoreLockedError, match="another process is adding"):
         import_photos(animals, [source])

@@ -1,4 +1,4 @@
-"""A set: its name, its photos, its trainings."""
+"""A set: its name, its photos, its training runs."""
 
 from pathlib import Path
 
@@ -23,14 +23,14 @@ def animals(library: Path, tmp_path: Path) -> PatternSet:
     return made
 
 
-def test_a_set_is_found_by_its_name_or_as_the_only_one(library: Path) -> None:
+def test_set_is_found_by_name_or_as_the_only_one(library: Path) -> None:
     made = PatternSet.create("Pájaros 🐦", library)
     assert PatternSet.open("Pájaros 🐦", library) == PatternSet.open(library=library) == made
     assert PatternSet.all(library) == [made]
     assert PatternSet.all(library / "nowhere") == []
 
 
-def test_which_set_is_meant_must_be_clear(library: Path) -> None:
+def test_ambiguous_or_missing_set_is_reported(library: Path) -> None:
     with pytest.raises(InputError, match="does not exist: create a set with PatternSet.create"):
         PatternSet.open(library=library)
     for name in ("b", "a"):
@@ -42,13 +42,13 @@ def test_which_set_is_meant_must_be_clear(library: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", ".hidden", "x" * 200, "a\x00b"])
-def test_a_name_that_cannot_be_a_folder_is_refused(library: Path, name: str) -> None:
+def test_name_that_cannot_be_a_folder_is_refused(library: Path, name: str) -> None:
     with pytest.raises(InputError, match="cannot be the name of a set"):
         PatternSet.create(name, library)
     assert not library.exists()
 
 
-def test_what_is_there_is_left_alone(library: Path) -> None:
+def test_existing_files_are_left_alone(library: Path) -> None:
     PatternSet.create("a", library)
     with pytest.raises(InputError, match='there is already a set "a"'):
         PatternSet.create("a", library)
@@ -63,14 +63,14 @@ def test_what_is_there_is_left_alone(library: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"format": "other"}', "\x00"])
-def test_a_damaged_set_file_gets_a_sentence(library: Path, text: str) -> None:
+def test_damaged_set_file_is_reported(library: Path, text: str) -> None:
     made = PatternSet.create("a", library)
     (made.folder / "set.json").write_text(text)
     with pytest.raises(StoreError, match="damaged or was not written by clew"):
         PatternSet.open("a", library)
 
 
-def test_trainings_are_numbered_and_start_from_the_last_weights(animals: PatternSet) -> None:
+def test_runs_are_numbered_and_start_from_the_last_weights(animals: PatternSet) -> None:
     names = [photo.name for photo in animals.find_photos()]
     assert animals.latest_model() is None
     assert animals.run_folder() == (animals.runs / "001", None)
@@ -79,9 +79,7 @@ def test_trainings_are_numbered_and_start_from_the_last_weights(animals: Pattern
     assert animals.run_folder() == (animals.runs / "002", first)
 
 
-def test_a_training_that_was_not_finished_is_gone_on_with(
-    animals: PatternSet, tmp_path: Path
-) -> None:
+def test_unfinished_run_is_resumed(animals: PatternSet, tmp_path: Path) -> None:
     names = [photo.name for photo in animals.find_photos()]
     first = pretend_trained(animals.runs / "001", names)
     second = pretend_trained(animals.runs / "002", names)
@@ -92,7 +90,7 @@ def test_a_training_that_was_not_finished_is_gone_on_with(
     assert animals.run_folder() == (animals.runs / "003", first)
 
 
-def test_a_photo_is_added_once_under_a_free_name(animals: PatternSet, tmp_path: Path) -> None:
+def test_photo_is_added_once_under_a_free_name(animals: PatternSet, tmp_path: Path) -> None:
     new = draw(tmp_path / "0.png", 77)
     assert animals.add(new, "cats") == animals.photos / "cats/0-2.png"
     assert animals.add(new, "cats") == animals.photos / "cats/0-2.png"
@@ -104,7 +102,7 @@ def test_a_photo_is_added_once_under_a_free_name(animals: PatternSet, tmp_path: 
     assert not other.exists()
 
 
-def test_what_others_add_meanwhile_is_seen(
+def test_photos_added_by_others_meanwhile_are_seen(
     animals: PatternSet, library: Path, tmp_path: Path
 ) -> None:
     first, second = draw(tmp_path / "a.png", 77), draw(tmp_path / "b.png", 78)
@@ -116,9 +114,7 @@ def test_what_others_add_meanwhile_is_seen(
         animals.add(second, "dogs")
 
 
-def test_a_photo_that_is_none_or_a_class_that_cannot_be_is_refused(
-    animals: PatternSet, tmp_path: Path
-) -> None:
+def test_invalid_photo_or_class_is_refused(animals: PatternSet, tmp_path: Path) -> None:
     (tmp_path / "a.png").write_text("text")
     with pytest.raises(InputError, match='a.png" cannot be added to "cats"'):
         animals.add(tmp_path / "a.png", "cats")
@@ -126,7 +122,7 @@ def test_a_photo_that_is_none_or_a_class_that_cannot_be_is_refused(
         animals.add(draw(tmp_path / "b.png", 9), "../cats")
 
 
-def test_accents_spelt_in_two_ways_are_one_class(animals: PatternSet, tmp_path: Path) -> None:
+def test_accents_encoded_in_two_ways_are_one_class(animals: PatternSet, tmp_path: Path) -> None:
     draw(animals.photos / "pa\u0301jaros" / "0.png", 50)
     placed = animals.add(draw(tmp_path / "1.png", 51), "p\u00e1jaros")
     assert placed.parent == animals.photos / "pa\u0301jaros"
@@ -134,9 +130,7 @@ def test_accents_spelt_in_two_ways_are_one_class(animals: PatternSet, tmp_path: 
     assert summarize_set(animals).classes["p\u00e1jaros"] == 2
 
 
-def test_a_summary_tells_classes_trainings_and_what_is_new(
-    animals: PatternSet, tmp_path: Path
-) -> None:
+def test_summary_gives_classes_runs_and_what_is_new(animals: PatternSet, tmp_path: Path) -> None:
     names = [photo.name for photo in animals.find_photos()]
     pretend_trained(animals.runs / "001", [*names[1:], "cats/gone.png"], accuracy=0.875)
     animals.add(draw(tmp_path / "new.png", 77), "wolves")

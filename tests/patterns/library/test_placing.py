@@ -1,4 +1,4 @@
-"""Photos are put into folders whole, under names that are free and can be names."""
+"""Photos are put into folders atomically, under valid and free names."""
 
 import errno
 import os
@@ -22,7 +22,7 @@ from clew.patterns.library.placing import put_photo
         ("🐈.webp", "🐈.webp"),
     ],
 )
-def test_names_stay_what_they_are_as_far_as_they_can(name: str, safe: str) -> None:
+def test_names_change_as_little_as_possible(name: str, safe: str) -> None:
     assert safe_file_name(name) == safe
 
 
@@ -47,7 +47,7 @@ def test_no_file_is_ever_overwritten(
     assert sorted(os.listdir(folder)) == ["a-2.jpg", "a-3.jpg", "a.jpg"]
 
 
-def test_a_source_that_may_not_be_removed_is_copied_and_named(
+def test_source_that_cannot_be_deleted_is_copied_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     source = tmp_path / "a.jpg"

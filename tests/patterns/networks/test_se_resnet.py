@@ -1,4 +1,4 @@
-"""A convolution over few places is a matrix product in 16 bits: same values, same gradients."""
+"""A convolution over few positions is a matrix product in 16 bits: same values, same gradients."""
 
 import pytest
 import torch
@@ -16,12 +16,12 @@ def pass_both_ways(module: Conv3x3, images: torch.Tensor) -> list[torch.Tensor]:
     return [answer.float().detach(), images.grad, module.weight.grad]
 
 
-# A CPU without bf16 instructions has PyTorch say, once, which product it takes instead.
+# On a CPU without bf16 instructions PyTorch warns once about which product it uses instead.
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")
 @pytest.mark.parametrize("last", [True, False], ids=["channels_last", "contiguous"])
 @pytest.mark.parametrize(("batch", "side"), [(1, 1), (3, 4), (2, 6)])
-def test_the_product_is_the_convolution(batch: int, side: int, last: bool) -> None:
+def test_product_equals_the_convolution(batch: int, side: int, last: bool) -> None:
     torch.manual_seed(0)
     module, images = Conv3x3(256, 320), torch.randn(batch, 256, side, side)
     if last:
@@ -37,7 +37,7 @@ def test_the_product_is_the_convolution(batch: int, side: int, last: bool) -> No
 
 
 @pytest.mark.slow
-def test_elsewhere_it_is_pytorchs_own() -> None:
+def test_pytorchs_own_convolution_is_used_elsewhere() -> None:
     module, images = Conv3x3(256, 256), torch.randn(2, 256, 4, 4)
     assert torch.equal(module(images), F.conv2d(images, module.weight, padding=1))
     with torch.autocast("cpu", torch.bfloat16):

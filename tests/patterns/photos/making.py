@@ -1,4 +1,4 @@
-"""Small pictures to try with, good and bad; every one is made on the spot."""
+"""Small test images, good and bad, all generated on the spot."""
 
 import io
 import struct
@@ -11,7 +11,7 @@ from PIL import Image
 
 
 def picture(width: int = 60, height: int = 40, seed: int = 0) -> Image.Image:
-    """No two corners alike, so that every turn shows."""
+    """No two corners alike, so that every rotation shows."""
     down, across = np.mgrid[:height, :width]
     red, green = across * 255 // width, down * 255 // height
     return Image.fromarray(np.stack([red, green, 255 - (red + seed) % 256], -1).astype(np.uint8))
@@ -24,7 +24,7 @@ def save(path: Path, image: Image.Image | None = None, **options: Any) -> Path:
 
 
 def fill(root: Path, names: list[str], content: bytes = b"nothing is opened") -> Path:
-    """Files for tests that look at names alone."""
+    """Files for tests that only look at names."""
     for name in names:
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -39,7 +39,7 @@ def encode(image: Image.Image, kind: str, **options: Any) -> bytes:
 
 
 def png_bomb(side: int) -> bytes:
-    """A real black PNG of `side` x `side` pixels, one bit each: small as a file only."""
+    """A real black PNG of `side` x `side` pixels, one bit each: small only as a file."""
     packer = zlib.compressobj(1)
     row = bytes(1 + side // 8)
     pixels = b"".join(packer.compress(row) for _ in range(side)) + packer.flush()
@@ -51,17 +51,17 @@ def png_bomb(side: int) -> bytes:
     )
 
 
-def colour_by_colour(width: int, height: int) -> bytes:
-    """A JPEG whose three colours come one after the other: its decoder holds the whole picture."""
+def color_by_color(width: int, height: int) -> bytes:
+    """A JPEG whose three colors come one after the other: its decoder holds the whole image."""
     segments, scan = _grey_jpeg(width, height)
     sof = struct.pack(">HBHHB", 17, 8, height, width, 3)
-    colours = b"".join(bytes([number, 0x11, 0]) for number in (1, 2, 3))
+    colors = b"".join(bytes([number, 0x11, 0]) for number in (1, 2, 3))
     head = b"".join(segment for marker, segment in segments if marker not in (0xC0, 0xDA))
     scans = b"".join(
         b"\xff\xda" + struct.pack(">HB", 8, 1) + bytes([number, 0, 0, 63, 0]) + scan
         for number in (1, 2, 3)
     )
-    return b"\xff\xd8" + head + b"\xff\xc0" + sof + colours + scans + b"\xff\xd9"
+    return b"\xff\xd8" + head + b"\xff\xc0" + sof + colors + scans + b"\xff\xd9"
 
 
 def _grey_jpeg(width: int, height: int) -> tuple[list[tuple[int, bytes]], bytes]:

@@ -1,4 +1,4 @@
-"""What is no whole photo is refused with a reason, and never takes memory or time to tell."""
+"""Anything but a complete photo is refused with a reason, without taking much memory or time."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ from PIL.JpegImagePlugin import JpegImageFile
 
 from clew.patterns.photos import PhotoError, open_photo, photo_size, read_square
 from tests.patterns.photos.making import (
-    colour_by_colour,
+    color_by_color,
     encode,
     picture,
     png_bomb,
@@ -54,7 +54,7 @@ def _squash(path: Path) -> object:
         ("WEBP", "RGB", {"lossless": True}),
     ],
 )
-def test_a_cut_file_is_refused_wherever_it_breaks_off(
+def test_truncated_file_is_refused_wherever_it_ends(
     tmp_path: Path, kind: str, mode: str, options: dict
 ) -> None:
     noise = np.random.default_rng(0).integers(0, 20, (16, 24, 3), np.uint8)
@@ -72,13 +72,13 @@ def test_a_cut_file_is_refused_wherever_it_breaks_off(
         except PhotoError as error:
             assert error.kind in ("cut", "empty", "no image")
             assert _refusal(path, _squash).kind == error.kind
-        else:  # only a trailer is missing that holds no pixel
+        else:  # only a trailer without pixels is missing
             assert np.array_equal(photo, whole)
             kept += 1
     assert kept < 25
 
 
-def test_a_download_that_ends_in_zeros_is_refused(tmp_path: Path) -> None:
+def test_download_that_ends_in_zeros_is_refused(tmp_path: Path) -> None:
     data = encode(picture(300, 200), "JPEG", quality=95)
     path = tmp_path / "a.jpg"
     path.write_bytes(data[: len(data) // 2] + bytes(len(data) - len(data) // 2))
@@ -101,7 +101,9 @@ def test_a_download_that_ends_in_zeros_is_refused(tmp_path: Path) -> None:
         (b"BM", "cut", "is truncated or damaged"),
     ],
 )
-def test_what_is_no_picture_is_told(tmp_path: Path, content: bytes, kind: str, words: str) -> None:
+def test_file_that_is_not_an_image_is_described(
+    tmp_path: Path, content: bytes, kind: str, words: str
+) -> None:
     path = tmp_path / "a.png"
     path.write_bytes(content)
     for read in (open_photo, _squash, photo_size):
@@ -110,7 +112,7 @@ def test_what_is_no_picture_is_told(tmp_path: Path, content: bytes, kind: str, w
 
 
 @pytest.mark.slow
-def test_random_bytes_behind_a_true_header_raise_nothing_else(tmp_path: Path) -> None:
+def test_random_bytes_after_a_valid_header_raise_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "a"
     random = np.random.default_rng(0)
     for kind in ("JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP"):
@@ -127,7 +129,7 @@ def test_random_bytes_behind_a_true_header_raise_nothing_else(tmp_path: Path) ->
                     assert error.kind and error.reason
 
 
-def test_tiny_pictures_are_refused(tmp_path: Path) -> None:
+def test_tiny_images_are_refused(tmp_path: Path) -> None:
     refusal = _refusal(save(tmp_path / "a.png", picture(300, 7)))
     assert refusal.kind == "tiny"
     assert refusal.reason == "it is 300 x 7 pixels; at least 8 x 8 are required"
@@ -145,7 +147,7 @@ BOMBS: dict[str, Callable[[], bytes]] = {
     "progressive.jpg": lambda: resized_header(
         encode(picture(), "JPEG", progressive=True), HUGE, HUGE
     ),
-    "colours.jpg": lambda: resized_header(colour_by_colour(16, 16), HUGE, HUGE),
+    "colors.jpg": lambda: resized_header(color_by_color(16, 16), HUGE, HUGE),
     "a.gif": lambda: _claim(encode(picture(), "GIF"), b"\x3c\0\x28\0"),
     "a.bmp": lambda: _claim(encode(picture(), "BMP"), b"\x3c\0\0\0\x28\0\0\0"),
 }
@@ -158,7 +160,7 @@ def _claim(data: bytes, sides: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_a_bomb_is_told_by_its_header_and_takes_no_memory(tmp_path: Path, name: str) -> None:
+def test_decompression_bomb_is_refused_by_its_header(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.write_bytes(BOMBS[name]())
     for read in (open_photo, _squash):
@@ -169,8 +171,8 @@ def test_a_bomb_is_told_by_its_header_and_takes_no_memory(tmp_path: Path, name: 
 
 
 @pytest.mark.slow
-def test_a_bomb_leaves_memory_as_it_was(tmp_path: Path) -> None:
-    """400 million pixels would take 400 MB at the least."""
+def test_decompression_bomb_takes_no_memory(tmp_path: Path) -> None:
+    """400 million pixels would take at least 400 MB."""
     path = tmp_path / "a.png"
     path.write_bytes(png_bomb(HUGE))
     status = Path("/proc/self/status")
@@ -202,24 +204,24 @@ print(peak_kb() - before)
 
 
 @pytest.mark.slow
-def test_a_huge_plain_jpeg_is_read_reduced(tmp_path: Path) -> None:
+def test_huge_plain_jpeg_is_read_reduced(tmp_path: Path) -> None:
     path = save(tmp_path / "a.jpg", Image.new("L", (12_000, 12_000), 90))
     assert np.ptp(read_square(path, 64)) == 0 and abs(int(read_square(path, 8)[0, 0, 0]) - 90) < 2
     assert open_photo(path, at_least=64).size == (1500, 1500)
     assert _refusal(path).kind == "too large"
 
 
-def test_a_jpeg_colour_by_colour_is_read_where_it_is_small(tmp_path: Path) -> None:
+def test_jpeg_stored_color_by_color_is_read_if_small(tmp_path: Path) -> None:
     path = tmp_path / "a.jpg"
-    path.write_bytes(colour_by_colour(40, 30))
+    path.write_bytes(color_by_color(40, 30))
     assert open_photo(path).size == (40, 30)
     assert np.ptp(read_square(path, 16), axis=(0, 1)).tolist() == [0, 0, 0]
 
 
-def test_too_little_memory_is_no_fault_of_the_photo(
+def test_too_little_memory_is_not_the_photos_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The cache remembers faults, but tries again what could not be read."""
+    """The cache remembers faults, but retries what could not be read."""
 
     def fail(_: object) -> None:
         raise MemoryError
@@ -230,7 +232,7 @@ def test_too_little_memory_is_no_fault_of_the_photo(
     assert "too little free memory" in _refusal(path, _squash).reason
 
 
-def test_no_file_is_refused_in_the_same_way(tmp_path: Path) -> None:
+def test_missing_file_is_refused_the_same_way(tmp_path: Path) -> None:
     assert _refusal(tmp_path / "missing.jpg").reason == (
         "it cannot be read (No such file or directory)"
     )
@@ -239,8 +241,8 @@ def test_no_file_is_refused_in_the_same_way(tmp_path: Path) -> None:
     assert "not a file" in _refusal(tmp_path / "pipe.jpg").reason
 
 
-def test_a_file_without_permission_is_refused() -> None:
-    """As another user where the tests run as root, who may read everything."""
+def test_file_without_permission_is_refused() -> None:
+    """As another user if the tests run as root, who may read everything."""
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
         path = save(Path(folder) / "a.jpg")

@@ -22,7 +22,7 @@ TURNS = {
     6: Image.Transpose.ROTATE_270,
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
-    9: None,  # no such turn
+    9: None,  # no such rotation
 }
 
 
@@ -34,7 +34,7 @@ def _difference(one: Image.Image | np.ndarray, other: Image.Image | np.ndarray) 
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["jpg", "png", "webp", "tif"])
 @pytest.mark.parametrize("orientation", TURNS)
-def test_a_photo_stands_upright(tmp_path: Path, suffix: str, orientation: int) -> None:
+def test_photo_comes_upright(tmp_path: Path, suffix: str, orientation: int) -> None:
     exif = Image.Exif()
     exif[0x0112] = orientation
     options = {"jpg": LOSSLESS, "webp": {"lossless": True}}.get(suffix, {})
@@ -69,7 +69,7 @@ def test_damaged_exif_data_does_not_spoil_a_photo(tmp_path: Path) -> None:
         ("a.jpg", "L", LOSSLESS),
     ],
 )
-def test_colours_come_as_rgb(tmp_path: Path, name: str, mode: str, options: dict) -> None:
+def test_colors_come_as_rgb(tmp_path: Path, name: str, mode: str, options: dict) -> None:
     image = picture().convert(mode)
     path = save(tmp_path / name, image, **options)
     assert _difference(open_photo(path), image.convert("RGB")) < 2
@@ -77,20 +77,20 @@ def test_colours_come_as_rgb(tmp_path: Path, name: str, mode: str, options: dict
 
 
 @pytest.mark.parametrize("name", ["a.png", "a.tif"])
-def test_grey_of_16_bits_keeps_its_brightness(tmp_path: Path, name: str) -> None:
-    grey = picture().convert("L")
-    path = save(tmp_path / name, Image.fromarray(np.asarray(grey).astype(np.uint16) * 257))
-    assert _difference(open_photo(path), grey.convert("RGB")) == 0
+def test_16_bit_gray_keeps_its_brightness(tmp_path: Path, name: str) -> None:
+    gray = picture().convert("L")
+    path = save(tmp_path / name, Image.fromarray(np.asarray(gray).astype(np.uint16) * 257))
+    assert _difference(open_photo(path), gray.convert("RGB")) == 0
 
 
 @pytest.mark.parametrize(
     ("dtype", "white"), [(np.int32, 65535), (np.float32, 1), (np.float32, 255)]
 )
 def test_wider_numbers_keep_their_brightness(tmp_path: Path, dtype: type, white: float) -> None:
-    grey = np.asarray(picture().convert("L"))
-    values = (grey / 255 * white).astype(dtype)
+    gray = np.asarray(picture().convert("L"))
+    values = (gray / 255 * white).astype(dtype)
     path = save(tmp_path / "a.tif", Image.fromarray(values))
-    assert _difference(open_photo(path), np.repeat(grey[..., None], 3, -1)) < 1
+    assert _difference(open_photo(path), np.repeat(gray[..., None], 3, -1)) < 1
 
 
 @pytest.mark.parametrize(
@@ -103,9 +103,7 @@ def test_wider_numbers_keep_their_brightness(tmp_path: Path, dtype: type, white:
         ("a.gif", "RGBA", {}),
     ],
 )
-def test_what_is_transparent_becomes_white(
-    tmp_path: Path, name: str, mode: str, options: dict
-) -> None:
+def test_transparency_becomes_white(tmp_path: Path, name: str, mode: str, options: dict) -> None:
     image = picture().convert("RGBA")
     image.putalpha(Image.fromarray(np.repeat(np.uint8([[0] * 30 + [255] * 30]), 40, 0)))
     photo = np.asarray(open_photo(save(tmp_path / name, image.convert(mode), **options)))
@@ -115,7 +113,7 @@ def test_what_is_transparent_becomes_white(
     assert (square[:, :13] >= 254).all() and square[:, 16:, 1].std() > 40
 
 
-def test_a_colour_marked_as_transparent_becomes_white(tmp_path: Path) -> None:
+def test_color_marked_as_transparent_becomes_white(tmp_path: Path) -> None:
     image = Image.new("RGB", (20, 20), (1, 2, 3))
     image.paste((200, 0, 0), (0, 0, 10, 20))
     path = save(tmp_path / "a.png", image, transparency=(1, 2, 3))
@@ -124,20 +122,20 @@ def test_a_colour_marked_as_transparent_becomes_white(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["GIF", "PNG", "WEBP", "TIFF", "MPO"])
-def test_of_several_pictures_the_first_counts(tmp_path: Path, kind: str) -> None:
+def test_first_of_several_frames_is_used(tmp_path: Path, kind: str) -> None:
     later = [picture().rotate(180), Image.new("RGB", (60, 40), "green")]
     options = {"WEBP": {"lossless": True}, "MPO": LOSSLESS}.get(kind, {})
     path = save(tmp_path / "a.jpg", format=kind, save_all=True, append_images=later, **options)
     assert _difference(open_photo(path), picture()) < 5
 
 
-def test_a_wrong_suffix_does_not_matter(tmp_path: Path) -> None:
+def test_wrong_suffix_does_not_matter(tmp_path: Path) -> None:
     path = save(tmp_path / "a.png", format="JPEG", **LOSSLESS)
     assert _difference(open_photo(path), picture()) < 1
 
 
 @pytest.mark.slow
-def test_at_least_gives_a_smaller_jpeg_and_never_too_small_a_one(tmp_path: Path) -> None:
+def test_at_least_gives_a_smaller_jpeg_but_never_too_small(tmp_path: Path) -> None:
     path = save(tmp_path / "a.jpg", picture(1600, 1200), quality=90)
     assert open_photo(path).size == (1600, 1200)
     assert open_photo(path, at_least=150).size == (200, 150)
@@ -148,7 +146,7 @@ def test_at_least_gives_a_smaller_jpeg_and_never_too_small_a_one(tmp_path: Path)
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [32, 128])
 @pytest.mark.parametrize("name", ["a.jpg", "progressive.jpg", "a.png"])
-def test_squares_look_like_plain_decoding_and_lanczos(tmp_path: Path, name: str, size: int) -> None:
+def test_squares_match_plain_decoding_and_lanczos(tmp_path: Path, name: str, size: int) -> None:
     noise = np.random.default_rng(0).normal(0, 12, (900, 1200, 3))
     image = Image.fromarray((np.asarray(picture(1200, 900)) + noise).clip(0, 255).astype(np.uint8))
     path = save(tmp_path / name, image, **({"progressive": True} if "prog" in name else {}))
@@ -160,7 +158,7 @@ def test_squares_look_like_plain_decoding_and_lanczos(tmp_path: Path, name: str,
 
 
 @pytest.mark.slow
-def test_many_threads_read_at_once_and_leave_the_warnings_as_they_were(tmp_path: Path) -> None:
+def test_many_threads_read_at_once_and_restore_the_warnings(tmp_path: Path) -> None:
     good = [save(tmp_path / f"{n}.jpg", picture(300, 200, seed=n)) for n in range(8)]
     bad = tmp_path / "bad.jpg"
     bad.write_bytes(encode(picture(), "JPEG", exif=b"Exif\0\0II*\0\xff\xff")[:900])

@@ -20,7 +20,7 @@ def _faults(folder: PhotoFolder) -> dict[str, str]:
     return {fault.name: fault.kind for fault in folder.faults}
 
 
-def test_a_folder_a_class(tmp_path: Path) -> None:
+def test_one_folder_per_class(tmp_path: Path) -> None:
     fill(tmp_path, ["10/a.jpg", "2/b.PNG", "2/a10.jpeg", "2/a9.webp", "2/notes.txt", "Ten/x.tiff"])
     folder = find_classes(tmp_path)
     assert folder.classes == ("2", "10", "Ten")
@@ -40,7 +40,7 @@ def test_deeper_folders_belong_to_their_class(tmp_path: Path) -> None:
     ("train", "validation", "test"),
     [("train", "val", "test"), ("Training", "VALID", "testing"), ("TRAIN", "dev", "Eval")],
 )
-def test_split_folders_with_a_folder_a_class(
+def test_split_folders_with_one_folder_per_class(
     tmp_path: Path, train: str, validation: str, test: str
 ) -> None:
     fill(tmp_path, [f"{train}/a/1.jpg", f"{train}/b/1.jpg", f"{validation}/a/2.jpg"])
@@ -58,19 +58,19 @@ def test_photos_without_a_class_are_named(tmp_path: Path) -> None:
     assert _faults(folder) == dict.fromkeys(("loose.jpg", "test/1.jpg", "train/x.png"), "no class")
 
 
-def test_what_lies_beside_train_and_test_is_named(tmp_path: Path) -> None:
+def test_folders_beside_train_and_test_are_named(tmp_path: Path) -> None:
     fill(tmp_path, ["train/a/1.jpg", "train/b/1.jpg", "test/a/2.jpg", "spare/3.jpg"])
     folder = find_classes(tmp_path)
     assert len(folder.photos) == 3 and _faults(folder) == {"spare/3.jpg": "no class"}
 
 
-def test_a_class_may_be_called_train(tmp_path: Path) -> None:
+def test_class_may_be_called_train(tmp_path: Path) -> None:
     fill(tmp_path, ["train/1.jpg", "plane/1.jpg", "Test/1.jpg"])
     folder = find_classes(tmp_path)
     assert folder.classes == ("plane", "Test", "train") and not folder.split_folders
 
 
-def test_a_layout_that_may_mean_two_things_is_refused(tmp_path: Path) -> None:
+def test_ambiguous_layout_is_refused(tmp_path: Path) -> None:
     fill(tmp_path, ["train/steam/1.jpg", "train/diesel/1.jpg", "plane/1.jpg"])
     with pytest.raises(InputError, match='"train" looks like a split .* "plane" beside it'):
         find_classes(tmp_path)
@@ -82,7 +82,7 @@ def test_split_folders_without_classes_are_refused(tmp_path: Path) -> None:
         find_classes(tmp_path)
 
 
-def test_what_systems_leave_behind_is_passed_over(tmp_path: Path) -> None:
+def test_system_files_are_skipped(tmp_path: Path) -> None:
     fill(tmp_path, ["a/1.jpg", "b/1.jpg", "a/._1.jpg", ".hidden/2.jpg", "__MACOSX/a/1.jpg"])
     fill(tmp_path, ["a/Thumbs.db", "a/.DS_Store", "b/desktop.ini", "b/@eaDir/1.jpg"])
     folder = find_classes(tmp_path)
@@ -90,7 +90,7 @@ def test_what_systems_leave_behind_is_passed_over(tmp_path: Path) -> None:
     assert folder.faults == () and folder.other_files == 0
 
 
-def test_pictures_that_are_not_read_and_empty_classes_are_named(tmp_path: Path) -> None:
+def test_unsupported_images_and_empty_classes_are_named(tmp_path: Path) -> None:
     fill(tmp_path, ["a/1.jpg", "b/1.jpg", "b/phone.HEIC", "c/only.dng"])
     (tmp_path / "empty class").mkdir()
     folder = find_classes(tmp_path)
@@ -103,7 +103,7 @@ def test_pictures_that_are_not_read_and_empty_classes_are_named(tmp_path: Path) 
     assert folder.faults[0].reason == "HEIC images are not supported: save it as JPEG or PNG"
 
 
-def test_what_clew_wrote_among_the_photos_is_no_class(tmp_path: Path) -> None:
+def test_folders_written_by_clew_are_not_classes(tmp_path: Path) -> None:
     fill(tmp_path, ["a/1.jpg", "b/1.jpg", "out/curves.png", "out/last.safetensors"])
     fill(tmp_path, ["patterns/mine/set.json", "patterns/mine/photos/a/1.jpg"])
     fill(tmp_path, ["a/results.json"])  # a user's own
@@ -116,7 +116,7 @@ def test_what_clew_wrote_among_the_photos_is_no_class(tmp_path: Path) -> None:
     }
 
 
-def test_odd_names_are_kept_as_they_are(tmp_path: Path) -> None:
+def test_odd_names_are_kept(tmp_path: Path) -> None:
     names = ["año nuevo/mi foto.jpg", "日本/写真 1.jpg", "🐈 cats/🐾.png", "c/%20&'\"#;.jpg"]
     names += [f"c/{'x' * 240}.jpg", "c/line\nbreak.jpg", " spaces /a. b .jpg"]
     fill(tmp_path, names)
@@ -125,7 +125,7 @@ def test_odd_names_are_kept_as_they_are(tmp_path: Path) -> None:
     assert all(photo.path.is_file() for photo in folder.photos)
 
 
-def test_accents_written_in_two_ways_are_one_class(tmp_path: Path) -> None:
+def test_accents_encoded_in_two_ways_are_one_class(tmp_path: Path) -> None:
     composed, split = (unicodedata.normalize(form, "café") for form in ("NFC", "NFD"))
     fill(tmp_path, [f"train/{composed}/1.jpg", f"val/{split}/2.jpg", "train/té/1.jpg"])
     folder = find_classes(tmp_path)
@@ -133,7 +133,7 @@ def test_accents_written_in_two_ways_are_one_class(tmp_path: Path) -> None:
     assert f"val/{split}/2.jpg" in _names(folder)
 
 
-def test_names_that_are_no_text_are_named_and_excluded(tmp_path: Path) -> None:
+def test_names_that_are_not_valid_text_are_named_and_excluded(tmp_path: Path) -> None:
     fill(tmp_path, ["a/1.jpg", "b/1.jpg"])
     try:
         Path(os.fsdecode(os.fsencode(tmp_path) + b"/a/caf\xe9.jpg")).touch()
@@ -164,14 +164,14 @@ def test_links_are_followed_but_not_in_circles(tmp_path: Path) -> None:
     }
 
 
-def test_pipes_and_sockets_are_no_photos(tmp_path: Path) -> None:
+def test_pipes_and_sockets_are_not_photos(tmp_path: Path) -> None:
     fill(tmp_path, ["a/1.jpg", "b/1.jpg"])
     os.mkfifo(tmp_path / "a/pipe.jpg")
     assert _faults(find_classes(tmp_path)) == {"a/pipe.jpg": "unreadable"}
 
 
-def test_a_folder_that_may_not_be_read_is_named() -> None:
-    """As another user where the tests run as root, who may read everything."""
+def test_unreadable_folder_is_named() -> None:
+    """As another user if the tests run as root, who may read everything."""
     with tempfile.TemporaryDirectory() as name:
         root = fill(Path(name), ["a/1.jpg", "b/1.jpg", "c/1.jpg"])
         root.chmod(0o755)
@@ -189,7 +189,7 @@ def test_a_folder_that_may_not_be_read_is_named() -> None:
             (root / "c").chmod(0o755)
 
 
-def test_what_cannot_be_a_data_set_gets_a_sentence(tmp_path: Path) -> None:
+def test_unusable_dataset_is_reported(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="missing. cannot be found .No such file.*check the path"):
         find_classes(tmp_path / "missing")
     fill(
@@ -207,12 +207,12 @@ def test_what_cannot_be_a_data_set_gets_a_sentence(tmp_path: Path) -> None:
         find_classes(tmp_path / "one")
 
 
-def test_one_class_is_enough_where_nothing_is_told_apart(tmp_path: Path) -> None:
+def test_one_class_is_enough_without_training(tmp_path: Path) -> None:
     fill(tmp_path, ["cats/1.jpg"])
     assert find_classes(tmp_path, at_least=1).classes == ("cats",)
 
 
-def test_a_folder_given_too_far_up_is_recognised(tmp_path: Path) -> None:
+def test_folder_one_level_too_high_is_recognized(tmp_path: Path) -> None:
     fill(tmp_path, ["dataset/cats/1.jpg", "dataset/dogs/1.jpg"])
     with pytest.raises(InputError, match='if "cats", "dogs" are the classes, give ".*/dataset"'):
         find_classes(tmp_path)
@@ -221,7 +221,7 @@ def test_a_folder_given_too_far_up_is_recognised(tmp_path: Path) -> None:
         find_classes(tmp_path / "above")
 
 
-def test_any_photos_to_identify(tmp_path: Path) -> None:
+def test_any_photos_can_be_identified(tmp_path: Path) -> None:
     fill(tmp_path, ["b.jpg", "a/deep/c.png", "notes.txt", "x.heic"])
     folder = find_photos(tmp_path)
     assert _names(folder) == ["b.jpg", "a/deep/c.png"] and folder.classes == ()
@@ -233,7 +233,7 @@ def test_any_photos_to_identify(tmp_path: Path) -> None:
         find_photos(tmp_path / "missing")
 
 
-def test_one_photo_to_identify_whatever_its_suffix(tmp_path: Path) -> None:
+def test_one_photo_can_be_identified_whatever_its_suffix(tmp_path: Path) -> None:
     fill(tmp_path, ["photo", "other.jpg"])
     folder = find_photos(tmp_path / "photo")
     assert _names(folder) == ["photo"] and folder.photos[0].path == tmp_path / "photo"

@@ -1,4 +1,4 @@
-"""Splits of photos: the folders' word, or a hash of the picture; every class in every split."""
+"""Splits of photos: the folders decide, or a hash of the image; every class is in every split."""
 
 from collections import Counter
 from pathlib import Path
@@ -26,7 +26,7 @@ def _count(photos: list[Photo], splits: list[str]) -> Counter:
     return Counter((photo.label, split) for photo, split in zip(photos, splits, strict=True))
 
 
-def test_every_class_is_dealt_by_its_shares() -> None:
+def test_every_class_is_split_by_its_shares() -> None:
     photos = _photos({"a": 100, "b": 10, "c": 3})
     counts = _count(photos, assign_splits(photos, _keys(photos)))
     for label, numbers in {"a": (70, 10, 20), "b": (7, 1, 2), "c": (1, 1, 1)}.items():
@@ -34,7 +34,7 @@ def test_every_class_is_dealt_by_its_shares() -> None:
         assert found == numbers
 
 
-def test_other_shares_and_a_split_that_is_not_wanted() -> None:
+def test_shares_can_be_changed_and_a_split_omitted() -> None:
     photos = _photos({"a": 50, "b": 2})
     shares = Shares(train=0.8, validation=0.2, test=0)
     counts = _count(photos, assign_splits(photos, _keys(photos), shares=shares))
@@ -46,7 +46,7 @@ def test_other_shares_and_a_split_that_is_not_wanted() -> None:
     }
 
 
-def test_a_split_follows_the_picture_not_its_name_or_place_in_the_list() -> None:
+def test_split_follows_the_image_not_its_name_or_position() -> None:
     photos = _photos({"a": 40, "b": 40})
     keys = _keys(photos)
     splits = dict(zip(keys, assign_splits(photos, keys), strict=True))
@@ -57,7 +57,7 @@ def test_a_split_follows_the_picture_not_its_name_or_place_in_the_list() -> None
     assert assign_splits(renamed, keys[::-1]) == [splits[key] for key in keys[::-1]]
 
 
-def test_known_photos_stay_when_others_come() -> None:
+def test_known_photos_stay_when_others_are_added() -> None:
     few, many = _photos({"a": 30, "b": 30}), _photos({"a": 60, "b": 33})
     known = dict(zip(_keys(few), assign_splits(few, _keys(few)), strict=True))
     later = dict(zip(_keys(many), assign_splits(many, _keys(many), known=known), strict=True))
@@ -66,14 +66,14 @@ def test_known_photos_stay_when_others_come() -> None:
     assert (counts["a", "train"], counts["a", "validation"], counts["a", "test"]) == (42, 6, 12)
 
 
-def test_even_without_an_earlier_run_few_photos_move() -> None:
+def test_few_photos_move_even_without_an_earlier_run() -> None:
     few, many = _photos({"a": 200, "b": 200}), _photos({"a": 260, "b": 200})
     before = dict(zip(_keys(few), assign_splits(few, _keys(few)), strict=True))
     after = dict(zip(_keys(many), assign_splits(many, _keys(many)), strict=True))
     assert sum(before[key] != after[key] for key in before) < 25
 
 
-def test_new_photos_go_first_where_a_split_has_nothing() -> None:
+def test_new_photos_fill_empty_splits_first() -> None:
     photos = _photos({"a": 10, "b": 10})
     keys = _keys(photos)
     known = {key: "train" for key, photo in zip(keys, photos, strict=True) if photo.label == "a"}
@@ -83,7 +83,7 @@ def test_new_photos_go_first_where_a_split_has_nothing() -> None:
     assert (counts["a", "validation"], counts["a", "test"]) == (1, 1)
 
 
-def test_the_only_new_photo_is_learnt_from_where_nothing_else_is() -> None:
+def test_only_new_photo_is_trained_on_if_nothing_else_is() -> None:
     photos = _photos({"a": 3, "b": 6})
     keys = _keys(photos)
     known = {keys[0]: "test", keys[1]: "test"}
@@ -97,21 +97,21 @@ def test_the_only_new_photo_is_learnt_from_where_nothing_else_is() -> None:
         ("test", 'none for training of "a", "b": add'),
     ],
 )
-def test_where_known_photos_leave_nothing_it_is_said(split: str, lacking: str) -> None:
+def test_known_photos_that_leave_a_split_empty_are_reported(split: str, lacking: str) -> None:
     photos = _photos({"a": 5, "b": 5})
     known = dict.fromkeys(_keys(photos), split)
     with pytest.raises(InputError, match=lacking):
         assign_splits(photos, _keys(photos), known=known)
 
 
-def test_equal_pictures_share_a_split() -> None:
+def test_identical_images_share_a_split() -> None:
     photos = _photos({"a": 20, "b": 20})
     keys = [f"{photo.label}{n % 10}" for n, photo in enumerate(photos)]
     splits = assign_splits(photos, keys)
     assert len(set(zip(keys, splits, strict=True))) == len(set(keys))
 
 
-def test_folders_win() -> None:
+def test_folders_take_precedence() -> None:
     photos = [photo for split in ("train", "validation", "test") for photo in
               _photos({"a": 4, "b": 4}, split)]  # fmt: skip
     keys = _keys(photos)
@@ -119,7 +119,7 @@ def test_folders_win() -> None:
     assert assign_splits(photos, keys, known=known) == [photo.split for photo in photos]
 
 
-def test_what_moved_from_the_test_to_the_training_folder_is_not_tested_on() -> None:
+def test_photo_moved_from_test_to_training_is_not_tested_on() -> None:
     photos = _photos({"a": 9, "b": 9}, "train") + _photos({"a": 4, "b": 4}, "test")
     keys = _keys(photos)
     splits = assign_splits(photos, keys, known=dict.fromkeys(keys, "test"))
@@ -134,7 +134,7 @@ def test_what_moved_from_the_test_to_the_training_folder_is_not_tested_on() -> N
         (["train", "validation"], 70, {"test": 20}),
     ],
 )
-def test_a_missing_folder_is_taken_out_of_training(
+def test_missing_split_folder_is_taken_out_of_training(
     folders: list[str], train: int, taken: dict[str, int]
 ) -> None:
     photos = [photo for split in folders for photo in _photos({"a": 90, "b": 90}, split)]
@@ -143,7 +143,7 @@ def test_a_missing_folder_is_taken_out_of_training(
     assert {split: counts["a", split] for split in taken} == taken
 
 
-def test_a_class_may_be_missing_in_a_test_folder() -> None:
+def test_class_may_be_missing_in_a_test_folder() -> None:
     photos = _photos({"a": 5, "b": 5}, "train") + _photos({"a": 2}, "test")
     counts = _count(photos, assign_splits(photos, _keys(photos)))
     assert counts["a", "test"] == 2 and counts["b", "test"] == 0 and counts["b", "validation"] == 1
@@ -165,13 +165,13 @@ def test_copies_do_not_count_twice() -> None:
         assign_splits(photos, [photo.label or "" for photo in photos])
 
 
-def test_classes_that_cannot_be_learnt_are_named() -> None:
+def test_classes_without_training_photos_are_named() -> None:
     photos = _photos({"a": 5}, "train") + _photos({"a": 2, "b": 2}, "test")
     with pytest.raises(InputError, match=r'too few .*"b" \(0\)'):
         assign_splits(photos, _keys(photos))
 
 
-def test_two_classes_and_something_to_learn_from_are_needed() -> None:
+def test_two_classes_and_training_photos_are_required() -> None:
     photos = _photos({"a": 5})
     with pytest.raises(InputError, match='only one class ."a".*at least two classes'):
         assign_splits(photos, _keys(photos))

@@ -13,7 +13,7 @@ def photos(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def animals(tmp_path: Path, photos: Path) -> PatternSet:
-    """A set whose newest identify was in doubt about four photos."""
+    """A set whose newest identify was uncertain about four photos."""
     made = make_set(tmp_path)
     identify(made.folder, photos)
     return made

@@ -1,4 +1,4 @@
-"""A set with a model that was trained (so it looks), and photos that it was in doubt about."""
+"""A set with a model that looks trained, and photos that it is uncertain about."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ NAMES = ("a.png", "señal \N{CAT FACE} b.png", "sub folder/c.png", "d.png")
 
 
 def save_photo(path: Path, seed: int, side: int = 40) -> Path:
-    """A picture like no other: bands of colour, so that it looks like something."""
+    """A unique image: bands of color, so that it looks like something."""
     generator = np.random.default_rng(seed)
     bands = generator.integers(0, 255, (5, 4, 3), dtype=np.uint8)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -37,7 +37,7 @@ def make_set(folder: Path, classes: Sequence[str] = CLASSES, name: str = "animal
 
 
 def make_model(folder: Path, data: Path, classes: Sequence[str] = CLASSES) -> Path:
-    """A model of its own, trained on a folder of photos."""
+    """A standalone model, trained on a folder of photos."""
     for number, label in enumerate(classes):
         save_photo(data / label / "first.png", 1000 + number)
     return _make_model(folder, classes, data)
@@ -58,7 +58,7 @@ def identify(
     names: Sequence[str] = NAMES,
     sure: Sequence[str] = (),
 ) -> Path:
-    """Photos, and what identify says of them: photo n is class n, and photos grow surer."""
+    """Photos, and what identify says about them: photo n is class n, with rising confidence."""
     out = home / "identified" / photos.name
     out.mkdir(parents=True, exist_ok=True)
     with (out / "identified.json").open("wb") as file:

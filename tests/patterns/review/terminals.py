@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 
 def in_a_terminal(work: Callable[[], None], *typed: tuple[str, bytes]) -> str:
-    """What `work` shows in a process that has a terminal of its own. Each of `typed` is what must
-    be shown before it, and the keys."""
+    """What `work` shows in a process with its own terminal. Each of `typed` is what must be shown
+    before it, and the keys."""
     child, terminal = pty.fork()
     if not child:
         code: object = 1
@@ -41,7 +41,7 @@ def read_until(terminal: int, prompt: str | None) -> str:
         assert select.select([terminal], [], [], 60)[0], shown.decode(errors="replace")
         try:
             more = os.read(terminal, 1 << 16)
-        except OSError:  # how Linux tells that the other side has closed
+        except OSError:  # how Linux signals that the other side has closed
             more = b""
         if not more:
             break

@@ -1,4 +1,4 @@
-"""The page's server over real HTTP: what it gives, what it takes, and whom it refuses."""
+"""The page's server over real HTTP: what it serves, what it accepts, and whom it refuses."""
 
 import io
 import json
@@ -49,7 +49,7 @@ def answer(served: Served, **body: Any) -> tuple[int, dict[str, Any]]:
     return status, json.loads(content)
 
 
-def test_the_page_brings_everything_it_needs(served: Served) -> None:
+def test_page_brings_everything_it_needs(served: Served) -> None:
     status, page, headers = fetch(served.address)
     assert status == 200 and headers["Content-Type"].startswith("text/html")
     assert "default-src 'none'" in headers["Content-Security-Policy"]
@@ -61,7 +61,7 @@ def test_the_page_brings_everything_it_needs(served: Served) -> None:
 
 
 @pytest.mark.slow
-def test_a_whole_review(served: Served, animals: PatternSet) -> None:
+def test_whole_review(served: Served, animals: PatternSet) -> None:
     state = json.loads(fetch(f"{served.address}state")[1])
     assert (state["place"], state["total"]) == (0, 4) and state["question"]["name"] == "a.png"
     first = {"label": "cat", "key": "1", "probability": 0.3, "text": "30%"}
@@ -81,7 +81,7 @@ def test_a_whole_review(served: Served, animals: PatternSet) -> None:
     assert served.has_ended()
 
 
-def test_photos_come_as_bare_pictures_by_their_number(served: Served, photos: Path) -> None:
+def test_photos_are_served_as_bare_images_by_number(served: Served, photos: Path) -> None:
     with Image.open(photos / "a.png") as picture:
         picture.save(photos / "a.png", exif=b"Exif\0\0secret place")
     status, content, headers = fetch(f"{served.address}photos/0")
@@ -103,7 +103,7 @@ def test_nothing_else_is_served(served: Served, path: str) -> None:
     assert fetch(served.address + path)[0] in (404, 422)
 
 
-def test_without_the_token_nothing_is_told_or_changed(served: Served, review: Review) -> None:
+def test_without_the_token_nothing_is_shown_or_changed(served: Served, review: Review) -> None:
     parts = urlsplit(served.address)
     root = f"{parts.scheme}://{parts.netloc}/"
     body = {"question": 0, "action": "approve"}
@@ -133,17 +133,17 @@ def test_other_pages_are_refused_even_with_the_token(
     assert review.place == 0
 
 
-def test_a_forwarded_port_is_still_this_machine(served: Served) -> None:
+def test_forwarded_port_is_still_this_machine(served: Served) -> None:
     assert fetch(f"{served.address}state", Host="localhost:9999")[0] == 200
 
 
-def test_a_key_pressed_twice_answers_one_question(served: Served, review: Review) -> None:
+def test_key_pressed_twice_answers_one_question(served: Served, review: Review) -> None:
     assert answer(served, question=0, action="approve")[0] == 200
     status, state = answer(served, question=0, action="approve")
     assert status == 409 and "The page was out of date" in state["error"] and review.place == 1
 
 
-def test_what_cannot_be_done_is_said(served: Served, photos: Path) -> None:
+def test_impossible_answers_are_reported(served: Served, photos: Path) -> None:
     status, state = answer(served, question=0, action="undo")
     assert status == 400 and "there is nothing to undo" in state["error"]
     status, state = answer(served, question=0, action="correct", label="../../etc")
@@ -155,9 +155,9 @@ def test_what_cannot_be_done_is_said(served: Served, photos: Path) -> None:
         assert fetch(f"{served.address}answer", body)[0] == 422
 
 
-def test_it_listens_to_this_machine_alone(served: Served) -> None:
+def test_server_listens_only_to_this_machine(served: Served) -> None:
     parts = urlsplit(served.address)
     assert parts.hostname == "127.0.0.1" and parts.port
-    # All of 127.0.0.0/8 is this machine, but the server has one of its addresses only.
+    # All of 127.0.0.0/8 is this machine, but the server has only one of its addresses.
     with pytest.raises(OSError):
         socket.create_connection(("127.0.0.2", parts.port), timeout=5)

@@ -1,4 +1,4 @@
-"""A review that is killed at any moment: the next one makes good what was begun."""
+"""A review killed at any moment: the next one completes what was started."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ FIRST = ["cat/first.png", "dog/first.png", "fox/first.png"]
 
 
 def in_a_process_that_dies(work: Callable[[], None]) -> None:
-    """Does `work` in a process of its own, which must end by SIGKILL."""
+    """Runs `work` in a child process, which must end by SIGKILL."""
     child = os.fork()
     if not child:
         try:
@@ -48,7 +48,7 @@ def dies_after(kind: Any, name: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "step"), [(Shelf, "add"), (Notes, "change"), (Shelf, "take_away")]
 )
-def test_a_decision_is_kept_once_it_was_made(
+def test_decision_is_kept_once_it_was_made(
     animals: PatternSet, photos: Path, dies: Any, kind: Any, step: str
 ) -> None:
     content = (photos / "a.png").read_bytes()
@@ -68,7 +68,7 @@ def test_a_decision_is_kept_once_it_was_made(
 
 @pytest.mark.parametrize("dies", [dies_before, dies_after])
 @pytest.mark.parametrize("step", ["give_back", "remove"])
-def test_an_undo_is_ended_once_it_was_begun(
+def test_undo_is_completed_once_it_was_started(
     animals: PatternSet, photos: Path, dies: Any, step: str
 ) -> None:
     def work() -> None:
@@ -83,7 +83,7 @@ def test_an_undo_is_ended_once_it_was_begun(
     assert list_photos(animals.photos) == FIRST and list_photos(photos) == sorted(NAMES)
 
 
-def test_a_full_disk_changes_nothing(
+def test_full_disk_changes_nothing(
     animals: PatternSet, photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: Any) -> None:
@@ -122,8 +122,8 @@ def test_notes_that_cannot_be_written_change_nothing(
     assert list_photos(animals.photos) == sorted([*FIRST, "dog/a.png"])
 
 
-def test_what_a_killed_copy_left_is_cleared_away(animals: PatternSet) -> None:
-    (animals.photos / "cat" / ".clew-4194999-0.part").write_bytes(b"half")  # no process has it
+def test_leftovers_of_a_killed_copy_are_removed(animals: PatternSet) -> None:
+    (animals.photos / "cat" / ".clew-4194999-0.part").write_bytes(b"half")  # no such process
     with reviewing(animals):
         assert list_photos(animals.photos) == FIRST
 

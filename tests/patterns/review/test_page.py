@@ -1,4 +1,4 @@
-"""The page in a real browser, with real keys: what a person sees, and what comes of it."""
+"""The page in a real browser, with real keys: what a person sees, and what happens."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -76,7 +76,9 @@ def test_a_review_by_keyboard_from_the_first_photo_to_the_last(
     assert served.has_ended() and browser.complaints == []
 
 
-def test_everything_can_be_done_by_hand(browser: Browser, served: Served, review: Review) -> None:
+def test_everything_can_be_done_with_the_mouse(
+    browser: Browser, served: Served, review: Review
+) -> None:
     def click(selector: str) -> None:
         browser.run(f"document.querySelector('{selector}').click()")
 
@@ -99,7 +101,7 @@ def test_everything_can_be_done_by_hand(browser: Browser, served: Served, review
 
 
 @pytest.mark.usefixtures("served")
-def test_searching_finds_classes_before_it_makes_new_ones(browser: Browser, review: Review) -> None:
+def test_search_finds_classes_before_it_creates_new_ones(browser: Browser, review: Review) -> None:
     browser.press("/", "o")
     assert browser.text("#found").split("\n") == ["dog", "fox", "Make the new class “o”"]
     browser.press("ArrowDown", "Enter")
@@ -112,7 +114,7 @@ def test_searching_finds_classes_before_it_makes_new_ones(browser: Browser, revi
     assert "cannot be the name of a class" in browser.text("#toast") and review.place == 1
 
 
-def test_names_are_text_whatever_they_hold(browser: Browser, tmp_path: Path) -> None:
+def test_names_are_text_whatever_they_contain(browser: Browser, tmp_path: Path) -> None:
     nasty = ("<img src=x onerror=alert(1)>", "__proto__", "10", "9")
     made = make_set(tmp_path, classes=nasty[1:])
     identify(made.folder, tmp_path / "photos", nasty[1:], names=(f"{nasty[0][:-1]}.png", "b.png"))
@@ -131,7 +133,7 @@ def test_names_are_text_whatever_they_hold(browser: Browser, tmp_path: Path) -> 
 @pytest.mark.parametrize(("width", "height"), [(1280, 800), (390, 844), (740, 360), (320, 568)])
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.usefixtures("served")
-def test_it_fits_every_screen(browser: Browser, width: int, height: int, dark: bool) -> None:
+def test_page_fits_every_screen(browser: Browser, width: int, height: int, dark: bool) -> None:
     browser.size(width, height, is_phone=width < 800, dark=dark)
     assert browser.run("document.documentElement.scrollWidth") == width
     sides = "const {width, height} = document.querySelector('.stage').getBoundingClientRect();"
@@ -140,7 +142,7 @@ def test_it_fits_every_screen(browser: Browser, width: int, height: int, dark: b
     assert browser.run(named) is True
 
 
-def test_a_server_that_is_gone_is_told(browser: Browser, served: Served) -> None:
+def test_lost_server_is_reported(browser: Browser, served: Served) -> None:
     served.server.stop()
     assert served.has_ended()
     browser.press("Enter")

@@ -19,7 +19,7 @@ def test_few_classes_keep_their_keys_from_photo_to_photo() -> None:
     assert keys(classes, "fox") == keys(classes, "cat") == {"cat": "1", "dog": "2", "fox": "3"}
 
 
-def test_of_many_classes_the_guesses_have_the_first_keys() -> None:
+def test_guesses_have_the_first_keys_among_many_classes() -> None:
     classes = [f"kind {number}" for number in range(20)]
     found = keys(classes, "kind 17", "kind 5")
     assert (found["kind 17"], found["kind 5"], found["kind 0"]) == ("1", "2", "3")
@@ -27,7 +27,7 @@ def test_of_many_classes_the_guesses_have_the_first_keys() -> None:
     assert len(set(found.values())) == 20
 
 
-def test_a_class_that_is_a_number_has_that_key() -> None:
+def test_class_that_is_a_number_has_that_key() -> None:
     digits = [str(number) for number in range(10)]
     assert keys(digits, "7", "3") == {digit: digit for digit in digits}
     assert keys(["1", "fist", "2"], "fist") == {"1": "1", "2": "2", "fist": "3"}
@@ -37,7 +37,7 @@ def test_a_class_that_is_a_number_has_that_key() -> None:
     assert keys([*numbers, "fist"], "fist")["fist"] == "13"
 
 
-def test_a_typed_class_is_known_whatever_its_case_and_accents() -> None:
+def test_typed_class_matches_regardless_of_case_and_accents() -> None:
     classes = ["Café", "cafeteria", "STRASSE"]
     assert find_label(classes, " cafe\u0301 ") == "Café"
     assert find_label(classes, "straße") == "STRASSE"

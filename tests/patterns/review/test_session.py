@@ -1,4 +1,4 @@
-"""Answers are carried out at once, noted, undone; nothing is asked twice, nothing is lost."""
+"""Answers are applied at once, noted, undone; nothing is asked twice, nothing is lost."""
 
 import json
 import re
@@ -30,7 +30,7 @@ def test_photos_are_copied_into_the_right_class_at_once(animals: PatternSet, pho
         assert review.approve().action == "approved"
         assert (animals.photos / "cat/a.png").read_bytes() == (photos / "a.png").read_bytes()
         assert review.correct("fox").action == "corrected"
-        assert review.correct("  FOX ").action == "approved"  # c.png was thought to be one
+        assert review.correct("  FOX ").action == "approved"  # c.png was predicted as one
         review.skip()
         assert review.current is None and review.counts().total() == 4
     added = {"cat/a.png", "fox/c.png", f"fox/{NAMES[1]}"}
@@ -49,7 +49,7 @@ def test_no_photo_is_asked_about_twice(animals: PatternSet, photos: Path) -> Non
         assert (review.queue.decided, review.queue.skipped) == (1, 1)
 
 
-def test_what_a_review_moved_is_decided_not_missing(animals: PatternSet) -> None:
+def test_photos_moved_by_a_review_are_decided_not_missing(animals: PatternSet) -> None:
     with reviewing(animals, move=True) as review:
         review.approve()
     for every in (False, True):
@@ -57,7 +57,7 @@ def test_what_a_review_moved_is_decided_not_missing(animals: PatternSet) -> None
             assert (review.queue.decided, review.queue.gone) == (1, ())
 
 
-def test_all_asks_about_sure_and_skipped_photos_too(animals: PatternSet, photos: Path) -> None:
+def test_all_asks_about_confident_and_skipped_photos_too(animals: PatternSet, photos: Path) -> None:
     identify(animals.folder, photos, sure=NAMES[:2])
     with reviewing(animals) as review:
         assert [question.name for question in review.queue.questions] == list(NAMES[2:])
@@ -69,13 +69,13 @@ def test_all_asks_about_sure_and_skipped_photos_too(animals: PatternSet, photos:
         assert asked == {*NAMES[:2], "sub folder/c.png"} and review.queue.sure == 0
 
 
-def test_what_is_gone_or_faulty_is_named(animals: PatternSet, photos: Path) -> None:
+def test_missing_and_faulty_photos_are_named(animals: PatternSet, photos: Path) -> None:
     (photos / "a.png").unlink()
     with reviewing(animals) as review:
         assert review.queue.gone == ("a.png",) and review.queue.faulty == ("bad.jpg",)
 
 
-def test_undo_takes_a_copy_back_and_asks_again(animals: PatternSet) -> None:
+def test_undo_removes_a_copy_and_asks_again(animals: PatternSet) -> None:
     with reviewing(animals) as review:
         review.correct("red panda")
         assert review.new_classes() == {"red panda": 1} and "red panda" in review.classes
@@ -89,7 +89,7 @@ def test_undo_takes_a_copy_back_and_asks_again(animals: PatternSet) -> None:
     assert Notes(animals.folder / "review.json").decisions == []
 
 
-def test_moving_takes_the_photo_away_and_undo_puts_it_back(
+def test_moving_deletes_the_original_and_undo_restores_it(
     animals: PatternSet, photos: Path
 ) -> None:
     before = (photos / "a.png").read_bytes(), (photos / "a.png").stat().st_mtime_ns
@@ -112,7 +112,7 @@ def test_undo_overwrites_nothing(animals: PatternSet, photos: Path) -> None:
     assert (photos / "a.png").read_text() == "mine"
 
 
-def test_undo_never_takes_the_last_copy_away(animals: PatternSet, photos: Path) -> None:
+def test_undo_never_deletes_the_last_copy(animals: PatternSet, photos: Path) -> None:
     content = (photos / "a.png").read_bytes()
     with reviewing(animals) as review:
         review.approve()
@@ -122,7 +122,7 @@ def test_undo_never_takes_the_last_copy_away(animals: PatternSet, photos: Path) 
     assert list_photos(animals.photos) == FIRST
 
 
-def test_undo_says_when_the_moved_photo_is_gone(animals: PatternSet) -> None:
+def test_undo_reports_a_missing_photo(animals: PatternSet) -> None:
     with reviewing(animals, move=True) as review:
         review.approve()
         (animals.photos / "cat/a.png").unlink()
@@ -139,9 +139,7 @@ def test_undo_leaves_a_copy_that_was_changed_since(animals: PatternSet) -> None:
     assert (animals.photos / "cat/a.png").read_text() == "mine"
 
 
-def test_a_photo_that_the_class_has_already_is_not_copied_again(
-    animals: PatternSet, photos: Path
-) -> None:
+def test_photo_already_in_the_class_is_not_copied_again(animals: PatternSet, photos: Path) -> None:
     (animals.photos / "cat" / "same.png").write_bytes((photos / "a.png").read_bytes())
     with reviewing(animals) as review:
         decision = review.approve()
@@ -152,7 +150,7 @@ def test_a_photo_that_the_class_has_already_is_not_copied_again(
             review.correct("dog")
 
 
-def test_moving_a_photo_that_the_class_has_already_says_that_it_went(
+def test_moving_a_photo_already_in_the_class_reports_the_deletion(
     animals: PatternSet, photos: Path
 ) -> None:
     (animals.photos / "cat" / "same.png").write_bytes((photos / "a.png").read_bytes())
@@ -170,7 +168,7 @@ def test_photos_of_the_set_itself_are_never_moved_away(animals: PatternSet) -> N
     assert list_photos(animals.photos) == FIRST
 
 
-def test_a_photo_that_vanishes_can_only_be_skipped(animals: PatternSet, photos: Path) -> None:
+def test_vanished_photo_can_only_be_skipped(animals: PatternSet, photos: Path) -> None:
     with reviewing(animals) as review:
         (photos / "a.png").unlink()
         with pytest.raises(InputError, match="cannot be read any more .* or skip it"):
@@ -181,13 +179,13 @@ def test_a_photo_that_vanishes_can_only_be_skipped(animals: PatternSet, photos: 
 
 
 @pytest.mark.parametrize("label", ["", "a/b", "..", ".hidden", "x" * 300, "tab\there"])
-def test_impossible_classes_are_refused(animals: PatternSet, label: str) -> None:
+def test_invalid_classes_are_refused(animals: PatternSet, label: str) -> None:
     with reviewing(animals) as review, pytest.raises(InputError, match="cannot be the name of"):
         review.correct(label)
     assert list_photos(animals.photos) == FIRST
 
 
-def test_without_a_set_photos_go_to_the_folder_trained_on(tmp_path: Path, photos: Path) -> None:
+def test_without_a_set_photos_go_to_the_training_folder(tmp_path: Path, photos: Path) -> None:
     data = tmp_path / "data"
     save_photo(data / "test" / "cat" / "x.png", 5)
     model = make_model(tmp_path / "out", data / "train")
@@ -202,7 +200,7 @@ def test_without_a_set_photos_go_to_the_folder_trained_on(tmp_path: Path, photos
     assert (data / "train" / "cat" / "a.png").exists() and (model / "review.json").exists()
 
 
-def test_a_folder_with_splits_gets_its_photos_into_train(tmp_path: Path, photos: Path) -> None:
+def test_folder_with_splits_gets_its_photos_into_train(tmp_path: Path, photos: Path) -> None:
     model = make_model(tmp_path / "out", tmp_path / "data" / "Train")
     save_photo(tmp_path / "data" / "test" / "cat" / "x.png", 5)
     identify(model, photos)
@@ -213,7 +211,7 @@ def test_a_folder_with_splits_gets_its_photos_into_train(tmp_path: Path, photos:
     assert (tmp_path / "data" / "Train" / "cat" / "a.png").exists()
 
 
-def test_a_file_that_training_would_pass_over_is_not_put_into_a_class(
+def test_file_that_training_would_skip_is_not_put_into_a_class(
     tmp_path: Path, photos: Path
 ) -> None:
     model = make_model(tmp_path / "out", tmp_path / "data")
@@ -226,7 +224,7 @@ def test_a_file_that_training_would_pass_over_is_not_put_into_a_class(
     assert list_photos(tmp_path / "data") == FIRST
 
 
-def test_the_next_command_trains_the_set(animals: PatternSet) -> None:
+def test_next_command_trains_the_set(animals: PatternSet) -> None:
     with reviewing(animals) as review:
         library = animals.folder.parent
         assert call_text(review.next_call) == f"clew patterns train animals --library {library}"
@@ -243,9 +241,7 @@ def test_nothing_identified_yet_says_what_to_run(animals: PatternSet, tmp_path: 
         assert "elsewhere/my holiday'" in call_text(review.again_call)
 
 
-def test_a_folder_that_was_trained_on_and_is_gone_is_asked_for(
-    tmp_path: Path, photos: Path
-) -> None:
+def test_missing_training_folder_is_asked_for(tmp_path: Path, photos: Path) -> None:
     model = make_model(tmp_path / "out", tmp_path / "data")
     identify(model, photos)
     (tmp_path / "data").rename(tmp_path / "moved")
@@ -262,7 +258,7 @@ def test_only_one_review_at_a_time(animals: PatternSet) -> None:
         reviewing(animals).__enter__()
 
 
-def test_notes_that_cannot_be_read_are_left_alone(animals: PatternSet) -> None:
+def test_unreadable_notes_are_left_alone(animals: PatternSet) -> None:
     notes = animals.folder / "review.json"
     for text in ("{", "[]", '{"format": "clew-review", "version": 99}'):
         notes.write_text(text)

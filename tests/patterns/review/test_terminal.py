@@ -18,7 +18,7 @@ from tests.patterns.review.terminals import in_a_terminal
 
 
 def converse(review: Review, *lines: str) -> str:
-    """The review with these lines piped in; what was shown."""
+    """The review with these lines piped in; returns what was shown."""
     out = io.StringIO()
     console = Console(file=out, width=200, highlight=False)
     piped = io.StringIO("".join(f"{line}\n" for line in lines))
@@ -28,7 +28,7 @@ def converse(review: Review, *lines: str) -> str:
     return out.getvalue()
 
 
-def test_a_review_by_lines(animals: PatternSet, photos: Path) -> None:
+def test_review_by_lines(animals: PatternSet, photos: Path) -> None:
     with reviewing(animals) as review:
         shown = converse(review, "", "3", "s", "u", "a", "c", "DOG")
         assert review.current is None
@@ -40,7 +40,7 @@ def test_a_review_by_lines(animals: PatternSet, photos: Path) -> None:
     assert f"cat: copied to {animals.photos}/cat/a.png" in shown
 
 
-def test_a_new_class_is_made_only_when_it_is_meant(animals: PatternSet) -> None:
+def test_new_class_is_created_only_on_confirmation(animals: PatternSet) -> None:
     with reviewing(animals) as review:
         shown = converse(review, "c", "do", "n", "c wolf", "y", "c", "", "c a/b", "q")
         assert review.place == 1 and review.new_classes() == {"wolf": 1}
@@ -59,7 +59,7 @@ def test_quitting_keeps_the_rest_for_the_next_time(
         assert [question.name for question in review.queue.questions] == list(NAMES[1:])
 
 
-def test_what_is_no_answer_is_explained(animals: PatternSet) -> None:
+def test_invalid_answer_is_explained(animals: PatternSet) -> None:
     with reviewing(animals) as review:
         shown = converse(review, "what?", "7", "u", "q")
         assert review.place == 0
@@ -80,14 +80,14 @@ def test_many_classes_are_chosen_by_number_or_name(tmp_path: Path, photos: Path)
     assert "and 21 more: press c and type" in shown
 
 
-def test_names_cannot_command_the_terminal(animals: PatternSet, photos: Path) -> None:
+def test_names_cannot_control_the_terminal(animals: PatternSet, photos: Path) -> None:
     identify(animals.folder, photos, names=("\x1b[2J\x1b]0;title\x07 [bold]x[/bold].png",))
     with reviewing(animals) as review:
         shown = converse(review, "a")
     assert "\x1b" not in shown and "\x07" not in shown and "[bold]x[/bold].png" in shown
 
 
-def test_a_picture_is_drawn_in_two_pixels_a_letter(photos: Path, animals: PatternSet) -> None:
+def test_photo_is_drawn_with_two_pixels_per_character(photos: Path, animals: PatternSet) -> None:
     assert animals.folder.exists()
     text = draw_blocks(photos / "a.png", columns=20, rows=30)
     lines = text.plain.split("\n")
@@ -121,6 +121,6 @@ def test_single_keys_in_a_real_terminal(
     animals: PatternSet, typed: list[tuple[str, bytes]], placed: list[str]
 ) -> None:
     shown = in_a_terminal(lambda: review_here(animals), *typed)
-    assert "\N{UPPER HALF BLOCK}" in shown and "\x1b[38;2;" in shown  # the photo, in colours
+    assert "\N{UPPER HALF BLOCK}" in shown and "\x1b[38;2;" in shown  # the photo, in color
     first = {"cat/first.png", "dog/first.png", "fox/first.png"}
     assert set(list_photos(animals.photos)) - first == set(placed)

@@ -1,4 +1,4 @@
-"""Heat lies where the thing is, for any network that sees photos place by place."""
+"""Heat lies where the object is, for any convolutional network."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -59,7 +59,7 @@ def draw_spot(row: int, column: int, radius: int = 3) -> np.ndarray:
 
 @pytest.mark.parametrize("kernel", [3, 2], ids=["strides", "patches"])
 @pytest.mark.parametrize("place", [(8, 8), (8, 24), (20, 13)])
-def test_the_heat_lies_on_the_spot(kernel: int, place: tuple[int, int]) -> None:
+def test_heat_lies_on_the_object(kernel: int, place: tuple[int, int]) -> None:
     heat = heat_maps(make_model(Brightness(kernel)), draw_spot(*place)[None], np.array([0]))[0]
     assert heat.shape == (SIZE, SIZE) and heat.max() == 1 and heat.min() >= 0
     rows, columns = np.indices(heat.shape)
@@ -67,14 +67,14 @@ def test_the_heat_lies_on_the_spot(kernel: int, place: tuple[int, int]) -> None:
     assert middle == pytest.approx(place, abs=1.0)
 
 
-def test_what_does_not_speak_for_a_class_is_cold() -> None:
+def test_regions_without_evidence_are_cold() -> None:
     model, spot = make_model(Brightness(3)), draw_spot(16, 16)
     bright, dark = heat_maps(model, np.stack([spot, spot]), np.array([0, 1]))
     assert bright.max() == 1 and not dark.any()
 
 
 @pytest.mark.slow
-def test_many_at_once_are_as_one_by_one(tmp_path: Path) -> None:
+def test_batch_equals_one_by_one(tmp_path: Path) -> None:
     model = load_classifier(make_run(tmp_path / "out"), device="cpu")
     images = np.random.default_rng(0).integers(0, 256, (19, SIZE, SIZE, 3), dtype=np.uint8)
     classes = np.arange(19) % 4
@@ -90,7 +90,7 @@ class Tokens(Brightness):
         return super().features(images).flatten(2)
 
 
-def test_a_network_without_maps_is_refused() -> None:
+def test_network_without_maps_is_refused() -> None:
     model = replace(make_model(Tokens(3)), folder=Path("some/model"))
     with pytest.raises(
         InputError, match=r'"some/model" have shape \(1, 1, 64\), which is not a map of the photo'

@@ -13,15 +13,15 @@ from clew.engine.folders import BEST
 from clew.errors import InputError, StoreError
 from clew.patterns.photos import read_square
 from clew.patterns.trained import load_classifier
-from tests.patterns.training.making import COLOURS
+from tests.patterns.training.making import COLORS
 
 pytestmark = pytest.mark.slow
 
 
-def test_a_loaded_model_says_what_was_measured(trained: Path, photos: Path) -> None:
-    """The rows of predictions.csv, to the last digit that is written."""
+def test_loaded_model_repeats_the_saved_predictions(trained: Path, photos: Path) -> None:
+    """The rows of predictions.csv, to the last written digit."""
     model = load_classifier(trained, "cpu")
-    assert model.classes == tuple(COLOURS) and model.image_size == 16
+    assert model.classes == tuple(COLORS) and model.image_size == 16
     rows = (trained / "predictions.csv").read_text(encoding="utf-8").splitlines()[1:]
     for row in rows:
         name, _, predicted, probability, second, _ = row.split(",")
@@ -41,12 +41,12 @@ def test_probabilities_sum_to_one_for_arrays_and_tensors(trained: Path) -> None:
 
 
 @pytest.mark.parametrize("shape", [(1, 20, 20, 3), (1, 3, 16, 16), (16, 16, 3)])
-def test_other_images_are_refused(trained: Path, shape: tuple[int, ...]) -> None:
+def test_images_of_the_wrong_shape_are_refused(trained: Path, shape: tuple[int, ...]) -> None:
     with pytest.raises(InputError, match="give uint8 of .batch, 16, 16, 3."):
         load_classifier(trained, "cpu").probabilities(np.zeros(shape, np.uint8))
 
 
-def test_what_is_no_model_gets_a_sentence(trained: Path, photos: Path, tmp_path: Path) -> None:
+def test_folder_without_a_model_is_reported(trained: Path, photos: Path, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match='there is no folder ".*nowhere"'):
         load_classifier(tmp_path / "nowhere")
     with pytest.raises(StoreError, match="holds no trained model"):
@@ -64,7 +64,7 @@ def test_damaged_results_are_named(trained: Path, tmp_path: Path, content: str) 
         load_classifier(tmp_path)
 
 
-def test_a_model_of_an_earlier_clew_still_opens(tmp_path: Path) -> None:
+def test_model_of_an_earlier_clew_still_loads(tmp_path: Path) -> None:
     """Commit 8b887bb wrote it, with weights of few values so that it packs well."""
     before = Path(__file__).parents[2] / "data" / "8b887bb" / "patterns"
     shutil.copy(before / "results.json", tmp_path)
@@ -100,7 +100,7 @@ def test_weights_of_something_else_are_refused(trained: Path, tmp_path: Path) ->
         load_classifier(tmp_path)
 
 
-def test_a_device_that_is_not_here_is_refused(trained: Path) -> None:
+def test_unavailable_device_is_refused(trained: Path) -> None:
     if torch.cuda.is_available():
         pytest.skip("there is a GPU here")
     with pytest.raises(InputError, match="cuda"):

@@ -1,4 +1,4 @@
-"""The ONNX file gives the same answers as the model, on photos, without torch."""
+"""The ONNX file gives the model's predictions, on photos, without torch."""
 
 import copy
 import json
@@ -50,7 +50,7 @@ def open_file(path: Path) -> Any:
 
 
 @pytest.mark.parametrize("batch", [1, 7])
-def test_it_gives_the_same_probabilities_for_photos(
+def test_onnx_gives_the_same_probabilities_for_photos(
     path: Path, model: PatternModel, tmp_path: Path, batch: int
 ) -> None:
     for number in range(batch):
@@ -63,7 +63,7 @@ def test_it_gives_the_same_probabilities_for_photos(
     assert batch == 1 or np.ptp(expected, axis=0).max() > 0.05, "they should not be all the same"
 
 
-def test_it_tells_what_it_takes_and_gives(path: Path) -> None:
+def test_onnx_describes_its_input_and_output(path: Path) -> None:
     session = open_file(path)
     (given,), (made,) = session.get_inputs(), session.get_outputs()
     assert (given.name, given.type, given.shape[1:]) == ("image", "tensor(uint8)", [SIZE, SIZE, 3])
@@ -73,26 +73,24 @@ def test_it_tells_what_it_takes_and_gives(path: Path) -> None:
     assert about["image_size"] == str(SIZE)
 
 
-def test_it_is_one_file_without_paths_of_this_computer(path: Path) -> None:
+def test_onnx_is_one_file_without_local_paths(path: Path) -> None:
     assert [one.name for one in path.parent.iterdir()] == ["m é.onnx"]
     content = path.read_bytes()
     assert b".py" not in content and str(Path.home()).encode() not in content
 
 
-def test_it_is_checked_with_photos_of_the_training(exported: ExportedModel) -> None:
+def test_onnx_is_checked_with_training_photos(exported: ExportedModel) -> None:
     assert exported.with_photos and exported.checked == 24 and exported.difference < 1e-4
 
 
-def test_without_its_photos_it_is_checked_with_made_up_pictures(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_onnx_is_checked_with_random_images_without_photos(folder: Path, tmp_path: Path) -> None:
     alone = Path(shutil.copytree(folder, tmp_path / "alone"))
     (alone / "splits.csv").unlink()
     images, are_photos = sample_images(load_classifier(alone, device="cpu"), 32)
     assert images.shape == (32, SIZE, SIZE, 3) and not are_photos
 
 
-def test_it_is_made_quietly_and_the_layout_of_the_weights_does_not_matter(
+def test_export_is_quiet_and_independent_of_the_memory_format(
     model: PatternModel, path: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     network = copy.deepcopy(model.network).to(memory_format=torch.channels_last)
@@ -110,7 +108,7 @@ class OtherAnswers(PatternModel):
         return super().probabilities(images)[::-1]
 
 
-def test_a_file_with_other_answers_is_never_written(
+def test_file_with_different_predictions_is_never_written(
     model: PatternModel, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = path.read_bytes()  # converting it once more would take seconds
@@ -124,20 +122,20 @@ def test_a_file_with_other_answers_is_never_written(
 
 
 class Capricious(nn.Module):
-    """Goes other ways with other photos, which no fixed graph can."""
+    """Branches on its input, which no fixed graph can express."""
 
     def forward(self, images: Tensor) -> Tensor:
         return images.mean((2, 3)) if images.sum().item() > 0 else -images.mean((2, 3))
 
 
-def test_a_network_that_cannot_be_written_is_told(model: PatternModel, tmp_path: Path) -> None:
+def test_network_that_cannot_be_exported_is_reported(model: PatternModel, tmp_path: Path) -> None:
     with pytest.raises(ClewError, match=r"cannot write the network in .* as ONNX \(.+\): try a"):
         export_onnx(replace(model, network=Capricious()), tmp_path / "m.onnx")
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("missing", ["onnx", "onnxscript", "onnxruntime"])
-def test_without_the_extra_one_sentence_says_how_to_get_it(
+def test_missing_extra_is_reported_with_how_to_install_it(
     model: PatternModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
     monkeypatch.setitem(sys.modules, missing, None)
@@ -146,7 +144,7 @@ def test_without_the_extra_one_sentence_says_how_to_get_it(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_place_that_cannot_be_written_is_told_before_the_work(
+def test_path_that_cannot_be_written_is_reported_before_the_work(
     model: PatternModel, tmp_path: Path
 ) -> None:
     with pytest.raises(InputError, match="is a folder: give the name of a file"):

@@ -1,4 +1,4 @@
-"""What a model makes of many photos, in their order, good and bad."""
+"""A model's predictions for many photos, in order, good and bad."""
 
 import os
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize(("batch_size", "workers"), [(1, 1), (5, 3), (64, 0)])
-def test_every_photo_is_predicted_in_its_order(
+def test_every_photo_is_predicted_in_order(
     trained: Path, photos: Path, batch_size: int, workers: int
 ) -> None:
     model, folder = load_classifier(trained, "cpu"), find_classes(photos)
@@ -27,7 +27,7 @@ def test_every_photo_is_predicted_in_its_order(
     assert {one.digest for one in found} == {row.digest for row in read_splits(trained)}
 
 
-def test_the_likeliest_come_first(trained: Path, photos: Path) -> None:
+def test_most_likely_classes_come_first(trained: Path, photos: Path) -> None:
     model = load_classifier(trained, "cpu")
     [one] = predict_photos(model, find_photos(photos / "azul" / "photo 1.png").photos)
     names, shares = zip(*one.top_k(10), strict=True)
@@ -65,12 +65,12 @@ def test_classifier_predicts_a_photo_a_folder_and_several(trained: Path, photos:
     assert repr(model).startswith(f"PatternModel({str(trained)!r}: 3 classes, ")
 
 
-def test_no_photos_give_nothing(trained: Path) -> None:
+def test_no_photos_give_no_predictions(trained: Path) -> None:
     assert list(predict_photos(load_classifier(trained, "cpu"), [])) == []
 
 
-def test_photos_are_asked_for_as_they_are_needed(trained: Path, photos: Path) -> None:
-    """However many there are: who stops early has read few."""
+def test_photos_are_read_on_demand(trained: Path, photos: Path) -> None:
+    """However many there are: stopping early reads few."""
     asked = 0
     path = photos / "azul" / "photo 1.png"
 

@@ -1,4 +1,4 @@
-"""Tables beside a model, whatever photos are called."""
+"""Tables beside a model, whatever the photos' names."""
 
 import os
 from pathlib import Path
@@ -19,7 +19,7 @@ def row(name: str, *, label: str = "a", split: str = "train", digest: str = "0")
     return SplitRow(name=name, label=label, split=split, digest=digest)
 
 
-def test_splits_are_read_as_they_were_written(tmp_path: Path) -> None:
+def test_splits_round_trip(tmp_path: Path) -> None:
     names = ['a "b", c.jpg', "línea\nnueva.jpg", "🍎/1.png", os.fsdecode(b"caf\xe9.jpg")]
     rows = [row(name, digest=str(number)) for number, name in enumerate(names)]
     write_splits(tmp_path, rows)
@@ -34,7 +34,7 @@ def test_damaged_splits_are_named(tmp_path: Path, content: str | None) -> None:
         read_splits(tmp_path)
 
 
-def test_photos_are_known_by_their_pictures() -> None:
+def test_photos_are_identified_by_their_images() -> None:
     before = [row("a.jpg", digest="1"), row("b.jpg", digest="2"), row("c.jpg", digest="3")]
     now = [row("other.jpg", digest="1"), row("b.jpg", digest="2", label="b"), row("d", digest="4")]
     assert describe_changes(before, before) == ""

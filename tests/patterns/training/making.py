@@ -1,4 +1,4 @@
-"""Folders of small coloured photos, and short trainings on them."""
+"""Folders of small colored photos, and short runs on them."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,14 +13,14 @@ from clew.patterns.augment import AugmentConfig
 from clew.patterns.training import PatternsConfig
 from clew.patterns.training.config import usual_train
 
-COLOURS = {"azul": (40, 60, 220), "maçã ñ": (60, 200, 60), "red 🍎": (220, 50, 40)}
+COLORS = {"azul": (40, 60, 220), "maçã ñ": (60, 200, 60), "red 🍎": (220, 50, 40)}
 PLAIN = PlanRequest(device="cpu", calibrate=False, batch_size=16, num_workers=0)
 _SIDE = 20
 
 
 def write_photos(folder: Path, counts: Mapping[str, int], *, first: int = 0) -> Path:
-    """Photos of one colour a class; `first` is the number of the first one: equal numbers of a
-    class are equal pictures."""
+    """Photos of one color per class; `first` is the number of the first one: equal numbers of a
+    class are identical images."""
     for name, count in counts.items():
         for number in range(first, first + count):
             write_photo(folder / name / f"photo {number}.png", name, number)
@@ -28,17 +28,17 @@ def write_photos(folder: Path, counts: Mapping[str, int], *, first: int = 0) -> 
 
 
 def write_photo(path: Path, name: str, number: int) -> Path:
-    colours = list(COLOURS.values())
-    place = list(COLOURS).index(name) if name in COLOURS else sum(name.encode()) % len(colours)
+    colors = list(COLORS.values())
+    place = list(COLORS).index(name) if name in COLORS else sum(name.encode()) % len(colors)
     random = np.random.default_rng([*name.encode(), number])
-    pixels = np.array(colours[place]) + random.integers(-40, 40, (_SIDE, _SIDE, 3))
+    pixels = np.array(colors[place]) + random.integers(-40, 40, (_SIDE, _SIDE, 3))
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(path)
     return path
 
 
 def small_run(data: Path, out: Path, **changes: Any) -> PatternsConfig:
-    """A few epochs of the smallest network, without anything that is drawn at random."""
+    """A few epochs of the smallest network, without any randomness."""
     options: dict[str, Any] = {
         "network": "tiny",
         "image_size": 16,

@@ -1,4 +1,4 @@
-"""How good a model is on other photos, on its own, and on some of each."""
+"""How good a model is on new photos, on its own, and on a mix."""
 
 import csv
 import json
@@ -9,13 +9,13 @@ import pytest
 
 from clew.errors import InputError, StoreError, TrainingStoppedError
 from clew.patterns.training import evaluate_patterns
-from tests.patterns.training.making import COLOURS, write_photo, write_photos
+from tests.patterns.training.making import COLORS, write_photo, write_photos
 
 pytestmark = pytest.mark.slow
 
 
 def test_unseen_photos_are_all_counted(trained: Path, tmp_path: Path) -> None:
-    data = write_photos(tmp_path / "new", dict.fromkeys(COLOURS, 5), first=100)
+    data = write_photos(tmp_path / "new", dict.fromkeys(COLORS, 5), first=100)
     results = evaluate_patterns(trained, data, out=tmp_path / "out")
     assert results["test_photos"] == 15 and results["test_accuracy"] > 0.8
     assert results["data"]["seen"] == {} and not results["data"]["all_seen"]
@@ -26,8 +26,8 @@ def test_unseen_photos_are_all_counted(trained: Path, tmp_path: Path) -> None:
         assert len(list(csv.DictReader(file))) == 15
 
 
-def test_of_its_own_photos_those_of_the_test_are_left(trained: Path, photos: Path) -> None:
-    """Then the figure is that of the training, whatever the photos are called now."""
+def test_only_test_photos_of_its_own_dataset_count(trained: Path, photos: Path) -> None:
+    """The accuracy is then that of the run, whatever the photos are called now."""
     results = evaluate_patterns(trained, photos)
     own = json.loads((trained / "results.json").read_text(encoding="utf-8"))
     for name in ("test_accuracy", "test_photos", "confusion"):
@@ -53,7 +53,9 @@ def test_partly_seen_photos_are_listed(trained: Path, photos: Path, tmp_path: Pa
     }
 
 
-def test_where_all_were_seen_it_says_so(trained: Path, photos: Path, tmp_path: Path) -> None:
+def test_evaluation_on_seen_photos_only_says_so(
+    trained: Path, photos: Path, tmp_path: Path
+) -> None:
     with (trained / "splits.csv").open(encoding="utf-8", newline="") as file:
         learnt = [row["name"] for row in csv.DictReader(file) if row["split"] == "train"]
     for name in learnt:
@@ -64,7 +66,7 @@ def test_where_all_were_seen_it_says_so(trained: Path, photos: Path, tmp_path: P
     assert results["test_photos"] == 30
 
 
-def test_one_class_is_enough_to_measure_on(trained: Path, tmp_path: Path) -> None:
+def test_one_class_is_enough_to_evaluate(trained: Path, tmp_path: Path) -> None:
     data = write_photos(tmp_path / "one", {"azul": 4}, first=100)
     results = evaluate_patterns(trained, data)
     assert results["test_photos"] == 4
@@ -89,25 +91,25 @@ def test_bad_photos_and_copies_are_counted_once(trained: Path, tmp_path: Path) -
     assert results["data"]["excluded"] == {"contradiction": 2, "empty": 1, "duplicate": 1}
 
 
-def test_nothing_usable_is_said(trained: Path, tmp_path: Path) -> None:
+def test_no_usable_photos_are_reported(trained: Path, tmp_path: Path) -> None:
     (tmp_path / "new" / "azul").mkdir(parents=True)
     (tmp_path / "new" / "azul" / "a.jpg").touch()
     with pytest.raises(InputError, match=r'none of the photos .* can be used .*"azul/a.jpg"'):
         evaluate_patterns(trained, tmp_path / "new")
 
 
-def test_asked_to_stop_it_writes_nothing(trained: Path, photos: Path, tmp_path: Path) -> None:
+def test_stopped_evaluation_writes_nothing(trained: Path, photos: Path, tmp_path: Path) -> None:
     with pytest.raises(TrainingStoppedError, match="stopped after 1 of 42"):
         evaluate_patterns(trained, photos, out=tmp_path / "out", should_stop=lambda: True)
     assert not (tmp_path / "out").exists()
 
 
-def test_results_of_a_training_are_not_overwritten(trained: Path, photos: Path) -> None:
+def test_results_of_a_run_are_not_overwritten(trained: Path, photos: Path) -> None:
     with pytest.raises(StoreError, match="belongs to something else: choose another `out`"):
         evaluate_patterns(trained, photos, out=trained)
 
 
-def test_without_its_splits_a_model_is_not_measured(
+def test_model_without_its_splits_is_not_evaluated(
     trained: Path, photos: Path, tmp_path: Path
 ) -> None:
     copy = Path(shutil.copytree(trained, tmp_path / "copy"))

@@ -1,4 +1,4 @@
-"""Figures over photos, against what others give."""
+"""Metrics over photos, compared with other libraries."""
 
 import math
 
@@ -11,23 +11,23 @@ from clew.patterns.trained.model import softmax
 from clew.patterns.training.results import fit_temperature, measure, wilson_interval
 
 
-def draw(photos: int, classes: int, sureness: float) -> tuple[np.ndarray, np.ndarray]:
-    """Labels drawn with the probabilities of the logits, which are then made `sureness` times as
-    sure."""
+def draw(photos: int, classes: int, confidence: float) -> tuple[np.ndarray, np.ndarray]:
+    """Labels drawn with the probabilities of the logits, which are then multiplied by
+    `confidence`."""
     random = np.random.default_rng(3)
     logits = random.normal(0, 2, (photos, classes)).astype(np.float32)
     borders = softmax(logits).cumsum(1)
     labels = (borders < random.random((photos, 1))).sum(1).clip(max=classes - 1)
-    return logits * np.float32(sureness), labels
+    return logits * np.float32(confidence), labels
 
 
 @pytest.mark.parametrize(("right", "count"), [(0, 1), (1, 1), (9, 9), (3, 40), (1999, 2062)])
-def test_the_interval_is_wilsons(right: int, count: int) -> None:
+def test_interval_is_wilsons(right: int, count: int) -> None:
     wanted = binomtest(right, count).proportion_ci(method="wilson")
     assert wilson_interval(right, count) == pytest.approx((wanted.low, wanted.high), abs=1e-9)
 
 
-def test_figures_are_those_of_scikit_learn() -> None:
+def test_metrics_match_scikit_learn() -> None:
     logits, labels = draw(200, 5, 1.0)
     found = softmax(logits)
     measures = measure(found, labels)
@@ -38,21 +38,21 @@ def test_figures_are_those_of_scikit_learn() -> None:
     assert (measures.confusion == confusion_matrix(labels, predicted)).all()
 
 
-@pytest.mark.parametrize("sureness", [0.4, 1.0, 3.0])
-def test_the_temperature_undoes_what_is_too_sure_or_not_sure_enough(sureness: float) -> None:
-    logits, labels = draw(3000, 4, sureness)
+@pytest.mark.parametrize("confidence", [0.4, 1.0, 3.0])
+def test_temperature_corrects_over_and_underconfidence(confidence: float) -> None:
+    logits, labels = draw(3000, 4, confidence)
     temperature = fit_temperature(logits, labels)
-    assert temperature == pytest.approx(sureness, rel=0.1)
+    assert temperature == pytest.approx(confidence, rel=0.1)
     assert measure(softmax(logits, temperature), labels).calibration_error < 0.03
 
 
-def test_a_few_photos_that_are_all_right_do_not_make_it_sure_of_everything() -> None:
+def test_few_correct_photos_do_not_make_the_model_certain() -> None:
     logits, labels = np.eye(3, dtype=np.float32) * 2, np.arange(3)
     sure = softmax(logits, fit_temperature(logits, labels)).max(1)
     assert (sure < 0.9).all()
 
 
-def test_a_sure_mistake_stays_a_number() -> None:
+def test_confident_mistake_stays_finite() -> None:
     found = np.array([[1.0, 0.0], [0.0, 1.0]], np.float32)
     measures = measure(found, np.array([0, 0]))
     assert measures.accuracy == 0.5 and math.isfinite(measures.loss)

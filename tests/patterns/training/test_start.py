@@ -1,4 +1,4 @@
-"""A training that begins with the weights of an earlier one."""
+"""A run that starts from the weights of an earlier one."""
 
 import shutil
 from dataclasses import replace
@@ -19,7 +19,7 @@ from clew.patterns.training.config import PatternsConfig, usual_epochs
 from clew.patterns.training.start import find_head, open_start
 from clew.progress import Event
 from tests.events import notes
-from tests.patterns.training.making import COLOURS, small_run, write_photo, write_photos
+from tests.patterns.training.making import COLORS, small_run, write_photo, write_photos
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +28,7 @@ ANY = {"network": None, "image_size": None}
 
 @pytest.fixture
 def grown(photos: Path, tmp_path: Path) -> Path:
-    """The photos of the model, more of one class, and a class that is new, before the others."""
+    """The photos of the model, more of one class, and a new class, sorted before the others."""
     data = Path(shutil.copytree(photos, tmp_path / "grown"))
     for number in range(50, 54):
         write_photo(data / "azul" / f"more {number}.png", "azul", number)
@@ -38,9 +38,9 @@ def grown(photos: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_what_was_learnt_is_kept_for_the_classes_that_stay(trained: Path) -> None:
+def test_weights_of_remaining_classes_are_kept(trained: Path) -> None:
     start = open_start(trained)
-    classes = ("Apples", *COLOURS)
+    classes = ("Apples", *COLORS)
     network = build_network("tiny", classes=4, image_size=16)
     fresh = {name: value.clone() for name, value in network.state_dict().items()}
     start.load_into(network, classes)
@@ -56,15 +56,15 @@ def test_what_was_learnt_is_kept_for_the_classes_that_stay(trained: Path) -> Non
 
 
 @pytest.mark.slow
-def test_with_more_photos_it_goes_on_from_the_last_weights(
+def test_added_photos_continue_from_the_last_weights(
     trained: Path, grown: Path, tmp_path: Path
 ) -> None:
-    """Known photos stay in their splits: what was tested on is never trained on."""
+    """Known photos stay in their splits: test photos are never trained on."""
     config = small_run(grown, tmp_path / "out", **ANY, start_from=trained, epochs=1)
     results = train_patterns(config)
     assert results["started_from"] == str(trained)
     assert (results["network"], results["image_size"]) == ("tiny", 16)
-    assert results["classes"] == ["Apples", *COLOURS]
+    assert results["classes"] == ["Apples", *COLORS]
     before = {row.digest: row.split for row in read_splits(trained)}
     after = {row.digest: row.split for row in read_splits(tmp_path / "out")}
     assert {digest: after[digest] for digest in before} == before
@@ -72,7 +72,9 @@ def test_with_more_photos_it_goes_on_from_the_last_weights(
 
 
 @pytest.mark.slow
-def test_without_a_class_its_weights_go(trained: Path, photos: Path, tmp_path: Path) -> None:
+def test_weights_of_a_removed_class_are_dropped(
+    trained: Path, photos: Path, tmp_path: Path
+) -> None:
     data = Path(shutil.copytree(photos, tmp_path / "fewer"))
     shutil.rmtree(data / "azul")
     config = small_run(data, tmp_path / "out", **ANY, start_from=trained, epochs=1)
@@ -80,9 +82,7 @@ def test_without_a_class_its_weights_go(trained: Path, photos: Path, tmp_path: P
 
 
 @pytest.mark.slow
-def test_the_weights_begun_with_belong_to_the_run(
-    trained: Path, photos: Path, tmp_path: Path
-) -> None:
+def test_starting_weights_identify_the_run(trained: Path, photos: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     train_patterns(small_run(photos, out, epochs=1, start_from=trained))
     moved = Path(shutil.copytree(trained, tmp_path / "moved"))  # the same weights elsewhere
@@ -92,7 +92,7 @@ def test_the_weights_begun_with_belong_to_the_run(
 
 
 @pytest.mark.parametrize("count", [20, 1_400, 10_000])
-def test_fewer_epochs_do_when_it_does_not_begin_from_scratch(count: int) -> None:
+def test_fewer_epochs_are_used_with_starting_weights(count: int) -> None:
     cold = PatternsConfig(data=Path("photos"), out=Path("out"))
     warm = replace(cold, start_from=Path("before"))
     assert cold.train_for(count).epochs == usual_epochs(count) >= 30
@@ -100,7 +100,7 @@ def test_fewer_epochs_do_when_it_does_not_begin_from_scratch(count: int) -> None
     assert replace(warm, epochs=5).train_for(count).epochs == 5
 
 
-def test_long_runs_wait_longer_for_something_better() -> None:
+def test_long_runs_have_more_patience() -> None:
     config = PatternsConfig(data=Path("photos"), out=Path("out"), epochs=300)
     assert config.train_for(100).patience == 100
     assert replace(config, epochs=30).train_for(100).patience == 20
@@ -108,7 +108,7 @@ def test_long_runs_wait_longer_for_something_better() -> None:
     assert replace(config, patience=0).train_for(100).patience is None
 
 
-def test_a_gpu_shows_few_photos_more_often() -> None:
+def test_gpu_repeats_few_photos_more_often() -> None:
     assert usual_epochs(2_000, on_gpu=True) > usual_epochs(2_000) > usual_epochs(50_000) == 30
     assert usual_epochs(50_000, on_gpu=True) == 30
 
@@ -133,32 +133,30 @@ def test_weights_that_do_not_fit_are_refused(
         train_patterns(small_run(photos, tmp_path / "out", start_from=trained, **changes))
 
 
-def test_a_folder_without_a_finished_model_is_refused(photos: Path, tmp_path: Path) -> None:
+def test_folder_without_a_finished_model_is_refused(photos: Path, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match='there is no folder ".*nowhere"'):
         train_patterns(small_run(photos, tmp_path / "out", start_from=tmp_path / "nowhere"))
     with pytest.raises(StoreError, match="holds no trained model"):
         train_patterns(small_run(photos, tmp_path / "out", start_from=photos))
 
 
-def test_a_model_is_not_trained_over_itself(trained: Path, photos: Path) -> None:
+def test_model_is_not_trained_over_itself(trained: Path, photos: Path) -> None:
     with pytest.raises(InputError, match="`start_from` and `out` are both"):
         train_patterns(small_run(photos, trained, start_from=trained))
 
 
 @pytest.mark.slow
-def test_new_photos_alone_can_be_learnt_too(trained: Path, tmp_path: Path) -> None:
+def test_new_photos_alone_can_be_trained_on(trained: Path, tmp_path: Path) -> None:
     data = write_photos(tmp_path / "new", {"azul": 5, "other": 5}, first=300)
     results = train_patterns(small_run(data, tmp_path / "out", **ANY, start_from=trained, epochs=1))
     assert results["classes"] == ["azul", "other"]
 
 
 @pytest.mark.slow
-def test_what_the_first_of_several_trainings_has_seen_stays_seen(
-    trained: Path, photos: Path, tmp_path: Path
-) -> None:
-    """Though the second one had none of its photos."""
+def test_photos_seen_in_earlier_runs_stay_seen(trained: Path, photos: Path, tmp_path: Path) -> None:
+    """Although the second one had none of its photos."""
     data, second, third = tmp_path / "new", tmp_path / "second", tmp_path / "third"
-    write_photos(data, dict.fromkeys(COLOURS, 5), first=300)
+    write_photos(data, dict.fromkeys(COLORS, 5), first=300)
     train_patterns(small_run(data, second, **ANY, start_from=trained, epochs=1))
     results = evaluate_patterns(second, photos)
     assert results["data"]["seen"] == {"train": 30, "validation": 3}
@@ -169,10 +167,10 @@ def test_what_the_first_of_several_trainings_has_seen_stays_seen(
 
 
 @pytest.mark.slow
-def test_test_photos_that_were_learnt_from_are_told(
+def test_test_photos_that_were_trained_on_are_reported(
     trained: Path, photos: Path, tmp_path: Path
 ) -> None:
-    """Folders win, but the figure is then better than it should be."""
+    """Folders take precedence, but the accuracy is then too high."""
     data, out = tmp_path / "photos", tmp_path / "out"
     events: list[Event] = []
     for row in read_splits(trained):
@@ -189,7 +187,7 @@ def test_test_photos_that_were_learnt_from_are_told(
     assert evaluate_patterns(out, data / "test")["data"]["all_seen"]
 
 
-def test_weights_of_another_network_get_a_sentence(
+def test_weights_of_another_network_are_reported(
     trained: Path, photos: Path, tmp_path: Path
 ) -> None:
     other = Path(shutil.copytree(trained, tmp_path / "other"))

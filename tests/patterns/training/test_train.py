@@ -1,4 +1,4 @@
-"""Photos in folders become a model: what lies in its folder, and going on with it."""
+"""Photos in folders become a model: what its folder holds, and how it resumes."""
 
 import csv
 import json
@@ -27,11 +27,11 @@ from clew.patterns.training import LossSettings, PatternsConfig, Prepared, train
 from clew.progress import Event, WorkAdvanced
 from tests.engine.children import start, tensors, wait, wait_until
 from tests.events import pick
-from tests.patterns.training.making import COLOURS, small_run, write_photo, write_photos
+from tests.patterns.training.making import COLORS, small_run, write_photo, write_photos
 
 
 class Told:
-    """Remembers what was told, and whether anything was decoded or trained."""
+    """Records the events, and whether anything was decoded or trained."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -54,7 +54,7 @@ class Told:
 
 
 class Later:
-    """Says yes from the n-th question on."""
+    """True from the n-th call on."""
 
     def __init__(self, count: int) -> None:
         self.left = count
@@ -73,15 +73,15 @@ def read_table(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_colours_are_learnt(trained: Path) -> None:
+def test_colors_are_classified(trained: Path) -> None:
     results = read_results(trained)
     assert results["test_accuracy"] > 0.8 and results["val_accuracy"] > 0.6
     low, high = results["test_accuracy_ci"]
     assert 0 < low < results["test_accuracy"] <= high <= 1
-    assert results["classes"] == list(COLOURS)
+    assert results["classes"] == list(COLORS)
 
 
-def test_results_tell_how_they_were_made(trained: Path, photos: Path) -> None:
+def test_results_record_how_they_were_made(trained: Path, photos: Path) -> None:
     results = read_results(trained)
     assert results["data"] == {
         "folder": str(photos),
@@ -108,7 +108,7 @@ def test_results_tell_how_they_were_made(trained: Path, photos: Path) -> None:
     assert results["versions"].keys() > {"clew", "torch", "pillow"}
 
 
-def test_the_folder_holds_all_about_the_model(trained: Path) -> None:
+def test_folder_holds_everything_about_the_model(trained: Path) -> None:
     found = {path.name for path in trained.iterdir()}
     tables = {"splits.csv", "excluded.csv", "predictions.csv", "log.csv"}
     weights = {"best.safetensors", "last.safetensors", "images", "curves.png"}
@@ -132,7 +132,7 @@ def test_tables_name_every_photo(trained: Path) -> None:
     assert right / len(predictions) == results["test_accuracy"]
 
 
-def test_the_same_again_decodes_and_trains_nothing(trained: Path, photos: Path) -> None:
+def test_same_call_again_decodes_and_trains_nothing(trained: Path, photos: Path) -> None:
     before, told = (trained / "results.json").read_bytes(), Told()
     results = train_patterns(small_run(photos, trained, epochs=8), told)
     assert (told.decoded, told.epochs) == (0, 0)
@@ -141,9 +141,7 @@ def test_the_same_again_decodes_and_trains_nothing(trained: Path, photos: Path) 
 
 
 @pytest.mark.slow
-def test_killed_while_training_it_ends_as_if_nothing_had_happened(
-    photos: Path, tmp_path: Path
-) -> None:
+def test_run_killed_while_training_gives_the_same_result(photos: Path, tmp_path: Path) -> None:
     config = small_run(photos, tmp_path / "killed", epochs=12)
     saving = replace(config, train=replace(config.train, checkpoint_every_seconds=0))
     child = start(train_patterns, saving)
@@ -163,8 +161,8 @@ def test_killed_while_training_it_ends_as_if_nothing_had_happened(
 
 
 @pytest.mark.slow
-def test_asked_to_stop_while_photos_are_read_it_keeps_what_is_read(tmp_path: Path) -> None:
-    data = write_photos(tmp_path / "photos", dict.fromkeys(COLOURS, 30))
+def test_stop_while_reading_photos_keeps_what_is_read(tmp_path: Path) -> None:
+    data = write_photos(tmp_path / "photos", dict.fromkeys(COLORS, 30))
     config = small_run(data, tmp_path / "out", epochs=1)
     with pytest.raises(TrainingStoppedError, match="stopped while reading photos"):
         train_patterns(config, should_stop=lambda: True)
@@ -175,7 +173,7 @@ def test_asked_to_stop_while_photos_are_read_it_keeps_what_is_read(tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_killed_before_the_figures_they_are_made_without_training(
+def test_run_killed_before_the_evaluation_does_not_train_again(
     trained: Path, photos: Path, tmp_path: Path
 ) -> None:
     out, told = Path(shutil.copytree(trained, tmp_path / "out")), Told()
@@ -200,7 +198,7 @@ def test_where_images_are_kept_changes_nothing(trained: Path, photos: Path, tmp_
 
 @pytest.mark.slow
 def test_bad_photos_are_excluded_and_named(tmp_path: Path) -> None:
-    data = write_photos(tmp_path / "photos", dict.fromkeys(COLOURS, 7))
+    data = write_photos(tmp_path / "photos", dict.fromkeys(COLORS, 7))
     good = (data / "azul" / "photo 0.png").read_bytes()
     (data / "azul" / "empty.jpg").touch()
     (data / "azul" / "text.png").write_text("this is text")
@@ -226,18 +224,18 @@ def test_bad_photos_are_excluded_and_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_split_folders_are_kept_to(tmp_path: Path) -> None:
+def test_split_folders_are_respected(tmp_path: Path) -> None:
     data = tmp_path / "photos"
     for split, count, first in (("Train", 6, 0), ("val", 2, 20), ("TEST", 3, 40)):
-        write_photos(data / split, dict.fromkeys(COLOURS, count), first=first)
+        write_photos(data / split, dict.fromkeys(COLORS, count), first=first)
     results = train_patterns(small_run(data, tmp_path / "out", epochs=1))
     assert results["data"]["splits"] == {"train": 18, "validation": 6, "test": 9}
     assert results["data"]["split_folders"] is True
 
 
 @pytest.mark.slow
-def test_twenty_photos_in_two_unequal_classes_give_numbers(tmp_path: Path) -> None:
-    """Also with all that draws at random, weights for the classes, and one test photo of one."""
+def test_twenty_photos_in_two_unequal_classes_give_finite_metrics(tmp_path: Path) -> None:
+    """Even with all random augmentation, class weights, and a single test photo of one class."""
     data = write_photos(tmp_path / "photos", {"azul": 17, "red 🍎": 3})
     config = PatternsConfig(
         data=data,
@@ -266,16 +264,16 @@ def test_twenty_photos_in_two_unequal_classes_give_numbers(tmp_path: Path) -> No
         ({}, "check the path"),
     ],
 )
-def test_photos_that_cannot_be_learnt_from_get_a_sentence(
+def test_untrainable_photos_are_reported(
     tmp_path: Path, counts: dict[str, int], sentence: str
 ) -> None:
     data = write_photos(tmp_path / "photos", counts)
     with pytest.raises(InputError, match=sentence):
         train_patterns(small_run(data, tmp_path / "out", cache_dir=tmp_path / "cache"))
-    assert not (tmp_path / "out").exists()  # in a set it would be a training not finished
+    assert not (tmp_path / "out").exists()  # in a set it would be an unfinished run
 
 
-def test_a_class_does_not_vanish_with_its_photos(tmp_path: Path) -> None:
+def test_class_without_readable_photos_is_refused(tmp_path: Path) -> None:
     data = write_photos(tmp_path / "photos", {"azul": 4, "red 🍎": 4})
     (data / "broken").mkdir()
     (data / "broken" / "a.jpg").touch()
@@ -284,7 +282,7 @@ def test_a_class_does_not_vanish_with_its_photos(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_other_settings_are_refused_with_both_values(trained: Path, photos: Path) -> None:
+def test_different_settings_are_refused_with_both_values(trained: Path, photos: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in trained.iterdir() if path.is_file()}
     with pytest.raises(
         SettingsMismatchError,
@@ -295,14 +293,14 @@ def test_other_settings_are_refused_with_both_values(trained: Path, photos: Path
         SettingsMismatchError, match="image size of 16, now it is 24.*`overwrite=True` starts"
     ):
         train_patterns(small_run(photos, trained, epochs=8, image_size=24))
-    assert not (trained / "images" / "24px").exists()  # nothing is decoded for nothing
+    assert not (trained / "images" / "24px").exists()  # nothing is decoded in vain
     with pytest.raises(SettingsMismatchError, match=r"loss.focal_gamma: None before, 2.0 now"):
         train_patterns(small_run(photos, trained, epochs=8, loss=LossSettings(focal=True)))
     after = {path: path.stat().st_mtime_ns for path in trained.iterdir() if path.is_file()}
     assert {path.name for path in after if after[path] != before.get(path)} <= {".lock"}
 
 
-def test_other_photos_are_refused_with_what_changed_and_what_to_do(
+def test_different_photos_are_refused_with_what_changed_and_what_to_do(
     trained: Path, photos: Path, tmp_path: Path
 ) -> None:
     data = Path(shutil.copytree(photos, tmp_path / "photos"))
@@ -316,7 +314,7 @@ def test_other_photos_are_refused_with_what_changed_and_what_to_do(
 
 
 @pytest.mark.slow
-def test_overwrite_starts_afresh_and_spares_what_is_not_its_own(
+def test_overwrite_starts_over_and_spares_other_files(
     trained: Path, photos: Path, tmp_path: Path
 ) -> None:
     out, told = Path(shutil.copytree(trained, tmp_path / "out")), Told()
@@ -332,9 +330,7 @@ def test_overwrite_starts_afresh_and_spares_what_is_not_its_own(
         assert (out / name).read_text() == "mine"
 
 
-def test_overwrite_spares_a_run_that_is_under_way(
-    trained: Path, photos: Path, tmp_path: Path
-) -> None:
+def test_overwrite_spares_a_running_run(trained: Path, photos: Path, tmp_path: Path) -> None:
     out = Path(shutil.copytree(trained, tmp_path / "out"))
     with (
         FileLock(out / ".lock"),
@@ -344,10 +340,10 @@ def test_overwrite_spares_a_run_that_is_under_way(
     assert read_results(out) == read_results(trained)
 
 
-def test_other_photos_do_not_take_the_tables_of_a_run_under_way(
+def test_other_photos_do_not_replace_the_tables_of_a_running_run(
     photos: Path, tmp_path: Path
 ) -> None:
-    """Its first checkpoint, which would tell whose the folder is, may be yet to come."""
+    """Its first checkpoint, which would identify the folder, may not exist yet."""
     out = tmp_path / "out"
     out.mkdir()
     (out / "splits.csv").write_text("those of the other run")
@@ -357,7 +353,7 @@ def test_other_photos_do_not_take_the_tables_of_a_run_under_way(
 
 
 @pytest.mark.slow
-def test_photos_renamed_meanwhile_go_by_their_new_names(
+def test_photos_renamed_meanwhile_use_their_new_names(
     trained: Path, photos: Path, tmp_path: Path
 ) -> None:
     out = Path(shutil.copytree(trained, tmp_path / "out"))
@@ -371,7 +367,7 @@ def test_photos_renamed_meanwhile_go_by_their_new_names(
 
 
 @pytest.mark.slow
-def test_a_model_without_its_last_checkpoint_is_not_trained_over(
+def test_model_without_its_last_checkpoint_is_not_overwritten(
     trained: Path, photos: Path, tmp_path: Path
 ) -> None:
     out = Path(shutil.copytree(trained, tmp_path / "out"))
@@ -385,7 +381,7 @@ def test_a_model_without_its_last_checkpoint_is_not_trained_over(
 
 
 @pytest.mark.slow
-def test_files_of_others_in_the_folder_stay(photos: Path, tmp_path: Path) -> None:
+def test_other_files_in_the_folder_stay(photos: Path, tmp_path: Path) -> None:
     (tmp_path / "report.html").write_text("mine")
     train_patterns(small_run(photos, tmp_path, epochs=1))
     assert (tmp_path / "report.html").read_text() == "mine"
@@ -403,8 +399,8 @@ def test_results_of_something_else_are_not_overwritten(photos: Path, tmp_path: P
         train_patterns(small_run(photos, tmp_path))
 
 
-def test_the_output_must_not_lie_among_the_photos(tmp_path: Path) -> None:
-    data = write_photos(tmp_path / "photos", dict.fromkeys(COLOURS, 3))
+def test_output_inside_the_photos_is_refused(tmp_path: Path) -> None:
+    data = write_photos(tmp_path / "photos", dict.fromkeys(COLORS, 3))
     with pytest.raises(InputError, match="lies in the folder of the photos"):
         train_patterns(small_run(data, data / "out"))
     assert not (data / "out").exists()
@@ -434,6 +430,6 @@ def test_networks_are_refused_before_photos_are_read(
         ({"pretrained": True, "start_from": Path("x")}, "both name weights"),
     ],
 )
-def test_wrong_use_gets_a_sentence(changes: dict[str, Any], sentence: str) -> None:
+def test_invalid_settings_are_reported(changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         small_run(Path("photos"), Path("out"), **changes)

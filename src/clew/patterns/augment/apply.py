@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from clew.patterns.augment.config import PARAMETERS
 
-GREY = (0.299, 0.587, 0.114)
+GRAY = (0.299, 0.587, 0.114)
 SAMPLED_SIDE = 64
 _BLUR = torch.tensor([[1.0, 1, 1], [1, 5, 1], [1, 1, 1]]) / 13
 
@@ -27,7 +27,7 @@ def apply_changes(
     values = table.gather(2, flat.long()).reshape(len(images), 3, *images.shape[1:3])
     grid = F.affine_grid(inverse_matrix(parameters, mirrored), list(values.shape), False)
     moved = F.grid_sample(values, grid, "bilinear", "reflection", False)
-    for name, change in (("colour", _colour), ("sharpness", _sharpen)):
+    for name, change in (("color", _color), ("sharpness", _sharpen)):
         _change_some(moved, column(parameters, name), change)
     return moved.permute(0, 2, 3, 1)
 
@@ -113,7 +113,7 @@ def _mean_grey(
     counts: Float[Tensor, "batch 3 256"], values: Float[Tensor, " 256"]
 ) -> Float[Tensor, " batch"]:
     means = (counts * values).sum(2) / counts.sum(2)
-    return means @ means.new_tensor(GREY)
+    return means @ means.new_tensor(GRAY)
 
 
 def _change_some(
@@ -128,9 +128,9 @@ def _change_some(
         images[some] = change(images[some], logs[some].exp()[:, None, None, None]).clamp(0, 1)
 
 
-def _colour(images: Float[Tensor, "some 3 side side"], factor: Tensor) -> Tensor:
-    grey = torch.einsum("bchw,c->bhw", images, images.new_tensor(GREY))[:, None]
-    return grey + (images - grey) * factor
+def _color(images: Float[Tensor, "some 3 side side"], factor: Tensor) -> Tensor:
+    gray = torch.einsum("bchw,c->bhw", images, images.new_tensor(GRAY))[:, None]
+    return gray + (images - gray) * factor
 
 
 def _sharpen(images: Float[Tensor, "some 3 side side"], factor: Tensor) -> Tensor:

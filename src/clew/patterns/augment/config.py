@@ -24,7 +24,7 @@ PARAMETERS = (
     "zoom",  # log of the factor
     "brightness",  # log of the factor
     "contrast",
-    "colour",
+    "color",
     "sharpness",
     "posterise",  # bits that are dropped
     "solarise",  # how far below white pixels start to be inverted
@@ -40,7 +40,7 @@ _AT_STRONGEST = {
     "shift_y": 0.45,
     "brightness": 0.9,
     "contrast": 0.9,
-    "colour": 0.9,
+    "color": 0.9,
     "sharpness": 0.9,
     "posterise": 4.0,
     "solarise": 1.0,

@@ -15,7 +15,7 @@ _PIXELS_AT_ONCE = 256
 _SAMPLES_AT_ONCE = 1024
 _COUNT = tl.constexpr(len(PARAMETERS))
 _ANGLE, _SHEAR_X, _SHEAR_Y, _SHIFT_X, _SHIFT_Y, _ZOOM = (tl.constexpr(i) for i in range(6))
-_BRIGHTNESS, _CONTRAST, _COLOUR, _SHARPNESS = (tl.constexpr(i) for i in range(6, 10))
+_BRIGHTNESS, _CONTRAST, _COLOR, _SHARPNESS = (tl.constexpr(i) for i in range(6, 10))
 _POSTERISE, _SOLARISE, _AUTOCONTRAST, _EQUALISE = (tl.constexpr(i) for i in range(10, 14))
 
 
@@ -64,10 +64,10 @@ def _table_kernel(images, parameters, tables, side, step, sampled, SAMPLES: tl.c
     table = tl.where(bits > 0, tl.floor(table * 255.0 / coarse + 1e-4) * coarse / 255.0, table)
     table = tl.where(table >= 1.0 - tl.load(own + _SOLARISE) + 1e-4, 1.0 - table, table)
     table *= tl.exp(tl.load(own + _BRIGHTNESS))
-    grey = 0.299 * _mean(image, side, step, sampled, 0, SAMPLES)
-    grey += 0.587 * _mean(image, side, step, sampled, 1, SAMPLES)
-    grey += 0.114 * _mean(image, side, step, sampled, 2, SAMPLES)
-    table = grey + (table - grey) * tl.exp(tl.load(own + _CONTRAST))
+    gray = 0.299 * _mean(image, side, step, sampled, 0, SAMPLES)
+    gray += 0.587 * _mean(image, side, step, sampled, 1, SAMPLES)
+    gray += 0.114 * _mean(image, side, step, sampled, 2, SAMPLES)
+    table = gray + (table - gray) * tl.exp(tl.load(own + _CONTRAST))
     table = tl.minimum(tl.maximum(table, 0.0), 1.0)
     tl.store(tables + (picture * 3 + channel) * 256 + tl.arange(0, 256), table)
 
@@ -119,11 +119,11 @@ def _pixel(image, table, own, mirrored, row, column, side):
     red3, green3, blue3 = _corner(image, table, r + 1, c + 1, low_share * right_share, side)
     red, green, blue = red + red1, green + green1, blue + blue1
     red, green, blue = red + red2 + red3, green + green2 + green3, blue + blue2 + blue3
-    grey = 0.299 * red + 0.587 * green + 0.114 * blue
-    factor = tl.exp(tl.load(own + _COLOUR))
-    red = tl.minimum(tl.maximum(grey + (red - grey) * factor, 0.0), 1.0)
-    green = tl.minimum(tl.maximum(grey + (green - grey) * factor, 0.0), 1.0)
-    blue = tl.minimum(tl.maximum(grey + (blue - grey) * factor, 0.0), 1.0)
+    gray = 0.299 * red + 0.587 * green + 0.114 * blue
+    factor = tl.exp(tl.load(own + _COLOR))
+    red = tl.minimum(tl.maximum(gray + (red - gray) * factor, 0.0), 1.0)
+    green = tl.minimum(tl.maximum(gray + (green - gray) * factor, 0.0), 1.0)
+    blue = tl.minimum(tl.maximum(gray + (blue - gray) * factor, 0.0), 1.0)
     return red, green, blue
 
 

@@ -87,13 +87,13 @@ def _refuse_thin(keys: Mapping[str, set[str]], shares: Shares) -> None:
 
 def _refuse_nothing_left(labels: Sequence[str], splits: Sequence[str], shares: Shares) -> None:
     """Photos that keep the split of an earlier run may leave a split without any."""
-    learnt = {label for label, split in zip(labels, splits, strict=True) if split == "train"}
-    untaught = [f'"{label}"' for label in sorted({*labels} - learnt, key=natural_order)]
+    trained = {label for label, split in zip(labels, splits, strict=True) if split == "train"}
+    untrained = [f'"{label}"' for label in sorted({*labels} - trained, key=natural_order)]
     lacking = [split for split, share in zip(SPLIT_NAMES, shares, strict=True) if share]
     lacking = [split for split in lacking if split not in splits]
-    if not untaught and not lacking:
+    if not untrained and not lacking:
         return
-    what = f"training of {_name_some(untaught)}" if untaught else " and ".join(lacking)
+    what = f"training of {_name_some(untrained)}" if untrained else " and ".join(lacking)
     raise InputError(
         "photos stay in the split that they had in the run whose weights this one starts "
         f"from, and that leaves none for {what}: add photos, or start from scratch (without "

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from clew.errors import InputError
-from clew.patterns.classifier import normalise
+from clew.patterns.classifier import normalize
 from clew.patterns.trained.model import PatternModel
 
 _AT_ONCE = 16
@@ -40,7 +40,7 @@ def check_maps(model: PatternModel) -> None:
 def _features(
     model: PatternModel, images: np.ndarray
 ) -> Float32[Tensor, "batch maps rows columns"]:
-    pixels = normalise(torch.as_tensor(images, device=model.device))
+    pixels = normalize(torch.as_tensor(images, device=model.device))
     network: Any = model.network
     found = network.features(pixels).float()
     if found.ndim != 4 or min(found.shape[2:]) < 2:

@@ -20,7 +20,7 @@ from clew.engine.folders import BEST
 from clew.engine.model_files import Wanted, check_about, read_about, read_model
 from clew.errors import InputError, StoreError
 from clew.patterns.cache import hash_picture
-from clew.patterns.classifier import normalise
+from clew.patterns.classifier import normalize
 from clew.patterns.networks import build_network
 from clew.patterns.photos.decode import PhotoError, read_square
 from clew.patterns.photos.find import find_photos
@@ -85,7 +85,7 @@ class PatternModel:
         """Of decoded photos: squares of `image_size`. Raises InputError for others."""
         pixels = torch.as_tensor(images)
         self._check(pixels)
-        return self.network(normalise(pixels.to(self.device))).float().cpu().numpy()
+        return self.network(normalize(pixels.to(self.device))).float().cpu().numpy()
 
     def probabilities(self, images: Images) -> Float32[np.ndarray, "batch classes"]:
         """Like `logits`; each row sums to 1."""

@@ -18,7 +18,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
 from clew.errors import ClewError, InputError
-from clew.patterns.classifier import Normalise
+from clew.patterns.classifier import Normalize
 from clew.patterns.photos.decode import PhotoError, read_square
 from clew.patterns.trained.model import PatternModel, read_results
 from clew.patterns.trained.tables import read_splits
@@ -49,11 +49,11 @@ class _Photographed(nn.Module):
 
     def __init__(self, model: PatternModel) -> None:
         super().__init__()
-        self.normalise, self.network = Normalise(), model.network
+        self.normalize, self.network = Normalize(), model.network
         self.temperature = model.temperature
 
     def forward(self, image: UInt8[Tensor, "batch size size 3"]) -> Float[Tensor, "batch classes"]:
-        logits = self.network(self.normalise(image.to(torch.float32) / 255))
+        logits = self.network(self.normalize(image.to(torch.float32) / 255))
         return torch.softmax(logits / self.temperature, dim=1)
 
 

@@ -79,9 +79,9 @@ def wilson_interval(right: int, count: int) -> tuple[float, float]:
     """The 95% confidence interval of an accuracy (Wilson, 1927), which also holds when all or none
     are correct, and for few photos."""
     share, spread = right / count, _Z**2 / count
-    centre = (share + spread / 2) / (1 + spread)
+    center = (share + spread / 2) / (1 + spread)
     half = _Z / (1 + spread) * math.sqrt(share * (1 - share) / count + spread / (4 * count))
-    return 0.0 if not right else centre - half, 1.0 if right == count else centre + half
+    return 0.0 if not right else center - half, 1.0 if right == count else center + half
 
 
 def fit_temperature(logits: Logits, labels: Places) -> float:

@@ -51,18 +51,18 @@ class Start:
         heads = find_head(self.network, self.image_size)
         try:
             for name, fresh in weights.items():
-                learnt = tensors[f"{PREFIX}{name}"]
-                weights[name] = self._match(fresh, learnt, classes) if name in heads else learnt
+                trained = tensors[f"{PREFIX}{name}"]
+                weights[name] = self._match(fresh, trained, classes) if name in heads else trained
             network.load_state_dict(weights)
         except (RuntimeError, KeyError) as error:
             raise misfit(self.folder / BEST, self.network, error) from None
 
-    def _match(self, fresh: Tensor, learnt: Tensor, classes: tuple[str, ...]) -> Tensor:
+    def _match(self, fresh: Tensor, trained: Tensor, classes: tuple[str, ...]) -> Tensor:
         places = {name: place for place, name in enumerate(self.classes)}
         matched = fresh.clone()
         for row, name in enumerate(classes):
             if name in places:
-                matched[row] = learnt[places[name]]
+                matched[row] = trained[places[name]]
         return matched
 
 

@@ -1,4 +1,5 @@
-"""The memory of a process and all its children: proportional set size, shared pages shared out."""
+"""The memory of a process and all its children: proportional set size, where shared pages are
+divided."""
 
 import re
 import threading
@@ -29,7 +30,7 @@ def read_one(pid):
 
 
 class PssWatch:
-    """The highest PSS seen while watching; `pause` for the time of a measurement."""
+    """The highest PSS seen while watching; `pause` during a measurement."""
 
     def __init__(self, pid, every_seconds=0.05):
         self.process = psutil.Process(pid)

@@ -47,7 +47,7 @@ def train(args, name, folder, epochs, checkpointing=False):
 
 
 class Watch:
-    """Notes after every epoch what memory is the process's own: mapped files are the system's."""
+    """Records the process's own memory after every epoch: mapped files belong to the system."""
 
     def __init__(self):
         self.memory = []

@@ -3,7 +3,7 @@
   const all = (selector) => [...document.querySelectorAll(selector)];
   const ofKey = (key) => all("[data-key]").filter((element) => element.dataset.key === key);
 
-  // What bears one key lights up together, wherever one points at it.
+  // Elements with the same key are highlighted together.
   const raise = (curve) => curve.parentNode.append(curve);
   const light = (name, isOn) => ofKey(name).forEach((element) => element.classList.toggle("hot", isOn));
 
@@ -35,6 +35,29 @@
   });
   document.addEventListener("pointerleave", () => { tip.hidden = true; });
 
+  // In a matrix with many classes, the row and the column under the pointer stand out.
+  for (const matrix of all("svg.matrix")) {
+    const [left, top, cell] = ["left", "top", "cell"].map((name) => Number(matrix.dataset[name]));
+    const marks = matrix.querySelector(".marks");
+    const [rows, columns] = ["row", "column"].map((name) => [...matrix.querySelectorAll(`.name.${name}`)]);
+    const mark = (row, column) => {
+      const isOn = row in rows && column in columns;
+      marks.classList.toggle("on", isOn);
+      if (isOn) {
+        marks.firstElementChild.setAttribute("y", top + cell * row);
+        marks.lastElementChild.setAttribute("x", left + cell * column);
+      }
+      rows.forEach((name, place) => name.classList.toggle("on", isOn && place === row));
+      columns.forEach((name, place) => name.classList.toggle("on", isOn && place === column));
+    };
+    matrix.addEventListener("pointermove", (event) => {
+      const box = matrix.getBoundingClientRect(), scale = matrix.viewBox.baseVal.width / box.width;
+      const [x, y] = [(event.clientX - box.left) * scale - left, (event.clientY - box.top) * scale - top];
+      mark(Math.floor(y / cell), Math.floor(x / cell));
+    });
+    matrix.addEventListener("pointerleave", () => mark(-1, -1));
+  }
+
   // The chips put the curves of their key in color.
   for (const chip of all(".chip")) {
     chip.addEventListener("click", () => {
@@ -47,7 +70,7 @@
     });
   }
 
-  // Names go up at first, figures down; what is missing stays below.
+  // Names sort ascending first, numbers descending; missing values stay at the bottom.
   const compare = (one, other, sign) => {
     const [a, b] = [one, other].map((row) => row.value);
     if (a === "" || b === "") return (a === "") - (b === "");

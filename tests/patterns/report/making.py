@@ -1,5 +1,5 @@
-"""A finished training as `clew patterns train` leaves it: real photos, a real network with drawn
-weights, and drawn answers; nothing is trained."""
+"""A finished training as `clew patterns train` writes it: real photos, a real network with random
+weights, and simulated predictions; nothing is trained."""
 
 import csv
 import json
@@ -28,8 +28,8 @@ def make_run(
     excluded: int = 2,
     epochs: int = 8,
 ) -> Path:
-    """OUT, with the photos in the folder "photos" beside it. `test` are test photos a class; of
-    all of them `wrong` are taken for the next class."""
+    """OUT, with the photos in the folder "photos" beside it. `test` are test photos per class; of
+    all of them `wrong` are predicted as the next class."""
     photos = folder.parent / "photos"
     answers = _draw_answers(photos, classes, test, wrong)
     folder.mkdir(parents=True)
@@ -56,7 +56,7 @@ def change_results(folder: Path, **parts: Any) -> None:
 
 
 def save_model(folder: Path, classes: Sequence[str], *, size: int = SIZE) -> None:
-    """A tiny network whose answers differ from photo to photo, as those of a trained one do."""
+    """A tiny network whose predictions differ from photo to photo, like those of a trained one."""
     network = build_network("tiny", classes=len(classes), image_size=size)
     random = np.random.default_rng(0)  # PyTorch draws other numbers on other kinds of CPU
     last = _last_linear(network)
@@ -85,15 +85,15 @@ def _last_linear(network: nn.Module) -> nn.Linear:
 
 
 def draw_photo(path: Path, kind: int, number: int, *, sides: tuple[int, int] = (72, 48)) -> None:
-    """A disc or a box in the class's colour, somewhere on a noisy ground."""
+    """A disc or a box in the color of the class, somewhere on a noisy background."""
     random = np.random.default_rng([kind, number])
     ground = random.integers(90, 170, (sides[1], sides[0], 3), dtype=np.uint8)
     image = Image.fromarray(ground)
     x, y = int(random.integers(4, sides[0] // 2)), int(random.integers(4, sides[1] // 2))
-    colour = f"hsl({137 * kind % 360}, 80%, 50%)"
+    color = f"hsl({137 * kind % 360}, 80%, 50%)"
     draw = ImageDraw.Draw(image)
     shape = draw.ellipse if kind % 2 else draw.rectangle
-    shape((x, y, x + sides[0] // 3, y + sides[1] // 3), fill=colour)
+    shape((x, y, x + sides[0] // 3, y + sides[1] // 3), fill=color)
     path.parent.mkdir(parents=True, exist_ok=True)
     image.save(path)
 

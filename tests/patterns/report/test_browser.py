@@ -1,4 +1,4 @@
-"""The page in a real browser: it opens without an error, pictures are drawn, the table sorts."""
+"""The page in a real browser: it opens without an error, fits, shows its pictures and sorts."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from clew.patterns.report import write_report
-from tests.pages.browser import needs_chromium, open_page
+from tests.pages.browser import measure_layout, needs_chromium, open_page
 from tests.patterns.report.making import make_run
 
 pytestmark = [
@@ -14,36 +14,47 @@ pytestmark = [
     needs_chromium,
 ]
 
-# What a person would do: look at every picture, sort by the share of recognised photos, point at a
-# cell of the matrix. The page is loaded when all pictures are.
+# What a person would do: look at every picture, sort by recall, hover over a cell of the matrix.
+# The page is loaded when all pictures are.
 ACTIONS = """
 <script>
   const all = (selector) => [...document.querySelectorAll(selector)];
   const first = () => document.querySelector(".classes tbody th").textContent;
-  const recognised = all(".classes th button").find((one) => one.textContent === "recognised");
-  recognised.click();
+  const recall = all(".classes th button").find((one) => one.textContent === "recall");
+  recall.click();
   const best = first();
-  recognised.click();
+  recall.click();
   const worst = first();
   const cell = document.querySelector(".matrix .wrong");
-  cell.dispatchEvent(new PointerEvent("pointermove", { bubbles: true }));
-  const told = document.getElementById("tip").textContent.includes("taken for");
+  const at = cell.getBoundingClientRect();
+  const place = { bubbles: true, clientX: at.x + at.width / 2, clientY: at.y + at.height / 2 };
+  cell.dispatchEvent(new PointerEvent("pointermove", place));
+  const marked = all(".matrix .name.on").map((one) => one.textContent).join("/");
+  const told = document.getElementById("tip").textContent.includes("predicted as");
   const pictures = all("img");
   pictures.forEach((one) => { one.loading = "eager"; });
   window.addEventListener("load", () => {
     const isDrawn = pictures.every((one) => one.naturalWidth > 30);
-    document.body.dataset.outcome = [best, worst, told, isDrawn, pictures.length].join(" ");
+    const outcome = [best, worst, marked, told, isDrawn, pictures.length];
+    document.body.dataset.outcome = outcome.join(" ");
   });
 </script>
 """
 
 
-@pytest.mark.slow
-def test_it_opens_sorts_and_tells(tmp_path: Path) -> None:
+def test_page_opens_sorts_and_explains_its_cells(tmp_path: Path) -> None:
     page = write_report(make_run(tmp_path / "out"), device="cpu")
     text = page.read_text(encoding="utf-8")
     page.write_text(text.replace("</body>", f"{ACTIONS}</body>"), encoding="utf-8")
     document, complaints = open_page(page)
     outcome = re.search(r'data-outcome="([^"]*)"', document)
     assert complaints == "" and outcome
-    assert outcome[1] == "dog cat true true 31"
+    assert outcome[1] == "dog cat dog/cat true true 31"
+
+
+@pytest.mark.parametrize("width", [1400, 800, 500])
+def test_nothing_crosses_the_left_margin_or_the_window(tmp_path: Path, width: int) -> None:
+    classes = [f"a class with a long name {number}" for number in range(45)]
+    page = write_report(make_run(tmp_path / "out", classes=classes, test=1), device="cpu")
+    layout = measure_layout(page, width=width)
+    assert layout.fits, layout

@@ -1,4 +1,4 @@
-"""Names that anybody may have given, parts that are missing, folders that are damaged."""
+"""Hostile names, missing parts, damaged folders."""
 
 import json
 import os
@@ -29,7 +29,7 @@ def test_names_never_become_markup(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_name_that_is_no_text_is_kept(tmp_path: Path) -> None:
+def test_file_name_that_is_not_utf8_is_kept(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "out")
     name = os.fsdecode(b"cat/caf\xe9.png")
     photos = tmp_path / "photos"
@@ -43,44 +43,44 @@ def test_a_name_that_is_no_text_is_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_photos_that_are_gone_are_told(tmp_path: Path) -> None:
+def test_missing_photos_are_named(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "out")
     shutil.rmtree(tmp_path / "photos" / "dog")
     (tmp_path / "photos" / "cat" / "ñandú 0 🙂.png").write_text("no picture any more")
     page = read_page(folder)
-    told = page.section("mistakes").count("the photo is not here any more, or damaged")
+    told = page.section("mistakes").count("the photo was moved or is damaged")
     assert told == 2 and page.section("mistakes").count("<article") == 5
 
 
-def test_a_model_that_is_gone_costs_the_heat_maps_alone(tmp_path: Path) -> None:
+def test_without_the_model_only_heat_maps_are_missing(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "out")
     (folder / "best.safetensors").unlink()
     page = read_page(folder)
     assert page.section("mistakes").count("<img") == 5
-    assert "There are no heat maps: there is no" in page.section("right")
+    assert "There are no heat maps: there is no" in page.section("evidence")
 
 
 @pytest.mark.slow
-def test_all_right_all_wrong_and_one_epoch(tmp_path: Path) -> None:
+def test_all_correct_all_wrong_and_one_epoch(tmp_path: Path) -> None:
     page = read_page(make_run(tmp_path / "a" / "out", test=1, wrong=0, epochs=1, excluded=0))
-    assert "Every test photo was recognised." in page.section("mistakes")
-    assert "No class has a mistake." in page.text
-    assert "every photo that was found took part" in page.section("excluded")
+    assert "Every test photo was classified correctly." in page.text
+    assert "There are no mistakes in any class." in page.text
+    assert "Every photo that was found was used." in page.text
     page = read_page(make_run(tmp_path / "b" / "out", test=1, wrong=4))
-    assert "0.0% of the test photos are recognised: 0 of 4" in page.text
-    assert "No test photo was recognised." in page.section("right")
+    assert "0.0% of the test photos are classified correctly: 0 of 4" in page.text
+    assert "No test photo was classified correctly." in page.text
 
 
-def test_what_is_missing_is_said_or_a_dash(tmp_path: Path) -> None:
+def test_missing_parts_are_named_or_a_dash(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "out")
     for name in ("predictions.csv", "excluded.csv", "log.csv"):
         (folder / name).unlink()
     path = folder / "results.json"
     path.write_text(json.dumps({"classes": ["cat", "dog"], "per_class": [{"class": "cat"}]}))
     page = read_page(folder)
-    assert "The test accuracy is not known." in page.text
-    assert "The confusion matrix is not known" in page.text
-    assert "there is no predictions.csv" in page.section("mistakes")
+    assert "The test accuracy is unknown." in page.text
+    assert "The confusion matrix is unknown" in page.text
+    assert "there is no predictions.csv" in page.text
     assert page.section("classes").count("\N{EN DASH}") == 6
 
 
@@ -90,7 +90,7 @@ def test_files_excluded_by_an_earlier_version_are_listed(tmp_path: Path) -> None
     data = json.loads((folder / "results.json").read_text(encoding="utf-8"))["data"]
     change_results(folder, data={"left_out": data.pop("excluded"), **data})
     section = read_page(folder).section("excluded")
-    assert "image file is truncated" in section and "2 files took no part" in section
+    assert "image file is truncated" in section and "2 files could not be used" in section
 
 
 def remove_results(folder: Path) -> None:
@@ -108,12 +108,12 @@ def results_of_something_else(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (remove_results, r'There is no "results.json" in .* from a finished training'),
+        (remove_results, r'There is no "results.json" in .* needs a finished training'),
         (damage_results, r'results.json" cannot be read'),
-        (results_of_something_else, r"names no classes: it is not of patterns"),
+        (results_of_something_else, r"names no classes, so it is not from a photo classifier"),
     ],
 )
-def test_a_damaged_folder_is_refused_with_what_to_do(
+def test_damaged_folder_is_refused_with_what_to_do(
     tmp_path: Path, damage: Callable[[Path], None], message: str
 ) -> None:
     folder = make_run(tmp_path / "out")

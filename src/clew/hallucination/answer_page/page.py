@@ -65,7 +65,7 @@ def _probabilities(picture: Picture) -> Html | None:
         return None
     return _section(
         "Token probabilities",
-        "The bar is the probability of the token: the darker its background, the less likely it "
+        "The bar is the probability of the token: the stronger its background, the less likely it "
         "was. The thin line below is the entropy of the distribution.",
         tag("div", [draw_probabilities(answer) for answer in picture.answers], class_="columns"),
     )

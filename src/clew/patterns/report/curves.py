@@ -1,4 +1,4 @@
-"""How the training went by epoch, and what the model's sureness is worth, as panels."""
+"""Training curves by epoch, and how far the model's confidence can be trusted, as panels."""
 
 import math
 from collections.abc import Iterable
@@ -12,10 +12,10 @@ from clew.pages.panels import Dot, Guide, Line, Panel, draw_panel, padded_range
 from clew.patterns.report.headline import percents
 from clew.patterns.report.run import Run
 
-# Colors of the page's style: apart for people who see few colors, and in gray print.
+# Colors of the page's style: distinct for color-blind readers and in grayscale print.
 _TRAINING, _VALIDATION = "red", "blue"
 _BINS = 10
-_USUAL_THRESHOLD = 0.6
+_DEFAULT_THRESHOLD = 0.6
 
 
 def draw_training(run: Run) -> Html:
@@ -38,11 +38,11 @@ def _accuracy_panel(run: Run) -> Panel:
             ("val_accuracy", "validation", _VALIDATION, 0),
         ),
     )
-    return _epoch_panel(run, "Accuracy", "share recognized", lines, dots=_best_dot(run))
+    return _epoch_panel(run, "Accuracy", "accuracy", lines, dots=_best_dot(run))
 
 
 def _rate_panel(run: Run) -> Panel:
-    lines = _lines(run, (("lr", "learning rate", "other", 0),))
+    lines = _lines(run, (("lr", "learning rate", "gray", 0),))
     return _epoch_panel(run, "Learning rate", "", lines)
 
 
@@ -95,75 +95,77 @@ def _best_dot(run: Run) -> tuple[Dot, ...]:
     accuracy = found[0].get("val_accuracy") if found else None
     if best is None or accuracy is None:
         return ()
-    tip = f"epoch {best:.0f} was kept: {percents(accuracy)} of the validation photos"
+    tip = f"epoch {best:.0f} was kept: validation accuracy {percents(accuracy)}"
     return (Dot(x=best, y=accuracy, color=_VALIDATION, tip=tip),)
 
 
-def draw_sureness(run: Run) -> Html:
-    sureness = np.array([answer.probability for answer in run.answers])
-    is_right = np.array([answer.is_right for answer in run.answers])
-    panels = [_threshold_panel(sureness, is_right), _calibration_panel(sureness, is_right)]
+def draw_confidence(run: Run) -> Html:
+    confidence = np.array([answer.probability for answer in run.answers])
+    is_correct = np.array([answer.is_correct for answer in run.answers])
+    panels = [_threshold_panel(confidence, is_correct), _calibration_panel(confidence, is_correct)]
     return tag("div", [draw_panel(panel) for panel in panels], class_="panels")
 
 
-def tell_threshold(run: Run, threshold: float = _USUAL_THRESHOLD) -> str:
-    """What identify's usual threshold would have done with the test photos."""
+def tell_threshold(run: Run, threshold: float = _DEFAULT_THRESHOLD) -> str:
+    """What the default threshold of identify does with the test photos."""
     kept = [answer for answer in run.answers if answer.probability >= threshold]
     if not kept:
-        return f"No test photo reaches {percents(threshold)}."
-    right = sum(answer.is_right for answer in kept) / len(kept)
+        return f"No test photo reaches a confidence of {percents(threshold)}."
+    right = sum(answer.is_correct for answer in kept) / len(kept)
     return (
-        f'With a threshold of {threshold:g} in "clew patterns identify", '
+        f'At the default threshold of {threshold:g} in "clew patterns identify", '
         f"{percents(len(kept) / len(run.answers))} of the "
-        f"{counted(len(run.answers), 'test photo')} are named, and {percents(right)} of those "
-        f"rightly; the others are marked as doubtful, for you to look at."
+        f"{counted(len(run.answers), 'test photo')} get a label, {percents(right)} of them "
+        f"correctly; the others are marked as doubtful for you to check."
     )
 
 
-def _threshold_panel(sureness: np.ndarray, is_right: np.ndarray) -> Panel:
+def _threshold_panel(confidence: np.ndarray, is_correct: np.ndarray) -> Panel:
     thresholds = np.linspace(0, 1, 101)
-    kept = np.array([(sureness >= at).mean() for at in thresholds])
-    right = np.array([_share(is_right[sureness >= at]) for at in thresholds])
+    kept = np.array([(confidence >= at).mean() for at in thresholds])
+    right = np.array([_share(is_correct[confidence >= at]) for at in thresholds])
     lines = (
-        Line(x=thresholds, y=kept, color=_TRAINING, dash=1, tip="named"),
-        Line(x=thresholds, y=right, color=_VALIDATION, tip="right of these"),
+        Line(x=thresholds, y=kept, color=_TRAINING, dash=1, tip="coverage"),
+        Line(x=thresholds, y=right, color=_VALIDATION, tip="accuracy"),
     )
-    usual = _USUAL_THRESHOLD
+    default = _DEFAULT_THRESHOLD
     return Panel(
-        title="By threshold",
-        x_label="threshold",
+        title="Coverage and accuracy by threshold",
+        x_label="confidence threshold",
         y_label="share",
         x_range=(0.0, 1.0),
         y_range=(0.0, 1.0),
         lines=lines,
-        guides=(Guide(x=(usual, usual), y=(0.0, 1.0), label="usual", label_at=(usual, 0.02)),),
+        guides=(
+            Guide(x=(default, default), y=(0.0, 1.0), label="default", label_at=(default, 0.02)),
+        ),
         legend=tuple((line.tip, line.color, line.dash) for line in lines),
     )
 
 
-def _share(is_right: np.ndarray) -> float:
-    return float(is_right.mean()) if len(is_right) else math.nan
+def _share(is_correct: np.ndarray) -> float:
+    return float(is_correct.mean()) if len(is_correct) else math.nan
 
 
-def _calibration_panel(sureness: np.ndarray, is_right: np.ndarray) -> Panel:
-    said, found, counts = calibration_points(is_right.astype(np.int64), sureness, bins=_BINS)
+def _calibration_panel(confidence: np.ndarray, is_correct: np.ndarray) -> Panel:
+    said, found, counts = calibration_points(is_correct.astype(np.int64), confidence, bins=_BINS)
     dots = tuple(
         Dot(
             x=float(x),
             y=float(y),
             color=_VALIDATION,
-            tip=f"{counted(int(count), 'photo')}: said {decimals(float(x), 2)} on average, "
-            f"right {decimals(float(y), 2)}",
+            tip=f"{counted(int(count), 'photo')}: mean confidence {decimals(float(x), 2)}, "
+            f"accuracy {decimals(float(y), 2)}",
         )
         for x, y, count in zip(said, found, counts, strict=True)
     )
     return Panel(
-        title="Is it as sure as it should be?",
-        x_label="said probability",
-        y_label="share right",
+        title="Calibration",
+        x_label="confidence",
+        y_label="accuracy",
         x_range=(0.0, 1.0),
         y_range=(0.0, 1.0),
         lines=(Line(x=said, y=found, color=_VALIDATION, tip="test photos", is_thin=True),),
-        guides=(Guide(x=(0.0, 1.0), y=(0.0, 1.0), label="as sure as right", label_at=(0.05, 0.1)),),
+        guides=(Guide(x=(0.0, 1.0), y=(0.0, 1.0), label="perfect", label_at=(0.05, 0.1)),),
         dots=dots,
     )

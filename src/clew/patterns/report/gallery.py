@@ -1,5 +1,5 @@
-"""The test photos worth a look, plain and with heat laid over them: the surest mistakes, and some
-of each class that were right."""
+"""Test photos worth a look, plain and with a heat map: the most confident mistakes, and correct
+predictions of each class."""
 
 import base64
 import io
@@ -20,13 +20,13 @@ from clew.patterns.report.run import PhotoAnswer, Run
 from clew.patterns.trained.gradcam import heat_maps
 from clew.patterns.trained.model import PatternModel
 
-MOST_MISTAKES, MOST_RIGHT = 60, 48
-_RIGHT_OF_EACH = 2
+MOST_MISTAKES, MOST_EVIDENCE = 60, 48
+_PER_CLASS = 2
 SIDE = 176
 _QUALITY = 78
 _HEAT = colormaps["inferno"]
-_DARKEST = 0.3  # below, the colors are nearly black, as parts of photos are
-_STRENGTH = 0.8  # how much of a photo the greatest heat covers
+_DARKEST = 0.3  # below, the colors are nearly black
+_STRENGTH = 0.8  # opacity of the strongest heat
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class Looking:
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """A photo, and the classes for which it is asked where the model found them."""
+    """A photo, and the classes whose heat maps are wanted."""
 
     path: Path
     classes: tuple[str, ...]
@@ -47,8 +47,8 @@ class Wanted:
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """JPEGs as addresses for the page; `heats` are in the order of the classes wanted. `fault` says
-    why there is nothing to see."""
+    """JPEGs as data URLs; `heats` are in the order of the classes wanted. `fault` says why there is
+    nothing to show."""
 
     photo: str = ""
     heats: tuple[str, ...] = ()
@@ -56,12 +56,16 @@ class Shown:
 
 
 def draw_mistakes(run: Run, looking: Looking) -> Html:
-    """The most sure first: they are the ones that nothing would have warned of."""
+    """The most confident first: no threshold would have caught them."""
     mistakes = run.mistakes
     shown = mistakes[:MOST_MISTAKES]
     wanted = [_want(run, one, (one.predicted, one.label)) for one in shown]
     cards = [
-        _card(answer, picture, (f'speaks for "{answer.predicted}"', f'speaks for "{answer.label}"'))
+        _card(
+            answer,
+            picture,
+            (f'evidence for "{answer.predicted}"', f'evidence for "{answer.label}"'),
+        )
         for answer, picture in zip(shown, show_photos(wanted, looking), strict=True)
     ]
     return tag("div", _tell_rest(len(shown), len(mistakes)), tag("div", cards, class_="photos"))
@@ -71,40 +75,40 @@ def _tell_rest(shown: int, mistakes: int) -> Html | None:
     if shown == mistakes:
         return None
     words = (
-        f"{shown} of {counted(mistakes, 'mistake')} are shown, the surest first; predictions.csv "
-        f"has all."
+        f"{shown} of {counted(mistakes, 'mistake')} are shown, the most confident first; "
+        f"predictions.csv has all of them."
     )
     return tag("p", words, class_="empty")
 
 
-def draw_right(run: Run, looking: Looking) -> Html:
-    chosen = choose_right(run)
+def draw_evidence(run: Run, looking: Looking) -> Html:
+    chosen = choose_evidence(run)
     wanted = [_want(run, one, (one.predicted,)) for one in chosen]
     cards = [
-        _card(answer, picture, ("what it looked at",))
+        _card(answer, picture, ("evidence",))
         for answer, picture in zip(chosen, show_photos(wanted, looking), strict=True)
     ]
     classes = len({answer.label for answer in chosen})
-    missing = len({answer.label for answer in run.answers if answer.is_right}) - classes
+    missing = len({answer.label for answer in run.answers if answer.is_correct}) - classes
     told = (
-        f"The {classes} classes with the lowest share of recognized photos are shown; "
-        f"{counted(missing, 'class', 'classes')} more would make the page slow to open."
+        f"The {classes} classes with the lowest recall are shown; "
+        f"{counted(missing, 'more class', 'more classes')} would make the page slow to open."
     )
     cut = tag("p", told, class_="empty") if missing > 0 else None
     return tag("div", cut, tag("div", cards, class_="photos small"))
 
 
-def choose_right(run: Run) -> list[PhotoAnswer]:
-    """Of each class one that is typical (its sureness is the middle one) and, where there is room,
-    the one that was least sure. With too many classes, those that are hardest."""
+def choose_evidence(run: Run) -> list[PhotoAnswer]:
+    """Of each class a typical photo (of median confidence) and, where there is room, the one with
+    the lowest confidence. With too many classes, the hardest ones."""
     by_class: dict[str, list[PhotoAnswer]] = {name: [] for name in run.classes}
     for answer in run.answers:
-        if answer.is_right and answer.label in by_class:
+        if answer.is_correct and answer.label in by_class:
             by_class[answer.label].append(answer)
     recall = {row["class"]: as_number(row.get("recall")) or 0.0 for row in run.per_class}
     known = sorted((name for name in by_class if by_class[name]), key=lambda name: recall[name])
-    kept = set(known[:MOST_RIGHT])
-    each = _RIGHT_OF_EACH if _RIGHT_OF_EACH * len(kept) <= MOST_RIGHT else 1
+    kept = set(known[:MOST_EVIDENCE])
+    each = _PER_CLASS if _PER_CLASS * len(kept) <= MOST_EVIDENCE else 1
     return [one for name in run.classes if name in kept for one in _typical(by_class[name])[:each]]
 
 
@@ -131,7 +135,7 @@ def _card(answer: PhotoAnswer, picture: Shown, captions: Sequence[str]) -> Html:
         tag("div", pictures, class_="strip") if pictures else fault,
         tag("div", _verdict(answer), class_="verdict"),
         tag("div", tag("bdi", answer.name), class_="file", title=answer.name),
-        class_=f"photo-card {'right' if answer.is_right else 'wrong'}",
+        class_=f"photo-card {'correct' if answer.is_correct else 'wrong'}",
     )
 
 
@@ -141,18 +145,18 @@ def _figure(address: str, caption: str, words: str) -> Html:
 
 
 def _verdict(answer: PhotoAnswer) -> list[Html]:
-    said = tag("span", "said ", tag("b", tag("bdi", answer.predicted)))
-    sure = tag("span", percents(answer.probability), class_="sure")
-    if answer.is_right:
+    predicted = tag("span", "predicted ", tag("b", tag("bdi", answer.predicted)))
+    sure = tag("span", percents(answer.probability), class_="sure", title="confidence")
+    if answer.is_correct:
         return [tag("span", tag("b", tag("bdi", answer.label))), sure]
-    truth = tag("span", "is ", tag("b", tag("bdi", answer.label)), class_="truth")
+    truth = tag("span", "true ", tag("b", tag("bdi", answer.label)), class_="truth")
     second = f"{percents(answer.second_probability)} for " if answer.second else ""
     beside = tag("span", second, tag("bdi", answer.second), class_="muted") if second else None
-    return [truth, said, sure, *([beside] if beside else [])]
+    return [truth, predicted, sure, *([beside] if beside else [])]
 
 
 def show_photos(wanted: Sequence[Wanted], looking: Looking) -> list[Shown]:
-    """One each, in their order. A photo that was moved or damaged since is told, never raised."""
+    """One per photo, in order. A photo that was moved or damaged since then has a fault."""
     read = [_read(one, looking.model) for one in wanted]
     heats = iter(_find_heats([one for one in read if isinstance(one, _Read)], looking.model))
     return [one if isinstance(one, Shown) else _show(one, next(heats)) for one in read]
@@ -160,7 +164,7 @@ def show_photos(wanted: Sequence[Wanted], looking: Looking) -> list[Shown]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Read:
-    """A photo as a person sees it, as the network does, and the places of the classes wanted."""
+    """A photo for people and for the network, and the indices of the classes wanted."""
 
     photo: Image.Image
     square: UInt8[np.ndarray, "size size 3"]
@@ -173,8 +177,8 @@ def _read(wanted: Wanted, model: PatternModel | None) -> _Read | Shown:
         photo = open_photo(wanted.path, at_least=SIDE)
         square = read_square(wanted.path, size)
     except PhotoError as error:
-        return Shown(fault=f"the photo is not here any more, or damaged: {error.reason}")
-    # Small ones are enlarged, so that the heat over them is smooth.
+        return Shown(fault=f"the photo was moved or is damaged: {error.reason}")
+    # Small ones are enlarged: the heat map over them is smooth.
     photo = ImageOps.contain(photo, (SIDE, SIDE), Image.Resampling.LANCZOS)
     places = tuple(classes.index(name) for name in wanted.classes if name in classes)
     return _Read(photo=photo, square=square, places=places)
@@ -183,7 +187,7 @@ def _read(wanted: Wanted, model: PatternModel | None) -> _Read | Shown:
 def _find_heats(
     read: Sequence[_Read], model: PatternModel | None
 ) -> list[Float32[np.ndarray, "wanted size size"]]:
-    """All photos at once: the network sees them in batches."""
+    """For all photos at once: the network sees them in batches."""
     if model is None or not read:
         return [np.zeros((0, 1, 1), np.float32)] * len(read)
     counts = [len(one.places) for one in read]
@@ -198,8 +202,8 @@ def _show(read: _Read, heats: Float32[np.ndarray, "wanted size size"]) -> Shown:
 
 
 def _lay_over(photo: Image.Image, heat: np.ndarray) -> Image.Image:
-    """The network saw the whole photo squashed to a square, so that the heat is stretched back to
-    the photo's own shape. The photo below is gray: color is heat alone."""
+    """The network saw the photo squeezed into a square, so the heat map is stretched back to its
+    shape. The photo below is gray: color is heat only."""
     wide = np.asarray(Image.fromarray(heat).resize(photo.size, Image.Resampling.BICUBIC))
     heat = np.clip(wide, 0, 1)[..., None]
     gray = np.asarray(photo.convert("L"), dtype=np.float32)[..., None] * np.ones(3, np.float32)

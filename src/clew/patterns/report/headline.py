@@ -1,23 +1,23 @@
-"""What the run reached: one sentence, what stands behind it, and the great figures."""
+"""What the run achieved: one sentence, the details behind it, and the key figures."""
 
 from typing import Any
 
 from clew.pages.figures import DASH, as_dict, as_number, counted, decimals
 from clew.pages.markup import Html, tag
 from clew.patterns.report.run import Run
-from clew.wording import tenth_percent
+from clew.wording import list_some, tenth_percent
 
-_FEW = 100  # test photos under which one photo moves the figure by more than a point
+_FEW = 100  # test photos below which one photo moves the figure by more than a point
 
 
 def tell_headline(run: Run) -> str:
     accuracy = run.figure("test_accuracy")
     if accuracy is None:
-        return "The test accuracy is not known."
+        return "The test accuracy is unknown."
     right = round(accuracy * run.test_photos)
     return (
-        f"{percents(accuracy)} of the test photos are recognized: {right:,} of "
-        f"{run.test_photos:,}, {counted(len(run.classes), 'class', 'classes')}."
+        f"{percents(accuracy)} of the test photos are classified correctly: {right:,} of "
+        f"{run.test_photos:,}, in {counted(len(run.classes), 'class', 'classes')}."
     )
 
 
@@ -26,10 +26,11 @@ def tell_details(run: Run) -> list[str]:
         sentence
         for sentence in (
             _tell_interval(run),
-            _tell_learnt_before(run),
+            _tell_trained_before(run),
             _tell_trained(run),
             _tell_weakest(run),
             _tell_confused(run),
+            _tell_unvalidated(run),
         )
         if sentence
     ]
@@ -37,28 +38,26 @@ def tell_details(run: Run) -> list[str]:
 
 def _tell_interval(run: Run) -> str:
     if run.is_seen:
-        return (
-            "The model had learnt from all of these photos: the figure says nothing about others."
-        )
+        return "The model was trained on all of these photos: the figure says nothing about others."
     if run.interval is None:
         return ""
     low, high = run.interval
     told = (
         f"On other photos of the same kind, expect between {percents(low)} and {percents(high)} "
-        f"(95% interval)."
+        f"(95% confidence interval)."
     )
     if 0 < run.test_photos < _FEW:
         told += f" It is wide because there are only {run.test_photos:,} test photos."
     return told
 
 
-def _tell_learnt_before(run: Run) -> str:
-    count = run.learnt_before
+def _tell_trained_before(run: Run) -> str:
+    count = run.trained_before
     if not count:
         return ""
     return (
-        f"{counted(count, 'test photo')} had been learnt from by the weights that the training "
-        f"began with: the figure is too good by them."
+        f"The weights that this training started from were trained on "
+        f"{counted(count, 'test photo')}: the figure is too optimistic."
     )
 
 
@@ -66,7 +65,7 @@ def _tell_trained(run: Run) -> str:
     before = run.figure("trained_test_accuracy")
     if before is None:
         return ""
-    return f"At the end of its training it recognized {percents(before)} of its own test photos."
+    return f"After its training, the accuracy on its own test photos was {percents(before)}."
 
 
 def _tell_weakest(run: Run) -> str:
@@ -79,10 +78,10 @@ def _tell_weakest(run: Run) -> str:
         return ""
     recall, row = min(known, key=lambda pair: pair[0])
     if recall == 1:
-        return "No class has a mistake."
+        return "There are no mistakes in any class."
     return (
-        f'Hardest class: "{row["class"]}", of which {percents(recall)} of '
-        f"{counted(int(row['test']), 'test photo')} are recognized."
+        f'Hardest class: "{row["class"]}", with a recall of {percents(recall)} on '
+        f"{counted(int(row['test']), 'test photo')}."
     )
 
 
@@ -91,11 +90,25 @@ def _tell_confused(run: Run) -> str:
     if not pairs or pairs[0][2] < 2:
         return ""
     label, predicted, count = pairs[0]
-    return f'Most frequent mistake: "{label}" taken for "{predicted}", {counted(count, "photo")}.'
+    return (
+        f'Most frequent mistake: "{label}" predicted as "{predicted}", {counted(count, "photo")}.'
+    )
+
+
+def _tell_unvalidated(run: Run) -> str:
+    names = classes_without(run, "validation")
+    verb = "has" if len(names) == 1 else "have"
+    told = f"{counted(len(names), 'class', 'classes')} {verb} no validation photos"
+    return f"{told}: {list_some(names)}." if names else ""
+
+
+def classes_without(run: Run, split: str) -> list[str]:
+    """The classes that have no photos in this split; none where the counts are unknown."""
+    return [str(row["class"]) for row in run.per_class if as_number(row.get(split)) == 0]
 
 
 def confused_pairs(run: Run) -> list[tuple[str, str, int]]:
-    """(true class, said class, photos), the most frequent first."""
+    """(true class, predicted class, photos), the most frequent first."""
     confusion = run.confusion
     if confusion is None:
         return []
@@ -109,16 +122,16 @@ def confused_pairs(run: Run) -> list[tuple[str, str, int]]:
 
 def draw_tiles(run: Run) -> Html:
     interval = run.interval
-    between = f"95% interval {percents(interval[0])} to {percents(interval[1])}" if interval else ""
+    between = f"95% CI: {percents(interval[0])} to {percents(interval[1])}" if interval else ""
     mistakes = len(run.mistakes) if run.answers else None
     tiles = [
         _tile("test accuracy", percents(run.figure("test_accuracy")), between, is_best=True),
         _tile("mistakes", DASH if mistakes is None else f"{mistakes:,}", _of_photos(run)),
-        _tile("macro F1", decimals(run.figure("test_macro_f1")), "every class counts the same"),
+        _tile("macro F1", decimals(run.figure("test_macro_f1")), "mean over classes"),
         _tile(
-            "sureness is off by",
+            "calibration error",
             percents(run.figure("test_ece")),
-            "on average: calibration error (ECE)",
+            "ECE: mean gap between confidence and accuracy",
         ),
     ]
     return tag("div", tiles, class_="tiles")
@@ -127,7 +140,7 @@ def draw_tiles(run: Run) -> Html:
 def _of_photos(run: Run) -> str:
     excluded = sum(run.excluded_kinds.values())
     told = f"of {counted(run.test_photos, 'test photo')}"
-    return f"{told}; {counted(excluded, 'file')} left out" if excluded else told
+    return f"{told}; {counted(excluded, 'file')} excluded" if excluded else told
 
 
 def _tile(name: str, figure: str, words: str, *, is_best: bool = False) -> Html:

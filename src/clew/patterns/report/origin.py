@@ -10,7 +10,7 @@ from clew.patterns.report.run import Run
 
 _MOST_FILES = 200
 _SETTINGS = (
-    ("plan", "Hardware plan: each choice, and what was measured"),
+    ("plan", "Hardware plan: every choice and measurement"),
     ("augment", "Augmentation"),
     ("loss", "Loss"),
     ("train", "Optimizer and schedule"),
@@ -21,7 +21,7 @@ _SETTINGS = (
 def draw_excluded(run: Run) -> Html:
     kinds = run.excluded_kinds
     counts = [tag("span", f"{kind} ", tag("b", f"{count:,}")) for kind, count in kinds.items()]
-    # What is rare comes first: thousands of one kind would hide it.
+    # Rare kinds come first: thousands of one kind would hide them.
     rarest = sorted(run.excluded, key=lambda one: kinds.get(one.kind, 0))
     rows = [_excluded_row(one) for one in rarest[:_MOST_FILES]]
     head = tag("tr", *(tag("th", name) for name in ("file", "class", "what", "why")))
@@ -48,7 +48,7 @@ def _tell_rest(run: Run) -> Html | None:
     more = len(run.excluded) - _MOST_FILES
     if more <= 0:
         return None
-    words = f"{counted(more, 'file')} more: excluded.csv beside this page has all of them."
+    words = f"{counted(more, 'more file')}: excluded.csv beside this page has all of them."
     return tag("p", words, class_="empty")
 
 
@@ -69,10 +69,10 @@ def _facts(run: Run) -> list[tuple[str, str]]:
         ("photos", ", ".join(f"{name} {_plain(count)}" for name, count in splits.items())),
         (
             "epochs",
-            whole(epochs) if best is None else f"{whole(epochs)} (number {best:.0f} was kept)",
+            whole(epochs) if best is None else f"{whole(epochs)} (epoch {best:.0f} was kept)",
         ),
         ("duration", duration(run.figure("seconds"))),
-        ("photos a second", whole(run.figure("images_per_second"))),
+        ("photos per second", whole(run.figure("images_per_second"))),
         ("waiting for data", "" if wait is None else f"{100 * wait:.1f}%"),
         ("peak memory", size(run.figure("peak_memory_bytes"))),
         ("started from", _plain(run.raw.get("started_from"))),
@@ -81,7 +81,7 @@ def _facts(run: Run) -> list[tuple[str, str]]:
 
 
 def draw_reasons(run: Run) -> Html | None:
-    """What the plan chose, with its reasons, as a table."""
+    """The choices of the hardware plan with their reasons, as a table."""
     plan = run.part("plan")
     reasons = as_dict(plan.get("reasons"))
     rows = [

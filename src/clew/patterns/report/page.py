@@ -1,4 +1,4 @@
-"""report.html: its header, its sections in the order in which a reader asks, and writing it."""
+"""report.html: its header, its sections in reading order, and writing it."""
 
 import logging
 from importlib.resources import files
@@ -8,9 +8,10 @@ from clew.errors import ClewError
 from clew.pages.figures import counted
 from clew.pages.markup import Html, join, tag
 from clew.pages.shell import Section, wrap_page
-from clew.patterns.report.classes import draw_classes, draw_confusion
-from clew.patterns.report.curves import draw_sureness, draw_training, tell_threshold
-from clew.patterns.report.gallery import Looking, draw_mistakes, draw_right
+from clew.patterns.report.classes import draw_classes
+from clew.patterns.report.confusion import draw_confusion
+from clew.patterns.report.curves import draw_confidence, draw_training, tell_threshold
+from clew.patterns.report.gallery import Looking, draw_evidence, draw_mistakes
 from clew.patterns.report.headline import (
     describe_network,
     draw_tiles,
@@ -27,25 +28,24 @@ from clew.version import __version__
 REPORT_FILE = "report.html"
 
 logger = logging.getLogger(__name__)
-_NO_ANSWERS = "The single answers are not known: there is no predictions.csv beside results.json."
+_NO_ANSWERS = "The predictions are unknown: there is no predictions.csv beside results.json."
 
 
 def write_report(folder: Path, *, device: str | None = None) -> Path:
-    """The path of the page: one file that can be sent.
+    """The path of the page, which is self-contained.
 
     Raises StoreError when the folder holds no finished training or evaluation."""
     run = read_run(Path(folder))
     page = make_page(run, _load(run, device))
     path = run.folder / REPORT_FILE
-    # Half a surrogate pair, which a file's name may hold, has no bytes: it becomes a question mark.
+    # A lone surrogate, which a file name may hold, cannot be encoded: it becomes a question mark.
     replace_file(path, page.encode("utf-8", errors="replace"))
     logger.info("wrote %s", path)
     return path
 
 
 def _load(run: Run, device: str | None) -> Looking:
-    """A model that has gone since, or has no feature maps, costs the heat maps alone; the page says
-    so."""
+    """Without the model, or its feature maps, the page has no heat maps and says why."""
     try:
         model = load_classifier(run.model_folder, device)
         check_maps(model)
@@ -67,7 +67,7 @@ def make_page(run: Run, looking: Looking) -> str:
 
 
 def _name(run: Run) -> str:
-    """What was trained on; the photos of a set all lie in a folder of one name."""
+    """The name of the training data; for a set of the library, the name of the set."""
     folder = run.data_folder or run.folder
     if folder.name == "photos" and (folder.parent / "set.json").is_file():
         folder = folder.parent
@@ -78,7 +78,11 @@ def _header(run: Run) -> Html:
     photos = run.part("data").get("photos")
     told = [_name(run), describe_network(run)]
     told += [counted(photos, "photo")] if isinstance(photos, int) else []
-    eyebrow = [tag("b", "clew"), tag("span", "patterns"), [tag("bdi", part) for part in told]]
+    eyebrow = [
+        tag("b", "clew"),
+        tag("span", "photo classifier"),
+        [tag("bdi", part) for part in told],
+    ]
     return tag(
         "header",
         tag("p", eyebrow, class_="eyebrow"),
@@ -89,26 +93,26 @@ def _header(run: Run) -> Html:
 
 
 def _footer(run: Run) -> Html:
-    unseen = "" if run.is_seen else " that took no part in training; nothing was chosen on them"
+    unseen = "" if run.is_seen else " that were not trained on; nothing was chosen on them"
     figures = (
         f"Figures: clew {__version__}, {describe_network(run)}, on "
         f"{counted(run.test_photos, 'photo')} of {_name(run)}{unseen}."
     )
     files_told = (
-        "All figures are in results.json beside this page, every test photo's answer in "
+        "All figures are in results.json beside this page, the prediction for every test photo in "
         "predictions.csv, what was left out in excluded.csv."
     )
-    return tag("footer", tag("p", tag("b", "To cite: "), figures), tag("p", files_told))
+    return tag("footer", tag("p", tag("b", "Cite as: "), figures), tag("p", files_told))
 
 
 def make_sections(run: Run, looking: Looking) -> list[Section]:
-    """All of them; one that has nothing to show says why."""
+    """All of them; one with nothing to show has the reason."""
     return [
         _confusion_section(run),
         _classes_section(run),
         _mistakes_section(run, looking),
-        _right_section(run, looking),
-        _sureness_section(run),
+        _evidence_section(run, looking),
+        _confidence_section(run),
         _training_section(run),
         _excluded_section(run),
         _settings_section(run),
@@ -120,13 +124,14 @@ def _confusion_section(run: Run) -> Section:
     return Section(
         name="confusion",
         short="Confusion",
-        title="What is taken for what",
-        lead="Every test photo: its true class across from what the model said.",
+        title="Confusion matrix",
+        lead="Every test photo by its true class and its predicted class.",
         content=draw_confusion(run) if known else join(),
-        reading="Rows are true classes, columns what was said; a row's photos add up to its class. "
-        "Blue cells on the diagonal are right, red ones are mistakes; the deeper, the larger the "
-        "share of the row. Point at a cell for its numbers.",
-    ).if_there(known, "The confusion matrix is not known: results.json has none that fits.")
+        reading="Rows are true classes, columns predicted classes. Blue cells on the diagonal are "
+        "correct, red ones are mistakes; the deeper the color, the larger the share of the class. "
+        "With many classes, those that are confused with each other are grouped. Hover over a cell "
+        "for its counts.",
+    ).if_there(known, "The confusion matrix is unknown: results.json has none that fits.")
 
 
 def _classes_section(run: Run) -> Section:
@@ -134,29 +139,31 @@ def _classes_section(run: Run) -> Section:
         name="classes",
         short="Classes",
         title="Class by class",
-        lead="A class that is seldom recognized usually needs more photos, or has some that belong "
-        "elsewhere.",
+        lead="A class with a low recall usually needs more photos, or contains photos of another "
+        "class.",
         content=draw_classes(run),
-        reading="Recognised: of the class's own test photos (recall). Trusted: of all photos that "
-        "were taken for it (precision). F1 joins both. Click a heading to sort.",
+        reading="Recall: the share of the class's test photos that are predicted as it. Precision: "
+        "the share of the photos predicted as this class that belong to it. F1 is their harmonic "
+        "mean. Click a column heading to sort.",
     )
 
 
 def _mistakes_section(run: Run, looking: Looking) -> Section:
-    none = "Every test photo was recognized." if run.answers else _NO_ANSWERS
+    none = "Every test photo was classified correctly." if run.answers else _NO_ANSWERS
     heat = (
-        "Beside each photo: what spoke for the class that was said, and what would have spoken for "
-        "the true one (Grad-CAM; brighter is more). "
+        "Beside each photo: the evidence for the predicted class, and for the true one (Grad-CAM; "
+        "brighter is stronger). "
         if looking.model
         else _tell_no_heat(looking)
     )
     return Section(
         name="mistakes",
         short="Mistakes",
-        title="The mistakes, the surest first",
-        lead="Where the model was sure and wrong, look twice: some photos lie in the wrong folder.",
+        title="Mistakes, most confident first",
+        lead="Look twice where the model was confident and wrong: some photos may be in the wrong "
+        "folder.",
         content=draw_mistakes(run, looking) if run.mistakes else join(),
-        reading=f"{heat}The percentage is how sure the model was.",
+        reading=f"{heat}The percentage is the confidence of the model.",
     ).if_there(run.mistakes, none)
 
 
@@ -164,32 +171,32 @@ def _tell_no_heat(looking: Looking) -> str:
     return f"There are no heat maps: {looking.fault} "
 
 
-def _right_section(run: Run, looking: Looking) -> Section:
-    right = any(answer.is_right for answer in run.answers)
+def _evidence_section(run: Run, looking: Looking) -> Section:
+    correct = any(answer.is_correct for answer in run.answers)
     return Section(
-        name="right",
-        short="What it looks at",
-        title="What it looks at when it is right",
-        lead="Of each class a typical test photo and the one that was least sure.",
-        content=draw_right(run, looking) if right else join(),
-        reading="The heat should lie on the thing, not on the table it stands on. Where it lies on "
-        "the background, the model may fail on photos from elsewhere. Grad-CAM shows coarse "
-        "places, not outlines."
+        name="evidence",
+        short="Evidence",
+        title="Where the model looks",
+        lead="For each class a typical correct prediction and the least confident one.",
+        content=draw_evidence(run, looking) if correct else join(),
+        reading="The heat should be on the object, not on its surroundings. Where it is on the "
+        "background, the model may fail on photos from elsewhere. Grad-CAM shows coarse regions, "
+        "not outlines."
         if looking.model
         else _tell_no_heat(looking),
-    ).if_there(right, "No test photo was recognized." if run.answers else _NO_ANSWERS)
+    ).if_there(correct, "No test photo was classified correctly." if run.answers else _NO_ANSWERS)
 
 
-def _sureness_section(run: Run) -> Section:
+def _confidence_section(run: Run) -> Section:
     return Section(
-        name="sureness",
-        short="Sureness",
-        title="What its sureness is worth",
+        name="confidence",
+        short="Confidence",
+        title="Confidence and calibration",
         lead=tell_threshold(run) if run.answers else "",
-        content=draw_sureness(run) if run.answers else join(),
-        reading="Left: the higher the threshold, the fewer photos are named, and the more of these "
-        "rightly. Right: of the photos that were called with, say, 0.8, eight of ten should be "
-        "right; points below the line are too sure of themselves.",
+        content=draw_confidence(run) if run.answers else join(),
+        reading="Left: a higher threshold leaves fewer photos with a label (coverage) and makes "
+        "more of those labels correct (accuracy). Right: of the photos with a confidence of 0.8, "
+        "80% should be correct; points below the line are overconfident.",
     ).if_there(run.answers, _NO_ANSWERS)
 
 
@@ -197,11 +204,11 @@ def _training_section(run: Run) -> Section:
     return Section(
         name="training",
         short="Training",
-        title="How it learnt",
-        lead="Epoch by epoch; the dot is the epoch whose weights were kept.",
+        title="Training curves",
+        lead="By epoch; the dot is the epoch whose weights were kept.",
         content=join(draw_training(run), draw_training_facts(run)),
-        reading="Training photos are augmented, mixed and their labels smoothed, so that their "
-        "loss is higher than that of validation even when all is well.",
+        reading="Training photos are augmented and mixed, and their labels smoothed: the training "
+        "loss can be higher than the validation loss.",
     ).if_there(run.history, "This folder holds an evaluation: nothing was trained here.")
 
 
@@ -209,11 +216,11 @@ def _excluded_section(run: Run) -> Section:
     kinds = run.excluded_kinds
     return Section(
         name="excluded",
-        short="Left out",
-        title="What was left out, and why",
-        lead=f"{counted(sum(kinds.values()), 'file')} took no part. Nothing was deleted or moved.",
+        short="Excluded",
+        title="Excluded files",
+        lead=f"{counted(sum(kinds.values()), 'file')} could not be used; nothing was deleted.",
         content=draw_excluded(run),
-    ).if_there(kinds, "Nothing: every photo that was found took part.")
+    ).if_there(kinds, "Every photo that was found was used.")
 
 
 def _settings_section(run: Run) -> Section:
@@ -221,6 +228,6 @@ def _settings_section(run: Run) -> Section:
         name="settings",
         short="Settings",
         title="Settings and versions",
-        lead="All that is needed to do it again.",
+        lead="Everything needed to repeat this training.",
         content=draw_settings(run),
     )

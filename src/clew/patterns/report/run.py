@@ -1,4 +1,4 @@
-"""What the folder of a training or an evaluation holds, read and checked for the page."""
+"""Reads and checks the folder of a training or an evaluation."""
 
 import csv
 from collections import Counter
@@ -20,7 +20,7 @@ _AGAIN = 'Run "clew patterns train" into this folder again'
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PhotoAnswer:
-    """What the model said of one test photo."""
+    """What the model predicted for one test photo."""
 
     name: str
     label: str
@@ -30,14 +30,14 @@ class PhotoAnswer:
     second_probability: float
 
     @property
-    def is_right(self) -> bool:
+    def is_correct(self) -> bool:
         return self.label == self.predicted
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """`raw` is results.json, of which any figure may be missing; the lists are empty where their
-    file is not there."""
+    """`raw` is results.json, in which any figure may be missing; a list is empty where its file is
+    missing."""
 
     folder: Path
     raw: dict[str, Any]
@@ -62,7 +62,7 @@ class Run:
 
     @property
     def per_class(self) -> list[dict[str, Any]]:
-        """A row a class, in the order of `classes`."""
+        """One row per class, in the order of `classes`."""
         rows = [as_dict(row) for row in self.raw.get("per_class") or ()]
         by_name = {row.get("class"): row for row in rows}
         return [{"class": name, **by_name.get(name, {})} for name in self.classes]
@@ -79,8 +79,8 @@ class Run:
 
     @property
     def mistakes(self) -> list[PhotoAnswer]:
-        """The most sure first."""
-        wrong = [answer for answer in self.answers if not answer.is_right]
+        """The most confident first."""
+        wrong = [answer for answer in self.answers if not answer.is_correct]
         return sorted(wrong, key=lambda answer: (-answer.probability, answer.name))
 
     @property
@@ -93,12 +93,12 @@ class Run:
 
     @property
     def is_seen(self) -> bool:
-        """Whether the model had learnt from all photos of an evaluation."""
+        """Whether the model was trained on all photos of an evaluation."""
         return self.part("data").get("all_seen") is True
 
     @property
-    def learnt_before(self) -> int:
-        """Test photos that the weights begun with had learnt from."""
+    def trained_before(self) -> int:
+        """Test photos that the starting weights were trained on."""
         data = self.part("data")
         seen = data.get("test_seen_before", data.get("test_learnt_before"))  # as earlier versions
         return int(as_number(seen) or 0)
@@ -110,7 +110,7 @@ class Run:
 
     @property
     def model_folder(self) -> Path:
-        """An evaluation names the model that it tried; a training is one itself."""
+        """An evaluation names its model; a training is its own."""
         model = self.raw.get("model")
         return Path(model) if isinstance(model, str) else self.folder
 
@@ -135,7 +135,9 @@ def _read_results(path: Path) -> dict[str, Any]:
     raw = read_results(path, made_from="training or evaluation", again=_AGAIN)
     classes = raw.get("classes") if isinstance(raw, dict) else None
     if not isinstance(classes, list) or not classes:
-        raise StoreError(f'"{path}" names no classes: it is not of patterns. {_AGAIN}.')
+        raise StoreError(
+            f'"{path}" names no classes, so it is not from a photo classifier. {_AGAIN}.'
+        )
     return dict(raw)
 
 

@@ -1,4 +1,4 @@
-"""Texts that anybody may have written, parts that are missing, folders that are damaged."""
+"""Hostile texts, missing parts, damaged folders."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Sample stores for tests, with values that tell which sample they belong to."""
+"""Sample stores for tests, with values that identify their sample."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -96,7 +96,7 @@ def sequence_of(number: int, layers: int, dim: int) -> np.ndarray:
 
 
 def graph_of(number: int, layers: int, features: int, max_tokens: int) -> dict[str, np.ndarray]:
-    """Causal graphs of all layers; edges count the nodes of the whole sample."""
+    """Causal graphs of all layers; edges number the nodes of the whole sample."""
     random = np.random.default_rng(number)
     tokens = int(random.integers(1, max_tokens + 1))
     full = [(s, t) for t in range(tokens) for s in range(t + 1)]
@@ -114,7 +114,7 @@ def graph_of(number: int, layers: int, features: int, max_tokens: int) -> dict[s
 
 
 def answer_of(number: int, sizes: SampleSizes) -> dict[str, Any]:
-    """Everything that answers/ holds for one sample; every twelfth answer is empty."""
+    """All fields of answers/ for one sample; every twelfth answer is empty."""
     random = np.random.default_rng(number)
     tokens = 0 if number % 12 == 11 else int(random.integers(1, sizes.max_tokens + 1))
     by_head, by_node = (sizes.layers, sizes.heads), (sizes.layers, sizes.features)

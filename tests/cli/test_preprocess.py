@@ -32,7 +32,7 @@ def preprocess(run: Any, compact_store: Path, scores: Path) -> Any:
 def test_preprocess_prints_the_splits(preprocess: Any, tmp_path: Path) -> None:
     ended = preprocess(tmp_path / "out")
     assert ended.code == 0, ended.err
-    assert "70 samples to make: at most " in ended.out
+    assert "70 samples to create: at most " in ended.out
     rows = [line.split() for line in ended.out.splitlines()]
     assert ["split", "samples", "correct", "hallucinated"] in rows
     counts = [row[1:] for row in rows if row and row[0] in ("train", "validation", "test")]
@@ -65,7 +65,7 @@ def test_terminal_shows_a_bar(
     ("options", "sentence"),
     [
         (["--split", "70/20"], 'clew: --split is "70/20": '),
-        (["--top-k", "5"], "clew: --top-k is 5: that is more than"),
+        (["--top-k", "5"], 'clew: --top-k is 5: "'),
         (["--top-k", "0"], "clew: --top-k is 0: give 1 or more"),
         (["--score-threshold", "7"], "clew: --score-threshold is 7.0: give a number"),
         (
@@ -74,7 +74,7 @@ def test_terminal_shows_a_bar(
         ),
         (
             ["--no-graphs", "--no-sequences", "--no-answers"],
-            "keeps no attention maps, so only sequences, graphs and answers can be made of it",
+            "has no attention maps, so only sequences, graphs and answers can be created from it",
         ),
         (["--scores-file", "nowhere.csv"], "nowhere.csv"),
         (["--score-column", "nothing"], "nothing"),

@@ -94,7 +94,7 @@ def test_converted_label_is_0_or_1(tmp_path: Path) -> None:
 
 def test_store_that_was_not_created_is_named(folder: Path) -> None:
     shutil.rmtree(folder / "graphs")
-    with pytest.raises(StoreError, match="holds no graphs: .* again without `graphs=False`"):
+    with pytest.raises(StoreError, match="has no graphs: .* again without `graphs=False`"):
         PreprocessedGNNDataset(folder)
     shutil.rmtree(folder / "sequences")
     with pytest.raises(StoreError, match="holds no sequences: .* again without `sequences=False`"):
@@ -127,7 +127,7 @@ def test_sequences_of_other_samples_than_the_graphs_are_refused(
 
 
 def test_traces_are_refused_as_samples(compact_store: Path) -> None:
-    with pytest.raises(StoreError, match="holds traces, not sequences: make training samples"):
+    with pytest.raises(StoreError, match="contains traces, not sequences: create training samples"):
         PreprocessedLSTMDataset(compact_store)
 
 
@@ -155,7 +155,7 @@ def test_missing_folder_or_file_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("inner", ["", "lstm_solo"])
 def test_old_files_must_be_converted(tmp_path: Path, inner: str) -> None:
     write_sequences(tmp_path / inner / "preprocessed_0000.pt")
-    with pytest.raises(StoreError, match="older tools.*with convert_folder"):
+    with pytest.raises(StoreError, match="older tools.*with clew.convert"):
         PreprocessedLSTMDataset(tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""Splits: no question in two, classes in proportion, nobody moves when data is added."""
+"""Splits: no question in two, classes in proportion, nothing moves when data is added."""
 
 from pathlib import Path
 
@@ -50,7 +50,7 @@ def test_most_questions_are_where_their_hash_puts_them() -> None:
     assert own > 0.9
 
 
-def test_new_questions_move_no_old_one() -> None:
+def test_new_questions_do_not_move_existing_ones() -> None:
     ids, labels = make_ids(600), make_labels(600)
     whole = assign_splits(ids, None, labels, shares=SHARES)
     for count in (0, 1, 57, 300, 599):
@@ -58,7 +58,7 @@ def test_new_questions_move_no_old_one() -> None:
         np.testing.assert_array_equal(part, whole[:count])
 
 
-def test_the_order_of_the_rows_does_not_matter() -> None:
+def test_order_of_the_rows_does_not_matter() -> None:
     ids, labels = make_ids(300), make_labels(300)
     mixed = np.random.default_rng(1).permutation(300)
     expected = assign_splits(ids, None, labels, shares=SHARES)
@@ -66,7 +66,7 @@ def test_the_order_of_the_rows_does_not_matter() -> None:
     np.testing.assert_array_equal(found, expected[mixed])
 
 
-def test_another_labeling_leaves_most_questions_where_they_were() -> None:
+def test_other_labels_leave_most_questions_in_their_split() -> None:
     ids = make_ids(2000)
     one, other = (
         assign_splits(ids, None, make_labels(2000, seed), shares=SHARES) for seed in (1, 2)
@@ -86,13 +86,13 @@ def test_rows_of_a_question_stay_together_by_id_and_by_text() -> None:
 
 
 @pytest.mark.parametrize("nothing", [None, "", "   "])
-def test_questions_without_text_go_by_their_id(nothing: str | None) -> None:
+def test_questions_without_text_are_grouped_by_id(nothing: str | None) -> None:
     ids, labels = make_ids(200), make_labels(200)
     splits = assign_splits(ids, [nothing] * 200, labels, shares=SHARES)
     np.testing.assert_array_equal(splits, assign_splits(ids, None, labels, shares=SHARES))
 
 
-def test_groups_of_any_size_leave_the_shares_as_they_are() -> None:
+def test_groups_of_any_size_keep_the_shares() -> None:
     random = np.random.default_rng(3)
     ids = np.repeat(make_ids(400), random.integers(1, 12, 400)).tolist()
     labels = make_labels(len(ids))
@@ -101,7 +101,7 @@ def test_groups_of_any_size_leave_the_shares_as_they_are() -> None:
     assert np.abs(counts - expected).max() < 0.03 * len(ids)
 
 
-def test_earlier_splits_stand() -> None:
+def test_previous_splits_are_kept() -> None:
     ids, labels = make_ids(100), make_labels(100)
     previous = {name: "test" for name in ids[:30]}
     splits = assign_splits(ids, None, labels, shares=SHARES, previous=previous)
@@ -113,20 +113,20 @@ def test_earlier_splits_stand() -> None:
     assert splits[99] == 2
 
 
-def test_a_split_may_be_empty() -> None:
+def test_split_may_be_empty() -> None:
     splits = assign_splits(make_ids(50), None, make_labels(50), shares=parse_split("100/0/0"))
     assert set(splits.tolist()) == {0}
 
 
 @pytest.mark.parametrize("text", ["70/15/15", "0.7/0.15/0.15", " 70 / 15 / 15 ", "70.0/15/15"])
-def test_shares_in_percent_or_fractions(text: str) -> None:
+def test_shares_can_be_percentages_or_fractions(text: str) -> None:
     assert str(parse_split(text)) == "70/15/15"
 
 
 @pytest.mark.parametrize(
     "text", ["70/30", "70/15/16", "a/b/c", "", "-10/55/55", "nan/50/50", "inf/0/0", "1/2/3/4"]
 )
-def test_shares_that_make_no_sense(text: str) -> None:
+def test_invalid_shares_are_rejected(text: str) -> None:
     with pytest.raises(InputError, match='split is .* for example `split="70/15/15"`'):
         parse_split(text)
 
@@ -141,11 +141,13 @@ def test_shares_that_make_no_sense(text: str) -> None:
         (2, "98/0/2", [1, 0, 1]),
     ],
 )
-def test_files_a_split(files: int, shares: str, expected: list[int]) -> None:
+def test_files_per_split_are_rounded_to_the_total(
+    files: int, shares: str, expected: list[int]
+) -> None:
     assert count_files(files, parse_split(shares)) == expected
 
 
-def test_by_file_a_question_goes_with_its_first_file() -> None:
+def test_by_file_duplicate_follows_its_first_file() -> None:
     batches = np.repeat(np.arange(44), 10)
     ids = make_ids(440)
     ids[435] = ids[3]
@@ -156,7 +158,7 @@ def test_by_file_a_question_goes_with_its_first_file() -> None:
     assert result.moved == 1
 
 
-def test_by_file_a_new_duplicate_follows_what_was_decided_by_hand() -> None:
+def test_by_file_new_duplicate_follows_a_split_set_by_hand() -> None:
     ids, texts = ["a", "b", "c", "again"], ["who?", "where?", "when?", "Who"]
     result = assign_splits_by_file(
         [0, 1, 2, 3], ids, texts, shares=SHARES, previous={"a": "test", "b": "validation"}
@@ -164,7 +166,7 @@ def test_by_file_a_new_duplicate_follows_what_was_decided_by_hand() -> None:
     assert result.split[3] == result.split[0] == 2
 
 
-def test_by_file_new_files_move_no_old_one() -> None:
+def test_by_file_new_files_do_not_move_existing_ones() -> None:
     ids = make_ids(500)
     first = assign_splits_by_file(np.repeat(np.arange(44), 10), ids[:440], None, shares=SHARES)
     names = np.array(["train", "validation", "test"])[first.split]
@@ -186,7 +188,7 @@ def make_table() -> Splits:
     )
 
 
-def test_written_is_read(tmp_path: Path) -> None:
+def test_splits_survive_a_round_trip(tmp_path: Path) -> None:
     table, path = make_table(), tmp_path / "splits.csv"
     write_splits(path, table)
     assert path.read_text().splitlines()[:2] == [
@@ -199,8 +201,9 @@ def test_written_is_read(tmp_path: Path) -> None:
         np.testing.assert_array_equal(getattr(found, name), getattr(table, name), strict=True)
 
 
-def test_a_file_edited_elsewhere_is_read(tmp_path: Path) -> None:
-    """A byte order mark, other line ends, another order of columns, more of them, other names."""
+def test_file_edited_by_hand_is_read(tmp_path: Path) -> None:
+    """A byte order mark, other line endings, another column order, extra columns, other split
+    names."""
     path = tmp_path / "splits.csv"
     rows = [
         "score,split,note,question_id,global_example_id,label",
@@ -218,37 +221,39 @@ HEADER = "global_example_id,question_id,split,label,score\n"
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        ("", "is cut short or garbled"),
+        ("", "is truncated or malformed"),
         ("a,b\n1,2\n", 'has no column "global_example_id"; it has: a, b'),
-        (HEADER + "0,q,train,0,1\n1,r,trian,0,1\n", "line 3: there is no split 'trian'; write"),
-        (HEADER + "0,q,train,0,1\n1,r,te", "is cut short or garbled"),
+        (HEADER + "0,q,train,0,1\n1,r,trian,0,1\n", "line 3: unknown split 'trian': use"),
+        (HEADER + "0,q,train,0,1\n1,r,te", "is truncated or malformed"),
         (HEADER + "0,q,train,0,1\n1,r,test,0,\n", 'line 3 has no "score"'),
-        (HEADER + "0,q,train,0,1\n0,r,test,0,1\n", "line 3 has a global_example_id that an"),
+        (HEADER + "0,q,train,0,1\n0,r,test,0,1\n", "line 3 repeats the global_example_id"),
         (HEADER + "0,q,train,0.5,1\n", "line 2 has a label that is neither 0 nor 1"),
-        (HEADER + "x,q,train,0,1\n", "is cut short or garbled"),
+        (HEADER + "x,q,train,0,1\n", "is truncated or malformed"),
         (HEADER.replace(",", ";") + "0;q;train;0;1\n", 'has no column "global_example_id"'),
     ],
 )
-def test_a_broken_file_gets_a_sentence(tmp_path: Path, content: str, sentence: str) -> None:
+def test_malformed_file_is_rejected_with_the_line(
+    tmp_path: Path, content: str, sentence: str
+) -> None:
     path = tmp_path / "splits.csv"
     path.write_text(content)
     with pytest.raises(InputError, match=sentence):
         read_splits(path)
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match='there is no ".*splits.csv": make it with "clew prep'):
+def test_missing_file_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match='there is no ".*splits.csv": create it with "clew prep'):
         read_splits(tmp_path / "splits.csv")
 
 
-def test_a_question_in_two_splits_is_refused(tmp_path: Path) -> None:
+def test_question_in_two_splits_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "splits.csv"
     path.write_text(HEADER + "0,q,train,0,1\n1,q,test,0,1\n")
     with pytest.raises(InputError, match="has question 'q' in train and in test"):
         read_splits(path).by_question(path)
 
 
-def test_a_split_without_one_of_the_classes_is_named() -> None:
+def test_split_without_both_classes_is_named() -> None:
     counts = np.array([[5, 5], [2, 0], [0, 0]])
     [first, second] = find_thin_splits(counts, tuple(SHARES))
     assert first.startswith("the validation split (2 in all) has none that are hallucinated:")

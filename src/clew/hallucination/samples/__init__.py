@@ -1,1 +1,1 @@
-"""Training samples: made from traces and labels, split by question, read as PyTorch datasets."""
+"""Training samples: built from traces and labels, split by question, read as PyTorch datasets."""

@@ -165,7 +165,7 @@ def test_folders_that_hold_no_samples(compact_store: Path, scores: Path, tmp_pat
         PreprocessedData(folder=Path("nowhere")).refuse_missing(ALL)
     with pytest.raises(InputError, match='is not a clew store: .* that "clew preprocess" wrote'):
         PreprocessedData(folder=tmp_path).refuse_missing(ALL)
-    with pytest.raises(StoreError, match="holds traces, not .*preprocess_store"):
+    with pytest.raises(StoreError, match="contains traces, not .*clew.preprocess"):
         train_detectors(small_run(compact_store, tmp_path / "out"))
     with pytest.raises(StoreError, match='there is no store at "nowhere"'):
         train_detectors(

@@ -1,4 +1,4 @@
-"""One preprocessed folder a session, to look at."""
+"""One preprocessed folder per session."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ def scores_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def samples(
     tmp_path_factory: pytest.TempPathFactory, compact_store: Path, scores_file: Path
 ) -> Path:
-    """The 70 traces of the compact store as samples. Shared: look, do not touch."""
+    """The 70 traces of the compact store as samples. Shared: do not modify."""
     out = tmp_path_factory.mktemp("samples") / "preprocessed"
     preprocess_store(tiny_preprocess(compact_store, scores_file, out))
     return out

@@ -1,4 +1,4 @@
-"""Trace stores and scores to preprocess, changed in the ways that matter, and read back slowly."""
+"""Trace stores and scores to preprocess, with targeted changes, and slow readers."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,7 +17,7 @@ KINDS = ("sequences", "graphs", "answers")
 
 
 def score_of(number: int) -> float:
-    """Three in five are right."""
+    """Three in five are correct."""
     return [1.0, 0.0, 0.75, 0.25, 0.5][number % 5]
 
 
@@ -34,7 +34,7 @@ def tiny_preprocess(store: Path, scores: Path, out: Path, **changes: Any) -> Pre
 
 
 def read_traces(store: Path) -> list[Trace]:
-    """All traces in the order in which they lie in the shards."""
+    """All traces in the order of the shards."""
     reader = StoreReader(store)
     shards = [reader.shard(index) for index in range(len(reader.shards))]
     batches = [s.record_batch(index) for s in shards for index in range(s.num_record_batches)]
@@ -56,7 +56,7 @@ def read_samples(store: Path) -> list[dict[str, Any]]:
 def reference_graph(
     source: np.ndarray, weight: np.ndarray, *, top_k: int, threshold: float
 ) -> list[tuple[int, int, float]]:
-    """The edges of one trace, [layers, tokens, k], one by one, counted in the whole sample."""
+    """The edges of one trace, [layers, tokens, k], one by one, numbered within the sample."""
     layers, tokens, _ = weight.shape
     found = []
     for layer in range(layers):
@@ -76,7 +76,7 @@ def stored_edges(sample: Mapping[str, Any]) -> list[tuple[int, int, float]]:
 
 
 def overwrite_value(shard: Path, column: str, row: int, place: int, value: Any) -> None:
-    """Change one number of one trace, in the file itself."""
+    """Change one value of one trace in the file."""
     content = pa.memory_map(str(shard)).read_buffer()
     file = pa.ipc.open_file(content)
     batches = [file.get_batch(index) for index in range(file.num_record_batches)]
@@ -93,8 +93,7 @@ def overwrite_value(shard: Path, column: str, row: int, place: int, value: Any) 
 
 
 def rewrite_rows(store: Path, out: Path, rows_per_shard: int, **columns: list[Any]) -> Path:
-    """The traces of a store in shards of another size; `columns` replace whole columns, or come
-    to them."""
+    """The traces of a store in shards of another size; `columns` replace or add whole columns."""
     old = StoreReader(store)
     batches = [ShardReader(store / shard.file) for shard in old.shards]
     table = pa.Table.from_batches(

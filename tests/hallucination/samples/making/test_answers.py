@@ -1,4 +1,4 @@
-"""What is stored of every answer, held against the traces it comes from."""
+"""The stored fields of every answer, compared with the traces they come from."""
 
 import shutil
 from pathlib import Path
@@ -34,7 +34,7 @@ COMPUTED = {
 
 
 def reference(trace: Any) -> dict[str, np.ndarray]:
-    """The computed fields of one trace, plainly."""
+    """The computed fields of one trace, in their plain form."""
     log, laplacian = (
         trace[name].astype(np.float64) for name in ("attention_log_diagonal", "laplacian_diagonal")
     )
@@ -53,7 +53,7 @@ def reference(trace: Any) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.slow
-def test_answers_hold_what_the_traces_tell(samples: Path, compact_store: Path) -> None:
+def test_answers_match_the_traces(samples: Path, compact_store: Path) -> None:
     for row, trace in zip(
         read_samples(samples / "answers"), read_traces(compact_store), strict=True
     ):
@@ -89,24 +89,26 @@ def test_long_answers_keep_the_largest_values() -> None:
     np.testing.assert_array_equal(sort_largest(values[:, :3])[:, 3:], np.zeros((2, 97)))
 
 
-def test_what_some_traces_lack_is_left_out_and_said(
+def test_fields_missing_in_some_traces_are_omitted_with_a_note(
     compact_store: Path, scores_file: Path, tmp_path: Path
 ) -> None:
-    """As in stores that were converted, where nothing tells the prompt from the answer."""
+    """As in converted stores, where the boundary between prompt and answer is unknown."""
     rows: list[Any] = [None] * 70
     store = rewrite_rows(
         compact_store, tmp_path / "store", 20, prompt_length=rows, lookback=rows, category=rows
     )
     events: list[Event] = []
     preprocess_store(tiny_preprocess(store, scores_file, tmp_path / "out"), events.append)
-    assert any("have prompt_length and lookback: the answers are made" in n for n in notes(events))
+    assert any(
+        "have prompt_length and lookback: the answers are created" in n for n in notes(events)
+    )
     found = set(read_samples(tmp_path / "out" / "answers")[0])
     assert {"log_diagonal_all", "laplacian_top", "category", "token_logprobs"} <= found
     left_out = ("lookback", "log_diagonal_answer", "laplacian_answer", "node_mean", "state_mean")
     assert not found & {"prompt_length", *left_out}
 
 
-def test_sampled_answers_are_kept(compact_store: Path, scores_file: Path, tmp_path: Path) -> None:
+def test_drawn_answers_are_kept(compact_store: Path, scores_file: Path, tmp_path: Path) -> None:
     texts = [[f"a{i}", f"b{i}"] for i in range(70)]
     store = rewrite_rows(compact_store, tmp_path / "store", 20, samples=texts)
     preprocess_store(tiny_preprocess(store, scores_file, tmp_path / "out"))
@@ -114,7 +116,7 @@ def test_sampled_answers_are_kept(compact_store: Path, scores_file: Path, tmp_pa
 
 
 @pytest.mark.slow
-def test_a_folder_made_without_answers_gets_them(
+def test_answers_can_be_added_to_a_folder_later(
     compact_store: Path, samples: Path, scores_file: Path, tmp_path: Path
 ) -> None:
     kinds = ("sequences", "graphs")
@@ -129,7 +131,7 @@ def test_a_folder_made_without_answers_gets_them(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("column", ["lookback", "laplacian_diagonal", "token_logprobs"])
-def test_what_is_no_number_leaves_the_trace_out_of_every_kind(
+def test_trace_with_nan_is_excluded_from_every_kind(
     compact_store: Path, scores_file: Path, tmp_path: Path, column: str
 ) -> None:
     store = Path(shutil.copytree(compact_store, tmp_path / "store"))

@@ -1,4 +1,4 @@
-"""Ugly input: broken numbers, missing scores, one class, nothing at all, odd names, a full disk."""
+"""Bad input: non-finite values, missing scores, one class, empty stores, odd names, a full disk."""
 
 import shutil
 from dataclasses import replace
@@ -30,13 +30,13 @@ from tests.hallucination.samples.making.making import (
 @pytest.mark.parametrize(
     ("column", "value", "reason"),
     [
-        ("last_hidden", np.nan, "its last_hidden holds NaN or infinity"),
+        ("last_hidden", np.nan, "its last_hidden contains NaN or infinity"),
         ("nodes", np.inf, "its nodes holds NaN or infinity"),
         ("edge_weight", np.nan, "its edge_weight holds NaN or infinity"),
         ("edge_source", 60_000, "an edge leads from a token to an earlier one"),
     ],
 )
-def test_a_broken_trace_is_left_out_of_everything(
+def test_trace_with_nan_is_excluded_from_everything(
     store: Path, scores_file: Path, tmp_path: Path, column: str, value: float, reason: str
 ) -> None:
     overwrite_value(store / "batch_0001.arrow", column, 13, 0, value)
@@ -60,7 +60,7 @@ def test_a_broken_trace_is_left_out_of_everything(
     assert (again.made, again.skipped) == (0, result.skipped)
 
 
-def test_beside_a_trace_that_does_not_fit_the_others_are_looked_at_all_the_same(
+def test_traces_next_to_one_of_the_wrong_size_are_still_checked(
     compact_store: Path, scores_file: Path, tmp_path: Path
 ) -> None:
     tokens = [trace["tokens"].tolist() for trace in read_traces(compact_store)]
@@ -69,12 +69,12 @@ def test_beside_a_trace_that_does_not_fit_the_others_are_looked_at_all_the_same(
     overwrite_value(store / "batch_0000.arrow", "last_hidden", 8, 0, np.nan)
     result = preprocess_store(tiny_preprocess(store, scores_file, tmp_path / "out"))
     assert [(skip["record"], skip["reason"]) for skip in result.skipped] == [
-        (3, "its nodes is missing or does not fit its tokens"),
-        (8, "its last_hidden holds NaN or infinity"),
+        (3, "its nodes is missing or does not match its tokens"),
+        (8, "its last_hidden contains NaN or infinity"),
     ]
 
 
-def test_the_scores_of_other_answers_are_refused(compact_store: Path, tmp_path: Path) -> None:
+def test_scores_of_other_answers_are_rejected(compact_store: Path, tmp_path: Path) -> None:
     """Two models that answer the same questions have the same ids."""
     label_store(compact_store, tmp_path / "scores.csv")
     answers = [trace["answer"] for trace in read_traces(compact_store)]
@@ -87,7 +87,7 @@ def test_the_scores_of_other_answers_are_refused(compact_store: Path, tmp_path: 
 
 
 @pytest.mark.slow
-def test_a_shard_of_broken_traces_alone(
+def test_shard_without_usable_traces_is_skipped(
     full_store: Path, scores_file: Path, tmp_path: Path
 ) -> None:
     store = rewrite_rows(full_store, tmp_path / "traces", 1)
@@ -100,7 +100,9 @@ def test_a_shard_of_broken_traces_alone(
     assert not verify_store(out / "graphs")
 
 
-def test_nothing_but_broken_traces(full_store: Path, scores_file: Path, tmp_path: Path) -> None:
+def test_store_without_usable_traces_is_rejected(
+    full_store: Path, scores_file: Path, tmp_path: Path
+) -> None:
     store = Path(shutil.copytree(full_store, tmp_path / "store"))
     for path in store.glob("batch_*.arrow"):
         for row in range(min(5, len(read_traces(store)))):
@@ -110,7 +112,7 @@ def test_nothing_but_broken_traces(full_store: Path, scores_file: Path, tmp_path
         preprocess_store(tiny_preprocess(store, scores_file, tmp_path / "out"))
 
 
-def test_missing_scores(compact_store: Path, tmp_path: Path) -> None:
+def test_missing_scores_are_rejected_or_skipped(compact_store: Path, tmp_path: Path) -> None:
     scores, out = write_scores(tmp_path / "scores.csv", 68), tmp_path / "out"
     with pytest.raises(InputError, match="2 of 70 answers have no score .*`skip_unlabeled=True`"):
         preprocess_store(tiny_preprocess(compact_store, scores, out))
@@ -121,7 +123,7 @@ def test_missing_scores(compact_store: Path, tmp_path: Path) -> None:
     assert not verify_store(out / "sequences")
 
 
-def test_one_class_goes_on_but_is_said(compact_store: Path, tmp_path: Path) -> None:
+def test_single_class_is_preprocessed_with_a_warning(compact_store: Path, tmp_path: Path) -> None:
     scores = write_scores(tmp_path / "scores.csv", 70, **{f"q{i}": 1.0 for i in range(70)})
     result = preprocess_store(tiny_preprocess(compact_store, scores, tmp_path / "out"))
     assert result.samples == 70
@@ -129,7 +131,7 @@ def test_one_class_goes_on_but_is_said(compact_store: Path, tmp_path: Path) -> N
     assert warning.startswith("all 70 answers are correct (score not below 0.5): a detector cannot")
 
 
-def test_a_threshold_is_not_below_itself(compact_store: Path, tmp_path: Path) -> None:
+def test_score_equal_to_the_threshold_is_correct(compact_store: Path, tmp_path: Path) -> None:
     """0.7 as float32 is a little less than 0.7."""
     scores = write_scores(tmp_path / "scores.csv", 70, q0=0.7, q1=0.6999)
     config = tiny_preprocess(compact_store, scores, tmp_path / "out", score_threshold=0.7)
@@ -138,7 +140,7 @@ def test_a_threshold_is_not_below_itself(compact_store: Path, tmp_path: Path) ->
     assert (rows["q0"], rows["q1"]) == (0.0, 1.0)
 
 
-def test_questions_that_are_the_same_stay_together(
+def test_equal_questions_stay_in_one_split(
     compact_store: Path, scores_file: Path, tmp_path: Path
 ) -> None:
     """70 ids, seven questions; case, accents and punctuation hide that they are the same."""
@@ -151,7 +153,7 @@ def test_questions_that_are_the_same_stay_together(
     assert len(set(splits.tolist())) == 3
 
 
-def test_several_answers_to_a_question_stay_together(
+def test_answers_to_one_question_stay_in_one_split(
     compact_store: Path, scores_file: Path, tmp_path: Path
 ) -> None:
     ids = [f"q{i // 5}" for i in range(70)]
@@ -163,19 +165,19 @@ def test_several_answers_to_a_question_stay_together(
     assert len(set(zip(listed.question_id.to_pylist(), listed.split.tolist(), strict=True))) == 14
 
 
-def test_a_store_without_traces(store: Path, scores_file: Path, tmp_path: Path) -> None:
+def test_store_without_traces_is_rejected(store: Path, scores_file: Path, tmp_path: Path) -> None:
     write_manifest(store, replace(read_manifest(store), shards=()))
     with pytest.raises(InputError, match="has no traces yet"):
         preprocess_store(tiny_preprocess(store, scores_file, tmp_path / "out"))
 
 
-def test_samples_are_not_traces(samples: Path, scores_file: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="holds graphs, not traces"):
+def test_samples_are_rejected_as_traces(samples: Path, scores_file: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="contains graphs, not traces"):
         preprocess_store(tiny_preprocess(samples / "graphs", scores_file, tmp_path / "out"))
 
 
 @pytest.mark.slow
-def test_odd_names(compact_store: Path, scores_file: Path, tmp_path: Path) -> None:
+def test_odd_folder_names_work(compact_store: Path, scores_file: Path, tmp_path: Path) -> None:
     store = Path(shutil.copytree(compact_store, tmp_path / "trazas ñ [1]"))
     out = tmp_path / "mis datos ¿?" / "prépa"
     ids = [f'{i},"x"\r\n\u2028é' for i in range(70)]
@@ -189,7 +191,7 @@ def test_odd_names(compact_store: Path, scores_file: Path, tmp_path: Path) -> No
     assert read_splits(tmp_path / "out/splits.csv").question_id.to_pylist() == ids
 
 
-def test_a_disk_without_room_is_seen_before(
+def test_full_disk_is_detected_before_writing(
     compact_store: Path, scores_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def little_room(_path: Any) -> SimpleNamespace:
@@ -201,12 +203,14 @@ def test_a_disk_without_room_is_seen_before(
     assert not list(tmp_path.rglob("manifest.json"))
 
 
-def test_by_file(compact_store: Path, scores_file: Path, tmp_path: Path) -> None:
+def test_splits_by_file_follow_the_batches(
+    compact_store: Path, scores_file: Path, tmp_path: Path
+) -> None:
     config = tiny_preprocess(compact_store, scores_file, tmp_path / "out", split_by="file")
     preprocess_store(config)
     splits = read_splits(tmp_path / "out" / "splits.csv").split.tolist()
     assert splits == [0] * 40 + [1] * 20 + [2] * 10
     store = rewrite_rows(compact_store, tmp_path / "traces", 70)
-    with pytest.raises(InputError, match="needs at least 3 batches .* the store has 1"):
+    with pytest.raises(InputError, match="requires at least 3 batches .* the store has 1"):
         preprocess_store(replace(config, store=store, out=tmp_path / "other"))
     assert not (tmp_path / "other").exists()

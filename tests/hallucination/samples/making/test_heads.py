@@ -1,4 +1,4 @@
-"""Graphs over all heads, as a slow reference over the attention maps has them."""
+"""Graphs over all heads equal a slow reference over the attention maps."""
 
 from pathlib import Path
 
@@ -32,7 +32,9 @@ def assert_edges(source: np.ndarray, attr: np.ndarray, maps: np.ndarray, prompt:
 
 
 @pytest.mark.slow
-def test_heads_are_what_the_maps_hold(full_store: Path, scores_file: Path, tmp_path: Path) -> None:
+def test_heads_equal_the_attention_maps(
+    full_store: Path, scores_file: Path, tmp_path: Path
+) -> None:
     preprocess_store(tiny_preprocess(full_store, scores_file, tmp_path))
     rows = read_samples(tmp_path / "heads")
     for row, trace in zip(rows, read_traces(full_store), strict=True):
@@ -48,8 +50,8 @@ def test_heads_are_what_the_maps_hold(full_store: Path, scores_file: Path, tmp_p
 
 
 @pytest.mark.parametrize("prompt", [0, 3, 6])
-def test_the_weakest_edge_is_at_the_threshold(prompt: int) -> None:
-    """Weights around 0.05, above the diagonal too, where nothing looks."""
+def test_edges_at_the_threshold_are_kept(prompt: int) -> None:
+    """Weights around 0.05, also above the diagonal, where nothing attends."""
     near = np.float16(0.05) + np.arange(-3, 4) * np.float16(2**-15)
     maps = np.random.default_rng(0).choice(near.astype(np.float16), (2, 6, 6))
     maps[:, 4, 1] = -0.0
@@ -58,5 +60,5 @@ def test_the_weakest_edge_is_at_the_threshold(prompt: int) -> None:
     assert_edges(graph.source, graph.attr, maps, prompt)
 
 
-def test_compact_traces_have_none(samples: Path) -> None:
+def test_compact_traces_have_no_heads(samples: Path) -> None:
     assert not (samples / "heads" / MANIFEST_NAME).exists()

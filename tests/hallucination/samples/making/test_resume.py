@@ -1,4 +1,4 @@
-"""Going on: after a kill, with a grown store, and what is refused instead of mixed up."""
+"""Resuming: after a kill, with a grown store, and rejecting what would mix samples."""
 
 import shutil
 import signal
@@ -41,14 +41,14 @@ def pairs(compact_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 @pytest.fixture(scope="session")
 def whole(pairs: Path, scores_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What an unbroken run makes of them, one shard at a time."""
+    """The result of an uninterrupted run, one shard at a time."""
     out = tmp_path_factory.mktemp("whole") / "preprocessed"
     preprocess_store(tiny_preprocess(pairs, scores_file, out, workers=1))
     return out
 
 
 @pytest.mark.parametrize("moment", ["sequences/manifest.json", "graphs/batch_0010.arrow"])
-def test_a_killed_run_goes_on(
+def test_resume_after_kill_gives_identical_store(
     pairs: Path, whole: Path, scores_file: Path, tmp_path: Path, moment: str
 ) -> None:
     out = tmp_path / "out"
@@ -67,7 +67,7 @@ def test_a_killed_run_goes_on(
     assert not list(out.rglob("*.part"))
 
 
-def test_what_a_broken_run_leaves_is_cleared_away(
+def test_files_of_an_interrupted_run_are_removed(
     pairs: Path, whole: Path, scores_file: Path, tmp_path: Path
 ) -> None:
     """A shard that is not in the manifest yet, and half of another."""
@@ -82,7 +82,7 @@ def test_what_a_broken_run_leaves_is_cleared_away(
     assert not list(out.rglob("*.part"))
 
 
-def test_a_second_run_has_nothing_to_do(
+def test_second_run_has_nothing_to_do(
     compact_store: Path, samples: Path, scores_file: Path, tmp_path: Path
 ) -> None:
     out = Path(shutil.copytree(samples, tmp_path / "out"))
@@ -91,14 +91,14 @@ def test_a_second_run_has_nothing_to_do(
     assert_same_samples(out, samples)
 
 
-def test_the_number_of_workers_changes_nothing(
+def test_number_of_workers_does_not_change_the_result(
     pairs: Path, whole: Path, scores_file: Path, tmp_path: Path
 ) -> None:
     assert preprocess_store(tiny_preprocess(pairs, scores_file, tmp_path, workers=8)).made == 70
     assert_same_samples(tmp_path, whole)
 
 
-def test_a_grown_store_gets_only_its_new_shards(
+def test_grown_store_gets_only_its_new_shards(
     store: Path, samples: Path, scores_file: Path, tmp_path: Path
 ) -> None:
     whole = StoreReader(store).manifest
@@ -116,7 +116,7 @@ def test_a_grown_store_gets_only_its_new_shards(
     assert_same_samples(out, samples)
 
 
-def test_a_shard_that_has_grown_is_made_again(
+def test_grown_shard_is_written_again(
     compact_store: Path, scores_file: Path, tmp_path: Path
 ) -> None:
     """The last shard of a capture is short until there are more questions."""
@@ -161,7 +161,7 @@ def test_new_scores_add_traces_that_were_skipped(
         ({"split_by": "file"}, "split_by: 'question' before, 'file' now"),
     ],
 )
-def test_other_settings_are_refused(
+def test_other_settings_are_rejected(
     compact_store: Path, samples: Path, scores_file: Path, change: dict, sentence: str
 ) -> None:
     before = (samples / "graphs" / "manifest.json").read_bytes()
@@ -170,7 +170,7 @@ def test_other_settings_are_refused(
     assert (samples / "graphs" / "manifest.json").read_bytes() == before
 
 
-def test_a_changed_score_is_refused(compact_store: Path, samples: Path, tmp_path: Path) -> None:
+def test_changed_score_is_rejected(compact_store: Path, samples: Path, tmp_path: Path) -> None:
     changed = write_scores(tmp_path / "scores.csv", 70, q12=0.0)
     with pytest.raises(SettingsMismatchError, match="the score of q12 changed from 0.75 to 0 "):
         preprocess_store(tiny_preprocess(compact_store, changed, samples))
@@ -179,7 +179,7 @@ def test_a_changed_score_is_refused(compact_store: Path, samples: Path, tmp_path
         preprocess_store(tiny_preprocess(compact_store, lost, samples, skip_unlabeled=True))
 
 
-def test_other_traces_are_refused(
+def test_other_traces_are_rejected(
     full_store: Path, compact_store: Path, samples: Path, scores_file: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(SettingsMismatchError, match="was made from the traces of"):
@@ -195,7 +195,7 @@ def test_other_traces_are_refused(
         preprocess_store(tiny_preprocess(tmp_path / "t", scores_file, samples))
 
 
-def test_a_split_edited_by_hand_stands(
+def test_split_edited_by_hand_is_kept(
     compact_store: Path, samples: Path, scores_file: Path, tmp_path: Path
 ) -> None:
     out = Path(shutil.copytree(samples, tmp_path / "out"))
@@ -215,10 +215,10 @@ def test_two_processes_do_not_write_the_same_folder(
         preprocess_store(tiny_preprocess(compact_store, scores_file, tmp_path))
 
 
-def test_folders_of_other_things_are_left_alone(
+def test_folders_with_other_files_are_rejected(
     compact_store: Path, scores_file: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(InputError, match="is a store itself. Choose a folder for the samples"):
+    with pytest.raises(InputError, match="is a store. Choose a folder for the samples"):
         preprocess_store(tiny_preprocess(compact_store, scores_file, compact_store))
     (tmp_path / "graphs").mkdir()
     (tmp_path / "graphs" / "thesis.txt").write_text("mine")

@@ -1,4 +1,4 @@
-"""What is in the samples: the numbers of the traces, and graphs as a slow reference has them."""
+"""The contents of samples: the values of the traces, and graphs equal to a slow reference."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ LAYERS, DIM, NODE_DIM = 3, 32, 4
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_trace_is_a_sample_in_the_same_place(
+def test_every_trace_becomes_a_sample_at_the_same_position(
     samples: Path, compact_store: Path, kind: str
 ) -> None:
     traces, rows = read_traces(compact_store), read_samples(samples / kind)
@@ -67,7 +67,7 @@ def test_graphs_are_the_stored_edges(samples: Path, compact_store: Path) -> None
         np.testing.assert_array_equal(nodes, trace["nodes"], strict=True)
 
 
-def test_edges_never_look_ahead_or_into_another_layer(samples: Path) -> None:
+def test_edges_never_lead_ahead_or_into_another_layer(samples: Path) -> None:
     for row in read_samples(samples / "graphs"):
         source, target, tokens = row["edge_source"], row["edge_target"], row["node_counts"][0]
         assert (source <= target).all()
@@ -77,7 +77,9 @@ def test_edges_never_look_ahead_or_into_another_layer(samples: Path) -> None:
 
 
 @pytest.mark.slow
-def test_fewer_edges_and_features(compact_store: Path, scores_file: Path, tmp_path: Path) -> None:
+def test_fewer_edges_and_features_can_be_requested(
+    compact_store: Path, scores_file: Path, tmp_path: Path
+) -> None:
     config = tiny_preprocess(
         compact_store, scores_file, tmp_path, top_k=2, node_dim=3, attn_threshold=0.3
     )
@@ -117,12 +119,12 @@ def test_more_edges_than_stored_come_from_the_attention_maps(
         assert max(np.bincount(row["edge_target"])) == 6
 
 
-def test_more_than_is_stored_is_refused(
+def test_more_than_is_stored_is_rejected(
     compact_store: Path, scores_file: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(InputError, match="top_k is 5: that is more .* keeps 4 edges per token"):
+    with pytest.raises(InputError, match="top_k is 5: .* only has 4 edges per token"):
         preprocess_store(tiny_preprocess(compact_store, scores_file, tmp_path / "a", top_k=5))
-    with pytest.raises(InputError, match="node_dim is 9: that is more .* keeps 4 numbers per node"):
+    with pytest.raises(InputError, match="node_dim is 9: .* only has 4 numbers per node"):
         preprocess_store(tiny_preprocess(compact_store, scores_file, tmp_path / "a", node_dim=9))
     assert not (tmp_path / "a").exists()
 
@@ -135,7 +137,7 @@ def test_record_batches_are_regrouped(
     monkeypatch: pytest.MonkeyPatch,
     kind: str,
 ) -> None:
-    """However the traces lay in their record batches, samples lie in batches of a good size."""
+    """Whatever the record batches of the traces, those of the samples have a good size."""
     store = rewrite_rows(compact_store, tmp_path / "traces", 70)
     monkeypatch.setattr("clew.hallucination.samples.making.jobs.RECORD_BATCH_BYTES", 20_000)
     monkeypatch.setattr("clew.hallucination.samples.making.jobs._REMAP_BYTES", 10_000)
@@ -154,7 +156,7 @@ def test_small_record_batches_become_one(samples: Path, compact_store: Path) -> 
     assert ShardReader(samples / "graphs" / "batch_0000.arrow").num_record_batches == 1
 
 
-def test_the_settings_are_in_the_manifest(samples: Path) -> None:
+def test_manifest_records_the_settings(samples: Path) -> None:
     settings = StoreReader(samples / "graphs").manifest.settings
     assert settings["shape"] == {"layers": 3, "dim": 32, "features": 4, "edge_features": 1}
     assert settings["source"]["store"] == "store"
@@ -167,7 +169,9 @@ def test_the_settings_are_in_the_manifest(samples: Path) -> None:
 
 
 @pytest.mark.slow
-def test_only_one_kind(compact_store: Path, scores_file: Path, tmp_path: Path) -> None:
+def test_single_kind_can_be_requested(
+    compact_store: Path, scores_file: Path, tmp_path: Path
+) -> None:
     preprocess_store(tiny_preprocess(compact_store, scores_file, tmp_path, kinds=("sequences",)))
     assert not (tmp_path / "graphs").exists()
     result = preprocess_store(tiny_preprocess(compact_store, scores_file, tmp_path))

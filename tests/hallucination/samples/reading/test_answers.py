@@ -1,4 +1,4 @@
-"""Fields of answers, read split by split: the values, their order, and what is refused."""
+"""Fields of answers, read split by split: values, order, and errors."""
 
 import shutil
 from pathlib import Path
@@ -19,12 +19,12 @@ RAGGED = ("token_logprobs", "token_entropies")
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """100 samples with answers. Shared: look, do not touch."""
+    """100 samples with answers. Shared: do not modify."""
     return write_samples(tmp_path_factory.mktemp("told") / "data", answers=True)
 
 
 @pytest.mark.parametrize("split", SPLIT_NAMES)
-def test_every_field_is_that_of_the_samples_in_their_order(told: Path, split: str) -> None:
+def test_every_field_has_the_order_of_the_samples(told: Path, split: str) -> None:
     data, dataset = AnswerFeatures(told), PreprocessedLSTMMapDataset(told, split=split)
     numbers = data.ids[split].tolist()
     assert data.question_ids[split].tolist() == dataset.index.question_ids.tolist()
@@ -42,7 +42,7 @@ def test_every_field_is_that_of_the_samples_in_their_order(told: Path, split: st
             np.testing.assert_array_equal(found, answer[name].astype(np.float32), strict=True)
 
 
-def test_one_layer_is_read_by_itself(told: Path) -> None:
+def test_single_layer_can_be_read(told: Path) -> None:
     data = AnswerFeatures(told)
     assert (data.layers, data.heads, data.dim) == (3, 2, 8)
     for layer in range(3):
@@ -53,15 +53,15 @@ def test_one_layer_is_read_by_itself(told: Path) -> None:
     np.testing.assert_array_equal(data.read("laplacian_top", "train", layer=1), top[:, 1])
 
 
-def test_large_reads_come_in_pieces(told: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_reads_are_split(told: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = AnswerFeatures(told).read("state_mean", "train")
     monkeypatch.setattr("clew.hallucination.samples.reading.answers._READ_BYTES", 100)
     np.testing.assert_array_equal(AnswerFeatures(told).read("state_mean", "train"), whole)
 
 
 @pytest.mark.slow
-def test_what_was_read_does_not_stay_in_memory(tmp_path: Path) -> None:
-    """40 MB of states, of which every layer is read, one at a time."""
+def test_values_read_do_not_stay_in_memory(tmp_path: Path) -> None:
+    """40 MB of states, read layer by layer."""
     folder = write_samples(
         tmp_path / "data", shards=2, rows=160, layers=16, dim=4096, graphs=False, batch_rows=40
     )
@@ -73,14 +73,14 @@ def test_what_was_read_does_not_stay_in_memory(tmp_path: Path) -> None:
     assert process.memory_info().rss - before < 20e6
 
 
-def test_without_answers_there_are_sequences(folder: Path) -> None:
+def test_sequences_are_readable_without_answers(folder: Path) -> None:
     data = AnswerFeatures(folder)
     assert data.fields == {"sequence"} and data.samples == {"sequences", "graphs"}
     assert data.heads is None and data.read("sequence", "test").shape[1:] == (3, 8)
     assert data.bytes_of("sequence") == 48 and data.bytes_of("graphs") > 100
 
 
-def test_without_sequences_there_are_answers(told: Path, tmp_path: Path) -> None:
+def test_answers_are_readable_without_sequences(told: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(told, tmp_path / "data"))
     shutil.rmtree(folder / "sequences")
     data = AnswerFeatures(folder)
@@ -88,7 +88,7 @@ def test_without_sequences_there_are_answers(told: Path, tmp_path: Path) -> None
     assert data.bytes_of("laplacian_top") == 2 * 3 * 2 * 100
 
 
-def test_whose_answers_they_are(tmp_path: Path) -> None:
+def test_identity_names_model_and_questions(tmp_path: Path) -> None:
     capture = {"model": {"id": "m", "fingerprint": "f"}, "questions": {"sha256": "q"}}
     source = {"store": "traces", "model": "m", "sha256": "s", "capture": capture}
     settings = {"command": "preprocess", "source": source, "sources": [], "top_k": 4}
@@ -100,23 +100,23 @@ def test_whose_answers_they_are(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("field", "split", "layer", "sentence"),
     [
-        ("moon", "train", None, 'has no "moon" of its answers, only accepted_answers, answer, '),
-        ("label", "train", None, 'has no "label" of its answers'),
+        ("moon", "train", None, 'has no field "moon", only accepted_answers, answer, '),
+        ("label", "train", None, 'has no field "label"'),
         ("sequence", "dev", None, 'split is "dev": choose one of train, validation, test'),
-        ("sequence", "train", 3, 'layer 3 of "sequence" was asked for: its layers are 0 to 2'),
-        ("answer", "train", 0, 'layer 0 of "answer" was asked for: it has no layers'),
+        ("sequence", "train", 3, 'there is no layer 3 of "sequence": its layers are 0 to 2'),
+        ("answer", "train", 0, 'there is no layer 0 of "answer": it has no layers'),
         ("token_logprobs", "train", 0, "it has no layers"),
     ],
 )
-def test_what_is_not_there_gets_a_sentence(
+def test_missing_fields_layers_and_splits_are_errors(
     told: Path, field: str, split: str, layer: int | None, sentence: str
 ) -> None:
     with pytest.raises(InputError, match=sentence):
         AnswerFeatures(told).read(field, split, layer=layer)
 
 
-def test_folders_that_are_not_whole(told: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="holds neither answers nor sequences"):
+def test_incomplete_folders_are_rejected(told: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="contains neither answers nor sequences"):
         AnswerFeatures(tmp_path)
     folder = Path(shutil.copytree(told, tmp_path / "data"))
     shard = folder / "answers" / "batch_0001.arrow"

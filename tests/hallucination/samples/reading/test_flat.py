@@ -22,7 +22,7 @@ def open_graphs(folder: Path, flat: bool) -> PreprocessedGNNMapDataset:
     return PreprocessedGNNMapDataset(folder, with_sequence=True, flat=flat)
 
 
-def test_a_flat_batch_holds_what_the_pyg_batch_holds(folder: Path) -> None:
+def test_flat_batch_equals_the_pyg_batch(folder: Path) -> None:
     settings = {"batch_size": 16, "shuffle": True, "seed": 3}
     for flat, pyg in zip(
         Loader(open_graphs(folder, True), **settings),
@@ -56,7 +56,7 @@ def test_batches_gathered_on_the_device_equal_those_from_the_files(folder: Path,
     for moved, read in pairs:
         assert moved.keys() == read.keys()
         for name, value in read.items():
-            if name == "max_degree":  # that of the whole data set
+            if name == "max_degree":  # that of the whole dataset
                 assert moved[name] >= value
             elif isinstance(value, torch.Tensor):
                 assert torch.equal(moved[name], value), name
@@ -69,12 +69,12 @@ def test_graphs_on_the_device_must_be_flat(folder: Path) -> None:
         ResidentSamples(open_graphs(folder, False), CPU)
 
 
-def test_a_loader_keeps_no_more_shards_mapped_than_asked_for(folder: Path) -> None:
+def test_loader_maps_no_more_shards_than_requested(folder: Path) -> None:
     dataset = PreprocessedLSTMMapDataset(folder)
     loader = Loader(dataset, 8, shuffle=True, max_cache_batches=1, num_workers=1)
     for batch in loader:
         assert np.isfinite(batch["sequence"].numpy()).all()
-        assert count_mapped(folder) <= 2  # the one that is kept, and the one that takes its place
+        assert count_mapped(folder) <= 2  # the cached one and its replacement
 
 
 def count_mapped(folder: Path) -> int:
@@ -83,11 +83,11 @@ def count_mapped(folder: Path) -> int:
 
 
 @pytest.mark.parametrize("persistent", [False, True])
-def test_threads_that_live_on_give_the_same_epochs(folder: Path, persistent: bool) -> None:
+def test_persistent_threads_return_the_same_epochs(folder: Path, persistent: bool) -> None:
     dataset = PreprocessedLSTMMapDataset(folder)
     settings = {"shuffle": True, "num_workers": 2, "prefetch_factor": 3}
     loader = Loader(dataset, 8, persistent_workers=persistent, **settings)
     plain = Loader(dataset, 8, shuffle=True, num_workers=0)
     for _ in range(3):
         assert [b["index"].tolist() for b in loader] == [b["index"].tolist() for b in plain]
-    next(iter(loader))  # broken off: the threads must not go on reading, nor hang at the end
+    next(iter(loader))  # interrupted: the threads must not continue reading or hang at the end

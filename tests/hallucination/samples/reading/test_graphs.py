@@ -21,7 +21,7 @@ from tests.samples import sequence_of, write_samples
 
 
 def rival_of(samples: list[GraphSample]) -> Batch:
-    """What PyG's own collate makes of the same graphs."""
+    """The result of PyG's own collate for the same graphs."""
     return Batch.from_data_list([graph for sample in samples for graph in sample.to_data_list()])
 
 
@@ -49,7 +49,7 @@ def test_collate_equals_pyg(samples: Path) -> None:
 
 
 @pytest.mark.slow
-def test_both_loaders_give_those_batches(samples: Path) -> None:
+def test_both_loaders_return_pyg_batches(samples: Path) -> None:
     dataset = PreprocessedGNNMapDataset(samples)
     stream = PreprocessedGNNDataset(samples, shuffle_buffer_size=0)
     for batches in (Loader(dataset, 16, num_workers=1), DataLoader(stream, batch_size=16)):
@@ -59,7 +59,7 @@ def test_both_loaders_give_those_batches(samples: Path) -> None:
             assert batch.num_graphs == LAYERS * len(chosen)
 
 
-def test_answers_of_one_token(tmp_path: Path) -> None:
+def test_answers_of_one_token_are_batched(tmp_path: Path) -> None:
     write_samples(tmp_path / "data", shards=1, rows=12, max_tokens=1)
     dataset = PreprocessedGNNMapDataset(tmp_path / "data")
     chosen = [dataset[place] for place in range(12)]
@@ -67,7 +67,7 @@ def test_answers_of_one_token(tmp_path: Path) -> None:
     assert_as_pyg(collate(chosen), chosen)
 
 
-def test_samples_without_any_edge(tmp_path: Path) -> None:
+def test_samples_without_edges_are_batched(tmp_path: Path) -> None:
     write_samples(tmp_path / "data", shards=1, rows=60, max_tokens=1)
     dataset = PreprocessedGNNMapDataset(tmp_path / "data")
     bare = [s for s in map(dataset.__getitem__, range(60)) if s.edge_index.shape[1] == 0]
@@ -82,7 +82,7 @@ def test_samples_without_any_edge(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("split", [None, "validation"])
-def test_sequences_beside_the_graphs(samples: Path, split: str | None) -> None:
+def test_sequences_can_be_loaded_with_the_graphs(samples: Path, split: str | None) -> None:
     dataset = PreprocessedGNNMapDataset(samples, split=split, with_sequence=True)
     stream = PreprocessedGNNDataset(samples, split=split, with_sequence=True)
     for batches in (Loader(dataset, 16), DataLoader(dataset, 16), DataLoader(stream, 16)):
@@ -93,7 +93,7 @@ def test_sequences_beside_the_graphs(samples: Path, split: str | None) -> None:
             assert_as_pyg(batch, [dataset[place] for place in batch.index.tolist()])
 
 
-def test_a_batch_moves_and_changes_type_as_pyg_batches_do(samples: Path) -> None:
+def test_batch_can_be_moved_and_cast_like_pyg_batches(samples: Path) -> None:
     batch = next(iter(Loader(PreprocessedGNNDataset(samples), 4)))
     moved = batch.to("cpu").clone()
     assert torch.equal(moved.ptr, batch.ptr)

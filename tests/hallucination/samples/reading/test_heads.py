@@ -1,4 +1,4 @@
-"""Graphs over all heads and grids of states: batches hold what the samples are, wherever read."""
+"""Graphs over all heads and grids of states: batches equal their samples, wherever read."""
 
 import shutil
 from pathlib import Path
@@ -25,7 +25,7 @@ DATASETS = (PreprocessedHeadsMapDataset, PreprocessedGridsMapDataset)
 
 @pytest.fixture(scope="module")
 def full(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """100 samples of all kinds. Shared: look, do not touch."""
+    """100 samples of all kinds. Shared: do not modify."""
     return write_samples(tmp_path_factory.mktemp("full") / "data", heads=True)
 
 
@@ -45,7 +45,7 @@ def assert_heads(batch: dict[str, Any]) -> None:
     assert batch["is_answer"].tolist() == [i not in first for i in range(first[-1])]
 
 
-def test_batches_of_heads_are_the_samples_end_to_end(full: Path) -> None:
+def test_batches_of_heads_are_concatenated_samples(full: Path) -> None:
     seen = []
     for batch in Loader(PreprocessedHeadsMapDataset(full), 7, shuffle=True):
         numbers = batch["index"].tolist()
@@ -67,7 +67,7 @@ def test_batches_of_grids_are_the_nodes_of_the_graphs(full: Path) -> None:
 
 
 @pytest.mark.parametrize("dataset", DATASETS)
-def test_the_order_of_a_split_is_that_of_the_others(full: Path, dataset: Any) -> None:
+def test_all_kinds_have_the_same_order(full: Path, dataset: Any) -> None:
     mine, other = dataset(full, split="test"), PreprocessedGNNMapDataset(full, split="test")
     assert mine.index.question_ids.tolist() == other.index.question_ids.tolist()
     assert mine[3]["question_id"] == [other.index.question_ids[3]]
@@ -76,15 +76,15 @@ def test_the_order_of_a_split_is_that_of_the_others(full: Path, dataset: Any) ->
 
 @pytest.mark.parametrize("low_memory", [True, False])
 @pytest.mark.parametrize("dataset", DATASETS)
-def test_on_the_device_batches_are_the_same(full: Path, dataset: Any, low_memory: bool) -> None:
+def test_batches_on_the_device_are_the_same(full: Path, dataset: Any, low_memory: bool) -> None:
     data = dataset(full, split="train")
     read = list(Loader(data, 9, shuffle=True, low_memory=low_memory))
     resident = ResidentSamples(data, torch.device("cpu"))
     assert_same_batches(list(Loader(resident, 9, shuffle=True, num_workers=0)), read)
 
 
-def test_samples_without_edges(tmp_path: Path) -> None:
-    """An answer of one token looks at nothing before it."""
+def test_samples_without_edges_are_batched(tmp_path: Path) -> None:
+    """An answer of one token attends to nothing before it."""
     folder = write_samples(tmp_path / "data", shards=1, rows=12, max_tokens=1, heads=True)
     data = PreprocessedHeadsMapDataset(folder)
     batches = list(Loader(data, 5))
@@ -93,8 +93,8 @@ def test_samples_without_edges(tmp_path: Path) -> None:
     assert_same_batches(list(Loader(resident, 5, num_workers=0)), batches)
 
 
-def test_folders_without_them_get_a_sentence(folder: Path) -> None:
-    with pytest.raises(StoreError, match='holds no heads.*captured with `keep="full"`'):
+def test_folders_without_heads_are_rejected(folder: Path) -> None:
+    with pytest.raises(StoreError, match='has no heads.*captured with `keep="full"`'):
         PreprocessedHeadsMapDataset(folder)
     shutil.rmtree(folder / "graphs")
     with pytest.raises(StoreError, match="holds no graphs.*again without `graphs=False`"):

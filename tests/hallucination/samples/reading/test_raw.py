@@ -1,4 +1,4 @@
-"""Traces trained on as they are: the same samples as after preprocessing."""
+"""Training directly on traces: the same samples as after preprocessing."""
 
 import shutil
 from pathlib import Path
@@ -26,10 +26,8 @@ pytestmark = pytest.mark.slow
 SPLITS = ("train", "validation", "test", None)
 
 
-def test_samples_without_their_splits_are_not_guessed_at(
-    preprocessed: Path, tmp_path: Path
-) -> None:
-    """The file is written last: a run that was broken off has none yet."""
+def test_samples_without_splits_file_are_rejected(preprocessed: Path, tmp_path: Path) -> None:
+    """The file is written last: an interrupted run has none yet."""
     folder = Path(shutil.copytree(preprocessed, tmp_path / "copy"))
     (folder / "splits.csv").unlink()
     with pytest.raises(StoreError, match=r"there is no .*splits\.csv.* run the same"):
@@ -51,7 +49,7 @@ def preprocessed(
 
 
 @pytest.mark.parametrize("split", SPLITS)
-def test_the_same_sequences_labels_and_splits(
+def test_sequences_labels_and_splits_equal_preprocessed_ones(
     compact_store: Path, scores_file: Path, preprocessed: Path, split: str | None
 ) -> None:
     raw = RawLSTMDataset(compact_store, scores_file, split=split)
@@ -63,7 +61,9 @@ def test_the_same_sequences_labels_and_splits(
         assert torch.equal(one["sequence"], other["sequence"])
 
 
-def test_the_same_graphs(compact_store: Path, scores_file: Path, preprocessed: Path) -> None:
+def test_graphs_equal_preprocessed_ones(
+    compact_store: Path, scores_file: Path, preprocessed: Path
+) -> None:
     raw = RawGNNDataset(compact_store, scores_file, with_sequence=True)
     made = PreprocessedGNNMapDataset(preprocessed, with_sequence=True)
     one, other = collate([raw[i] for i in range(7)]), collate([made[i] for i in range(7)])
@@ -71,7 +71,7 @@ def test_the_same_graphs(compact_store: Path, scores_file: Path, preprocessed: P
         assert torch.equal(one[name], other[name]), name
 
 
-def test_a_threshold_drops_weak_edges(compact_store: Path, scores_file: Path) -> None:
+def test_threshold_drops_weak_edges(compact_store: Path, scores_file: Path) -> None:
     whole = RawGNNDataset(compact_store, scores_file)[0]
     strong = RawGNNDataset(compact_store, scores_file, attn_threshold=0.2)[0]
     assert strong.edge_attr.min() >= 0.2
@@ -79,7 +79,7 @@ def test_a_threshold_drops_weak_edges(compact_store: Path, scores_file: Path) ->
 
 
 @pytest.mark.parametrize("kind", [RawLSTMDataset, RawGNNDataset])
-def test_in_the_loader(
+def test_raw_datasets_work_in_the_loader(
     compact_store: Path,
     scores_file: Path,
     kind: type[RawLSTMDataset] | type[RawGNNDataset],
@@ -92,26 +92,27 @@ def test_in_the_loader(
 @pytest.mark.parametrize(
     ("kind", "column", "value", "reason"),
     [
-        (RawLSTMDataset, "last_hidden", np.nan, "its last_hidden holds NaN or infinity"),
-        (RawGNNDataset, "nodes", np.inf, "its nodes or edges hold NaN or infinity"),
+        (RawLSTMDataset, "last_hidden", np.nan, "its last_hidden contains NaN or infinity"),
+        (RawGNNDataset, "nodes", np.inf, "its nodes or edges contain NaN or infinity"),
         (RawGNNDataset, "edge_source", 60_000, "an edge leads from a token to an earlier one"),
     ],
 )
-def test_a_broken_trace_stops_the_run(
+def test_trace_with_nan_stops_the_run(
     store: Path, scores_file: Path, kind: Any, column: str, value: float, reason: str
 ) -> None:
-    """What `clew preprocess` leaves out and names must not be trained on either."""
+    """What `clew preprocess` excludes must not be trained on either."""
     overwrite_value(store / "batch_0001.arrow", column, 13, 0, value)
     data = kind(store, scores_file)
     broken = int(np.flatnonzero(data.index.rows == 33)[0])
-    named = rf"the trace of {data.index.question_ids[broken]} in .* cannot be trained on: {reason}"
+    question = data.index.question_ids[broken]
+    named = rf"the trace of {question} in .* cannot be used for training: {reason}"
     with pytest.raises(StoreError, match=named):
         data[broken]
     with pytest.raises(StoreError, match=named):
         list(Loader(data, 16))
 
 
-def test_a_trace_without_a_score_is_named(compact_store: Path, tmp_path: Path) -> None:
+def test_trace_without_a_score_is_named(compact_store: Path, tmp_path: Path) -> None:
     scores = write_scores(tmp_path / "few.csv", 60)
     with pytest.raises(InputError, match=r"10 of 70 answers have no score"):
         RawLSTMDataset(compact_store, scores)
@@ -123,7 +124,7 @@ def write_old_scores(path: Path, count: int) -> Path:
     return path
 
 
-def test_a_pattern_of_old_pickles(tmp_path: Path) -> None:
+def test_pattern_of_old_pickles_is_converted(tmp_path: Path) -> None:
     old, store = tmp_path / "old", tmp_path / "store"
     for batch in (0, 1):
         write_traces(old, batch, count=4)
@@ -139,7 +140,7 @@ def test_a_pattern_of_old_pickles(tmp_path: Path) -> None:
     assert len(again) == 8
 
 
-def test_a_pattern_picks_among_the_files(tmp_path: Path) -> None:
+def test_pattern_selects_files(tmp_path: Path) -> None:
     old = tmp_path / "old"
     for batch in (0, 1):
         write_traces(old, batch, count=4)
@@ -147,17 +148,17 @@ def test_a_pattern_picks_among_the_files(tmp_path: Path) -> None:
     assert len(RawLSTMDataset(f"{old}/*_0001.pkl*", scores, converted=tmp_path / "store")) == 4
 
 
-def test_a_pattern_needs_a_place_for_its_store(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"say where the store made of them is to lie"):
+def test_pattern_requires_a_folder_for_its_store(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"give the folder for the converted store"):
         RawLSTMDataset(f"{tmp_path}/*.pkl*", tmp_path / "scores.csv")
 
 
-def test_a_pattern_that_matches_nothing(tmp_path: Path) -> None:
+def test_pattern_that_matches_nothing_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"clew looked for \*\.pkl\*"):
         RawLSTMDataset(f"{tmp_path}/*.pkl*", tmp_path / "s.csv", converted=tmp_path / "store")
 
 
-def test_a_broken_file_stops_the_run(tmp_path: Path) -> None:
+def test_damaged_file_stops_the_run(tmp_path: Path) -> None:
     old = tmp_path / "old"
     write_traces(old, 0, count=4)
     (old / "trivia_qa_traces_batch_0001.pkl").write_bytes(b"\x80\x04cut")

@@ -1,4 +1,4 @@
-"""From traces and labels to samples: sequences over layers, graphs of attention, answers."""
+"""Build samples from traces and labels: sequences over layers, attention graphs, answers."""
 
 from clew.hallucination.samples.making.config import PreprocessConfig
 from clew.hallucination.samples.making.preprocess import PreprocessResult, preprocess_store

@@ -1,5 +1,5 @@
-"""What probes read of an answer: its text, its tokens' probabilities, and the attention and the
-states of all layers, reduced to arrays that are the same size for every answer."""
+"""The inputs of probes for an answer: its text, token probabilities, and the attention and states
+of all layers, reduced to arrays of the same size for every answer."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ from clew.hallucination.samples.making.config import Lengths, SampleShape
 from clew.hallucination.samples.making.flat import as_fixed, fixed_type, split_rows
 from clew.hallucination.traces.schema import ANSWER, ANSWER_HIDDEN, shaped
 
-# The largest values of the Laplacian's diagonal that are kept of a head: no probe asks for more.
+# The largest values of the Laplacian's diagonal kept per head; no probe needs more.
 LAPLACIAN_TOP = 100
 _AS_THEY_ARE = (
     *("question", "category", "accepted_answers", "answer", "stop_reason", "samples"),
@@ -22,7 +22,7 @@ _TEXTS = {"accepted_answers": pa.list_(pa.string()), "samples": pa.list_(pa.stri
 
 
 def answer_fields(shape: SampleShape) -> list[pa.Field]:
-    """The columns of answers/: those that all traces of the store can give."""
+    """The columns of answers/: those that all traces of the store have."""
     source = shape.source
     layers, heads, features = source.layers, source.heads or 0, shape.features
     sizes = {
@@ -47,7 +47,7 @@ def answer_fields(shape: SampleShape) -> list[pa.Field]:
 def answer_columns(
     batch: pa.RecordBatch, shape: SampleShape, lengths: Lengths
 ) -> dict[str, pa.Array]:
-    """The columns of answers/ from usable traces; an answer without a token has means of 0."""
+    """The columns of answers/ from usable traces; an answer without tokens has means of 0."""
     names = set(_names(shape))
     columns = {name: batch.column(name) for name in _AS_THEY_ARE if name in names}
     if "state_mean" in names:
@@ -57,7 +57,7 @@ def answer_columns(
 
 
 def answer_bytes(shape: SampleShape, lengths: Lengths) -> Int[np.ndarray, " rows"]:
-    """What the answers take on disk, but for their text."""
+    """The disk space of the answers without their text."""
     kinds = [field.type for field in answer_fields(shape)]
     fixed = sum(_fixed_bytes(kind) for kind in kinds if pa.types.is_fixed_size_list(kind))
     return fixed + 8 * lengths.answer + 128
@@ -94,8 +94,8 @@ def _fixed_bytes(kind: pa.DataType) -> int:
 def _reduce(
     batch: pa.RecordBatch, shape: SampleShape, lengths: Lengths
 ) -> Iterator[tuple[str, Float16[np.ndarray, "rows layers ..."]]]:
-    """The arrays that are computed. Trace by trace: numpy's reductions over ragged stretches take
-    several times as long, for the maximum above all."""
+    """The computed arrays. Trace by trace, since NumPy's reductions over ragged segments take
+    several times as long, especially for the maximum."""
     source, prompts = shape.source, lengths.prompt.tolist()
     heads, rows = source.layers * (source.heads or 0), len(prompts)
     by_head, by_node = (rows, source.layers, -1), (rows, source.layers, shape.features)
@@ -127,7 +127,7 @@ def _average_twice(
 
 
 def _average(values: Float[np.ndarray, "..."], axis: int) -> Float16[np.ndarray, "..."]:
-    """0 where there is nothing to average."""
+    """0 if there is nothing to average."""
     count = max(1, values.shape[axis])
     return (values.sum(axis, dtype=np.float32) / np.float32(count)).astype(np.float16)
 

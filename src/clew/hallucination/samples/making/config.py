@@ -1,4 +1,4 @@
-"""What a user can ask of preprocessing, and what of the stored traces goes into the samples."""
+"""The settings of preprocessing, and which part of the stored traces goes into the samples."""
 
 import os
 from collections.abc import Collection
@@ -17,7 +17,7 @@ from clew.loading.splits import Shares
 Kind = Literal["sequences", "graphs", "answers", "heads"]
 KINDS: tuple[Kind, ...] = ("sequences", "graphs", "answers", "heads")
 SplitBy = Literal["question", "file"]
-# Without these no sample can be made of a trace.
+# Required columns of a trace.
 ARRAY_COLUMNS = ("last_hidden", "nodes", "edge_source", "edge_weight")
 MAPS = "attentions"
 
@@ -25,7 +25,7 @@ MAPS = "attentions"
 @dataclass(frozen=True, kw_only=True)
 class PreprocessConfig:
     """Settings of `preprocess_store`; None for `top_k` and `node_dim` means all that is stored.
-    "heads" are made only of traces that hold the full attention maps."""
+    "heads" require traces with full attention maps."""
 
     store: Path
     scores_file: Path
@@ -45,7 +45,7 @@ class PreprocessConfig:
     def __post_init__(self) -> None:
         if not self.kinds:
             without = ", ".join(f"`{kind}=False`" for kind in KINDS)
-            raise InputError(f"{without} together leave nothing to make: leave one of them out.")
+            raise InputError(f"{without} together leave nothing to create: omit one of them.")
         for name in ("score_threshold", "attn_threshold"):
             if not 0 <= getattr(self, name) <= 1:
                 value = getattr(self, name)
@@ -56,14 +56,14 @@ class PreprocessConfig:
                 raise InputError("give 1 or more.", setting=name, value=value)
 
     def count_workers(self, jobs: int) -> int:
-        """As many as asked for, or one a core; never more than there is work for."""
+        """As many as requested, or one per core; never more than there is work for."""
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         return max(1, min(self.workers or cores or 1, jobs))
 
 
 @dataclass(frozen=True, kw_only=True)
 class SampleShape:
-    """The sizes of the samples, and what they are cut from."""
+    """The sizes of the samples and of the stored arrays."""
 
     source: SourceShape
     features: int
@@ -72,16 +72,16 @@ class SampleShape:
 
     @property
     def from_maps(self) -> bool:
-        """Whether more edges are asked for than were stored, so that the maps must give them."""
+        """Whether more edges are requested than stored, so that they come from the full maps."""
         return self.top_k > self.source.edges_per_token
 
     def can_make(self, kind: Kind) -> bool:
-        """Whether the traces hold what that kind is made of."""
+        """Whether the traces contain what this kind requires."""
         return kind != "heads" or (self.source.has_maps and "prompt_length" in self.source.extras)
 
     def columns(self, kinds: Collection[Kind]) -> list[str]:
-        """The trace columns to read. What makes a trace useless is looked for in all of them,
-        whichever kinds are made: all kinds hold the same samples."""
+        """The trace columns to read. All of them are checked for unusable traces, whichever kinds
+        are requested, so that all kinds contain the same samples."""
         ids = [field.name for field in id_fields()]
         needs_maps = self.from_maps or "heads" in kinds
         maps = [MAPS] if needs_maps else []
@@ -90,7 +90,7 @@ class SampleShape:
 
 @dataclass(frozen=True, kw_only=True)
 class Lengths:
-    """How many tokens some traces have, and how many of them are the answer's."""
+    """The token counts of some traces, in total and of the answer."""
 
     tokens: Int[np.ndarray, " rows"]
     answer: Int[np.ndarray, " rows"]

@@ -1,4 +1,4 @@
-"""List columns of Arrow as the flat numpy arrays that they are, and the way back."""
+"""Convert Arrow list columns to flat NumPy arrays and back."""
 
 import numpy as np
 import pyarrow as pa
@@ -15,13 +15,13 @@ def flat(column: pa.Array) -> np.ndarray:
 
 
 def lengths(column: pa.Array) -> Int[np.ndarray, " rows"]:
-    """How many items each row has; a missing one has none."""
+    """The number of items of each row; 0 for a missing row."""
     found = column.value_lengths().fill_null(0)
     return found.to_numpy(zero_copy_only=False).astype(np.int64)
 
 
 def split_rows(column: pa.Array, parts: int, tokens: Int[np.ndarray, " rows"]) -> list[np.ndarray]:
-    """A view `[parts, tokens, ...]` of each row: one part a layer, or a layer and head."""
+    """A view `[parts, tokens, ...]` of each row: one part per layer, or per layer and head."""
     values = flat(column)
     width = column.type.value_type
     items = (width.list_size,) if pa.types.is_fixed_size_list(width) else ()

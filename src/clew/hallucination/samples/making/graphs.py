@@ -1,8 +1,8 @@
 """Attention as graphs: one per layer from the stored edges, or one over all heads from full maps.
 
-Per layer, nodes are the tokens of all layers, one layer after the other; over all heads, nodes are
-the tokens. An edge leads from the token that is looked at (source) to the token that looks
-(target), both counted in the whole sample.
+Per layer, nodes are the tokens of all layers, layer by layer; over all heads, nodes are the tokens.
+An edge goes from the attended token (source) to the attending token (target), both numbered within
+the sample.
 """
 
 from dataclasses import dataclass
@@ -16,16 +16,16 @@ from clew.hallucination.samples.making.flat import as_ragged
 from clew.hallucination.traces.schema import TOKENS, shaped
 from clew.storage import read_value
 
-# An edge is kept when some head looks at least so much.
+# An edge is kept if the attention of some head is at least this.
 HEAD_THRESHOLD = 0.05
-_MARKS = 2  # whether the source is of the prompt, whether it is of the answer
-# Weights are never negative: their bits, as integers, are ordered as they are.
+_MARKS = 2  # whether the source is in the prompt, whether it is in the answer
+# Weights are never negative, so their bits compare like integers.
 _SIGN = np.uint16(0x8000)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Edges:
-    """The stored edges of some traces: `k` a token and layer, trace after trace, flat."""
+    """The stored edges of some traces: `k` per token and layer, flat, trace by trace."""
 
     source: Int[np.ndarray, "nodes k"]
     weight: Float16[np.ndarray, "nodes k"]
@@ -33,7 +33,7 @@ class Edges:
 
 @dataclass(frozen=True, kw_only=True)
 class Nodes:
-    """The place of every node (token of a layer) of some traces, trace after trace."""
+    """The position of every node (token of a layer) of some traces, trace by trace."""
 
     tokens: Int[np.ndarray, " rows"]
     layers: int
@@ -67,7 +67,7 @@ class Graphs:
 
 
 def build_graphs(edges: Edges, nodes: Nodes, attn_threshold: float) -> Graphs:
-    """Keep the edges that are there (weight above 0) and at least as strong as asked for."""
+    """Keep the edges with a weight above 0 that reach the threshold."""
     kept = select_edges(edges, attn_threshold)
     places = np.flatnonzero(kept)
     at = places // kept.shape[1]
@@ -88,13 +88,13 @@ def select_edges(edges: Edges, attn_threshold: float) -> Bool[np.ndarray, "nodes
 
 
 def leads_forward(edges: Edges, nodes: Nodes) -> Bool[np.ndarray, " nodes"]:
-    """The nodes with an edge from a later token, which no causal attention has."""
+    """The nodes with an edge from a later token, which causal attention cannot have."""
     late = np.asarray(edges.source > nodes.in_layer()[:, None])
     return np.any(late & np.asarray(edges.weight > 0), axis=1)
 
 
 def strongest_edges(edges: Edges, k: int) -> Edges:
-    """The k strongest of each node. Capture stores them so; only other orders are sorted."""
+    """The k strongest edges of each node; sorted here unless they already are, as in captures."""
     weight = edges.weight
     if k >= weight.shape[1]:
         return edges
@@ -134,7 +134,7 @@ def _strongest_of_maps(
 def _count_by_layer(
     kept: Bool[np.ndarray, "nodes k"], nodes: Nodes
 ) -> Int32[np.ndarray, "rows layers"]:
-    """By running sums, so that samples without a token count nothing rather than go wrong."""
+    """With cumulative sums, so that samples without tokens contribute nothing."""
     total = np.concatenate([[0], np.cumsum(kept.sum(1))])
     layer = np.arange(nodes.layers + 1)
     borders = nodes.offsets[:-1, None] + layer * nodes.tokens[:, None]
@@ -183,7 +183,7 @@ def head_columns(
 
 
 def build_heads_graph(maps: Float16[np.ndarray, "heads tokens tokens"], prompt: int) -> HeadsGraph:
-    """Edges between two tokens of the prompt are left out, so only the answer's tokens look."""
+    """Edges between two prompt tokens are omitted, so only answer tokens attend."""
     heads, tokens, _ = maps.shape
     looking = maps[:, prompt:]
     strongest = (looking.view(np.uint16) & ~_SIGN).max(axis=0, initial=0)
@@ -201,7 +201,7 @@ def build_heads_graph(maps: Float16[np.ndarray, "heads tokens tokens"], prompt: 
 
 
 def head_bytes(shape: SampleShape, lengths: Lengths) -> Int[np.ndarray, " rows"]:
-    """The most bytes that the graphs take: every token of an answer may look at all before it."""
+    """The maximum bytes of the graphs: every answer token may attend to all tokens before it."""
     width, tokens, answer = _width(shape), lengths.tokens, lengths.answer
     edges = answer * lengths.prompt + answer * (answer - 1) // 2
     return 2 * width * tokens + edges * (2 * (width + _MARKS) + 8) + 80
@@ -212,7 +212,7 @@ def _width(shape: SampleShape) -> int:
 
 
 def _smallest_kept() -> np.uint16:
-    """The bits of the smallest float16 that is not below the threshold."""
+    """The bits of the smallest float16 at or above the threshold."""
     nearest = np.float16(HEAD_THRESHOLD)
     if float(nearest) < HEAD_THRESHOLD:
         nearest = np.nextafter(nearest, np.float16(1))

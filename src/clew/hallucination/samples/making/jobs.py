@@ -1,8 +1,6 @@
-"""Make the sample shards that are lacking, several at a time; those of all kinds in one pass over a
-trace shard.
-
-Rows keep their order. Memory stays flat: traces are cut into pieces of a few megabytes, and
-pieces are put together until a record batch is large enough for reading at full speed.
+"""Write the missing sample shards, several at a time, all kinds in one pass over a trace shard.
+Rows keep their order. Memory stays constant: traces are split into pieces of a few megabytes, and
+pieces are combined into record batches that are large enough to read at full speed.
 """
 
 import threading
@@ -33,13 +31,14 @@ from clew.storage.disk import refuse_full_disk
 from clew.wording import bytes_text
 
 RECORD_BATCH_BYTES = 16 << 20
-# Mapped pages count as this process's memory until the file is let go: now and then it is.
+# Mapped pages count as this process's memory until the file is closed, so it is reopened now and
+# then.
 _REMAP_BYTES = 64 << 20
 UNLABELLED = "it has no score in the scores file"
 
 
 class StoppedError(Exception):
-    """Another shard failed, or the user asked to stop: this one is not finished."""
+    """Another shard failed or the user asked to stop: this one is not finished."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +59,7 @@ class Piece:
 
 @dataclass(kw_only=True)
 class ShardJob:
-    """One trace shard and the stores that lack its samples."""
+    """One trace shard and the stores that miss its samples."""
 
     source: TraceSource
     shard: LabeledShard
@@ -80,7 +79,7 @@ class ShardJob:
         return arrays + ("answers" in kinds) * table.text_bytes
 
     def run(self, stopped: Callable[[], bool], on_written: Callable[[int, int], None]) -> None:
-        """Write the shards and enter them; raises StoppedError as soon as `stopped()` says so.
+        """Write and register the shards; raises StoppedError as soon as `stopped()` returns true.
 
         `on_written(samples, bytes)` is called after every record batch.
         """
@@ -121,7 +120,7 @@ class ShardJob:
         on_written(sum(piece.batch.num_rows for piece in pieces), written)
 
     def _gather(self) -> Iterator[list[Piece]]:
-        """Pieces that together make one record batch."""
+        """Pieces that form one record batch."""
         waiting: list[Piece] = []
         size = 0
         for piece in self._pieces():
@@ -135,7 +134,7 @@ class ShardJob:
             yield waiting
 
     def _pieces(self) -> Iterator[Piece]:
-        """All usable traces that have a score, in order, in pieces that are small enough."""
+        """All usable traces with a score, in order, in small pieces."""
         for first, batch in self._read_batches():
             scores, labels = (
                 values[first : first + batch.num_rows]
@@ -157,7 +156,7 @@ class ShardJob:
             keep[row] = False
             self._skip(first + row, reason, unlabeled=False)
         for start, stop in _runs(keep):
-            # Looked at again: beside arrays that do not fit, the numbers were not looked at.
+            # Checked again: next to arrays of the wrong size, values were not checked.
             yield from self._usable(piece.cut(start, stop), first + start)
 
     def _read_batches(self) -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -173,7 +172,7 @@ class ShardJob:
             mapped += batch.nbytes
 
     def _row_bytes(self, batch: pa.RecordBatch) -> np.ndarray:
-        # The same for all kinds, whichever are made: their record batches hold the same rows.
+        # The same for all kinds, so that their record batches contain the same rows.
         kinds, sizes = filter(self.shape.can_make, KINDS), measure_lengths(batch)
         return np.max([row_bytes(kind, self.shape, sizes) for kind in kinds], axis=0)
 
@@ -216,7 +215,7 @@ def plan_jobs(
     shape: SampleShape,
     stores: Sequence[SampleStore],
 ) -> list[ShardJob]:
-    """One for every trace shard that some store lacks."""
+    """One for every trace shard that is missing in some store."""
     jobs = []
     for shard in shards:
         rows = np.flatnonzero(shard.labeled).tolist()
@@ -232,7 +231,7 @@ def run_jobs(
     config: PreprocessConfig,
     reporter: Reporter,
 ) -> int:
-    """Make what is lacking, several shards at a time; returns the number of samples."""
+    """Write the missing shards, several at a time; returns the number of samples."""
     if not jobs:
         return 0
     planned = sum(int(shard.labeled.sum()) for shard in shards)
@@ -242,7 +241,7 @@ def run_jobs(
         noun="samples",
         planned=planned,
         done=planned - left,
-        estimate=f"{left:,} samples to make: at most {size} on disk",
+        estimate=f"{left:,} samples to create: at most {size} on disk",
     )
     with report_work(reporter, started):
         return _run_parallel(jobs, config.count_workers(len(jobs)), reporter)
@@ -263,7 +262,7 @@ def _run_parallel(jobs: Sequence[ShardJob], workers: int, reporter: Reporter) ->
             for future in as_completed(futures):
                 future.result()
         except BaseException:
-            # Ctrl-C, or one shard failed: the others end at their next record batch.
+            # Ctrl-C, or one shard failed: the others stop at their next record batch.
             stop.set()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
@@ -271,12 +270,12 @@ def _run_parallel(jobs: Sequence[ShardJob], workers: int, reporter: Reporter) ->
 
 
 def refuse_if_disk_too_small(out: Path, jobs: Sequence[ShardJob]) -> None:
-    """Raises DiskFullError when what is to come will not fit."""
+    """Raises DiskFullError if the remaining work does not fit on disk."""
     needed = sum(job.max_bytes() for job in jobs)
     refuse_full_disk(
         out,
         needed,
         what="the run may write up to",
-        advice="Free some space, choose another `out`, or make less (`node_dim`, `top_k`, "
+        advice="Free some space, choose another `out`, or create less (`node_dim`, `top_k`, "
         "`graphs=False`, `heads=False`).",
     )

@@ -1,4 +1,4 @@
-"""Traces joined with their scores, held against what is stored already, and split."""
+"""Join traces with their scores, compare them with what is already stored, and split them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from clew.hallucination.samples.splits import (
 
 @dataclass(frozen=True, kw_only=True)
 class LabeledShard:
-    """A trace shard's small columns with the score of every row, NaN where there is none."""
+    """A trace shard's small columns with the score of every row, NaN if there is none."""
 
     table: ShardTable
     scores: Float32[np.ndarray, " rows"]
@@ -42,7 +42,7 @@ def label_shards(
     threshold: float,
     skip_unlabeled: bool = False,
 ) -> tuple[list[LabeledShard], tuple[str, ...]]:
-    """Every shard with its scores, and notes for a person; raises InputError for missing ones."""
+    """Every shard with its scores, and notes for the user; raises InputError for missing ones."""
     question_ids = [name for table in tables for name in table.question_id]
     example_ids = np.concatenate([table.global_example_id for table in tables]).tolist()
     answers = [text for table in tables for text in table.answer]
@@ -57,7 +57,7 @@ def label_shards(
 
 
 def describe_balance(shards: Sequence[LabeledShard], threshold: float) -> list[str]:
-    """A sentence when all answers are of one class: nothing can be learned from them."""
+    """A warning if all answers are of one class: nothing can be learned from them."""
     labels = np.concatenate([shard.labels[shard.labeled] for shard in shards])
     if 0 < labels.sum() < len(labels):
         return []
@@ -69,13 +69,13 @@ def describe_balance(shards: Sequence[LabeledShard], threshold: float) -> list[s
 
 
 def refuse_changed_scores(out: Path, store: SampleStore, shards: Sequence[LabeledShard]) -> None:
-    """Raises SettingsMismatchError when what is stored does not go with the traces or scores."""
+    """Raises SettingsMismatchError if the stored samples do not match the traces or scores."""
     by_number = {shard.table.entry.batch_number: shard for shard in shards}
     for number in store.numbers():
         if number not in by_number:
             raise SettingsMismatchError(
-                f'"{store.path}" has samples of batch {number}, which the trace store does not '
-                f"have now: let it be made again first, or write to a new folder (`out`)."
+                f'"{store.path}" has samples of batch {number}, which the trace store no longer '
+                "has: capture it again first, or write to a new folder (`out`)."
             )
         _refuse_changed_shard(out, store, by_number[number])
 
@@ -98,7 +98,7 @@ def _refuse_changed_shard(out: Path, store: SampleStore, shard: LabeledShard) ->
             now = "none" if np.isnan(score) else f"{score:g}"
             raise SettingsMismatchError(
                 f'the score of {question_id} changed from {before:g} to {now} since "{out}" was '
-                f"begun: write to a new folder (`out`)."
+                "started: write to a new folder (`out`)."
             )
 
 
@@ -108,7 +108,7 @@ def split_samples(
     store: SampleStore,
     previous: Mapping[str, str] | None,
 ) -> tuple[Splits, list[str]]:
-    """The split of every sample that is stored, in the order in which they lie in the shards."""
+    """The split of every stored sample, in the order of the shards."""
     parts = [(shard, store.stored_rows(shard.table.entry.batch_number)) for shard in shards]
     ids = [name for _, rows in parts for name in rows.question_id]
     if not ids:
@@ -131,8 +131,8 @@ def split_samples(
         split = by_file.split
         if by_file.moved:
             notes.append(
-                f"{by_file.moved:,} samples ask a question that an earlier batch has: they went "
-                f"to its split"
+                f"{by_file.moved:,} samples repeat a question of an earlier batch: they are in its "
+                "split"
             )
     else:
         split = assign_splits(ids, texts, labels, order=numbers, **common)

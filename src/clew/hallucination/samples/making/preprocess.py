@@ -1,4 +1,4 @@
-"""Turn a trace store and its scores into samples: check everything, write the shards, split."""
+"""Turn a trace store and its scores into samples: validate, write the shards, split."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -45,7 +45,7 @@ from clew.storage.manifest import MANIFEST_NAME
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class PreprocessResult:
-    """What is in the folder now. `counts` has one row per split: correct samples, hallucinated
+    """The contents of the folder. `counts` has one row per split: correct samples, hallucinated
     samples."""
 
     out: Path
@@ -74,17 +74,16 @@ class PreprocessResult:
 
     @property
     def complete(self) -> bool:
-        """Whether all traces that have a score became samples."""
+        """Whether all traces with a score became samples."""
         return all(is_unlabeled(skip) for skip in self.skipped)
 
 
 def preprocess_store(
     config: PreprocessConfig, reporter: Reporter | None = None
 ) -> PreprocessResult:
-    """Write sequences, graphs, answers, heads and splits.csv; what an earlier run finished is kept.
-
-    Raises InputError, StoreError, SettingsMismatchError or DiskFullError before anything is
-    written, as far as the small columns can tell.
+    """Write sequences, graphs, answers, heads and splits.csv; shards finished by an earlier run are
+    kept. Raises InputError, StoreError, SettingsMismatchError or DiskFullError, before anything is
+    written if the small columns reveal the problem.
     """
     reporter = reporter or log_event
     source = TraceSource(config.store)
@@ -127,20 +126,20 @@ def preprocess_store(
 
 
 def choose_shape(config: PreprocessConfig, source: TraceSource) -> SampleShape:
-    """What goes into the samples; raises InputError when more is asked for than is stored."""
+    """What goes into the samples; raises InputError if more is requested than is stored."""
     stored = source.shape
     if config.node_dim is not None and config.node_dim > stored.node_dim:
         raise InputError(
-            f'that is more than "{source.path}" has, which keeps {stored.node_dim} numbers per '
-            f"node. Ask for at most {stored.node_dim}, or capture with a larger `node_dim`.",
+            f'"{source.path}" only has {stored.node_dim} numbers per node. Use at most '
+            f"{stored.node_dim}, or capture with a larger `node_dim`.",
             setting="node_dim",
             value=config.node_dim,
         )
     top_k = config.top_k or stored.edges_per_token
     if top_k > stored.edges_per_token and not stored.has_maps:
         raise InputError(
-            f'that is more than "{source.path}" has, which keeps {stored.edges_per_token} edges '
-            f"per token. Ask for at most {stored.edges_per_token}, or capture with a larger "
+            f'"{source.path}" only has {stored.edges_per_token} edges per token. Use at most '
+            f"{stored.edges_per_token}, or capture with a larger "
             f'`edges_per_token` or with `keep="full"`.',
             setting="top_k",
             value=top_k,
@@ -154,14 +153,14 @@ def choose_shape(config: PreprocessConfig, source: TraceSource) -> SampleShape:
 
 
 def choose_kinds(config: PreprocessConfig, shape: SampleShape) -> PreprocessConfig:
-    """The same, less the kinds that the traces hold too little for; raises InputError when that
-    leaves none."""
+    """The config without the kinds that the traces cannot provide; raises InputError if none
+    remain."""
     kinds = tuple(filter(shape.can_make, config.kinds))
     if not kinds:
         raise InputError(
-            f'"{config.store}" keeps no attention maps, so only sequences, graphs and answers can '
-            f"be made of it: leave one of `sequences=False`, `graphs=False` and `answers=False` "
-            f'out, or capture with `keep="full"`.'
+            f'"{config.store}" has no attention maps, so only sequences, graphs and answers can be '
+            "created from it: omit one of `sequences=False`, `graphs=False` and `answers=False`, "
+            'or capture with `keep="full"`.'
         )
     return replace(config, kinds=kinds)
 
@@ -170,8 +169,8 @@ def _describe_lacking(config: PreprocessConfig, source: TraceSource) -> Iterator
     lacking = [name for name in NUMBERS if name not in source.shape.extras]
     if "answers" in config.kinds and lacking:
         yield (
-            f"not all traces of {source.path} have {' and '.join(lacking)}: the answers are made "
-            f"without what follows from it"
+            f"not all traces of {source.path} have {' and '.join(lacking)}: the answers are "
+            "created without the fields derived from it"
         )
 
 
@@ -179,15 +178,15 @@ def _describe_unfinished(source: TraceSource) -> Iterator[str]:
     planned, rows = source.manifest.planned_rows, source.manifest.rows
     if planned is not None and rows < planned:
         yield (
-            f"{source.path} has {rows:,} of its {planned:,} planned traces: when the rest is "
-            f"there, the same command adds it"
+            f"{source.path} has {rows:,} of its {planned:,} planned traces: run the same command "
+            "again to add the rest when it is finished"
         )
 
 
 def _refuse_store_as_out(out: Path) -> None:
     if (out / MANIFEST_NAME).exists():
         raise InputError(
-            f"this is a store itself. Choose a folder for the samples, for example "
+            f"this is a store. Choose a folder for the samples, for example "
             f'"{out.with_name("preprocessed_data")}".',
             setting="out",
             value=out,
@@ -196,7 +195,7 @@ def _refuse_store_as_out(out: Path) -> None:
 
 @contextmanager
 def _locked(config: PreprocessConfig) -> Iterator[None]:
-    """The folder for this command, the stores in it against a repair."""
+    """Lock the folder for this command, and the stores in it against a repair."""
     with ExitStack() as stack:
         stack.enter_context(writer_lock(config.out, Part()))
         for kind in config.kinds:
@@ -241,7 +240,8 @@ def _plan_checked(
     shape: SampleShape,
     stores: Sequence[SampleStore],
 ) -> list[ShardJob]:
-    """What is to be made, when it goes with what is there and fits; then the stores are begun."""
+    """The work to do, after checking that it matches the existing stores and fits on disk; then
+    starts the stores."""
     for store in stores:
         refuse_changed_scores(config.out, store, shards)
     jobs = plan_jobs(source, shards, shape, stores)
@@ -258,7 +258,6 @@ def _describe_other_kind(config: PreprocessConfig, samples: int) -> Iterator[str
             rows = read_manifest(path).rows
             if rows != samples:
                 yield (
-                    f"{path} was left as it is, with {rows:,} samples where {config.out} now has "
-                    f"{samples:,}: give the same command without `{kind}=False` to bring it up to "
-                    f"date"
+                    f"{path} was not changed and has {rows:,} samples, while {config.out} now has "
+                    f"{samples:,}: run the same command without `{kind}=False` to update it"
                 )

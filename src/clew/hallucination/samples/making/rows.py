@@ -1,4 +1,4 @@
-"""Rows of a sample store: its columns, and record batches cut from record batches of traces."""
+"""Rows of a sample store: its columns, and record batches built from record batches of traces."""
 
 from collections.abc import Callable
 from typing import Any
@@ -25,12 +25,12 @@ from clew.hallucination.samples.making.source import count_answer
 from clew.hallucination.traces.schema import id_fields, shaped
 from clew.storage.reader import is_list
 
-# The exponent of a number that is infinite or not a number.
+# The exponent of infinity and NaN.
 _EXPONENTS: dict[int, Any] = {2: np.uint16(0x7C00), 4: np.uint32(0x7F800000)}
 
 
 def row_bytes(kind: Kind, shape: SampleShape, sizes: Lengths) -> Int[np.ndarray, " rows"]:
-    """The most bytes that samples with so many tokens take; the text of answers not counted."""
+    """The maximum bytes of samples with this many tokens, without the text of answers."""
     layers, tokens = shape.source.layers, sizes.tokens
     if kind == "sequences":
         return np.full(len(tokens), 2 * layers * shape.source.dim + 64)
@@ -45,7 +45,7 @@ def row_bytes(kind: Kind, shape: SampleShape, sizes: Lengths) -> Int[np.ndarray,
 
 
 def measure_lengths(batch: pa.RecordBatch) -> Lengths:
-    """The lengths of some traces; all tokens are the answer's where no prompt is known."""
+    """The lengths of some traces; all tokens count as the answer if the prompt is unknown."""
     tokens = lengths(batch.column("tokens"))
     prompts = np.zeros(len(tokens), np.int64)
     if "prompt_length" in batch.schema.names:
@@ -54,7 +54,7 @@ def measure_lengths(batch: pa.RecordBatch) -> Lengths:
 
 
 def sample_schema(kind: Kind, shape: SampleShape) -> pa.Schema:
-    """The columns of a store of that kind."""
+    """The columns of a store of this kind."""
     layers, dim, features = shape.source.layers, shape.source.dim, shape.features
     common = [*id_fields(), pa.field("label", pa.float32()), pa.field("score", pa.float32())]
     if kind == "sequences":
@@ -79,14 +79,14 @@ def sample_schema(kind: Kind, shape: SampleShape) -> pa.Schema:
 
 
 def find_unusable(batch: pa.RecordBatch, shape: SampleShape) -> dict[int, str]:
-    """The rows that no sample can be made of, with the reason."""
+    """The rows that cannot become samples, with the reason."""
     reasons: dict[int, str] = {}
     tokens = lengths(batch.column("tokens"))
     for name, wanted in _expected_lengths(batch, shape, tokens).items():
         column = batch.column(name)
         fits = column.is_valid().to_numpy(zero_copy_only=False) & (lengths(column) == wanted)
         for row in np.flatnonzero(~fits).tolist():
-            reasons.setdefault(row, f"its {name} is missing or does not fit its tokens")
+            reasons.setdefault(row, f"its {name} is missing or does not match its tokens")
     if reasons:
         return reasons
     nodes = Nodes(tokens=tokens, layers=shape.source.layers)
@@ -94,7 +94,7 @@ def find_unusable(batch: pa.RecordBatch, shape: SampleShape) -> dict[int, str]:
     extras = [name for name in sorted(shape.source.extras) if _is_float(batch.column(name).type)]
     for name in ("last_hidden", "nodes", "edge_weight", *extras, *maps):
         for row in _rows_where(_not_finite, batch.column(name)):
-            reasons.setdefault(row, f"its {name} holds NaN or infinity")
+            reasons.setdefault(row, f"its {name} contains NaN or infinity")
     late = leads_forward(_stored_edges(batch), nodes)
     for row in np.flatnonzero(_any_of_row(late, nodes)).tolist() if late.any() else ():
         reasons.setdefault(row, "an edge leads from a token to an earlier one")
@@ -104,7 +104,7 @@ def find_unusable(batch: pa.RecordBatch, shape: SampleShape) -> dict[int, str]:
 def _expected_lengths(
     batch: pa.RecordBatch, shape: SampleShape, tokens: Int[np.ndarray, " rows"]
 ) -> dict[str, Int[np.ndarray, " rows"]]:
-    """How many items each row of the columns must have, by the number of its tokens."""
+    """The number of items that each row of the columns must have for its tokens."""
     layers, heads = shape.source.layers, shape.source.heads or 0
     wanted = {name: layers * tokens for name in ARRAY_COLUMNS}
     wanted["last_hidden"] = np.full(len(tokens), layers)
@@ -123,7 +123,7 @@ def build_rows(
     labels: Float32[np.ndarray, " rows"],
     shape: SampleShape,
 ) -> pa.RecordBatch:
-    """Samples of that kind from usable traces, one row each; arrays are shared where they can."""
+    """Samples of this kind from usable traces, one row each; arrays are shared if possible."""
     schema = sample_schema(kind, shape)
     columns = {field.name: batch.column(field.name) for field in id_fields()}
     columns |= {"label": pa.array(labels), "score": pa.array(scores)}
@@ -142,7 +142,7 @@ def _graph_columns(batch: pa.RecordBatch, shape: SampleShape) -> dict[str, pa.Ar
     layers = shape.source.layers
     nodes = Nodes(tokens=lengths(batch.column("tokens")), layers=layers)
     if shape.from_maps:
-        assert shape.source.heads is not None  # asked before anything was written
+        assert shape.source.heads is not None  # checked before anything was written
         edges = edges_from_attention(batch, nodes, shape.source.heads, shape.top_k)
     else:
         edges = strongest_edges(_stored_edges(batch), shape.top_k)
@@ -194,7 +194,7 @@ def _is_float(kind: pa.DataType) -> bool:
 
 
 def _rows_where(test: Callable[[pa.Array], bool], column: pa.Array) -> list[int]:
-    """Nearly always none, and then one look at the whole column tells."""
+    """Usually none, which one pass over the whole column shows."""
     if not test(column):
         return []
     return [row for row in range(len(column)) if test(column.slice(row, 1))]

@@ -1,4 +1,4 @@
-"""The trace store that samples are made from: its sizes, and its small columns."""
+"""The trace store that samples are built from: its sizes and its small columns."""
 
 import json
 from collections.abc import Sequence
@@ -18,32 +18,32 @@ from clew.storage import ShardEntry, ShardReader, StoreReader
 from clew.storage.hashing import hash_text
 
 _NEEDED = ("last_hidden", "nodes", "edge_source", "edge_weight")
-# What answers are made of besides; a store that lacks some of it gives answers without it.
+# Optional columns for answers; a store without some of them yields answers without them.
 TEXTS = ("question", "category", "accepted_answers", "answer", "stop_reason", "samples")
 NUMBERS = (
     *("prompt_length", "token_logprobs", "token_entropies", "lookback", ANSWER_HIDDEN),
     *("attention_log_diagonal", "laplacian_diagonal"),
 )
-# What describes the machine, or grows with the store, does not tell whether it is the same.
+# What describes the machine or grows with the store does not identify it.
 _NOT_IDENTITY = ("machine", "sources")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SourceShape:
-    """The sizes of the stored arrays that samples are cut from."""
+    """The sizes of the stored arrays that samples are built from."""
 
     layers: int
     dim: int
     node_dim: int
     edges_per_token: int
-    heads: int | None  # None: nothing is stored by head
+    heads: int | None  # None: nothing is stored per head
     has_maps: bool  # whether the full attention maps are stored
     extras: frozenset[str]  # columns for answers: texts, and numbers that all traces have
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShardTable:
-    """The small columns of one trace shard, its rows as they lie in the file."""
+    """The small columns of one trace shard, with its rows in file order."""
 
     entry: ShardEntry
     global_example_id: Int[np.ndarray, " rows"]
@@ -51,19 +51,19 @@ class ShardTable:
     question: list[str | None]
     answer: list[str | None]
     tokens: Int[np.ndarray, " rows"]
-    answer_tokens: Int[np.ndarray, " rows"]  # all, where the prompt's length is not known
+    answer_tokens: Int[np.ndarray, " rows"]  # all, if the prompt's length is unknown
     text_bytes: int
 
 
 class TraceSource:
-    """A store of traces; raises StoreError when it is not one, InputError when it is empty."""
+    """A trace store; raises StoreError if it is not one, InputError if it is empty."""
 
     def __init__(self, path: Path) -> None:
         store = StoreReader(path)
         self.path, self.manifest = store.path, store.manifest
         if self.manifest.kind != "traces":
             raise InputError(
-                f'"{path}" holds {self.manifest.kind}, not traces: give the store that '
+                f'"{path}" contains {self.manifest.kind}, not traces: give the store that '
                 f'"clew extract" or "clew convert" wrote.'
             )
         self.shards: Sequence[ShardEntry] = [shard for shard in store.shards if shard.rows]
@@ -81,8 +81,8 @@ class TraceSource:
         missing = [name for name in _NEEDED if name not in schema.names]
         if missing:
             raise StoreError(
-                f'the traces of "{self.path}" have no "{missing[0]}": capture or convert them '
-                f"with this clew."
+                f'the traces of "{self.path}" have no "{missing[0]}": capture or convert them with '
+                "this version of clew."
             )
         last = schema.field("last_hidden").type
         return SourceShape(
@@ -96,7 +96,7 @@ class TraceSource:
         )
 
     def _find_extras(self) -> frozenset[str]:
-        """Shard by shard: all of them open at once would be too many files of a large store."""
+        """Shard by shard: a large store has too many files to open at once."""
         found = {*TEXTS, *NUMBERS}
         for entry in self.shards:
             reader = self.open(entry)
@@ -105,11 +105,11 @@ class TraceSource:
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        """Name, model and a hash of the settings: what tells one trace store from another."""
+        """Name, model and a hash of the settings, which identify a trace store."""
         settings = {k: v for k, v in self.manifest.settings.items() if k not in _NOT_IDENTITY}
         files = self.manifest.files
         model = settings.pop("model", None) or {}
-        # As in capture: the fingerprint tells a model, under whatever name it was loaded.
+        # As in capture: the fingerprint identifies a model, whatever name it was loaded as.
         model_settings = {k: v for k, v in model.items() if k not in ("id", "revision")}
         text = json.dumps([settings, model_settings, files], sort_keys=True)
         return {
@@ -120,7 +120,7 @@ class TraceSource:
         }
 
     def read_tables(self) -> list[ShardTable]:
-        """The small columns of all shards; the large ones stay unread."""
+        """The small columns of all shards; the large ones are not read."""
         return [self._read_table(entry) for entry in self.shards]
 
     def _read_table(self, entry: ShardEntry) -> ShardTable:
@@ -141,19 +141,19 @@ class TraceSource:
 
 
 def count_answer(tokens: Int[np.ndarray, " rows"], prompts: np.ndarray) -> np.ndarray:
-    """How many tokens are the answer's; a prompt is never longer than the whole."""
+    """The number of answer tokens; a prompt is never longer than the sequence."""
     return tokens - np.clip(prompts, 0, tokens)
 
 
 def _holds(reader: ShardReader, name: str) -> bool:
-    """Whether a shard has the column, and no row of it lacks numbers."""
+    """Whether a shard has the column without missing rows."""
     if name not in reader.schema.names:
         return False
     return name in TEXTS or not reader.read_column(name).null_count
 
 
 def _count_heads(schema: pa.Schema) -> int | None:
-    """By the shape that every column by head bears: layers, heads, ..."""
+    """From the shape of any per-head column: layers, heads, ..."""
     for name in ("attentions", "attention_log_diagonal", "laplacian_diagonal", "lookback"):
         if name in schema.names:
             return int((schema.field(name).metadata or {})[SHAPE_KEY].split(b",")[1])

@@ -1,4 +1,4 @@
-"""One sample store in the making: begun or gone on with, shard by shard."""
+"""One sample store being written: started or resumed, shard by shard."""
 
 import threading
 from collections.abc import Mapping, Sequence
@@ -24,14 +24,14 @@ from clew.storage.manifest import (
 from clew.version import __version__
 
 COMMAND = "preprocess"
-# What may differ when a store is gone on with: it grows, and so does the file of scores; a trace
-# store that was moved is still the same.
+# What may differ when a store is resumed: it grows, and so does the scores file; a moved trace
+# store is still the same.
 _MAY_DIFFER = ("sources", "scores.", "source.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoredRows:
-    """What a finished sample shard holds."""
+    """The contents of a finished sample shard."""
 
     global_example_id: Int[np.ndarray, " rows"]
     question_id: list[str]
@@ -40,12 +40,12 @@ class StoredRows:
 
 
 class SampleStore:
-    """A store of one kind of samples; every shard is made from the trace shard of its number."""
+    """A store of one kind of samples; every shard is built from the trace shard with its number."""
 
     def __init__(
         self, path: Path, kind: Kind, settings: Mapping[str, Any], rows_per_shard: int
     ) -> None:
-        """Raises SettingsMismatchError with both values when it was begun with other settings."""
+        """Raises SettingsMismatchError with both values if it was started with other settings."""
         self.path, self.kind = path, kind
         wanted = {"command": COMMAND, **settings, "sources": []}
         if not (path / MANIFEST_NAME).exists():
@@ -70,11 +70,11 @@ class SampleStore:
         write_manifest(self.path, self.manifest)
 
     def numbers(self) -> list[int]:
-        """The batches that were made, those without a usable row too."""
+        """The finished batches, including those without a usable row."""
         return [source["batch_number"] for source in self.manifest.settings["sources"]]
 
     def stored_rows(self, batch_number: int) -> StoredRows:
-        """The rows of a finished shard; none when it has not been made."""
+        """The rows of a finished shard; empty if it does not exist."""
         shard = self.manifest.shard(batch_number)
         path = self.path / shard_name(batch_number)
         if shard is None or not path.exists():
@@ -82,12 +82,12 @@ class SampleStore:
         return _read_rows(ShardReader(path))
 
     def unusable_rows(self, file: str) -> list[int]:
-        """The rows of a trace shard that were found to be of no use, by their place in it."""
+        """The unusable rows of a trace shard, by position."""
         entries = [skip for skip in self.manifest.skipped if skip["file"] == file]
         return [skip["record"] for skip in entries if not is_unlabeled(skip)]
 
     def has(self, table: ShardTable, labeled: Sequence[int]) -> bool:
-        """Whether the shard is made from these very traces and holds all that have a score."""
+        """Whether the shard was built from these traces and contains all that have a score."""
         entry = table.entry
         sources = self.manifest.settings["sources"]
         source = next((s for s in sources if s["batch_number"] == entry.batch_number), None)
@@ -99,8 +99,8 @@ class SampleStore:
         return sorted([*stored, *unusable]) == sorted(ids[list(labeled)].tolist())
 
     def begin_shard(self, schema: pa.Schema, entry: ShardEntry) -> ShardWriter:
-        """A writer for the shard. What a broken run left is dropped: to make it again takes as
-        long as to check and copy it, and gives the very same file."""
+        """A writer for the shard. What an interrupted run left is dropped: writing it again takes
+        as long as checking and copying it, and produces the same file."""
         path = self.path / shard_name(entry.batch_number)
         for ending in (".arrow", ".arrow.part", ".arrow.recovered"):
             path.with_suffix(ending).unlink(missing_ok=True)
@@ -111,8 +111,8 @@ class SampleStore:
     def enter(
         self, made: ShardEntry | None, entry: ShardEntry, skipped: Sequence[Mapping[str, Any]]
     ) -> None:
-        """The shard, its source and what was left out of it, in one step. `made` is None when
-        no row of the source could be used."""
+        """Register the shard, its source and its skipped rows in one step. `made` is None if no row
+        of the source could be used."""
         number = entry.batch_number
 
         def change(manifest: Manifest) -> Manifest:
@@ -158,15 +158,15 @@ def _read_rows(reader: ShardReader | None) -> StoredRows:
 
 
 def _refuse_foreign_folder(path: Path) -> None:
-    """Raises StoreError when a folder holds something, but no store: nothing is mixed up."""
+    """Raises StoreError if a folder is not empty and not a store, so that nothing is mixed up."""
     names = sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
-    # A run killed while it wrote its first manifest leaves a .tmp.
+    # A run killed while writing its first manifest leaves a .tmp file.
     entries = [name for name in names if not name.startswith(".") and not name.endswith(".tmp")]
     if any(name.startswith("batch_") and ".arrow" in name for name in entries):
         raise StoreError(f'"{path}" has shards but no {MANIFEST_NAME}', action="repair", store=path)
     if entries:
         raise StoreError(
-            f'"{path}" is neither empty nor a clew store (it holds {", ".join(entries[:3])}'
+            f'"{path}" is neither empty nor a clew store (it contains {", ".join(entries[:3])}'
             f"{', ...' if len(entries) > 3 else ''}): choose another `out`."
         )
 
@@ -192,6 +192,6 @@ def _refuse_other_source(path: Path, before: Mapping[str, Any], now: Mapping[str
     if before.get("sha256") != now["sha256"]:
         old, new = (f'"{s.get("store")}" (model {s.get("model")})' for s in (before, now))
         raise SettingsMismatchError(
-            f'"{path}" was made from the traces of {old}, now those of {new} are given, which '
-            f"were made in another way: choose another `out`."
+            f'"{path}" was made from the traces of {old}, but those of {new} were made with other '
+            "settings: choose another `out`."
         )

@@ -1,4 +1,4 @@
-"""What is in a folder of samples, from manifests, splits.csv and the small columns."""
+"""The contents of a folder of samples, from manifests, splits.csv and the small columns."""
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -21,7 +21,7 @@ from clew.storage.manifest import MANIFEST_NAME
 
 @dataclass(frozen=True, kw_only=True)
 class SplitBalance:
-    """The samples of one split ("all" where there are no splits), and their labels."""
+    """The samples of one split ("all" if there are no splits) and their labels."""
 
     split: str
     samples: int
@@ -32,16 +32,16 @@ class SplitBalance:
 
 @dataclass(frozen=True, kw_only=True)
 class GraphSizes:
-    """How large the graphs of a store are; tokens are counted once, edges over all layers."""
+    """The sizes of the graphs of a store; tokens are counted once, edges over all layers."""
 
     tokens: Spread
     edges: Spread
-    edges_per_token: float  # of a layer, where there is a graph a layer
+    edges_per_token: float  # per layer, if there is one graph per layer
 
 
 @dataclass(frozen=True, kw_only=True)
 class SamplesSummary:
-    """The balance of the labels, and each store with its sizes."""
+    """The class balance, and each store with its sizes."""
 
     path: str
     balance: list[SplitBalance]
@@ -55,8 +55,8 @@ class SamplesSummary:
 
 
 def summarize(path: Path) -> SamplesSummary | StoreSummary:
-    """The summary of any store, or of a folder that `clew preprocess` wrote; raises StoreError
-    where there is none."""
+    """The summary of any store, or of a folder written by `clew preprocess`; raises StoreError if
+    there is none."""
     return summarize_samples(path) if _holds_samples(path) else summarize_store(path)
 
 
@@ -67,15 +67,14 @@ def _holds_samples(path: Path) -> bool:
 
 
 def summarize_samples(path: Path) -> SamplesSummary:
-    """The summary of a folder that `clew preprocess` wrote, or of one store of samples.
-
-    Raises StoreError when there is no store, or splits.csv does not go with it.
+    """The summary of a folder written by `clew preprocess`, or of one sample store. Raises
+    StoreError if there is no store or splits.csv does not match it.
     """
     alone = (path / MANIFEST_NAME).exists()
     folders = [path] if alone else [path / name for name in KINDS]
     stores = [StoreReader(folder) for folder in folders if (folder / MANIFEST_NAME).exists()]
     filled = {store.manifest.kind: store for store in stores if store.shards}
-    # A store that stands alone may lie beside the splits of its folder.
+    # A single store may be next to the splits of its folder.
     splits_path = (path.absolute().parent if alone else path) / SPLITS_FILE
     splits = read_splits(splits_path) if splits_path.exists() else None
     return SamplesSummary(
@@ -134,7 +133,7 @@ def _graph_sizes(store: StoreReader) -> GraphSizes:
 
 
 def _list_fields(store: StoreReader) -> list[str]:
-    """What is stored of every answer, besides what every kind has."""
+    """The stored fields of every answer, besides those of every kind."""
     common = {*(field.name for field in id_fields()), "label", "score"}
     return [name for name in store.shard(0).schema.names if name not in common]
 

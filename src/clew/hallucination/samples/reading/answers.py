@@ -1,6 +1,5 @@
-"""What is known of every answer, field by field and split by split, for methods that are fitted.
-
-Values come from the files piece by piece: mapped pages would count as the process's memory.
+"""Answer features by field and split, for methods that are fitted. Values are read from the files
+piece by piece: mapped pages would count as the process's memory.
 """
 
 from collections.abc import Iterator
@@ -35,8 +34,8 @@ class StoredFields:
     def __init__(self, path: Path, index: SampleIndex) -> None:
         self.store, self._index = StoreReader(path), index
         if not self.store.shards:
-            raise StoreError(f"{path} holds no samples yet: run the command that fills it again.")
-        for shard in self.store.shards:  # a long comparison would find it out at its end
+            raise StoreError(f"{path} has no samples yet: run the command that writes it again.")
+        for shard in self.store.shards:  # otherwise a long comparison would only fail at its end
             check_size(path / shard.file, shard.bytes)
         self._schema = self._open(0).schema
         self._readers: dict[str, SampleReader] = {}
@@ -46,7 +45,7 @@ class StoredFields:
         return self._schema.names
 
     def shape_of(self, name: str) -> tuple[int, ...]:
-        """The shape of one answer's values; () for ragged ones, single ones and text."""
+        """The shape of one answer's values; () for ragged values, scalars and text."""
         kind, shape = self._schema.field(name).type, []
         while pa.types.is_fixed_size_list(kind):
             shape.append(kind.list_size)
@@ -54,11 +53,11 @@ class StoredFields:
         return tuple(shape)
 
     def read(self, name: str, rows: Rows, layer: int | None) -> Any:
-        """As `AnswerFeatures.read` says."""
+        """See `AnswerFeatures.read`."""
         kind, shape = self._schema.field(name).type, self.shape_of(name)
         if layer is not None and (len(shape) < 2 or not 0 <= layer < shape[0]):
             has = f"its layers are 0 to {shape[0] - 1}" if len(shape) > 1 else "it has no layers"
-            raise InputError(f'layer {layer} of "{name}" was asked for: {has}.')
+            raise InputError(f'there is no layer {layer} of "{name}": {has}.')
         if pa.types.is_string(kind.value_type if is_list(kind) else kind):
             texts = [text for chunk in self._chunks(name) for text in chunk.to_pylist()]
             return [texts[row] for row in rows.tolist()]
@@ -94,7 +93,8 @@ class StoredFields:
         return np.concatenate(parts).astype(np.float32)[rows]
 
     def _reader(self, name: str) -> SampleReader:
-        """Kept: where the values lie is looked up once, though every layer is read by itself."""
+        """Cached: the positions of the values are looked up once, although layers are read one by
+        one."""
         if name not in self._readers:
             self._readers[name] = SampleReader(
                 self.store.path,
@@ -116,7 +116,7 @@ class StoredFields:
 
 
 def _copy_pieces(reader: SampleReader, name: str, rows: Rows, first: int, size: int) -> np.ndarray:
-    """`size` bytes of every row, from its byte `first` on."""
+    """`size` bytes of every row, starting at its byte `first`."""
     content = np.empty(len(rows) * size, np.uint8)
     shards, starts = reader.locate(rows), reader.columns[name].starts[rows] + first
     places = np.arange(len(rows)) * size
@@ -126,14 +126,14 @@ def _copy_pieces(reader: SampleReader, name: str, rows: Rows, first: int, size: 
 
 
 class AnswerFeatures:
-    """The answers of a folder that `clew preprocess` wrote.
+    """The answers of a folder written by `clew preprocess`.
 
     `fields` are the names that can be read: the columns of answers/, and "sequence" (the last
-    token's states, `[layers, dim]`) where there are sequences/; `samples` are the kinds of samples
-    that the folder holds. `labels` (1 is hallucinated), `question_ids` and `ids`
-    (`global_example_id`) have an array a split. The rows of a split come in the same order in every
-    field: that of the data sets by place. Raises InputError for a folder without answers and
-    sequences, StoreError for one that is not whole.
+    token's states, `[layers, dim]`) if there are sequences/; `samples` are the kinds of samples in
+    the folder. `labels` (1 is hallucinated), `question_ids` and `ids` (`global_example_id`) have
+    one array per split. The rows of a split have the same order in every field: that of the
+    map-style datasets. Raises InputError for a folder without answers and sequences, StoreError for
+    an incomplete one.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -159,18 +159,18 @@ class AnswerFeatures:
 
     @property
     def dim(self) -> int:
-        """The width of the states."""
+        """The dimension of the states."""
         return self._size(1, (SEQUENCE, "state_mean")) or int(self._settings["shape"]["dim"])
 
     @property
     def heads(self) -> int | None:
-        """None where nothing is stored by head."""
+        """None if nothing is stored per head."""
         return self._size(1, _BY_HEAD)
 
     @property
     def identity(self) -> dict[str, Any]:
         """`store` and `sha256` (of how its traces were made), `model` (a dict, its `id` at least)
-        and `questions`: what tells the answers of one model from another's. None: not known."""
+        and `questions`: what identifies the model and its answers. None: unknown."""
         source = self._source
         capture = source.get("capture") or {}
         known = {name: source.get(name) for name in ("store", "sha256")}
@@ -179,33 +179,32 @@ class AnswerFeatures:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """`capture`: how the traces were made, as far as it is known; `preprocess`: the samples."""
+        """`capture`: how the traces were made, as far as known; `preprocess`: the samples."""
         not_said = ("command", "source", "sources")
         made = {name: value for name, value in self._settings.items() if name not in not_said}
         return {"capture": self._source.get("capture") or {}, "preprocess": made}
 
     def read(self, field: str, split: str, *, layer: int | None = None) -> Any:
         """The values of a split: numbers as float32 `[rows, ...]`, of `[rows, layers, ...]` only
-        the `layer` that is given; ragged numbers as a list of float32 arrays; text as a list of
-        texts (or of lists of texts), None where there is none. Raises InputError for a field that
-        is not there."""
+        the given `layer`; ragged numbers as a list of float32 arrays; text as a list of strings (or
+        of lists of strings), None if missing. Raises InputError for an unknown field."""
         return self._store_of(field).read(field, self._part(split).rows, layer)
 
     def bytes_of(self, field: str) -> float:
-        """Stored bytes an answer, on average; also of samples ("graphs", "heads")."""
+        """Stored bytes per answer, on average; also of samples ("graphs", "heads")."""
         if field in self.samples:
             manifest = read_manifest(self.folder / field)
             return manifest.bytes / max(1, manifest.rows)
         return self._store_of(field).count_bytes(field) / max(1, self._count)
 
     def _choose_stores(self) -> list[str]:
-        """The stores to read fields from; a store of sequences may also be given by itself."""
+        """The stores to read fields from; the folder may also be a store of sequences."""
         found: list[str] = [k for k in ("sequences", "answers") if k in self.samples]
         if found or (self.folder / MANIFEST_NAME).exists():
             return found or ["sequences"]
         raise InputError(
-            f'"{self.folder}" holds neither answers nor sequences: give a folder that '
-            f'"clew preprocess" wrote.'
+            f'"{self.folder}" contains neither answers nor sequences: give a folder written by '
+            '"clew preprocess".'
         )
 
     def _list_fields(self) -> frozenset[str]:
@@ -221,14 +220,14 @@ class AnswerFeatures:
     def _store_of(self, field: str) -> StoredFields:
         if field not in self.fields:
             raise InputError(
-                f'"{self.folder}" has no "{field}" of its answers, only '
-                f'{", ".join(sorted(self.fields))}: run the same "clew preprocess" again, it adds '
-                f"what the traces have."
+                f'"{self.folder}" has no field "{field}", only '
+                f'{", ".join(sorted(self.fields))}: run the same "clew preprocess" again to add '
+                "what the traces have."
             )
         return self._stores["sequences" if field == SEQUENCE else "answers"]
 
     def _size(self, axis: int, fields: tuple[str, ...]) -> int | None:
-        """How long the axis of the first of the fields is that is there."""
+        """The size of the axis of the first field that is present."""
         known = (self._store_of(name).shape_of(name) for name in fields if name in self.fields)
         return next((shape[axis] for shape in known), None)
 

@@ -1,5 +1,5 @@
-"""Samples as plain arrays in batches: sequences `[layers, dim]` of one length; and, laid end to
-end, one graph over all layers and heads (tokens as nodes, attention as edges) or a grid of reduced
+"""Samples as plain arrays in batches: sequences `[layers, dim]` of one length; and, concatenated,
+one graph over all layers and heads (tokens as nodes, attention as edges) or a grid of reduced
 states, layers by tokens."""
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ class SequenceSamples:
     """Reads sequences as whole batches or one by one.
 
     A batch is a dict: `sequence` float16 `[batch, layers, dim]`, `label` float32 `[batch]` (1 is
-    hallucinated), `index` int64 `[batch]` (the sample's place in the data set), `question_id`.
+    hallucinated), `index` int64 `[batch]` (the sample's index in the dataset), `question_id`.
     """
 
     def __init__(self, reader: SampleReader, index: SampleIndex, column: str = "sequence") -> None:
@@ -44,7 +44,7 @@ class SequenceSamples:
         }
 
     def read_batches(self, parts: Sequence[Rows], buffers: BufferPool) -> list[dict[str, Any]]:
-        """Several batches out of one piece of memory: for small samples, much cheaper."""
+        """Several batches from one block of memory, which is much cheaper for small samples."""
         indices = np.concatenate(parts)
         whole = self.read_batch(indices, buffers)
         ends = np.cumsum([len(part) for part in parts]).tolist()
@@ -60,12 +60,12 @@ class SequenceSamples:
         return sequences
 
     def read_samples(self, indices: Rows, buffers: BufferPool) -> list[dict[str, Any]]:
-        """Samples as PyTorch's own loader collates them."""
+        """Samples as PyTorch's DataLoader collates them."""
         batch = self.read_batch(indices, buffers)
         return [{name: values[i] for name, values in batch.items()} for i in range(len(indices))]
 
     def read_sample(self, index: int, buffers: BufferPool | None) -> dict[str, Any]:
-        """One sample: copied into a buffer, or a view of the file's bytes when there is none."""
+        """One sample: copied into a buffer, or a view of the file's bytes if there is none."""
         sequence = torch.from_numpy(
             self.reader.read_one(self._column, int(self.index.rows[index]))[0]
         )
@@ -80,7 +80,7 @@ class SequenceSamples:
 
 
 def describe(index: SampleIndex, indices: Rows) -> dict[str, Any]:
-    """What a batch tells of its samples besides their values."""
+    """The metadata of a batch's samples."""
     return {
         "label": torch.from_numpy(index.labels[indices]),
         "index": torch.from_numpy(np.ascontiguousarray(indices, np.int64)),
@@ -138,7 +138,7 @@ def _number_nodes(
     borders: Int64[np.ndarray, " samples"],
     buffers: BufferPool,
 ) -> dict[str, torch.Tensor]:
-    """The sample of every node, and whether it is its answer's: not before its border."""
+    """The sample of every node, and whether it is an answer token."""
     total = int(counts.sum())
     graph, is_answer = buffers.take((total,), _INT64), buffers.take((total,), _BOOL)
     graph.numpy()[:] = np.repeat(np.arange(len(counts)), counts)
@@ -156,7 +156,7 @@ def _lay(parts: Sequence[np.ndarray], buffers: BufferPool) -> torch.Tensor:
 def _lay_shifted(
     parts: Sequence[np.ndarray], shifts: Int64[np.ndarray, " samples"], buffers: BufferPool
 ) -> torch.Tensor:
-    """Numbers of nodes, counted in the whole batch."""
+    """Node numbers within the whole batch."""
     laid = _lay(parts, buffers)
     counts = [len(part) for part in parts]
     laid.numpy()[:] += np.repeat(shifts.astype(np.int32), counts)
@@ -199,13 +199,14 @@ class GridSamples:
         return self.read_batch(np.array([index]), buffers or BufferPool())
 
     def _count_tokens(self, counts: np.ndarray, indices: Rows) -> np.ndarray:
-        """Raises StoreError for a sample whose layers differ, which graphs may and grids cannot."""
+        """Raises StoreError for a sample whose layers differ, which is possible for graphs but not
+        for grids."""
         bad = (counts != counts[:, :1]).any(1) | (counts[:, 0] < 1)
         if bad.any():
             first = int(np.argmax(bad))
             raise StoreError(
                 f"the sample of {self.index.question_ids[indices[first]]} in {self.reader.path} is "
-                f"no grid: its layers have {counts[first].tolist()} tokens. Make the samples with "
-                f'"clew preprocess".'
+                f"not a grid: its layers have {counts[first].tolist()} tokens. Create the samples "
+                'with "clew preprocess".'
             )
         return counts[:, 0].astype(np.int64)

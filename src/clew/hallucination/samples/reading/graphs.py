@@ -1,7 +1,6 @@
-"""Samples that are one graph a layer: tokens as nodes, attention as edges, flat and ragged.
-
-All layers of a sample lie one after the other, so a batch of graphs is built by laying the
-samples end to end and adding one number to the edges of each.
+"""Samples with one graph per layer: tokens as nodes, attention as edges, flat and ragged. The
+layers of a sample are contiguous, so a batch of graphs is built by concatenating the samples and
+adding one offset to the edges of each.
 """
 
 from collections.abc import Sequence
@@ -29,7 +28,7 @@ GRAPH_COLUMNS = ("nodes", "edge_source", "edge_target", "edge_attr", "node_count
 
 @dataclass(frozen=True, kw_only=True)
 class GraphSample:
-    """The graphs of one answer, layer after layer; edges count the nodes of the whole sample."""
+    """The graphs of one answer, layer by layer; edges number the nodes of the whole sample."""
 
     nodes: Float[torch.Tensor, "nodes features"]
     edge_index: Int64[torch.Tensor, "2 edges"]
@@ -42,7 +41,7 @@ class GraphSample:
     sequence: Float[torch.Tensor, "layers dim"] | None = None
 
     def to_data_list(self) -> "list[Data]":
-        """One PyG graph a layer."""
+        """One PyG graph per layer."""
         from torch_geometric.data import Data
 
         nodes = self.nodes.split(self.node_counts.tolist())
@@ -56,10 +55,10 @@ class GraphSample:
 
 
 def collate(samples: Sequence[GraphSample]) -> "Batch":
-    """All layers of all samples as one PyG batch, equal to what PyG's own collate gives.
+    """All layers of all samples as one PyG batch, equal to the result of PyG's own collate.
 
-    Graph `i * layers + l` is layer l of sample i. The batch also bears `label`, `index` and
-    `question_id`, one a sample, and `sequence` where the samples have it.
+    Graph `i * layers + l` is layer l of sample i. The batch also has `label`, `index` and
+    `question_id`, one per sample, and `sequence` if the samples have it.
     """
     parts = [
         GraphParts(
@@ -87,12 +86,12 @@ def _collate_in_torch(samples: Sequence[GraphSample], *, collate_fn_map: Any = N
     return collate(samples)
 
 
-# PyTorch's own loader then batches graphs as it stands, without being given a collate_fn.
+# PyTorch's DataLoader then batches graphs without a collate_fn.
 default_collate_fn_map[GraphSample] = _collate_in_torch
 
 
 class GraphSamples:
-    """Reads graphs as whole batches or one by one; with `sequences`, their sequences beside.
+    """Reads graphs as whole batches or one by one; with `sequences`, together with their sequences.
 
     A batch is a PyG batch. A `flat` one is a dict of plain arrays, half the bytes, as clew's own
     networks read it: `nodes`, `edge_source`, `edge_target` (int32, counted in the batch, sorted by
@@ -108,7 +107,7 @@ class GraphSamples:
         flat: bool = False,
     ) -> None:
         if not flat:
-            _batch_class()  # imports PyG now, before workers are forked: it takes seconds
+            _batch_class()  # imports PyG before workers are forked, which takes seconds
         self.reader, self.index, self.sequences, self.flat = reader, index, sequences, flat
 
     def __len__(self) -> int:
@@ -116,7 +115,7 @@ class GraphSamples:
 
     @property
     def max_degree(self) -> int | None:
-        """The most edges that lead to one node, where the store was made so; else None."""
+        """The maximum number of edges to one node, if the store has a limit; otherwise None."""
         settings = self.reader.manifest.settings
         return settings["top_k"] if settings.get("command") == "preprocess" else None
 
@@ -137,7 +136,7 @@ class GraphSamples:
             if not part.node_counts.all():
                 raise StoreError(
                     f"the sample of {name} in {self.reader.path} has a layer without a token: "
-                    f'make the samples again with "clew preprocess", which leaves such ones out.'
+                    f'create the samples again with "clew preprocess", which excludes such traces.'
                 )
         max_degree = self.max_degree
         if max_degree is None:
@@ -179,7 +178,7 @@ class GraphSamples:
         ]
 
     def read_parts(self, rows: Rows) -> "list[GraphParts]":
-        """The ragged arrays of some samples, as they lie in the files."""
+        """The ragged arrays of some samples, as they are in the files."""
         shards = self.reader.locate(rows)
         columns = {name: self.reader.read_rows(name, rows, shards) for name in GRAPH_COLUMNS}
         return [
@@ -198,7 +197,7 @@ class GraphSamples:
 
 @dataclass(kw_only=True, slots=True)
 class GraphParts:
-    """The arrays of one sample; edges count the nodes of the whole sample."""
+    """The arrays of one sample; edges number the nodes of the whole sample."""
 
     nodes: Float[np.ndarray, "nodes features"]
     edges: tuple[Int[np.ndarray, " edges"], Int[np.ndarray, " edges"]]
@@ -207,7 +206,7 @@ class GraphParts:
     edge_counts: Int[np.ndarray, " layers"]
 
     def sort_edges(self) -> "GraphParts":
-        """The same graphs with the edges of each node side by side."""
+        """The same graphs with the edges of each node adjacent."""
         target = self.edges[1]
         if (target[1:] >= target[:-1]).all():
             return self
@@ -221,7 +220,8 @@ class GraphParts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaidGraphs:
-    """All layers of all samples as one graph; where each graph's nodes and edges begin and end."""
+    """All layers of all samples as one graph; with the start and end of each graph's nodes and
+    edges."""
 
     x: torch.Tensor
     edge_index: torch.Tensor
@@ -251,8 +251,8 @@ def _lay_end_to_end(
 
 
 def _as_pyg(laid: LaidGraphs, about: dict[str, Any], buffers: BufferPool) -> "Batch":
-    """What `Batch.from_data_list` makes of the same graphs, its way back to them included, with
-    what there is to say `about` the samples."""
+    """What `Batch.from_data_list` builds from the same graphs, including the data to split it
+    again, with the metadata `about` the samples."""
     ptr, edge_ptr = laid.ptr, laid.edge_ptr
     graphs = {"x": laid.x, "edge_index": laid.edge_index, "edge_attr": laid.edge_attr}
     count = len(ptr) - 1
@@ -270,7 +270,7 @@ def _as_pyg(laid: LaidGraphs, about: dict[str, Any], buffers: BufferPool) -> "Ba
 
 @cache
 def _batch_class() -> "type[Batch]":
-    """PyG makes the class of its batches anew for every one, which takes as long as a copy."""
+    """PyG creates a new class for every batch, which takes as long as a copy."""
     from torch_geometric.data import Batch, Data
 
     return type(Batch(_base_cls=Data))

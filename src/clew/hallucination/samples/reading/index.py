@@ -1,4 +1,4 @@
-"""Which samples a folder holds: their questions, labels and splits, without their values."""
+"""The samples of a folder: their questions, labels and splits, without their values."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,31 +21,29 @@ def find_store(folder: Path, kind: str) -> Path:
     if (folder / SPLITS_FILE).exists():
         full = ', on traces that were captured with `keep="full"`' if kind == "heads" else ""
         raise StoreError(
-            f"{folder} holds no {kind}: they were left out when it was made. Run the "
+            f"{folder} has no {kind}: they were not requested when it was created. Run the "
             f'"clew preprocess" command again without `{kind}=False`{full}.'
         )
     return folder
 
 
 def read_index(store: Path, kind: str) -> SampleIndex:
-    """Read the index of a sample store: splits.csv beside it, or for one that `clew convert`
-    made, the shards' small columns."""
+    """Read the index of a sample store: splits.csv beside it, or the shards' small columns for one
+    written by `clew convert`."""
     reader = StoreReader(store)
     if reader.manifest.kind != kind:
         raise _explain_kind(store, reader.manifest.kind, kind)
     written = store.absolute().parent / SPLITS_FILE
     if reader.manifest.settings.get("command") == "preprocess" and not written.exists():
         raise StoreError(
-            f"there is no {written}, which says what {store} holds and which of it is for "
-            f'training: bring it along with the store, or run the same "clew preprocess" again; '
-            f"it writes the file last."
+            f"there is no {written}, which lists the samples of {store} and their splits: copy it "
+            'along with the store, or run the same "clew preprocess" again.'
         )
     index = _read_written(written) if written.exists() else _read_columns(reader)
     if len(index.rows) != reader.manifest.rows:
         raise StoreError(
             f"{written} lists {len(index.rows):,} samples, {store} holds "
-            f'{reader.manifest.rows:,}: run the "clew preprocess" command again, it goes on where '
-            f"it stopped."
+            f'{reader.manifest.rows:,}: run the "clew preprocess" command again to resume.'
         )
     return index
 
@@ -62,17 +60,17 @@ def _read_written(path: Path) -> SampleIndex:
 
 
 def _read_columns(reader: StoreReader) -> SampleIndex:
-    """The index of a store without splits.csv (one that `clew convert` made): the splits are
-    those that `clew preprocess` would choose."""
+    """The index of a store without splits.csv (written by `clew convert`): the splits are those
+    that `clew preprocess` would choose."""
     names = {"global_example_id": pa.int64(), "question_id": pa.string(), "label": pa.float32()}
     ids, questions, labels = (
         pa.chunked_array(list(_chunks(reader, name)), type=kind) for name, kind in names.items()
     )
     if labels.null_count:
         raise StoreError(
-            f"{labels.null_count:,} of {len(labels):,} samples in {reader.path} have no label: "
-            f"they cannot be trained on. Make the samples again from the traces, with "
-            f'"clew preprocess".'
+            f"{labels.null_count:,} of {len(labels):,} samples in {reader.path} have no label, so "
+            "they cannot be used for training. Create the samples again from the traces with "
+            '"clew preprocess".'
         )
     truth = labels.to_numpy().astype(np.float32)
     strange = np.flatnonzero(~np.isin(truth, (0, 1)))
@@ -93,15 +91,17 @@ def _read_columns(reader: StoreReader) -> SampleIndex:
 
 
 def _chunks(reader: StoreReader, column: str) -> Iterator[pa.Array]:
-    """Shard by shard: were all of them open at once, a large store would need too many files."""
+    """Shard by shard: a large store has too many files to open at once."""
     for number in range(len(reader.shards)):
         yield from reader.shard(number).read_column(column).chunks
 
 
 def _explain_kind(store: Path, found: str, wanted: str) -> StoreError:
     if found == "traces":
-        return StoreError(f"{store} holds traces, not {wanted}", action="preprocess", store=store)
+        return StoreError(
+            f"{store} contains traces, not {wanted}", action="preprocess", store=store
+        )
     return StoreError(
-        f'{store} holds {found}, not {wanted}: give the folder that "clew preprocess" wrote, '
-        f"in which {found}/ and {wanted}/ lie."
+        f'{store} holds {found}, not {wanted}: give the folder written by "clew preprocess" that '
+        f"contains {found}/ and {wanted}/."
     )

@@ -1,5 +1,5 @@
-"""The datasets of a folder that `clew preprocess` wrote: sequences, graphs, heads and grids, as
-streams and by place."""
+"""The datasets of a folder written by `clew preprocess`: sequences, graphs, heads and grids, as
+iterable and map-style datasets."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,7 @@ from clew.loading.stream import StreamDataset
 def _open_store(
     folder: Path, kind: str, columns: tuple[str, ...], access: Access | None, max_open: int
 ) -> tuple[SampleReader, SampleIndex]:
-    """The reader of one store of samples, and the index of all its splits."""
+    """The reader of one sample store, and the index of all its splits."""
     path = find_store(folder, kind)
     whole = read_index(path, kind)
     reader = SampleReader(
@@ -41,7 +41,7 @@ def _open_store(
 
 @dataclass(frozen=True, kw_only=True)
 class PreprocessedSequences:
-    """The sequences of a split; None takes all splits."""
+    """The sequences of a split; None means all splits."""
 
     folder: Path
     split: str | None = None
@@ -53,7 +53,7 @@ class PreprocessedSequences:
 
 @dataclass(frozen=True, kw_only=True)
 class PreprocessedGraphs:
-    """The graphs of a split, with their sequences beside them on request."""
+    """The graphs of a split, optionally with their sequences."""
 
     folder: Path
     split: str | None = None
@@ -68,15 +68,15 @@ class PreprocessedGraphs:
             sequences = beside.open(access=access, max_open=max_open)
             if not np.array_equal(sequences.index.question_ids, index.question_ids):
                 raise StoreError(
-                    f"the sequences in {self.folder} are of other samples than the graphs: make "
-                    f"both again from the same traces, or leave with_sequence out."
+                    f"the sequences in {self.folder} are of other samples than the graphs: create "
+                    "both again from the same traces, or omit with_sequence."
                 )
         return GraphSamples(reader, index, sequences, flat=self.flat)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PreprocessedHeads:
-    """The graphs over all heads of a split; None takes all splits."""
+    """The graphs over all heads of a split; None means all splits."""
 
     folder: Path
     split: str | None = None
@@ -88,7 +88,7 @@ class PreprocessedHeads:
 
 @dataclass(frozen=True, kw_only=True)
 class PreprocessedGrids:
-    """The grids of a split; None takes all splits."""
+    """The grids of a split; None means all splits."""
 
     folder: Path
     split: str | None = None
@@ -99,11 +99,11 @@ class PreprocessedGrids:
 
 
 class PreprocessedLSTMDataset(StreamDataset):
-    """Sequences `[layers, dim]` with their labels, as a stream.
+    """Sequences `[layers, dim]` with their labels, as an iterable dataset.
 
     A sample is a dict: `sequence` float16 `[layers, dim]`, `label` (1 is hallucinated), `index`
-    (its place in the data set), `question_id`. `split` is train, validation, test, or None for all.
-    With `batch_size` PyTorch's loader gives the same batches for any number of workers.
+    (its index in the dataset), `question_id`. `split` is train, validation, test, or None for all.
+    With `batch_size`, PyTorch's DataLoader returns the same batches for any number of workers.
     """
 
     def __init__(
@@ -128,11 +128,12 @@ class PreprocessedLSTMDataset(StreamDataset):
 
 
 class PreprocessedGNNDataset(StreamDataset):
-    """The attention graphs of all layers with their labels, as a stream of `GraphSample`s.
+    """The attention graphs of all layers with their labels, as an iterable dataset of
+    `GraphSample`s.
 
-    PyTorch's loader batches them as it stands, through `collate`. With `with_sequence`, each
-    also bears its sequence `[layers, dim]`. With `batch_size` PyTorch's loader gives the same
-    batches for any number of workers.
+    PyTorch's DataLoader batches them through `collate`. With `with_sequence`, each also has its
+    sequence `[layers, dim]`. With `batch_size`, PyTorch's DataLoader returns the same batches for
+    any number of workers.
     """
 
     def __init__(
@@ -160,7 +161,7 @@ class PreprocessedGNNDataset(StreamDataset):
 
 
 class PreprocessedLSTMMapDataset(LazyDataset):
-    """Sequences `[layers, dim]` with their labels, by place."""
+    """Sequences `[layers, dim]` with their labels, as a map-style dataset."""
 
     def __init__(
         self,
@@ -175,8 +176,8 @@ class PreprocessedLSTMMapDataset(LazyDataset):
 
 
 class PreprocessedGNNMapDataset(LazyDataset):
-    """The graphs of all layers with their labels, by place. `flat` is for clew's own loader: its
-    batches are then plain arrays instead of PyG batches."""
+    """The graphs of all layers with their labels, as a map-style dataset. `flat` is for clew's own
+    loader: its batches are then plain arrays instead of PyG batches."""
 
     def __init__(
         self,
@@ -194,7 +195,7 @@ class PreprocessedGNNMapDataset(LazyDataset):
 
 
 class PreprocessedHeadsMapDataset(LazyDataset):
-    """Graphs over all layers and heads, by place; for clew's own loader."""
+    """Graphs over all layers and heads, as a map-style dataset for clew's own loader."""
 
     def __init__(
         self, preprocessed_dir: str | Path, *, split: str | None = None, max_cache_batches: int = 2
@@ -204,7 +205,7 @@ class PreprocessedHeadsMapDataset(LazyDataset):
 
 
 class PreprocessedGridsMapDataset(LazyDataset):
-    """Grids of reduced states, layers by tokens, by place; for clew's own loader."""
+    """Grids of reduced states, layers by tokens, as a map-style dataset for clew's own loader."""
 
     def __init__(
         self, preprocessed_dir: str | Path, *, split: str | None = None, max_cache_batches: int = 2

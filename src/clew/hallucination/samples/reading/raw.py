@@ -1,5 +1,5 @@
-"""Trace stores trained on as they are: slower, no extra disk; files of the older tools are turned
-into one first. A trace that `clew preprocess` would leave out stops the run when it is read."""
+"""Train directly on trace stores: slower, but without extra disk space; files of the older tools
+are converted first. A trace that `clew preprocess` would exclude stops the run when it is read."""
 
 import glob
 import logging
@@ -38,7 +38,7 @@ class RawTraces:
     split: str | None = None
 
     def read_index(self) -> SampleIndex:
-        """Join the traces' ids with their scores; raises InputError when one has none."""
+        """Join the traces' ids with their scores; raises InputError if one has none."""
         scores = read_scores(self.scores_file)
         shards, notes = label_shards(
             TraceSource(self.store).read_tables(), scores, threshold=self.score_threshold
@@ -97,26 +97,26 @@ class RawGraphs:
 
 
 class TraceSequenceSamples(SequenceSamples):
-    """The last token's states of traces, whose numbers nobody has looked at before."""
+    """The last token's states of traces, whose values have not been checked before."""
 
     def read_sequences(self, rows: Rows, buffers: BufferPool) -> torch.Tensor:
         sequences = super().read_sequences(rows, buffers)
         finite = torch.isfinite(sequences).flatten(1).all(1).numpy()
         if not finite.all():
             row = int(rows[np.argmin(finite)])
-            raise broken_trace(self, row, "its last_hidden holds NaN or infinity")
+            raise broken_trace(self, row, "its last_hidden contains NaN or infinity")
         return sequences
 
     def read_sample(self, index: int, buffers: BufferPool | None) -> dict[str, Any]:
         sample = super().read_sample(index, buffers)
         if not torch.isfinite(sample["sequence"]).all():
             row = int(self.index.rows[index])
-            raise broken_trace(self, row, "its last_hidden holds NaN or infinity")
+            raise broken_trace(self, row, "its last_hidden contains NaN or infinity")
         return sample
 
 
 class TraceGraphSamples(GraphSamples):
-    """Graphs built from the edges that a trace keeps of every token, when they are read."""
+    """Graphs built from the stored edges of every token when they are read."""
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ class TraceGraphSamples(GraphSamples):
     def _refuse_broken(self, row: int, nodes: np.ndarray, edges: Edges, places: Nodes) -> None:
         reason = ""
         if not (np.isfinite(nodes).all() and np.isfinite(edges.weight).all()):
-            reason = "its nodes or edges hold NaN or infinity"
+            reason = "its nodes or edges contain NaN or infinity"
         elif leads_forward(edges, places).any():
             reason = "an edge leads from a token to an earlier one"
         if reason:
@@ -170,16 +170,16 @@ def broken_trace(samples: Samples, row: int, reason: str) -> StoreError:
     place = np.searchsorted(samples.index.rows, row)
     question_id, store = samples.index.question_ids[place], samples.reader.path
     return StoreError(
-        f'the trace of {question_id} in {store} cannot be trained on: {reason}. Use "clew '
-        f'preprocess", which leaves such traces out and names them.'
+        f'the trace of {question_id} in {store} cannot be used for training: {reason}. Use "clew '
+        'preprocess", which excludes and lists such traces.'
     )
 
 
 class RawLSTMDataset(LazyDataset):
-    """The sequences of traces that were not preprocessed, by place.
+    """The sequences of traces that were not preprocessed, as a map-style dataset.
 
     `traces` is a trace store, or a pattern such as "traces_data/*.pkl*" for files of the older
-    tools; these are first turned into a store at `converted`.
+    tools; these are first converted into a store at `converted`.
     """
 
     def __init__(
@@ -197,7 +197,7 @@ class RawLSTMDataset(LazyDataset):
 
 
 class RawGNNDataset(LazyDataset):
-    """The graphs of traces that were not preprocessed, by place; built when they are read."""
+    """The graphs of traces that were not preprocessed, as a map-style dataset, built when read."""
 
     def __init__(
         self,
@@ -226,7 +226,7 @@ def open_traces(
     split: str | None,
     converted: str | Path | None,
 ) -> RawTraces:
-    """A store as it is; a pattern of old files after converting them."""
+    """A store unchanged; a pattern of old files after converting them."""
     store = Path(traces)
     if glob.has_magic(str(traces)):
         store = convert_pattern(str(traces), converted)
@@ -236,9 +236,8 @@ def open_traces(
 
 
 def convert_pattern(pattern: str, converted: str | Path | None) -> Path:
-    """Turn the old trace files that match into a store; files done earlier are kept.
-
-    Raises InputError when a file could not be used: training on a part must be asked for.
+    """Convert the matching old trace files into a store; files converted earlier are kept. Raises
+    InputError if a file could not be used: training on a part must be explicit.
     """
     from clew.hallucination.legacy import convert_folder
 
@@ -250,14 +249,14 @@ def convert_pattern(pattern: str, converted: str | Path | None) -> Path:
         )
     if converted is None:
         raise InputError(
-            f'"{pattern}" names files of the older tools: say where the store made of them is to '
-            f'lie (converted="traces_store").'
+            f'"{pattern}" matches files of the older tools: give the folder for the converted '
+            'store (converted="traces_store").'
         )
     result = convert_folder(folder, Path(converted), keep="compact", names=names)
     if not result.complete:
         left_out = result.skipped[0]
         raise InputError(
             f"{len(result.skipped):,} files or records of {pattern} cannot be used, e.g. "
-            f'{left_out}. Take them away, or use what could be read: "{converted}".'
+            f'{left_out}. Remove them, or use what could be read: "{converted}".'
         )
     return Path(converted)

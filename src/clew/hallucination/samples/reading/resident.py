@@ -1,7 +1,6 @@
-"""Samples that lie on the GPU: read once, laid end to end, and every batch is gathered there.
-
-A GPU trains small networks faster than memory can be copied to it; a dataset of some gigabytes
-fits into its memory several times over.
+"""Samples in GPU memory: read once, concatenated, and every batch is gathered there. A GPU trains
+small networks faster than data can be copied to it; a dataset of some gigabytes fits in its memory
+several times over.
 """
 
 from collections import defaultdict
@@ -25,16 +24,16 @@ _MOST_NODES = 2**31 - 1
 
 
 class ResidentSamples:
-    """All samples of a data set on `device`, for `Loader(samples, ..., num_workers=0)`.
+    """All samples of a dataset on `device`, for `Loader(samples, ..., num_workers=0)`.
 
     Batches equal those that the loader reads from the files, with their tensors on the device.
-    Reading in takes `num_workers` threads, and no more of the host's memory than a few batches.
+    Loading uses `num_workers` threads and host memory for only a few batches.
     """
 
     def __init__(self, dataset: LazyDataset, device: torch.device, *, num_workers: int = 2) -> None:
         samples = dataset.samples
         if isinstance(samples, GraphSamples) and not samples.flat:
-            raise InputError("graphs lie on the device as plain arrays: open them with flat=True.")
+            raise InputError("graphs on the device are plain arrays: open them with flat=True.")
         self.index: SampleIndex = samples.index
         self._device = device
         self._labels = torch.from_numpy(self.index.labels).to(device)
@@ -58,7 +57,7 @@ class ResidentSamples:
 
 
 def _read_in(loader: Loader, device: torch.device) -> tuple[dict[str, Tensor], int]:
-    """Every array of the data set in one piece on the device, and the largest degree."""
+    """Every array of the dataset as one block on the device, and the largest degree."""
     pieces: dict[str, list[Tensor]] = defaultdict(list)
     first_node = max_degree = 0
     for batch in loader:
@@ -73,27 +72,27 @@ def _read_in(loader: Loader, device: torch.device) -> tuple[dict[str, Tensor], i
         for name, tensor in moved.items():
             pieces[name].append(tensor)
     if first_node > _MOST_NODES:
-        raise InputError(f"{first_node:,} tokens are more than a device's copy can count.")
+        raise InputError(f"{first_node:,} tokens are too many for a copy on the device.")
     return {name: torch.cat(pieces.pop(name)) for name in tuple(pieces)}, max_degree
 
 
 class Gathered(Protocol):
-    """All samples of one kind; gives the arrays of those chosen, as their files would."""
+    """All samples of one kind; returns the arrays of the chosen ones, as read from files."""
 
     def gather(self, indices: Rows, chosen: Tensor) -> dict[str, Any]: ...
 
 
 class Stretches:
-    """Where the nodes, or the edges, of each sample begin. The counts are known on the host too: it
-    must know how large a batch is, and asking the device would make it wait."""
+    """Where the nodes or edges of each sample start. The counts are kept on the host too: it needs
+    the size of a batch, and asking the device would make it wait."""
 
     def __init__(self, counts: Tensor) -> None:
         self.counts, self.starts = counts, counts.cumsum(0) - counts
         self.on_host = counts.cpu().numpy()
 
     def lay(self, indices: Rows, chosen: Tensor) -> tuple[Tensor, Tensor]:
-        """How far each chosen sample moves when they are laid end to end, for every one of its
-        values, and the places of these."""
+        """The offset of each chosen sample when concatenated, for each of its values, and the
+        positions of these."""
         counts = self.counts[chosen]
         moves = counts.cumsum(0) - counts - self.starts[chosen]
         total = int(self.on_host[indices].sum())
@@ -102,7 +101,7 @@ class Stretches:
 
 
 class _Edges:
-    """The edges of all samples, which count the nodes through."""
+    """The edges of all samples, with nodes numbered globally."""
 
     def __init__(self, arrays: dict[str, Tensor], counts: Tensor) -> None:
         names = ("edge_source", "edge_target", "edge_attr")
@@ -110,7 +109,7 @@ class _Edges:
         self._stretches = Stretches(counts)
 
     def gather(self, indices: Rows, chosen: Tensor, moves: Tensor) -> dict[str, Tensor]:
-        """Those of the chosen samples, whose nodes have moved so far."""
+        """The edges of the chosen samples, with their nodes shifted by the offsets."""
         _, places = self._stretches.lay(indices, chosen)
         edges = {name: array.index_select(0, places) for name, array in self._arrays.items()}
         counts = self._stretches.counts[chosen]
@@ -121,7 +120,7 @@ class _Edges:
 
 
 class GatheredGraphs:
-    """The graphs of all samples as one, whose nodes and edges are counted through."""
+    """The graphs of all samples as one, with nodes and edges numbered globally."""
 
     def __init__(self, arrays: dict[str, Tensor], max_degree: int) -> None:
         self._last_node, self._max_degree = arrays["last_node"], max_degree
@@ -163,7 +162,7 @@ class GatheredHeads:
 
 
 class GatheredGrids:
-    """The grids of all samples end to end."""
+    """The grids of all samples, concatenated."""
 
     def __init__(self, arrays: dict[str, Tensor]) -> None:
         self._nodes, self._tokens = arrays["nodes"], arrays["node_counts"]
@@ -181,7 +180,7 @@ class GatheredGrids:
 
 
 def gather_from(arrays: dict[str, Tensor], max_degree: int) -> Gathered | None:
-    """By what a batch of the data set holds; None when it holds nothing that is ragged."""
+    """By the contents of a batch of the dataset; None if nothing in it is ragged."""
     if "last_node" in arrays:
         return GatheredGraphs(arrays, max_degree)
     if "edge_counts" in arrays:

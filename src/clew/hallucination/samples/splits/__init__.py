@@ -1,4 +1,4 @@
-"""Which sample belongs to training, validation or test: decided by question, for good."""
+"""Assign samples to training, validation and test by question, permanently."""
 
 from clew.hallucination.samples.splits.assign import (
     FileSplits,

@@ -1,6 +1,6 @@
-"""Splits by question, or by file as the older system did. By question: no question in two splits,
-both classes in proportion, and an old question stays where it is when new ones are added. No
-randomness besides a hash."""
+"""Splits by question, or by file as in the older tools. By question: no question in two splits,
+both classes in proportion, and existing questions keep their split when new ones are added. No
+randomness other than a hash."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -14,8 +14,8 @@ from clew.errors import InputError
 from clew.hallucination.labels import normalize_answer
 from clew.loading.splits import SPLIT_NAMES, Shares
 
-# How far a class may lie above or below its share of a split, in samples: 1 where samples are
-# few and each counts, 2 where there are many, so that nine in ten stay where their hash puts them.
+# How far a class may be above or below its share of a split, in samples: 1 if there are few
+# samples, 2 if there are many, so that nine in ten stay where their hash puts them.
 _TIGHT, _LOOSE, _MANY = 1.0, 2.0, 500
 
 
@@ -30,10 +30,10 @@ def assign_splits(
 ) -> UInt8[np.ndarray, " rows"]:
     """The split of every row: 0 training, 1 validation, 2 test.
 
-    Rows with the same id or, normalised, the same question text form a group that stays
-    together. Groups are dealt in `order` (numbers to sort the rows by, such as their
-    `global_example_id`; the order given when None), so that rows added behind change nothing
-    before them. `previous` maps question ids to split names that stand.
+    Rows with the same id or the same normalized question text form a group that stays together.
+    Groups are assigned in `order` (numbers to sort the rows by, such as their `global_example_id`;
+    the given order if None), so that appended rows change nothing before them. `previous` maps
+    question ids to split names that are kept.
     """
     place = np.argsort(np.asarray(order), kind="stable") if order is not None else slice(None)
     rows = np.arange(len(question_ids))[place]
@@ -52,8 +52,8 @@ def group_questions(
 ) -> Int[np.ndarray, " rows"]:
     """The group of every row, numbered by first appearance.
 
-    Two rows are in one group when they share the id or the normalised text, directly or
-    through others.
+    Two rows are in one group if they share the id or the normalized text, directly or through
+    others.
     """
     first = list(range(len(question_ids)))
     by_id: dict[str, int] = {}
@@ -70,14 +70,14 @@ def group_questions(
 def known_splits(
     question_ids: Sequence[str], previous: Mapping[str, str] | None
 ) -> Int[np.ndarray, " rows"]:
-    """The split that each row had before, -1 where it is new."""
+    """The split that each row had before, -1 if it is new."""
     numbers = {name: number for number, name in enumerate(SPLIT_NAMES)}
     before = {key: numbers[name] for key, name in (previous or {}).items()}
     return np.array([before.get(question_id, -1) for question_id in question_ids], np.int64)
 
 
 def hash_place(key: str) -> float:
-    """A number in [0, 1) that follows from the text alone."""
+    """A number in [0, 1) that depends only on the text."""
     digest = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "big") / 2**64
 
@@ -90,7 +90,7 @@ def _find(first: list[int], row: int) -> int:
 
 
 def _join(first: list[int], one: int, other: int) -> None:
-    """The earlier row stands for both, so that a group's name does not change as it grows."""
+    """The earlier row represents both, so that a group's name does not change as it grows."""
     low, high = sorted((_find(first, one), _find(first, other)))
     first[high] = low
 
@@ -102,7 +102,7 @@ def _deal(
     known: Int[np.ndarray, " rows"],
     shares: Shares,
 ) -> Int[np.ndarray, " groups"]:
-    """The split of every group: those known from before first, then the others in order."""
+    """The split of every group: those with a previous split first, then the others in order."""
     sizes = np.bincount(groups)
     # A tie counts as hallucinated, the class that a detector must find.
     hallucinated = (2 * np.bincount(groups, weights=labels > 0.5) >= sizes).tolist()
@@ -120,7 +120,7 @@ def _deal(
 
 
 class _Tally:
-    """The samples of one class in each split, held close to the shares."""
+    """The samples of one class in each split, kept close to the shares."""
 
     def __init__(self, shares: Shares) -> None:
         self._shares = tuple(shares)
@@ -130,7 +130,7 @@ class _Tally:
         self._counts[split] += size
 
     def place(self, wanted: int, size: int) -> int:
-        """Take in a group: where its hash wants it, unless that would upset the balance."""
+        """Add a group to the split of its hash, unless that would upset the balance."""
         total = sum(self._counts) + size
         lacking = [s * total - n for s, n in zip(self._shares, self._counts, strict=True)]
         room = max(size, _TIGHT + (_LOOSE - _TIGHT) * min(1.0, total / _MANY))
@@ -143,7 +143,7 @@ class _Tally:
 
 @dataclass(frozen=True, kw_only=True)
 class FileSplits:
-    """The split of every row, and how many rows went with an earlier file than their own."""
+    """The split of every row, and how many rows follow an earlier file than their own."""
 
     split: UInt8[np.ndarray, " rows"]
     moved: int
@@ -159,9 +159,9 @@ def assign_splits_by_file(
 ) -> FileSplits:
     """Shards in order: the first ones for training, then validation, then test.
 
-    A question that comes again in a later shard goes with its first. Shards that `previous`
-    has questions of stay where they are; new ones fill up what each split lacks.
-    Raises InputError when there are fewer shards than splits.
+    A question repeated in a later shard follows its first one. Shards with questions in `previous`
+    keep their split; new ones fill up each split. Raises InputError if there are fewer shards than
+    splits.
     """
     rows = np.argsort(np.asarray(batch_numbers), kind="stable")
     numbers, shard = np.unique(np.asarray(batch_numbers)[rows], return_inverse=True)
@@ -170,7 +170,7 @@ def assign_splits_by_file(
     known = known_splits(ids, previous)
     of_shard = _deal_shards(_shards_before(shard, known, len(numbers)), shares)
     of_group = of_shard[shard][np.unique(groups, return_index=True)[1]]
-    # Where a question was put, by hand too, its duplicates go; the earliest row has the last word.
+    # Duplicates follow the split of their question, even if set by hand; the earliest row decides.
     old = np.flatnonzero(known >= 0)[::-1]
     of_group[groups[old]] = known[old]
     chosen = np.where(known >= 0, known, of_group[groups])
@@ -180,15 +180,15 @@ def assign_splits_by_file(
 
 
 def count_files(files: int, shares: Shares) -> list[int]:
-    """Files a split, rounded so that the sums fit: 44 at 70/15/15 make 31, 6 and 7."""
+    """Files per split, rounded to the correct sum: 44 at 70/15/15 make 31, 6 and 7."""
     wanted = [share > 0 for share in shares]
     if files < sum(wanted):
         raise InputError(
-            f'`split_by="file"` needs at least {sum(wanted)} batches for `split="{shares}"`, the '
-            f'store has {files}: use `split_by="question"`.'
+            f'`split_by="file"` requires at least {sum(wanted)} batches for `split="{shares}"`, '
+            f'but the store has {files}: use `split_by="question"`.'
         )
     ends = [int(files * end + 0.5 + 1e-9) for end in accumulate(shares)]
-    # Rounding must not leave a split empty that is to have something.
+    # Rounding must not leave a requested split empty.
     before = 0
     for index, is_wanted in enumerate(wanted):
         last = files - sum(wanted[index + 1 :])

@@ -1,4 +1,4 @@
-"""splits.csv: one row a sample, in the order in which the samples lie in the shards."""
+"""splits.csv: one row per sample, in the order of the samples in the shards."""
 
 import csv
 import io
@@ -24,13 +24,13 @@ _TYPES = {
     "label": pa.float32(),
     "score": pa.float32(),
 }
-# What people write who edit the file by hand.
+# Spellings in files edited by hand.
 _OTHER_NAMES = {"val": "validation", "valid": "validation", "dev": "validation"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Splits:
-    """The columns of splits.csv; `split` counts in SPLIT_NAMES, `label` 1 is hallucinated."""
+    """The columns of splits.csv; `split` is an index of SPLIT_NAMES, `label` 1 is hallucinated."""
 
     global_example_id: Int64[np.ndarray, " rows"]
     question_id: pa.StringArray
@@ -42,24 +42,24 @@ class Splits:
         return len(self.split)
 
     def by_question(self, path: Path) -> dict[str, str]:
-        """The split of every question; raises InputError when one is in two."""
+        """The split of every question; raises InputError if one is in two."""
         found: dict[str, str] = {}
         for question_id, split in zip(self.question_id.to_pylist(), self.split, strict=True):
             name = SPLIT_NAMES[split]
             if found.setdefault(question_id, name) != name:
                 raise InputError(
                     f'"{path}" has question {question_id!r:.60} in {found[question_id]} and in '
-                    f"{name}: a detector would be tested on what it was trained on. Put all its "
-                    f"rows into one split."
+                    f"{name}: a detector would be tested on its training data. Put all its rows "
+                    "into one split."
                 )
         return found
 
 
 def write_splits(path: Path, table: Splits) -> None:
-    """Write the file in one step: readers see the old one or the new one, never half."""
+    """Write the file atomically: readers see the old one or the new one, never a part."""
     names = np.array(SPLIT_NAMES)[table.split].tolist()
     ids, question_ids = table.global_example_id.tolist(), table.question_id.to_pylist()
-    # Arrow writes a float32 as short as it can be read back from.
+    # Arrow writes the shortest text that reads back as the same float32.
     scores = pa.array(table.score).cast(pa.string()).to_pylist()
     labels = (table.label > 0.5).astype(int).tolist()
     sink = io.StringIO(newline="")
@@ -70,7 +70,7 @@ def write_splits(path: Path, table: Splits) -> None:
 
 
 def read_splits(path: str | Path) -> Splits:
-    """Read splits.csv, also one edited by hand; raises InputError with the line at fault."""
+    """Read splits.csv, even if edited by hand; raises InputError with the line number."""
     path = Path(path)
     table = _read_table(path)
     missing = [name for name in _TYPES if name not in table.column_names]
@@ -88,7 +88,7 @@ def read_splits(path: str | Path) -> Splits:
     _refuse(path, ~np.isin(label, (0, 1)), "has a label that is neither 0 nor 1")
     repeated = np.ones(len(table_ids), bool)
     repeated[np.unique(table_ids, return_index=True)[1]] = False
-    _refuse(path, repeated, "has a global_example_id that an earlier line has too")
+    _refuse(path, repeated, "repeats the global_example_id of an earlier line")
     return Splits(
         global_example_id=table_ids,
         question_id=columns["question_id"],
@@ -109,7 +109,7 @@ def count_labels(
 def find_thin_splits(
     counts: Int[np.ndarray, "splits classes"], shares: Sequence[float]
 ) -> list[str]:
-    """A sentence for every split that ought to hold both classes and does not."""
+    """A warning for every split that should contain both classes and does not."""
     found = []
     for name, row, share in zip(SPLIT_NAMES, counts.tolist(), shares, strict=True):
         lacking = [
@@ -124,7 +124,7 @@ def find_thin_splits(
     return found
 
 
-_WAY_OUT = 'Put it right, or delete the file and run the same "clew preprocess" again.'
+_WAY_OUT = 'Correct it, or delete the file and run the same "clew preprocess" again.'
 
 
 def _read_table(path: Path) -> pa.Table:
@@ -136,18 +136,18 @@ def _read_table(path: Path) -> pa.Table:
             path,
             parse_options=arrow_csv.ParseOptions(newlines_in_values=True),
             convert_options=options,
-            # Arrow's own pool would hold on to several times the size of the table.
+            # Arrow's own memory pool would keep several times the size of the table.
             memory_pool=pa.system_memory_pool(),
         )
     except FileNotFoundError:
         raise InputError(
-            f'there is no "{path}": make it with "clew preprocess", or check the path.'
+            f'there is no "{path}": create it with "clew preprocess", or check the path.'
         ) from None
     except OSError as error:
         raise InputError(f'"{path}" cannot be read ({error.strerror or error}).') from None
     except (pa.ArrowException, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
-        raise InputError(f'"{path}" is cut short or garbled ({reason}). {_WAY_OUT}') from None
+        raise InputError(f'"{path}" is truncated or malformed ({reason}). {_WAY_OUT}') from None
 
 
 def _number_splits(path: Path, names: pa.StringArray) -> UInt8[np.ndarray, " rows"]:
@@ -157,7 +157,7 @@ def _number_splits(path: Path, names: pa.StringArray) -> UInt8[np.ndarray, " row
     if places.null_count:
         row = int(np.argmax(places.is_null().to_numpy(zero_copy_only=False)))
         raise InputError(
-            f'"{path}", line {row + 2}: there is no split {names[row].as_py()!r:.60}; write '
+            f'"{path}", line {row + 2}: unknown split {names[row].as_py()!r:.60}: use '
             f"{', '.join(SPLIT_NAMES[:2])} or {SPLIT_NAMES[2]}."
         )
     numbers = [SPLIT_NAMES.index(_OTHER_NAMES.get(name, name)) for name in known]
@@ -165,7 +165,7 @@ def _number_splits(path: Path, names: pa.StringArray) -> UInt8[np.ndarray, " row
 
 
 def _refuse(path: Path, wrong: pa.Array | np.ndarray, what: str) -> None:
-    """Raises InputError for the first line that is wrong."""
+    """Raises InputError for the first invalid line."""
     mask = wrong if isinstance(wrong, np.ndarray) else wrong.to_numpy(zero_copy_only=False)
     if mask.any():
         raise InputError(f'"{path}", line {int(mask.argmax()) + 2} {what}. {_WAY_OUT}')

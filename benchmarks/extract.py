@@ -1,4 +1,4 @@
-"""Traces per second: the plain way with beams, the plain way greedy, and clew, in one run.
+"""Traces a second: the plain way with beams, the plain way greedy, and clew, in one run.
 
     python benchmarks/extract.py                       the embedded model on this CPU
     python benchmarks/extract.py --llama-7b            random weights of Llama-2-7B's shape, GPU
@@ -32,7 +32,7 @@ from clew.storage import read_manifest
 
 
 def run_plain(loaded, prompts, max_new_tokens, num_beams, folder):
-    """Seconds per trace of the plain way, including saving."""
+    """Seconds a trace of the plain way, saving included."""
     model, tokenizer = loaded
     traces = []
     synchronize()
@@ -66,7 +66,7 @@ def run_plain(loaded, prompts, max_new_tokens, num_beams, folder):
 
 
 class Stopwatch:
-    """A reporter that times the capture itself, from its start to the last byte."""
+    """A reporter that times the capture proper, from its beginning to the last byte."""
 
     def __init__(self):
         self.traces = self.tokens = 0
@@ -84,7 +84,7 @@ class Stopwatch:
 
 
 def run_clew(loaded, questions, args, folder):
-    """Seconds per trace of clew, written to disk and synced."""
+    """Seconds a trace of clew, written to disk and synced."""
     out = folder / "store"
     shutil.rmtree(out, ignore_errors=True)
     watch = Stopwatch()
@@ -109,7 +109,7 @@ def synchronize():
 
 
 def llama_7b():
-    """A model of Llama-2-7B's shape with random weights, and a tokenizer of invented words."""
+    """A model of Llama-2-7B's shape with random weights, and a tokenizer of made-up words."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -134,8 +134,8 @@ def llama_7b():
     return LoadedModel(model.eval(), tokenizer)
 
 
-def invent_questions(path, count):
-    """Questions of 20 to 40 invented words, about 30 tokens per prompt."""
+def made_up_questions(path, count):
+    """Questions of 20 to 40 made-up words, about 30 tokens a prompt."""
     generator = torch.Generator().manual_seed(0)
     with path.open("w") as file:
         for index in range(count):
@@ -147,7 +147,7 @@ def invent_questions(path, count):
 
 
 def measure_limit(model, prompt_tokens, new_tokens, rows):
-    """Traces per second if every weight were multiplied at the GPU's own matrix rate."""
+    """Traces a second if every weight were multiplied at the card's own matrix rate."""
     size = 8192
     a = torch.randn(size, size, device="cuda", dtype=torch.float16)
     b = torch.randn(size, size, device="cuda", dtype=torch.float16)
@@ -161,7 +161,7 @@ def measure_limit(model, prompt_tokens, new_tokens, rows):
     batch = rows * prompt_tokens * flops / rate + new_tokens * step
     print(
         f"card: {rate / 1e12:.0f} TFLOP/s, {bandwidth / 1e12:.2f} TB/s; "
-        f"limit at {rows} rows, one pass per token: {rows / batch:.0f} traces/s"
+        f"limit at {rows} rows, one pass a token: {rows / batch:.0f} traces/s"
     )
     return rows / batch
 
@@ -199,7 +199,7 @@ def main():
         folder = Path(scratch)
         questions = args.questions
         if args.llama_7b:
-            questions = invent_questions(folder / "questions.jsonl", args.clew_samples)
+            questions = made_up_questions(folder / "questions.jsonl", args.clew_samples)
         compare(args, questions, folder)
 
 
@@ -219,14 +219,14 @@ def compare(args, questions, folder):
         rows.append((beams, greedy, mine))
         print(f"  run: {1 / beams:.2f}, {1 / greedy:.2f}, {1 / mine:.2f} traces/s")
     beams, greedy, mine = (statistics.median(column) for column in zip(*rows, strict=True))
-    print(f"{'':28}{'traces/s':>10}{'x plain':>9}{'bytes/trace':>16}")
+    print(f"{'':28}{'traces/s':>10}{'x plain':>9}{'bytes a trace':>16}")
     for name, seconds, size in (
         ("(a) plain, 5 beams", beams, beam_bytes),
         ("(b) plain, greedy", greedy, greedy_bytes),
         ("(c) clew", mine, my_bytes),
     ):
         print(f"{name:28}{1 / seconds:10.2f}{beams / seconds:9.1f}{size:16,.0f}")
-    print(f"clew: {tokens:.1f} tokens per trace, each trace hashed, written and synced")
+    print(f"clew: {tokens:.1f} tokens a trace, each trace hashed, written and synced")
     if args.llama_7b:
         limit = measure_limit(loaded.model, tokens - args.max_new_tokens, args.max_new_tokens, 500)
         print(f"clew reaches {1 / mine / limit:.0%} of that limit")

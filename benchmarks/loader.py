@@ -1,4 +1,4 @@
-"""Samples per second, memory and shuffle quality of clew's loader and its rivals, in one run.
+"""Samples a second, memory and quality of clew's loader beside its rivals, in one run.
 
     python benchmarks/loader.py                        every part, about three quarters of an hour
     python benchmarks/loader.py --part sequences       one part
@@ -74,9 +74,11 @@ def run_streams(args, part):
 
 def run_sequences(args):
     rows = run_streams(args, "sequences")
-    bars = [Bar(promise="shuffled, clew vs. the plain way", value=times(rows, "plain"), least=15)]
+    bars = [
+        Bar(promise="shuffled, clew beside the plain way", value=times(rows, "plain"), least=15)
+    ]
     bars += [
-        Bar(promise=f"shuffled, clew vs. {name}", value=times(rows, name), least=10)
+        Bar(promise=f"shuffled, clew beside {name}", value=times(rows, name), least=10)
         for name in PROCESS_LOADERS
     ]
     for order, least in (("shuffled", 0.45), ("unshuffled", 0.70)):
@@ -103,7 +105,7 @@ def weigh_low_memory(rows):
 
 def run_small(args):
     rows = run_streams(args, "small")
-    promise = "small shape, shuffled, clew vs. the plain way"
+    promise = "small shape, shuffled, clew beside the plain way"
     return rows, [Bar(promise=promise, value=times(rows, "plain"), least=15)]
 
 
@@ -138,7 +140,7 @@ def named_job(job, formats):
 def compare(rows, names, rival, what, least):
     return [
         Bar(
-            promise=f"{what}, {name} vs. {rival}",
+            promise=f"{what}, {name} beside {rival}",
             value=ratio(rows, name, rival, "random"),
             least=least,
         )
@@ -147,7 +149,7 @@ def compare(rows, names, rival, what, least):
 
 
 def write_once(folder, **job):
-    """Writes a store unless it exists completely; what an interrupted run left is deleted."""
+    """Writes a store unless it is there whole; what a run that was broken off left is dropped."""
     done = folder.with_name(f"{folder.name}.done")
     if not done.exists():
         shutil.rmtree(folder, ignore_errors=True)
@@ -195,7 +197,7 @@ def run_start(args):
 
 
 def run_shuffle(args):
-    """Correlation of a sample's position in the epoch with its position in the store."""
+    """Correlation of a sample's place in the epoch with its place in the store."""
     folder = make_source(args, "sequences")
     data, formats = folder / "source", folder / "formats"
     entries = {name: e for name, e in chosen(CONTESTANTS, args).items() if name != "memcpy"}
@@ -214,7 +216,7 @@ def run_shuffle(args):
     return [], []
 
 
-# A part returns the rows it measured and the bounds it checks.
+# A part returns the rows it measured and the bars it stands for.
 PARTS = {
     "sequences": run_sequences,
     "small": run_small,
@@ -237,12 +239,8 @@ def main():
     parser.add_argument("--data", type=Path, help="keeps the data there for the next run")
     parser.add_argument("--repeats", type=int, default=3, help="rounds of fresh processes")
     parser.add_argument("--epochs", type=int, default=3, help="timed epochs in each process")
-    parser.add_argument(
-        "--seconds", type=float, default=1.0, help="minimum time measured in each process"
-    )
-    parser.add_argument(
-        "--quick", action="store_true", help="little data; the figures are meaningless"
-    )
+    parser.add_argument("--seconds", type=float, default=1.0, help="least timed in each process")
+    parser.add_argument("--quick", action="store_true", help="little data, figures mean nothing")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         args.data = (args.data or Path(scratch)).resolve()

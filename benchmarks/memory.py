@@ -16,7 +16,7 @@ from clew.progress import Note, WorkAdvanced, WorkStarted
 
 
 class MemoryWatch:
-    """A reporter that records the resident size as traces are written."""
+    """A reporter that notes the resident size as traces are written."""
 
     def __init__(self):
         self.traces = 0

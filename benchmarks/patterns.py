@@ -1,11 +1,11 @@
-"""Training speed and memory of image classifiers compared with the plain loop, in one run.
+"""Training speed and memory of image patterns beside the plain loop, in one run.
 
     python benchmarks/patterns.py                     every part; on a GPU when there is one
-    python benchmarks/patterns.py --part speed        whole epochs and the same step on one batch
-    python benchmarks/patterns.py --part memory       RAM with more photos than fit in it
+    python benchmarks/patterns.py --part speed        whole epochs beside the same step on one batch
+    python benchmarks/patterns.py --part memory       RAM with more photos than may lie in it
 
-The plain loop: the same network in single precision, one kernel at a time, on images already on the
-device, without any augmentation. clew's epochs start from photos in folders.
+The plain loop: the same network in single precision, one kernel at a time, on pictures that lie
+ready on the device, without any augmentation. clew's epochs begin with photos in folders.
 """
 
 import argparse
@@ -65,7 +65,7 @@ def main():
 
 def run_speed(args, report, folder):
     samples = decode(args, report, folder, args.photos)
-    report.title("images per second, network and augmentation as in clew patterns train")
+    report.title("images a second, network and augmentation as in clew patterns train")
     for batch in args.batch or (16, None):
         run = train(args, folder, samples, batch)
         warm = [row["samples_per_second"] for row in run.history[1:]]
@@ -92,7 +92,7 @@ def spread(rates):
 
 
 def run_memory(args, report, folder):
-    """Images are left on disk, however much memory there is: that is what is measured."""
+    """Pictures are left on the disk, whatever there is of memory: that is what is measured."""
     process = psutil.Process()
     samples = decode(args, report, folder, args.many, place="disk")
     before = process.memory_info().rss
@@ -107,7 +107,7 @@ def run_memory(args, report, folder):
         seconds = time.perf_counter() - begun
         report.add(
             "memory",
-            f"epoch {epoch + 1} over {len(samples):,} images on disk",
+            f"epoch {epoch + 1} over {len(samples):,} pictures on the disk",
             gigabytes=len(samples) * args.size**2 * 3 / 1e9,
             resident_mb=most / 1e6,
             more_than_before_mb=(most - before) / 1e6,
@@ -132,7 +132,7 @@ def decode(args, report, folder, count, place=None):
     labels = np.array([int(photo.label) for photo in cached.photos])
     needed = len(labels) * args.size**2 * 3
     chosen = choose_place(needed, device=args.device)
-    report.add("decode", f"images are on {place or chosen.place}", why=chosen.reason)
+    report.add("decode", f"pictures lie on {place or chosen.place}", why=chosen.reason)
     return ImageSamples(
         cached.store, cached.rows, labels, place=place or chosen.place, device=args.device
     )
@@ -171,7 +171,7 @@ def train(args, folder, samples, batch):
 
 
 def planned_step(args, plan):
-    """The step that the run used, on one ready batch, and its number of images."""
+    """The step that the run made, on one batch that lies ready, and how many pictures that is."""
     fabric = start_fabric(plan.device)
     model = build(args, AugmentConfig(flip=True)).to(fabric.device).train()
     if plan.channels_last:
@@ -203,13 +203,13 @@ def plain_step(args, batch):
 
 
 def race(args, **rivals):
-    """Images per second in each of several blocks, the rivals in turn: whatever else the machine
+    """Pictures a second in each of several blocks, the rivals by turns: whatever else the machine
     does slows both."""
     wait = torch.cuda.synchronize if args.device == "cuda" else lambda: None
     rates = {name: [] for name in rivals}
     for turn in range(args.repeats + 1):
         for name, (step, batch) in rivals.items():
-            # What a plan with 16 bits sets for the whole process; else PyTorch's default.
+            # What a plan with 16 bits sets for the whole process; else as PyTorch does by itself.
             torch.set_float32_matmul_precision("highest" if name == "plain" else "high")
             steps = 50 if args.device == "cuda" else max(1, 64 // batch)
             wait()

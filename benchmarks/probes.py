@@ -1,11 +1,10 @@
-"""Time and memory of every probe on 10,000 answers of a large model, and of the plain way.
+"""Time and memory of every probe on 10,000 answers of a large model, beside the plain way.
 
     python benchmarks/probes.py --data DIR       about 5 GB are written to DIR, or found there
     python benchmarks/probes.py --quick          little data, to see that all of it runs
 
-States of [32, 4096], 32 heads; 7,000 answers for training, 1,500 for validation, 1,500 for test.
-The plain way: scikit-learn's StandardScaler and LogisticRegression, one fit per
-regularization strength.
+States of [32, 4096], 32 heads; 7,000 answers to learn from, 1,500 for validation, 1,500 to test.
+The plain way: scikit-learn's StandardScaler and LogisticRegression, a fit for each strength.
 """
 
 import argparse
@@ -52,8 +51,7 @@ def label(ids):
 
 
 class MadeStates:
-    """States with a few strong directions, like real ones; the middle layers are the most
-    informative."""
+    """States with a few strong directions, as real ones have; the middle layers know most."""
 
     def __init__(self, size):
         self.size, random = size, np.random.default_rng(1)
@@ -78,8 +76,7 @@ class MadeStates:
 
 
 class MadeAnswers:
-    """What is known about an answer besides its states; some heads distinguish hallucinated
-    ones."""
+    """What is known of an answer besides its states; some heads can tell the made-up ones."""
 
     def __init__(self, size):
         self.size, random = size, np.random.default_rng(2)
@@ -87,12 +84,12 @@ class MadeAnswers:
         self.tell[random.random(self.tell.shape) < 0.8] = 0
 
     def columns(self, ids, random):
-        hallucinated = label(ids)
-        signal = hallucinated[:, None, None] * self.tell
+        made_up = label(ids)
+        signal = made_up[:, None, None] * self.tell
         tokens = random.integers(4, 30, len(ids))
         surprise = [
             pa.array(random.exponential(0.3 + 0.2 * y, n), pa.float32())
-            for n, y in zip(tokens, hallucinated, strict=True)
+            for n, y in zip(tokens, made_up, strict=True)
         ]
         by_head = {
             name: fixed(self._draw(random, signal).astype(np.float16))
@@ -105,7 +102,7 @@ class MadeAnswers:
             "token_entropies": pa.array([s.to_pylist() for s in surprise]),
             **by_head,
             "laplacian_top": fixed(self._spectrum(random, signal)),
-            "samples": pa.array([self._sample(random, y) for y in hallucinated]),
+            "samples": pa.array([self._sample(random, y) for y in made_up]),
         }
 
     def _draw(self, random, signal):
@@ -117,13 +114,13 @@ class MadeAnswers:
         noise = random.standard_normal((*signal.shape, TOP), np.float32)
         return (curve * (height[..., None] + 0.1 * noise)).astype(np.float16)
 
-    def _sample(self, random, hallucinated):
-        cities = random.integers(0, random.integers(1, 6) + 2 * hallucinated, 10)
+    def _sample(self, random, made_up):
+        cities = random.integers(0, random.integers(1, 6) + 2 * made_up, 10)
         return [f"The capital is city number {city}." for city in cities]
 
 
 def fixed(values):
-    """A column of fixed-size lists."""
+    """A column of lists of fixed size."""
     array = pa.array(values.reshape(-1))
     for size in reversed(values.shape[1:]):
         array = pa.FixedSizeListArray.from_arrays(array, size)
@@ -187,7 +184,7 @@ def write_data(folder, size):
 
 
 def run_child(job, folder, *names):
-    """A fresh process, whose memory is its own; one line of JSON per measurement."""
+    """A fresh process, whose memory is its own; a line of JSON for each thing it measured."""
     command = [sys.executable, __file__, "--data", str(folder), "--child", job, *names]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
         for line in child.stdout:

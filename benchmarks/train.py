@@ -1,14 +1,13 @@
-"""Training speed of clew's engine and of the plain way, in one run: same networks, same data.
+"""Training speed of clew's engine beside the plain way, in one run: same networks, same data.
 
     python benchmarks/train.py                        every part; on a GPU when there is one
     python benchmarks/train.py --part epoch           whole epochs, from the page cache on
-    python benchmarks/train.py --part step            the step alone, on a ready batch
+    python benchmarks/train.py --part step            the step alone, on a batch that lies ready
     python benchmarks/train.py --part equal           fast paths end where the slow one ends
     python benchmarks/train.py --part memory          gradient checkpointing; RAM over epochs
 
-The plain way: `torch.load` per sample, PyG's collate per layer, a Python loop over the layers,
-single precision, Adam. 32 layers, states of 4,096; graphs of 60 tokens, 64 features,
-16 edges per token.
+The plain way: `torch.load` a sample, PyG's collate a layer, a Python loop over the layers, single
+precision, Adam. 32 layers, states of 4,096; graphs of 60 tokens, 64 features, 16 edges a token.
 """
 
 import argparse

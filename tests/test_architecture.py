@@ -59,6 +59,7 @@ ROOMS = {
         "identification",
         "review",
         "flow",
+        "workflow",
     ),
 }
 

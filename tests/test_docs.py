@@ -13,8 +13,6 @@ from typer.testing import CliRunner
 
 from clew.cli import build_app
 from clew.hallucination.comparison.methods import list_methods
-from clew.hallucination.questions import load_questions, records
-from clew.hallucination.questions.files import READERS
 from tests.workspace import inside
 
 ROOT = Path(__file__).parent.parent
@@ -105,23 +103,6 @@ def test_whole_flow_takes_15_lines_of_python() -> None:
     steps = ("extract", "label", "preprocess", "compare", "train", "detector")
     assert all(f".{step}(" in block for step in steps)
     assert len([line for line in block.splitlines() if line.strip()]) <= 15
-
-
-def test_worked_csv_is_read_as_the_page_says(tmp_path: Path) -> None:
-    page = (DOCS / "questions.md").read_text(encoding="utf-8")
-    (tmp_path / "my_questions.csv").write_text(page.split("```csv\n")[1].split("```")[0])
-    found = load_questions(str(tmp_path / "my_questions.csv"))
-    assert not found.skipped
-    assert [question.id for question in found.questions] == ["q1", "q2", "q3", "q4"]
-    assert found.questions[1].answers == ("Jane Austen", "Austen", "J. Austen")
-    assert [question.category for question in found.questions][:2] == ["capital", "book"]
-
-
-def test_every_understood_column_and_file_is_listed() -> None:
-    page = (DOCS / "questions.md").read_text(encoding="utf-8")
-    for names in (records._QUESTION_COLUMNS, records._ANSWER_COLUMNS, records._ID_COLUMNS):
-        assert ", ".join(f"`{name}`" for name in names) in page
-    assert all(f"`{ending}`" in page for ending in READERS)
 
 
 @pytest.mark.parametrize("name", list_methods())

@@ -1,4 +1,4 @@
-"""The loaders that clew is compared with: one module per rival, one small class per contestant.
+"""The loaders that clew is measured beside: one module a rival, one small class a contestant.
 
 `CONTESTANTS` names them without importing any: each is imported in its own fresh process.
 """
@@ -35,7 +35,7 @@ GRAPHS = {
 
 
 def find_version(package):
-    """The installed version of a package, "" for a contestant that requires none, else None."""
+    """The installed version of a package, "" for a contestant that needs none, else None."""
     if package is None:
         return ""
     try:

@@ -1,4 +1,4 @@
-"""One job in its own process: `python -m loader_rivals '{"do": "measure_stream", ...}'`."""
+"""One job in a process of its own: `python -m loader_rivals '{"do": "measure_stream", ...}'`."""
 
 import json
 import sys

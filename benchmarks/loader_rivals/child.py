@@ -1,6 +1,6 @@
 """What runs in a contestant's fresh process: `prepare` once, then `measure` in every round.
 
-Prints the phase it is in, so that the parent measures its memory only between timings.
+Says on standard output which phase it is in, so that the parent weighs it only between timings.
 """
 
 import itertools
@@ -34,7 +34,7 @@ def prepare_graphs(name, data, folder):
 
 
 def measure_stream(name, data, folder, shuffle, epochs, least_seconds):
-    """Samples per second of every timed epoch, after one epoch that is checked value by value."""
+    """Samples a second of every timed epoch, after one epoch that is checked value by value."""
     contestant = build(CONTESTANTS[name])
     contestant.open(data, folder, shuffle)
     if hasattr(contestant, "run_epoch"):
@@ -59,7 +59,7 @@ def consume(batches):
 
 
 def measure_random(name, data, folder, least_seconds):
-    """Samples per second, one by one in random order; the first ones are checked."""
+    """Samples a second, one by one in random order; the first ones are checked."""
     contestant = build(RANDOM_ACCESS[name])
     contestant.open(data, folder)
     source = Source(data)
@@ -81,7 +81,7 @@ def measure_random(name, data, folder, least_seconds):
 
 
 def measure_graphs(name, data, folder, epochs, least_seconds):
-    """Samples per second of collated batches; clew's first ones are compared with PyG's."""
+    """Samples a second of collated batches; clew's first ones are compared with PyG's."""
     contestant = build(GRAPHS[name])
     contestant.open(data, folder)
     order = np.random.default_rng(0).permutation(GRAPH_SAMPLES)
@@ -107,8 +107,7 @@ def measure_graphs(name, data, folder, epochs, least_seconds):
 
 
 def time_repeatedly(run_epoch, epochs, least_seconds):
-    """Samples per second, one value per epoch: `epochs` of them, more until enough time has
-    passed."""
+    """Samples a second, one figure an epoch: `epochs` of them, more until the time is long."""
     say(TIMED)
     rates, spent = [], 0.0
     while len(rates) < epochs or spent < least_seconds:

@@ -17,7 +17,7 @@ ROWS_A_RECORD_BATCH = 64
 
 
 def write_store(folder, kind, shards, settings=None):
-    """A sample store as `clew preprocess` writes it: an iterable of columns, one dict per shard."""
+    """A sample store as `clew preprocess` writes it: an iterable of columns, one dict a shard."""
     folder.mkdir(parents=True)
     first = 0
     for number, columns in enumerate(shards):
@@ -114,7 +114,7 @@ class Clew:
 
 
 class ClewLowMemory(Clew):
-    """The same with read calls instead of mapping."""
+    """The same with read calls in place of the mapping."""
 
     low_memory = True
 
@@ -138,7 +138,7 @@ class ClewRandom:
 
 
 class ClewViews(ClewRandom):
-    """The same with views of the mapped bytes instead of copies."""
+    """The same with views of the mapped bytes in place of copies."""
 
     copy = False
 
@@ -165,7 +165,7 @@ class ClewGraphs:
 
 
 class ClewGraphLoader:
-    """The loader that training uses: the same batches from two threads, reshuffled."""
+    """The loader that training uses: the same batches from two threads, shuffled anew."""
 
     def prepare(self, data, folder):
         ClewGraphs().prepare(data, folder)

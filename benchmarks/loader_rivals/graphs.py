@@ -1,6 +1,6 @@
-"""Graph batches: 16 samples of 32 graphs (one per layer), 60 tokens of 64 features each.
+"""Graph batches: 16 samples of 32 graphs (one a layer), 60 tokens of 64 features each.
 
-PyG's `Batch.from_data_list` gets its Data objects ready-made in memory, which favors it.
+PyG's `Batch.from_data_list` gets its Data objects ready made in memory, which is generous to it.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ FIELDS = ("x", "edge_index", "edge_attr", "batch", "ptr")
 
 @dataclass(frozen=True, kw_only=True)
 class GraphSample:
-    """One sample: nodes [layers, tokens, features], and one edge list per layer.
+    """One sample: nodes [layers, tokens, features], and one edge list a layer.
 
     `edges[layer]` is int64 [2, edges] with sources not after targets; `weights[layer]` is
     float16 [edges].
@@ -39,7 +39,7 @@ def make_sample(generator):
 
 
 def pick_edges(generator):
-    """Each token and up to 16 of the tokens that it attends to, including itself."""
+    """Each token and up to 16 of the tokens that it attends to, itself among them."""
     attention = generator.random((TOKENS, TOKENS))
     attention[np.triu_indices(TOKENS, 1)] = -1
     sources = np.sort(np.argsort(-attention, axis=1)[:, :EDGES_A_TOKEN], axis=1)
@@ -76,7 +76,7 @@ class PyG:
 
 
 def check_equal(mine, rival):
-    """Raises unless two batches are identical."""
+    """Raises unless two batches hold exactly the same."""
     for name in FIELDS:
         one, other = np.asarray(getattr(mine, name)), np.asarray(getattr(rival, name))
         if one.shape != other.shape or one.dtype != other.dtype or not np.array_equal(one, other):

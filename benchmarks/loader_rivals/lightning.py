@@ -7,7 +7,7 @@ from .source import BATCH, WORKERS, Source
 
 
 class ReadSample:
-    """Picklable, since `optimize` calls it in child processes."""
+    """Picklable, since `optimize` calls it in processes of its own."""
 
     def __init__(self, data):
         self.data = data

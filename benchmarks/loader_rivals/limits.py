@@ -1,4 +1,4 @@
-"""What clew guarantees besides speed: memory over large stores, a quick start, a real shuffle.
+"""What clew holds beside speed: memory over large stores, a quick start, a real shuffle.
 
 Jobs for fresh processes, like those in `child`.
 """
@@ -67,7 +67,7 @@ def write_many(data, folder):  # noqa: ARG001
 
 
 def measure_start(data, folder):  # noqa: ARG001
-    """Seconds and bytes from a folder's name to a dataset that gives its first sample."""
+    """Seconds and bytes from a folder's name to a data set that gives its first sample."""
     import pandas  # noqa: F401 - pyarrow imports it at the first use of some functions
 
     from clew.datasets import PreprocessedLSTMMapDataset

@@ -1,4 +1,4 @@
-"""The limit: two threads that copy batches from memory into reused buffers."""
+"""The limit: two threads that copy batches out of memory into buffers used again and again."""
 
 import threading
 
@@ -22,7 +22,7 @@ class Memcpy:
             np.copyto(buffer[: len(block)], block)
 
     def run_epoch(self):
-        """An epoch without a consumer; `copy` releases the GIL for the duration of a batch."""
+        """An epoch without a consumer; `copy` releases the GIL for the length of a batch."""
         workers = [threading.Thread(target=self.copy, args=(w,)) for w in range(WORKERS)]
         for worker in workers:
             worker.start()

@@ -9,7 +9,7 @@ from .source import BATCH, WORKERS, Source
 
 
 def import_streaming():
-    """Imports it where no torchvision fits torch: only its image datasets need torchvision."""
+    """Imports it where no torchvision fits torch: only its picture data sets need that one."""
     names = ["torchvision.transforms.functional", "torchvision.transforms"]
     names += ["torchvision.datasets", "torchvision"]
     if importlib.util.find_spec("torchvision") is not None:

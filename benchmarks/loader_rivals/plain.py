@@ -1,4 +1,4 @@
-"""The plain way: one `.pt` per shard, torch.load of the whole shard, one sample after the other."""
+"""The plain way: a `.pt` a shard, torch.load of the whole shard, one sample after the other."""
 
 import random
 from collections import OrderedDict
@@ -63,7 +63,7 @@ class Plain:
 
 
 class PlainLRU:
-    """Random access: the last two shards are kept."""
+    """Random access: the two shards loaded last are kept."""
 
     def prepare(self, data, folder):
         write_shards(data, folder)

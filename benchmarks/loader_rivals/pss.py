@@ -1,5 +1,4 @@
-"""The memory of a process and all its children: proportional set size, where shared pages are
-divided."""
+"""The memory of a process and all its children: proportional set size, shared pages shared out."""
 
 import re
 import threading
@@ -30,7 +29,7 @@ def read_one(pid):
 
 
 class PssWatch:
-    """The highest PSS seen while watching; `pause` during a measurement."""
+    """The highest PSS seen while watching; `pause` for the time of a measurement."""
 
     def __init__(self, pid, every_seconds=0.05):
         self.process = psutil.Process(pid)

@@ -1,4 +1,4 @@
-"""Tables, bounds and the JSON file of a run."""
+"""Tables, bars and the JSON file of a run."""
 
 import json
 import os
@@ -17,7 +17,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """Something clew promises: `value` at least `least`, or at most if `at_most` is set."""
+    """Something clew promises: `value` at least `least`, or at most where `at_most` is set."""
 
     promise: str
     value: float | None
@@ -52,19 +52,19 @@ def find(rows, name, order):
 
 
 def ratio(rows, name, other, order):
-    """How many times faster `name` is than `other`; None if one was not measured."""
+    """How many times faster `name` is than `other`; None where one was not measured."""
     one, two = find(rows, name, order), find(rows, other, order)
     return one.median / two.median if one and two else None
 
 
 def find_limit(rows):
-    """Samples per second that two threads copy, over all rounds; None if not measured."""
+    """Samples a second that two threads copy, over all rounds; None where not measured."""
     rates = [rate for row in rows if row.name == "memcpy" for rate in row.rates]
     return statistics.median(rates) if rates else None
 
 
 def print_rows(title, rows, baseline):
-    """One line per contestant; those that could not run say why."""
+    """One line a contestant; those that could not run say why."""
     table = Table(title=title, title_justify="left")
     table.add_column("loader", no_wrap=True)
     for column in (

@@ -1,4 +1,4 @@
-"""Runs contestants in fresh processes, round after round, so that noise affects all equally."""
+"""Runs contestants in fresh processes, round after round, so that noise hits all of them alike."""
 
 import json
 import os
@@ -14,13 +14,13 @@ from . import find_version
 from .child import RESULT, TIMED, WEIGHED
 from .pss import PssWatch
 
-# The same for all: a worker or thread is one core's worth of work, and nothing is fetched online.
+# The same for all: a worker or thread is one core's worth of work, and nothing is looked up online.
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
 @dataclass(kw_only=True)
 class Row:
-    """The measurements of one contestant: samples per second of every epoch of every round."""
+    """What was measured of one contestant: samples a second of every epoch of every round."""
 
     name: str
     order: str
@@ -69,11 +69,11 @@ def follow(process, watch):
 
 def last_line(text):
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else "it ended without an error message"
+    return lines[-1] if lines else "it ended without a word"
 
 
 def prepare(entries, orders, do, data, formats, say):
-    """Lets each contestant write its own format once; returns one row per contestant and order."""
+    """Lets each contestant write its own format once; returns a row a contestant and order."""
     rows = []
     for name, (_, _, package) in entries.items():
         version, problem = find_version(package), "not installed"
@@ -84,7 +84,7 @@ def prepare(entries, orders, do, data, formats, say):
 
 
 def write_format(name, do, data, formats, say):
-    """What went wrong, or nothing; an existing format is reused."""
+    """What went wrong, or nothing; a format that is there already is used as it is."""
     folder, done = formats / name, formats / f"{name}.done"
     if done.exists():
         return ""

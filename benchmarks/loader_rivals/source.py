@@ -1,6 +1,6 @@
 """The samples that every contestant delivers: seeded values, a label that is the sample's index.
 
-Written once as one `.npy` with one checksum per sample; each rival converts it to its own format.
+Written once as one `.npy` with a checksum a sample; each rival converts it to its own format.
 """
 
 import zlib
@@ -63,7 +63,7 @@ class Source:
 
 
 def write_source(folder, shape):
-    """Writes the samples once; a folder that already has them is left alone."""
+    """Writes the samples once; a folder that has them already is left as it is."""
     if (folder / "checksums.npy").exists():
         return
     folder.mkdir(parents=True, exist_ok=True)
@@ -83,12 +83,12 @@ def write_source(folder, shape):
 
 
 def checksum(values):
-    """One CRC-32 per sample."""
+    """One CRC-32 a sample."""
     return np.array([zlib.crc32(np.ascontiguousarray(sample)) for sample in values])
 
 
 def check_epoch(batches, source):
-    """Raises unless `batches` contain each sample exactly once, with its own values."""
+    """Raises unless `batches` bring each sample exactly once, with its own values."""
     seen = np.zeros(len(source.samples), dtype=int)
     for values, labels in batches:
         labels = np.asarray(labels)
@@ -103,7 +103,7 @@ def check_epoch(batches, source):
 
 
 def touch(values, labels):
-    """The minimum that a consumer does, the same for all: one value and one label per sample."""
+    """What a consumer does at the very least, the same for all: a value and a label a sample."""
     if len(values) != len(labels):
         raise SystemExit(f"a batch has {len(values)} samples and {len(labels)} labels")
     return float(values[:, -1, -1].sum()) + int(labels.sum())

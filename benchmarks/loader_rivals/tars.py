@@ -1,5 +1,5 @@
 """webdataset: tar shards of raw bytes, shards and a buffer of 1,000 samples shuffled, batches
-assembled in the workers as its documentation advises."""
+made in the workers as its documentation advises."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""spdl and grain: two threads that gather batches from one memory-mapped array."""
+"""spdl and grain: two threads that gather batches out of one memory-mapped array."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from .source import BATCH, WORKERS, Source
 
 class Spdl:
     def prepare(self, data, folder):
-        """The source itself is the mapped file."""
+        """The source itself is the file that is mapped."""
 
     def open(self, data, _folder, shuffle):
         self.samples, self.shuffle = Source(data).samples, shuffle
@@ -44,7 +44,7 @@ class MappedSamples:
 
 class Grain:
     def prepare(self, data, folder):
-        """The source itself is the mapped file."""
+        """The source itself is the file that is mapped."""
 
     def open(self, data, _folder, shuffle):
         self.samples, self.shuffle, self.epoch = MappedSamples(Source(data).samples), shuffle, 0

@@ -1,5 +1,4 @@
-"""Fast paths change speed, not results: the same training, from the same seeds, in every
-variant."""
+"""Fast paths change speed, not results: the same training, from the same seeds, in every way."""
 
 import statistics
 import tempfile
@@ -45,14 +44,12 @@ CUDA_WAYS = {
 
 
 def run(args, report):
-    report.title(
-        f"AUROC on {COUNTS[2]:,} test samples by variant, {args.repeats} seeds, {args.device}"
-    )
+    report.title(f"AUROC on {COUNTS[2]:,} test samples by way, {args.repeats} seeds, {args.device}")
     folder = args.data / "hard"
     write_folder(folder, COUNTS, HardSamples)
     for name in args.network:
         for text, way in (CPU_WAYS if args.device == "cpu" else CUDA_WAYS).items():
-            seeds = range(1 if way["compile"] else args.repeats)  # compiling takes a minute per run
+            seeds = range(1 if way["compile"] else args.repeats)  # compiling takes a minute a run
             found = [train(args, name, folder, way, seed) for seed in seeds]
             first, mean = found[0], statistics.mean(found)
             spread = f"{min(found):.4f} to {max(found):.4f}"

@@ -47,7 +47,7 @@ def train(args, name, folder, epochs, checkpointing=False):
 
 
 class Watch:
-    """Records the process's own memory after every epoch: mapped files belong to the system."""
+    """Notes after every epoch what memory is the process's own: mapped files are the system's."""
 
     def __init__(self):
         self.memory = []

@@ -1,5 +1,5 @@
-"""The plain way: one `torch.load` per sample, PyG's collate per layer, a Python loop over the
-layers, single precision, Adam. The networks are clew's own in size and in what they compute."""
+"""The plain way: one `torch.load` a sample, PyG's collate a layer, a Python loop over the layers,
+single precision, Adam. The networks are clew's own in size and in what they compute."""
 
 import time
 
@@ -112,7 +112,7 @@ class PlainGVAE(PlainGNN):
 
 
 def look(x, graphs):
-    """For every token the mean of the tokens that it attends to, weighted by attention."""
+    """For every token the mean of the tokens that it looks at, by attention."""
     source, target = graphs.edge_index
     sums = torch.zeros_like(x).index_add(0, target, x[source] * graphs.edge_attr)
     weights = x.new_zeros(len(x), 1).index_add(0, target, graphs.edge_attr)
@@ -130,7 +130,7 @@ def make_mlp(features, hidden):
 
 
 class OlderLSTM(PlainLSTM):
-    """Like the older system: the states go into the LSTM at full width."""
+    """As the older system had it: the states go into the LSTM as wide as they are."""
 
     def __init__(self, dim=4096):
         super().__init__(dim, width=dim)
@@ -141,7 +141,7 @@ NETWORKS = {"lstm": PlainLSTM, "gnn_det": PlainGNN, "gvae": PlainGVAE, "older ls
 
 
 class PlainRun:
-    """Trains epoch after epoch; `time_epoch` returns the seconds, and those of the steps alone."""
+    """Trains epoch after epoch; `time_epoch` gives seconds, and those of the steps alone."""
 
     def __init__(self, name, folder, count, batch_size, device):
         torch.manual_seed(0)

@@ -104,7 +104,7 @@ def time_step(name, folder, plan, fabric):
 
 
 def time_calls(call, device):
-    """Seconds per call, the median of three rounds."""
+    """Seconds a call, the median of three rounds."""
     for _ in range(WARM_UP):
         call()
     rounds = []
@@ -158,7 +158,7 @@ def open_plain(args, name, files):
 
 
 def train(args, name, opened, batch_size):
-    """A whole run; returns the result, whose history has one row per epoch."""
+    """A whole run; gives the result, whose history has a row an epoch."""
     with tempfile.TemporaryDirectory() as out:
         return fit(
             build(name),
@@ -176,7 +176,7 @@ def open_files(folder, name):
 
 
 def open_resident(folder, name):
-    """Like `clew train`: samples that fit are read to the GPU once."""
+    """As `clew train` does it: samples that fit are read to the GPU once."""
     kind = "sequences" if name == "lstm" else "graphs"
     return DetectorSamples(PreprocessedData(folder=folder), kind).open_later
 

@@ -16,9 +16,9 @@ _ACTIONS: dict[Action, str] = {
 
 @dataclass(frozen=True)
 class Call:
-    """A call that fixes an error: `train_set("animals")`. `clew.cli` shows the command that does
-    the same. `words` are the positional arguments, which may be calls or lists; `settings` are
-    the keyword arguments.
+    """A call that fixes an error: `clew.patterns.train(name="animals")`. `clew.cli` shows the
+    command that does the same. `words` are the positional arguments, `settings` the keyword
+    arguments.
     """
 
     function: str
@@ -33,8 +33,6 @@ class Call:
 def _as_python(value: object) -> str:
     if isinstance(value, Path):
         return f'Path("{value}")'
-    if isinstance(value, list):
-        return f"[{', '.join(map(_as_python, value))}]"
     return f'"{value}"' if isinstance(value, str) else f"{value}"
 
 

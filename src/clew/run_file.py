@@ -64,7 +64,7 @@ def repeatable(
 
     `folder` names the argument with that folder, or finds it in the result. Settings are recorded
     where they differ from their defaults, those in `always` in any case, those in `unrecorded`
-    never. A run that was stopped in order is recorded too.
+    never. A run that was stopped in order is recorded too, where `out` was given.
     """
 
     def decorate(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
@@ -85,7 +85,7 @@ def repeatable(
                 }
                 write_run_file(where, command, told)
 
-            named = bound.arguments[folder] if isinstance(folder, str) else None
+            named = bound.arguments.get(folder if isinstance(folder, str) else "out")
             try:
                 result = function(*args, **given)
             except StoppedError:

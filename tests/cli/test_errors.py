@@ -47,12 +47,11 @@ def test_action_is_a_call_in_python_and_a_command_on_a_terminal() -> None:
 
 
 def test_call_in_a_text_is_shown_as_the_equivalent_command() -> None:
-    opened = Call("PatternSet.open", ("my cats",), {"library": Path("elsewhere")})
-    call = Call("import_photos", (opened, [Path("DIR")]), {"label": "cat", "move": True})
+    settings = {"label": "cat", "library": "elsewhere", "move": True}
+    call = Call("clew.patterns.import_photos", ("my cats", "DIR"), settings)
     error = InputError("add some with ", call, ".")
-    opening = 'PatternSet.open("my cats", library=Path("elsewhere"))'
-    python = f'import_photos({opening}, [Path("DIR")], label="cat", move=True)'
-    assert str(error) == f"add some with {python}."
+    told = '"my cats", "DIR", label="cat", library="elsewhere", move=True'
+    assert str(error) == f"add some with clew.patterns.import_photos({told})."
     command = "clew patterns import 'my cats' DIR --label cat --move --library elsewhere"
     assert error_text(error) == f'add some with "{command}".'
 

@@ -10,7 +10,7 @@ import pytest
 from clew.engine import PlanRequest
 from clew.errors import InputError
 from clew.patterns.augment import AugmentConfig
-from clew.patterns.flow import FlowConfig, LoggedSteps, plan_training, run_flow, train_set
+from clew.patterns.flow import FlowConfig, LoggedSteps, plan_training, run_flow
 from clew.patterns.library.choose import Chosen
 from clew.patterns.library.pattern_set import PatternSet
 from clew.patterns.review import ReviewConfig
@@ -42,6 +42,7 @@ class QuickSteps(LoggedSteps):
     """The real steps with a tiny network; the review is only recorded."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.done: list[str] = []
 
     def import_photos(self, pattern_set: PatternSet, sources: Sequence[Path]) -> None:
@@ -60,15 +61,6 @@ class QuickSteps(LoggedSteps):
         self.done.append(f"review {config.identified and config.identified.name}")
 
 
-@pytest.mark.slow
-def test_set_is_trained_by_its_name_and_reported(animals: PatternSet, library: Path) -> None:
-    how = PatternsConfig(data=animals.photos, out=animals.runs, **QUICK)
-    results = train_set("animals", library, how)
-    assert results["test_photos"] > 0
-    assert (animals.runs / "001" / "report.html").exists()
-    assert train_set(library=library, only_if_changed=True)["seconds"] == results["seconds"]
-
-
 def test_next_training_starts_from_the_last_weights(animals: PatternSet) -> None:
     names = [photo.name for photo in animals.find_photos()]
     pretend_trained(animals.runs / "001", names)
@@ -84,7 +76,9 @@ def test_next_training_starts_from_the_last_weights(animals: PatternSet) -> None
 
 def test_set_without_photos_is_refused(library: Path) -> None:
     empty = PatternSet.create("empty", library)
-    with pytest.raises(InputError, match="has no photos yet: add some with import_photos"):
+    with pytest.raises(
+        InputError, match="has no photos yet: add some with clew.patterns.import_photos"
+    ):
         plan_training(empty)
 
 

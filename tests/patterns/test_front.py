@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+import clew
 import clew.patterns as front
 from clew.errors import Call, InputError
 from tests.patterns.library.making import make_photos
@@ -19,7 +20,7 @@ def test_every_public_name_is_importable() -> None:
 
 @pytest.mark.slow
 def test_set_is_inspected_without_torch() -> None:
-    loaded = loaded_by("from clew.patterns import PatternSet, choose_model, import_photos")
+    loaded = loaded_by("from clew.patterns import PatternSet, describe_set, import_photos")
     assert sorted(loaded & {"torch", "matplotlib", "fastapi"}) == []
 
 
@@ -29,16 +30,16 @@ def test_calls_in_hints_can_be_pasted(tmp_path: Path) -> None:
     make_photos(tmp_path / "cats and dogs", {"cats": 3, "dogs": 3})
 
     with pytest.raises(InputError) as no_library:
-        front.PatternSet.open("animals", library)
+        front.describe_set("animals", library=library)
     made = paste(no_library.value, NAME="animals")
     assert made == front.PatternSet.open("animals", library)
     with pytest.raises(InputError) as no_photos:
-        front.train_set("animals", library)
+        front.train(name="animals", library=library)
     assert len(paste(no_photos.value, DIR=str(tmp_path / "cats and dogs")).results) == 6
     with pytest.raises(InputError) as not_trained:
-        front.choose_model("animals", library=library)
+        front.identify("photos", name="animals", library=library)
     [call] = calls(not_trained.value)
-    assert getattr(front, call.function) is front.train_set
+    assert str(call) == f'clew.patterns.train(name="animals", library="{library}")'
 
 
 def calls(error: InputError) -> list[Call]:
@@ -50,5 +51,4 @@ def paste(error: InputError, **filled_in: str) -> Any:
     text = str(call)
     for name, value in filled_in.items():
         text = text.replace(name, value)
-    names = {name: getattr(front, name) for name in front.__all__}
-    return eval(text, {**names, "Path": Path})
+    return eval(text, {"clew": clew})

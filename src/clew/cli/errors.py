@@ -3,7 +3,6 @@
 import re
 import shlex
 import sys
-from collections.abc import Iterator
 from typing import NoReturn
 
 from rich.console import Console
@@ -34,14 +33,15 @@ _COMMANDS: dict[Action, str] = {
 # Commands for the functions that errors of the library name.
 _CALLS = {
     "clew.label": "label",
-    "PatternSet.create": "patterns create",
-    "import_photos": "patterns import",
-    "train_set": "patterns train",
-    "train_patterns": "patterns train",
-    "identify_folder": "patterns identify",
-    "open_review": "patterns review",
+    "clew.patterns.create_set": "patterns create",
+    "clew.patterns.import_photos": "patterns import",
+    "clew.patterns.train": "patterns train",
+    "clew.patterns.identify": "patterns identify",
+    "clew.patterns.review_photos": "patterns review",
     "repair_store": "verify --repair",
 }
+# Settings that a command takes without a flag.
+_WORDS = {"clew.patterns.train": ("name",)}
 SETTING = re.compile(r"`([a-z][a-z0-9_]*)(?:=([^`\n]*))?`")
 
 
@@ -62,30 +62,16 @@ def error_text(error: ClewError) -> str:
 
 def call_text(call: Call) -> str:
     """The command that does the same as the call, quoted for a shell."""
-    settings = dict(_all_settings(call))
+    settings = dict(call.settings)
+    bare = [settings.pop(name) for name in _WORDS.get(call.function, ()) if name in settings]
     if "library" in settings:  # last, as in every other hint
         settings["library"] = settings.pop("library")
     flags = (
         [flag(name)] if value is True else [flag(name), str(value)]
         for name, value in settings.items()
     )
-    words = [*_all_words(call), *(word for pair in flags for word in pair)]
+    words = [*map(str, (*call.words, *bare)), *(word for pair in flags for word in pair)]
     return shlex.join(["clew", *_CALLS[call.function].split(), *words])
-
-
-def _all_words(call: Call) -> Iterator[str]:
-    for word in call.words:
-        if isinstance(word, Call):
-            yield from _all_words(word)
-        else:
-            yield from map(str, word if isinstance(word, list) else [word])
-
-
-def _all_settings(call: Call) -> Iterator[tuple[str, object]]:
-    for word in call.words:
-        if isinstance(word, Call):
-            yield from _all_settings(word)
-    yield from call.settings.items()
 
 
 def with_flags(text: str) -> str:

@@ -107,6 +107,8 @@ class Spelling:
     """Where a command's options are not simply what the signature says: further flags by
     argument, the type that the terminal gives, its placeholder, and switches.
 
+    `words` names the arguments that are given without a flag, where these are others than in
+    Python.
     `takes_rest` names an argument that also takes the words after its flag: --stores A B C.
     """
 
@@ -115,6 +117,7 @@ class Spelling:
     metavars: Mapping[str, str] = field(default_factory=dict)
     switches: Mapping[str, Switches] = field(default_factory=dict)
     takes_rest: str = ""
+    words: tuple[str, ...] | None = None
 
 
 def read_settings(function: Callable[..., Any], spelling: Spelling) -> list[Setting]:
@@ -146,11 +149,17 @@ def _read(
         may_be_list=may_be_list,
         default=parameter.default,
         help=texts.get(name, ""),
-        is_positional=parameter.kind is not inspect.Parameter.KEYWORD_ONLY,
+        is_positional=_is_positional(parameter, spelling),
         flags=spelling.flags.get(name, ()) or _usual_flags(name),
         switches=spelling.switches.get(name),
         metavar=spelling.metavars.get(name, ""),
     )
+
+
+def _is_positional(parameter: inspect.Parameter, spelling: Spelling) -> bool:
+    if spelling.words is not None:
+        return parameter.name in spelling.words
+    return parameter.kind is not inspect.Parameter.KEYWORD_ONLY
 
 
 def _usual_flags(name: str) -> tuple[str, ...]:

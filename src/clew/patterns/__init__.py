@@ -1,4 +1,4 @@
-"""Photos in folders: a classifier trained on them, put to use, and corrected.
+"""Photo classifiers: train one on folders of photos, identify new photos, and correct it.
 
 Names are imported when first asked for: looking at a set needs no torch.
 """
@@ -8,42 +8,38 @@ from typing import TYPE_CHECKING
 from clew.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from clew.patterns.flow import FlowConfig, run_flow, train_set
-    from clew.patterns.identification.config import IdentifyConfig
-    from clew.patterns.identification.run import identify_folder, identify_photos
-    from clew.patterns.library.choose import choose_model
-    from clew.patterns.library.importing import import_photos
     from clew.patterns.library.pattern_set import PatternSet
-    from clew.patterns.review.prepare import ReviewConfig, open_review
-    from clew.patterns.trained.model import load_classifier
-    from clew.patterns.training import PatternsConfig, evaluate_patterns, train_patterns
+    from clew.patterns.workflow import (
+        create_set,
+        describe_set,
+        evaluate,
+        export,
+        identify,
+        import_photos,
+        list_sets,
+        load_classifier,
+        recognize,
+        review_photos,
+        run_flow,
+        train,
+    )
 
 __all__ = [
-    "FlowConfig",
-    "IdentifyConfig",
     "PatternSet",
-    "PatternsConfig",
-    "ReviewConfig",
-    "choose_model",
-    "evaluate_patterns",
-    "identify_folder",
-    "identify_photos",
+    "create_set",
+    "describe_set",
+    "evaluate",
+    "export",
+    "identify",
     "import_photos",
+    "list_sets",
     "load_classifier",
-    "open_review",
+    "recognize",
+    "review_photos",
     "run_flow",
-    "train_patterns",
-    "train_set",
+    "train",
 ]
-_HOMES = {
-    **dict.fromkeys(("FlowConfig", "run_flow", "train_set"), "flow"),
-    "IdentifyConfig": "identification.config",
-    **dict.fromkeys(("identify_folder", "identify_photos"), "identification.run"),
-    "choose_model": "library.choose",
-    "import_photos": "library.importing",
-    "PatternSet": "library.pattern_set",
-    **dict.fromkeys(("ReviewConfig", "open_review"), "review.prepare"),
-    "load_classifier": "trained.model",
-    **dict.fromkeys(("PatternsConfig", "evaluate_patterns", "train_patterns"), "training"),
-}
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+_STEPS = (name for name in __all__ if name != "PatternSet")
+__getattr__, __dir__ = lazy_names(
+    __name__, {"PatternSet": "library.pattern_set", **dict.fromkeys(_STEPS, "workflow")}
+)

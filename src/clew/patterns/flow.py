@@ -2,7 +2,7 @@
 train, identify, review). The command line displays these steps, and adds none."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -26,10 +26,9 @@ from clew.patterns.library.names import check_set_name
 from clew.patterns.library.pattern_set import PatternSet
 from clew.patterns.photos import find_photos
 from clew.patterns.report import write_report
-from clew.patterns.review import ReviewConfig, open_review
-from clew.patterns.review.app import open_page
+from clew.patterns.review import ReviewConfig
+from clew.patterns.review.asking import run_review
 from clew.patterns.training import PatternsConfig, train_patterns
-from clew.progress import Reporter
 
 logger = logging.getLogger(__name__)
 
@@ -71,35 +70,6 @@ def _began_from_scratch(run: Path) -> bool:
     if not (run / LAST).exists():
         return False
     return read_about(run / LAST)["settings"].get("started_from") is None
-
-
-def train_set(
-    name: str | None = None,
-    library: Path = LIBRARY,
-    how: PatternsConfig | None = None,
-    *,
-    only_if_changed: bool = False,
-    reporter: Reporter | None = None,
-    should_stop: Callable[[], bool] = lambda: False,
-) -> dict[str, Any]:
-    """Train a named set (without a name the only one), as `plan_training` says, and write its
-    report; gives what results.json holds. Raises what `train_patterns` does."""
-    pattern_set = PatternSet.open(name, library)
-    config = plan_training(pattern_set, how, only_if_changed=only_if_changed)
-    if config is None:
-        return _newest_results(pattern_set)
-    return _train(config, reporter, should_stop)
-
-
-def _train(
-    config: PatternsConfig,
-    reporter: Reporter | None = None,
-    should_stop: Callable[[], bool] = lambda: False,
-) -> dict[str, Any]:
-    results = train_patterns(config, reporter, should_stop)
-    if is_first_process():
-        write_report(config.out)
-    return results
 
 
 def _newest_results(pattern_set: PatternSet) -> dict[str, Any]:
@@ -150,7 +120,10 @@ class FlowSteps(Protocol):
 
 
 class LoggedSteps:
-    """The steps themselves; their progress goes to the log."""
+    """The steps themselves; their progress goes to the log. `web` reviews on a page."""
+
+    def __init__(self, *, web: bool = False) -> None:
+        self._web = web
 
     def created(self, pattern_set: PatternSet) -> None:
         logger.info('created the set "%s" in %s', pattern_set.name, pattern_set.folder)
@@ -159,7 +132,10 @@ class LoggedSteps:
         import_photos(pattern_set, sources)
 
     def train(self, pattern_set: PatternSet, config: PatternsConfig) -> dict[str, Any]:  # noqa: ARG002
-        return _train(config)
+        results = train_patterns(config)
+        if is_first_process():
+            write_report(config.out)
+        return results
 
     def keep_model(self, pattern_set: PatternSet, results: dict[str, Any]) -> None:  # noqa: ARG002
         logger.info('"%s" is already trained: no photo was added or removed', pattern_set.name)
@@ -168,12 +144,7 @@ class LoggedSteps:
         return identify_photos(config)
 
     def review(self, chosen: Chosen, config: ReviewConfig) -> None:
-        """On a local web page, until a person has finished there."""
-        with open_review(chosen, config) as review:
-            if review.queue.questions:
-                with open_page(review) as server:
-                    logger.info("the page: %s", server.address)
-                    server.run()
+        run_review(chosen, config, web=self._web)
 
 
 def run_flow(config: FlowConfig, steps: FlowSteps | None = None) -> FlowResult:

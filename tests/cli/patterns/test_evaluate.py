@@ -1,4 +1,4 @@
-"""clew patterns evaluate: what it prints, and bad input."""
+"""clew patterns evaluate: output and wrong use."""
 
 import json
 import re
@@ -15,7 +15,7 @@ from tests.stores import one_thread
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A trained model beside its photos. Shared: look, do not touch."""
+    """A trained model beside its photos. Shared: do not change it."""
     folder = tmp_path_factory.mktemp("evaluated")
     write_photos(folder / "photos", dict.fromkeys(COLORS, 7))
     with one_thread():
@@ -33,16 +33,16 @@ def folder(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 
 @pytest.mark.slow
-def test_other_photos_are_measured_on(run: Any, folder: Path) -> None:
+def test_classifier_is_evaluated_on_other_photos(run: Any, folder: Path) -> None:
     (folder / "others" / "azul" / "empty.jpg").touch()
     ended = run("patterns", "evaluate", "--model", "model", "--data", "others")
     assert ended.code == 0, ended.err
     out = "model/evaluated/others"
     for line in (
-        rf"12 photos of {re.escape(str(folder / 'others'))} are measured on",
-        rf"excluded: 1 file \(1 empty\): each with its reason in {out}/excluded.csv",
-        r"test accuracy \d+\.\d% \(95% interval \d+\.\d% to \d+\.\d%\): \d+ of 12 photos right",
-        r"on the test photos of its own training it was \d+\.\d%",
+        rf"evaluated on 12 photos of {re.escape(str(folder / 'others'))}",
+        rf"excluded: 1 file \(1 empty\): reasons in {out}/excluded.csv",
+        r"test accuracy \d+\.\d% \(95% interval \d+\.\d% to \d+\.\d%\): \d+ of 12 photos correct",
+        r"test accuracy after training: \d+\.\d%",
         rf"report: {out}/report.html",
         rf"all figures: {out}/results.json",
     ):
@@ -51,22 +51,22 @@ def test_other_photos_are_measured_on(run: Any, folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_photos_it_has_learnt_from_are_told(run: Any, folder: Path, model: Path) -> None:
+def test_photos_it_was_trained_on_are_excluded(run: Any, folder: Path, model: Path) -> None:
     photos = model.parent / "photos"
     ended = run("patterns", "evaluate", "--model", "model", "--data", photos)
     assert ended.code == 0, ended.err
-    assert "excluded: 18 files (18 seen)" in ended.out and "3 photos of " in ended.out
+    assert "excluded: 18 files (18 seen)" in ended.out and "evaluated on 3 photos of " in ended.out
     learnt = (folder / "model" / "splits.csv").read_text(encoding="utf-8").splitlines()[1:]
     for name, _, split, _ in (line.split(",") for line in learnt):
         if split == "train":
             (folder / "seen" / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(photos / name, folder / "seen" / name)
     ended = run("patterns", "evaluate", "--model", "model", "--data", "seen")
-    assert "careful: the model has learnt from every one of these photos" in ended.out
+    assert "warning: the classifier was trained on all of these photos" in ended.out
 
 
 @pytest.mark.slow
-def test_two_folders_of_one_name_have_figures_each(run: Any, folder: Path) -> None:
+def test_two_folders_with_the_same_name_have_their_own_results(run: Any, folder: Path) -> None:
     write_photos(folder / "b" / "others", {"azul": 2}, first=200)
     for data in ("others", "b/others", "others"):
         assert run("patterns", "evaluate", "--model", "model", "--data", data).code == 0
@@ -83,7 +83,7 @@ def test_two_folders_of_one_name_have_figures_each(run: Any, folder: Path) -> No
         (["--data", "others"], 'the library "patterns" does not exist'),
     ],
 )
-def test_wrong_use_gets_one_sentence_and_2(
+def test_wrong_use_gets_one_sentence_and_exit_code_2(
     run: Any, folder: Path, words: list[str], sentence: str
 ) -> None:
     write_photos(folder / "cats", {"cats": 2, "azul": 2}, first=100)

@@ -1,4 +1,4 @@
-"""clew patterns export: the file, what is said of it, and wrong use."""
+"""clew patterns export: the file, the output and wrong use."""
 
 import json
 import sys
@@ -17,25 +17,23 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.slow
-def test_it_writes_the_file_says_how_to_use_it_and_does_not_replace_it(
-    run: Any, model: Path
-) -> None:
+def test_export_writes_the_file_once_and_describes_it(run: Any, model: Path) -> None:
     runtime = pytest.importorskip("onnxruntime")
     ended = run("patterns", "export", "--model", model)
     assert (ended.code, ended.err) == (0, "")
     path = model / "model.onnx"
     about = runtime.InferenceSession(path.read_bytes()).get_modelmeta().custom_metadata_map
     assert len(json.loads(about["classes"])) == 8
-    assert f'in:      "image", uint8 [batch, {SIZE}, {SIZE}, 3]' in ended.out
-    assert "class 0, class 1, class 2, class 3, class 4, class 5, ... (in all 8)" in ended.out
-    assert "onnxruntime gives the same answers on 8 photos" in ended.out
+    assert f'input:    "image", uint8 [batch, {SIZE}, {SIZE}, 3]' in ended.out
+    assert "class 0, class 1, class 2, class 3, class 4, class 5, ... (8 in total)" in ended.out
+    assert "onnxruntime gives the same probabilities for 8 photos" in ended.out
     before = path.read_bytes()
     ended = run("patterns", "export", "--model", model)
     assert ended.code == 2 and path.read_bytes() == before
-    assert 'model.onnx" is there already: give another name with --out, or --over' in ended.err
+    assert 'model.onnx" already exists: give another --out, or --overwrite to' in ended.err
 
 
-def test_without_the_extra_it_says_how_to_get_it(
+def test_missing_extra_is_named_with_the_command_to_install_it(
     run: Any, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "onnxscript", None)
@@ -55,6 +53,8 @@ def test_without_the_extra_it_says_how_to_get_it(
     ],
 )
 @pytest.mark.usefixtures("model")
-def test_wrong_use_gets_one_sentence(run: Any, arguments: list[str], sentence: str) -> None:
+def test_wrong_use_gets_one_sentence_and_exit_code_2(
+    run: Any, arguments: list[str], sentence: str
+) -> None:
     ended = run("patterns", "export", *arguments)
     assert ended.code == 2 and sentence in ended.err and ended.err.count("\n") == 1

@@ -1,4 +1,4 @@
-"""What an extra brings is not there in a plain installation."""
+"""Commands that require an extra, in an installation without it."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a training reached, in words."""
+"""The metrics of a classifier in words."""
 
 import io
 from typing import Any
@@ -8,7 +8,7 @@ from rich.console import Console
 
 from clew.cli.patterns.figures import print_doubt
 
-DOUBT = 'not clearly better than calling every photo "dog" (60.0% right): more photos'
+DOUBT = 'not clearly better than predicting "dog" for every photo (60.0%): more photos'
 
 
 def reached(accuracy: float, low: float) -> dict[str, Any]:
@@ -22,13 +22,13 @@ def reached(accuracy: float, low: float) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("results", "is_told"),
+    ("results", "is_reported"),
     [(reached(0.6, 0.31), True), (reached(0.9, 0.61), False), (reached(1.0, 0.59), False)],
 )
-def test_a_model_that_may_have_learnt_nothing_is_called_so(
-    results: dict[str, Any], is_told: bool
+def test_classifier_no_better_than_a_constant_guess_is_reported(
+    results: dict[str, Any], is_reported: bool
 ) -> None:
     console = Console(file=io.StringIO(), width=200)
     print_doubt(console, results)
     assert isinstance(console.file, io.StringIO)
-    assert (DOUBT in console.file.getvalue()) is is_told
+    assert (DOUBT in console.file.getvalue()) is is_reported

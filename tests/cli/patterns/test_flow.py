@@ -1,4 +1,4 @@
-"""clew patterns flow: from folders of photos to a model that was put to use and corrected."""
+"""clew patterns flow: from folders of photos to identified and reviewed photos."""
 
 import io
 import re
@@ -24,7 +24,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.slow
-def test_one_command_does_it_all_and_given_again_it_goes_on(
+def test_flow_runs_all_steps_and_resumes(
     run: Any, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_photos(here / "my photos", {"cats": 6, "dogs 🐶": 6})
@@ -34,7 +34,7 @@ def test_one_command_does_it_all_and_given_again_it_goes_on(
     first = run(*flow, "--identify", "new")
     assert first.code == 0, first.err
     assert "\nnext:" not in first.out and first.out.count("next") == 1
-    steps = ("made the set", "\nimport\n", "all ", "\ntrain\n", "test accuracy", "\nidentify\n")
+    steps = ("created the set", "\nimport\n", "all ", "\ntrain\n", "test accuracy", "\nidentify\n")
     places = [first.out.index(step) for step in steps]
     assert places == sorted(places)
     assert ("doubtful ones with: clew patterns review animals\n" in first.out) == (
@@ -48,9 +48,9 @@ def test_one_command_does_it_all_and_given_again_it_goes_on(
     again = run(*flow, "--review")
     assert again.code == 0, again.err
     assert re.search(r"^all +0 +12 +0 *$", again.out, re.MULTILINE)
-    assert "no photo has come or gone" in again.out and "test accuracy" in again.out
-    assert "made the set" not in again.out
-    assert re.search(r"\nreview\n\d+ photos? to look at", again.out)
+    assert "no photos were added or removed" in again.out and "test accuracy" in again.out
+    assert "created the set" not in again.out
+    assert re.search(r"\nreview\n\d+ photos? to review", again.out)
     assert not (here / "patterns/animals/runs/002").exists()
 
     draw(here / "my photos/cats/new.png", 70)
@@ -71,7 +71,7 @@ def test_one_command_does_it_all_and_given_again_it_goes_on(
         (["--from", "in", "--web"], "give the photos to identify with --identify"),
     ],
 )
-def test_what_will_go_wrong_is_said_before_anything_is_done(
+def test_wrong_use_is_refused_before_any_work(
     run: Any, here: Path, words: list[str], sentence: str
 ) -> None:
     make_photos(here / "in", {"cats": 3, "dogs": 3})
@@ -83,7 +83,7 @@ def test_what_will_go_wrong_is_said_before_anything_is_done(
     assert contents(here) == before
 
 
-def test_a_training_begun_with_other_settings_says_how_to_begin_anew(
+def test_run_with_other_settings_gets_the_command_to_start_over(
     run: Any, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_photos(PatternSet.create("my animals", here / "patterns").photos, {"cats": 3, "dogs": 3})
@@ -91,14 +91,14 @@ def test_a_training_begun_with_other_settings_says_how_to_begin_anew(
     def refuse(*_: Any, **__: Any) -> None:
         raise SettingsMismatchError("config.epochs: 9 before, 30 now.")
 
-    monkeypatch.setattr("clew.cli.patterns.flow.run_training", refuse)
+    monkeypatch.setattr("clew.patterns.workflow.training.run_training", refuse)
     ended = run("patterns", "flow", "my animals")
     assert ended.code == 1
-    assert "30 now. To begin anew: clew patterns train 'my animals' --overwrite\n" in ended.err
+    assert "30 now. To start over: clew patterns train 'my animals' --overwrite\n" in ended.err
 
 
 @pytest.mark.slow
-def test_a_set_that_cannot_be_trained_keeps_its_photos(run: Any, here: Path) -> None:
+def test_set_that_cannot_be_trained_keeps_its_photos(run: Any, here: Path) -> None:
     make_photos(here / "in", {"cats": 3})
     ended = run("patterns", "flow", "animals", "--from", "in", *QUICK)
     assert ended.code == 2

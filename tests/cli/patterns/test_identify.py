@@ -1,4 +1,4 @@
-"""clew patterns identify: what it prints, where the results are, and bad input."""
+"""clew patterns identify: output, results and wrong use."""
 
 import io
 import json
@@ -23,7 +23,7 @@ def model(color_folder: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_a_few_photos_are_told_one_by_one(run: Any, model: Path, tmp_path: Path) -> None:
+def test_few_photos_are_listed_one_by_one(run: Any, model: Path, tmp_path: Path) -> None:
     photos = make_folder(tmp_path / "fotos ñ 📷")
     ended = run("patterns", "identify", photos, "--model", model)
     assert ended.code == 0, ended.err
@@ -31,13 +31,13 @@ def test_a_few_photos_are_told_one_by_one(run: Any, model: Path, tmp_path: Path)
     assert "foto 0 <b>&amp;.png" in ended.out and "azul ñ" in ended.out
     assert "the file is empty (0 bytes)" in ended.out
     out = model / "identified" / "fotos ñ 📷"
-    assert f"page in {out / 'identified.html'}\n" in ended.out
+    assert f"page: {out / 'identified.html'}\n" in ended.out
     for name in ("identified.html", "identified.csv", "identified.json", "contact_sheet.jpg"):
         assert (out / name).exists()
 
 
 @pytest.mark.slow
-def test_many_photos_are_told_class_by_class(run: Any, model: Path, tmp_path: Path) -> None:
+def test_many_photos_are_counted_per_class(run: Any, model: Path, tmp_path: Path) -> None:
     for number in range(30):
         draw_photo(tmp_path / "many" / f"{number}.png", list(COLORS)[number % 3], seed=number)
     for number in range(3):
@@ -50,7 +50,7 @@ def test_many_photos_are_told_class_by_class(run: Any, model: Path, tmp_path: Pa
     assert "bad 2.gif" in ended.out
 
 
-def test_all_doubtful_is_no_failure_and_says_what_to_do(
+def test_doubtful_photos_are_no_failure_and_get_the_review_command(
     run: Any, model: Path, tmp_path: Path
 ) -> None:
     draw_doubtful(tmp_path / "a b.png")
@@ -62,7 +62,7 @@ def test_all_doubtful_is_no_failure_and_says_what_to_do(
     assert ended.code == 0, ended.err
     assert "0 of 1 photo identified, 1 doubtful" in ended.out and "(doubtful)" in ended.out
     review = f"clew patterns review --model '{model}' --identified {out}"
-    assert f"look at the doubtful ones with: {review}\n" in ended.out
+    assert f"review the doubtful ones with: {review}\n" in ended.out
     assert (tmp_path / "sorted" / "_doubtful" / "a b.png").exists()
     unsure = f"doubtful ones are in {tmp_path / 'sorted' / '_doubtful'}"
     assert f"1 photo copied to {tmp_path / 'sorted'}; {unsure}\n" in ended.out
@@ -70,7 +70,7 @@ def test_all_doubtful_is_no_failure_and_says_what_to_do(
     assert len(listed["photos"][0]["best"]) == 2
 
 
-def test_review_follows_at_once(
+def test_review_follows_identification(
     run: Any, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     draw_doubtful(tmp_path / "a.png")
@@ -83,10 +83,10 @@ def test_review_follows_at_once(
     arguments = ("--model", model, "--threshold", 1, "--review")
     ended = run("patterns", "identify", tmp_path / "a.png", *arguments)
     assert ended.code == 0, ended.err
-    assert "1 photo to look at" in ended.out
+    assert "1 photo to review" in ended.out
 
 
-def test_ctrl_c_ends_it_with_a_sentence(
+def test_ctrl_c_stops_without_results(
     run: Any, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     photos = make_folder(tmp_path / "photos")
@@ -97,7 +97,7 @@ def test_ctrl_c_ends_it_with_a_sentence(
     monkeypatch.setattr("clew.patterns.trained.model.PatternModel.probabilities", interrupted)
     ended = run("patterns", "identify", photos, "--model", model)
     assert ended.code == 130
-    assert ended.out.endswith("stopped before the end: the same command begins anew.\n")
+    assert ended.out.endswith("stopped before the end. Run the same command again to start over.\n")
     assert not list((model / "identified").rglob("*.*"))
 
 
@@ -110,7 +110,7 @@ def test_ctrl_c_ends_it_with_a_sentence(
         (("--name", "animals"), "two different models"),
     ],
 )
-def test_wrong_use_ends_with_2(
+def test_wrong_use_gets_exit_code_2(
     run: Any, model: Path, tmp_path: Path, options: tuple[object, ...], message: str
 ) -> None:
     photo = draw_photo(tmp_path / "a.png", "red")
@@ -118,7 +118,7 @@ def test_wrong_use_ends_with_2(
     assert ended.code == 2 and message in ended.err
 
 
-def test_no_photos_and_no_model_end_with_2(run: Any, model: Path, tmp_path: Path) -> None:
+def test_missing_photos_or_model_get_exit_code_2(run: Any, model: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     empty = run("patterns", "identify", tmp_path / "empty", "--model", model)
     assert empty.code == 2 and "photos" in empty.err

@@ -1,4 +1,4 @@
-"""clew patterns create, import, list, info: what they print, what is next, and bad input."""
+"""clew patterns create, import, list, info: output, hints and wrong use."""
 
 import json
 import re
@@ -21,16 +21,16 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_create_says_what_to_do_next(run: Any, here: Path) -> None:
+def test_create_prints_the_next_commands(run: Any, here: Path) -> None:
     ended = run("patterns", "create", "my cats")
     assert ended.code == 0, ended.err
-    assert 'made the set "my cats" in patterns/my cats\n' in ended.out
+    assert 'created the set "my cats" in patterns/my cats\n' in ended.out
     assert "clew patterns import 'my cats' DIR\n" in ended.out
     assert "clew patterns flow 'my cats' --from DIR\n" in ended.out
     assert (here / "patterns/my cats/photos").is_dir()
 
 
-def test_create_elsewhere_names_that_place_in_what_is_next(run: Any) -> None:
+def test_hints_name_a_library_that_is_not_the_default(run: Any) -> None:
     ended = run("patterns", "create", "cats", "--library", "an other")
     assert "clew patterns import cats DIR --library 'an other'\n" in ended.out
 
@@ -55,7 +55,7 @@ def test_create_elsewhere_names_that_place_in_what_is_next(run: Any) -> None:
         ),
     ],
 )
-def test_wrong_use_gets_one_sentence_and_2(
+def test_wrong_use_gets_one_sentence_and_exit_code_2(
     run: Any, here: Path, words: list[str], sentence: str
 ) -> None:
     PatternSet.create("there", here / "patterns")
@@ -67,7 +67,7 @@ def test_wrong_use_gets_one_sentence_and_2(
     assert contents(here) == before
 
 
-def test_import_ends_with_a_table_the_reasons_and_what_is_next(run: Any, here: Path) -> None:
+def test_import_prints_counts_reasons_and_the_next_command(run: Any, here: Path) -> None:
     PatternSet.create("animals", here / "patterns")
     make_photos(here / "in", {"cats": 3, "[b]dogs 🐶": 4})
     (here / "in/cats/empty.jpg").write_bytes(b"")
@@ -82,12 +82,12 @@ def test_import_ends_with_a_table_the_reasons_and_what_is_next(run: Any, here: P
     assert re.search(r"^all +7 +0 +2 *$", ended.out, re.MULTILINE)
     assert f"excluded: {here}/in/cats/empty.jpg: empty, the file is empty (0 bytes)" in ended.out
     assert "excluded: " + f"{here}/in/cats/again.png: duplicate, the same image as" in ended.out
-    assert "1 other file has no photo's ending" in ended.out
-    assert "what became of every file: patterns/animals/import.csv" in ended.out
+    assert "ignored 1 file without an image extension" in ended.out
+    assert "every file with its result: patterns/animals/import.csv" in ended.out
     assert ended.out.endswith("next: clew patterns train animals\n")
 
 
-def test_importing_again_says_that_all_is_there(run: Any, here: Path) -> None:
+def test_importing_again_adds_nothing(run: Any, here: Path) -> None:
     PatternSet.create("animals", here / "patterns")
     make_photos(here / "in", {"cats": 3, "dogs": 3})
     assert run("patterns", "import", "animals", "in").code == 0
@@ -96,7 +96,7 @@ def test_importing_again_says_that_all_is_there(run: Any, here: Path) -> None:
     assert "to be" not in ended.out
 
 
-def test_ctrl_c_ends_an_import_in_order_and_says_how_to_go_on(
+def test_ctrl_c_stops_an_import_in_order_and_it_resumes(
     run: Any, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     animals = PatternSet.create("animals", here / "patterns")
@@ -110,27 +110,27 @@ def test_ctrl_c_ends_an_import_in_order_and_says_how_to_go_on(
         patched.setattr("clew.patterns.library.importing.name_copy", interrupted)
         ended = run("patterns", "import", "animals", "in")
     assert ended.code == 130
-    assert "stopping: finishing the photo in hand" in ended.out
-    assert ended.out.endswith("stopped. To go on: clew patterns import animals in\n")
+    assert "stopping: finishing the current photo" in ended.out
+    assert ended.out.endswith("stopped. To resume: clew patterns import animals in\n")
     assert list(contents(animals.photos)) == ["cats/0.png"]
     assert run("patterns", "import", "animals", "in").code == 0
     assert len(contents(animals.photos)) == 4
 
 
-def test_many_bad_files_are_counted_by_kind(run: Any, here: Path) -> None:
+def test_many_excluded_files_are_counted_by_kind(run: Any, here: Path) -> None:
     PatternSet.create("animals", here / "patterns")
     make_photos(here / "in", {"cats": 3})
     for number in range(12):
         (here / f"in/cats/bad{number}.jpg").write_bytes(b"")
     ended = run("patterns", "import", "animals", "in")
     assert ended.out.count("excluded: ") == 10
-    assert "... 12 in all: 12 empty" in ended.out
-    assert "next, photos of a second class, to tell them apart: " in ended.out
+    assert "... 12 in total: 12 empty" in ended.out
+    assert "next, add photos of a second class: " in ended.out
 
 
-def test_info_tells_classes_trainings_places_and_what_is_next(run: Any, here: Path) -> None:
+def test_info_shows_classes_runs_folders_and_the_next_command(run: Any, here: Path) -> None:
     animals = PatternSet.create("animals", here / "patterns")
-    assert "next, photos: clew patterns import animals DIR" in run("patterns", "info").out
+    assert "next, add photos: clew patterns import animals DIR" in run("patterns", "info").out
     make_photos(animals.photos, {"cats": 3, "dogs": 12})
     assert "next: clew patterns train animals" in run("patterns", "info").out
     names = [photo.name for photo in animals.find_photos()]
@@ -141,7 +141,7 @@ def test_info_tells_classes_trainings_places_and_what_is_next(run: Any, here: Pa
     assert re.search(r"^dogs +12 *$", ended.out, re.MULTILINE)
     assert re.search(r"^001 +[-\d]+ [:\d]+ +15 +91.2% \(80.0% to 95.0%\)", ended.out, re.MULTILINE)
     assert "model:      patterns/animals/runs/001" in ended.out
-    assert "next, name new photos: clew patterns identify FOLDER --name animals" in ended.out
+    assert "next, identify new photos: clew patterns identify FOLDER --name animals" in ended.out
     draw(animals.photos / "cats/new.png", 99)
     ended = run("patterns", "info", "animals")
     assert "since the last training: 1 new photo\n" in ended.out
@@ -149,16 +149,16 @@ def test_info_tells_classes_trainings_places_and_what_is_next(run: Any, here: Pa
     (animals.runs / "002").mkdir()
     ended = run("patterns", "info", "animals")
     assert "not finished" in ended.out
-    assert "next, go on with the training: give its command again" in ended.out
+    assert "next, resume the training: run the same command again" in ended.out
     assert ended.out.endswith("clew patterns train animals\n")
     draw(animals.photos / "wolves/new.png", 98)
-    assert 'more photos of "wolves" (at least 3' in run("patterns", "info", "animals").out
+    assert 'add photos of "wolves" (at least 3' in run("patterns", "info", "animals").out
 
 
 def test_list_shows_all_sets(run: Any, here: Path) -> None:
     ended = run("patterns", "list")
     assert ended.code == 0
-    assert "no sets in patterns yet. Make one: clew patterns create NAME" in ended.out
+    assert "no sets in patterns yet. Create one: clew patterns create NAME" in ended.out
     trained = PatternSet.create("b trained", here / "patterns")
     make_photos(trained.photos, {"cats": 3, "dogs": 3})
     pretend_trained(trained.runs / "001", [])
@@ -168,7 +168,7 @@ def test_list_shows_all_sets(run: Any, here: Path) -> None:
     assert re.search(r"^b trained +2 +6 +90.0% \(80.0% to 95.0%\) +\d", ended.out, re.MULTILINE)
 
 
-def test_a_damaged_set_does_not_hide_the_others(run: Any, here: Path) -> None:
+def test_damaged_set_does_not_hide_the_others(run: Any, here: Path) -> None:
     for name in ("good", "bad"):
         PatternSet.create(name, here / "patterns")
     (here / "patterns/bad/set.json").write_text("{")
@@ -178,7 +178,7 @@ def test_a_damaged_set_does_not_hide_the_others(run: Any, here: Path) -> None:
     assert '"patterns/bad/set.json" is damaged' in ended.err
 
 
-def test_both_give_the_same_as_json(run: Any, here: Path) -> None:
+def test_list_and_info_give_the_same_json(run: Any, here: Path) -> None:
     animals = PatternSet.create("animals", here / "patterns")
     make_photos(animals.photos, {"cats": 3, "dogs": 3})
     one = json.loads(run("patterns", "info", "--json").out)

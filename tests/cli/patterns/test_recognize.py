@@ -1,4 +1,4 @@
-"""clew patterns recognize: one photo, told to a person or to a program."""
+"""clew patterns recognize: one photo, as text and as JSON."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from tests.patterns.identification.making import draw_doubtful, draw_photo, draw
 __all__ = ["color_folder"]
 
 
-def test_the_classes_are_told_with_bars(run: Any, color_folder: Path, tmp_path: Path) -> None:
+def test_classes_are_listed_with_bars(run: Any, color_folder: Path, tmp_path: Path) -> None:
     photo = draw_photo(tmp_path / "ñ [b].jpg", "azul ñ")
     ended = run("patterns", "recognize", photo, "--model", color_folder)
     assert ended.code == 0, ended.err
@@ -23,13 +23,15 @@ def test_the_classes_are_told_with_bars(run: Any, color_folder: Path, tmp_path: 
 
 
 @pytest.mark.slow
-def test_multiscale_says_where_and_json_has_it_all(
+def test_multiscale_locates_and_json_has_everything(
     run: Any, color_folder: Path, tmp_path: Path
 ) -> None:
     photo = draw_small(tmp_path / "a.png", "red", box=(270, 20, 350, 80))
     command = ("patterns", "recognize", photo, "--model", color_folder, "--multiscale")
     told = run(*command)
-    assert told.code == 0 and "most confident: red (" in told.out and "among 44 views" in told.out
+    assert (
+        told.code == 0 and "most confident: red (" in told.out and "out of 44 windows" in told.out
+    )
     found = json.loads(run(*command, "--json", "--top-k", 1, "--threshold", 0).out)
     assert [guess["class"] for guess in found["best"]] == ["red"]
     assert found["views"] == 44 and found["doubtful"] is False and found["photo"] == str(photo)
@@ -37,14 +39,14 @@ def test_multiscale_says_where_and_json_has_it_all(
     assert left < 310 < right and top < 50 < bottom
 
 
-def test_doubt_is_told_and_is_no_failure(run: Any, color_folder: Path, tmp_path: Path) -> None:
+def test_doubtful_photo_is_no_failure(run: Any, color_folder: Path, tmp_path: Path) -> None:
     photo = draw_doubtful(tmp_path / "a.png")
     ended = run("patterns", "recognize", photo, "--model", color_folder, "--threshold", 1)
     assert ended.code == 0 and "doubtful: no class reaches 100%" in ended.out
 
 
 @pytest.mark.slow
-def test_wrong_use_ends_with_2(run: Any, color_folder: Path, tmp_path: Path) -> None:
+def test_wrong_use_gets_exit_code_2(run: Any, color_folder: Path, tmp_path: Path) -> None:
     (tmp_path / "text.png").write_text("no picture", encoding="utf-8")
     bad = run("patterns", "recognize", tmp_path / "text.png", "--model", color_folder)
     assert bad.code == 2 and "text.png" in bad.err

@@ -1,4 +1,4 @@
-"""clew patterns review: piped answers, the page in a process of its own, bad input."""
+"""clew patterns review: piped answers, the page in its own process, wrong use."""
 
 import io
 import json
@@ -28,49 +28,49 @@ def animals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PatternSet:
 
 
 @pytest.mark.usefixtures("animals")
-def test_answers_are_piped_in_and_the_end_says_what_to_run(
+def test_piped_answers_are_applied_and_the_next_command_is_printed(
     run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("a\nc lion\ny\ns\n"))
     ended = run("patterns", "review")
     assert ended.code == 0, ended.err
-    assert "3 photos to look at, from patterns/animals/identified/my holiday" in ended.out
-    assert "1 that the model was sure of are not asked (--all asks)" in ended.out
+    assert "3 photos to review, from patterns/animals/identified/my holiday" in ended.out
+    assert "1 confident predictions skipped (--all asks about them)" in ended.out
     assert '1 could not be opened: "bad.jpg"' in ended.out
     assert "cat: copied to patterns/animals/photos/cat/a.png" in ended.out
     assert (
         "1 approved, 1 corrected, 1 skipped\nNew classes, with their photos: lion (1). "
         in ended.out
     )
-    assert ended.out.endswith("from the last weights, with: clew patterns train animals\n")
+    assert ended.out.endswith("from the last weights with: clew patterns train animals\n")
     again = run("patterns", "review", "animals")
-    assert again.code == 0 and "0 photos to look at" in again.out
-    assert "in earlier reviews: 2 decided, 1 skipped (--all asks again)" in again.out
+    assert again.code == 0 and "0 photos to review" in again.out
+    assert "in earlier reviews: 2 decided, 1 skipped (--all asks about them again)" in again.out
 
 
-def test_what_an_earlier_identify_left_is_asked_when_the_newest_has_nothing(
+def test_earlier_identification_is_reviewed_if_the_newest_has_nothing_left(
     run: Any, animals: PatternSet, tmp_path: Path
 ) -> None:
     identify(animals.folder, tmp_path / "later", names=["e.png"], sure=["e.png"])
     ended = run("patterns", "review", "animals", "--no-browser")
-    assert "3 photos to look at, from patterns/animals/identified/my holiday" in ended.out
+    assert "3 photos to review, from patterns/animals/identified/my holiday" in ended.out
 
 
-def test_moving_and_quitting(
+def test_photos_are_moved_and_a_review_can_be_quit(
     run: Any, animals: PatternSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("\nq\n"))
     ended = run("patterns", "review", "animals", "--move", "--all")
     assert ended.code == 0, ended.err
     assert "cat: moved to patterns/animals/photos/cat/a.png" in ended.out
-    left = "3 left, go on with: clew patterns review animals --move --all"
+    left = "3 left, continue with: clew patterns review animals --move --all"
     assert f"1 approved, 0 corrected, 0 skipped; {left}\n" in ended.out
     assert not (tmp_path / "my holiday" / "a.png").exists()
     assert "cat/a.png" in list_photos(animals.photos)
 
 
 @pytest.mark.slow
-def test_the_page_is_served_until_it_is_finished(animals: PatternSet) -> None:
+def test_page_is_served_until_the_review_is_finished(animals: PatternSet) -> None:
     with start("--web") as process:
         address = read_address(process)
         told = ask(f"{address}answer", {"question": 0, "action": "approve"})
@@ -83,17 +83,17 @@ def test_the_page_is_served_until_it_is_finished(animals: PatternSet) -> None:
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_the_page_in_order(animals: PatternSet) -> None:
+def test_ctrl_c_stops_the_page_in_order(animals: PatternSet) -> None:
     with start("--web") as process:
         ask(f"{read_address(process)}answer", {"question": 0, "action": "skip"})
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     assert process.returncode == 0 and "Traceback" not in err
-    again = "go on with: clew patterns review animals --web"
+    again = "continue with: clew patterns review animals --web"
     assert f"1 skipped; 2 left, {again}\n" in out and (animals.folder / "review.json").exists()
 
 
-def test_ctrl_c_at_the_terminal_keeps_what_was_decided(
+def test_ctrl_c_at_the_terminal_keeps_the_decisions(
     animals: PatternSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     signal.signal(signal.SIGINT, lambda *_: None)  # as an earlier step of a flow has it
@@ -114,12 +114,14 @@ def test_ctrl_c_at_the_terminal_keeps_what_was_decided(
     ],
 )
 @pytest.mark.usefixtures("animals")
-def test_wrong_use_ends_with_2(run: Any, options: tuple[str, ...], message: str) -> None:
+def test_wrong_use_gets_exit_code_2(run: Any, options: tuple[str, ...], message: str) -> None:
     ended = run("patterns", "review", *options)
     assert ended.code == 2 and message in ended.err
 
 
-def test_a_model_of_its_own(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_outside_a_set_can_be_reviewed(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = make_model(tmp_path / "out", tmp_path / "data")
     nothing = run("patterns", "review", "--model", model)
     assert nothing.code == 2 and f"clew patterns identify FOLDER --model {model}" in nothing.err
@@ -142,7 +144,7 @@ def read_address(process: subprocess.Popen[str]) -> str:
     for line in process.stdout:
         if found := re.search(r"http://127\.0\.0\.1:\d+/[\w-]+/", line):
             return found[0]
-    raise AssertionError("no address was told")
+    raise AssertionError("no address was printed")
 
 
 def ask(address: str, body: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""clew patterns train: the command lines that users have, what it prints, how it ends."""
+"""clew patterns train: existing command lines, output, exit codes."""
 
 import json
 import os
@@ -6,10 +6,12 @@ import re
 import shlex
 import signal
 import socket
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from clew.cli import build_app
@@ -39,7 +41,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-# The lines of the older script's users, with `clew patterns train` in its place.
+# Command lines of the older script, with `clew patterns train` in its place.
 LINES = {
     "--epochs 30": {"epochs": 30},
     "--epochs 30 --no-amp": {"epochs": 30, "amp": False},
@@ -73,16 +75,19 @@ LINES = {
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_the_lines_that_users_have_are_understood(
+def test_existing_command_lines_are_understood(
     run: Any, line: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without --data, the only set is meant."""
+    """Without --data, the only set is trained."""
     colores = PatternSet.create("colores", folder / "patterns")
     write_photo(colores.photos / "azul" / "a.png", "azul", 1)
     caught: list[PatternsConfig] = []
-    monkeypatch.setattr(
-        "clew.cli.patterns.train.run_training", lambda config, **_: caught.append(config)
-    )
+
+    def catch(config: PatternsConfig, *_: Any, **__: Any) -> None:
+        caught.append(config)
+        raise typer.Exit
+
+    monkeypatch.setattr("clew.patterns.workflow.training.run_training", catch)
     ended = run(*TRAIN, *shlex.split(line))
     assert ended.code == 0, ended.err
     [config] = caught
@@ -112,7 +117,7 @@ def test_the_lines_that_users_have_are_understood(
 
 
 @pytest.mark.slow
-def test_a_run_says_what_it_found_what_it_does_and_what_is_next(run: Any, folder: Path) -> None:
+def test_run_prints_photos_plan_metrics_and_next_commands(run: Any, folder: Path) -> None:
     (folder / "mis fotos" / "azul" / "empty.jpg").touch()
     (folder / "mis fotos" / "azul" / "notes.txt").write_text("mine")
     ended = run(*TRAIN, "--data", "mis fotos", "--output-dir", "el modelo", "--epochs", 2, *QUICK)
@@ -120,7 +125,7 @@ def test_a_run_says_what_it_found_what_it_does_and_what_is_next(run: Any, folder
     for line in (
         r"photos       21 in 3 classes: azul \(7\), maçã ñ \(7\), red 🍎 \(7\)",
         r"excluded     1 file \(1 empty\): each with its reason in el modelo/excluded.csv",
-        r"passed over  1 file without a photo's ending",
+        r"ignored      1 file without an image extension",
         r"splits       15 for train, 3 for validation, 3 for test",
         r"images       16 x 16 pixels, requested with --image-size",
         r"kept         in memory: .*",
@@ -129,20 +134,24 @@ def test_a_run_says_what_it_found_what_it_does_and_what_is_next(run: Any, folder
         r"plan         cpu, fp32, batch 16 \(.*plan.json\)",
         r".*epoch 2/2, loss \d.\d+, validation loss \d.\d+, accuracy \d.\d+, \d+ photos/s.*",
         r".*best epoch [12] of 2, \d+ s, [\d,]+ photos/s",
-        r"test accuracy \d+\.\d% \(95% interval \d+\.\d% to \d+\.\d%\): \d of 3 photos right",
+        r"test accuracy \d+\.\d% \(95% interval \d+\.\d% to \d+\.\d%\): \d of 3 photos correct",
         r"report: el modelo/report.html",
-        r"  name new photos:  clew patterns identify FOLDER --model 'el modelo'",
-        r"  try it on others: clew patterns evaluate --model 'el modelo' --data DIR",
-        r"  use it elsewhere: clew patterns export --model 'el modelo' --out model.onnx",
+        r"  identify photos:  clew patterns identify FOLDER --model 'el modelo'",
+        r"  evaluate it:      clew patterns evaluate --model 'el modelo' --data DIR",
+        r"  export it:        clew patterns export --model 'el modelo' --out model.onnx",
     ):
         assert re.search(f"^{line}$", ended.out, re.M), f"{line}\n{ended.out}"
     assert (folder / "el modelo" / "report.html").stat().st_size > 1000
     results = json.loads((folder / "el modelo" / "results.json").read_text(encoding="utf-8"))
     assert results["test_photos"] == 3
+    run_file = tomllib.loads((folder / "el modelo" / "run.toml").read_text(encoding="utf-8"))
+    assert run_file["command"] == "patterns train" and run_file["data"] == "mis fotos"
+    repeated = run(*TRAIN, "--config", "el modelo/run.toml", "--json")
+    assert json.loads(repeated.out) == results
 
 
 @pytest.mark.slow
-def test_a_set_is_trained_again_from_its_last_weights(run: Any, folder: Path) -> None:
+def test_set_is_trained_again_from_its_last_weights(run: Any, folder: Path) -> None:
     pattern_set = PatternSet.create("mis colores", folder / "patterns")
     write_photos(pattern_set.photos, dict.fromkeys(COLORS, 6))
     ended = run(*TRAIN, "mis colores", "--epochs", 1, *QUICK)
@@ -150,7 +159,7 @@ def test_a_set_is_trained_again_from_its_last_weights(run: Any, folder: Path) ->
     assert "clew patterns identify FOLDER --name 'mis colores'\n" in ended.out
     unchanged = run(*TRAIN)
     assert unchanged.code == 0
-    assert "no photo has come or gone since patterns/mis colores/runs/001" in unchanged.out
+    assert "no photos were added or removed since patterns/mis colores/runs/001" in unchanged.out
     write_photo(pattern_set.photos / "azul" / "new.png", "azul", 99)
     again = run(*TRAIN, "--epochs", 1, *FAST)
     assert again.code == 0, again.err
@@ -161,7 +170,7 @@ def test_a_set_is_trained_again_from_its_last_weights(run: Any, folder: Path) ->
 
 
 @pytest.mark.slow
-def test_the_same_line_again_shows_the_result(run: Any, folder: Path) -> None:
+def test_finished_run_prints_its_result_again(run: Any, folder: Path) -> None:
     line = (*TRAIN, "--data", "mis fotos", "--epochs", 1, *QUICK)
     first, second = run(*line), run(*line)
     assert first.code == second.code == 0
@@ -169,7 +178,7 @@ def test_the_same_line_again_shows_the_result(run: Any, folder: Path) -> None:
     assert (folder / "trained" / "results.json").exists()
 
 
-def test_a_set_without_photos_is_told_where_to_get_them(run: Any, folder: Path) -> None:
+def test_set_without_photos_gets_the_import_command(run: Any, folder: Path) -> None:
     animals = PatternSet.create("animals", folder / "patterns")
     ended = run(*TRAIN, "animals")
     assert ended.code == 2
@@ -178,7 +187,7 @@ def test_a_set_without_photos_is_told_where_to_get_them(run: Any, folder: Path) 
 
 
 @pytest.mark.slow
-def test_another_run_in_the_folder_is_refused_with_what_to_do(run: Any, folder: Path) -> None:
+def test_folder_of_another_run_is_refused_with_advice(run: Any, folder: Path) -> None:
     line = (*TRAIN, "--data", "mis fotos", *QUICK)
     assert run(*line, "--epochs", 1).code == 0
     other = run(*line, "--epochs", 2)
@@ -201,8 +210,8 @@ def test_another_run_in_the_folder_is_refused_with_what_to_do(run: Any, folder: 
         (["--data", "few"], 'too few .*"azul" (1), "red 🍎" (1)'),
         (["name", "--data", "mis fotos"], 'the set "name" and --data "mis fotos" both name photos'),
         ([], 'the library "patterns" does not exist: .* Or give a folder of photos with --data.'),
-        (["--output-dir", "x"], '--output-dir "x" goes with --data'),
-        (["--data", "mis fotos", "--rand-augment", "9"], '--rand-augment "9" is not of the form'),
+        (["--output-dir", "x"], '--out is "x": it requires --data'),
+        (["--data", "mis fotos", "--rand-augment", "9"], '--rand-augment is "9": give the number'),
         (["--data", "mis fotos", "--split", "90/10/0"], "--split is 90/10/0"),
         (["--data", "mis fotos", "--mixup", "-1"], "--mixup is -1.0"),
         (["--data", "mis fotos", "--rand-augment", "99,9"], "--rand-augment (N) is 99: give 0 to"),
@@ -211,7 +220,7 @@ def test_another_run_in_the_folder_is_refused_with_what_to_do(run: Any, folder: 
         (["--data", "mis fotos", "--output-dir", "mis fotos/out"], "lies in the folder"),
     ],
 )
-def test_wrong_use_gets_one_sentence_and_2(
+def test_wrong_use_gets_one_sentence_and_exit_code_2(
     run: Any, folder: Path, words: list[str], sentence: str
 ) -> None:
     write_photos(folder / "one", {"azul": 5})
@@ -226,7 +235,7 @@ def test_wrong_use_gets_one_sentence_and_2(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_the_run_in_order(run: Any, folder: Path, number: signal.Signals) -> None:
+def test_signal_stops_the_run_in_order(run: Any, folder: Path, number: signal.Signals) -> None:
     line = (*TRAIN, "--data", "mis fotos", "--epochs", 2000, "--patience", 0, *QUICK)
     child = start(call, line, folder / "out.txt")
     log = folder / "trained" / "log.csv"
@@ -234,29 +243,30 @@ def test_a_signal_ends_the_run_in_order(run: Any, folder: Path, number: signal.S
     os.kill(child.pid, number)
     assert wait(child) == 128 + number
     told = read(folder / "out.txt")
-    assert "To go on: clew patterns train --data 'mis fotos' --epochs 2000" in told
+    assert "To resume: clew patterns train --data 'mis fotos' --epochs 2000" in told
     assert "Traceback" not in told
     shown = run("patterns", "evaluate", "--model", "trained", "--data", "mis fotos")
-    assert shown.code == 2 and "was not finished" in shown.err
+    assert shown.code == 2 and "is not finished" in shown.err
 
 
 @pytest.mark.slow
-def test_the_help_tells_the_defaults() -> None:
+def test_help_states_the_defaults() -> None:
     environment = {"COLUMNS": "300", "TERM": "dumb"}
     text = CliRunner().invoke(build_app(), [*TRAIN, "--help"], env=environment).output
     train, augment = usual_train(), AugmentConfig()
+    text = " ".join(text.split())
     for name, value in {
         "split": USUAL_SHARES,
-        "network": f"{GPU_NETWORK}, {CPU_NETWORK} without a GPU",
-        "epochs": f"{usual_epochs(1_000_000)}, more for few photos",
-        "patience": "a third of them, at least 20",
+        "network": f"{GPU_NETWORK}, or {CPU_NETWORK} without a GPU",
+        "epochs": f"{usual_epochs(1_000_000)}, or more for few photos",
+        "patience": "a third of the epochs, at least 20",
         "weight-decay": train.weight_decay,
         "warmup": train.warmup_fraction,
         "label-smoothing": LossSettings().label_smoothing,
         "rand-augment": f"{augment.ops},{augment.magnitude:g}",
         "mixup": augment.mixup,
     }.items():
-        assert re.search(rf"--{name} .*\[default: {re.escape(str(value))}\]", text), name
+        assert re.search(rf"--{name} [^-]*\[default: {re.escape(str(value))}\]", text), name
 
 
 @pytest.mark.slow

@@ -122,7 +122,7 @@ def test_shard_truncated_during_training_is_reported(tmp_path: Path) -> None:
     samples = ImageSamples(cached.store, cached.rows, cached.rows, place="disk")
     shard = cached.store / "batch_0000.arrow"
     shard.write_bytes(shard.read_bytes()[:5000])
-    with pytest.raises(StoreError, match=r"batch_0000.arrow.*was truncated.*repair_store"):
+    with pytest.raises(StoreError, match=r"batch_0000.arrow.*was truncated.*Repair the store"):
         samples.read_batch(np.arange(8), BufferPool())
 
 

@@ -52,11 +52,12 @@ def test_set_given_as_the_current_folder_keeps_its_name(
     pretend_trained(animals.runs / "001", [])
     monkeypatch.chdir(animals.folder)
     chosen = choose_model(model=Path("."))
-    assert str(chosen.as_call()) == f'choose_model("animals", library=Path("{library}"))'
+    wanted = f'clew.patterns.review_photos("animals", library="{library}")'
+    assert str(chosen.call_to_review({})) == wanted
 
 
 def test_model_can_be_named_without_a_set(library: Path) -> None:
-    create = re.escape(f'PatternSet.create("NAME", library=Path("{library}"))')
+    create = re.escape(f'clew.patterns.create_set("NAME", library="{library}")')
     with pytest.raises(InputError, match=f"{create}.* Or give a trained model with `model`"):
         choose_model(library=library)
 
@@ -68,7 +69,7 @@ def test_deleted_training_folder_is_unknown(library: Path, tmp_path: Path) -> No
 
 def test_ambiguous_or_missing_model_is_reported(library: Path, tmp_path: Path) -> None:
     animals = PatternSet.create("animals", library)
-    train = re.escape(f'train_set("animals", library=Path("{library}"))')
+    train = re.escape(f'clew.patterns.train(name="animals", library="{library}")')
     with pytest.raises(InputError, match=f"is not trained yet: run {train} first"):
         choose_model(name="animals", library=library)
     (animals.runs / "001").mkdir(parents=True)

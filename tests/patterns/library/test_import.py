@@ -169,7 +169,7 @@ def test_several_folders_of_photos_are_one_class_each(animals: PatternSet, tmp_p
 @pytest.mark.parametrize(
     ("source", "label", "sentence"),
     [
-        ("in/cats", None, 'not in class folders: .* import_photos.*cats".., label="cats"'),
+        ("in/cats", None, 'not in class folders: .*import_photos.*cats", label="cats"'),
         ("in/cats/0.png", None, "is a single file: give its class with `label`"),
         ("in/text.dat", "cats", "does not end like a photo's"),
         ("in", "a/b", 'cannot be the name of a class: it contains "/"'),

@@ -31,7 +31,7 @@ def test_set_is_found_by_name_or_as_the_only_one(library: Path) -> None:
 
 
 def test_ambiguous_or_missing_set_is_reported(library: Path) -> None:
-    with pytest.raises(InputError, match="does not exist: create a set with PatternSet.create"):
+    with pytest.raises(InputError, match="does not exist: create a set with clew.patterns.create"):
         PatternSet.open(library=library)
     for name in ("b", "a"):
         PatternSet.create(name, library)

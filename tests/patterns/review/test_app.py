@@ -75,7 +75,7 @@ def test_whole_review(served: Served, animals: PatternSet) -> None:
     status, state = answer(served, question=3, action="approve")
     assert status == 200 and state["question"] is None
     assert state["counts"] == {"approved": 3, "corrected": 1, "skipped": 0}
-    assert state["command"].startswith('train_set("animals"')
+    assert state["command"].startswith('clew.patterns.train(name="animals"')
     assert len(list_photos(animals.photos)) == 3 + 4
     assert fetch(f"{served.address}done", {})[0] == 200
     assert served.has_ended()

@@ -67,7 +67,7 @@ def test_a_review_by_keyboard_from_the_first_photo_to_the_last(
     browser.wait(f"{place(4)} && {DONE}")
     assert browser.text("#done-title") == "All 4 photos are decided"
     assert browser.text("#tiles").split() == ["approved", "2", "corrected", "1", "skipped", "1"]
-    assert 'train_set("animals"' in browser.text("#command")
+    assert 'clew.patterns.train(name="animals"' in browser.text("#command")
     assert "wolf (1)" in browser.text("#new-classes")
     added = {"cat/a.png", f"wolf/{NAMES[1]}", "cat/d.png"}
     assert added < set(list_photos(animals.photos))

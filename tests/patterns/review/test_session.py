@@ -233,8 +233,8 @@ def test_next_command_trains_the_set(animals: PatternSet) -> None:
 
 def test_nothing_identified_yet_says_what_to_run(animals: PatternSet, tmp_path: Path) -> None:
     (animals.folder / "identified").rename(tmp_path / "elsewhere")
-    where = f'name="animals", library=Path("{animals.library}")'
-    with pytest.raises(InputError, match=re.escape(f'identify_folder(Path("FOLDER"), {where})')):
+    where = f'name="animals", library="{animals.library}"'
+    with pytest.raises(InputError, match=re.escape(f'clew.patterns.identify("FOLDER", {where})')):
         reviewing(animals).__enter__()
     with reviewing(animals, identified=tmp_path / "elsewhere" / "my holiday") as review:
         assert len(review.queue.questions) == 4

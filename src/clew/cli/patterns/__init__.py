@@ -1,6 +1,8 @@
-"""The group `clew patterns`: one file a command, as in the folder above."""
+"""The group `clew patterns`: one file per command, as in the folder above."""
 
 import typer
+
+from clew.cli.help import HelpGroup
 
 
 def build_group() -> typer.Typer:
@@ -20,9 +22,11 @@ def build_group() -> typer.Typer:
     )
 
     group = typer.Typer(
-        help="Train a classifier on folders of photos, name new photos, correct it.",
+        cls=HelpGroup,
+        help="Train a photo classifier, identify new photos, and correct it.",
         no_args_is_help=True,
-        rich_markup_mode="markdown",
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
     )
     of_sets = (flow, create, import_, list_, info)
     for command in (*of_sets, train, evaluate, identify, recognize, review, export):

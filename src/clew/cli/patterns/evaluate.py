@@ -1,102 +1,69 @@
 """clew patterns evaluate"""
 
-from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
 
+from clew.cli.commands import Call, Command
 from clew.cli.long_runs import long_run
-from clew.cli.patterns.figures import print_reached, print_report
-from clew.cli.patterns.library_flags import LIBRARY, Library, Model, SetName
+from clew.cli.options import Spelling
+from clew.cli.patterns.figures import print_places, print_reached
 from clew.cli.preparation import excluded_text
 from clew.cli.printing import print_line
 from clew.cli.renderer import Renderer
+from clew.patterns.workflow import evaluate
 from clew.wording import counted, tenth_percent
 
-_EPILOG = "Example: `clew patterns evaluate --model trained --data other_photos`"
+if TYPE_CHECKING:
+    from clew.patterns.workflow.results import ClassifierResult
+
+COMMAND = Command(
+    function=evaluate,
+    name="patterns evaluate",
+    example="clew patterns evaluate --model trained --data other_photos",
+    spelling=Spelling(words=()),
+    has_json=True,
+    has_threads=True,
+)
 
 
 def register(app: typer.Typer) -> None:
-    app.command(epilog=_EPILOG)(evaluate)
+    COMMAND.register(app, run)
 
 
-def evaluate(
-    data: Annotated[
-        Path,
-        typer.Option(help="Photos in a folder a class.", show_default=False),
-    ],
-    model: Model = None,
-    name: SetName = None,
-    output_dir: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            "--output-dir",
-            help="The folder for figures and report.  [default: evaluated/DATA beside the model]",
-            show_default=False,
-        ),
-    ] = None,
-    device: Annotated[
-        str | None, typer.Option(help="cpu, cuda, or cuda:1. [default: the GPU if there is one]")
-    ] = None,
-    num_workers: Annotated[
-        int | None,
-        typer.Option(min=0, help="Threads that read photos ahead. [default: one a core]"),
-    ] = None,
-    library: Library = LIBRARY,
-) -> None:
-    """Measure a trained model on photos that it has not seen.
-
-    Photos that it was trained on are told by what they show, whatever their names, and left out
-    of the figure.
-    """
-    from clew.patterns.library.choose import choose_model
-    from clew.patterns.training.evaluate import evaluate_patterns, usual_evaluation_folder
-
-    console = Console(highlight=False, soft_wrap=True)
-    folder = choose_model(model=model, name=name, library=library).model
-    out = output_dir or usual_evaluation_folder(folder, data)
+def run(call: Call) -> None:
     with (
-        long_run(console, "nothing is written", is_resumable=False) as stop,
-        Renderer(console) as reporter,
+        long_run(call.progress, "nothing is written", is_resumable=False) as stop,
+        Renderer(call.progress) as reporter,
     ):
-        results = evaluate_patterns(
-            folder,
-            data,
-            out=out,
-            device=device,
-            workers=num_workers,
-            reporter=reporter,
-            should_stop=stop,
-        )
-    _print_photos(console, results, out)
-    print_reached(console, results)
-    _print_before(console, results)
-    print_report(console, out)
-    print_line(console, f"all figures: {out / 'results.json'}")
+        result = evaluate(**call.settings, reporter=reporter, should_stop=stop)
+    if call.as_json:
+        call.print_json(result.raw)
+        return
+    _print_photos(call.console, result)
+    print_reached(call.console, result.raw)
+    _print_before(call.console, result)
+    print_places(call.progress, result)
 
 
-def _print_photos(console: Console, results: dict[str, Any], out: Path) -> None:
-    data = results["data"]
-    seen = data["seen"]
-    lines = [f"{counted(data['photos'], 'photo')} of {data['folder']} are measured on"]
+def _print_photos(console: Console, result: "ClassifierResult") -> None:
+    data = result.raw["data"]
+    lines = [f"evaluated on {counted(data['photos'], 'photo')} of {data['folder']}"]
     if data["excluded"]:
-        where = out / "excluded.csv"
-        lines.append(
-            f"excluded: {excluded_text(data['excluded'])}: each with its reason in {where}"
-        )
+        where = result.path / "excluded.csv"
+        lines.append(f"excluded: {excluded_text(data['excluded'])}: reasons in {where}")
     if data["all_seen"]:
-        counts = " and ".join(f"{count:,} for {split}" for split, count in seen.items())
+        counts = " and ".join(f"{count:,} for {split}" for split, count in data["seen"].items())
         lines.append(
-            f"careful: the model has learnt from every one of these photos ({counts}), so the "
+            f"warning: the classifier was trained on all of these photos ({counts}), so the "
             f"figures say nothing about new ones: give other photos."
         )
     for line in lines:
         print_line(console, line)
 
 
-def _print_before(console: Console, results: dict[str, Any]) -> None:
-    before = results["trained_test_accuracy"]
+def _print_before(console: Console, result: "ClassifierResult") -> None:
+    before = result.raw["trained_test_accuracy"]
     if isinstance(before, float):
-        console.print(f"on the test photos of its own training it was {tenth_percent(before)}")
+        console.print(f"test accuracy after training: {tenth_percent(before)}")

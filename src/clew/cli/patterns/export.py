@@ -1,80 +1,55 @@
 """clew patterns export"""
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
 
-from clew.cli.patterns.library_flags import LIBRARY, Library, Model, SetName
+from clew.cli.commands import Call, Command
 from clew.cli.printing import print_line
-from clew.errors import InputError
+from clew.patterns.workflow import export
 from clew.wording import bytes_text
 
 if TYPE_CHECKING:
-    from clew.patterns.trained.model import PatternModel
     from clew.patterns.trained.onnx import ExportedModel
 
-_EPILOG = "Example: `clew patterns export --name animals --out animals.onnx`"
+COMMAND = Command(
+    function=export,
+    name="patterns export",
+    example="clew patterns export --name animals --out animals.onnx",
+    has_json=True,
+    has_threads=True,
+)
 
 
 def register(app: typer.Typer) -> None:
-    app.command(epilog=_EPILOG)(export)
+    COMMAND.register(app, run)
 
 
-def export(
-    model: Model = None,
-    name: SetName = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="The file.  [default: model.onnx beside the model]", show_default=False),
-    ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace a file that is there already.")
-    ] = False,
-    library: Library = LIBRARY,
-) -> None:
-    """Write a trained model as one ONNX file, for programs without clew.
-
-    It takes a photo's pixels and gives calibrated probabilities; that onnxruntime gives the same
-    answers is checked before the file is put in place. Needs the extra "onnx".
-    """
-    from clew.patterns.library.choose import choose_model
-    from clew.patterns.trained import load_classifier
-    from clew.patterns.trained.onnx import export_onnx
-
-    folder = choose_model(model=model, name=name, library=library).model
-    path = out or folder / "model.onnx"
-    _refuse_to_replace(path, overwrite)
-    trained = load_classifier(folder, device="cpu")
-    console = Console(highlight=False, soft_wrap=True)
-    with console.status("writing the network as ONNX, and comparing its answers ..."):
-        exported = export_onnx(trained, path)
-    _print_export(console, trained, exported)
+def run(call: Call) -> None:
+    with call.progress.status("exporting to ONNX and comparing predictions ..."):
+        exported = export(**call.settings)
+    if call.as_json:
+        call.print_json(asdict(exported))
+    else:
+        _print_export(call.console, exported)
 
 
-def _refuse_to_replace(path: Path, overwrite: bool) -> None:
-    if path.is_file() and not overwrite:
-        raise InputError(
-            f'"{path}" is there already: give another name with --out, or --overwrite to replace '
-            f"it."
-        )
-
-
-def _print_export(console: Console, model: "PatternModel", exported: "ExportedModel") -> None:
+def _print_export(console: Console, exported: "ExportedModel") -> None:
     from clew.patterns.trained.onnx import INPUT, OUTPUT
 
-    size, classes = model.image_size, len(model.classes)
-    with_what = "photos" if exported.with_photos else "made-up pictures (no photo was found)"
+    size, classes = exported.image_size, exported.classes
+    images = "photos" if exported.with_photos else "random images (no photo was found)"
     lines = (
         f"{exported.path} ({bytes_text(exported.bytes)})",
-        f'in:      "{INPUT}", uint8 [batch, {size}, {size}, 3]: photos as RGB, each squashed to '
+        f'input:    "{INPUT}", uint8 [batch, {size}, {size}, 3]: RGB photos resized to '
         f"{size} x {size}",
-        f'out:     "{OUTPUT}", float32 [batch, {classes}], in the order of '
-        f"{_list_classes(model.classes)}",
-        "inside:  the same classes and the image size, in the file's metadata",
-        f"checked: onnxruntime gives the same answers on {exported.checked} {with_what}, to "
-        f"{exported.difference:.0e}",
+        f'output:   "{OUTPUT}", float32 [batch, {len(classes)}], in this order: '
+        f"{_list_classes(classes)}",
+        "metadata: the classes and the image size",
+        f"checked:  onnxruntime gives the same probabilities for {exported.checked} {images}, "
+        f"within {exported.difference:.0e}",
     )
     for line in lines:
         print_line(console, line)
@@ -82,4 +57,4 @@ def _print_export(console: Console, model: "PatternModel", exported: "ExportedMo
 
 def _list_classes(classes: tuple[str, ...]) -> str:
     names = ", ".join(classes[:6])
-    return names if len(classes) <= 6 else f"{names}, ... (in all {len(classes)})"
+    return names if len(classes) <= 6 else f"{names}, ... ({len(classes)} in total)"

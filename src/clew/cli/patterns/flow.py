@@ -2,20 +2,23 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
 
-from clew.cli import plan_flags
+from clew.cli.commands import Call, Command
+from clew.cli.long_runs import long_run
 from clew.cli.patterns.figures import print_reached
+from clew.cli.patterns.hints import check_web, command_text
 from clew.cli.patterns.identify import identify_and_print, say_how_to_review
 from clew.cli.patterns.import_ import import_and_print, say_next
-from clew.cli.patterns.library_flags import LIBRARY, Library, Review, Web, command_text
 from clew.cli.patterns.review import run_review
-from clew.cli.patterns.train import run_training, say_unchanged
+from clew.cli.patterns.train import STOP_MESSAGE, epochs_text, print_training, say_unchanged
 from clew.cli.printing import print_line
+from clew.cli.renderer import Renderer
 from clew.errors import SettingsMismatchError
+from clew.patterns.workflow import run_flow
 
 if TYPE_CHECKING:
     from clew.patterns.identification.run import IdentifyConfig, IdentifyResult
@@ -24,81 +27,60 @@ if TYPE_CHECKING:
     from clew.patterns.review import ReviewConfig
     from clew.patterns.training import PatternsConfig
 
-_EPILOG = "Example: `clew patterns flow animals --from my_photos --identify holiday_photos --web`"
+COMMAND = Command(
+    function=run_flow,
+    name="patterns flow",
+    example="clew patterns flow animals --from my_photos --identify holiday_photos --web",
+    has_threads=True,
+)
 
 
 def register(app: typer.Typer) -> None:
-    app.command(epilog=_EPILOG)(flow)
+    COMMAND.register(app, run)
 
 
-def flow(
-    name: Annotated[str, typer.Argument(help="The set; made if there is none of that name.")],
-    sources: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--from", help="Photos to import: a folder with a folder a class. May be given twice."
-        ),
-    ] = None,
-    identify: Annotated[
-        Path | None, typer.Option(help="New photos to say what they show, once it is trained.")
-    ] = None,
-    review: Review = False,
-    web: Web = False,
-    epochs: Annotated[
-        int | None,
-        typer.Option(help="Times that all photos are seen. [default: 30, more for few photos]"),
-    ] = None,
-    library: Library = LIBRARY,
-    device: plan_flags.Device = None,
-) -> None:
-    """All in one: create, import, train, identify, review; each can also be run by itself.
+def run(call: Call) -> None:
+    from clew.patterns import flow
+    from clew.patterns.workflow.reviewing import read_flow
 
-    Given again, it goes on where it was: photos are imported once, and what is trained is trained
-    again only when photos have come or gone.
-    """
-    from clew.patterns.flow import FlowConfig, run_flow
-
-    console = Console(highlight=False, soft_wrap=True)
-    config = FlowConfig(
-        name=name,
-        library=library,
-        sources=sources or [],
-        identify=identify,
-        review=review or web,
-        epochs=epochs,
-        device=device,
-    )
-    result = run_flow(config, _ShownSteps(console, is_reviewed=config.review, web=web))
-    console.print()
-    say_next(console, result.pattern_set)
+    web = call.settings["web"]
+    check_web(web)
+    config = read_flow(**call.settings)
+    steps = _ShownSteps(call.console, call.progress, is_reviewed=config.review, web=web)
+    result = flow.run_flow(config, steps)
+    call.progress.print()
+    say_next(call.progress, result.pattern_set)
 
 
 class _ShownSteps:
     """Each step under its name, and shown as by its own command."""
 
-    def __init__(self, console: Console, *, is_reviewed: bool, web: bool) -> None:
-        self._console, self._is_reviewed, self._web = console, is_reviewed, web
+    def __init__(
+        self, console: Console, progress: Console, *, is_reviewed: bool, web: bool
+    ) -> None:
+        self._console, self._progress = console, progress
+        self._is_reviewed, self._web = is_reviewed, web
 
     def created(self, pattern_set: "PatternSet") -> None:
-        print_line(self._console, f'made the set "{pattern_set.name}" in {pattern_set.folder}')
+        print_line(self._console, f'created the set "{pattern_set.name}" in {pattern_set.folder}')
 
     def import_photos(self, pattern_set: "PatternSet", sources: Sequence[Path]) -> None:
         self._head("import")
-        import_and_print(self._console, pattern_set, sources)
+        import_and_print(self._progress, pattern_set, sources, results=self._console)
 
     def train(self, pattern_set: "PatternSet", config: "PatternsConfig") -> dict[str, Any]:
         self._head("train")
         try:
-            return run_training(config)
+            return self._train(config)
         except SettingsMismatchError as error:
             name, library = pattern_set.name, pattern_set.library
-            anew = command_text("train", name, "--overwrite", library=library)
-            raise SettingsMismatchError(f"{error.text} To begin anew: {anew}") from None
+            again = command_text("train", name, "--overwrite", library=library)
+            raise SettingsMismatchError(f"{error.text} To start over: {again}") from None
 
     def keep_model(self, pattern_set: "PatternSet", results: dict[str, Any]) -> None:
-        """What was reached is told even when there is nothing to do."""
+        """The accuracy is printed even when there is nothing to do."""
         self._head("train")
-        say_unchanged(pattern_set)
+        say_unchanged(self._progress, pattern_set)
         print_reached(self._console, results)
 
     def identify(self, chosen: "Chosen", config: "IdentifyConfig") -> "IdentifyResult":
@@ -112,6 +94,18 @@ class _ShownSteps:
     def review(self, chosen: "Chosen", config: "ReviewConfig") -> None:
         self._head("review")
         run_review(self._console, chosen, config, web=self._web)
+
+    def _train(self, config: "PatternsConfig") -> dict[str, Any]:
+        from clew.patterns.workflow.training import run_training
+
+        with (
+            long_run(self._progress, STOP_MESSAGE) as stop,
+            Renderer(self._progress) as reporter,
+        ):
+            result = run_training(config, reporter, stop)
+        reporter.say(epochs_text(result.raw, is_new=reporter.has_trained))
+        print_training(self._console, self._progress, result)
+        return result.raw
 
     def _head(self, title: str) -> None:
         self._console.print()

@@ -1,19 +1,23 @@
 """clew patterns identify"""
 
 import signal
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
-from clew.cli import plan_flags
+from clew.cli.commands import Call, Command
 from clew.cli.errors import call_text, with_flags
-from clew.cli.patterns.library_flags import LIBRARY, Library, Model, Review, SetName, Web
+from clew.cli.options import Spelling
+from clew.cli.patterns.hints import check_web
+from clew.cli.patterns.review import run_review
 from clew.cli.printing import make_table, plain_text, print_line
 from clew.cli.renderer import Renderer
+from clew.patterns.workflow import identify
 from clew.wording import counted, whole_percent
 
 if TYPE_CHECKING:
@@ -22,98 +26,90 @@ if TYPE_CHECKING:
     from clew.patterns.identification.run import IdentifyResult
     from clew.patterns.library.choose import Chosen
 
-_EPILOG = "Example: `clew patterns identify holiday_photos --name animals --copy-to sorted`"
+COMMAND = Command(
+    function=identify,
+    name="patterns identify",
+    example="clew patterns identify holiday_photos --name animals --copy-to sorted",
+    groups={
+        "Model": ("model", "name", "library", "device"),
+        "Predictions": ("top_k", "threshold"),
+        "Output": ("out", "copy_to", "thumbnails"),
+        "Review": ("review", "web"),
+    },
+    spelling=Spelling(metavars={"photos": "FOLDER"}),
+    has_json=True,
+    has_threads=True,
+)
 _FEW_PHOTOS = 20
 
 
 def register(app: typer.Typer) -> None:
-    app.command(epilog=_EPILOG)(identify)
+    COMMAND.register(app, run)
 
 
-def identify(
-    folder: Annotated[Path, typer.Argument(help="A folder of photos (or one photo).")],
-    model: Model = None,
-    name: SetName = None,
-    top_k: Annotated[int, typer.Option(help="So many classes are told of a photo.")] = 3,
-    threshold: Annotated[
-        float,
-        typer.Option(help="Photos whose likeliest class is less probable than this are doubtful."),
-    ] = 0.6,
-    output_dir: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            "--output-dir",
-            help="For the results.  [default: identified/FOLDER beside the model]",
-        ),
-    ] = None,
-    copy_to: Annotated[
-        Path | None,
-        typer.Option(help="Copy the photos there, a folder a class; nothing is overwritten."),
-    ] = None,
-    thumbnails: Annotated[
-        int, typer.Option(help="So many photos are shown on the page and the contact sheets.")
-    ] = 500,
-    review: Review = False,
-    web: Web = False,
-    library: Library = LIBRARY,
-    device: plan_flags.Device = None,
-) -> None:
-    """Say what photos show: lists, a page and contact sheets, doubtful ones first."""
-    from clew.patterns.identification.run import configure_identification
+def run(call: Call) -> None:
     from clew.patterns.library.choose import choose_model
-
-    chosen = choose_model(model=model, name=name, library=library)
-    usual = configure_identification(chosen, folder, device=device)
-    config = replace(
-        usual,
-        out=output_dir or usual.out,
-        top_k=top_k,
-        threshold=threshold,
-        copy_to=copy_to,
-        thumbnails=thumbnails,
-    )
-    console = Console(highlight=False)
-    result = identify_and_print(console, config)
-    if not result.counts["doubtful"]:
-        return
-    if review or web:
-        _review(console, chosen, result, web=web)
-    else:
-        say_how_to_review(console, chosen, output_dir)
-
-
-def say_how_to_review(console: Console, chosen: "Chosen", output_dir: Path | None = None) -> None:
-    """`output_dir` is where the results are, if not where they are looked for."""
-    from clew.patterns.review.prepare import ReviewConfig, call_to_review
-
-    review = call_to_review(chosen, ReviewConfig(identified=output_dir))
-    print_line(console, f"look at the doubtful ones with: {call_text(review)}")
-
-
-def _review(console: Console, chosen: "Chosen", result: "IdentifyResult", *, web: bool) -> None:
-    from clew.cli.patterns.review import run_review
     from clew.patterns.review import ReviewConfig
 
-    console.print()
-    run_review(console, chosen, ReviewConfig(identified=result.folder), web=web)
+    wished = {name: call.settings[name] for name in ("review", "web")}
+    check_web(wished["web"])
+    settings = {**call.settings, "review": False, "web": False}  # asked below, where it is shown
+    with _interruptible(call.progress), Renderer(call.progress) as reporter:
+        result = identify(**settings, reporter=reporter)
+    if call.as_json:
+        call.print_json(_describe(result))
+        return
+    print_result(call.console, call.progress, result)
+    if not result.counts["doubtful"]:
+        return
+    names = ("model", "name", "library")
+    chosen = choose_model(**{name: call.settings[name] for name in names})
+    if any(wished.values()):
+        call.console.print()
+        config = ReviewConfig(identified=result.folder)
+        run_review(call.console, chosen, config, web=wished["web"])
+    else:
+        say_how_to_review(call.progress, chosen, call.settings["out"])
+
+
+def say_how_to_review(console: Console, chosen: "Chosen", out: Path | None = None) -> None:
+    """`out` is where the results are, if not where they are looked for."""
+    from clew.patterns.review.prepare import ReviewConfig, call_to_review
+
+    review = call_to_review(chosen, ReviewConfig(identified=out))
+    print_line(console, f"review the doubtful ones with: {call_text(review)}")
 
 
 def identify_and_print(console: Console, config: "IdentifyConfig") -> "IdentifyResult":
-    """The command itself; `clew patterns flow` has it as one of its steps."""
+    """As one of the steps of `clew patterns flow`."""
     from clew.patterns.identification.run import identify_photos
 
-    try:
-        with Renderer(console) as reporter:
-            result = identify_photos(config, reporter)
-    except KeyboardInterrupt:
-        print_line(console, "stopped before the end: the same command begins anew.")
-        raise typer.Exit(128 + signal.SIGINT) from None
-    print_result(console, result)
+    with _interruptible(console), Renderer(console) as reporter:
+        result = identify_photos(config, reporter)
+    print_result(console, console, result)
     return result
 
 
-def print_result(console: Console, result: "IdentifyResult") -> None:
+@contextmanager
+def _interruptible(console: Console) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        print_line(console, "stopped before the end. Run the same command again to start over.")
+        raise typer.Exit(128 + signal.SIGINT) from None
+
+
+def _describe(result: "IdentifyResult") -> dict[str, object]:
+    return {
+        "folder": str(result.folder),
+        "counts": result.counts,
+        "classes": dict(result.class_counts),
+        "photos": result.table.to_pylist(),
+        "notes": [with_flags(note) for note in result.notes],
+    }
+
+
+def print_result(console: Console, progress: Console, result: "IdentifyResult") -> None:
     from clew.patterns.identification.page import tell_counts
     from clew.patterns.identification.results import read_identified
 
@@ -123,10 +119,10 @@ def print_result(console: Console, result: "IdentifyResult") -> None:
     else:
         _print_classes(console, result)
         _print_some(console, "doubtful", result.doubtful, result.counts["doubtful"])
-        _print_some(console, "cannot be read", result.faulty, result.counts["faulty"])
+        _print_some(console, "unreadable", result.faulty, result.counts["faulty"])
     for note in result.notes:
-        print_line(console, f"note: {with_flags(note)}")
-    _print_places(console, result)
+        print_line(progress, f"note: {with_flags(note)}")
+    _print_places(progress, result)
 
 
 def _print_classes(console: Console, result: "IdentifyResult") -> None:
@@ -159,21 +155,21 @@ def _print_photos(console: Console, title: str, photos: "tuple[Identified, ...]"
 
 
 def _tell(photo: "Identified") -> tuple[str, str]:
-    """Its class, and the others that it might be; or what is wrong with it."""
+    """Its class, and the others that it might be; or why it cannot be read."""
     if photo.fault is not None:
-        return "cannot be read", photo.fault.reason
+        return "unreadable", photo.fault.reason
     told = [f"{label} {whole_percent(chance)}" for label, chance in photo.best]
     return told[0], ", ".join(told[1:])
 
 
 def _print_places(console: Console, result: "IdentifyResult") -> None:
-    print_line(console, f"page in {result.page}")
+    print_line(console, f"page: {result.page}")
     if result.sheets:
         more = f" and {len(result.sheets) - 1} more beside it" if len(result.sheets) > 1 else ""
-        print_line(console, f"contact sheet in {result.sheets[0]}{more}")
-    print_line(console, f"lists in {result.list_file} and {result.list_file.with_suffix('.csv')}")
+        print_line(console, f"contact sheet: {result.sheets[0]}{more}")
+    print_line(console, f"lists: {result.list_file} and {result.list_file.with_suffix('.csv')}")
     if (copies := result.copies) is not None:
-        there = f", {copies.already_there:,} were there already" if copies.already_there else ""
+        there = f", {copies.already_there:,} were already there" if copies.already_there else ""
         copied = f"{counted(copies.copied, 'photo')} copied to {copies.folder}{there}"
         unsure = f"; doubtful ones are in {copies.doubtful}" if result.counts["doubtful"] else ""
         print_line(console, f"{copied}{unsure}")

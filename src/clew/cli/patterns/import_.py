@@ -3,58 +3,55 @@
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
+from clew.cli.commands import Call, Command
 from clew.cli.long_runs import how_to_resume, stop_on_signal
-from clew.cli.patterns.library_flags import LIBRARY, Library
+from clew.cli.options import Spelling
 from clew.cli.printing import make_table, plain_text, print_line
 from clew.cli.renderer import Renderer
+from clew.patterns.workflow import import_photos
+from clew.wording import counted
 
 if TYPE_CHECKING:
     from clew.patterns.library.importing import ImportResult
     from clew.patterns.library.pattern_set import PatternSet
 
-_EPILOG = "Example: `clew patterns import animals my_photos`"
+COMMAND = Command(
+    function=import_photos,
+    name="patterns import",
+    example="clew patterns import animals my_photos",
+    spelling=Spelling(metavars={"sources": "DIR..."}),
+    has_json=True,
+)
 _MOST_NAMED = 10
 _RESULTS = ("added", "already there", "excluded")
 
 
 def register(app: typer.Typer) -> None:
-    app.command(name="import", epilog=_EPILOG)(import_)
+    COMMAND.register(app, run)
 
 
-def import_(
-    name: Annotated[str, typer.Argument(help="The set.")],
-    sources: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="DIR...",
-            help="Folders with a folder a class, with or without train, val and test folders.",
-        ),
-    ],
-    label: Annotated[
-        str | None, typer.Option(help="The class of all these photos, wherever they lie.")
-    ] = None,
-    move: Annotated[
-        bool, typer.Option("--move", help="Move the photos instead of copying them.")
-    ] = False,
-    library: Library = LIBRARY,
-) -> None:
-    """Add photos to a set, all classes at once: every good picture once, the rest listed.
-
-    Cut, empty, tiny and doubled files are left out and named in import.csv. An import that was
-    stopped or killed goes on: give the same command. Nothing is ever overwritten.
-    """
+def run(call: Call) -> None:
     from clew.patterns.library.pattern_set import PatternSet
 
-    console = Console(highlight=False, soft_wrap=True)
-    pattern_set = PatternSet.open(name, library)
-    import_and_print(console, pattern_set, sources, label=label, move=move)
-    say_next(console, pattern_set)
+    pattern_set = PatternSet.open(call.settings["name"], Path(call.settings["library"]))
+    options = {name: call.settings[name] for name in ("label", "move")}
+    result = import_and_print(
+        call.progress,
+        pattern_set,
+        call.settings["sources"],
+        results=None if call.as_json else call.console,
+        **options,
+    )
+    if call.as_json:
+        call.print_json(_describe(result))
+        return
+    say_next(call.progress, pattern_set)
 
 
 def import_and_print(
@@ -62,23 +59,24 @@ def import_and_print(
     pattern_set: "PatternSet",
     sources: Sequence[Path],
     *,
+    results: Console | None,
     label: str | None = None,
     move: bool = False,
-) -> None:
-    """Import, and show what became of the photos; `clew patterns flow` has it as a step."""
-    from clew.patterns.library.importing import import_photos
-
+) -> "ImportResult":
+    """Import, and print the result; `clew patterns flow` has it as a step."""
     with (
-        stop_on_signal(console, "finishing the photo in hand") as stop,
+        stop_on_signal(console, "finishing the current photo") as stop,
         Renderer(console) as reporter,
     ):
         result = import_photos(
             pattern_set, sources, label=label, move=move, reporter=reporter, should_stop=stop
         )
-    _print_result(console, result)
+    if results is not None:
+        _print_result(results, result)
     if not result.is_finished:
         print_line(console, f"stopped.{how_to_resume()}")
         raise stop.exit()
+    return result
 
 
 def say_next(console: Console, pattern_set: "PatternSet") -> None:
@@ -87,6 +85,11 @@ def say_next(console: Console, pattern_set: "PatternSet") -> None:
 
     library = pattern_set.library
     print_line(console, next_step(summarize_set(pattern_set), library))
+
+
+def _describe(result: "ImportResult") -> dict[str, object]:
+    counts = {name: dict(result.count(name)) for name in _RESULTS}
+    return {**counts, "other_files": result.other_files, "listing": str(result.listing)}
 
 
 def _print_result(console: Console, result: "ImportResult") -> None:
@@ -111,11 +114,8 @@ def _print_excluded(console: Console, result: "ImportResult") -> None:
     if len(excluded) > _MOST_NAMED:
         kinds = Counter(source.kind for source in excluded).most_common()
         counts = ", ".join(f"{count:,} {kind}" for kind, count in kinds)
-        print_line(console, f"... {len(excluded):,} in all: {counts}")
+        print_line(console, f"... {len(excluded):,} in total: {counts}")
     if result.other_files:
-        have = "file has" if result.other_files == 1 else "files have"
-        print_line(
-            console,
-            f"{result.other_files:,} other {have} no photo's ending (.jpg, .png, ...): passed over",
-        )
-    print_line(console, f"what became of every file: {result.listing}")
+        files = counted(result.other_files, "file")
+        print_line(console, f"ignored {files} without an image extension (.jpg, .png, ...)")
+    print_line(console, f"every file with its result: {result.listing}")

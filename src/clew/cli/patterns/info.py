@@ -1,76 +1,67 @@
 """clew patterns info"""
 
-import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
-from clew.cli.patterns.library_flags import LIBRARY, Library, command_text
+from clew.cli.commands import Call, Command
+from clew.cli.patterns.hints import command_text
 from clew.cli.printing import make_table, plain_text, print_line
+from clew.patterns.workflow import describe_set
 from clew.wording import bytes_text, counted, tenth_percent
 
 if TYPE_CHECKING:
     from clew.patterns.library.summary import RunSummary, SetSummary
 
-_EPILOG = "Example: `clew patterns info animals`"
+COMMAND = Command(
+    function=describe_set, name="patterns info", example="clew patterns info animals", has_json=True
+)
 _LAST_RUNS = 5
 
 
 def register(app: typer.Typer) -> None:
-    app.command(epilog=_EPILOG)(info)
+    COMMAND.register(app, run)
 
 
-def info(
-    name: Annotated[
-        str | None, typer.Argument(help="The set.  [default: the only one]", show_default=False)
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
-    library: Library = LIBRARY,
-) -> None:
-    """Show a set: classes, trainings with their accuracy, where things lie, what is next."""
-    from clew.patterns.library.pattern_set import PatternSet
-    from clew.patterns.library.summary import summarize_set
-
-    pattern_set = PatternSet.open(name, library)
-    summary = summarize_set(pattern_set)
-    if as_json:
-        typer.echo(json.dumps(asdict(summary), indent=1, default=str))
+def run(call: Call) -> None:
+    summary = describe_set(**call.settings)
+    if call.as_json:
+        call.print_json(asdict(summary))
         return
-    console = Console(highlight=False, soft_wrap=True)
-    _print_classes(console, summary)
-    _print_runs(console, summary)
-    _print_places(console, summary)
-    print_line(console, next_step(summary, library))
+    _print_classes(call.console, summary)
+    _print_runs(call.console, summary)
+    _print_places(call.console, summary)
+    print_line(call.progress, next_step(summary, Path(call.settings["library"])))
 
 
 def next_step(summary: "SetSummary", library: Path) -> str:
-    """The sentence that ends most commands: what to do with the set now."""
+    """The line that ends most commands: what to do with the set now."""
     more = command_text("import", summary.name, "DIR", library=library)
     train = command_text("train", summary.name, library=library)
     small = summary.small_classes()
     if not summary.photos:
-        return f"next, photos: {more}"
+        return f"next, add photos: {more}"
     if len(summary.classes) < 2:
-        return f"next, photos of a second class, to tell them apart: {more}"
+        return f"next, add photos of a second class: {more}"
     if small:
         names = ", ".join(f'"{label}"' for label in small[:10])
-        return f"next, more photos of {names} (at least 3 of each class): {more}"
+        return f"next, add photos of {names} (at least 3 per class): {more}"
     if not summary.runs:
         return f"next: {train}"
     if not summary.runs[-1].is_finished:
-        return f"next, go on with the training: give its command again; without flags it is {train}"
+        return f"next, resume the training: run the same command again, or {train}"
     if summary.change:
         return f"next, train again from the last weights: {train}"
     identify = command_text("identify", "FOLDER", "--name", summary.name, library=library)
-    return f"next, name new photos: {identify}"
+    return f"next, identify new photos: {identify}"
 
 
 def accuracy_text(run: "RunSummary | None") -> str:
-    """The test accuracy with its interval, as far as it is known."""
+    """The test accuracy with its confidence interval, as far as it is known."""
     if run is None or run.test_accuracy is None:
         return "-"
     if run.test_accuracy_ci is None:
@@ -83,7 +74,7 @@ def _print_classes(console: Console, summary: "SetSummary") -> None:
     what = f"{counted(len(summary.classes), 'class', 'classes')}, "
     what += f"{counted(summary.photos, 'photo')} ({bytes_text(summary.bytes)})"
     name = escape(plain_text(summary.name))
-    console.print(f"[bold]{name}[/bold]: {what}, made {summary.created[:10]}")
+    console.print(f"[bold]{name}[/bold]: {what}, created {summary.created[:10]}")
     table = make_table("class", "photos")
     for label, photos in summary.classes.items():
         table.add_row(escape(plain_text(label)), f"{photos:,}")
@@ -101,7 +92,7 @@ def _print_runs(console: Console, summary: "SetSummary") -> None:
     if table.rows:
         console.print(table)
         if len(summary.runs) > _LAST_RUNS:
-            console.print(f"(and {len(summary.runs) - _LAST_RUNS:,} before)")
+            console.print(f"(and {len(summary.runs) - _LAST_RUNS:,} earlier)")
         console.print()
 
 
@@ -116,5 +107,5 @@ def _print_places(console: Console, summary: "SetSummary") -> None:
             print_line(console, f"{what + ':':<12}{path}")
     if summary.change:
         new, gone = summary.change.new, summary.change.gone
-        taken = f", {gone:,} that are gone" if gone else ""
-        print_line(console, f"since the last training: {counted(new, 'new photo')}{taken}")
+        removed = f", {gone:,} removed" if gone else ""
+        print_line(console, f"since the last training: {counted(new, 'new photo')}{removed}")

@@ -1,42 +1,41 @@
 """clew patterns list"""
 
-import json
 from dataclasses import asdict
-from typing import Annotated
+from pathlib import Path
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
+from clew.cli.commands import Call, Command
 from clew.cli.errors import error_text
+from clew.cli.patterns.hints import command_text
 from clew.cli.patterns.info import accuracy_text
-from clew.cli.patterns.library_flags import LIBRARY, Library, command_text
 from clew.cli.printing import make_table, plain_text, print_line
+from clew.patterns.workflow import list_sets
 
-_EPILOG = "Example: `clew patterns list`"
+COMMAND = Command(
+    function=list_sets, name="patterns list", example="clew patterns list", has_json=True
+)
 
 
 def register(app: typer.Typer) -> None:
-    app.command(name="list", epilog=_EPILOG)(list_)
+    COMMAND.register(app, run)
 
 
-def list_(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
-    library: Library = LIBRARY,
-) -> None:
-    """List the sets of a library: classes, photos, how well their models did on test photos."""
+def run(call: Call) -> None:
     from clew.patterns.library.summary import summarize_library
 
-    console = Console(highlight=False, soft_wrap=True)
+    library = Path(call.settings["library"])
     summaries, damaged = summarize_library(library)
     for error in damaged:
         print_line(Console(stderr=True, highlight=False), f"clew: {error_text(error)}")
-    if as_json:
-        typer.echo(json.dumps([asdict(one) for one in summaries], indent=1, default=str))
+    if call.as_json:
+        call.print_json([asdict(one) for one in summaries])
         return
     if not summaries and not damaged:
         create = command_text("create", "NAME", library=library)
-        print_line(console, f"no sets in {library} yet. Make one: {create}")
+        print_line(call.console, f"no sets in {library} yet. Create one: {create}")
         return
     table = make_table("set", "classes", "photos", "test accuracy (95% interval)", "trained")
     for one in summaries:
@@ -44,4 +43,4 @@ def list_(
         counts = (f"{len(one.classes):,}", f"{one.photos:,}")
         table.add_row(escape(plain_text(one.name)), *counts, accuracy_text(one.model), trained)
     if summaries:
-        console.print(table)
+        call.console.print(table)

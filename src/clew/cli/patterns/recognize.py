@@ -1,64 +1,54 @@
 """clew patterns recognize"""
 
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from clew.cli import plan_flags
-from clew.cli.patterns.library_flags import LIBRARY, Library, Model, SetName
+from clew.cli.commands import Call, Command
 from clew.cli.printing import plain_text, print_line
+from clew.patterns.workflow import recognize
 from clew.wording import whole_percent
 
 if TYPE_CHECKING:
     from clew.patterns.identification.recognize import Recognition
 
-_EPILOG = "Example: `clew patterns recognize bird.jpg --name animals --multiscale`"
+COMMAND = Command(
+    function=recognize,
+    name="patterns recognize",
+    example="clew patterns recognize bird.jpg --name animals --multiscale",
+    has_json=True,
+    has_threads=True,
+)
 _BAR = 24
 
 
 def register(app: typer.Typer) -> None:
-    app.command(epilog=_EPILOG)(recognize)
+    COMMAND.register(app, run)
 
 
-def recognize(
-    image: Annotated[Path, typer.Argument(help="The photo.")],
-    model: Model = None,
-    name: SetName = None,
-    multiscale: Annotated[
-        bool,
-        typer.Option(
-            "--multiscale",
-            help="Look from near and far, for a thing that is small in the photo; tells where.",
-        ),
-    ] = False,
-    top_k: Annotated[int, typer.Option(help="So many classes are told.")] = 3,
-    threshold: Annotated[
-        float, typer.Option(help="Doubtful when the likeliest class is less probable than this.")
-    ] = 0.6,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
-    library: Library = LIBRARY,
-    device: plan_flags.Device = None,
-) -> None:
-    """Say what one photo shows; with --multiscale also where."""
-    from clew.patterns.identification.config import check_threshold
-    from clew.patterns.identification.recognize import recognize_photo
+def run(call: Call) -> None:
+    found, threshold = recognize(**call.settings), call.settings["threshold"]
+    if call.as_json:
+        call.print_json(
+            {
+                **found.to_record(),
+                "model": str(_find_model(call.settings)),
+                "threshold": threshold,
+                "doubtful": found.best[0][1] < threshold,
+            }
+        )
+        return
+    _print(call.console, found, threshold)
+
+
+def _find_model(settings: dict[str, Any]) -> Path:
     from clew.patterns.library.choose import choose_model
-    from clew.patterns.trained.model import load_classifier, usual_device
 
-    check_threshold(threshold)
-    chosen = choose_model(model=model, name=name, library=library)
-    loaded = load_classifier(chosen.model, usual_device(device))
-    found = recognize_photo(loaded, image, top_k=top_k, multiscale=multiscale)
-    if as_json:
-        record = {**found.to_record(), "model": str(chosen.model), "threshold": threshold}
-        typer.echo(json.dumps(record | {"doubtful": found.best[0][1] < threshold}, indent=1))
-    else:
-        _print(Console(highlight=False), found, threshold)
+    return choose_model(**{name: settings[name] for name in ("model", "name", "library")}).model
 
 
 def _print(console: Console, found: "Recognition", threshold: float) -> None:
@@ -71,15 +61,15 @@ def _print(console: Console, found: "Recognition", threshold: float) -> None:
     if found.best[0][1] < threshold:
         print_line(console, f"doubtful: no class reaches {whole_percent(threshold)}")
     if found.best_view is not None:
-        print_line(console, _tell_where(found))
+        print_line(console, _describe_window(found))
 
 
-def _tell_where(found: "Recognition") -> str:
+def _describe_window(found: "Recognition") -> str:
     best = found.best_view
     assert best is not None
     box = best.box
     where = f"from ({box.left}, {box.top}) to ({box.right}, {box.bottom})"
     if (box.right - box.left, box.bottom - box.top) == (found.width, found.height):
-        where = "of the whole photo"
+        where = "in the whole photo"
     chance = whole_percent(best.probability)
-    return f"most confident: {best.label} ({chance}) {where}, among {found.views} views"
+    return f"most confident: {best.label} ({chance}) {where}, out of {found.views} windows"

@@ -6,84 +6,46 @@ import sys
 import webbrowser
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
 
+from clew.cli.commands import Call, Command
 from clew.cli.errors import call_text
-from clew.cli.patterns.library_flags import LIBRARY, Library, check_web
+from clew.cli.patterns.hints import check_web
 from clew.cli.printing import print_line
+from clew.patterns.workflow import review_photos
 from clew.wording import counted
 
 if TYPE_CHECKING:
     from clew.patterns.library.choose import Chosen
     from clew.patterns.review import Review, ReviewConfig
 
-_EPILOG = "Example: `clew patterns review animals --web`"
+COMMAND = Command(
+    function=review_photos,
+    name="patterns review",
+    example="clew patterns review animals --web",
+    groups={
+        "Photos": ("model", "library", "identified", "every", "data", "move"),
+        "Page": ("web", "port", "browser"),
+    },
+)
 
 
 def register(app: typer.Typer) -> None:
-    app.command(epilog=_EPILOG)(review)
+    COMMAND.register(app, run)
 
 
-def review(
-    name: Annotated[
-        str | None, typer.Argument(help="The set.  [default: the only one]", show_default=False)
-    ] = None,
-    model: Annotated[
-        Path | None, typer.Option(help="The folder of a trained model, instead of a set.")
-    ] = None,
-    web: Annotated[
-        bool,
-        typer.Option(
-            "--web", callback=check_web, help="On a page of your browser, instead of the terminal."
-        ),
-    ] = False,
-    port: Annotated[int, typer.Option(help="The page's port; 0 is any that is free.")] = 0,
-    browser: Annotated[
-        bool, typer.Option(help="Open the page in the browser by itself, where there is one.")
-    ] = True,
-    move: Annotated[
-        bool,
-        typer.Option("--move/--copy", help="Move the photos into their classes, or copy them."),
-    ] = False,
-    every: Annotated[
-        bool,
-        typer.Option(
-            "--all", help="Ask about sure photos too, and about those that were skipped before."
-        ),
-    ] = False,
-    identified: Annotated[
-        Path | None,
-        typer.Option(
-            help="The --output-dir of the identify to review.  [default: the newest with any left]",
-            show_default=False,
-        ),
-    ] = None,
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            help="The folder, with a folder a class, that takes the photos.  [default: the set's, "
-            "or the one the model was trained on]",
-            show_default=False,
-        ),
-    ] = None,
-    library: Library = LIBRARY,
-) -> None:
-    """Look at the photos the model was in doubt about: approve, correct or skip, with one key each.
-
-    Each goes into the right class at once; no photo is asked about twice. Then train again: it
-    starts from the last weights. Whenever you stop, what you decided is kept.
-    """
+def run(call: Call) -> None:
     from clew.patterns.library.choose import choose_model
     from clew.patterns.review import ReviewConfig
 
-    config = ReviewConfig(identified=identified, data=data, every=every, move=move)
-    chosen = choose_model(model=model, name=name, library=library)
-    console = Console(highlight=False, soft_wrap=True)
-    run_review(console, chosen, config, web=web, port=port, browser=browser)
+    settings = dict(call.settings)
+    check_web(settings["web"])
+    which = {name: settings.pop(name) for name in ("name", "model", "library")}
+    asked = {name: settings.pop(name) for name in ("identified", "data", "every", "move")}
+    run_review(call.console, choose_model(**which), ReviewConfig(**asked), **settings)
 
 
 def run_review(
@@ -95,7 +57,7 @@ def run_review(
     port: int = 0,
     browser: bool = True,
 ) -> None:
-    """Review what was identified, at the terminal or on a page; ends with what to run next."""
+    """Review what was identified, at the terminal or on a page; ends with the next command."""
     from clew.patterns.review import open_review
 
     with open_review(chosen, config) as opened:
@@ -138,7 +100,7 @@ def _serve(console: Console, opened: "Review", port: int, browser: bool) -> None
     hints = Hints(train=call_text(opened.next_call), again=again)
     with open_page(opened, port, hints) as server:
         print_line(console, f"the page: {server.address}")
-        print_line(console, "finish there, or press Ctrl-C here: what you decided is kept")
+        print_line(console, "finish there, or press Ctrl-C here; your decisions are kept")
         if browser and console.is_terminal and _has_screen():
             webbrowser.open(server.address)
         server.run()
@@ -156,19 +118,22 @@ def _print_queue(console: Console, opened: "Review") -> None:
 
     queue = opened.queue
     photos = counted(len(queue.questions), "photo")
-    print_line(console, f"{photos} to look at, from {queue.source}")
+    print_line(console, f"{photos} to review, from {queue.source}")
     before = [
         f"{queue.decided:,} decided" if queue.decided else "",
-        f"{queue.skipped:,} skipped (--all asks again)" if queue.skipped else "",
+        f"{queue.skipped:,} skipped (--all asks about them again)" if queue.skipped else "",
     ]
     if any(before):
         print_line(console, f"in earlier reviews: {', '.join(filter(None, before))}")
     if queue.gone:
-        print_line(console, f"{len(queue.gone):,} not there any more: {name_some(queue.gone)}")
+        print_line(console, f"{len(queue.gone):,} no longer there: {name_some(queue.gone)}")
     if queue.faulty:
         print_line(console, f"{len(queue.faulty):,} could not be opened: {name_some(queue.faulty)}")
     if queue.sure:
-        print_line(console, f"{queue.sure:,} that the model was sure of are not asked (--all asks)")
+        print_line(
+            console,
+            f"{queue.sure:,} confident predictions skipped (--all asks about them)",
+        )
 
 
 def _print_end(console: Console, opened: "Review", *, web: bool) -> None:
@@ -178,7 +143,7 @@ def _print_end(console: Console, opened: "Review", *, web: bool) -> None:
     told = [f"{counts[name]:,} {name}" for name in ("approved", "corrected", "skipped")]
     left = len(opened.queue.questions) - opened.place
     again = f"{call_text(opened.again_call)}{' --web' if web else ''}"
-    rest = f"; {left:,} left, go on with: {again}" if left else ""
+    rest = f"; {left:,} left, continue with: {again}" if left else ""
     console.print("")
     print_line(console, f"{', '.join(told)}{rest}")
     if opened.new_classes():
@@ -186,5 +151,5 @@ def _print_end(console: Console, opened: "Review", *, web: bool) -> None:
     if counts["approved"] or counts["corrected"]:
         print_line(console, f"the photos are in {opened.folder}")
         print_line(
-            console, f"train again, from the last weights, with: {call_text(opened.next_call)}"
+            console, f"train again from the last weights with: {call_text(opened.next_call)}"
         )

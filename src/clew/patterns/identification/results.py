@@ -31,6 +31,16 @@ class Identified:
     doubtful: bool
     fault: Fault | None = None
 
+    @property
+    def label(self) -> str | None:
+        """The likeliest class; None where there is a fault."""
+        return self.best[0][0] if self.best else None
+
+    @property
+    def confidence(self) -> float | None:
+        """The probability of `label`."""
+        return self.best[0][1] if self.best else None
+
 
 @dataclass(frozen=True, kw_only=True)
 class Identification:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 from jaxtyping import Int64
 
 from clew.errors import InputError
@@ -24,11 +25,11 @@ from clew.patterns.identification.results import (
     IdentifiedWriter,
     TableWriter,
     read_entry,
+    read_identified,
 )
 from clew.patterns.identification.sorting import ClassFolders
 from clew.patterns.identification.tally import Tally
-from clew.patterns.library.choose import Chosen, choose_model
-from clew.patterns.library.folders import LIBRARY
+from clew.patterns.library.choose import Chosen
 from clew.patterns.photos.find import PhotoFolder, find_photos
 from clew.patterns.trained.model import (
     PatternModel,
@@ -39,13 +40,14 @@ from clew.patterns.trained.model import (
 )
 from clew.progress import Reporter, WorkAdvanced, WorkStarted, log_event, report_work
 from clew.storage.writing import replacing
+from clew.tables import Tabular
 from clew.wording import counted
 
 _SOME = 10
 
 
-@dataclass(frozen=True, kw_only=True)
-class IdentifyResult:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class IdentifyResult(Tabular):
     """The result. `counts` has photos, identified, doubtful, faulty; `notes` are sentences about
     what was excluded; `doubtful` and `faulty` are the first few of each, for a quick look; `copies`
     is None if nothing was copied."""
@@ -58,6 +60,32 @@ class IdentifyResult:
     doubtful: tuple[Identified, ...]
     faulty: tuple[Identified, ...]
     copies: ClassFolders | None = None
+
+    def __iter__(self) -> Iterator[Identified]:
+        """All photos, in the order of their names."""
+        return iter(read_identified(self.list_file).photos)
+
+    def __len__(self) -> int:
+        return self.counts["photos"]
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{count:,} {name}" for name, count in self.counts.items())
+        return f"IdentifyResult({counts}; {self.folder})"
+
+    @property
+    def table(self) -> pa.Table:
+        """One row per photo: name, label, confidence, doubtful, fault."""
+        rows = [
+            {
+                "name": photo.name,
+                "label": photo.label,
+                "confidence": photo.confidence,
+                "doubtful": photo.doubtful,
+                "fault": photo.fault and photo.fault.reason,
+            }
+            for photo in self
+        ]
+        return pa.Table.from_pylist(rows)
 
     @property
     def list_file(self) -> Path:
@@ -78,21 +106,6 @@ def configure_identification(
         out=default_folder(chosen.home, photos),
         device=usual_device(device),
     )
-
-
-def identify_folder(
-    photos: Path,
-    *,
-    name: str | None = None,
-    model: Path | None = None,
-    library: Path = LIBRARY,
-    device: str | None = None,
-    reporter: Reporter | None = None,
-) -> IdentifyResult:
-    """Identifies photos with the newest model of a set, or the model in a folder; for more settings
-    see `identify_photos`. Raises InputError if it is unclear which model is meant."""
-    chosen = choose_model(name, model=model, library=library)
-    return identify_photos(configure_identification(chosen, photos, device=device), reporter)
 
 
 def identify_photos(

@@ -74,8 +74,8 @@ def _refuse_photos_of_a_set(folder: Path) -> None:
 
 
 def _call_to_review(folder: Path) -> Call:
-    chosen = Call("choose_model", (folder.name,), library_settings(folder.parent))
-    return Call("open_review", (chosen, Call("ReviewConfig", (), {"every": True})))
+    settings = {"every": True, **library_settings(folder.parent)}
+    return Call("clew.patterns.review_photos", (folder.name,), settings)
 
 
 def class_folder(label: str) -> str:

@@ -32,20 +32,20 @@ class Chosen:
         """The default folder for results: the set's, or the model's."""
         return self.model if self.pattern_set is None else self.pattern_set.folder
 
-    def as_call(self) -> Call:
-        """The arguments that choose the same set or model again."""
-        if self.pattern_set is None:
-            return Call("choose_model", (), {"model": self.model})
-        where = library_settings(self.pattern_set.library)
-        return Call("choose_model", (self.pattern_set.name,), where)
-
     def call_to_identify(self) -> Call:
         """The next thing to do with a model."""
-        settings: dict[str, object] = {"model": self.model}
+        settings: dict[str, object] = {"model": str(self.model)}
         if self.pattern_set is not None:
             where = library_settings(self.pattern_set.library)
             settings = {"name": self.pattern_set.name, **where}
-        return Call("identify_folder", (Path("FOLDER"),), settings)
+        return Call("clew.patterns.identify", ("FOLDER",), settings)
+
+    def call_to_review(self, settings: dict[str, object]) -> Call:
+        """What reviews the photos that it was in doubt about."""
+        if self.pattern_set is None:
+            return Call("clew.patterns.review_photos", (), {"model": str(self.model), **settings})
+        where = library_settings(self.pattern_set.library)
+        return Call("clew.patterns.review_photos", (self.pattern_set.name,), {**settings, **where})
 
 
 def choose_model(

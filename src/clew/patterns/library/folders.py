@@ -28,7 +28,7 @@ class Change:
 
 def library_settings(library: Path) -> dict[str, object]:
     """For a `Call`: the library is named if it is not the default."""
-    return {} if library == LIBRARY else {"library": library}
+    return {} if library == LIBRARY else {"library": str(library)}
 
 
 def find_runs(folder: Path) -> list[Path]:

@@ -181,13 +181,18 @@ class PatternSet:
 
     def call_to_import(self, source: Path = Path("DIR"), *, label: str | None = None) -> Call:
         """The next thing to do when photos are missing."""
-        opened = Call("PatternSet.open", (self.name,), library_settings(self.library))
         settings = {} if label is None else {"label": label}
-        return Call("import_photos", (opened, [source]), settings)
+        return Call(
+            "clew.patterns.import_photos",
+            (self.name, str(source)),
+            {**settings, **library_settings(self.library)},
+        )
 
     def call_to_train(self) -> Call:
         """The next thing to do when there are photos but no model."""
-        return Call("train_set", (self.name,), library_settings(self.library))
+        return Call(
+            "clew.patterns.train", (), {"name": self.name, **library_settings(self.library)}
+        )
 
 
 @contextmanager
@@ -254,7 +259,7 @@ def _explain_none(library: Path) -> tuple[str | Call, ...]:
 
 
 def _call_to_create(name: str, library: Path) -> Call:
-    return Call("PatternSet.create", (name,), library_settings(library))
+    return Call("clew.patterns.create_set", (name,), library_settings(library))
 
 
 def _names(sets: list[PatternSet], most: int = 20) -> str:

@@ -118,23 +118,21 @@ def _call_to_train(chosen: Chosen, config: ReviewConfig) -> Call:
     trained_on = _results(chosen).get("data", {}).get("folder")
     folder = config.data or (Path(trained_on) if trained_on else chosen.classes_folder)
     out = _free_name(chosen.model)
-    settings = {"data": folder, "start_from": chosen.model, "out": out}
-    return Call("train_patterns", (Call("PatternsConfig", (), settings),))
+    places = {"data": folder, "start_from": chosen.model, "out": out}
+    return Call("clew.patterns.train", (), {name: str(path) for name, path in places.items()})
 
 
 def call_to_review(chosen: Chosen, config: ReviewConfig) -> Call:
     """The call that asks the remaining questions, without identifying again."""
     newest = find_newest(chosen.home)
     is_newest = config.identified in (None, newest, newest and newest.parent)
-    wishes = {
-        "identified": None if is_newest else config.identified,
-        "data": config.data,
-        "move": config.move or None,
-        "every": config.every or None,
+    wishes: dict[str, object] = {
+        "identified": None if is_newest else str(config.identified),
+        "data": config.data and str(config.data),
+        "move": config.move,
+        "every": config.every,
     }
-    settings = {name: value for name, value in wishes.items() if value is not None}
-    configured = (Call("ReviewConfig", (), settings),) if settings else ()
-    return Call("open_review", (chosen.as_call(), *configured))
+    return chosen.call_to_review({name: value for name, value in wishes.items() if value})
 
 
 def _free_name(model: Path) -> Path:

@@ -38,6 +38,8 @@ class ExportedModel:
     images; `with_photos` says whether these were photos of the training set."""
 
     path: Path
+    classes: tuple[str, ...]
+    image_size: int
     bytes: int
     difference: float
     checked: int
@@ -74,6 +76,8 @@ def export_onnx(model: PatternModel, path: Path) -> ExportedModel:
     replace_file(path, content)
     return ExportedModel(
         path=path,
+        classes=model.classes,
+        image_size=model.image_size,
         bytes=len(content),
         difference=difference,
         checked=len(images),

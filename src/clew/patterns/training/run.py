@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from jaxtyping import Float32
 
-from clew.engine import FitResult
+from clew.engine import FitResult, ModelMeasured
 from clew.engine.folders import CURVES
 from clew.engine.logs import draw_curves
 from clew.engine.planning.hardware import look_at_machine
@@ -43,6 +43,7 @@ from clew.progress import Note, Reporter, log_event
 from clew.settings import offer_overwrite
 
 _BATCH = 128
+_LOGGED = ("test_accuracy", "test_macro_f1", "test_loss", "test_ece", "val_accuracy", "temperature")
 
 
 def train_patterns(
@@ -77,7 +78,10 @@ def train_patterns(
     if is_first_process():
         reporter(Measuring())
     # A run that was already finished has not opened them yet.
-    return first_does(partial(_finish, task, classifier.to(device), fitted))
+    results = first_does(partial(_finish, task, classifier.to(device), fitted))
+    if is_first_process():
+        reporter(ModelMeasured(metrics={name: results.get(name) for name in _LOGGED}))
+    return results
 
 
 def _open_start(start_from: Path | None, folder: RunFolder) -> Start | None:

@@ -1,0 +1,58 @@
+"""A whole review: the questions are asked, at the terminal or on a page, until a person ends it."""
+
+import logging
+import sys
+import webbrowser
+from dataclasses import dataclass
+
+from rich.console import Console
+
+from clew.patterns.library.choose import Chosen
+from clew.patterns.review.app import open_page
+from clew.patterns.review.keys import open_keys
+from clew.patterns.review.prepare import ReviewConfig, open_review
+from clew.patterns.review.session import Review
+from clew.patterns.review.terminal import Dialogue
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReviewResult:
+    """What a person decided: `counts` has approved, corrected and skipped; `left` photos were not
+    looked at. `folder` is where the photos went."""
+
+    counts: dict[str, int]
+    left: int
+    folder: str
+
+
+def run_review(
+    chosen: Chosen,
+    config: ReviewConfig,
+    *,
+    web: bool = False,
+    port: int = 0,
+    browser: bool = True,
+) -> ReviewResult:
+    """Ask a person, at the terminal or on a page. Raises what `open_review` does."""
+    with open_review(chosen, config) as opened:
+        if opened.queue.questions and web:
+            _serve(opened, port, browser)
+        elif opened.queue.questions:
+            _ask(opened)
+        left = len(opened.queue.questions) - opened.place
+        return ReviewResult(counts=dict(opened.counts()), left=left, folder=opened.folder)
+
+
+def _ask(opened: Review) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    Dialogue(console, opened, open_keys(sys.stdin, console.print)).run()
+
+
+def _serve(opened: Review, port: int, browser: bool) -> None:
+    with open_page(opened, port) as server:
+        logger.info("the page: %s", server.address)
+        if browser:
+            webbrowser.open(server.address)
+        server.run()

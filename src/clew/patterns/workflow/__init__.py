@@ -1,0 +1,25 @@
+"""What is done with photos, one function per step: `clew.patterns.train`, `identify`, ... The
+commands take their options from these functions.
+
+Modules here are light: what is heavy is imported when a function is called.
+"""
+
+from clew.patterns.workflow.reviewing import review_photos, run_flow
+from clew.patterns.workflow.sets import create_set, describe_set, import_photos, list_sets
+from clew.patterns.workflow.training import evaluate, train
+from clew.patterns.workflow.using import export, identify, load_classifier, recognize
+
+__all__ = [
+    "create_set",
+    "describe_set",
+    "evaluate",
+    "export",
+    "identify",
+    "import_photos",
+    "list_sets",
+    "load_classifier",
+    "recognize",
+    "review_photos",
+    "run_flow",
+    "train",
+]

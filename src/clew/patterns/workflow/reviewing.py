@@ -1,0 +1,141 @@
+"""Photos that the classifier was in doubt about, before a person; and all steps in one."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clew.patterns.library.folders import LIBRARY
+
+if TYPE_CHECKING:
+    from clew.patterns.flow import FlowConfig, FlowResult
+    from clew.patterns.review.asking import ReviewResult
+
+
+def review_photos(
+    name: str | None = None,
+    *,
+    model: str | Path | None = None,
+    web: bool = False,
+    port: int = 0,
+    browser: bool = True,
+    move: bool = False,
+    every: bool = False,
+    identified: str | Path | None = None,
+    data: str | Path | None = None,
+    library: str | Path = LIBRARY,
+) -> "ReviewResult":
+    """Review the photos that the classifier was in doubt about, with one key per photo.
+
+    Approve, correct or skip: each photo goes into the right class at once, and is asked about
+    once. Stop at any time; what you decided is kept. Then train again: it starts from the last
+    weights.
+
+    Args:
+        name: Name of the set. [default: the only one]
+        model: Folder of a trained classifier, instead of a set.
+        web: Review on a page in the browser instead of the terminal.
+        port: Port of the page; 0 uses any free one.
+        browser: Open the page in the browser.
+        move: Move the photos into their classes instead of copying them.
+        every: Also ask about confident predictions, and about photos that were skipped before.
+        identified: Folder that an identification wrote. [default: the newest with photos left]
+        data: Folder, with one folder per class, that takes the photos. [default: the set's, or
+            the one that the classifier was trained on]
+        library: Folder of your sets.
+
+    Returns:
+        How many photos were approved, corrected and skipped.
+
+    Raises:
+        InputError: Nothing was identified yet, or there is no such model.
+        StoreLockedError: Another review of the same photos is running.
+
+    Examples:
+        >>> review_photos("animals", web=True).counts
+    """
+    from clew.patterns.library.choose import choose_model
+    from clew.patterns.review import ReviewConfig
+    from clew.patterns.review.asking import run_review
+
+    config = ReviewConfig(identified=_path(identified), data=_path(data), every=every, move=move)
+    chosen = choose_model(name, model=_path(model), library=Path(library))
+    return run_review(chosen, config, web=web, port=port, browser=browser)
+
+
+def run_flow(
+    name: str,
+    *,
+    sources: Sequence[str | Path] = (),
+    identify: str | Path | None = None,
+    review: bool = False,
+    web: bool = False,
+    epochs: int | None = None,
+    library: str | Path = LIBRARY,
+    device: str | None = None,
+) -> "FlowResult":
+    """All steps in one: create a set, import photos, train, identify, review.
+
+    Run the same command again to resume: photos are imported once, and the set is trained again
+    only if its photos have changed.
+
+    Args:
+        name: Name of the set; it is created if there is none.
+        sources: Folders to import, with one folder per class; repeat the option for several.
+        identify: Photos to identify once the set is trained.
+        review: Then review each doubtful photo.
+        web: Review on a page in the browser instead of the terminal.
+        epochs: Number of epochs. [default: 30, or more for few photos]
+        library: Folder of your sets.
+        device: cpu, cuda or cuda:1. [default: the GPU if there is one]
+
+    Returns:
+        The set, the metrics of its newest model, and what was identified.
+
+    Raises:
+        InputError: Something is missing; nothing was done yet.
+
+    Examples:
+        >>> run_flow("animals", sources=["my_photos"], identify="holiday_photos").results
+    """
+    from clew.patterns import flow
+
+    config = read_flow(
+        name,
+        sources=sources,
+        identify=identify,
+        review=review,
+        web=web,
+        epochs=epochs,
+        library=library,
+        device=device,
+    )
+    return flow.run_flow(config, flow.LoggedSteps(web=web))
+
+
+def read_flow(
+    name: str,
+    *,
+    sources: Sequence[str | Path],
+    identify: str | Path | None,
+    review: bool,
+    web: bool,
+    epochs: int | None,
+    library: str | Path,
+    device: str | None,
+) -> "FlowConfig":
+    """The arguments of `run_flow` as its steps take them."""
+    from clew.patterns.flow import FlowConfig
+
+    return FlowConfig(
+        name=name,
+        library=Path(library),
+        sources=[Path(source) for source in sources],
+        identify=_path(identify),
+        review=review or web,
+        epochs=epochs,
+        device=device,
+    )
+
+
+def _path(given: str | Path | None) -> Path | None:
+    return None if given is None else Path(given)

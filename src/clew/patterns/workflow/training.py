@@ -1,0 +1,337 @@
+"""From folders of photos to a trained classifier, and its accuracy on other photos."""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from clew.errors import ClewError, InputError
+from clew.patterns.library.folders import LIBRARY
+from clew.progress import Note, Reporter, log_event, report_to_all
+from clew.run_file import repeatable
+
+if TYPE_CHECKING:
+    from clew.patterns.augment import AugmentConfig
+    from clew.patterns.library.pattern_set import PatternSet
+    from clew.patterns.training import PatternsConfig
+    from clew.patterns.workflow.results import ClassifierResult
+
+_OUT = "trained"
+
+
+@repeatable("patterns train", folder=lambda result: result.path, unrecorded=("overwrite",))
+def train(
+    data: str | Path | None = None,
+    *,
+    name: str | None = None,
+    out: str | Path | None = None,
+    overwrite: bool = False,
+    start_from: str | Path | None = None,
+    log_to: Literal["wandb", "mlflow"] | None = None,
+    library: str | Path = LIBRARY,
+    split: str = "70/10/20",
+    image_size: int | None = None,
+    cache: Literal["auto", "ram", "disk"] = "auto",
+    network: str | None = None,
+    pretrained: bool = False,
+    epochs: int | None = None,
+    lr: float | None = None,
+    patience: int | None = None,
+    weight_decay: float = 0.0001,
+    warmup: float = 0.1,
+    focal_loss: bool = False,
+    label_smoothing: float = 0.1,
+    class_weights: bool = False,
+    augment: bool = True,
+    rand_augment: str | None = None,
+    mixup: float | None = None,
+    flip: bool | None = None,
+    seed: int = 0,
+    device: str | None = None,
+    amp: bool | None = None,
+    compile: bool | None = None,
+    cuda_graph: bool | None = None,
+    channels_last: bool | None = None,
+    num_workers: int | None = None,
+    batch_size: int | None = None,
+    grad_accum: int | None = None,
+    gradient_checkpointing: bool = False,
+    reporter: Reporter | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> "ClassifierResult":
+    """Train a photo classifier and evaluate it on photos that it has not seen.
+
+    Photos are decoded once; files that cannot be used are listed in excluded.csv. Run the same
+    command again to resume a run that was stopped or killed. A set that is trained again starts
+    from its last weights, and is trained only if its photos or the settings have changed.
+
+    Args:
+        data: Folder with one folder per class, with or without train, val and test folders,
+            instead of a set.
+        name: Name of the set to train. [default: the only one, without `data`]
+        out: Folder for the model, its metrics and its report. [default: trained, or the set's
+            own]
+        overwrite: Start over instead of resuming; photos are kept.
+        start_from: Folder of an earlier model whose weights to start from. [default: the set's
+            last model]
+        log_to: Log settings and metrics to Weights & Biases or MLflow.
+        library: Folder of your sets.
+        split: Percentages for training, validation and test, where folders do not say.
+        image_size: Side length in pixels that photos are resized to. [default: fits the photos,
+            32 to 128]
+        cache: Where to keep decoded photos.
+        network: tiny, small, standard, large, or timm:NAME. [default: standard, or small without
+            a GPU]
+        pretrained: Start from the pretrained weights of timm.
+        epochs: Number of epochs. [default: 30, or more for few photos]
+        lr: Peak learning rate. [default: depends on the batch size]
+        patience: Stop after this many epochs without a better validation accuracy; 0 never stops
+            early. [default: a third of the epochs, at least 20]
+        weight_decay: Weight decay of AdamW.
+        warmup: Fraction of the steps in which the learning rate rises.
+        focal_loss: Use focal loss, which puts more weight on photos that are still misclassified.
+        label_smoothing: Label smoothing: 0.1 trains toward a probability of 0.9.
+        class_weights: Give all classes the same total weight, however many photos they have.
+        augment: Augment the training photos.
+        rand_augment: RandAugment: number of changes and their strength, 0 to 30. [default: 2,9]
+        mixup: Alpha of Mixup; 0 turns it off. [default: 0.2]
+        flip: Mirror photos left to right. [default: if mirrored photos look alike]
+        seed: Seed of weights, photo order and augmentation.
+        device: cpu, cuda or cuda:1. [default: the GPU if there is one]
+        amp: Train in mixed precision: bf16, or fp16 on GPUs without it. [default: if faster]
+        compile: Use torch.compile. [default: if the run is long enough to pay for it]
+        cuda_graph: Capture the training step as a CUDA graph. [default: if faster]
+        channels_last: Use the channels-last memory format. [default: if faster]
+        num_workers: Threads that read batches ahead; 0 reads on demand. [default: as many as
+            needed]
+        batch_size: Photos per batch, over all processes. [default: the fastest]
+        grad_accum: Batches per optimizer step. [default: 1]
+        gradient_checkpointing: Recompute activations instead of storing them: less memory, more
+            time.
+        reporter: Called with progress events. [default: the log]
+        should_stop: Asked after every step; the run ends in order when it returns True.
+
+    Returns:
+        The test accuracy with its confidence interval, a table with one row per class, and
+        `load()`, which loads the classifier.
+
+    Raises:
+        InputError: The photos or a setting cannot be used.
+        SettingsMismatchError: The folder holds a run with other settings.
+        TrainingStoppedError: `should_stop` returned True; everything so far is saved.
+
+    Examples:
+        >>> result = train("photos", out="trained")
+        >>> result.accuracy, result.interval
+        >>> result.load().predict("new.jpg")[0].label
+    """
+    from clew.engine import PlanRequest
+    from clew.loading.splits import parse_split
+    from clew.patterns.training import LossSettings, PatternsConfig
+    from clew.patterns.training.config import usual_train
+
+    pattern_set = _open_set(data, name, Path(library), out=out, start_from=start_from)
+    config = PatternsConfig(
+        data=Path(data) if data is not None else pattern_set.photos,  # type: ignore[union-attr]
+        out=Path(out or _OUT),
+        start_from=None if start_from is None else Path(start_from),
+        network=network,
+        pretrained=pretrained,
+        image_size=image_size,
+        cache=cache,
+        shares=parse_split(split),
+        augment=_read_augment(augment, rand_augment, mixup, flip),
+        loss=LossSettings(
+            focal=focal_loss, class_weights=class_weights, label_smoothing=label_smoothing
+        ),
+        epochs=epochs,
+        patience=patience,
+        train=replace(
+            usual_train(), seed=seed, lr=lr, weight_decay=weight_decay, warmup_fraction=warmup
+        ),
+        request=PlanRequest(
+            device=device,
+            amp=amp,
+            compile=compile,
+            cuda_graph=cuda_graph,
+            channels_last=channels_last,
+            num_workers=num_workers,
+            batch_size=batch_size,
+            grad_accum=grad_accum,
+            gradient_checkpointing=gradient_checkpointing,
+        ),
+        overwrite=overwrite,
+    )
+    return _train(config, pattern_set, log_to, reporter or log_event, should_stop)
+
+
+def run_training(
+    config: "PatternsConfig",
+    reporter: Reporter,
+    should_stop: Callable[[], bool],
+    *,
+    pattern_set: "PatternSet | None" = None,
+) -> "ClassifierResult":
+    """Train with settings that are decided, and write the report."""
+    from clew.engine.processes import is_first_process
+    from clew.patterns.training import train_patterns
+    from clew.patterns.workflow.results import ClassifierResult
+
+    results = train_patterns(config, reporter, should_stop)
+    if is_first_process():
+        _write_report(config.out, reporter)
+    return ClassifierResult(path=config.out, model=config.out, raw=results, pattern_set=pattern_set)
+
+
+@repeatable("patterns evaluate", folder=lambda result: result.path)
+def evaluate(
+    data: str | Path,
+    *,
+    model: str | Path | None = None,
+    name: str | None = None,
+    out: str | Path | None = None,
+    device: str | None = None,
+    num_workers: int | None = None,
+    library: str | Path = LIBRARY,
+    reporter: Reporter | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> "ClassifierResult":
+    """Evaluate a trained classifier on photos that it has not seen.
+
+    Photos that it was trained on are recognized by their content, whatever their names, and
+    excluded.
+
+    Args:
+        data: Folder with one folder per class.
+        model: Folder of a trained classifier.
+        name: Name of a set, whose newest model is used. [default: the only set]
+        out: Folder for the metrics and the report. [default: evaluated/DATA beside the model]
+        device: cpu, cuda or cuda:1. [default: the GPU if there is one]
+        num_workers: Threads that read photos ahead. [default: one per core]
+        library: Folder of your sets.
+        reporter: Called with progress events. [default: the log]
+        should_stop: Asked after every photo; nothing is written once it returns True.
+
+    Returns:
+        The accuracy with its confidence interval, and a table with one row per class.
+
+    Raises:
+        InputError: The photos have classes that the classifier does not know, or there are none.
+        TrainingStoppedError: `should_stop` returned True.
+
+    Examples:
+        >>> evaluate("other_photos", model="trained").accuracy
+    """
+    from clew.patterns.library.choose import choose_model
+    from clew.patterns.training.evaluate import evaluate_patterns, usual_evaluation_folder
+    from clew.patterns.workflow.results import ClassifierResult
+
+    chosen = choose_model(name, model=_path(model), library=Path(library))
+    folder = _path(out) or usual_evaluation_folder(chosen.model, Path(data))
+    reporter = reporter or log_event
+    results = evaluate_patterns(
+        chosen.model,
+        Path(data),
+        out=folder,
+        device=device,
+        workers=num_workers,
+        reporter=reporter,
+        should_stop=should_stop,
+    )
+    _write_report(folder, reporter)
+    return ClassifierResult(
+        path=folder, model=chosen.model, raw=results, pattern_set=chosen.pattern_set
+    )
+
+
+def _open_set(
+    data: str | Path | None, name: str | None, library: Path, **of_folders: str | Path | None
+) -> "PatternSet | None":
+    """None for photos in a folder of their own; the others go with these only."""
+    from clew.patterns.library.pattern_set import PatternSet
+
+    if data is not None:
+        if name is not None:
+            raise InputError(f'the set "{name}" and `data` "{data}" both name photos: give one.')
+        return None
+    for setting, value in of_folders.items():
+        if value is not None:
+            raise InputError(
+                "it requires `data`. A set keeps its runs in its own folder, and each starts from "
+                "the last one: omit it, or give `data`.",
+                setting=setting,
+                value=value,
+            )
+    return PatternSet.open(name, library, otherwise="a folder of photos with `data`")
+
+
+def _train(
+    config: "PatternsConfig",
+    pattern_set: "PatternSet | None",
+    log_to: Literal["wandb", "mlflow"] | None,
+    reporter: Reporter,
+    should_stop: Callable[[], bool],
+) -> "ClassifierResult":
+    from clew.engine import ExperimentLogger
+    from clew.patterns.flow import plan_training
+    from clew.patterns.training import PatternsConfig
+
+    if pattern_set is not None:
+        is_plain = config == PatternsConfig(data=config.data, out=config.out)
+        planned = plan_training(pattern_set, config, only_if_changed=is_plain)
+        if planned is None:
+            return _newest(pattern_set)
+        config = planned
+    with ExperimentLogger(log_to) if log_to is not None else nullcontext() as logger:
+        voice = reporter if logger is None else report_to_all(reporter, logger)
+        return run_training(config, voice, should_stop, pattern_set=pattern_set)
+
+
+def _newest(pattern_set: "PatternSet") -> "ClassifierResult":
+    from clew.patterns.trained.model import read_results
+    from clew.patterns.workflow.results import ClassifierResult
+
+    model = pattern_set.latest_model()
+    assert model is not None
+    return ClassifierResult(
+        path=model, model=model, raw=read_results(model), pattern_set=pattern_set, is_new=False
+    )
+
+
+def _write_report(folder: Path, reporter: Reporter) -> None:
+    """What was reached holds without the page too."""
+    from clew.patterns.report import write_report
+
+    try:
+        write_report(folder)
+    except ClewError as error:
+        reporter(Note(f"the report could not be written: {error}"))
+
+
+def _read_augment(
+    augment: bool, rand_augment: str | None, mixup: float | None, flip: bool | None
+) -> "AugmentConfig":
+    from clew.patterns.augment import AugmentConfig
+
+    wished: dict[str, Any] = {"mixup": mixup, "flip": flip}
+    if rand_augment is not None:
+        wished["ops"], wished["magnitude"] = _read_pair(rand_augment)
+    given = {name: value for name, value in wished.items() if value is not None}
+    return replace(AugmentConfig() if augment else AugmentConfig.nothing(), **given)
+
+
+def _read_pair(text: str) -> tuple[int, float]:
+    count, _, strength = text.partition(",")
+    try:
+        return int(count), float(strength)
+    except ValueError:
+        raise InputError(
+            'give the number of changes and their strength, for example `rand_augment="2,9"`.',
+            setting="rand_augment",
+            value=text,
+        ) from None
+
+
+def _path(given: str | Path | None) -> Path | None:
+    return None if given is None else Path(given)

@@ -1,0 +1,204 @@
+"""What is done with a trained classifier."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clew.errors import InputError
+from clew.patterns.library.folders import LIBRARY
+from clew.progress import Reporter
+from clew.run_file import repeatable
+
+if TYPE_CHECKING:
+    from clew.patterns.identification.recognize import Recognition
+    from clew.patterns.identification.run import IdentifyResult
+    from clew.patterns.trained.model import PatternModel
+    from clew.patterns.trained.onnx import ExportedModel
+
+
+def load_classifier(path: str | Path, *, device: str | None = None) -> "PatternModel":
+    """Load a trained photo classifier.
+
+    Args:
+        path: Folder that `train` wrote, or the folder of a set.
+        device: cpu, cuda or cuda:1. [default: the GPU if there is one]
+
+    Returns:
+        The classifier: `classes`, and `predict(photos)`, which gives labels with confidence.
+
+    Raises:
+        InputError: The folder holds no trained classifier, or there is no such device.
+        StoreError: A file is damaged.
+
+    Examples:
+        >>> classifier = load_classifier("trained")
+        >>> [prediction] = classifier.predict("bird.jpg")
+        >>> prediction.label, prediction.confidence, prediction.top_k(3)
+    """
+    from clew.patterns.library.choose import choose_model
+    from clew.patterns.trained import model
+
+    return model.load_classifier(choose_model(model=Path(path)).model, device)
+
+
+@repeatable("patterns identify", folder=lambda result: result.folder)
+def identify(
+    photos: str | Path,
+    *,
+    model: "str | Path | PatternModel | None" = None,
+    name: str | None = None,
+    top_k: int = 3,
+    threshold: float = 0.6,
+    out: str | Path | None = None,
+    copy_to: str | Path | None = None,
+    thumbnails: int = 500,
+    review: bool = False,
+    web: bool = False,
+    library: str | Path = LIBRARY,
+    device: str | None = None,
+    reporter: Reporter | None = None,
+) -> "IdentifyResult":
+    """Identify photos: lists, a page and contact sheets, with doubtful photos first.
+
+    Args:
+        photos: A folder of photos, or one photo.
+        model: Folder of a trained classifier.
+        name: Name of a set, whose newest model is used. [default: the only set]
+        top_k: Number of classes to list per photo.
+        threshold: Photos with a lower confidence are doubtful.
+        out: Folder for the results. [default: identified/FOLDER beside the model]
+        copy_to: Copy the photos there, into one folder per class; nothing is overwritten.
+        thumbnails: Number of photos to show on the page and the contact sheets.
+        review: Then review each doubtful photo.
+        web: Review on a page in the browser instead of the terminal.
+        library: Folder of your sets.
+        device: cpu, cuda or cuda:1. [default: the GPU if there is one]
+        reporter: Called with progress events. [default: the log]
+
+    Returns:
+        The photos with their classes (iterate over it), counts, and the paths of the lists and
+        pages.
+
+    Raises:
+        InputError: There are no photos, no such model, or the output folder is not free.
+
+    Examples:
+        >>> for photo in identify("holiday_photos", model="trained"):
+        ...     print(photo.name, photo.label, photo.confidence)
+    """
+    from clew.pages.server import require_web
+    from clew.patterns.identification.run import configure_identification, identify_photos
+    from clew.patterns.library.choose import choose_model
+    from clew.patterns.trained.model import PatternModel
+
+    if web:
+        require_web()
+    loaded = model if isinstance(model, PatternModel) else None
+    folder = loaded.folder if loaded is not None else _path(model)  # type: ignore[arg-type]
+    chosen = choose_model(name, model=folder, library=Path(library))
+    usual = configure_identification(chosen, Path(photos), device=device)
+    config = replace(
+        usual,
+        out=usual.out if out is None else Path(out),
+        top_k=top_k,
+        threshold=threshold,
+        copy_to=_path(copy_to),
+        thumbnails=thumbnails,
+    )
+    result = identify_photos(config, reporter, loaded)
+    if (review or web) and result.counts["doubtful"]:
+        from clew.patterns.review import ReviewConfig
+        from clew.patterns.review.asking import run_review
+
+        run_review(chosen, ReviewConfig(identified=result.folder), web=web)
+    return result
+
+
+def recognize(
+    image: str | Path,
+    *,
+    model: str | Path | None = None,
+    name: str | None = None,
+    multiscale: bool = False,
+    top_k: int = 3,
+    threshold: float = 0.6,
+    library: str | Path = LIBRARY,
+    device: str | None = None,
+) -> "Recognition":
+    """Classify one photo, and with `multiscale` locate what it shows.
+
+    Args:
+        image: The photo.
+        model: Folder of a trained classifier.
+        name: Name of a set, whose newest model is used. [default: the only set]
+        multiscale: Look at windows of several sizes, for things that are small in the photo, and
+            say where they are.
+        top_k: Number of classes to list.
+        threshold: The photo is doubtful if its confidence is lower.
+        library: Folder of your sets.
+        device: cpu, cuda or cuda:1. [default: the GPU if there is one]
+
+    Returns:
+        The likeliest classes with their probabilities, and where the photo shows them.
+
+    Raises:
+        InputError: The photo cannot be read, or there is no such model.
+
+    Examples:
+        >>> recognize("bird.jpg", model="trained", multiscale=True).best
+    """
+    from clew.patterns.identification.config import check_threshold
+    from clew.patterns.identification.recognize import recognize_photo
+    from clew.patterns.library.choose import choose_model
+    from clew.patterns.trained import model as trained
+
+    check_threshold(threshold)
+    chosen = choose_model(name, model=_path(model), library=Path(library))
+    loaded = trained.load_classifier(chosen.model, trained.usual_device(device))
+    return recognize_photo(loaded, Path(image), top_k=top_k, multiscale=multiscale)
+
+
+def export(
+    *,
+    model: str | Path | None = None,
+    name: str | None = None,
+    out: str | Path | None = None,
+    overwrite: bool = False,
+    library: str | Path = LIBRARY,
+) -> "ExportedModel":
+    """Export a trained classifier as one ONNX file, for programs without clew.
+
+    It takes a photo's pixels and returns calibrated probabilities. The file is written only if
+    onnxruntime gives the same predictions. Requires the extra "onnx".
+
+    Args:
+        model: Folder of a trained classifier.
+        name: Name of a set, whose newest model is used. [default: the only set]
+        out: The file to write. [default: model.onnx beside the model]
+        overwrite: Replace a file that exists.
+        library: Folder of your sets.
+
+    Returns:
+        The path and size of the file, and how far its probabilities differ.
+
+    Raises:
+        InputError: The file exists, or the packages of the extra are missing.
+
+    Examples:
+        >>> export(model="trained", out="animals.onnx").path
+    """
+    from clew.patterns.library.choose import choose_model
+    from clew.patterns.trained import model as trained
+    from clew.patterns.trained.onnx import export_onnx
+
+    folder = choose_model(name, model=_path(model), library=Path(library)).model
+    path = _path(out) or folder / "model.onnx"
+    if path.is_file() and not overwrite:
+        raise InputError(
+            f'"{path}" already exists: give another `out`, or `overwrite=True` to replace it.'
+        )
+    return export_onnx(trained.load_classifier(folder, device="cpu"), path)
+
+
+def _path(given: str | Path | None) -> Path | None:
+    return None if given is None else Path(given)

@@ -35,6 +35,7 @@ ALLOWED: dict[str, set[str]] = {
 # The folders of the two applications: each may import those before it.
 ROOMS = {
     "hallucination": (
+        "hub",
         "questions",
         "traces",
         "legacy",

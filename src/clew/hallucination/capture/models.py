@@ -17,6 +17,7 @@ from clew.hallucination.capture.embedded import (
     embedded_model_folder,
     quiet_transformers,
 )
+from clew.hallucination.hub import quiet_hub, why_unreachable
 
 Quantize = Literal["4bit", "8bit"]
 
@@ -59,8 +60,10 @@ def load_model(
     options = {"dtype": _choose_dtype(dtype, device), "attn_implementation": "eager"}
     if quantize is not None:
         options |= _quantize_options(quantize, device)
-    with _explained(name), quiet_transformers():
+    with _explained(name), quiet_transformers(), quiet_hub():
         source, extra = _find_source(name)
+        if not Path(source).exists():
+            extra |= _reach_hub(name)
         tokenizer = AutoTokenizer.from_pretrained(source, **extra)
         load: Any = AutoModelForCausalLM.from_pretrained
         model, info = load(source, output_loading_info=True, **extra, **options)
@@ -68,6 +71,26 @@ def load_model(
     if quantize is None:
         model = model.to(device)
     return LoadedModel(model.eval(), tokenizer, name=name, quantize=quantize)
+
+
+def _reach_hub(name: str) -> dict[str, Any]:
+    """How to load from the Hub, or from its cache where the Hub is out of reach."""
+    from huggingface_hub import try_to_load_from_cache
+
+    why = why_unreachable()
+    if not why:
+        return {}
+    try:
+        is_cached = isinstance(try_to_load_from_cache(name, "config.json"), str)
+    except ValueError:  # not a name that the Hub could have
+        is_cached = False
+    if is_cached:
+        return {"local_files_only": True}
+    raise InputError(
+        f'the model "{name}" could not be loaded: it is neither a local folder nor in the cache, '
+        f"and {why}. Connect to the internet, or give a local folder, a .gguf file or "
+        f"{EMBEDDED_NAME} (embedded)."
+    )
 
 
 def _refuse_missing_weights(name: str, missing: Collection[str]) -> None:
@@ -152,7 +175,7 @@ def sliding_window(model: PreTrainedModel) -> int | None:
     return next((size for name in names if (size := getattr(config, name, None))), None)
 
 
-def _find_source(name: str) -> tuple[str, dict[str, str]]:
+def _find_source(name: str) -> tuple[str, dict[str, Any]]:
     if name == EMBEDDED_NAME:
         return str(embedded_model_folder()), {}
     path = Path(name).expanduser()
@@ -201,6 +224,8 @@ def _explained(name: str) -> Iterator[None]:
     """Turns what the libraries raise for an unavailable model into one sentence."""
     try:
         yield
+    except InputError:
+        raise
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
         reason = without_settings(str(error)).strip().splitlines() or [type(error).__name__]
         raise InputError(

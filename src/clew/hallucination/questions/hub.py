@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from clew.errors import InputError
+from clew.hallucination.hub import quiet_hub
 from clew.hallucination.questions.records import (
     Row,
     RowSource,
@@ -31,7 +32,8 @@ def open_dataset(base: str, names: list[str], *, from_hub: bool) -> RowSource:
     with explained():
         if from_hub:
             _check_hub_answers(base)
-        splits, config, split, revision = _open_splits(base, names)
+        with quiet_hub():
+            splits, config, split, revision = _open_splits(base, names)
         content = splits[split]
     name = ":".join(filter(None, (label, config, split)))
 
@@ -72,13 +74,14 @@ def _check_hub_answers(hub_id: str) -> None:
         endpoint=datasets.config.HF_ENDPOINT,
     )
     # Any response will do, even an error: `datasets` reports what it means.
-    http_backoff(
-        "HEAD",
-        url,
-        max_retries=1,
-        retry_on_status_codes=(),
-        timeout=constants.HF_HUB_ETAG_TIMEOUT,
-    )
+    with quiet_hub():
+        http_backoff(
+            "HEAD",
+            url,
+            max_retries=1,
+            retry_on_status_codes=(),
+            timeout=constants.HF_HUB_ETAG_TIMEOUT,
+        )
 
 
 def _is_cached(hub_id: str) -> bool:

@@ -1,0 +1,229 @@
+"""Commands are built from Python functions: same names, same defaults, help from the docstring."""
+
+import inspect
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from clew.cli import (
+    build_app,
+    compare,
+    convert,
+    extract,
+    label,
+    main,
+    plan,
+    preprocess,
+    show,
+    train,
+    verify,
+)
+from clew.cli import inspect as inspect_command
+from clew.cli.commands import Command
+from clew.cli.docstrings import read_docstring
+from clew.hallucination import workflow
+from clew.run_file import WATCHING
+from tests.builders import write_questions
+from tests.stores import assert_same_store
+
+MODULES = (
+    *(compare, convert, extract, inspect_command, label, plan, preprocess, show, train, verify),
+)
+COMMANDS: dict[str, Command] = {module.COMMAND.words: module.COMMAND for module in MODULES}
+# Columns that are left for a help text.
+NARROWEST_TEXT = 40
+
+
+def parser_of(name: str) -> Any:
+    return get_command(build_app()).commands[name]  # type: ignore[attr-defined]
+
+
+def help_of(*words: str, width: int = 80) -> str:
+    environment = {"COLUMNS": str(width), "TERM": "dumb", "NO_COLOR": "1"}
+    result = CliRunner().invoke(build_app(), [*words, "-h"], env=environment, prog_name="clew")
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.mark.parametrize("function", map(workflow.__dict__.get, workflow.__all__))
+def test_every_argument_is_documented(function: Any) -> None:
+    names = [*inspect.signature(function).parameters]
+    documented = read_docstring(function).arguments
+    assert [*documented] == names
+    assert all(text.endswith((".", "]")) for text in documented.values())
+    sections = inspect.getdoc(function) or ""
+    assert all(f"\n{name}:\n" in sections for name in ("Returns", "Raises", "Example"))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_command_has_the_arguments_and_defaults_of_its_function(name: str) -> None:
+    command = COMMANDS[name]
+    parameters = inspect.signature(command.function).parameters
+    options = {one.name: one for one in parser_of(name).params}
+    for setting in command.read_settings():
+        default = parameters[setting.name].default
+        if setting.switches is not None:
+            on = {c for c in setting.switches.choices if options[setting.switches.name(c)].default}
+            assert on == {*default}
+        elif default not in (inspect.Parameter.empty, ()):
+            assert options[setting.name].default == default
+    assert {one.name for one in command.read_settings()} == {*parameters} - {*WATCHING}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_command_has_the_common_flags(name: str) -> None:
+    text = help_of(name)
+    for flags in ("-h, --help", "-q, --quiet", "-v, --verbose", "--config PATH"):
+        assert f"\n  {flags} " in text
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_long_lists_of_options_are_grouped(name: str) -> None:
+    command = COMMANDS[name]
+    options = [one.name for one in command.read_settings() if not one.is_positional]
+    grouped = {name for names in command.groups.values() for name in names}
+    if len(options) > 8 or grouped:
+        assert not {*options} - grouped
+    text = help_of(name)
+    assert all(f"\n{heading}:\n" in text for heading in command.groups)
+
+
+@pytest.mark.parametrize("name", ["", *COMMANDS])
+def test_help_is_readable_at_80_columns(name: str) -> None:
+    lines = help_of(*([name] if name else [])).splitlines()
+    assert max(map(len, lines)) <= 80
+    for first, second in zip(lines, lines[1:], strict=False):
+        column = len(second) - len(second.lstrip())
+        if column >= 12 and first[:column].strip() == "":
+            # A text that goes on in the next line fills its own.
+            word = second.split()[0]
+            is_default = second.lstrip().startswith("[default:")
+            assert is_default or len(first) + len(word) >= 79
+        assert column <= 80 - NARROWEST_TEXT
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("extract", "--output-dir o --batch-size 20 --num-samples 5"),
+        ("extract", "--out o --shard-size 20 --draws 2"),
+        ("label", "store --output-dir scores.csv"),
+        ("preprocess", "store --output-dir o --no-graphs --threads 2"),
+        ("train", "--out o --no-run-lstm --use-amp --no-compile --max-cache-batches 2"),
+        ("train", "--preprocessed-dir p --use-gradient-checkpointing --no-channels-last"),
+        ("compare", "--out o --preprocessed-dir p --threads 2"),
+        ("convert", "old --output-dir o"),
+    ],
+)
+def test_both_spellings_are_understood(name: str, words: str) -> None:
+    parser_of(name).make_context(name, words.split())
+
+
+@pytest.fixture
+def traces(run: Any, model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Runs `clew extract` on five questions in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    write_questions(tmp_path / "q.jsonl", 5)
+    files = ("--model", model_folder, "--questions", "q.jsonl", "--device", "cpu")
+    return lambda *more: run("extract", *files, "--max-new-tokens", 3, "--node-dim", 4, *more)
+
+
+@pytest.mark.slow
+def test_run_file_repeats_the_run(run: Any, traces: Any, tmp_path: Path) -> None:
+    assert traces("--out", 'my "traces"', "--part", "1/1").code == 0
+    file = tmp_path / 'my "traces"' / "run.toml"
+    text = file.read_text()
+    assert 'command = "extract"' in text and 'out = "my \\"traces\\""' in text
+    assert "max_new_tokens = 3" in text and "num_beams" not in text and "part" not in text
+    again = run("extract", "--config", file, "--out", "other", "--quiet")
+    assert again.code == 0, again.err
+    assert again.out == "done: 5 of 5 traces in other\n"
+    assert_same_store(Path('my "traces"'), Path("other"))
+    assert run("verify", 'my "traces"').code == 0
+
+
+@pytest.mark.slow
+def test_json_is_all_that_is_on_stdout(traces: Any) -> None:
+    ended = traces("--out", "new", "--json")
+    assert json.loads(ended.out)["traces"] == 5
+    assert "5 traces to make" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("command", "text", "message"),
+    [
+        ("extract", "num_sampels = 3", 'has no setting "num_sampels". Did you mean "num_samples"?'),
+        ("extract", 'num_samples = "three"', "its num_samples is 'three': give a whole number"),
+        ("extract", "num_samples = true", "its num_samples is True: give a whole number"),
+        ("extract", 'keep = "half"', 'its keep is "half": choose from: compact, full'),
+        ("extract", "num_samples = [1]", "its num_samples is [1]: give a whole number"),
+        ("train", 'networks = ["lstn"]', 'its networks is "lstn": choose from: lstm'),
+        ("train", 'command = "extract"', 'it is a run of "clew extract"'),
+        ("extract", "num_samples = ", "it is not valid TOML"),
+        ("extract", 'not_recorded = ["questions"]', "Give --questions too"),
+    ],
+)
+def test_wrong_config_file_gets_one_message(
+    run: Any, tmp_path: Path, command: str, text: str, message: str
+) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text(text)
+    ended = run(command, "--config", file)
+    assert ended.code == 2
+    assert ended.err.startswith(f'clew: --config is "{file}": ') and message in ended.err
+
+
+def test_flags_win_over_the_config_file(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text('epochs = 3\nbatch-size = 8\nnetworks = ["lstm", "charm"]\noverwrite = true\n')
+    caught: list[Any] = []
+    monkeypatch.setattr(
+        "clew.hallucination.detectors.training.train_detectors",
+        lambda config, *_: caught.append(config) or [],
+    )
+    words = ("--epochs", 5, "--no-run-lstm", "--run-gvae", "--no-overwrite")
+    assert run("train", "--config", file, *words).code == 0
+    [config] = caught
+    assert (config.train.epochs, config.request.batch_size) == (5, 8)
+    assert (config.networks, config.overwrite) == (("gvae", "charm"), False)
+
+
+def test_missing_argument_exits_with_2(run: Any) -> None:
+    ended = run("label")
+    assert ended.code == 2 and "Missing argument 'STORE'" in ended.err
+
+
+def test_verbose_shows_the_traceback(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["clew", "inspect", str(tmp_path / "nowhere"), "--verbose"])
+    with pytest.raises(SystemExit):
+        main()
+    told = capfd.readouterr().err
+    assert "Traceback" in told and "the folder does not exist" in told.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("clew extr", "extract"),
+        ("clew extract --keep ", "compact"),
+        ("clew train --ep", "--epochs"),
+    ],
+)
+def test_shell_completes_commands_flags_and_choices(line: str, expected: str) -> None:
+    words = line.split(" ")
+    environment = {
+        "_CLEW_COMPLETE": "complete_bash",
+        "COMP_WORDS": line,
+        "COMP_CWORD": str(len(words) - 1),
+    }
+    result = CliRunner().invoke(build_app(), [], env=environment, prog_name="clew")
+    assert expected in re.split(r"\s+", result.output)

@@ -1,0 +1,64 @@
+"""run.toml: what is recorded, and that it reads back as it was."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clew.errors import InputError, StoppedError
+from clew.run_file import describe_run, read_run_file, repeatable, write_run_file
+from clew.version import __version__
+
+
+@repeatable("step", always=("source",), unrecorded=("part",))
+def step(source: Any, *, out: Path, size: int = 3, part: str = "1/1", reporter: Any = None) -> str:
+    out.mkdir(exist_ok=True)
+    if source == "stop":
+        raise StoppedError("stopped.")
+    if source == "fail":
+        raise InputError("no.")
+    return f"{source} {size} {part} {reporter}"
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["plain", 'a "quote" and \\', "línea\nnueva\t\x7f\x01", 3, -0.5, 1e-9, True, ["a", "b"]],
+)
+def test_values_read_back_as_they_were(tmp_path: Path, value: Any) -> None:
+    write_run_file(tmp_path, "step", {"value": value})
+    run = read_run_file(tmp_path / "run.toml")
+    assert (run.command, run.settings, run.not_recorded) == ("step", {"value": value}, ())
+
+
+def test_only_inputs_and_changed_settings_are_recorded(tmp_path: Path) -> None:
+    assert step("a", out=tmp_path / "new", part="2/3", reporter=print).startswith("a 3 2/3")
+    run = read_run_file(tmp_path / "new" / "run.toml")
+    assert run.settings == {"source": "a", "out": str(tmp_path / "new")}
+    step("a", out=tmp_path / "new", size=4)
+    assert read_run_file(tmp_path / "new" / "run.toml").settings["size"] == 4
+    assert f'version = "{__version__}"' in (tmp_path / "new" / "run.toml").read_text()
+
+
+def test_stopped_run_is_recorded_and_refused_run_is_not(tmp_path: Path) -> None:
+    with pytest.raises(StoppedError):
+        step("stop", out=tmp_path / "stopped")
+    assert (tmp_path / "stopped" / "run.toml").exists()
+    with pytest.raises(InputError):
+        step("fail", out=tmp_path / "refused")
+    assert not (tmp_path / "refused" / "run.toml").exists()
+
+
+def test_python_objects_are_named_instead_of_recorded(tmp_path: Path) -> None:
+    step(object(), out=tmp_path / "new")
+    run = read_run_file(tmp_path / "new" / "run.toml")
+    assert run.not_recorded == ("source",) and "source" not in run.settings
+
+
+def test_only_the_first_process_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    write_run_file(tmp_path, "step", {})
+    assert not (tmp_path / "run.toml").exists()
+
+
+def test_none_is_not_recorded() -> None:
+    assert "size" not in describe_run("step", {"size": None})

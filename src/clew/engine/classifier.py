@@ -97,8 +97,8 @@ class BinaryLoss:
         self, logits: Float[Tensor, " batch"], labels: Shaped[Tensor, " batch"]
     ) -> Float[Tensor, ""]:
         logits, labels = logits.float(), labels.float()
-        aims = labels * (1 - self.label_smoothing) + self.label_smoothing / 2
-        losses = F.binary_cross_entropy_with_logits(logits, aims, reduction="none")
+        smoothed = labels * (1 - self.label_smoothing) + self.label_smoothing / 2
+        losses = F.binary_cross_entropy_with_logits(logits, smoothed, reduction="none")
         if self.focal_gamma is not None:
             # log(1 - p) computed from the logit itself stays finite, and so does its gradient.
             wrong = F.logsigmoid(logits * (1 - 2 * labels))
@@ -131,9 +131,9 @@ class CategoricalLoss:
     ) -> Float[Tensor, ""]:
         logits, classes = logits.float(), logits.shape[1]
         shares = F.one_hot(labels.long(), classes).float() if labels.dim() == 1 else labels.float()
-        aims = shares * (1 - self.label_smoothing) + self.label_smoothing / classes
+        smoothed = shares * (1 - self.label_smoothing) + self.label_smoothing / classes
         log_probabilities = F.log_softmax(logits, dim=1)
-        losses = -(aims * log_probabilities).sum(1)
+        losses = -(smoothed * log_probabilities).sum(1)
         if self.focal_gamma is not None:
             wrong = (-torch.expm1(log_probabilities)).clamp_min(1e-8)
             losses = losses * (shares * wrong**self.focal_gamma).sum(1)

@@ -173,10 +173,10 @@ class Feed:
         self._iterator = iter(())
 
     def _read_timed(self) -> Any:
-        begun = time.perf_counter()
+        started = time.perf_counter()
         batch = self._read()
         if batch is not None and self._courier.is_idle():
-            self.wait_seconds += time.perf_counter() - begun
+            self.wait_seconds += time.perf_counter() - started
         return batch
 
     def _read(self) -> Any:

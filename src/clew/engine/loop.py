@@ -148,10 +148,10 @@ class Loop:
         self.state.peak_memory_bytes = self._memory.peak_bytes
         setup = self._setup
         parts = Parts(model=setup.model, optimizer=setup.optimizer, precision=setup.step.precision)
-        begun = time.perf_counter()
+        started = time.perf_counter()
         self._checkpoints.save(parts, self.state, setup.plan)
         self._saved = time.perf_counter()
-        self._save_seconds = self._saved - begun
+        self._save_seconds = self._saved - started
 
     def _lap(self) -> None:
         """Adds the time since the last lap, and the waiting in it, to this epoch."""

@@ -114,7 +114,7 @@ def fit(
             return task.load_result(fabric)
         voice = report_to_all(reporter or log_event, *callbacks)
         voice = voice if fabric.is_global_zero else ignore_event
-        return _train(task, plan, fabric, voice, should_stop, is_begun=about is not None)
+        return _train(task, plan, fabric, voice, should_stop, is_started=about is not None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,13 +198,13 @@ def _train(
     reporter: Reporter,
     should_stop: Callable[[], bool],
     *,
-    is_begun: bool,
+    is_started: bool,
 ) -> FitResult:
     source = Source(task.train, seed=task.config.seed, shuffle=True)
     setup = Setup(task.model, source, config=task.config, plan=plan, fabric=fabric)
     checkpoints = Checkpoints(task.folder, fabric, task.identity)
     state = RunState(total_steps=task.config.epochs * setup.feed.groups_an_epoch)
-    if is_begun:
+    if is_started:
         state = checkpoints.restore(_parts(setup))
     logs = None
     if fabric.is_global_zero:
@@ -222,7 +222,7 @@ def _train(
     result = None
     reporter(task.describe_start(setup, state))
     try:
-        _run(loop, setup, logs, resumed=is_begun)
+        _run(loop, setup, logs, resumed=is_started)
         result = _finish(task, setup, state, checkpoints)
     finally:
         reporter(TrainingEnded(result=result))

@@ -105,9 +105,9 @@ def explain_not_finite(
         mixed = precision in ("bf16", "fp16")
         amp = f", or `amp=False` (it ran in {precision})" if mixed else ""
         cause = f"The data is finite, so training diverged: try a lower `lr`{amp}."
-    told = list_some(names) or "not named by the batch"
+    shown = list_some(names) or "not named by the batch"
     return TrainingError(
-        f"{what} in epoch {epoch + 1}, step {step + 1} (samples: {told}). {cause} "
+        f"{what} in epoch {epoch + 1}, step {step + 1} (samples: {shown}). {cause} "
         f"That step was not applied; the last checkpoint is from before it."
     )
 
@@ -121,8 +121,8 @@ def find_wrong_inputs(batch: Any) -> list[str]:
             continue
         wrong = tensor.isfinite().logical_not().reshape(len(tensor), -1).any(dim=1)
         whose = _samples_of(batch, tensor_name, wrong)
-        told = [names[i] if i < len(names) else f"sample {i}" for i in whose]
-        found.append(f'"{tensor_name}" of {list_some(told)}' if told else f'"{tensor_name}"')
+        shown = [names[i] if i < len(names) else f"sample {i}" for i in whose]
+        found.append(f'"{tensor_name}" of {list_some(shown)}' if shown else f'"{tensor_name}"')
     return found
 
 

@@ -96,23 +96,23 @@ class Loader:
                 "processes: train with fewer, or on more data."
             )
         self._buffers = BufferPool(pinned=pin_memory and torch.cuda.is_available())
-        self._epoch, self._done, self._begun = 0, 0, False
+        self._epoch, self._done, self._started = 0, 0, False
 
     def __len__(self) -> int:
         """Batches in an epoch."""
         return self._count_batches(len(self._samples))
 
     def __iter__(self) -> Iterator[Any]:
-        if self._begun:  # an iteration that was stopped early: the next one is another epoch
+        if self._started:  # an iteration that was stopped early: the next one is another epoch
             self.set_epoch(self._epoch + 1)
-        self._begun = True
+        self._started = True
         return self._run()
 
     def set_epoch(self, epoch: int) -> None:
         """The next iteration is this epoch; later ones count on. A position that was loaded in the
         middle of this epoch is kept."""
-        if self._begun or epoch != self._epoch:
-            self._epoch, self._done, self._begun = epoch, 0, False
+        if self._started or epoch != self._epoch:
+            self._epoch, self._done, self._started = epoch, 0, False
 
     def state_dict(self) -> dict[str, int]:
         """The loader's position; batches already given out count as used."""
@@ -135,7 +135,7 @@ class Loader:
                     f"this one has {mine[name]}: resume with the same data and settings, or "
                     "start over."
                 )
-        self._epoch, self._done, self._begun = state["epoch"], state["done"], False
+        self._epoch, self._done, self._started = state["epoch"], state["done"], False
 
     @property
     def _global_batch(self) -> int:

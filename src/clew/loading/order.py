@@ -113,7 +113,7 @@ class EpochCounter:
         # Which worker has taken which. Seeds repeat if PyTorch is seeded the same before each
         # epoch, but no worker takes an announcement twice.
         self._taken = torch.ones((_KEPT, _MOST_WORKERS), dtype=torch.bool).share_memory_()
-        self._begun = False
+        self._started = False
         self._iterations = 0  # in this worker: more than one if workers persist
 
     def set(self, epoch: int) -> None:
@@ -122,7 +122,7 @@ class EpochCounter:
 
     def are_in_workers(self) -> bool:
         """Whether the epochs so far started in worker processes."""
-        return not self._begun and int(self._counts[_ANNOUNCED]) > 0
+        return not self._started and int(self._counts[_ANNOUNCED]) > 0
 
     def begin(self, resumed: int | None = None) -> int:
         """`resumed` is the epoch that continues from a saved position, None for a new one.
@@ -131,7 +131,7 @@ class EpochCounter:
         """
         worker = get_worker_info()
         if worker is None:
-            self._begun = True
+            self._started = True
             return self._advance(resumed)
         self._iterations += 1
         key = torch.tensor([worker.seed - worker.id, worker.num_workers, self._iterations])

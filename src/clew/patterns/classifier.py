@@ -45,12 +45,12 @@ class PatternClassifier(nn.Module):
             logits = self(images)
             return StepOutput(loss=self.loss(logits, labels), scores=logits, labels=labels)
         with torch.no_grad():
-            seen, aims = self.augment(images), F.one_hot(labels, self.classes).float()
+            seen, targets = self.augment(images), F.one_hot(labels, self.classes).float()
             if self.mixup is not None:
-                seen, aims = self.mixup(seen, aims)
+                seen, targets = self.mixup(seen, targets)
             seen = self.normalize(seen)
         logits = self.network(seen)
-        return StepOutput(loss=self.loss(logits, aims), scores=logits, labels=labels)
+        return StepOutput(loss=self.loss(logits, targets), scores=logits, labels=labels)
 
 
 class Normalize(nn.Module):

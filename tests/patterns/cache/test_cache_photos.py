@@ -178,9 +178,9 @@ def test_faulty_photos_are_named_and_not_retried_until_they_change(
     (folder / "dogs" / "text.png").write_text("no picture")
     make_photo(folder / "dogs" / "tiny.png", 7, side=4)
     expected = {
-        "cats/cut.png": "cut",
+        "cats/cut.png": "truncated",
         "cats/empty.jpg": "empty",
-        "dogs/text.png": "no image",
+        "dogs/text.png": "not an image",
         "dogs/tiny.png": "tiny",
     }
     first = cache(folder, tmp_path / "cache")

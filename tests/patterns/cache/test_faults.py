@@ -197,7 +197,7 @@ def test_disk_that_is_too_small_is_refused_in_advance(folder: Path, small_disk: 
 
 def test_all_faulty_files_and_copies_are_reported(folder: Path, unbroken: Path) -> None:
     found = list(kinds(cache(folder, unbroken)).values())
-    assert found.count("cut") == PHOTOS // 20
+    assert found.count("truncated") == PHOTOS // 20
     assert found.count("duplicate") == PHOTOS // 20
     assert found.count("contradiction") == 2
     assert len(found) == 2 * (PHOTOS // 20) + 2

@@ -18,7 +18,7 @@ from clew.patterns.identification.results import (
 )
 from clew.patterns.photos.photo import Fault
 
-FAULT = Fault(name="c.jpg", label=None, kind="cut", reason='it "breaks" off')
+FAULT = Fault(name="c.jpg", label=None, kind="truncated", reason='it "breaks" off')
 PHOTOS = (
     Identified(name="ñ/a.jpg", path=Path("/x/ñ/a.jpg"), best=(("cat", 0.75),), doubtful=False),
     # A name that is not UTF-8, as on old disks.

@@ -101,9 +101,9 @@ def test_bad_files_are_excluded_and_listed_with_the_reason(
         rows = list(csv.DictReader(file))
     kinds = {Path(row["file"]).name: row["kind"] for row in rows if row["result"] == "excluded"}
     assert kinds == {
-        "cut.png": "cut",
+        "cut.png": "truncated",
         "empty.jpg": "empty",
-        "text.png": "no image",
+        "text.png": "not an image",
         "tiny.png": "tiny",
         "copy.png": "duplicate",
         "also a dog.png": "contradiction",

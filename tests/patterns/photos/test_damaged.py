@@ -60,7 +60,7 @@ def test_truncated_file_is_refused_wherever_it_ends(
     noise = np.random.default_rng(0).integers(0, 20, (16, 24, 3), np.uint8)
     image = Image.fromarray(np.asarray(picture(24, 16)) // 2 + noise).convert(mode)
     data = encode(image, kind, **options)
-    path = tmp_path / "cut"
+    path = tmp_path / "truncated"
     path.write_bytes(data)
     whole = np.asarray(open_photo(path))
     kept = 0
@@ -70,7 +70,7 @@ def test_truncated_file_is_refused_wherever_it_ends(
         try:
             photo = np.asarray(open_photo(path))
         except PhotoError as error:
-            assert error.kind in ("cut", "empty", "no image")
+            assert error.kind in ("truncated", "empty", "not an image")
             assert _refusal(path, _squash).kind == error.kind
         else:  # only a trailer without pixels is missing
             assert np.array_equal(photo, whole)
@@ -82,23 +82,23 @@ def test_download_that_ends_in_zeros_is_refused(tmp_path: Path) -> None:
     data = encode(picture(300, 200), "JPEG", quality=95)
     path = tmp_path / "a.jpg"
     path.write_bytes(data[: len(data) // 2] + bytes(len(data) - len(data) // 2))
-    assert _refusal(path).kind == "cut"
+    assert _refusal(path).kind == "truncated"
 
 
 @pytest.mark.parametrize(
     ("content", "kind", "words"),
     [
         (b"", "empty", "0 bytes"),
-        (b"just some text, saved as a picture", "no image", 'text ("just some text, save...")'),
-        (b"<!DOCTYPE html><html><body>404", "no image", "a web page"),
-        (b"%PDF-1.7 and more of it", "no image", "a PDF document"),
-        (b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", "no image", "a HEIC photo"),
-        (b"\0\0\0\x18ftypisom\0\0\0\0", "no image", "a video"),
-        (b"RIFF\x24\0\0\0WAVEfmt ", "no image", "something else"),
-        (bytes(500), "no image", "only zero bytes"),
-        (b"\x89PNG\r\n\x1a\n", "cut", "is truncated or damaged"),
-        (b"\xff\xd8\xff", "cut", "is truncated or damaged"),
-        (b"BM", "cut", "is truncated or damaged"),
+        (b"just some text, saved as a picture", "not an image", 'text ("just some text, save...")'),
+        (b"<!DOCTYPE html><html><body>404", "not an image", "a web page"),
+        (b"%PDF-1.7 and more of it", "not an image", "a PDF document"),
+        (b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", "not an image", "a HEIC photo"),
+        (b"\0\0\0\x18ftypisom\0\0\0\0", "not an image", "a video"),
+        (b"RIFF\x24\0\0\0WAVEfmt ", "not an image", "something else"),
+        (bytes(500), "not an image", "only zero bytes"),
+        (b"\x89PNG\r\n\x1a\n", "truncated", "is truncated or damaged"),
+        (b"\xff\xd8\xff", "truncated", "is truncated or damaged"),
+        (b"BM", "truncated", "is truncated or damaged"),
     ],
 )
 def test_file_that_is_not_an_image_is_described(

@@ -68,7 +68,7 @@ def identify(
             if not path.exists():
                 save_photo(path, number)
             writer.add(_identified(path, name, number, classes, is_sure=name in sure))
-        fault = Fault(name="bad.jpg", label=None, kind="cut", reason="it is cut")
+        fault = Fault(name="bad.jpg", label=None, kind="truncated", reason="it is truncated")
         writer.add(
             Identified(
                 name="bad.jpg", path=photos / "bad.jpg", best=(), doubtful=False, fault=fault

@@ -46,7 +46,7 @@ def test_bad_photos_do_not_stop_the_others(trained: Path, tmp_path: Path) -> Non
     ]
     found = list(predict_photos(load_classifier(trained, "cpu"), named, batch_size=3))
     assert [one.fault.kind if one.fault else None for one in found] == [
-        *(None, "no image", "unreadable", None)
+        *(None, "not an image", "unreadable", None)
     ]
     assert [one.probabilities is None for one in found] == [False, True, True, False]
     assert found[1].top_k(3) == [] and found[1].digest is None

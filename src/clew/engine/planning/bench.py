@@ -61,22 +61,22 @@ class Trial:
     def warm_up(self) -> None:
         """Until set-up, compilation and recording are done; `first_seconds` is what they took on
         top of the steps."""
-        begun = time.perf_counter()
+        started = time.perf_counter()
         for _ in range(self._warm_up_steps):
             self.run()
         self._wait()
-        first = time.perf_counter() - begun
+        first = time.perf_counter() - started
         self.guess = self.run_block(1)
         self.first_seconds = max(0.0, first - self._warm_up_steps * self.guess)
 
     def run_block(self, steps: int) -> float:
         """Seconds per step."""
         self._wait()
-        begun = time.perf_counter()
+        started = time.perf_counter()
         for _ in range(steps):
             self.run()
         self._wait()
-        return (time.perf_counter() - begun) / steps
+        return (time.perf_counter() - started) / steps
 
     def run(self) -> None:
         self._step.run([next(self._endless)], 0.0)
@@ -143,7 +143,7 @@ class Bench:
         self._plain, self._device = plain, device
         self._fabric = _one_process(device)
         self._results: dict[tuple[Way, int], Timing] = {}
-        self._begun = time.perf_counter()
+        self._started = time.perf_counter()
         self.allow(_FIRST_SECONDS)
 
     @property
@@ -152,7 +152,7 @@ class Bench:
 
     @property
     def spent_seconds(self) -> float:
-        return time.perf_counter() - self._begun
+        return time.perf_counter() - self._started
 
     def allow(self, seconds: float) -> None:
         """Starts the budget now."""

@@ -81,8 +81,8 @@ class HardwarePlan:
     @property
     def choices(self) -> dict[str, Any]:
         """The choices alone, by name, in display order."""
-        told = ("reasons", "timings", "calibration_seconds")
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in told}
+        not_choices = ("reasons", "timings", "calibration_seconds")
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in not_choices}
 
     @property
     def way(self) -> Way:

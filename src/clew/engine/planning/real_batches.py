@@ -92,11 +92,11 @@ class RealBatches:
 def _timed(batches: Batches) -> Iterator[tuple[Any, float]]:
     iterator = iter(batches)
     while True:
-        begun = time.perf_counter()
+        started = time.perf_counter()
         batch = next(iterator, None)
         if batch is None:
             return
-        yield batch, time.perf_counter() - begun
+        yield batch, time.perf_counter() - started
 
 
 def _take(timed: Iterator[tuple[Any, float]], count: int) -> list[tuple[Any, float]]:

@@ -125,13 +125,13 @@ def decide_flip(
     mirrored = looks.flip(2)
     plain = _share_of_same_class(looks, looks, classes)
     turned = _share_of_same_class(mirrored, looks, classes)
-    told = (
+    measured = (
         f"the nearest photo has the same class for {plain:.0%} of photos as they are, "
         f"{turned:.0%} mirrored"
     )
     if turned < _MAY_LOSE * plain:
-        return False, f"left and right seem to matter: {told}"
-    return True, told
+        return False, f"left and right seem to matter: {measured}"
+    return True, measured
 
 
 def _looks(images: UInt8[Tensor, "photos side side 3"]) -> Tensor:

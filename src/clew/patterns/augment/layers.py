@@ -68,11 +68,11 @@ class Mixup(nn.Module):
     def forward(
         self,
         images: Float[Tensor, "batch side side 3"],
-        aims: Float[Tensor, "batch classes"],
+        targets: Float[Tensor, "batch classes"],
     ) -> tuple[Float[Tensor, "batch side side 3"], Float[Tensor, "batch classes"]]:
         drawn = torch.rand(len(images), device=images.device)
         share = 1 - self.weights[(drawn * _DRAWN_WEIGHTS).long()]
-        return _lay_over(images, share), _lay_over(aims, share)
+        return _lay_over(images, share), _lay_over(targets, share)
 
 
 def _lay_over(values: Shaped[Tensor, "batch ..."], share: Tensor) -> Shaped[Tensor, "batch ..."]:

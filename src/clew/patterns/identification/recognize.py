@@ -173,8 +173,8 @@ def _look_at_parts(model: PatternModel, path: Path, top_k: int) -> Recognition:
         ]
     )
     answer = combine(views, windows)
-    likeliest = int(answer.argmax())
-    best = find_best_view(views, likeliest)
+    top = int(answer.argmax())
+    best = find_best_view(views, top)
     return Recognition(
         path=path,
         width=photo.width,
@@ -182,8 +182,8 @@ def _look_at_parts(model: PatternModel, path: Path, top_k: int) -> Recognition:
         best=_rank(model.classes, answer, top_k),
         views=len(windows),
         best_view=BestView(
-            label=model.classes[likeliest],
-            probability=float(views[best, likeliest]),
+            label=model.classes[top],
+            probability=float(views[best, top]),
             box=windows[best],
         ),
     )

@@ -65,8 +65,8 @@ def choose_model(
 def _of_set(pattern_set: PatternSet) -> Chosen:
     model = pattern_set.latest_model()
     if model is None:
-        begun = pattern_set.all_runs()
-        state = "has not finished training" if begun else "is not trained yet"
+        started = pattern_set.all_runs()
+        state = "has not finished training" if started else "is not trained yet"
         train = pattern_set.call_to_train()
         raise InputError(f'the set "{pattern_set.name}" {state}: run ', train, " first.")
     return Chosen(model=model, pattern_set=pattern_set, classes_folder=pattern_set.photos)

@@ -97,7 +97,7 @@ def _open_image(file: BinaryIO) -> ImageFile:
     found = tell_format(head)
     if found is None:
         raise PhotoError(
-            "no image",
+            "not an image",
             f"it is not a JPEG, PNG, BMP, GIF, TIFF or WebP image but {describe_other(head)}",
         )
     if found.name == "WebP":
@@ -129,7 +129,7 @@ def _explain(error: Exception) -> PhotoError:
     if isinstance(error, OSError) and error.errno is not None:
         return PhotoError("unreadable", f"it cannot be read ({error.strerror})")
     text = str(error).strip() or type(error).__name__
-    return PhotoError("cut", f"the image is truncated or damaged ({text})")
+    return PhotoError("truncated", f"the image is truncated or damaged ({text})")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,7 +35,7 @@ class Fault:
 
     name: str
     label: str | None
-    kind: str  # one or two words to count by, such as "cut"
+    kind: str  # one or two words to count by, such as "truncated"
     reason: str  # for a person, without the name
 
 

@@ -26,16 +26,16 @@ def tell_new_classes(classes: Mapping[str, int]) -> str:
     """The new classes, and whether they can be trained on; "" if there are none."""
     if not classes:
         return ""
-    told = ", ".join(f"{safe_text(label)} ({count:,})" for label, count in classes.items())
+    shown = ", ".join(f"{safe_text(label)} ({count:,})" for label, count in classes.items())
     few = min(classes.values()) < MIN_PHOTOS
     need = f" Each requires at least {MIN_PHOTOS} photos before you train." if few else ""
-    return f"New classes, with their photos: {told}.{need}"
+    return f"New classes, with their photos: {shown}.{need}"
 
 
 def name_some(names: tuple[str, ...], *, most: int = 5) -> str:
     """The first few by name, the others by number."""
-    told = ", ".join(f'"{safe_text(name)}"' for name in names[:most])
-    return f"{told} and {len(names) - most:,} more" if len(names) > most else told
+    shown = ", ".join(f'"{safe_text(name)}"' for name in names[:most])
+    return f"{shown} and {len(names) - most:,} more" if len(names) > most else shown
 
 
 class Review:

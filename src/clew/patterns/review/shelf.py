@@ -196,15 +196,15 @@ class Carrier:
 
     def finish(self) -> int:
         """Completes what earlier reviews had noted when they were killed; returns their number."""
-        begun = [decision for decision in self.notes.decisions if decision.step != "done"]
-        for decision in begun:
+        started = [decision for decision in self.notes.decisions if decision.step != "done"]
+        for decision in started:
             try:
                 self._finish(decision)
             except (ClewError, OSError) as error:
                 logger.warning(
                     "%s: an interrupted decision cannot be completed: %s", decision.name, error
                 )
-        return len(begun)
+        return len(started)
 
     def _empty(self, decision: Decision, placed: str) -> None:
         """The original is restored before the copy is deleted, even if somebody has deleted it

@@ -210,7 +210,7 @@ class Prediction:
 
     @property
     def label(self) -> str | None:
-        """The likeliest class; None where the photo has a fault."""
+        """The most likely class; None if the photo has a fault."""
         return next((label for label, _ in self.top_k(1)), None)
 
     @property
@@ -219,7 +219,7 @@ class Prediction:
         return next((probability for _, probability in self.top_k(1)), None)
 
     def top_k(self, k: int = 3) -> list[tuple[str, float]]:
-        """The `k` likeliest classes with their probabilities, the likeliest first."""
+        """The `k` most likely classes with their probabilities, in order."""
         if self.probabilities is None:
             return []
         places = np.argsort(-self.probabilities, kind="stable")[:k]
@@ -247,15 +247,15 @@ def _predict(model: PatternModel, batch: list[tuple[Photo, _Pixels | Fault]]) ->
     predictions = []
     for photo, found in batch:
         if isinstance(found, Fault):
-            told = Prediction(photo=photo, classes=model.classes, fault=found)
+            prediction = Prediction(photo=photo, classes=model.classes, fault=found)
         else:
-            told = Prediction(
+            prediction = Prediction(
                 photo=photo,
                 classes=model.classes,
                 probabilities=next(rows),
                 digest=hash_picture(found.reshape(-1)),
             )
-        predictions.append(told)
+        predictions.append(prediction)
     return predictions
 
 

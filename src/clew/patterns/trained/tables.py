@@ -111,8 +111,8 @@ def write_predictions(
     order = np.argsort(-probabilities, axis=1, kind="stable")[:, :2]
     lines = []
     for (name, label), places, row in zip(photos, order, probabilities, strict=True):
-        told = [text for place in places for text in (classes[place], f"{row[place]:.6f}")]
-        lines.append((name, label, *told))
+        top_two = [text for place in places for text in (classes[place], f"{row[place]:.6f}")]
+        lines.append((name, label, *top_two))
     _write(folder / PREDICTIONS_FILE, header, lines)
 
 

@@ -88,7 +88,7 @@ def evaluate_patterns(
     Photos that the model was trained or validated on are excluded, unless there are no others.
     Raises InputError for classes that the model does not know and for folders without photos.
     """
-    begun, reporter = time.monotonic(), reporter or log_event
+    started, reporter = time.monotonic(), reporter or log_event
     if out is not None:
         refuse_other_results(out, "model", "test_accuracy")
     folder = find_classes(data, at_least=1)
@@ -99,7 +99,7 @@ def evaluate_patterns(
     judged = _judge(predictions, seen)
     if not judged.counted:
         raise InputError(_explain_none(data, judged))
-    results = _describe(loaded, folder, judged) | {"seconds": time.monotonic() - begun}
+    results = _describe(loaded, folder, judged) | {"seconds": time.monotonic() - started}
     return results if out is None else _write(out, folder, judged, results)
 
 

@@ -36,7 +36,7 @@ class RunFolder:
         self.path, self._overwrite = path, overwrite
 
     @property
-    def is_begun(self) -> bool:
+    def is_started(self) -> bool:
         """Whether there is a run to resume."""
         return (self.path / LAST).exists()
 
@@ -70,13 +70,13 @@ class RunFolder:
     def refuse_other_size(self, size: int) -> None:
         """Raises SettingsMismatchError if a run was started in the folder with another image
         size."""
-        if self._overwrite or not self.is_begun:
+        if self._overwrite or not self.is_started:
             return
-        begun = read_about(self.path / LAST).get("settings", {}).get("image_size")
-        if begun != size:
+        started = read_about(self.path / LAST).get("settings", {}).get("image_size")
+        if started != size:
             raise SettingsMismatchError(
-                f'the run in "{self.path}" was started with an image size of {begun}, but now '
-                f"it is {size}: give `image_size={begun}` to resume it, or choose another "
+                f'the run in "{self.path}" was started with an image size of {started}, but now '
+                f"it is {size}: give `image_size={started}` to resume it, or choose another "
                 f"`out`. {START_OVER}"
             )
 
@@ -87,10 +87,10 @@ class RunFolder:
             if self._overwrite:
                 clear_run(self.path, *_FOLLOWS, *_TABLES)
             self._refuse_other_photos(tables, data)
-            if self.is_begun and (self.path / SPLITS_FILE).exists():
+            if self.is_started and (self.path / SPLITS_FILE).exists():
                 return
             if (
-                not self.is_begun and (self.path / RESULTS).exists()
+                not self.is_started and (self.path / RESULTS).exists()
             ):  # of a run that no longer exists
                 for name in _FOLLOWS:
                     (self.path / name).unlink(missing_ok=True)
@@ -98,7 +98,7 @@ class RunFolder:
 
     def _refuse_lost_run(self) -> None:
         """A model is not overwritten just because its checkpoint was deleted."""
-        if (self.path / BEST).exists() and not self.is_begun and not self._overwrite:
+        if (self.path / BEST).exists() and not self.is_started and not self._overwrite:
             raise SettingsMismatchError(
                 f'"{self.path}" holds a model ({BEST}), but not the checkpoint to resume its '
                 f'training from ({LAST}): choose another `out` (`start_from="{self.path}"` '
@@ -106,7 +106,7 @@ class RunFolder:
             )
 
     def _refuse_other_photos(self, tables: RunTables, data: Path) -> None:
-        if not self.is_begun or not (self.path / SPLITS_FILE).exists():
+        if not self.is_started or not (self.path / SPLITS_FILE).exists():
             return
         changes = describe_changes(read_splits(self.path), tables.splits)
         if changes:

@@ -182,8 +182,8 @@ class TrainingSamples:
         return batch["image"].cpu().numpy(), batch["label"].cpu().numpy()
 
 
-def _explain_size(wished: int | None, start: Start | None, cached: CachedPhotos) -> str:
-    if wished is not None:
+def _explain_size(wanted: int | None, start: Start | None, cached: CachedPhotos) -> str:
+    if wanted is not None:
         return "requested with `image_size`"
     if start is not None:
         return "that of the weights it starts from"

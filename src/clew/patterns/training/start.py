@@ -30,10 +30,10 @@ class Start:
     digest: str
     splits: dict[str, str]
 
-    def refuse_other(self, **wished: Any) -> None:
+    def refuse_other(self, **wanted: Any) -> None:
         """Raises InputError for a `network` or an `image_size` that its weights do not fit; None
         accepts any."""
-        for name, value in wished.items():
+        for name, value in wanted.items():
             if value is not None and value != getattr(self, name):
                 raise InputError(
                     f'the weights in "{self.folder}" are those of {getattr(self, name)}. Omit '

@@ -116,31 +116,31 @@ def decide_task(
     return task, _tell(task, place=place, flip=flip, epochs=epochs, network=network)
 
 
-def _decide_place(photos: TrainingPhotos, wished: str, device: torch.device) -> TrainingChoice:
+def _decide_place(photos: TrainingPhotos, wanted: str, device: torch.device) -> TrainingChoice:
     place, reason = choose_place(
-        photos.cached.image_bytes, wanted=wished, device=device, processes=count_processes()
+        photos.cached.image_bytes, wanted=wanted, device=device, processes=count_processes()
     )
     return TrainingChoice(value=place, reason=reason)
 
 
-def _decide_network(wished: str | None, start: Start | None, *, on_gpu: bool) -> TrainingChoice:
-    if wished is not None:
-        return TrainingChoice(value=wished, reason="as requested")
+def _decide_network(wanted: str | None, start: Start | None, *, on_gpu: bool) -> TrainingChoice:
+    if wanted is not None:
+        return TrainingChoice(value=wanted, reason="as requested")
     if start is not None:
         return TrainingChoice(value=start.network, reason="that of the weights it starts from")
     name, reason = usual_network(on_gpu=on_gpu)
     return TrainingChoice(value=name, reason=reason)
 
 
-def _decide_flip(wished: bool | None, samples: TrainingSamples) -> TrainingChoice:
-    if wished is not None:
-        return TrainingChoice(value=wished, reason="as requested")
+def _decide_flip(wanted: bool | None, samples: TrainingSamples) -> TrainingChoice:
+    if wanted is not None:
+        return TrainingChoice(value=wanted, reason="as requested")
     flip, reason = decide_flip(*samples.read_some("train", _LOOKED_AT))
     return TrainingChoice(value=flip, reason=reason)
 
 
-def _why_epochs(wished: int | None, start: Start | None, count: int) -> str:
-    if wished is not None:
+def _why_epochs(wanted: int | None, start: Start | None, count: int) -> str:
+    if wanted is not None:
         return "requested with `epochs`"
     if start is not None:
         return f"fewer than usual for {count:,} training photos: it does not start from scratch"

@@ -57,7 +57,7 @@ def _head(title: str, style: str) -> Html:
 
 
 def _package_text(name: str) -> Html:
-    """Our own style and script, which are markup as they stand."""
+    """Our own style and script, which are markup already."""
     return Html(files("clew.pages").joinpath(name).read_text(encoding="utf-8"))
 
 

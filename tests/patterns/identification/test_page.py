@@ -1,4 +1,4 @@
-"""identified.html and the contact sheets: whole, safe, and working in a real browser."""
+"""identified.html and the contact sheets: complete, safe, and working in a real browser."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ from clew.patterns.trained.model import PatternModel
 from tests.pages.browser import needs_chromium, open_page
 from tests.patterns.identification.making import draw_doubtful, make_folder
 
-# What a person would do: type part of a name, look what is left, take it back.
+# What a person would do: type part of a name, look at what is left, clear it.
 ACTIONS = """
 <script>
   const left = () => [...document.querySelectorAll("figure")].filter((one) => !one.hidden).length;
@@ -39,7 +39,7 @@ def result(tmp_path: Path, colors: PatternModel) -> IdentifyResult:
     return identify_photos(config, model=colors)
 
 
-def test_the_page_holds_all_it_needs_and_no_markup_of_others(result: IdentifyResult) -> None:
+def test_page_is_self_contained_and_names_never_become_markup(result: IdentifyResult) -> None:
     page = result.page.read_text(encoding="utf-8")
     assert page.count("<figure") == 11 and page.count("data:image/jpeg;base64,") == 11
     assert "<script>alert" not in page and "foto 0 &lt;b&gt;&amp;amp;.png" in page
@@ -52,13 +52,15 @@ def test_the_page_holds_all_it_needs_and_no_markup_of_others(result: IdentifyRes
 @pytest.mark.slow
 @needs_chromium
 @pytest.mark.parametrize("width", [1200, 420])
-def test_it_opens_without_a_complaint_and_finds_photos(result: IdentifyResult, width: int) -> None:
+def test_page_opens_without_console_messages_and_finds_photos(
+    result: IdentifyResult, width: int
+) -> None:
     text = result.page.read_text(encoding="utf-8").replace("</body>", f"{ACTIONS}</body>")
     result.page.write_text(text, encoding="utf-8")
     document, complaints = open_page(result.page, f"--window-size={width},900")
     outcome = re.search(r'data-outcome="([^"]*)"', document)
     assert complaints == "" and outcome is not None
-    # The list of faulty files stays: it is no section of photos.
+    # The list of unreadable files stays: it has no photos.
     assert outcome[1] == "11 1 2 11 true"
 
 
@@ -94,6 +96,6 @@ def _sides(path: Path) -> tuple[int, int]:
         ((1, 0, 0, 1), "The photo cannot be read"),
     ],
 )
-def test_the_headline(counts: tuple[int, ...], text: str) -> None:
+def test_headline_counts_photos(counts: tuple[int, ...], text: str) -> None:
     names = ("photos", "identified", "doubtful", "faulty")
     assert tell_counts(dict(zip(names, counts, strict=True))) == text

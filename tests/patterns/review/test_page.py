@@ -46,7 +46,7 @@ def place(number: int) -> str:
 
 
 @pytest.mark.slow
-def test_a_review_by_keyboard_from_the_first_photo_to_the_last(
+def test_whole_review_works_by_keyboard(
     browser: Browser, served: Served, animals: PatternSet
 ) -> None:
     assert browser.text("#question") == "Is this cat?" and browser.text("#count") == "1 of 4"
@@ -65,7 +65,7 @@ def test_a_review_by_keyboard_from_the_first_photo_to_the_last(
     browser.wait(place(3))
     browser.press("a")
     browser.wait(f"{place(4)} && {DONE}")
-    assert browser.text("#done-title") == "All 4 photos are decided"
+    assert browser.text("#done-title") == "All 4 photos are reviewed"
     assert browser.text("#tiles").split() == ["approved", "2", "corrected", "1", "skipped", "1"]
     assert 'clew.patterns.train(name="animals"' in browser.text("#command")
     assert "wolf (1)" in browser.text("#new-classes")
@@ -76,7 +76,7 @@ def test_a_review_by_keyboard_from_the_first_photo_to_the_last(
     assert served.has_ended() and browser.complaints == []
 
 
-def test_everything_can_be_done_with_the_mouse(
+def test_whole_review_works_with_the_mouse(
     browser: Browser, served: Served, review: Review
 ) -> None:
     def click(selector: str) -> None:
@@ -103,7 +103,7 @@ def test_everything_can_be_done_with_the_mouse(
 @pytest.mark.usefixtures("served")
 def test_search_finds_classes_before_it_creates_new_ones(browser: Browser, review: Review) -> None:
     browser.press("/", "o")
-    assert browser.text("#found").split("\n") == ["dog", "fox", "Make the new class “o”"]
+    assert browser.text("#found").split("\n") == ["dog", "fox", "Create the class “o”"]
     browser.press("ArrowDown", "Enter")
     browser.wait(place(1))
     assert review.counts() == {"corrected": 1} and review.new_classes() == {}
@@ -147,4 +147,4 @@ def test_lost_server_is_reported(browser: Browser, served: Served) -> None:
     assert served.has_ended()
     browser.press("Enter")
     browser.wait('!document.querySelector("#lost").hidden')
-    assert "What you decided is kept" in browser.text("#lost")
+    assert "Your decisions are saved" in browser.text("#lost")

@@ -1,4 +1,4 @@
-// Shows the photos whose name or class holds what is typed; everything else works without it.
+// Shows the photos whose name or class contains what is typed; the rest works without it.
 const field = document.getElementById("search");
 if (field) {
   const cards = [...document.querySelectorAll("figure")];
@@ -15,7 +15,7 @@ if (field) {
     document.querySelectorAll("main section:not(.faulty)").forEach((section) => {
       section.hidden = words.length > 0 && !section.querySelector("figure:not([hidden])");
     });
-    found.textContent = words.length ? `${count} of ${cards.length} shown photos` : "";
+    found.textContent = words.length ? `${count} of ${cards.length} photos` : "";
   };
   field.addEventListener("input", search);
   field.closest("p").hidden = false;

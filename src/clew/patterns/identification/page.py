@@ -1,5 +1,5 @@
-"""identified.html: doubtful photos first, then class by class. One file that needs no network,
-written piece by piece, for a page of thumbnails is large."""
+"""identified.html: doubtful photos first, then class by class. One self-contained file, written
+piece by piece: a page of thumbnails is large."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -23,8 +23,8 @@ _WIDTH_PROPERTY = "label"  # what style.css calls their width
 
 @dataclass(frozen=True, kw_only=True)
 class PageFacts:
-    """What the page tells besides the photos. `sheets` are the contact sheets' names, `left_off`
-    says in a sentence which photos are not shown ("" when all are)."""
+    """What the page shows besides the photos. `sheets` are the names of the contact sheets;
+    `left_off` is a sentence about photos that are not shown ("" if all are)."""
 
     settings: dict[str, Any]
     counts: dict[str, int]
@@ -38,7 +38,7 @@ class PageFacts:
 
 
 def tell_counts(counts: dict[str, int]) -> str:
-    """The headline: how many photos there are, and how many are doubtful or cannot be read."""
+    """The headline: how many photos are identified, doubtful or unreadable."""
     usable = counts["photos"] - counts["faulty"]
     if not usable:
         text = f"None of {counted(counts['photos'], 'photo')} can be read"
@@ -69,7 +69,7 @@ def open_page(facts: PageFacts) -> Html:
 def draw_group(
     group: Group, photos: Iterable[tuple[Identified, Image | None]], threshold: float
 ) -> Iterator[Html]:
-    """A heading, and a card a photo."""
+    """A heading, and a card per photo."""
     yield Html(f'<section class="{_kind(group)}" id="{_anchor(group.label)}">')
     yield tag("h2", _heading(group), tag("span", f"{group.count:,}", class_="count"))
     yield tag("p", _describe(group, threshold), class_="dek")
@@ -80,10 +80,10 @@ def draw_group(
 
 
 def draw_faults(photos: Iterable[Identified], count: int) -> Iterator[Html]:
-    """Those that cannot be read, with the reason; no pictures, for there are none."""
+    """Files that cannot be read, with the reason."""
     yield Html('<section class="faulty" id="faulty">')
     yield tag("h2", "Cannot be read", tag("span", f"{count:,}", class_="count"))
-    yield Html("<table><thead><tr><th>photo</th><th>what is wrong</th></tr></thead><tbody>")
+    yield Html("<table><thead><tr><th>photo</th><th>problem</th></tr></thead><tbody>")
     shown = 0
     for photo in photos:
         reason = photo.fault.reason if photo.fault else ""
@@ -99,7 +99,7 @@ def close_page(facts: PageFacts) -> Html:
     settings = facts.settings
     rows = [("photos", settings["folder"]), ("model", settings["model"])]
     if settings["copied_to"]:
-        rows.append(("copies, a folder a class", settings["copied_to"]))
+        rows.append(("copies, one folder per class", settings["copied_to"]))
     listed = [(tag("dt", name), tag("dd", tag("bdi", value))) for name, value in rows]
     made = tag("p", f"Made by {MADE_BY}, clew {__version__}.")
     footer = tag("footer", tag("dl", listed), made)
@@ -123,8 +123,8 @@ def _header(facts: PageFacts) -> Html:
 def _lead(facts: PageFacts) -> list[Html | str]:
     threshold = whole_percent(facts.settings["threshold"])
     words: list[Html | str] = [
-        f"A photo is doubtful when its likeliest class is less probable than {threshold}. "
-        f"All photos, one a line: ",
+        f"A photo is doubtful when the confidence in its most likely class is below {threshold}. "
+        f"All photos, one per line: ",
         tag("a", "identified.csv", href="identified.csv"),
         ", ",
         tag("a", "identified.json", href="identified.json"),
@@ -139,7 +139,7 @@ def _sheet_link(name: str, number: int) -> Html:
 
 
 def _overview(facts: PageFacts) -> list[Html]:
-    """A bar a class, which leads to its photos; classes without any are only named."""
+    """A bar per class that links to its photos; classes without photos are only named."""
     rows: list[tuple[str | None, int]] = [(None, facts.counts["doubtful"]), *facts.class_counts]
     found = [(label, count) for label, count in rows if count]
     empty = [label for label, count in facts.class_counts if not count]
@@ -147,9 +147,9 @@ def _overview(facts: PageFacts) -> list[Html]:
     widest = max([3, *(len(label or "doubtful") for label, _ in found)])
     bars = [_bar(label, count, longest) for label, count in found]
     style = f"--{_WIDTH_PROPERTY}:{min(_LABEL, widest) * 0.62:.1f}em"
-    parts = [tag("nav", bars, class_="overview", aria_label="classes", style=style)]
+    parts = [tag("nav", bars, class_="overview", aria_label="Classes", style=style)]
     if empty:
-        parts.append(tag("p", f"Found nowhere: {', '.join(empty)}.", class_="nowhere"))
+        parts.append(tag("p", f"Classes without photos: {', '.join(empty)}.", class_="nowhere"))
     return parts
 
 
@@ -177,7 +177,7 @@ def _kind(group: Group) -> str:
 
 
 def _anchor(label: str | None) -> str:
-    """An id of letters alone; classes may hold anything."""
+    """An id of letters and digits only; the name of a class may hold anything."""
     return "doubtful" if label is None else f"class-{label.encode('utf-8', 'replace').hex()}"
 
 
@@ -186,21 +186,21 @@ def _heading(group: Group) -> Html:
 
 
 def _describe(group: Group, threshold: float) -> str:
-    order = "The least sure first." if group.count > 1 else ""
+    order = "Least confident first." if group.count > 1 else ""
     if group.label is None:
-        order = f"No class reaches {whole_percent(threshold)}. {order}"
+        order = f"No class reaches a confidence of {whole_percent(threshold)}. {order}"
     if len(group.places) < group.count:
         order += f" {len(group.places):,} of {group.count:,} are shown."
     return order.strip()
 
 
 def _card(photo: Identified, picture: Image | None) -> Html:
-    inner: Html | str = tag("span", "the photo is gone", class_="gone")
+    inner: Html | str = tag("span", "photo missing", class_="gone")
     if picture is not None:
         address = as_data_address(picture)
         inner = tag("img", src=address, alt="", width=picture.width, height=picture.height)
     link = tag("a", inner, href=_address(photo.path), class_="picture")
-    told = _guesses(photo.best) if photo.doubtful else _sureness(photo.best)
+    told = _guesses(photo.best) if photo.doubtful else _confidence(photo.best)
     name = tag("span", tag("bdi", photo.name), class_="file")
     return tag(
         "figure",
@@ -211,8 +211,8 @@ def _card(photo: Identified, picture: Image | None) -> Html:
     )
 
 
-def _sureness(best: tuple[tuple[str, float], ...]) -> Html:
-    """How sure of the class it stands under, and the next one, where that has any chance."""
+def _confidence(best: tuple[tuple[str, float], ...]) -> Html:
+    """The confidence in its class, and the next class if it is at all likely."""
     other = None
     if len(best) > 1 and best[1][1] >= _LEAST_SHOWN:
         label, chance = best[1]
@@ -243,5 +243,5 @@ def _address(path: Path) -> str:
 
 
 def _package_text(name: str) -> Html:
-    """Our own style and script, which are markup as they stand."""
+    """Our own style and script, which are markup already."""
     return Html(files("clew.patterns.identification").joinpath(name).read_text(encoding="utf-8"))

@@ -1,11 +1,11 @@
 "use strict";
-// The page shows what the server says and sends back what a person answers; it decides nothing.
+// The page shows the state of the server and sends back a person's answers; it decides nothing.
 
 const at = (id) => document.getElementById(id);
 const views = ["asking", "done", "lost"];
-let state = null; // what the server told last
+let state = null; // the last one from the server
 let busy = false;
-let leaving = false; // the end was asked for before all photos were decided
+let leaving = false; // the end was requested before all photos were reviewed
 
 async function send(path, body) {
   const options = body && { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
@@ -31,7 +31,7 @@ function take(told) {
   state = told;
   if (told.error) toast(told.error, true);
   else if (told.told) toast(told.told);
-  document.activeElement?.blur(); // else Enter would press the button that was clicked last
+  document.activeElement?.blur(); // otherwise Enter would press the button that was clicked last
   closeSearch();
   drawProgress();
   writeCommand("again", state.again);
@@ -44,7 +44,7 @@ function show(view) {
   at("leave").hidden = view !== "asking";
 }
 
-// Elements are built, never parsed: names of files and classes are only ever text.
+// Elements are built, never parsed: names of files and classes are always text.
 function element(name, attributes, ...children) {
   const made = document.createElement(name);
   for (const [key, value] of Object.entries(attributes || {})) made.setAttribute(key, value);
@@ -78,7 +78,7 @@ function drawQuestion() {
   at("undo").disabled = !state.can_undo;
 }
 
-// Objects sort names like "10" first by themselves: the keys tell the order.
+// Objects put names like "10" first: the keys have the order.
 const byKey = (labels) => labels.sort((a, b) => Number(state.question.keys[a]) - Number(state.question.keys[b]));
 
 function drawPhoto(name) {
@@ -109,7 +109,7 @@ function drawChip(label, key) {
   return chip;
 }
 
-// A line that does not fit is broken between words, not inside "--model".
+// A line that does not fit breaks between words, not inside "--model".
 function writeCommand(id, command) {
   const words = command.split(" ").map((word) => element("span", {}, word));
   at(id).replaceChildren(...words.flatMap((word) => [word, " "]));
@@ -122,7 +122,7 @@ function drawEnd() {
   const left = total - place, taught = counts.approved + counts.corrected;
   show("done");
   at("done-title").textContent =
-    !total ? "Nothing to review" : left ? `${counted(left, "photo")} left for next time` : total === 1 ? "The photo is decided" : `All ${counted(total, "photo")} are decided`;
+    !total ? "Nothing to review" : left ? `${counted(left, "photo")} left for next time` : total === 1 ? "The photo is reviewed" : `All ${counted(total, "photo")} are reviewed`;
   at("tiles").replaceChildren(...Object.entries(counts).map(([name, count]) =>
     element("div", { class: name }, element("dt", {}, name), element("dd", {}, count.toLocaleString("en")))));
   at("new-classes").hidden = !fresh;
@@ -142,7 +142,7 @@ async function finish() {
   try {
     await send("done", {});
   } catch {
-    // it has stopped already
+    // it has already stopped
   }
   at("end-actions").hidden = true;
   at("closed").hidden = false;
@@ -168,7 +168,7 @@ function toast(text, wrong) {
   fading = setTimeout(() => at("toast").classList.remove("shown"), wrong ? 8000 : 2500);
 }
 
-// Searching: classes that begin with what is typed, then those that hold it, then a new one.
+// Searching: classes that start with what is typed, then those that contain it, then a new one.
 const fold = (text) => text.normalize("NFC").trim().toLowerCase();
 let chosen = 0;
 
@@ -180,7 +180,7 @@ function search() {
   const hold = labels.filter((label) => fold(label).includes(wanted) && !begin.includes(label));
   begin.sort((a, b) => (fold(b) === wanted) - (fold(a) === wanted));
   const rows = [...begin, ...hold].slice(0, 8).map((label) => found(label, label));
-  if (!labels.some((label) => fold(label) === wanted)) rows.push(found(typed, `Make the new class “${typed}”`, "new"));
+  if (!labels.some((label) => fold(label) === wanted)) rows.push(found(typed, `Create the class “${typed}”`, "new"));
   rows.forEach((row, place) => { row.id = `found-${place}`; });
   at("found").replaceChildren(...rows);
   at("found").hidden = false;
@@ -248,7 +248,7 @@ function endKey(key) {
 document.addEventListener("keydown", (event) => {
   if (event.isComposing || event.ctrlKey || event.metaKey || event.altKey || event.repeat) return;
   if (event.target === at("search")) return searchKey(event);
-  if (event.key === "Enter" && event.target.closest("button")) return; // the button answers
+  if (event.key === "Enter" && event.target.closest("button")) return; // the button handles it
   if (!state || !at("lost").hidden) return;
   const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
   const used = at("asking").hidden ? endKey(key) : askingKey(key);
@@ -260,7 +260,7 @@ at("search").addEventListener("blur", hideFound);
 at("search").addEventListener("focus", search);
 at("photo").addEventListener("load", () => at("photo").parentElement.classList.remove("waiting"));
 at("photo").addEventListener("error", () => {
-  at("no-photo").textContent = "This photo cannot be shown: it was moved, changed or damaged since. Skip it.";
+  at("no-photo").textContent = "This photo cannot be shown: it was moved, changed or damaged. Skip it.";
   at("no-photo").hidden = false;
 });
 at("approve").addEventListener("click", () => answer("approve"));
@@ -272,7 +272,7 @@ at("back").addEventListener("click", goOn);
 at("close").addEventListener("click", finish);
 at("copy").addEventListener("click", () => {
   const copied = navigator.clipboard.writeText(at("command").textContent.trim());
-  copied.then(() => toast("Copied."), () => toast("The browser does not allow it: mark the line and copy it yourself.", true));
+  copied.then(() => toast("Copied."), () => toast("The browser blocked copying: select the line and copy it yourself.", true));
 });
 
 send("state").then(take, () => show("lost"));

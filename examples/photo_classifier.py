@@ -15,4 +15,5 @@ print(result)
 classifier = patterns.load_classifier(out)
 print(len(classifier.classes), "classes:", ", ".join(classifier.classes))
 
-print(patterns.identify(photos, model=out))
+for photo in patterns.identify(photos, model=out):
+    print(photo.name, photo.label, f"{photo.confidence:.0%}")

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from clew.cli.errors import with_flags
 from clew.cli.printing import plain_text
-from clew.wording import bytes_text
+from clew.wording import bytes_text, step_text
 
 _PADDING = 2
 _SPLITS = ("train", "validation", "test")
@@ -58,10 +58,6 @@ def _count(row: dict[str, Any]) -> str:
     return str(value)
 
 
-def _small(value: float) -> str:
-    return f"{value:,.1f}" if value >= 1 else f"{value:.2g}"
-
-
 _COLUMNS = (
     _Column(name="val.", rank=1, show=_figure("val_auroc")),
     _Column(name="AUROC [95%]", rank=0, show=_auroc),
@@ -73,8 +69,8 @@ _COLUMNS = (
     _Column(name="ECE", rank=5, show=_figure("test_ece")),
     _Column(name="AURC", rank=7, show=_figure("test_aurc")),
     _Column(name="params", rank=11, show=_count),
-    _Column(name="train s", rank=10, show=lambda row: _small(row["train_seconds"])),
-    _Column(name="ms/answer", rank=9, show=lambda row: _small(row["ms_per_answer"])),
+    _Column(name="training", rank=10, show=lambda row: step_text(row["train_seconds"])),
+    _Column(name="per answer", rank=9, show=lambda row: step_text(row["ms_per_answer"] / 1000)),
     _Column(name="bytes/answer", rank=12, show=lambda row: bytes_text(row["bytes_per_answer"])),
 )
 
@@ -91,8 +87,8 @@ def print_comparison(console: Console, folder: Path, results: dict[str, Any]) ->
     say(_describe_data(results["data"]))
     console.print(table)
     notes = ["> best on validation", "vs ppl: difference in AUROC to perplexity, * p < 0.05"]
-    if "ms/answer" not in hidden:
-        notes.append("ms/answer: time to score, without capture")
+    if "per answer" not in hidden:
+        notes.append("per answer: time to compute a risk, without capture")
     if hidden:
         notes.append(f"more in {folder / 'table.csv'}: {', '.join(hidden)}")
     say("; ".join(notes), "dim")

@@ -8,7 +8,7 @@ from typing import Any
 
 from clew.errors import StoreError
 from clew.wording import bytes_text, step_text, three_digits
-from clew.wording import counted as counted  # reports have all their words from here
+from clew.wording import counted as counted  # reports import their wording from here
 
 History = list[dict[str, float | None]]
 DASH = "\N{EN DASH}"

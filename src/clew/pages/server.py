@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from clew.errors import InputError
 
-# As ASGI has them: https://asgi.readthedocs.io
+# As in ASGI: https://asgi.readthedocs.io
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -35,13 +35,13 @@ _HEADERS = {
 
 
 def require_web() -> None:
-    """Raises InputError where the packages that serve pages are missing: they are an extra."""
+    """Raises InputError where the packages that serve pages, an optional extra, are missing."""
     try:
         import fastapi  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError as error:
         raise InputError(
-            f"a page is served by {error.name}, which is not installed: install it with "
+            f"serving a page requires {error.name}, which is not installed: install it with "
             f"pip install 'clew[web]'."
         ) from None
 
@@ -67,7 +67,7 @@ class LocalServer:
         self._server = uvicorn.Server(config)
 
     def run(self) -> None:
-        """Serve; KeyboardInterrupt comes through once everything is answered."""
+        """Serve; KeyboardInterrupt is raised once every request is answered."""
         self._server.run(sockets=[self._socket])
 
     def stop(self) -> None:
@@ -79,8 +79,9 @@ class LocalServer:
 def open_server(
     build_app: Callable[[Callable[[], None]], App], port: int = 0
 ) -> Iterator[LocalServer]:
-    """A server that listens already; 0 is any free port. `build_app` makes the app and is given
-    what stops the server. Raises InputError when the port is taken or a package is missing."""
+    """A server that already listens; port 0 is any free port. `build_app` makes the app from a
+    function that stops the server. Raises InputError when the port is taken or a package is
+    missing."""
     require_web()
     if not 0 <= port <= 65535:
         raise InputError("choose one from 1024 to 65535.", setting="port", value=port)
@@ -88,7 +89,7 @@ def open_server(
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listening.bind((HOST, port))
-            listening.listen()  # who comes before the server has started waits a moment
+            listening.listen()  # a request that comes before the server has started waits a moment
         except OSError as error:
             raise InputError(
                 f"it cannot be used ({error.strerror}). Choose another, or omit `port` for a free "
@@ -139,12 +140,12 @@ def _guard_headers(given: Any) -> list[tuple[bytes, bytes]]:
 
 
 def _what_is_wrong(headers: Any) -> str | None:
-    """A forwarded port may have another number: the name is what is checked."""
+    """A forwarded port may have another number: only the name is checked."""
     host, origin = _find(headers, b"host") or "", _find(headers, b"origin")
     if _name(f"//{host}") not in _OWN_NAMES:
         return "open this page by the address that clew printed"
     if origin is not None and origin.partition("://")[2] != host:
-        return "answers are taken from clew's own page only"
+        return "only clew's own page may send answers"
     return None
 
 

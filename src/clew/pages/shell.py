@@ -1,4 +1,4 @@
-"""The frame of every report page: one file that needs nothing but itself."""
+"""The frame of every report page: one self-contained file."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""Where the figures come from: what was left out and why, how it was trained, all settings."""
+"""Where the figures come from: excluded files, how it was trained, all settings."""
 
 import json
 from typing import Any

@@ -100,7 +100,7 @@ def _footer(run: Run) -> Html:
     )
     files_told = (
         "All figures are in results.json beside this page, the prediction for every test photo in "
-        "predictions.csv, what was left out in excluded.csv."
+        "predictions.csv, the excluded files in excluded.csv."
     )
     return tag("footer", tag("p", tag("b", "Cite as: "), figures), tag("p", files_told))
 

@@ -97,7 +97,7 @@ def test_store_that_was_not_created_is_named(folder: Path) -> None:
     with pytest.raises(StoreError, match="has no graphs: .* again without `graphs=False`"):
         PreprocessedGNNDataset(folder)
     shutil.rmtree(folder / "sequences")
-    with pytest.raises(StoreError, match="holds no sequences: .* again without `sequences=False`"):
+    with pytest.raises(StoreError, match="has no sequences: .* again without `sequences=False`"):
         PreprocessedGNNDataset(write_only_graphs(folder), with_sequence=True)
 
 

@@ -82,7 +82,7 @@ def test_200_shards_are_listed_without_opening_one(tmp_path: Path) -> None:
     loader = TraceBatchLoader(tmp_path)
     assert (len(loader), loader.total_traces) == (200, 100_000)
     assert loader.get_batch_info()[199]["filename"] == "batch_0199.arrow"
-    with pytest.raises(StoreError, match=r"batch_0007.arrow is missing from .*repair_store"):
+    with pytest.raises(StoreError, match=r"batch_0007.arrow is missing from .*clew.verify"):
         loader.get_batch(7)
 
 
@@ -119,12 +119,12 @@ def test_reading_one_row_of_a_big_shard_reads_few_of_its_bytes(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "cannot be read .*repair_store"),
-        ('{"format": "clew-st', "cannot be read .*repair_store"),
+        ("", "cannot be read .*clew.verify"),
+        ('{"format": "clew-st', "cannot be read .*clew.verify"),
         ("[]", "is not a clew manifest"),
         ('{"a": 1}', "is not a clew manifest"),
         ('{"format": "clew-store", "schema_version": 9}', "has schema version 9; this clew reads"),
-        ('{"format": "clew-store", "schema_version": 1}', "repair_store"),
+        ('{"format": "clew-store", "schema_version": 1}', "clew.verify"),
     ],
 )
 def test_damaged_manifest_is_reported_in_one_sentence(
@@ -141,7 +141,7 @@ def test_folder_that_is_not_a_store_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"is not a clew store: it has no manifest.json"):
         read_manifest(tmp_path)
     (tmp_path / "trivia_qa_traces_batch_0000.pkl").touch()
-    with pytest.raises(StoreError, match="turn the old files into a store with convert_folder"):
+    with pytest.raises(StoreError, match="convert the old files into a store with clew.convert"):
         read_manifest(tmp_path)
 
 

@@ -38,7 +38,7 @@ _CALLS = {
     "clew.patterns.train": "patterns train",
     "clew.patterns.identify": "patterns identify",
     "clew.patterns.review_photos": "patterns review",
-    "repair_store": "verify --repair",
+    "clew.verify": "verify",
 }
 # Settings that a command takes without a flag.
 _WORDS = {"clew.patterns.train": ("name",)}

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import UInt8
 
-from clew.errors import StoreError
+from clew.errors import Call, StoreError
 from clew.storage.manifest import ShardEntry
 from clew.storage.reader import ShardReader, check_size, too_many_files
 
@@ -162,7 +162,9 @@ class _Recent(Generic[Opened]):
         path = Path(self._paths[shard])
         return StoreError(
             f"shard {path.name} in {path.parent} cannot be read ({reason}): check the disk, then "
-            f'run "clew verify {path.parent}".'
+            "the store with ",
+            Call("clew.verify", (str(path.parent),)),
+            ".",
         )
 
     def __getitem__(self, shard: int) -> Opened:

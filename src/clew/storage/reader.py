@@ -111,14 +111,16 @@ def _explain(path: Path, error: Exception) -> StoreError:
         return too_many_files(path)
     reason = str(error).splitlines()[0]
     return StoreError(
-        f'shard {path.name} cannot be read ({reason}): run "clew verify {path.parent}".'
+        f"shard {path.name} cannot be read ({reason}): check the store with ",
+        Call("clew.verify", (str(path.parent),)),
+        ".",
     )
 
 
 def missing_shard(path: Path) -> StoreError:
     return StoreError(
         f"shard {path.name} is missing from {path.parent}: restore the file, or run ",
-        Call("repair_store", (path.parent,)),
+        Call("clew.verify", (str(path.parent),), {"repair": True}),
         " and then the command that made it.",
     )
 

@@ -32,7 +32,7 @@ COMMAND = Command(
     example="clew train --preprocessed-dir preprocessed_data --output-dir results",
     groups={
         "Samples": ("preprocessed_dir", "data_pattern", "scores_file", "score_threshold"),
-        "Output": ("out", "overwrite", "compare"),
+        "Output": ("out", "overwrite", "compare", "log_to"),
         "Networks": (
             *("networks", "lstm_hidden", "num_lstm_layers", "dropout", "gnn_hidden"),
             *("latent_dim", "kl_weight", "reconstruction_weight"),

@@ -15,7 +15,7 @@ from clew.engine.events import EpochEnded, ModelMeasured, TrainingEnded, Trainin
 from clew.engine.folders import TRACKING, write_json
 from clew.engine.state import FitResult
 from clew.errors import InputError, without_settings
-from clew.progress import Event
+from clew.progress import Event, Reporter, report_to_all
 from clew.settings import flatten_settings
 
 logger = logging.getLogger("clew")
@@ -145,6 +145,16 @@ class ExperimentLogger:
             yield
         except Exception as error:
             logger.warning("%s did not take the metrics: %s", _TITLES[self._tracker], error)
+
+
+@contextmanager
+def tracked(reporter: Reporter, log_to: Tracker | None) -> Iterator[Reporter]:
+    """The reporter, with an `ExperimentLogger` beside it where one is asked for."""
+    if log_to is None:
+        yield reporter
+        return
+    with ExperimentLogger(log_to) as logger:
+        yield report_to_all(reporter, logger)
 
 
 def check_tracker(tracker: str) -> None:

@@ -1,6 +1,5 @@
 """clew patterns train"""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -14,6 +13,7 @@ from clew.cli.patterns.figures import print_doubt, print_places, print_reached
 from clew.cli.patterns.hints import command_text
 from clew.cli.printing import print_line
 from clew.cli.renderer import Renderer
+from clew.patterns.library.folders import LIBRARY
 from clew.patterns.workflow import train
 from clew.wording import duration_text
 
@@ -94,11 +94,8 @@ def say_unchanged(console: Console, pattern_set: "PatternSet") -> None:
 
 def _say_next(console: Console, result: "ClassifierResult") -> None:
     """Commands that can be pasted."""
-    which: tuple[str, str | Path] = ("--model", result.model)
-    library = {}
-    if result.pattern_set is not None:
-        which = ("--name", result.pattern_set.name)
-        library = {"library": result.pattern_set.library}
+    made = result.pattern_set
+    which = ("--model", result.model) if made is None else ("--name", made.name)
     commands = {
         "identify photos": ("identify", "FOLDER", *which),
         "evaluate it": ("evaluate", *which, "--data", "DIR"),
@@ -106,4 +103,5 @@ def _say_next(console: Console, result: "ClassifierResult") -> None:
     }
     console.print("next:")
     for what, (command, *words) in commands.items():
-        print_line(console, f"  {what + ':':<18}{command_text(command, *words, **library)}")
+        text = command_text(str(command), *words, library=LIBRARY if made is None else made.library)
+        print_line(console, f"  {what + ':':<18}{text}")

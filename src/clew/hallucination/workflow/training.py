@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from clew.progress import Reporter
+from clew.progress import Reporter, log_event
 from clew.run_file import repeatable
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ def train(
     label_smoothing: float = 0.0,
     class_weights: bool = False,
     seed: int = 0,
+    log_to: Literal["wandb", "mlflow"] | None = None,
     device: str | None = None,
     amp: bool | None = None,
     compile: bool | None = None,
@@ -81,6 +82,7 @@ def train(
         label_smoothing: Label smoothing: 0.1 trains toward 0.05 and 0.95.
         class_weights: Give both classes the same total weight.
         seed: Seed of weights, sample order and dropout.
+        log_to: Log settings and metrics of each network to Weights & Biases or MLflow.
         device: cpu, cuda or cuda:1. [default: the GPU if there is one]
         amp: Train in mixed precision: bf16, or fp16 on GPUs without it. [default: if faster]
         compile: Use torch.compile. [default: if the run is long enough to pay for it]
@@ -109,6 +111,7 @@ def train(
         >>> results.metrics["lstm"]["test_auroc"]
     """
     from clew.engine import PlanRequest, TrainConfig
+    from clew.engine.tracking import tracked
     from clew.hallucination.detectors.registry import NetworkSettings
     from clew.hallucination.detectors.training import (
         LossSettings,
@@ -154,6 +157,7 @@ def train(
     )
     # Refused now, rather than after hours of training.
     follows = plan_comparison(config) if compare else None
-    runs = train_detectors(config, reporter, should_stop)
+    with tracked(reporter or log_event, log_to) as voice:
+        runs = train_detectors(config, voice, should_stop)
     comparison = run_comparison(follows, reporter, should_stop) if follows else None
     return TrainingResult(path=config.out, runs=tuple(runs), comparison=comparison)

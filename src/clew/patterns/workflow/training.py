@@ -1,14 +1,13 @@
 """From folders of photos to a trained classifier, and its accuracy on other photos."""
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from clew.errors import ClewError, InputError
 from clew.patterns.library.folders import LIBRARY
-from clew.progress import Note, Reporter, log_event, report_to_all
+from clew.progress import Note, Reporter, log_event
 from clew.run_file import repeatable
 
 if TYPE_CHECKING:
@@ -273,7 +272,7 @@ def _train(
     reporter: Reporter,
     should_stop: Callable[[], bool],
 ) -> "ClassifierResult":
-    from clew.engine import ExperimentLogger
+    from clew.engine.tracking import tracked
     from clew.patterns.flow import plan_training
     from clew.patterns.training import PatternsConfig
 
@@ -283,8 +282,7 @@ def _train(
         if planned is None:
             return _newest(pattern_set)
         config = planned
-    with ExperimentLogger(log_to) if log_to is not None else nullcontext() as logger:
-        voice = reporter if logger is None else report_to_all(reporter, logger)
+    with tracked(reporter, log_to) as voice:
         return run_training(config, voice, should_stop, pattern_set=pattern_set)
 
 

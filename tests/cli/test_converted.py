@@ -32,7 +32,7 @@ def test_repair_of_converted_store_says_to_convert_again(run: Any, converted: Pa
     assert "convert again to create the missing rows" in repaired.out
     left = run("verify", converted)
     assert left.code == 1
-    assert "batch 1 lacks 2 of the 2 rows that its source file has: convert again" in left.out
+    assert "shard 1 lacks 2 of the 2 rows that its source file has: convert again" in left.out
     assert "extraction" not in repaired.out + left.out
     assert run("convert", converted.parent / "old", "--out", converted).code == 0
     assert run("verify", converted).code == 0

@@ -123,7 +123,10 @@ def test_reading_one_row_of_a_big_shard_reads_few_of_its_bytes(tmp_path: Path) -
         ('{"format": "clew-st', "cannot be read .*clew.verify"),
         ("[]", "is not a clew manifest"),
         ('{"a": 1}', "is not a clew manifest"),
-        ('{"format": "clew-store", "schema_version": 9}', "has schema version 9; this clew reads"),
+        (
+            '{"format": "clew-store", "schema_version": 9}',
+            "has schema version 9, but this clew reads",
+        ),
         ('{"format": "clew-store", "schema_version": 1}', "clew.verify"),
     ],
 )

@@ -164,14 +164,14 @@ def test_files_with_other_names_are_left_alone(store: Path, name: str) -> None:
 
 def test_one_row_is_not_called_rows(store: Path) -> None:
     write_manifest(store, replace(read_manifest(store), planned_rows=37))
-    assert only_problem(store).message.startswith("batch 3 (1 row) has not been created yet")
+    assert only_problem(store).message.startswith("shard 3 (1 row) has not been created yet")
 
 
 def test_rows_never_created_are_a_gap(store: Path) -> None:
     write_manifest(store, replace(read_manifest(store), planned_rows=41))
     problem = only_problem(store)
     assert (problem.kind, problem.lost_rows) == ("gap", 5)
-    assert problem.message.startswith("batch 3 (5 rows) has not been created yet")
+    assert problem.message.startswith("shard 3 (5 rows) has not been created yet")
 
 
 def test_last_shard_that_has_to_grow_is_a_gap_too(tmp_path: Path) -> None:
@@ -243,7 +243,7 @@ def test_manifest_of_a_newer_clew_is_not_overwritten(store: Path) -> None:
     path = store / "manifest.json"
     newer = path.read_text().replace('"schema_version": 1', '"schema_version": 2')
     path.write_text(newer)
-    with pytest.raises(StoreError, match="schema version 2; this clew reads version 1"):
+    with pytest.raises(StoreError, match="schema version 2, but this clew reads version 1"):
         ensure_manifest(store)
     assert path.read_text() == newer
 

@@ -103,8 +103,9 @@ def parse_manifest(raw: Any, path: Path) -> Manifest:
         raise StoreError(f'{path} is not a clew manifest (no "format": "{FORMAT}" in it).')
     if raw.get("schema_version") != SCHEMA_VERSION:
         raise OtherVersionError(
-            f"{path} has schema version {raw.get('schema_version')}; this clew reads version "
-            f"{SCHEMA_VERSION}. Use the clew that wrote it: {raw.get('clew_version', 'unknown')}."
+            f"{path} has schema version {raw.get('schema_version')}, but this clew reads "
+            f"version {SCHEMA_VERSION}. Use the clew version that wrote it: "
+            f"{raw.get('clew_version', 'unknown')}."
         )
     raw = dict(raw)
     try:
@@ -125,7 +126,7 @@ def _check_fields(manifest: Manifest) -> None:
     files."""
     for shard in manifest.shards:
         if shard.file != shard_name(shard.batch_number):
-            raise ValueError(f"batch {shard.batch_number} is in {shard.file!r:.80}")
+            raise ValueError(f"shard {shard.batch_number} is in {shard.file!r:.80}")
         if not all(_is_count(number) for number in (shard.rows, shard.bytes)):
             raise ValueError(f"{shard.file}: {shard.rows!r:.20} rows, {shard.bytes!r:.20} bytes")
     for name in manifest.files:

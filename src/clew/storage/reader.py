@@ -18,6 +18,7 @@ from jaxtyping import Int64
 
 from clew.errors import Call, StoreError, TooManyFilesError
 from clew.storage.manifest import Manifest, ShardEntry, read_manifest
+from clew.wording import counted
 
 
 class ShardReader:
@@ -248,7 +249,7 @@ def _locate_column(
         column = batch.column(name)
         if column.null_count:
             raise StoreError(
-                f'{column.null_count:,} rows of {reader.path.name} have no "{name}", so this '
+                f'{counted(column.null_count, "row")} of {reader.path.name} without "{name}": this '
                 "store cannot be trained on. Create it again from traces that have it."
             )
         first, count = _locate_rows(column, size, base)

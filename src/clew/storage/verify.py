@@ -278,8 +278,8 @@ def _check_gaps(manifest: Manifest, reported: Collection[int | None]) -> list[Pr
 
 def _describe_gap(manifest: Manifest, number: int, missing: int, rows: int) -> str:
     if manifest.planned_rows is None:
-        return f"batch {number} lacks {missing} of the {_rows(rows)} that its source file has"
-    return f"batch {number} ({_rows(missing)}) has not been created yet"
+        return f"shard {number} lacks {missing} of the {_rows(rows)} that its source file has"
+    return f"shard {number} ({_rows(missing)}) has not been created yet"
 
 
 def _repair_one(store: Path, problem: Problem) -> list[str]:

@@ -51,7 +51,7 @@ def test_hints_name_a_library_that_is_not_the_default(run: Any) -> None:
         (
             ["info", "--library", "x"],
             'the library "x" does not exist: create a set with '
-            '"clew patterns create NAME --library x", or give the folder of yours with --library.',
+            '"clew patterns create NAME --library x", or set --library to the folder of your sets.',
         ),
     ],
 )

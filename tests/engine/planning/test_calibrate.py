@@ -114,7 +114,7 @@ def test_short_run_is_timed_once_and_kept_plain() -> None:
     assert made.reasons["precision"].startswith("not measured: the run takes only about ")
     assert made.reasons["batch_size"] == made.reasons["precision"]
     assert made.reasons["compile"].startswith("the run takes only about ")
-    assert made.reasons["compile"].endswith(", too short to earn back about 60 s of compiling")
+    assert made.reasons["compile"].endswith(", too short to make up for about 60 s of compiling")
 
 
 @pytest.mark.slow

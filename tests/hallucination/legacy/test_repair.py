@@ -47,7 +47,7 @@ def test_repair_keeps_intact_rows_and_reports_lost_ones(store: Path) -> None:
     ]
     assert questions_of(store) == ["q0", "q1", "q2", "q100", "q102"]
     assert [problem.message for problem in verify_store(store)] == [
-        "batch 1 lacks 1 of the 3 rows that its source file has: convert again"
+        "shard 1 lacks 1 of the 3 rows that its source file has: convert again"
     ]
 
 

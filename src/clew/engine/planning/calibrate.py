@@ -223,7 +223,7 @@ def _too_short(run_seconds: float) -> str:
 
 def _compile_too_dear(run_seconds: float, compile_seconds: float) -> str:
     cost = _about(compile_seconds)
-    return f"the run takes only {_about(run_seconds)}, too short to earn back {cost} of compiling"
+    return f"the run takes only {_about(run_seconds)}, too short to make up for {cost} of compiling"
 
 
 def _about(seconds: float) -> str:
@@ -237,7 +237,7 @@ def compile_reason(plain: float, compiled: Timing | None, run_seconds: float) ->
         return False, f"compiling was dropped: {why}"
     cost = compiled.compile_seconds or 0.0
     saved = run_seconds * (1 - compiled.seconds / plain)
-    figures = f"{step_text(compiled.seconds)} per step compiled vs. {step_text(plain)} not"
+    figures = f"{step_text(compiled.seconds)} per step compiled vs. {step_text(plain)} uncompiled"
     if saved > cost:
         gain = f"saves about {duration_text(saved)} of {duration_text(run_seconds)}"
         return True, f"{figures}; compiling takes {duration_text(cost)} and {gain}"

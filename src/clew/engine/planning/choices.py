@@ -191,7 +191,7 @@ def _batch_size(asked: int | None, processes: int) -> Choice:
 def _grad_accum(asked: int | None) -> Choice:
     if asked is not None:
         return asked, f"requested with `grad_accum={asked}`"
-    return 1, "every batch is a step of its own; `grad_accum=N` accumulates N of them"
+    return 1, "every batch is one optimizer step; `grad_accum=N` accumulates N of them"
 
 
 def _max_cache(count: int | None) -> Choice:

@@ -45,7 +45,7 @@ class Loading:
         cores = counted(self.cores, "core")
         if read_seconds is None or step_seconds is None:
             if not self.is_cuda:
-                return 1, f"reads ahead; the step itself needs the {cores}"
+                return 1, f"one reads ahead; the step itself needs the {cores}"
             return self._most, f"of {cores}"
         ratio = read_seconds / step_seconds
         wanted = math.ceil(_SLOWER_BESIDE_A_STEP * ratio) + 1 if self.is_cuda else math.ceil(ratio)

@@ -33,7 +33,7 @@ def draw_results(
     shown = sum(len(group.places) for group in groups)
     sheets = ContactSheets(config.out, title=_title(config, tally), photos=shown)
     names = [sheet_file(page) for page in range(sheets.pages)]
-    left_off = _tell_left_off(groups, shown)
+    left_off = _describe_hidden(groups, shown)
     facts = PageFacts(
         settings=config.as_settings(classes),
         counts=tally.counts(),
@@ -83,12 +83,14 @@ def _title(config: IdentifyConfig, tally: Tally) -> str:
     return f"{config.photos.resolve().name}: {tell_counts(tally.counts())}"
 
 
-def _tell_left_off(groups: list[Group], shown: int) -> str:
+def _describe_hidden(groups: list[Group], shown: int) -> str:
     total = sum(group.count for group in groups)
     if shown == total:
         return ""
     if not shown:
-        return f"No thumbnails were requested: {IDENTIFIED_FILE} lists all {total:,} photos."
+        return (
+            f"No thumbnails were requested: {IDENTIFIED_FILE} lists all {counted(total, 'photo')}."
+        )
     return (
         f"Thumbnails show {shown:,} of {counted(total, 'photo')}, the least confident of each "
         f"class; {IDENTIFIED_FILE} and identified.csv list all. `thumbnails={total}` shows "

@@ -136,7 +136,7 @@ def identify_photos(
         folder=config.out,
         counts=tally.counts(),
         class_counts=tally.class_counts(),
-        notes=tuple(filter(None, (*notes, left_off, _tell_lost(copies)))),
+        notes=tuple(filter(None, (*notes, left_off, _describe_lost(copies)))),
         sheets=tuple(sheets),
         doubtful=_read_some(config.out, tally.doubtful(_SOME)),
         faulty=_read_some(config.out, tally.faulty(_SOME)),
@@ -144,11 +144,11 @@ def identify_photos(
     )
 
 
-def _tell_lost(copies: ClassFolders | None) -> str:
+def _describe_lost(copies: ClassFolders | None) -> str:
     if copies is None or not copies.lost:
         return ""
     lost = counted(copies.lost, "photo")
-    return f"{lost} not copied: gone, or not to be read, when it came to that."
+    return f"{lost} not copied: missing or unreadable by then."
 
 
 def _read_some(folder: Path, places: Int64[np.ndarray, " some"]) -> tuple[Identified, ...]:
@@ -166,19 +166,21 @@ def _find(config: IdentifyConfig) -> tuple[PhotoFolder, list[str]]:
         places = {"out": config.out, "copy_to": config.copy_to}
         for setting, ours in places.items():
             if ours is not None:
-                folder = _leave_out(folder, ours, setting, notes)
+                folder = _exclude(folder, ours, setting, notes)
     if not folder.photos and not folder.faults:
         raise InputError(f'"{config.photos}" holds no photos besides those of earlier results.')
     return folder, notes
 
 
-def _leave_out(folder: PhotoFolder, ours: Path, setting: str, notes: list[str]) -> PhotoFolder:
+def _exclude(folder: PhotoFolder, ours: Path, setting: str, notes: list[str]) -> PhotoFolder:
     place = _inside(folder.root, ours, setting)
     if place is None:
         return folder
     photos = tuple(photo for photo in folder.photos if not photo.name.startswith(place))
     if left := len(folder.photos) - len(photos):
-        notes.append(f'{counted(left, "photo")} in "{ours}" not identified: it is `{setting}`.')
+        notes.append(
+            f'{counted(left, "photo")} in "{ours}" not identified: that folder is `{setting}`.'
+        )
     faults = tuple(fault for fault in folder.faults if not fault.name.startswith(place))
     return replace(folder, photos=photos, faults=faults)
 

@@ -254,7 +254,7 @@ def _explain_none(library: Path) -> tuple[str | Call, ...]:
     return (
         f'the library "{library}" {what}: create a set with ',
         _call_to_create("NAME", library),
-        ", or give the folder of yours with `library`.",
+        ", or set `library` to the folder of your sets.",
     )
 
 

@@ -19,8 +19,8 @@ demo: $(READY)
 	$(BIN)/clew label $(DEMO)/traces_data --out $(DEMO)/ground_truth_scores.csv --overwrite
 	$(BIN)/clew preprocess $(DEMO)/traces_data --scores-file $(DEMO)/ground_truth_scores.csv --out $(DEMO)/preprocessed_data
 	$(BIN)/clew inspect $(DEMO)/preprocessed_data
-	$(BIN)/clew show $(DEMO)/traces_data --id 4 --scores-file $(DEMO)/ground_truth_scores.csv --out $(DEMO)/answer-4.html
 	$(BIN)/clew compare --preprocessed-dir $(DEMO)/preprocessed_data --seeds 1 --epochs 5 --out $(DEMO)/comparison
+	$(BIN)/clew show $(DEMO)/traces_data --id 4 --scores-file $(DEMO)/ground_truth_scores.csv --comparison $(DEMO)/comparison --out $(DEMO)/answer-4.html
 	@printf '%s\n' '' 'With your own model and questions, use $(BIN)/clew:' \
 	    '  clew extract --model meta-llama/Llama-3.2-1B-Instruct --questions my_questions.csv --out traces_data' \
 	    '  clew label traces_data --out ground_truth_scores.csv' \

@@ -55,6 +55,7 @@ def test_python_objects_are_named_instead_of_recorded(tmp_path: Path) -> None:
 
 
 def test_only_the_first_process_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "run")
     monkeypatch.setenv("RANK", "1")
     write_run_file(tmp_path, "step", {})
     assert not (tmp_path / "run.toml").exists()

@@ -104,7 +104,8 @@ def write_run_file(folder: str | Path | None, command: str, settings: Mapping[st
     writes it; a folder that does not exist stays so."""
     from clew.storage.writing import replace_file
 
-    if folder is None or not Path(folder).is_dir() or os.environ.get("RANK", "0") != "0":
+    is_first = "TORCHELASTIC_RUN_ID" not in os.environ or os.environ["RANK"] == "0"
+    if folder is None or not Path(folder).is_dir() or not is_first:
         return
     path = Path(folder) / RUN_FILE
     replace_file(path, describe_run(command, settings).encode())

@@ -57,7 +57,7 @@ def test_every_argument_is_documented(function: Any) -> None:
     assert [*documented] == names
     assert all(text.endswith((".", "]")) for text in documented.values())
     sections = inspect.getdoc(function) or ""
-    assert all(f"\n{name}:\n" in sections for name in ("Returns", "Raises", "Example"))
+    assert all(f"\n{name}:\n" in sections for name in ("Returns", "Raises", "Examples"))
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -151,7 +151,7 @@ def test_run_file_repeats_the_run(run: Any, traces: Any, tmp_path: Path) -> None
 def test_json_is_all_that_is_on_stdout(traces: Any) -> None:
     ended = traces("--out", "new", "--json")
     assert json.loads(ended.out)["traces"] == 5
-    assert "5 traces to make" in ended.err
+    assert "5/5 traces, " in ended.err
 
 
 @pytest.mark.parametrize(

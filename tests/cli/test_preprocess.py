@@ -108,7 +108,7 @@ def test_excluded_traces_are_named_and_exit_with_1(
     assert "excluded: batch_0000.arrow, row 4 (q" in ended.out
     assert "69 samples, 1 excluded, " in ended.out
     shown = run("inspect", tmp_path / "out").out
-    assert "excluded: 1 trace\n  batch_0000.arrow, record 4: its nodes holds NaN" in shown
+    assert "excluded: 1 trace\n  batch_0000.arrow, record 4: its nodes contains NaN" in shown
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ import clew
 from clew.cli.renderer import Renderer
 from clew.engine import (
     EpochEnded,
+    ModelMeasured,
     PlanRequest,
     TrainingEnded,
     TrainingProgress,
@@ -105,6 +106,7 @@ PHOTOS = (
         new_classes=("dogs",),
     ),
     *TRAINING,
+    ModelMeasured(metrics={"test_accuracy": 0.9}),
     Measuring(),
 )
 STORIES = {

@@ -3,6 +3,7 @@ flags that every command has."""
 
 import inspect
 import json
+import math
 import os
 import sys
 import traceback
@@ -39,8 +40,8 @@ class Call:
     progress: Console
 
     def print_json(self, value: Any) -> None:
-        """The one thing on stdout with --json."""
-        text = json.dumps(value, indent=1, ensure_ascii=False, default=str)
+        """The only output on stdout with --json."""
+        text = json.dumps(_finite(value), indent=1, ensure_ascii=False, default=str)
         typer.echo(plain_text(text, lines=True))
 
 
@@ -175,6 +176,15 @@ class Command:
                 f'"{words[0]}" belongs to no flag. For several folders, give {flag(name)} first.'
             )
         values[name] = [*values[name], *words]
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN and no infinity: they become null."""
+    if isinstance(value, Mapping):
+        return {name: _finite(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _from_flags(

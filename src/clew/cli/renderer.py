@@ -12,7 +12,13 @@ from clew.cli.training_progress import MethodLine, TrainingBar
 from clew.progress import Event, Note, WorkAdvanced, WorkEnded, WorkKept, WorkStarted
 
 if TYPE_CHECKING:
-    from clew.engine import EpochEnded, TrainingEnded, TrainingProgress, TrainingStarted
+    from clew.engine import (
+        EpochEnded,
+        ModelMeasured,
+        TrainingEnded,
+        TrainingProgress,
+        TrainingStarted,
+    )
     from clew.hallucination.comparison.events import (
         MethodEnded,
         MethodExcluded,
@@ -94,6 +100,9 @@ class Renderer:
 
     def show_TrainingEnded(self, _: "TrainingEnded") -> None:
         self._network.stop()  # the line of a method stays: it may have more seeds
+
+    def show_ModelMeasured(self, _: "ModelMeasured") -> None:
+        """For experiment trackers: the command prints these figures as its result."""
 
     def show_NetworkStarted(self, event: "NetworkStarted") -> None:
         self._network.announce(event)

@@ -20,6 +20,7 @@ COMMAND = Command(
     function=show,
     example="clew show traces_data --id 5 --scores-file ground_truth_scores.csv",
     spelling=Spelling(kinds={"id": str, "beside": str}, metavars={"id": "ID", "beside": "ID"}),
+    has_json=True,
 )
 _MOST_TOKENS = 40
 _BAR = 20
@@ -31,10 +32,31 @@ def register(app: typer.Typer) -> None:
 
 def run(call: Call) -> None:
     result = show(**call.settings)
+    if call.as_json:
+        call.print_json(
+            {
+                "pages": [str(path) for path in result.paths],
+                "answers": [_describe(shown) for shown in result.picture.answers],
+            }
+        )
+        return
     console = Console(highlight=False)
     _print_picture(console, result.picture)
     for path in result.paths:
         print_line(console, f"page in {path}")
+
+
+def _describe(shown: "ShownAnswer") -> dict[str, object]:
+    logprobs = [] if shown.logprobs is None else shown.logprobs.tolist()
+    return {
+        "global_example_id": shown.number,
+        "question": shown.question,
+        "answer": shown.answer,
+        "label": shown.kind,
+        "score": shown.score,
+        "tokens": list(shown.answer_texts),
+        "probabilities": [math.exp(logprob) for logprob in logprobs],
+    }
 
 
 def _print_picture(console: Console, picture: "Picture") -> None:

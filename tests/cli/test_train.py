@@ -188,9 +188,9 @@ def test_terminal_shows_a_bar(run: Any, monkeypatch: pytest.MonkeyPatch) -> None
     ("options", "sentence"),
     [
         (["--preprocessed-dir", "nowhere"], 'there is no folder "nowhere"'),
-        (["--no-run-lstm", "--no-run-gnn-det", "--no-run-gvae"], "no network is left to train"),
+        (["--no-run-lstm", "--no-run-gnn-det", "--no-run-gvae"], "no network to train"),
         (["--latent-dim", "4", "--no-run-gvae"], "--latent-dim is 4: this is a setting of gvae"),
-        (["--scores-file", "s.csv"], '--scores-file is "s.csv": it goes with --data-pattern'),
+        (["--scores-file", "s.csv"], '--scores-file is "s.csv": it only applies to --data-pattern'),
         (["--data-pattern", "traces"], "Give their scores too, with --scores-file"),
         (["--label-smoothing", "2"], "--label-smoothing is 2.0"),
         (["--dropout", "1"], "dropout is 1.0"),

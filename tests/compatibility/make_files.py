@@ -104,7 +104,7 @@ def make_patterns(out, scratch):
 
 
 def identify(out, scratch):
-    """The likeliest class of every photo with its probability."""
+    """The most likely class of every photo with its probability."""
     clew(
         *("patterns", "identify", out / "library/colours/photos", "--name", "colours"),
         *("--library", out / "library", "--output-dir", scratch / "identified", "--device", "cpu"),
@@ -149,7 +149,7 @@ def read_known_values(out):
 
 
 def remove_what_is_large(out):
-    """Pages and pictures are read by people alone, `last` only while a training goes on."""
+    """Pages and pictures are only read by people, `last` only during a training."""
     for path in sorted(out.rglob("*")):
         is_page = path.suffix in (".html", ".png", ".jpg") and "photos" not in path.parts
         is_last = path.name == "last.safetensors" and path.stat().st_size > 100_000

@@ -1,4 +1,4 @@
-"""What an earlier clew wrote still opens: stores, samples, detectors, comparisons, classifiers."""
+"""Files of an earlier clew still open: stores, samples, detectors, comparisons, classifiers."""
 
 import json
 import shutil
@@ -17,7 +17,7 @@ CPU = ("--device", "cpu", "--num-workers", 0, "--no-amp", "--no-compile")
 
 @pytest.fixture(params=WRITTEN, ids=lambda path: path.name)
 def files(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """A copy: commands write locks, reports and logs beside what they open."""
+    """A copy: commands write locks, reports and logs next to what they open."""
     return Path(shutil.copytree(request.param, tmp_path / "files"))
 
 
@@ -27,11 +27,11 @@ def known(files: Path) -> dict[str, Any]:
 
 
 def about(values: Any) -> Any:
-    """Another processor adds up in another order."""
+    """Another processor sums in another order."""
     return pytest.approx(values, rel=1e-3, abs=1e-4)
 
 
-def test_traces(files: Path, known: dict[str, Any], run: Any) -> None:
+def test_old_traces_open_unchanged(files: Path, known: dict[str, Any], run: Any) -> None:
     traces = TraceBatchLoader(files / "traces")
     trace = traces.get_batch(1)[3]
     expected = known["trace"]
@@ -42,11 +42,11 @@ def test_traces(files: Path, known: dict[str, Any], run: Any) -> None:
     }
     assert np.ravel(trace["last_hidden"])[:8].tolist() == about(expected["last_hidden"])
     assert trace["token_logprobs"].tolist() == about(expected["token_logprobs"])
-    assert "is whole" in run("verify", files / "traces").out
+    assert "is intact" in run("verify", files / "traces").out
     assert run("inspect", files / "traces").code == 0
 
 
-def test_samples(files: Path, known: dict[str, Any], run: Any) -> None:
+def test_old_samples_open_unchanged(files: Path, known: dict[str, Any], run: Any) -> None:
     sequences = next(iter(Loader(open_sequences(files), 5)))
     graphs = next(iter(Loader(open_graphs(files), 5)))
     assert sequences["question_id"] == known["test_questions"]
@@ -54,11 +54,13 @@ def test_samples(files: Path, known: dict[str, Any], run: Any) -> None:
     assert sequences["sequence"][0].double().sum(1).tolist() == about(known["first_sequence"])
     assert graphs.x.double().sum().item() == about(known["graph_nodes"])
     assert list(graphs.edge_index.shape) == known["graph_edges"]
-    assert run("verify", files / "samples").out.count("is whole") == 3
+    assert run("verify", files / "samples").out.count("is intact") == 3
 
 
 @pytest.mark.parametrize("name", ["lstm", "gnn_det"])
-def test_a_detector_scores_as_it_did(files: Path, known: dict[str, Any], name: str) -> None:
+def test_old_detector_predicts_the_same_risks(
+    files: Path, known: dict[str, Any], name: str
+) -> None:
     detector = load_detector(files / "trained" / name)
     samples = open_sequences(files) if name == "lstm" else open_graphs(files)
     assert detector.score(next(iter(Loader(samples, 5)))).tolist() == about(known[name]["scores"])
@@ -66,18 +68,18 @@ def test_a_detector_scores_as_it_did(files: Path, known: dict[str, Any], name: s
 
 
 @pytest.mark.slow
-def test_a_finished_training_is_not_done_again(files: Path, run: Any) -> None:
+def test_finished_training_of_an_earlier_clew_is_not_repeated(files: Path, run: Any) -> None:
     ended = run(
         *("train", "--preprocessed-dir", files / "samples", "--output-dir", files / "trained"),
         *("--no-run-gvae", "--lstm-hidden", 4, "--gnn-hidden", 4, "--num-lstm-layers", 1),
         *("--epochs", 2, "--batch-size", 8, *CPU),
     )
     assert ended.code == 0
-    assert (ended.out + ended.err).count("trained already") == 2
+    assert (ended.out + ended.err).count("already trained") == 2
 
 
 @pytest.mark.slow
-def test_a_finished_comparison_is_not_done_again(files: Path, run: Any) -> None:
+def test_finished_comparison_of_an_earlier_clew_is_not_repeated(files: Path, run: Any) -> None:
     methods = sorted((files / "comparison" / "methods").iterdir())
     written = [path.read_bytes() for path in methods]
     ended = run(
@@ -90,7 +92,9 @@ def test_a_finished_comparison_is_not_done_again(files: Path, run: Any) -> None:
 
 
 @pytest.mark.slow
-def test_a_classifier_and_its_set(files: Path, known: dict[str, Any], run: Any) -> None:
+def test_old_classifier_identifies_photos_as_before(
+    files: Path, known: dict[str, Any], run: Any
+) -> None:
     library = ("--library", files / "library")
     info = run("patterns", "info", "colours", *library)
     assert info.code == 0

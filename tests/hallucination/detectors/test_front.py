@@ -1,4 +1,4 @@
-"""The front of the detectors: names are there when asked for, and load no more than they need."""
+"""The public names of the detectors are lazy and load no more than they need."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from tests.test_imports import loaded_by
 FRONT = "from clew.hallucination.detectors import "
 
 
-def test_every_name_of_the_front_is_there() -> None:
+def test_every_public_name_exists() -> None:
     assert all(getattr(front, name) is not None for name in front.__all__)
     with pytest.raises(AttributeError, match="has no attribute 'magic'"):
         _ = front.magic

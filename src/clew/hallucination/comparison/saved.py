@@ -107,7 +107,7 @@ def refuse_other(
         raise SettingsMismatchError(
             f'"{folder}" has scores of {method} that were made with other data or settings:\n  '
             + "\n  ".join(map(str, different))
-            + "\nUse the same ones to resume, choose another `output_dir`, or "
+            + "\nUse the same ones to resume, choose another `out`, or "
             "start over in this one with `overwrite=True`."
         )
 

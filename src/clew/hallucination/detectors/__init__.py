@@ -1,7 +1,5 @@
-"""Hallucination detectors: probes, networks, their training and the files they are kept in.
-
-Names are imported when first asked for: probes are fitted without torch, a trained network is used
-without scikit-learn.
+"""Hallucination detectors: probes, networks, their training and their files. Names are imported
+lazily: probes are fitted without torch, a trained network is used without scikit-learn.
 """
 
 from typing import TYPE_CHECKING

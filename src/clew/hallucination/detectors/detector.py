@@ -1,4 +1,4 @@
-"""A trained network ready for use, from its best.safetensors alone."""
+"""A trained network, loaded from its best.safetensors."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ from clew.engine.model_files import Wanted, check_about, misfit, read_model
 from clew.errors import InputError
 from clew.hallucination.detectors.registry import FORMS, NETWORKS
 
-# The network's place inside the engine's Classifier.
+# The network's prefix inside the engine's Classifier.
 _PREFIX = "network."
 _WANTED: Wanted = {
     "settings.network": NETWORKS,
@@ -25,8 +25,8 @@ _WANTED: Wanted = {
 
 @dataclass(frozen=True, kw_only=True)
 class Detector:
-    """`threshold` is the risk from which an answer counts as hallucinated: where F1 was
-    greatest on validation. `metrics` are those of that validation."""
+    """`threshold` is the risk from which an answer counts as hallucinated: where F1 was highest on
+    validation. `metrics` are those on validation."""
 
     name: str
     network: nn.Module
@@ -37,11 +37,11 @@ class Detector:
     @torch.no_grad()
     def score(self, batch: Any) -> Float[Tensor, " batch"]:
         """The risk of each answer: the probability that it is hallucinated. The batch is on the
-        network's device. Raises InputError for a batch of other samples than the network reads."""
+        network's device. Raises InputError for a batch of a kind that the network does not read."""
         form = FORMS[NETWORKS[self.name].samples]
         if not form.is_batch(batch):
             raise InputError(
-                f"the batch is not of the samples that {self.name} reads: open them with "
+                f"the batch is not of a kind that {self.name} reads: open the samples with "
                 f"{form.opened_with}."
             )
         answer = self.network(batch)
@@ -50,15 +50,15 @@ class Detector:
 
 
 def load_detector(path: str | Path, device: str | torch.device = "cpu") -> Detector:
-    """Take a best.safetensors, or the folder that it is in. Raises StoreError when it is not that
-    of a detector."""
+    """Load a best.safetensors, or the folder that contains it. Raises StoreError if it is not a
+    detector."""
     path = Path(path)
     saved = read_model(path / BEST if path.is_dir() else path)
     check_about(
         saved.path,
         saved.about,
         _WANTED,
-        what="a detector of this clew version",
+        what="a detector of this version of clew",
         advice='give a best.safetensors that "clew train" wrote',
     )
     settings, best = saved.about["settings"], saved.about["best"]

@@ -1,4 +1,4 @@
-"""The networks that can be trained as detectors, one entry each, nothing else names them; and the
+"""The networks that can be trained as detectors, one entry each (nothing else names them), and the
 kinds of samples that they read."""
 
 from collections.abc import Iterable
@@ -23,7 +23,7 @@ from clew.hallucination.detectors.networks import (
 
 SampleKind = Literal["sequences", "graphs", "heads", "grids"]
 _AGAIN = 'run the "clew preprocess" command that made it again'
-# Stores of samples in a folder of `clew preprocess`, and how one that is missing is come by.
+# Sample stores in a folder of `clew preprocess`, and how to get a missing one.
 STORES = {
     "sequences": f"{_AGAIN} without `sequences=False`",
     "graphs": f"{_AGAIN} without `graphs=False`",
@@ -36,7 +36,7 @@ STORES = {
 
 @dataclass(frozen=True, kw_only=True)
 class SampleForm:
-    """`stores` are those that the samples are read from; `keys` tell a batch of them."""
+    """`stores` are those that the samples are read from; `keys` identify a batch of them."""
 
     stores: tuple[str, ...]
     keys: tuple[str, ...]
@@ -72,9 +72,8 @@ FORMS: dict[SampleKind, SampleForm] = {
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkKind:
-    """A network over the samples that `clew preprocess` makes; `name` is also its folder's.
-
-    `is_usual` is one that a run trains unless told otherwise.
+    """A network on the samples of `clew preprocess`; `name` is also the name of its folder.
+    `is_usual`: trained by default.
     """
 
     name: str
@@ -141,7 +140,7 @@ USUAL_NETWORKS = tuple(kind.name for kind in NETWORKS.values() if kind.is_usual)
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkSettings:
-    """Sizes and weights of the networks; None is each network's own default."""
+    """Sizes and loss weights of the networks; None means each network's default."""
 
     lstm_hidden: int | None = None
     num_lstm_layers: int | None = None
@@ -156,38 +155,39 @@ class NetworkSettings:
 
 
 def find_networks(names: Iterable[str]) -> list[NetworkKind]:
-    """The networks of these names; raises InputError for one that there is not, or for none."""
+    """The networks with these names; raises InputError for an unknown one, or for none."""
     wanted = list(names)
     unknown = [name for name in wanted if name not in NETWORKS]
     if unknown:
         known = ", ".join(NETWORKS)
-        raise InputError(f'there is no network "{unknown[0]}": choose from: {known}.')
+        raise InputError(f'unknown network "{unknown[0]}": choose from: {known}.')
     if not wanted:
         settings = ", ".join(map(run_setting, NETWORKS))
-        raise InputError(f"no network is left to train: give at least one of {settings}.")
+        raise InputError(f"no network to train: give at least one of {settings}.")
     return [NETWORKS[name] for name in wanted]
 
 
 def run_setting(name: str, *, on: bool = True) -> str:
-    """What turns a network on, or off, in the words of an error."""
+    """The setting that turns a network on or off, for an error."""
     return f"`run_{name}={on}`"
 
 
 def configure(kind: NetworkKind, sizes: dict[str, int], settings: NetworkSettings) -> Any:
-    """The network's config from the sizes of the data and what of the settings is meant for it."""
+    """The network's config from the sizes of the data and the settings that apply to it."""
     given = {**sizes, **settings.given()}
     return kind.config(**{name: given[name] for name in kind.setting_names & given.keys()})
 
 
 def refuse_unused(settings: NetworkSettings, kinds: Iterable[NetworkKind]) -> None:
-    """Raises InputError for a setting that none of the networks has: it would do nothing."""
+    """Raises InputError for a setting that none of the networks has, so that it is not ignored
+    silently."""
     known = set().union(*(kind.setting_names for kind in kinds))
     for name, value in settings.given().items():
         if name not in known:
             owners = [kind.name for kind in NETWORKS.values() if name in kind.setting_names]
             raise InputError(
-                f"this is a setting of {' and '.join(owners)}, which this run does not train. "
-                f"Leave it out, or add {run_setting(owners[0])}.",
+                f"this is a setting of {' and '.join(owners)}, which this run does not train. Omit "
+                f"it, or add {run_setting(owners[0])}.",
                 setting=name,
                 value=value,
             )

@@ -1,4 +1,4 @@
-"""Small batches of graphs and states, and the networks over them."""
+"""Small batches of graphs and states, and networks for them."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ def make_batch(
     max_degree: int = 3,
     edge_dim: int = 1,
 ) -> dict[str, Any]:
-    """Causal graphs of samples of different lengths, flat, as clew's loader gives them."""
+    """Causal graphs of samples of different lengths, flat, as clew's loader returns them."""
     random = torch.Generator().manual_seed(0)
     tokens = torch.randint(1, max_tokens + 1, (samples,), generator=random)
     source, target, last, first = [], [], [], 0

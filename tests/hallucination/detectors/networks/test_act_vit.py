@@ -1,4 +1,4 @@
-"""ACT-ViT pools all answers of a batch at once, as PyTorch pools one."""
+"""ACT-ViT pools all answers of a batch at once, equal to PyTorch's pooling of each."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ SIZE = (8, 100)
 
 @pytest.mark.parametrize("layers", [1, 3, 8, 30, 33])
 @pytest.mark.parametrize("max_tokens", [1, 5, 99, 100, 101, 350])
-def test_pooling_equals_that_of_pytorch_one_by_one(layers: int, max_tokens: int) -> None:
+def test_pooling_equals_pytorch_for_each_sample(layers: int, max_tokens: int) -> None:
     batch = make_grids(7, layers, max_tokens=max_tokens)
     counts = batch["node_counts"]
     for given in (batch, pad_grids(batch, SIZE[1])):
@@ -32,14 +32,14 @@ def test_pooling_equals_that_of_pytorch_one_by_one(layers: int, max_tokens: int)
             assert torch.equal(mine.float(), expected)
 
 
-def test_two_linear_maps_in_one_are_the_two() -> None:
+def test_merged_linear_maps_equal_the_two_maps() -> None:
     embedding, picture = PatchEmbedding(FEATURES, 8), torch.randn(3, *SIZE, FEATURES)
     cells = embedding.cell(picture).view(3, 4, 2, 10, 10, 8)
     expected = embedding.patch(cells.transpose(2, 3).reshape(3, 40, -1))
     assert torch.allclose(embedding(picture), expected, atol=1e-5)
 
 
-def test_filling_a_batch_up_changes_nothing() -> None:
+def test_padding_a_batch_changes_nothing() -> None:
     batch, network = make_grids(7), make_network("act_vit").eval()
     padded = network.pad_batch(batch)
     assert len(padded["nodes"]) > len(batch["nodes"])
@@ -47,7 +47,7 @@ def test_filling_a_batch_up_changes_nothing() -> None:
     assert torch.equal(network(padded), network(batch))
 
 
-def test_a_sample_is_scored_alike_in_any_company() -> None:
+def test_score_of_a_sample_does_not_depend_on_its_batch() -> None:
     batch, network = make_grids(6, max_tokens=250), make_network("act_vit").eval()
     together = network(batch)
     grids = batch["nodes"].split((batch["node_counts"] * 4).tolist())
@@ -57,12 +57,12 @@ def test_a_sample_is_scored_alike_in_any_company() -> None:
         assert torch.allclose(network(alone), together[number], atol=1e-5)
 
 
-def test_the_order_of_layers_and_tokens_counts() -> None:
+def test_order_of_layers_and_tokens_matters() -> None:
     batch, network = make_grids(1, max_tokens=200), make_network("act_vit").eval()
     turned = {**batch, "nodes": batch["nodes"].flip(0)}
     assert not torch.allclose(network(turned), network(batch), atol=1e-4)
 
 
-def test_settings_that_cannot_be_are_refused() -> None:
-    with pytest.raises(InputError, match="width is 10, which 8 heads cannot share"):
+def test_invalid_settings_are_rejected() -> None:
+    with pytest.raises(InputError, match="width is 10, which is not divisible by 8 heads"):
         ActViTConfig(layers=4, node_dim=6, width=10)

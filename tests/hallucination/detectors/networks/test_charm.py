@@ -1,4 +1,4 @@
-"""CHARM's messages and its readout, beside a plain loop and PyG; what changes nothing."""
+"""CHARM's messages and readout equal a plain loop and PyG; invariances."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ HIDDEN = 7
 
 
 class MeanOfMLP(MessagePassing):
-    """mean over neighbours of MLP([x_j, e]), as it is written down."""
+    """The mean over neighbors of MLP([x_j, e]), as defined."""
 
     def __init__(self, given: MeanMessages) -> None:
         super().__init__(aggr="mean")
@@ -75,7 +75,7 @@ def test_messages_equal_a_plain_loop_over_the_edges() -> None:
         assert torch.allclose(heard[node], expected, atol=1e-5)
 
 
-def test_filling_a_batch_up_changes_nothing() -> None:
+def test_padding_a_batch_changes_nothing() -> None:
     batch, network = make_heads(7), make_network("charm").eval()
     padded = network.pad_batch(batch)
     assert len(padded["nodes"]) > len(batch["nodes"])
@@ -84,7 +84,7 @@ def test_filling_a_batch_up_changes_nothing() -> None:
     assert torch.allclose(network(padded), network(batch), atol=1e-6)
 
 
-def test_the_order_of_tokens_edges_and_samples_changes_nothing() -> None:
+def test_order_of_tokens_edges_and_samples_changes_nothing() -> None:
     batch, network = make_heads(), make_network("charm").eval()
     place = torch.randperm(len(batch["nodes"]))  # where each token goes
     order, edges = place.argsort(), torch.randperm(len(batch["edge_source"]))
@@ -101,11 +101,11 @@ def test_the_order_of_tokens_edges_and_samples_changes_nothing() -> None:
     assert torch.allclose(network(moved)[samples], network(batch), atol=1e-5)
 
 
-def test_only_what_leads_to_the_answer_is_read() -> None:
-    """The last token is the answer's: no edge leads from it to another."""
+def test_only_tokens_with_a_path_to_the_answer_matter() -> None:
+    """The last token is in the answer: no edge leads from it to another."""
     batch, network = make_heads(1), make_network("charm").eval()
     batch["is_answer"][:] = False
-    batch["is_answer"][0] = True  # looks at none
+    batch["is_answer"][0] = True  # attends to none
     changed = {**batch, "nodes": batch["nodes"].clone()}
     changed["nodes"][1:] = 0.5
     assert torch.equal(network(changed), network(batch))
@@ -113,7 +113,7 @@ def test_only_what_leads_to_the_answer_is_read() -> None:
     assert not torch.equal(network(changed), network(batch))
 
 
-def test_graphs_without_an_edge_are_read() -> None:
+def test_graphs_without_edges_are_read() -> None:
     batch = make_heads()
     for name in ("edge_source", "edge_target", "edge_attr"):
         batch[name] = batch[name][:0]
@@ -122,19 +122,19 @@ def test_graphs_without_an_edge_are_read() -> None:
     assert network(network.pad_batch(batch)).isfinite().all()
 
 
-def test_attention_is_stretched_between_none_and_all() -> None:
+def test_attention_is_scaled_logarithmically() -> None:
     ends = stretch(torch.tensor([0.0, 0.01, 0.1, 1.0]))
     assert torch.allclose(ends[[0, 3]], torch.tensor([-2.0, 2.0]), atol=1e-5)
     assert ends[2] - ends[1] == pytest.approx((ends[3] - ends[2]).item(), rel=0.05)
 
 
 @pytest.mark.parametrize("rounds", [1, 3])
-def test_rounds_are_as_many_as_asked_for(rounds: int) -> None:
+def test_number_of_rounds_is_configurable(rounds: int) -> None:
     network = make_network("charm", rounds=rounds)
     assert len(network.rounds) == rounds
     assert network(make_heads()).shape == (5,)
 
 
-def test_settings_that_cannot_be_are_refused() -> None:
+def test_invalid_settings_are_rejected() -> None:
     with pytest.raises(InputError, match="rounds is 0: give 1 or more"):
         CharmConfig(node_dim=4, edge_dim=6, rounds=0)

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 
 @pytest.mark.parametrize("width", [1, 16, 37])
 @pytest.mark.parametrize("features", [6, 64, 100])
-def test_one_kernel_sums_what_the_pieces_sum(width: int, features: int) -> None:
+def test_fused_kernel_equals_the_separate_steps(width: int, features: int) -> None:
     from clew.hallucination.detectors.networks.fused import sum_messages
 
     random = torch.Generator().manual_seed(0)
@@ -34,7 +34,7 @@ def test_one_kernel_sums_what_the_pieces_sum(width: int, features: int) -> None:
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_a_gpu_gives_what_the_cpu_gives(name: str) -> None:
+def test_gpu_and_cpu_give_the_same_result(name: str) -> None:
     batch, network = make_batch_for(name), make_network(name, dropout=0.0)
     results = []
     for device in ("cpu", "cuda"):

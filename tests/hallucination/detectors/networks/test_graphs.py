@@ -1,5 +1,5 @@
 """The graph readout computes only what can be seen from the last tokens. It must equal PyG's
-GINEConv over all tokens of all layers, in values and gradients."""
+GINEConv on all tokens of all layers, in values and gradients."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -26,7 +26,7 @@ def read_with_pyg(readout: GraphReadout, batch: dict[str, Any]) -> torch.Tensor:
         GINEConv(readout.first_mlp, edge_dim=edge_dim),
         GINEConv(readout.second_mlp, edge_dim=edge_dim),
     ]
-    readout.load_state_dict(values)  # GINEConv has drawn new weights for the parts it was given
+    readout.load_state_dict(values)  # GINEConv has reinitialized the modules it was given
     rounds[0].lin, rounds[1].lin = readout.first_messages.edge, readout.second_messages.edge
     edges = torch.stack([batch["edge_source"], batch["edge_target"]]).long()
     x = scale(batch["nodes"]).float()
@@ -37,7 +37,7 @@ def read_with_pyg(readout: GraphReadout, batch: dict[str, Any]) -> torch.Tensor:
 
 @pytest.mark.parametrize("edge_dim", [1, 3])
 @pytest.mark.parametrize("max_tokens", [1, 9, 30])
-def test_the_readout_equals_gine_over_all_tokens(edge_dim: int, max_tokens: int) -> None:
+def test_readout_equals_gine_on_all_tokens(edge_dim: int, max_tokens: int) -> None:
     torch.manual_seed(1)
     batch = make_batch(max_tokens=max_tokens, edge_dim=edge_dim)
     readout = GraphReadout(FEATURES, edge_dim, 7)
@@ -56,7 +56,7 @@ def test_the_readout_equals_gine_over_all_tokens(edge_dim: int, max_tokens: int)
         assert torch.allclose(my_grad, their_grad, rtol=1e-4, atol=1e-5)
 
 
-def test_messages_made_in_pieces_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_computed_in_chunks_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     batch, network = make_batch(), make_network("gnn_det", dropout=0.0)
     results = []
     for piece_bytes in (1 << 20, 100):
@@ -72,7 +72,7 @@ def test_messages_made_in_pieces_are_the_same(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("name", ["gnn_det", "gvae"])
-def test_filling_a_batch_up_changes_nothing(name: str) -> None:
+def test_padding_a_batch_changes_nothing(name: str) -> None:
     batch, network = make_batch(7), make_network(name).eval()
     padded = pad_graphs(batch)
     assert len(padded["nodes"]) > len(batch["nodes"])
@@ -80,7 +80,7 @@ def test_filling_a_batch_up_changes_nothing(name: str) -> None:
     assert torch.equal(logits_of(network, padded), logits_of(network, batch))
 
 
-def test_batches_are_filled_up_to_few_sizes_with_little_waste() -> None:
+def test_batches_are_padded_to_few_sizes_with_little_waste() -> None:
     from clew.hallucination.detectors.networks.graphs import round_up
 
     sizes = range(50_000, 100_000)
@@ -89,7 +89,7 @@ def test_batches_are_filled_up_to_few_sizes_with_little_waste() -> None:
     assert all(size <= round_up(size) <= size * 1.125 + 1 for size in (0, 1, 7, 1000, *sizes))
 
 
-def test_a_pyg_batch_gives_the_same_in_any_order_of_its_edges() -> None:
+def test_pyg_batch_gives_the_same_result_for_any_edge_order() -> None:
     batch, network = make_batch(), make_network("gnn_det").eval()
     order = torch.randperm(len(batch["edge_source"]))
     edges = torch.stack([batch["edge_source"], batch["edge_target"]]).long()
@@ -105,7 +105,7 @@ def test_a_pyg_batch_gives_the_same_in_any_order_of_its_edges() -> None:
     assert torch.allclose(network(pyg), network(batch), atol=1e-6)
 
 
-def test_graphs_without_an_edge_are_read() -> None:
+def test_graphs_without_edges_are_read() -> None:
     batch = make_batch()
     for name in ("edge_source", "edge_target", "edge_attr"):
         batch[name] = batch[name][:0]
@@ -113,7 +113,7 @@ def test_graphs_without_an_edge_are_read() -> None:
 
 
 def test_no_message_is_kept_for_the_backward_pass() -> None:
-    """What is kept must not grow with edges x features: the messages are made anew."""
+    """What is kept must not grow with edges x features: the messages are recomputed."""
     batch, network = make_batch(20, max_tokens=40, max_degree=30), make_network("gnn_det")
     kept = SimpleNamespace(most=0)
 

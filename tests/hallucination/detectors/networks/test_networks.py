@@ -1,4 +1,4 @@
-"""What holds for all networks: shapes, learning, saving, and settings that cannot be."""
+"""What holds for all networks: shapes, learning, saving, and invalid settings."""
 
 import math
 from pathlib import Path
@@ -21,7 +21,7 @@ from tests.hallucination.detectors.networks.making import (
 
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("samples", [1, 5])
-def test_one_logit_a_sample(name: str, samples: int) -> None:
+def test_one_logit_per_sample(name: str, samples: int) -> None:
     logits = logits_of(make_network(name), make_batch_for(name, samples))
     assert logits.shape == (samples,)
     assert logits.isfinite().all()
@@ -29,7 +29,7 @@ def test_one_logit_a_sample(name: str, samples: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NETWORKS)
-def test_the_loss_falls_on_one_batch(name: str) -> None:
+def test_loss_falls_on_one_batch(name: str) -> None:
     network, batch = make_network(name, dropout=0.0), make_batch_for(name, 8)
     optimizer = torch.optim.AdamW(network.parameters(), lr=0.02)
     losses = []
@@ -53,7 +53,7 @@ def test_every_weight_is_trained(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_saved_is_loaded(name: str, tmp_path: Path) -> None:
+def test_saved_network_can_be_loaded(name: str, tmp_path: Path) -> None:
     network, batch = make_network(name).eval(), make_batch_for(name)
     save_file(network.state_dict(), tmp_path / "weights.safetensors")
     other = make_network(name).eval()
@@ -64,8 +64,8 @@ def test_saved_is_loaded(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["lstm", "gnn_det", "gvae"])
-def test_states_of_any_size_are_read(name: str) -> None:
-    """A model's states can reach tens of thousands in one layer and hundredths in another."""
+def test_states_of_any_magnitude_are_read(name: str) -> None:
+    """States can be tens of thousands in one layer and hundredths in another."""
     network, batch = make_network(name).eval(), make_batch()
     expected = logits_of(network, batch)
     sizes = torch.tensor([0.05, 1.0, 20.0, 150.0])[:, None]
@@ -73,7 +73,7 @@ def test_states_of_any_size_are_read(name: str) -> None:
     assert torch.allclose(logits_of(network, stretched), expected, atol=5e-3)
 
 
-def test_the_latent_losses_are_reported_with_their_weights() -> None:
+def test_latent_losses_are_reported_with_their_weights() -> None:
     network, batch = make_network("gvae", kl_weight=0.0).eval(), make_batch()
     _, extra = network(batch)
     assert extra["kl"].item() == 0
@@ -82,7 +82,7 @@ def test_the_latent_losses_are_reported_with_their_weights() -> None:
     assert torch.isclose(heavier(batch)[1]["reconstruction"], 10 * extra["reconstruction"])
 
 
-def test_the_path_through_the_latent_space_has_a_point_a_layer() -> None:
+def test_latent_trajectory_has_one_point_per_layer() -> None:
     batch = make_batch(5, layers=4)
     path = make_network("gvae").eval().latent_path(batch)
     assert path.shape == (5, 4, 5)
@@ -98,6 +98,6 @@ def test_the_path_through_the_latent_space_has_a_point_a_layer() -> None:
         (GVAELSTMConfig, {"node_dim": 6, "kl_weight": math.nan}, "kl_weight is nan: give 0"),
     ],
 )
-def test_settings_that_cannot_be_are_refused(config, settings, said) -> None:  # type: ignore[no-untyped-def]
+def test_invalid_settings_are_rejected(config, settings, said) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(InputError, match=said):
         config(input_dim=12, **settings)

@@ -1,4 +1,4 @@
-"""Answers that lie in memory, for cases that no store would hold."""
+"""Answers in memory, for cases that no store would contain."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -31,7 +31,7 @@ class MemoryFeatures:
 
 
 def telling_states(answers: int, layers: int, dim: int) -> tuple[np.ndarray, np.ndarray]:
-    """Labels, and states of which only layer 1 knows them."""
+    """Labels, and states of which only layer 1 reveals them."""
     random = np.random.default_rng(0)
     labels = (random.random(answers) < 0.4).astype(np.int8)
     states = random.standard_normal((answers, layers, dim)).astype(np.float16)

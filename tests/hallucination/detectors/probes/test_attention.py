@@ -1,4 +1,4 @@
-"""LapEigvals' diagonal is the spectrum, and the probes in pieces are those of the whole."""
+"""The diagonal of LapEigvals is the spectrum, and block-wise probes equal those on all data."""
 
 from pathlib import Path
 
@@ -17,7 +17,8 @@ from tests.hallucination.detectors.probes.features import MemoryFeatures
 
 
 def eigenvalues(attention: np.ndarray) -> np.ndarray:
-    """Those of D - A, largest first, for every layer and head; nothing is known of its shape."""
+    """Those of D - A, largest first, for every layer and head; without assumptions about its
+    structure."""
     tokens = attention.shape[-1]
     degrees = attention.sum(axis=-2) / (tokens - np.arange(tokens))
     laplacian = degrees[..., None] * np.eye(tokens) - attention
@@ -26,7 +27,7 @@ def eigenvalues(attention: np.ndarray) -> np.ndarray:
     return -np.sort(-found.real, axis=-1)
 
 
-def test_what_a_capture_stores_are_the_eigenvalues_of_its_maps(full_store: Path) -> None:
+def test_stored_diagonals_are_the_eigenvalues_of_the_maps(full_store: Path) -> None:
     for trace in TraceBatchLoader(full_store).iter_traces():
         stored = -np.sort(-trace["laplacian_diagonal"].astype(np.float64), axis=-1)
         expected = eigenvalues(trace["attentions"].astype(np.float64))
@@ -35,7 +36,7 @@ def test_what_a_capture_stores_are_the_eigenvalues_of_its_maps(full_store: Path)
 
 
 def telling_spectra(answers: int, ranks: int) -> tuple[np.ndarray, np.ndarray]:
-    """Labels, and [answers, 3, 2, ranks], largest first; the largest twenty know the label."""
+    """Labels, and [answers, 3, 2, ranks], largest first; the largest twenty reveal the label."""
     random = np.random.default_rng(0)
     labels = (random.random(answers) < 0.4).astype(np.int8)
     spectra = -np.sort(-random.random((answers, 3, 2, ranks)), axis=-1)
@@ -44,7 +45,7 @@ def telling_spectra(answers: int, ranks: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.slow
-def test_a_probe_in_pieces_scores_as_scikit_learns_pipeline() -> None:
+def test_block_wise_probe_equals_a_scikit_learn_pipeline() -> None:
     labels, values = telling_spectra(500, ranks=100)
     data = MemoryFeatures(labels, {"laplacian_top": values})
     outcome = PROBES["lapeigvals"].run(data, seed=0)
@@ -61,7 +62,9 @@ def test_a_probe_in_pieces_scores_as_scikit_learns_pipeline() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["lapeigvals", "linear_probe_pca"])
-def test_components_of_some_answers_serve_all(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_components_of_a_subset_apply_to_all_answers(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     labels, values = telling_spectra(1500, ranks=10)
     data = MemoryFeatures(labels, {"laplacian_top": values, "sequence": values[:, :, 0]})
     whole = PROBES[name].run(data, seed=0)
@@ -70,7 +73,7 @@ def test_components_of_some_answers_serve_all(name: str, monkeypatch: pytest.Mon
     assert spearmanr(whole.test, some.test).statistic > 0.98
 
 
-def test_many_answers_are_taken_apart_by_iterating(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_answers_are_decomposed_iteratively(monkeypatch: pytest.MonkeyPatch) -> None:
     labels, values = telling_spectra(800, ranks=10)
     data = MemoryFeatures(labels, {"laplacian_top": values})
     exact = PROBES["lapeigvals"].run(data, seed=0)
@@ -80,9 +83,9 @@ def test_many_answers_are_taken_apart_by_iterating(monkeypatch: pytest.MonkeyPat
     assert spearmanr(exact.test, iterated.test).statistic > 0.99
 
 
-def test_spectra_of_a_model_with_other_layers_are_refused() -> None:
+def test_answers_with_another_number_of_layers_are_rejected() -> None:
     labels, values = telling_spectra(200, ranks=10)
     fitted = PROBES["lapeigvals"].fit(MemoryFeatures(labels, {"laplacian_top": values}), seed=0)
     other = MemoryFeatures(labels, {"laplacian_top": values[:, :2]})
-    with pytest.raises(InputError, match="have 2 layers, the method was fitted to 3"):
+    with pytest.raises(InputError, match="have 2 layers, but the method was fitted to 3"):
         fitted.score(other, "test")

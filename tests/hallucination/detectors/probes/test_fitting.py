@@ -1,4 +1,4 @@
-"""The fits are those of scikit-learn, at every strength."""
+"""The fits equal those of scikit-learn at every regularization strength."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ from clew.metrics import auroc
 
 @pytest.fixture
 def sample() -> tuple[np.ndarray, np.ndarray]:
-    """Features of very different size, few of which know the label; one never changes."""
+    """Features of very different scales, few of which reveal the label; one is constant."""
     random = np.random.default_rng(0)
     labels = (random.random(400) < 0.3).astype(np.int8)
     matrix = random.standard_normal((400, 60)) @ random.standard_normal((60, 60))
@@ -42,7 +42,7 @@ def test_every_strength_equals_scikit_learn(
         assert spearmanr(found, expected).statistic > 0.999
 
 
-def test_a_feature_that_never_changes_counts_for_nothing(
+def test_constant_feature_has_no_effect(
     sample: tuple[np.ndarray, np.ndarray],
 ) -> None:
     matrix, _ = sample
@@ -53,7 +53,7 @@ def test_a_feature_that_never_changes_counts_for_nothing(
     np.testing.assert_allclose(np.delete(matrix, 10, 1).std(0), 1, rtol=1e-3)
 
 
-def test_a_fit_to_scaled_features_scores_them_unscaled(
+def test_fit_on_scaled_features_scores_unscaled_ones(
     sample: tuple[np.ndarray, np.ndarray],
 ) -> None:
     matrix, labels = sample
@@ -64,7 +64,7 @@ def test_a_fit_to_scaled_features_scores_them_unscaled(
     np.testing.assert_allclose(scale.undo(linear).score(plain), expected, atol=1e-4)
 
 
-def test_the_path_is_left_when_the_auroc_falls() -> None:
+def test_path_ends_when_the_auroc_falls() -> None:
     labels = np.tile([0, 1], 50)
     tries = []
 

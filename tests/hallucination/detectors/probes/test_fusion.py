@@ -1,4 +1,4 @@
-"""Fusion: signals that tell nothing alone tell together, and what a store lacks is done without."""
+"""Fusion: signals that are only informative together are used, and missing ones are omitted."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from tests.hallucination.detectors.probes.features import MemoryFeatures
 
 
 def signals_of_two_kinds(answers: int, *, dim: int = 6) -> tuple[np.ndarray, dict[str, object]]:
-    """Made up is where the states' sign and the attention's differ: neither knows it alone."""
+    """Hallucinated is where the signs of states and attention differ: neither reveals it alone."""
     random = np.random.default_rng(0)
     first, second = random.choice([-1.0, 1.0], (2, answers))
     labels = (first != second).astype(np.int8)
@@ -29,7 +29,7 @@ def signals_of_two_kinds(answers: int, *, dim: int = 6) -> tuple[np.ndarray, dic
     }
 
 
-def test_it_finds_what_no_signal_knows_alone() -> None:
+def test_fusion_combines_signals_that_are_useless_alone() -> None:
     labels, values = signals_of_two_kinds(500)
     data = MemoryFeatures(labels, values)
     outcome = PROBES["fusion"].run(data, seed=0)
@@ -39,21 +39,21 @@ def test_it_finds_what_no_signal_knows_alone() -> None:
     assert outcome.chosen["signals"] == 3  # states, lookback, confidence
 
 
-def test_answers_of_another_width_are_refused() -> None:
+def test_answers_of_another_dimension_are_rejected() -> None:
     fitted = PROBES["fusion"].fit(MemoryFeatures(*signals_of_two_kinds(200)), seed=0)
     other = MemoryFeatures(*signals_of_two_kinds(200, dim=7))
-    with pytest.raises(InputError, match="have 7 numbers of sequence .* fitted to 6"):
+    with pytest.raises(InputError, match="have 7 values of sequence, .* fitted to 6"):
         fitted.score(other, "test")
 
 
-def test_the_number_of_tokens_is_no_signal() -> None:
+def test_number_of_tokens_is_not_a_signal() -> None:
     sure = np.full(2, -0.5, np.float32)
     values = {"token_logprobs": [sure, np.tile(sure, 5)] * 5, "token_entropies": [sure, sure] * 5}
     rows = read_confidence(MemoryFeatures(np.tile([0, 1], 5), values), "train")
     np.testing.assert_array_equal(rows[0], rows[1])
 
 
-def test_an_answer_without_tokens_counts_as_nothing_known() -> None:
+def test_answer_without_tokens_has_neutral_features() -> None:
     nothing = np.zeros(0, np.float32)
     values = {"token_logprobs": [nothing] * 10, "token_entropies": [nothing] * 10}
     assert not read_confidence(MemoryFeatures(np.tile([0, 1], 5), values), "train").any()

@@ -1,4 +1,4 @@
-"""Every method over a real folder of answers: what it gives, and what it never looks at."""
+"""Every method on a real folder of answers: its results, and what it never reads."""
 
 import math
 from pathlib import Path
@@ -44,7 +44,7 @@ def data(folder: Path) -> AnswerFeatures:
 
 
 @pytest.mark.parametrize("name", PROBES)
-def test_a_run_scores_every_answer(data: AnswerFeatures, name: str) -> None:
+def test_every_answer_is_scored(data: AnswerFeatures, name: str) -> None:
     outcome = PROBES[name].run(data, seed=0)
     for split, scores in (("validation", outcome.validation), ("test", outcome.test)):
         assert scores.shape == data.labels[split].shape
@@ -57,7 +57,7 @@ def test_a_run_scores_every_answer(data: AnswerFeatures, name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PROBES)
-def test_the_labels_of_the_test_split_change_nothing(
+def test_labels_of_the_test_split_do_not_change_the_scores(
     data: AnswerFeatures, folder: Path, name: str
 ) -> None:
     before = PROBES[name].run(data, seed=0)
@@ -71,7 +71,7 @@ def test_the_labels_of_the_test_split_change_nothing(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PROBES)
-def test_what_was_fitted_scores_another_store(
+def test_fitted_method_scores_another_store(
     data: AnswerFeatures, tmp_path: Path, name: str
 ) -> None:
     fitted = PROBES[name].fit(data, seed=0)
@@ -81,7 +81,7 @@ def test_what_was_fitted_scores_another_store(
 
 
 @pytest.mark.parametrize("name", ["linear_probe", "linear_probe_pca", "saplma", "lookback"])
-def test_a_store_of_another_model_is_refused(
+def test_store_of_another_model_is_rejected(
     data: AnswerFeatures, tmp_path: Path, name: str
 ) -> None:
     fitted = PROBES[name].fit(data, seed=0)
@@ -92,7 +92,7 @@ def test_a_store_of_another_model_is_refused(
         fitted.score(AnswerFeatures(pre), "test")
 
 
-def test_the_layer_is_chosen_and_all_of_them_can_be_drawn() -> None:
+def test_best_layer_is_chosen_and_all_layers_can_be_plotted() -> None:
     labels, states = telling_states(300, layers=4, dim=8)
     outcome = PROBES["linear_probe"].run(MemoryFeatures(labels, {"sequence": states}), seed=0)
     assert outcome.chosen["layer"] == 1
@@ -105,14 +105,14 @@ def test_the_layer_is_chosen_and_all_of_them_can_be_drawn() -> None:
 
 
 @pytest.mark.slow
-def test_only_another_seed_of_a_seeded_method_gives_other_scores(data: AnswerFeatures) -> None:
+def test_only_seeded_methods_depend_on_the_seed(data: AnswerFeatures) -> None:
     for name in ("saplma", "lapeigvals"):
         first, again, other = (PROBES[name].run(data, seed=seed).test for seed in (0, 0, 1))
         np.testing.assert_array_equal(first, again)
         assert PROBES[name].is_seeded == (not np.array_equal(first, other))
 
 
-def test_training_that_was_shared_is_counted(folder: Path) -> None:
+def test_time_of_shared_training_is_counted(folder: Path) -> None:
     data = AnswerFeatures(folder)
     alone = PROBES["linear_probe"].fit(data, seed=0)
     shared = PROBES["saplma"].fit(data, seed=0)
@@ -130,7 +130,7 @@ def test_answers_without_tokens_get_the_median_of_training() -> None:
     assert found["min_probability"].test[-2] == pytest.approx(-math.exp(-9))
 
 
-def test_a_category_that_training_lacks_gets_the_overall_rate() -> None:
+def test_unseen_category_gets_the_overall_rate() -> None:
     labels = np.array([1, 1, 1, 0, 0, 0] + [0, 1] + [0, 1])
     names = ["river", "river", "river", "capital", "capital", None, "river", "capital", "sea", None]
     data = MemoryFeatures(labels, {"category": names})
@@ -140,14 +140,14 @@ def test_a_category_that_training_lacks_gets_the_overall_rate() -> None:
     assert capital < none < sea == 0.5 < river < 1
 
 
-def test_a_missing_field_is_named() -> None:
+def test_missing_field_is_named() -> None:
     labels, states = telling_states(40, layers=2, dim=4)
-    with pytest.raises(InputError, match="semantic_entropy needs question, samples, which"):
+    with pytest.raises(InputError, match="semantic_entropy requires question, samples, which"):
         PROBES["semantic_entropy"].fit(MemoryFeatures(labels, {"sequence": states}), seed=0)
 
 
 @pytest.mark.parametrize("changed", [slice(0, 60), slice(60, 80)])
-def test_a_split_of_right_answers_only_is_refused(changed: slice) -> None:
+def test_split_of_only_correct_answers_is_rejected(changed: slice) -> None:
     labels, states = telling_states(100, layers=2, dim=4)
     labels[changed] = 0
     with pytest.raises(InputError, match="0 of the .* answers of the .* split are hallucinated"):
@@ -155,14 +155,14 @@ def test_a_split_of_right_answers_only_is_refused(changed: slice) -> None:
 
 
 @pytest.mark.parametrize("name", ["linear_probe", "linear_probe_pca"])
-def test_states_that_are_no_numbers_are_told_with_their_layer(name: str) -> None:
+def test_non_finite_states_are_reported_with_their_layer(name: str) -> None:
     labels, states = telling_states(100, layers=3, dim=4)
     states[7, 2, 1] = np.inf
-    with pytest.raises(StoreError, match="sequence, layer 2, holds NaN or infinity"):
+    with pytest.raises(StoreError, match="sequence, layer 2, contains NaN or infinity"):
         PROBES[name].fit(MemoryFeatures(labels, {"sequence": states}), seed=0)
 
 
-def test_an_answer_to_score_that_holds_nan_is_told() -> None:
+def test_nan_in_an_answer_to_score_is_reported() -> None:
     labels, states = telling_states(100, layers=3, dim=4)
     states[-1] = np.nan
     data: Any = MemoryFeatures(labels, {"sequence": states})

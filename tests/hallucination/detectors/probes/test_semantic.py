@@ -1,4 +1,4 @@
-"""Samples that say the same fall into one cluster, whatever their wording."""
+"""Answers with the same meaning are in one cluster, whatever their wording."""
 
 import math
 
@@ -27,21 +27,21 @@ from tests.hallucination.detectors.probes.features import MemoryFeatures
         ("What is 2?", ["It is 2.", "It is 3.", "It is 4."], [1, 1, 1]),
     ],
 )
-def test_answers_are_clustered_by_what_they_say(
+def test_answers_are_clustered_by_meaning(
     question: str, samples: list[str], sizes: list[int]
 ) -> None:
     assert sorted(cluster_samples(question, samples)) == sorted(sizes)
     assert sorted(cluster_samples(question, samples[::-1])) == sorted(sizes)
 
 
-def test_the_entropy_is_that_of_the_shares() -> None:
+def test_entropy_is_computed_from_cluster_shares() -> None:
     assert cluster_entropy([10]) == 0
     assert cluster_entropy([5, 5]) == pytest.approx(math.log(2))
     assert cluster_entropy([1] * 10) == pytest.approx(math.log(10))
 
 
-def test_samples_that_are_all_scattered_alike_tell_nothing() -> None:
+def test_constant_entropy_is_rejected() -> None:
     labels = np.tile([0, 1], 10)
     values = {"samples": [["Rome", "Paris"]] * 20, "question": ["Where?"] * 20}
-    with pytest.raises(InputError, match="tells nothing: draw more of them"):
+    with pytest.raises(InputError, match="carries no information: draw more answers"):
         PROBES["semantic_entropy"].fit(MemoryFeatures(labels, values), seed=0)

@@ -1,4 +1,4 @@
-"""One folder of samples a session, and three networks trained on it, to look at."""
+"""One folder of samples per session, and three networks trained on it."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ def learnable(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def trained(learnable: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The output folder of a run over all networks. Shared: look, do not touch."""
+    """The output folder of a run over all networks. Shared: do not modify."""
     out = tmp_path_factory.mktemp("trained") / "results"
     with one_thread():
         train_detectors(small_run(learnable, out))

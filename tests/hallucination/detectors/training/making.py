@@ -1,4 +1,4 @@
-"""Samples that can be learnt, and small runs over them."""
+"""Samples that can be learned, and small runs on them."""
 
 from pathlib import Path
 from typing import Any

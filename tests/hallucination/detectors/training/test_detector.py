@@ -19,7 +19,9 @@ WRITTEN_BEFORE = Path(__file__).parents[3] / "data" / "8b887bb"
 
 
 @pytest.mark.parametrize("name", ["lstm", "gnn_det", "gvae"])
-def test_it_gives_the_figures_of_its_training(trained: Path, learnable: Path, name: str) -> None:
+def test_loaded_detector_reproduces_the_metrics_of_its_training(
+    trained: Path, learnable: Path, name: str
+) -> None:
     [run] = [run for run in read_results(trained)["runs"] if run["model"] == name]
     detector = load_detector(trained / name / "best.safetensors")
     assert (detector.name, detector.threshold) == (name, run["threshold"])
@@ -30,7 +32,7 @@ def test_it_gives_the_figures_of_its_training(trained: Path, learnable: Path, na
     assert metrics["f1"] == pytest.approx(run["test_f1"])
 
 
-def test_its_file_is_all_it_needs(trained: Path, tmp_path: Path) -> None:
+def test_detector_needs_only_its_file(trained: Path, tmp_path: Path) -> None:
     shutil.copy(trained / "gvae" / "best.safetensors", tmp_path)
     detector = load_detector(tmp_path)
     assert detector.config.input_dim == 8
@@ -38,7 +40,7 @@ def test_its_file_is_all_it_needs(trained: Path, tmp_path: Path) -> None:
     assert not detector.network.training
 
 
-def test_a_detector_of_an_earlier_clew_still_opens() -> None:
+def test_detector_of_an_earlier_clew_still_opens() -> None:
     """Commit 8b887bb trained and wrote it, and computed these probabilities."""
     detector = load_detector(WRITTEN_BEFORE / "lstm.safetensors")
     states = torch.tensor(
@@ -53,7 +55,7 @@ def test_a_detector_of_an_earlier_clew_still_opens() -> None:
     assert detector.metrics["auroc"] == pytest.approx(0.9126984)
 
 
-def test_files_that_are_no_detector(trained: Path, tmp_path: Path) -> None:
+def test_files_that_are_not_detectors_are_rejected(trained: Path, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="there is no .*: train first"):
         load_detector(tmp_path)
     save_file({"a": torch.zeros(1)}, tmp_path / "a.safetensors", metadata={"clew": "{}"})
@@ -67,7 +69,7 @@ def test_files_that_are_no_detector(trained: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["gnn_det", "gvae"])
-def test_graphs_of_any_form_are_scored_alike(learnable: Path, trained: Path, name: str) -> None:
+def test_flat_and_pyg_graphs_get_the_same_risk(learnable: Path, trained: Path, name: str) -> None:
     detector = load_detector(trained / name)
     flat, pyg = (
         next(iter(Loader(open_graphs(learnable, flat=flat), 8, num_workers=0)))
@@ -77,7 +79,7 @@ def test_graphs_of_any_form_are_scored_alike(learnable: Path, trained: Path, nam
 
 
 @pytest.mark.parametrize(("name", "advice"), [("lstm", "LSTMMap"), ("gvae", "with_sequence=True")])
-def test_a_batch_of_other_samples_is_refused(
+def test_batch_of_other_samples_is_rejected(
     learnable: Path, trained: Path, name: str, advice: str
 ) -> None:
     graphs = PreprocessedGNNMapDataset(learnable, split="test")

@@ -1,4 +1,4 @@
-"""Where samples come from, and what is refused before anything is trained."""
+"""Where samples come from, and what is rejected before anything is trained."""
 
 import shutil
 from pathlib import Path
@@ -35,7 +35,7 @@ def epoch(samples: DetectorSamples, split: str, **settings: Any) -> list[dict[st
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sequences", "graphs"])
-def test_traces_give_the_samples_that_preprocessing_makes(
+def test_traces_yield_the_same_samples_as_preprocessing(
     compact_store: Path, scores: Path, tmp_path: Path, kind: Any
 ) -> None:
     preprocess_store(tiny_preprocess(compact_store, scores, tmp_path / "made"))
@@ -62,13 +62,13 @@ def test_score_threshold_decides_which_answers_are_hallucinated(
 
 
 def make_old_record(number: int) -> dict[str, Any]:
-    """Each with a question of its own: samples of one question are never parted."""
+    """Each with its own question: samples of one question are never separated."""
     words = [*PROMPT[:4], f" who{number}", *PROMPT[5:], *ANSWER]
     return make_record(number, tokens_decoded=words)
 
 
 @pytest.mark.slow
-def test_old_files_are_turned_into_a_store_and_trained_on(tmp_path: Path) -> None:
+def test_old_files_are_converted_and_used_for_training(tmp_path: Path) -> None:
     old = tmp_path / "traces_data"
     for batch in range(2):
         records = [make_old_record(40 * batch + i) for i in range(40)]
@@ -103,7 +103,7 @@ def test_every_setting_reaches_the_loader(tmp_path: Path) -> None:
     assert np.array_equal(orders[3], np.arange(len(orders[0])))
 
 
-def test_a_split_without_both_classes_is_refused_with_the_counts(tmp_path: Path) -> None:
+def test_split_without_both_classes_is_rejected_with_the_counts(tmp_path: Path) -> None:
     folder = write_samples(tmp_path / "few", shards=1, rows=4)
     sentence = (
         r'the validation split of ".*few" has none that are hallucinated: .* train 3 '
@@ -115,32 +115,32 @@ def test_a_split_without_both_classes_is_refused_with_the_counts(tmp_path: Path)
     assert not (tmp_path / "out").exists()
 
 
-def test_networks_that_lack_their_samples_are_named_before_any_is_trained(tmp_path: Path) -> None:
+def test_networks_with_missing_samples_are_named_before_training(tmp_path: Path) -> None:
     folder = write_samples(tmp_path / "samples", graphs=False)
-    sentence = "no graphs, which gnn_det and gvae need: .*`run_gnn_det=False` `run_gvae=False`"
+    sentence = "no graphs, which gnn_det and gvae require: .*`run_gnn_det=False` `run_gvae=False`"
     with pytest.raises(InputError, match=sentence):
         train_detectors(small_run(folder, tmp_path / "out"))
     assert not (tmp_path / "out").exists()
     PreprocessedData(folder=folder).refuse_missing([NETWORKS["lstm"]])
-    with pytest.raises(InputError, match="which gvae needs: .* without `graphs=False`.$"):
+    with pytest.raises(InputError, match="which gvae requires: .* without `graphs=False`.$"):
         PreprocessedData(folder=folder).refuse_missing([NETWORKS["gvae"]])
-    with pytest.raises(InputError, match="no graphs, which act_vit needs: .*`graphs=False`.$"):
+    with pytest.raises(InputError, match="no graphs, which act_vit requires: .*`graphs=False`.$"):
         PreprocessedData(folder=folder).refuse_missing([NETWORKS["act_vit"]])
-    with pytest.raises(InputError, match="charm needs: .*`keep=.full.`.*run_charm=False`.$"):
+    with pytest.raises(InputError, match="charm requires: .*`keep=.full.`.*run_charm=False`.$"):
         PreprocessedData(folder=folder).refuse_missing([NETWORKS["lstm"], NETWORKS["charm"]])
 
 
 @pytest.mark.parametrize("name", ["charm", "act_vit"])
-def test_networks_that_cannot_read_traces_say_so(compact_store: Path, name: str) -> None:
+def test_networks_that_cannot_read_traces_are_rejected(compact_store: Path, name: str) -> None:
     data = RawData(store=compact_store, scores_file=Path("scores.csv"), score_threshold=0.5)
-    with pytest.raises(InputError, match=f'{name} is not trained on traces .*"clew preprocess"'):
+    with pytest.raises(InputError, match=f'{name} cannot be trained on traces .*"clew preprocess"'):
         data.refuse_missing([NETWORKS["lstm"], NETWORKS[name]])
 
 
-def test_graphs_alone_are_not_enough(tmp_path: Path) -> None:
+def test_graphs_without_sequences_are_rejected(tmp_path: Path) -> None:
     folder = write_samples(tmp_path / "samples")
     shutil.rmtree(folder / "sequences")
-    with pytest.raises(InputError, match="holds no sequences, which lstm, gnn_det and gvae need"):
+    with pytest.raises(InputError, match="has no sequences, which lstm, gnn_det and gvae require"):
         PreprocessedData(folder=folder).refuse_missing(ALL)
 
 
@@ -160,8 +160,10 @@ def test_converted_samples_are_found_under_their_new_names(tmp_path: Path) -> No
     assert DetectorSamples(PreprocessedData(folder=folder), "graphs").sizes()["node_dim"] == 5
 
 
-def test_folders_that_hold_no_samples(compact_store: Path, scores: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match='there is no folder "nowhere": make it with "clew prep'):
+def test_folders_without_samples_are_rejected(
+    compact_store: Path, scores: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match='there is no folder "nowhere": create it with "clew prep'):
         PreprocessedData(folder=Path("nowhere")).refuse_missing(ALL)
     with pytest.raises(InputError, match='is not a clew store: .* that "clew preprocess" wrote'):
         PreprocessedData(folder=tmp_path).refuse_missing(ALL)
@@ -175,7 +177,7 @@ def test_folders_that_hold_no_samples(compact_store: Path, scores: Path, tmp_pat
 
 @pytest.mark.parametrize("kind", ["sequences", "graphs", "heads", "grids"])
 @pytest.mark.parametrize("free_bytes", [1 << 40, 1000], ids=["fits", "too small"])
-def test_batches_for_a_gpu_are_the_same_wherever_the_samples_lie(
+def test_batches_for_a_gpu_do_not_depend_on_where_the_samples_are(
     learnable: Path, monkeypatch: pytest.MonkeyPatch, kind: Any, free_bytes: int
 ) -> None:
     """The CPU stands in for the GPU."""

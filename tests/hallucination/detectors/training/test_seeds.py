@@ -1,4 +1,4 @@
-"""One network from several seeds: what it scores, going on with it, and other stores."""
+"""One network from several seeds: risks, resuming, and other stores."""
 
 import os
 import signal
@@ -60,7 +60,7 @@ def train(config: TrainRunConfig, seeds: list[int], **extra: Any) -> list[Traine
 def seeded(
     request: pytest.FixtureRequest, learnable: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[TrainRunConfig, list[TrainedSeed]]:
-    """Two seeds of a network. Shared: look, do not touch."""
+    """Two seeds of a network. Shared: do not modify."""
     config = run_of(request.param, learnable, tmp_path_factory.mktemp("seeded") / "networks")
     with one_thread():
         return config, train(config, [0, 7])
@@ -95,7 +95,7 @@ def test_every_seed_scores_every_sample_in_the_order_of_the_data(
     assert not np.allclose(seeds[0].test, seeds[1].test)
 
 
-def test_the_same_again_only_scores(
+def test_second_run_only_scores(
     seeded: tuple[TrainRunConfig, list[TrainedSeed]],
 ) -> None:
     config, before = seeded
@@ -117,8 +117,8 @@ def test_each_seed_is_a_detector(seeded: tuple[TrainRunConfig, list[TrainedSeed]
         detector.score({"label": one.test})
 
 
-def test_seeds_that_were_killed_go_on(learnable: Path, tmp_path: Path) -> None:
-    """The first seed is kept; the second ends as if nothing had happened."""
+def test_resume_after_kill_gives_identical_seeds(learnable: Path, tmp_path: Path) -> None:
+    """The first seed is kept; the second ends as in an uninterrupted run."""
     whole = TrainConfig(epochs=12, patience=None)
     config = run_of("lstm", learnable, tmp_path, train=whole, request=replace(PLAIN, batch_size=64))
     saving = replace(config, train=replace(whole, checkpoint_every_seconds=0))
@@ -136,9 +136,7 @@ def test_seeds_that_were_killed_go_on(learnable: Path, tmp_path: Path) -> None:
     np.testing.assert_array_equal(broken[1].test, unbroken[1].test)
 
 
-def test_all_seeds_follow_the_plan_that_was_measured_for_the_first(
-    learnable: Path, tmp_path: Path
-) -> None:
+def test_all_seeds_use_the_plan_of_the_first(learnable: Path, tmp_path: Path) -> None:
     config = run_of("lstm", learnable, tmp_path, request=PlanRequest(device="cpu"))
     for _ in range(2):
         first, second = (of.fitted.plan for of in train(config, [0, 1]))
@@ -146,7 +144,7 @@ def test_all_seeds_follow_the_plan_that_was_measured_for_the_first(
         assert first.choices == second.choices
 
 
-def test_asked_to_stop_it_stops_between_seeds_too(learnable: Path, tmp_path: Path) -> None:
+def test_training_can_be_stopped_between_seeds(learnable: Path, tmp_path: Path) -> None:
     events: list[Event] = []
     with pytest.raises(TrainingStoppedError, match="before LSTM, seed 1 was begun"):
         train(
@@ -158,7 +156,7 @@ def test_asked_to_stop_it_stops_between_seeds_too(learnable: Path, tmp_path: Pat
     assert len(ended(events)) == 1
 
 
-def test_overwrite_trains_all_seeds_anew(learnable: Path, tmp_path: Path) -> None:
+def test_overwrite_trains_all_seeds_again(learnable: Path, tmp_path: Path) -> None:
     config = run_of("lstm", learnable, tmp_path)
     train(config, [0])
     other = replace(config, network=NetworkSettings(lstm_hidden=4), overwrite=True)
@@ -168,15 +166,13 @@ def test_overwrite_trains_all_seeds_anew(learnable: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("seeds", [[], [1, 1]])
-def test_seeds_that_make_no_sense_are_refused(
-    learnable: Path, tmp_path: Path, seeds: list[int]
-) -> None:
-    with pytest.raises(InputError, match=r"the seeds are \[.*: give one or more, each once"):
+def test_invalid_seeds_are_rejected(learnable: Path, tmp_path: Path, seeds: list[int]) -> None:
+    with pytest.raises(InputError, match=r"the seeds are \[.*: give one or more different seeds"):
         train(run_of("lstm", learnable, tmp_path / "out"), seeds)
     assert not (tmp_path / "out").exists()
 
 
-def test_a_network_is_tried_on_other_questions(
+def test_network_scores_other_questions(
     seeded: tuple[TrainRunConfig, list[TrainedSeed]], tmp_path: Path
 ) -> None:
     config, _ = seeded
@@ -186,7 +182,7 @@ def test_a_network_is_tried_on_other_questions(
     assert auroc(labels(other, "test"), scores) > REACHED[config.networks[0]] - 0.1
 
 
-def test_samples_of_another_model_are_refused(
+def test_samples_of_another_model_are_rejected(
     seeded: tuple[TrainRunConfig, list[TrainedSeed]], tmp_path: Path
 ) -> None:
     config, _ = seeded

@@ -1,4 +1,4 @@
-"""Networks trained one after another: what lies in the output folder, and going on with it."""
+"""Networks trained one after another: the output folder, and resuming."""
 
 import json
 import os
@@ -39,7 +39,7 @@ ONLY_LSTM = {"networks": ("lstm",)}
 
 
 def ended(events: list[Event]) -> list[tuple[str, bool]]:
-    """Which networks came to their end, and whether they were trained or there already."""
+    """Which networks were finished, and whether they were trained now or earlier."""
     return [(event.run["model"], event.is_new) for event in pick(events, NetworkEnded)]
 
 
@@ -56,7 +56,7 @@ def test_all_networks_learn(trained: Path) -> None:
         assert run["test_f1"] > 0.75 and run["test_accuracy"] > 0.75
 
 
-def test_results_tell_how_they_were_made(trained: Path, learnable: Path) -> None:
+def test_results_record_their_settings(trained: Path, learnable: Path) -> None:
     results = read_results(trained)
     assert results["versions"].keys() > {"clew", "python", "torch"}
     assert (
@@ -85,7 +85,7 @@ def test_each_network_has_a_folder(trained: Path, name: str) -> None:
     assert not list(trained.rglob("*.part")) and not list(trained.rglob("*.tmp"))
 
 
-def test_the_same_again_trains_nothing(trained: Path, learnable: Path) -> None:
+def test_second_run_trains_nothing(trained: Path, learnable: Path) -> None:
     before = (trained / "results.json").read_bytes()
     events: list[Event] = []
     runs = train_detectors(small_run(learnable, trained), events.append)
@@ -94,14 +94,14 @@ def test_the_same_again_trains_nothing(trained: Path, learnable: Path) -> None:
     assert runs == json.loads(before)["runs"]
 
 
-def test_networks_join_those_that_are_there(learnable: Path, tmp_path: Path) -> None:
+def test_networks_can_be_added_to_existing_ones(learnable: Path, tmp_path: Path) -> None:
     for name in ("gvae", "lstm"):
         train_detectors(small_run(learnable, tmp_path, networks=(name,)))
     assert [run["model"] for run in read_results(tmp_path)["runs"]] == ["lstm", "gvae"]
 
 
-def test_a_run_killed_in_its_second_network_goes_on(learnable: Path, tmp_path: Path) -> None:
-    """The first network's result is kept; the second ends as if nothing had happened."""
+def test_resume_after_kill_gives_identical_results(learnable: Path, tmp_path: Path) -> None:
+    """The first network's result is kept; the second ends as in an uninterrupted run."""
     networks, whole = ("lstm", "gnn_det"), TrainConfig(epochs=12, patience=None)
     options = {"networks": networks, "request": replace(PLAIN, batch_size=64), "train": whole}
     config = small_run(learnable, tmp_path / "killed", **options)
@@ -121,7 +121,7 @@ def test_a_run_killed_in_its_second_network_goes_on(learnable: Path, tmp_path: P
     assert tensors(config.out / best) == tensors(unbroken.out / best)
 
 
-def test_asked_to_stop_it_stops_between_networks_too(learnable: Path, tmp_path: Path) -> None:
+def test_training_can_be_stopped_between_networks(learnable: Path, tmp_path: Path) -> None:
     events: list[Event] = []
     with pytest.raises(TrainingStoppedError, match="before GNN-det"):
         train_detectors(small_run(learnable, tmp_path), events.append, lambda: bool(ended(events)))
@@ -145,7 +145,7 @@ def test_each_network_is_freed_before_the_next(
     assert len(built) == 3
 
 
-def test_other_settings_are_refused_with_both_values(trained: Path, learnable: Path) -> None:
+def test_other_settings_are_rejected_with_both_values(trained: Path, learnable: Path) -> None:
     with pytest.raises(SettingsMismatchError, match="lstm_hidden: 8 before, 16 now"):
         wider = NetworkSettings(lstm_hidden=16, num_lstm_layers=1)
         train_detectors(small_run(learnable, trained, network=wider))
@@ -154,7 +154,7 @@ def test_other_settings_are_refused_with_both_values(trained: Path, learnable: P
         train_detectors(small_run(learnable, trained, loss=weighted))
 
 
-def test_one_table_never_mixes_samples(learnable: Path, tmp_path: Path) -> None:
+def test_results_file_never_mixes_samples(learnable: Path, tmp_path: Path) -> None:
     other = write_learnable(tmp_path / "other", rows=70)
     out = tmp_path / "out"
     train_detectors(small_run(learnable, out, **ONLY_LSTM))
@@ -168,8 +168,8 @@ def test_one_table_never_mixes_samples(learnable: Path, tmp_path: Path) -> None:
     assert read_results(out)["data"]["train"] != {}
 
 
-def test_samples_of_other_values_are_refused(learnable: Path, tmp_path: Path) -> None:
-    """The same questions and labels, captured anew: not the samples that the run began with."""
+def test_samples_with_other_values_are_rejected(learnable: Path, tmp_path: Path) -> None:
+    """The same questions and labels, captured again: not the samples that the run started with."""
     out = tmp_path / "out"
     with pytest.raises(TrainingStoppedError):
         train_detectors(small_run(learnable, out, **ONLY_LSTM), should_stop=Later(3))
@@ -181,7 +181,7 @@ def test_samples_of_other_values_are_refused(learnable: Path, tmp_path: Path) ->
 
 
 class Later:
-    """Says yes from the n-th question on."""
+    """Returns true from the n-th call on."""
 
     def __init__(self, count: int) -> None:
         self.left = count
@@ -191,9 +191,7 @@ class Later:
         return self.left < 0
 
 
-def test_overwrite_starts_afresh_and_spares_what_is_not_its_own(
-    learnable: Path, tmp_path: Path
-) -> None:
+def test_overwrite_starts_over_and_keeps_foreign_files(learnable: Path, tmp_path: Path) -> None:
     train_detectors(small_run(learnable, tmp_path, **ONLY_LSTM))
     (tmp_path / "lstm" / "notes.txt").write_text("mine")
     wider = NetworkSettings(lstm_hidden=16)
@@ -205,7 +203,7 @@ def test_overwrite_starts_afresh_and_spares_what_is_not_its_own(
     assert (tmp_path / "lstm" / "notes.txt").read_text() == "mine"
 
 
-def test_overwrite_spares_a_run_that_is_under_way(learnable: Path, tmp_path: Path) -> None:
+def test_overwrite_does_not_touch_a_running_training(learnable: Path, tmp_path: Path) -> None:
     train_detectors(small_run(learnable, tmp_path, **ONLY_LSTM))
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "lstm").glob("[!.]*")}
     with (
@@ -217,8 +215,8 @@ def test_overwrite_spares_a_run_that_is_under_way(learnable: Path, tmp_path: Pat
     assert [run["model"] for run in read_results(tmp_path)["runs"]] == ["lstm"]
 
 
-def test_without_its_checkpoint_a_network_is_trained_anew(learnable: Path, tmp_path: Path) -> None:
-    """As a sentence about a damaged one advises; the old result must not stand for the new run."""
+def test_network_without_its_checkpoint_is_trained_again(learnable: Path, tmp_path: Path) -> None:
+    """As the error about a damaged one advises; the old result must not be used for the new run."""
     train_detectors(small_run(learnable, tmp_path, **ONLY_LSTM))
     (tmp_path / "lstm" / "last.safetensors").unlink()
     longer = small_run(learnable, tmp_path, **ONLY_LSTM, train=TrainConfig(epochs=5, lr=0.01))
@@ -230,10 +228,10 @@ def test_without_its_checkpoint_a_network_is_trained_anew(learnable: Path, tmp_p
     assert read_results(tmp_path)["runs"][0]["epochs_run"] == 5
 
 
-def test_a_garbled_results_file_is_named(learnable: Path, tmp_path: Path) -> None:
+def test_malformed_results_file_is_named(learnable: Path, tmp_path: Path) -> None:
     train_detectors(small_run(learnable, tmp_path, **ONLY_LSTM))
     (tmp_path / "results.json").write_text("{")
-    with pytest.raises(StoreError, match=r"results\.json.* cannot be read .*take it away"):
+    with pytest.raises(StoreError, match=r"results\.json.* cannot be read .*delete it"):
         train_detectors(small_run(learnable, tmp_path, **ONLY_LSTM))
     (tmp_path / "results.json").unlink()
     train_detectors(small_run(learnable, tmp_path, **ONLY_LSTM))
@@ -248,7 +246,7 @@ def test_a_garbled_results_file_is_named(learnable: Path, tmp_path: Path) -> Non
         (LossSettings(class_weights=True), "positive_weight", pytest.approx(2.0, abs=0.1)),
     ],
 )
-def test_the_loss_is_as_wished(
+def test_loss_settings_are_applied(
     learnable: Path, tmp_path: Path, loss: LossSettings, name: str, value: float
 ) -> None:
     """One in three is hallucinated."""
@@ -257,7 +255,7 @@ def test_the_loss_is_as_wished(
     assert run["loss"][name] == value
 
 
-def test_plans_without_training(learnable: Path, tmp_path: Path) -> None:
+def test_plans_can_be_made_without_training(learnable: Path, tmp_path: Path) -> None:
     plans = plan_models(small_run(learnable, tmp_path / "out", networks=tuple(NETWORKS)))
     assert plans.keys() == NETWORKS.keys()
     assert all(plan.batch_size == 16 for plan in plans.values())
@@ -267,8 +265,8 @@ def test_plans_without_training(learnable: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"networks": ()}, "no network is left to train: give at least one of `run_lstm=True`, "),
-        ({"networks": ("cnn",)}, 'there is no network "cnn": choose from: lstm, gnn_det, gvae'),
+        ({"networks": ()}, "no network to train: give at least one of `run_lstm=True`, "),
+        ({"networks": ("cnn",)}, 'unknown network "cnn": choose from: lstm, gnn_det, gvae'),
         (
             {**ONLY_LSTM, "network": NetworkSettings(latent_dim=4)},
             "latent_dim is 4: this is a setting of gvae, .* or add `run_gvae=True`",
@@ -277,19 +275,24 @@ def test_plans_without_training(learnable: Path, tmp_path: Path) -> None:
             {"data_pattern": "traces"},
             'preprocessed_dir is ".*": `data_pattern=.* too',
         ),
-        ({"scores_file": Path("s.csv")}, r'scores_file is "s\.csv": it goes with `data_pattern`'),
-        ({"score_threshold": 0.3}, r"score_threshold is 0\.3: it goes with `data_pattern`"),
+        (
+            {"scores_file": Path("s.csv")},
+            r'scores_file is "s\.csv": it only applies to `data_pattern`',
+        ),
+        ({"score_threshold": 0.3}, r"score_threshold is 0\.3: it only applies to `data_pattern`"),
         ({"preprocessed_dir": None, "data_pattern": "traces"}, "Give their scores too"),
     ],
 )
-def test_wrong_use_gets_a_sentence(
+def test_invalid_settings_are_rejected(
     learnable: Path, tmp_path: Path, changes: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(InputError, match=sentence):
         small_run(learnable, tmp_path, **changes)
 
 
-def test_settings_go_to_the_networks_that_have_them(learnable: Path, tmp_path: Path) -> None:
+def test_settings_are_passed_to_the_networks_that_have_them(
+    learnable: Path, tmp_path: Path
+) -> None:
     settings = NetworkSettings(**{**vars(SMALL), "latent_dim": 3, "kl_weight": 0.5})
     config = small_run(
         learnable, tmp_path, network=settings, train=TrainConfig(epochs=1), request=PLAIN

@@ -137,6 +137,6 @@ def test_trace_with_nan_is_excluded_from_every_kind(
     store = Path(shutil.copytree(compact_store, tmp_path / "store"))
     overwrite_value(store / "batch_0001.arrow", column, 3, 0, np.nan)
     result = preprocess_store(tiny_preprocess(store, scores_file, tmp_path / "out"))
-    assert [skip["reason"] for skip in result.skipped] == [f"its {column} holds NaN or infinity"]
+    assert [skip["reason"] for skip in result.skipped] == [f"its {column} contains NaN or infinity"]
     ids = [[r["global_example_id"] for r in read_samples(tmp_path / "out" / k)] for k in KINDS]
     assert ids[0] == ids[1] == ids[2] and len(ids[0]) == 69

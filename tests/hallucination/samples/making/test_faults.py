@@ -31,8 +31,8 @@ from tests.hallucination.samples.making.making import (
     ("column", "value", "reason"),
     [
         ("last_hidden", np.nan, "its last_hidden contains NaN or infinity"),
-        ("nodes", np.inf, "its nodes holds NaN or infinity"),
-        ("edge_weight", np.nan, "its edge_weight holds NaN or infinity"),
+        ("nodes", np.inf, "its nodes contains NaN or infinity"),
+        ("edge_weight", np.nan, "its edge_weight contains NaN or infinity"),
         ("edge_source", 60_000, "an edge leads from a token to an earlier one"),
     ],
 )

@@ -97,5 +97,5 @@ def test_folders_without_heads_are_rejected(folder: Path) -> None:
     with pytest.raises(StoreError, match='has no heads.*captured with `keep="full"`'):
         PreprocessedHeadsMapDataset(folder)
     shutil.rmtree(folder / "graphs")
-    with pytest.raises(StoreError, match="holds no graphs.*again without `graphs=False`"):
+    with pytest.raises(StoreError, match="has no graphs.*again without `graphs=False`"):
         PreprocessedGridsMapDataset(folder)

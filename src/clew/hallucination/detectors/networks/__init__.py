@@ -1,4 +1,4 @@
-"""The networks, one file each, with its settings beside it."""
+"""The networks, one file each, with their settings."""
 
 from clew.hallucination.detectors.networks.act_vit import ActViTConfig, ActViTDetector
 from clew.hallucination.detectors.networks.charm import CharmConfig, CharmDetector

@@ -1,8 +1,7 @@
-"""ACT-ViT (arXiv 2510.00296): the states of all layers and tokens as a picture of one size, cut
-into patches that a small vision transformer reads.
-
-A batch holds the grids of all answers end to end. Every cell of the picture is the largest of a
-window of layers and tokens, as PyTorch's adaptive pooling cuts them for one grid.
+"""ACT-ViT (arXiv 2510.00296): the states of all layers and tokens as an image of fixed size,
+divided into patches for a small vision transformer. A batch holds the concatenated grids of all
+answers. Every cell of the image is the maximum over a window of layers and tokens, as in PyTorch's
+adaptive max pooling.
 """
 
 from collections.abc import Mapping
@@ -25,7 +24,7 @@ _ROWS, _COLUMNS = _GRID[0] // _PATCH[0], _GRID[1] // _PATCH[1]
 
 @dataclass(frozen=True, kw_only=True)
 class ActViTConfig:
-    """Sizes of an ACT-ViT detector: those of the data, then those of the network."""
+    """Sizes of an ACT-ViT detector: first of the data, then of the network."""
 
     layers: int
     node_dim: int
@@ -39,12 +38,13 @@ class ActViTConfig:
         check_fraction(self, "dropout")
         if self.width % self.heads:
             raise InputError(
-                f"width is {self.width}, which {self.heads} heads cannot share: give a multiple."
+                f"width is {self.width}, which is not divisible by {self.heads} heads: give a "
+                "multiple."
             )
 
 
 class ActViTDetector(nn.Module):
-    """Takes a batch with `nodes` of all layers and tokens; gives logits `[batch]`."""
+    """Takes a batch with `nodes` of all layers and tokens; returns logits `[batch]`."""
 
     def __init__(self, config: ActViTConfig) -> None:
         super().__init__()
@@ -74,10 +74,9 @@ class ActViTDetector(nn.Module):
 
 
 class PatchEmbedding(nn.Module):
-    """Every cell through one linear map, the cells of a patch through a second.
-
-    The two in a row are a linear map themselves. It is made first, once a batch: then no cell is
-    ever as wide as `width`, a quarter of the work.
+    """A linear map of every cell, then a second one of the cells of a patch. Their composition is
+    linear too and is computed first, once per batch: then no cell is ever expanded to `width`, a
+    quarter of the work.
     """
 
     def __init__(self, features: int, width: int) -> None:
@@ -120,8 +119,8 @@ def pool_grids(
     max_tokens: int,
     size: tuple[int, int],
 ) -> Float[Tensor, "batch rows columns features"]:
-    """The states lie sample by sample, layer by layer, token by token; no sample has more than
-    `max_tokens`. They are data: no gradient flows back."""
+    """The states are ordered by sample, layer and token; no sample has more than `max_tokens`. They
+    are data: no gradient flows back."""
     rows, columns = size
     over_layers = _pool_layers(states, token_counts, layers, rows)
     first, last = _windows(token_counts[:, None], columns, states.device)
@@ -131,8 +130,8 @@ def pool_grids(
 
 
 def pad_grids(batch: Mapping[str, Any], columns: int) -> dict[str, Any]:
-    """The same batch with its states filled up to one of few sizes, so that a step that was
-    recorded for a size can be used again. What is filled in belongs to no sample."""
+    """The same batch with its states padded to one of few sizes, so that a recorded step can be
+    reused for the same size. The padding belongs to no sample."""
     count = len(batch["nodes"])
     return {
         **batch,
@@ -147,8 +146,8 @@ def _pool_layers(
     layers: int,
     rows: int,
 ) -> Float[Tensor, "tokens rows features"]:
-    """Windows of layers, for every token of the batch. Tokens that only fill it up get some of
-    its states, and are not looked at."""
+    """Windows of layers, for every token of the batch. Padding tokens get arbitrary states and are
+    ignored."""
     ends = token_counts.cumsum(0)
     token = torch.arange(len(states) // layers, device=states.device)
     sample = torch.searchsorted(ends, token, right=True).clamp(max=len(ends) - 1)
@@ -165,14 +164,14 @@ def _pool_layers(
 
 
 def _windows(count: Tensor | int, parts: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """First and last place of each part when `count` places are cut into parts of one length that
-    overlap where it is not whole."""
+    """First and last position of each part when `count` positions are divided into parts of equal
+    length, which overlap if that is not an integer."""
     part = torch.arange(parts, device=device)
     return part * count // parts, ((part + 1) * count + parts - 1) // parts - 1
 
 
 def _widest(count: int, parts: int) -> int:
-    """No window of up to `count` places is wider."""
+    """The maximum width of a window of up to `count` positions."""
     return min(count, -(-count // parts) + 1)
 
 

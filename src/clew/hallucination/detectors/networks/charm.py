@@ -1,5 +1,6 @@
-"""CHARM: one graph an answer, of tokens that bear what every head pays to itself, and of edges that
-bear what every head pays across; a few rounds of messages, read over the answer's tokens."""
+"""CHARM: one graph per answer, with the self-attention weights of every head as node features and
+the attention between tokens as edge features; a few rounds of message passing, pooled over the
+answer's tokens."""
 
 import math
 from collections.abc import Mapping
@@ -14,14 +15,14 @@ from torch import Tensor, nn
 from clew.hallucination.detectors.networks.graphs import round_up
 from clew.settings import check_fraction, check_positive
 
-# Attention below it is as good as none: what a logarithm would stretch there is noise.
+# Attention below this is treated as none: the logarithm would amplify noise there.
 _FAINT = 1e-3
 
 
 @dataclass(frozen=True, kw_only=True)
 class CharmConfig:
-    """Sizes of a CHARM detector. `node_dim` counts the heads of all layers, `edge_dim` the marks of
-    an edge besides."""
+    """Sizes of a CHARM detector. `node_dim` is the number of heads of all layers, `edge_dim` adds
+    the markers of an edge."""
 
     node_dim: int
     edge_dim: int
@@ -35,7 +36,7 @@ class CharmConfig:
 
 
 class CharmDetector(nn.Module):
-    """Takes a flat batch of `clew.datasets.PreprocessedHeadsMapDataset`; gives logits `[batch]`."""
+    """Takes a flat batch of `clew.datasets.PreprocessedHeadsMapDataset`; returns logits."""
 
     def __init__(self, config: CharmConfig) -> None:
         super().__init__()
@@ -64,10 +65,10 @@ class CharmDetector(nn.Module):
 
     @staticmethod
     def pad_batch(batch: Mapping[str, Any]) -> dict[str, Any]:
-        """The same batch with its tokens and edges filled up to one of few sizes, so that a step
-        that was recorded for a size can be used again. What is filled in is no answer's token."""
+        """The same batch with its tokens and edges padded to one of few sizes, so that a recorded
+        step can be reused for the same size. Padding tokens belong to no answer."""
         nodes, edges = len(batch["nodes"]), len(batch["edge_source"])
-        # At least one token, for the edges to lead to.
+        # At least one token that the edges can point to.
         more_nodes, more_edges = round_up(nodes + 1) - nodes, round_up(edges) - edges
         return {
             **batch,
@@ -82,7 +83,7 @@ class CharmDetector(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class HeadEdges:
-    """Edges lead from the token that is looked at (source) to the one that looks (target)."""
+    """Edges go from the attended token (source) to the attending one (target)."""
 
     source: Int[Tensor, " edges"]
     target: Int[Tensor, " edges"]
@@ -90,7 +91,8 @@ class HeadEdges:
 
 
 class CharmRound(nn.Module):
-    """Every token takes the mean of MLP([neighbour, edge]) over whom it looks at, beside itself."""
+    """Every token combines itself with the mean of MLP([neighbor, edge]) over the tokens it attends
+    to."""
 
     def __init__(self, hidden: int, edge_dim: int, dropout: float) -> None:
         super().__init__()
@@ -107,10 +109,9 @@ class CharmRound(nn.Module):
 
 
 class MeanMessages(nn.Module):
-    """The mean over a token's neighbours of an MLP of two layers; 0 for one that has none.
-
-    The first layer takes neighbours and edges apart, so that a neighbour is multiplied once, not
-    once an edge; the second is linear, so it is applied to the mean.
+    """The mean over a token's neighbors of a two-layer MLP; 0 if it has none. The first layer
+    treats neighbors and edges separately, so that a neighbor is multiplied once and not once per
+    edge; the second is linear, so it is applied to the mean.
     """
 
     def __init__(self, hidden: int, edge_dim: int) -> None:
@@ -130,8 +131,8 @@ class MeanMessages(nn.Module):
 
 @torch.no_grad()
 def stretch(attention: Float[Tensor, "*rows features"]) -> Float[Tensor, "*rows features"]:
-    """None to all as -2 to 2 on the scale of logarithms, where heads that differ tenfold are as far
-    apart as any other such two. As 0 to 1 the values would differ too little to learn from."""
+    """Attention on a logarithmic scale from -2 to 2, where a factor of ten is always the same
+    distance. On a scale from 0 to 1 the values would differ too little to learn from."""
     stretched = (attention + _FAINT).log_().sub_(math.log(_FAINT))
     return stretched.mul_(4 / math.log((1 + _FAINT) / _FAINT)).sub_(2)
 
@@ -139,9 +140,9 @@ def stretch(attention: Float[Tensor, "*rows features"]) -> Float[Tensor, "*rows 
 def _mean_over_answers(
     nodes: Float[Tensor, "nodes hidden"], batch: Mapping[str, Any]
 ) -> Float[Tensor, "batch hidden"]:
-    """Over the answer's tokens; 0 for an answer without one."""
+    """Over the answer's tokens; 0 for an answer without tokens."""
     samples = len(batch["label"])
-    # Other tokens go to a place behind the last sample.
+    # Other tokens go to a slot after the last sample.
     place = torch.where(batch["is_answer"], batch["node_graph"], samples)
     sums, counts = _sum_by(place, nodes, samples + 1)
     return (sums / counts.clamp(min=1))[:-1]
@@ -150,8 +151,8 @@ def _mean_over_answers(
 def _sum_by(
     place: Int[Tensor, " rows"], values: Float[Tensor, "rows features"], places: int
 ) -> tuple[Float[Tensor, "places features"], Float[Tensor, "places 1"]]:
-    """The sum of the rows that belong to each place, and how many these are. Single precision: a
-    16-bit sum of hundreds loses the last of them."""
+    """The sum and the number of the rows of each slot. In single precision, since a 16-bit sum of
+    hundreds loses the last ones."""
     values = values.float()
     sums = values.new_zeros(places, values.shape[1]).index_add(0, place, values)
     counts = values.new_zeros(places).index_add(0, place, values.new_ones(len(values)))

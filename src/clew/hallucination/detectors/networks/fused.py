@@ -1,7 +1,6 @@
-"""The sums of messages as one kernel on a GPU: a message never leaves the registers.
-
-Without it every message is written and read several times; with it a step moves the nodes and the
-edges themselves, an order of magnitude less.
+"""The sums of messages as one GPU kernel: a message never leaves the registers. Without it every
+message is written and read several times; with it a step only moves the nodes and edges, an order
+of magnitude less.
 """
 
 import torch
@@ -20,7 +19,7 @@ def _sum_kernel(
     values, nodes, attr, mask, weight, bias, sums, slopes, width, features,
     NEIGHBOURS: tl.constexpr, FEATURES: tl.constexpr,
 ):  # fmt: skip
-    """One row a program: a block of neighbours at a time, all features side by side."""
+    """One row per program: a block of neighbors at a time, all features in parallel."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, FEATURES)
     is_column = column < features
@@ -54,8 +53,8 @@ def sum_messages(
     weight: Float[Tensor, "features 1"],
     bias: Float[Tensor, " features"],
 ) -> tuple[Float[Tensor, "rows features"], Float[Tensor, "rows 2 features"]]:
-    """The sum over each row's neighbours of relu(values + edge * weight + bias), and how it
-    changes with weight and bias."""
+    """The sum over each row's neighbors of relu(values + edge * weight + bias), and its derivatives
+    with respect to weight and bias."""
     rows, width = near.nodes.shape
     features = values.shape[1]
     sums = values.new_empty((rows, features))

@@ -1,5 +1,5 @@
-"""GNN-det + LSTM: two rounds of messages over the attention graph of every layer, read at the last
-token, beside its original state; then an LSTM over the layers."""
+"""GNN-det + LSTM: two rounds of message passing on the attention graph of every layer, read at the
+last token together with its original state; then an LSTM over the layers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from clew.settings import check_fraction, check_positive
 
 @dataclass(frozen=True, kw_only=True)
 class GNNLSTMConfig:
-    """Sizes of a GNN-det + LSTM detector: those of the data, then those of the network."""
+    """Sizes of a GNN-det + LSTM detector: first of the data, then of the network."""
 
     input_dim: int
     node_dim: int
@@ -34,7 +34,7 @@ class GNNLSTMConfig:
 
 
 class GNNLSTMDetector(nn.Module):
-    """Takes a batch with graphs and `sequence`; gives logits `[batch]`."""
+    """Takes a batch with graphs and `sequence`; returns logits `[batch]`."""
 
     def __init__(self, config: GNNLSTMConfig) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class GNNLSTMDetector(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class Readout:
-    """What was read at the last tokens, and what it was read from."""
+    """The readouts of the last tokens, and their inputs."""
 
     encoding: Float[Tensor, "readouts hidden"]
     nodes: Float[Tensor, "nodes features"]
@@ -69,8 +69,8 @@ class Readout:
 class GraphReadout(nn.Module):
     """Two GINE layers over all layers' graphs at once, read at the last tokens.
 
-    The first layer runs on the last tokens and whom they look at, the second on the last tokens
-    alone: what PyG's GINEConv gives there when it runs on every token.
+    The first layer runs on the last tokens and those they attend to, the second only on the last
+    tokens. The result equals PyG's GINEConv run on every token.
     """
 
     def __init__(self, node_dim: int, edge_dim: int, hidden: int) -> None:

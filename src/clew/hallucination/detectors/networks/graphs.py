@@ -1,7 +1,7 @@
 """A batch of attention graphs on the device, and the part of it that a readout can see.
 
-All layers of all samples are one graph. Two rounds of messages read at the last token depend on
-that token, the tokens it looks at, and those that these look at: nothing else is computed.
+All layers of all samples are one graph. Two rounds of message passing read at the last token depend
+on that token, the tokens it attends to, and those that these attend to: nothing else is computed.
 """
 
 from collections.abc import Mapping
@@ -13,13 +13,13 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-# Edges that only fill a batch up lead to a node that no batch has.
+# Padding edges point to a node that no batch has.
 NO_NODE = 2**31 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Neighbours:
-    """The tokens that some nodes look at, `width` a node; the mask tells which are real."""
+    """The tokens that some nodes attend to, `width` per node; the mask marks the real ones."""
 
     nodes: Int[Tensor, "rows width"]
     attr: Float[Tensor, "rows width edge_features"]
@@ -28,19 +28,19 @@ class Neighbours:
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionGraphs:
-    """Edges lead from the token that is looked at (source) to the one that looks (target), and are
-    sorted by target. `last` is the node of the last token of each sample and layer."""
+    """Edges go from the attended token (source) to the attending one (target), and are sorted by
+    target. `last` is the node of the last token of each sample and layer."""
 
     nodes: Float[Tensor, "nodes features"]
     source: Int[Tensor, " edges"]
     target: Int[Tensor, " edges"]
     attr: Float[Tensor, "edges edge_features"]
     last: Int[Tensor, "batch layers"]
-    max_degree: int  # no node looks at more
+    max_degree: int  # no node attends to more
 
     @classmethod
     def from_batch(cls, batch: Mapping[str, Any]) -> "AttentionGraphs":
-        """Take a flat batch of clew's loader, or a PyG batch as `clew.datasets.collate` makes."""
+        """Take a flat batch of clew's loader, or a PyG batch of `clew.datasets.collate`."""
         if "edge_index" in batch:
             return _from_pyg(batch)
         return cls(
@@ -53,7 +53,7 @@ class AttentionGraphs:
         )
 
     def neighbours(self, rows: Int[Tensor, " rows"]) -> Neighbours:
-        """Whom the nodes `rows` look at. Places beyond a node's own edges hold node 0."""
+        """The nodes that `rows` attend to. Positions beyond a node's own edges hold node 0."""
         first = torch.searchsorted(self.target, rows)
         end = torch.searchsorted(self.target, rows, right=True)
         width = self.max_degree if len(self.target) else 0
@@ -84,8 +84,8 @@ def _from_pyg(batch: Mapping[str, Any]) -> AttentionGraphs:
 
 
 def pad_graphs(batch: Mapping[str, Any]) -> dict[str, Any]:
-    """The same batch with its nodes and edges filled up to one of few sizes, so that a step that
-    was recorded for a size can be used again. What is filled in belongs to no sample."""
+    """The same batch with its nodes and edges padded to one of few sizes, so that a recorded step
+    can be reused for the same size. The padding belongs to no sample."""
     nodes, edges = len(batch["nodes"]), len(batch["edge_source"])
     more_nodes, more_edges = round_up(nodes) - nodes, round_up(edges) - edges
     return {
@@ -98,6 +98,6 @@ def pad_graphs(batch: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def round_up(size: int) -> int:
-    """To the next of eight steps between two powers of two: at most an eighth more."""
+    """Round up to the next of eight steps between two powers of two: at most an eighth more."""
     step = 1 << max(0, size.bit_length() - 4)
     return -(-size // step) * step

@@ -1,5 +1,5 @@
-"""GVAE + LSTM: a variational bottleneck a layer behind the graph readout, then an LSTM over the
-layers. Its means are the path of an answer through the latent space."""
+"""GVAE + LSTM: a variational bottleneck per layer after the graph readout, then an LSTM over the
+layers. Its means are the trajectory of an answer through the latent space."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ _LOG_VARIANCE_LIMIT = 8.0
 
 @dataclass(frozen=True, kw_only=True)
 class GVAELSTMConfig(GNNLSTMConfig):
-    """Sizes of a GVAE + LSTM detector, and how much its two extra losses weigh."""
+    """Sizes of a GVAE + LSTM detector, and the weights of its two extra losses."""
 
     latent_dim: int = 32
     kl_weight: float = 0.001
@@ -33,7 +33,7 @@ class GVAELSTMConfig(GNNLSTMConfig):
 
 
 class GVAELSTMDetector(nn.Module):
-    """Takes a batch with graphs and `sequence`; gives logits `[batch]` and the weighted losses
+    """Takes a batch with graphs and `sequence`; returns logits `[batch]` and the weighted losses
     `kl` and `reconstruction`."""
 
     def __init__(self, config: GVAELSTMConfig) -> None:
@@ -89,8 +89,8 @@ class GVAELSTMDetector(nn.Module):
 
 @torch.no_grad()
 def _surroundings(read: Readout) -> Float[Tensor, "readouts twice_features"]:
-    """What a latent must bring back: the last token, and the mean of whom it looks at, weighted by
-    its attention."""
+    """What a latent must reconstruct: the last token, and the attention-weighted mean of the tokens
+    it attends to."""
     near = read.neighbours
     weight = near.attr[..., :1].float() * near.mask[..., None]
     weight = weight / weight.sum(1, keepdim=True).clamp(min=1e-6)

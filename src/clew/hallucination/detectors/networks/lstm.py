@@ -38,8 +38,8 @@ class LayerLSTM(nn.Module):
 
 
 class SequenceDropout(nn.Module):
-    """Drops the same features of a sample in every layer: the dropout that recurrent networks
-    bear (Gal and Ghahramani, 2016), and a thirtieth of the random numbers."""
+    """Drops the same features of a sample in every layer: the variational dropout for recurrent
+    networks (Gal and Ghahramani, 2016), with a thirtieth of the random numbers."""
 
     def __init__(self, probability: float) -> None:
         super().__init__()
@@ -54,9 +54,10 @@ class SequenceDropout(nn.Module):
 class StateProjection(nn.Module):
     """States `[batch, layers, dim]` -> `[batch, layers, width]`.
 
-    States differ in size from layer to layer by orders of magnitude. Each is brought to mean 0 and
-    deviation 1 over its own values: that needs no gradient, so nothing of the wide input but its
-    scaled copy is kept for the backward pass. A learned scale would be one with the projection.
+    The magnitude of states differs between layers by orders of magnitude. Each is normalized to
+    mean 0 and standard deviation 1 over its own values: this needs no gradient, so only the
+    normalized copy of the wide input is kept for the backward pass. A learned scale would be
+    redundant with the projection.
     """
 
     def __init__(self, dim: int, width: int, dropout: float) -> None:
@@ -75,11 +76,11 @@ class StateProjection(nn.Module):
 def scale(
     values: Float[Tensor, "*rows features"], dtype: torch.dtype | None = None
 ) -> Float[Tensor, "*rows features"]:
-    """Each row with mean 0 and deviation 1; in the precision of the input unless told otherwise."""
+    """Each row with mean 0 and standard deviation 1; in the input's precision by default."""
     dtype, shape = dtype or values.dtype, values.shape[-1:]
     with torch.autocast(values.device.type, enabled=False):
         if values.device.type == "cpu" and {values.dtype, dtype} == {torch.half, torch.bfloat16}:
-            # A CPU has no quick way from one 16-bit format to the other but through a third.
+            # On a CPU, converting between 16-bit formats is only fast through float32.
             scaled = torch.empty_like(values, dtype=dtype)
             rows = values.flatten(0, -2).split(_ROWS_IN_CACHE)
             for row, out in zip(rows, scaled.flatten(0, -2).split(_ROWS_IN_CACHE), strict=True):
@@ -90,7 +91,7 @@ def scale(
 
 @dataclass(frozen=True, kw_only=True)
 class LSTMConfig:
-    """Sizes of an LSTM detector; `input_dim` is the width of the captured model's states."""
+    """Sizes of an LSTM detector; `input_dim` is the dimension of the captured model's states."""
 
     input_dim: int
     lstm_hidden: int = 128
@@ -103,7 +104,7 @@ class LSTMConfig:
 
 
 class LSTMDetector(nn.Module):
-    """Takes a batch with `sequence` `[batch, layers, dim]`; gives logits `[batch]`."""
+    """Takes a batch with `sequence` `[batch, layers, dim]`; returns logits `[batch]`."""
 
     def __init__(self, config: LSTMConfig) -> None:
         super().__init__()

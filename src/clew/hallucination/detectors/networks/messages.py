@@ -1,7 +1,6 @@
-"""GINE messages: every node sums relu(neighbour + edge) over whom it looks at.
-
-On the first round the neighbours are data: only the edges' weights have a gradient. What that needs
-of all messages is two sums a row, so no message is kept, and the backward pass makes none.
+"""GINE messages: every node sums relu(neighbor + edge) over the nodes it attends to. In the first
+round the neighbors are data: only the edges' weights have a gradient. That needs only two sums per
+row, so no message is kept, and the backward pass computes none.
 """
 
 import importlib.util
@@ -17,7 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from clew.hallucination.detectors.networks.graphs import Neighbours
 
-# Large enough that threads meet seldom, small enough for the caches; a GPU has no such limit.
+# Large enough to keep threads busy, small enough for the caches; a GPU has no such limit.
 _CPU_PIECE_BYTES, _GPU_PIECE_BYTES = 4 << 20, 1 << 30
 
 
@@ -38,7 +37,7 @@ class EdgeMessages(nn.Module):
     def from_values(
         self, values: Float[Tensor, "rows width features"], neighbours: Neighbours
     ) -> Float[Tensor, "rows features"]:
-        """Sums over the neighbours' own `values`, already laid out beside each row."""
+        """Sums over the neighbors' own `values`, already gathered for each row."""
         messages = torch.relu(values + self.edge(neighbours.attr.to(self.edge.weight.dtype)))
         return (messages * neighbours.mask[..., None]).sum(1)
 
@@ -68,8 +67,8 @@ class _SumOverData(torch.autograd.Function):
 def _sum_in_pieces(
     values: Tensor, neighbours: Neighbours, weight: Tensor, bias: Tensor
 ) -> tuple[Float[Tensor, "rows features"], Float[Tensor, "rows edge_features_and_one features"]]:
-    """The sums, and how they change with each column of `weight` and with `bias`."""
-    # Whom a row does not have, it finds behind the last node: too low to pass the relu.
+    """The sums and their derivatives with respect to each column of `weight` and `bias`."""
+    # Missing neighbors point past the last node, to a value too low to pass the ReLU.
     values = F.pad(values + bias.to(values.dtype), (0, 0, 0, 1), value=-torch.inf)
     nodes = torch.where(neighbours.mask, neighbours.nodes, len(values) - 1)
     attr, weight = neighbours.attr.to(values.dtype), weight.to(values.dtype)
@@ -97,7 +96,7 @@ def _pieces(nodes: Tensor, values: Tensor) -> Iterator[slice]:
 
 
 def _can_fuse(values: Tensor, neighbours: Neighbours) -> bool:
-    """One kernel does it all on a GPU, for edges that bear one number."""
+    """On a GPU, one kernel for edges with a single feature."""
     return values.is_cuda and neighbours.attr.shape[-1] == 1 and _has_triton()
 
 
@@ -107,7 +106,7 @@ def _has_triton() -> bool:
 
 
 def _working_type(values: Tensor, weight: Tensor) -> torch.dtype:
-    """On a CPU single precision, which is quicker there for anything but matrix products."""
+    """Single precision on a CPU, where it is faster for everything but matrix products."""
     kind = values.device.type
     if kind == "cpu" or not torch.is_autocast_enabled(kind):
         return weight.dtype

@@ -1,8 +1,7 @@
 """Probes on attention: one number per layer and head (LLM-Check's attention score, Lookback Lens),
-or many per layer, brought down to 512 by PCA (LapEigvals, AttnLogDet, the states of all layers).
-
-Of the latter no more than one layer is in memory: a score that is linear in the components is again
-one weight per feature, which one more pass over the layers gives.
+or many per layer, reduced to 512 by PCA (LapEigvals, AttnLogDet, the states of all layers). For the
+latter, only one layer is in memory at a time: a score that is linear in the components is one
+weight per feature, computed in one more pass over the layers.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,14 +28,15 @@ from clew.metrics import auroc
 DIAGONAL = "log_diagonal_answer"
 LOOKBACK = "lookback"
 SPECTRUM, LOG_DIAGONAL, STATES = "laplacian_top", "log_diagonal_all", "sequence"
-# How many of every head's largest eigenvalues are taken.
+# How many of every head's largest eigenvalues are used.
 RANKS = (5, 10, 25, 50, 100)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionScore:
-    """Per layer, the sum over heads of the mean log A_ii over the answer's rows. Higher counts as
-    more likely hallucinated, as it is defined; an answer without tokens gets the training's median.
+    """Per layer, the sum over heads of the mean log A_ii over the answer's rows. Higher means more
+    likely hallucinated, by definition; an answer without tokens gets the median of the training
+    answers.
     """
 
     layer: int
@@ -50,7 +50,7 @@ class AttentionScore:
 
 @dataclass(frozen=True, kw_only=True)
 class HeadsProbe:
-    """A linear score of a number a layer and head."""
+    """A linear score of one number per layer and head."""
 
     field: str
     linear: Linear
@@ -64,7 +64,7 @@ class HeadsProbe:
 
 
 def learn_attention_score(data: Features) -> Fitted:
-    """The layer is the best in the validation split."""
+    """The layer is the best on validation."""
     known = has_tokens(data, "train")
     by_layer = [_at_layer(data, layer, known) for layer in range(data.layers)]
     labels = data.labels["validation"]
@@ -98,7 +98,7 @@ def _read_heads(data: Features, field: str, split: str) -> np.ndarray:
 
 @dataclass(frozen=True, kw_only=True)
 class LayersProbe:
-    """A linear score of a field's numbers in all layers."""
+    """A linear score of a field's values in all layers."""
 
     field: str
     layers: Sequence[Linear]
@@ -110,7 +110,7 @@ class LayersProbe:
     def score(self, data: Features, split: str) -> Scores:
         if data.layers != len(self.layers):
             raise InputError(
-                f"these answers have {data.layers} layers, the method was fitted to "
+                f"these answers have {data.layers} layers, but the method was fitted to "
                 f"{len(self.layers)}: score answers of the same model."
             )
         scores = np.zeros(len(data.labels[split]), np.float32)
@@ -147,10 +147,9 @@ class _Candidate:
 
 
 class _ScaledLayers:
-    """A field layer by layer, every feature scaled as its training answers are.
-
-    `ranks` tells which features are taken together: with a `depth`, features are that many
-    numbers a head, largest first, and their rank is the place among them.
+    """A field layer by layer, with every feature standardized by the training answers. `ranks`
+    groups features: with a `depth`, there are that many features per head, largest first, and the
+    rank is the position among them.
     """
 
     def __init__(self, data: Features, field: str, *, depth: int = 1) -> None:
@@ -165,7 +164,7 @@ class _ScaledLayers:
         return values
 
     def read_some(self, layer: int) -> Matrix:
-        """Of those training answers that the components are made of."""
+        """Of the training answers that the components are computed from."""
         values = self.read_training(layer)
         return values if len(self.rows) == len(values) else values[self.rows]
 
@@ -180,8 +179,8 @@ class _ScaledLayers:
 def _fit_candidates(
     layers: _ScaledLayers, ranks: Sequence[int], *, balanced: bool
 ) -> Iterator[_Candidate]:
-    """Every number of ranks with every strength. Those of fewer ranks are among those of more: the
-    products are only added to."""
+    """Every number of ranks with every regularization strength. Products for fewer ranks are part
+    of those for more, so they are accumulated."""
     products = Products(len(layers.rows))
     for low, high in zip([0, *ranks], ranks, strict=False):
         for layer in range(layers.data.layers):
@@ -196,7 +195,7 @@ def _fit_candidates(
 
 
 def _coordinates(layers: _ScaledLayers, components: Components, ranks: int) -> Matrix:
-    """Of all training answers; those that the components are made of know theirs."""
+    """Of all training answers; those that the components are computed from have theirs already."""
     if len(layers.rows) == len(layers.labels):
         return components.values
     result = np.zeros((len(layers.labels), components.values.shape[1]), np.float32)
@@ -209,7 +208,7 @@ def _coordinates(layers: _ScaledLayers, components: Components, ranks: int) -> M
 
 
 def _choose(layers: _ScaledLayers, fitted: Iterator[_Candidate]) -> Fitted:
-    """The candidate that is best in the validation split, with its weights at every layer."""
+    """The best candidate on validation, with its weights at every layer."""
     candidates = list(fitted)
     shares = np.stack([candidate.shares for candidate in candidates], axis=1)
     scores = np.zeros((len(layers.data.labels["validation"]), len(candidates)), np.float32)

@@ -1,5 +1,5 @@
-"""The cheapest methods: baselines that see nothing of the model (answer length, question category),
-and scores from what the model thought of its own tokens. What baselines reach is not detection."""
+"""The cheapest methods: baselines that do not look at the model (answer length, question category),
+and scores from the model's token probabilities. What baselines reach is not detection."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ import numpy as np
 from clew.hallucination.detectors.probes.fitting import Linear, fit_path, standardize
 from clew.hallucination.detectors.probes.method import Features, Fitted, Scores
 
-# Answers that every category is given at the overall rate, so that a small one says little.
+# Pseudo-counts at the overall rate for every category, so that small ones have little influence.
 _SMOOTHING = 5.0
 
 
@@ -45,7 +45,7 @@ class CategoryRate:
 
 
 def learn_length(data: Features) -> Fitted:
-    """One number needs no penalty: the weakest is taken. The sign is learnt in training."""
+    """One number needs no regularization: the weakest is used. The sign is learned in training."""
     lengths = _count_tokens(data, "train")
     scale = standardize(lengths, "token_logprobs")
     _, linear = list(fit_path(lengths, data.labels["train"]))[-1]
@@ -72,8 +72,8 @@ def _count_tokens(data: Features, split: str) -> np.ndarray:
 
 @dataclass(frozen=True, kw_only=True)
 class EachAnswer:
-    """A fixed score of each answer's own values. One without any says nothing either way: it
-    gets the median of the training answers."""
+    """A fixed score of each answer's own values. An answer without values gets the median of the
+    training answers."""
 
     field: str
     score_one: Callable[[Any], float]
@@ -106,12 +106,12 @@ def learn_mean_entropy(data: Features) -> Fitted:
 
 
 def log_perplexity(logprobs: Sequence[float]) -> float:
-    """Its logarithm: the same order, and no answer so far out that calibration sees only it."""
+    """Its logarithm: the same order, without outliers that would dominate calibration."""
     return -float(np.mean(logprobs))
 
 
 def least_probability(logprobs: Sequence[float]) -> float:
-    """Minus the probability of the answer's least probable token."""
+    """The negative probability of the answer's least probable token."""
     return -float(np.exp(np.min(logprobs)))
 
 

@@ -1,6 +1,6 @@
-"""Fits on matrices that fill much of the memory: logistic regression, standardised in place and
-fitted for a whole path of strengths, each from where the last one ended; and principal components
-from the products of answers with each other, however many features there are."""
+"""Fitting on matrices that fill much of the memory: logistic regression, standardized in place and
+fitted along a path of regularization strengths with warm starts; and principal components from the
+Gram matrix of the answers, for any number of features."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,23 +17,23 @@ from threadpoolctl import threadpool_limits
 from clew.errors import InputError, StoreError
 from clew.metrics import auroc
 
-# As scikit-learn's C counts it: the weight of the data against the penalty.
+# As scikit-learn's C: the inverse of the regularization strength.
 STRENGTHS = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
-# The largest slope that is left: smaller ones change AUROCs in their fourth decimal only. The
-# steps, as many as scikit-learn takes, end only fits that learn by heart before that.
+# The gradient tolerance: smaller ones change AUROCs only in the fourth decimal. The step limit, the
+# same as scikit-learn's, only ends fits that overfit before that.
 _SLOPE = 1e-4
 _MOST_STEPS = 100
-# Past the best strength the AUROC falls, and the fits take longest: so much tells them apart.
+# Past the best strength the AUROC falls and fits take longest: this much counts as a fall.
 _FALL = 0.005
 Matrix = Float32[np.ndarray, "rows features"]
 Labels = Int[np.ndarray, " rows"]
 COMPONENTS = 512
-# The products of 8,192 answers take 270 MB; components hardly change with more answers.
+# The Gram matrix of 8,192 answers takes 270 MB; components hardly change with more answers.
 _MOST_ANSWERS = 8192
-# So few are taken apart exactly; more by iterating, as scikit-learn's PCA does.
+# This few are decomposed exactly; more iteratively, as in scikit-learn's PCA.
 _EXACT = 2048
 _ITERATIONS = 2
-# Of the largest variance: what is smaller is rounding.
+# Relative to the largest variance: anything smaller is rounding.
 _SMALLEST = 1e-6
 
 
@@ -52,39 +52,39 @@ class Linear:
         """Raises InputError for answers of another shape, those of another model."""
         if matrix.shape[1] != len(self.weights):
             raise InputError(
-                f"these answers have {matrix.shape[1]:,} numbers each where the method was fitted "
-                f"to {len(self.weights):,}: score answers of the same model."
+                f"these answers have {matrix.shape[1]:,} numbers each, but the method was "
+                f"fitted to {len(self.weights):,}: score answers of the same model."
             )
         return matrix @ self.weights + np.float32(self.bias)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """The mean and the spread of every feature, as the training answers have them."""
+    """The mean and standard deviation of every feature over the training answers."""
 
     mean: Float32[np.ndarray, " features"]
     spread: Float32[np.ndarray, " features"]
 
     def apply(self, matrix: Matrix) -> Matrix:
-        """In place: there is no room for a second matrix of this size."""
+        """In place: there is no memory for a second matrix of this size."""
         matrix -= self.mean
         matrix /= self.spread
         return matrix
 
     def undo(self, linear: Linear) -> Linear:
-        """The same score of features as they are, not scaled."""
+        """The same score for unscaled features."""
         weights = linear.weights / self.spread
         return Linear(weights=weights, bias=linear.bias - float(self.mean @ weights))
 
 
 def standardize(matrix: Matrix, name: str) -> Scale:
-    """Scale the matrix in place; a feature that never changes becomes 0. Raises StoreError when
-    it holds values that are no numbers; `name` tells where."""
+    """Scale the matrix in place; a constant feature becomes 0. Raises StoreError for non-finite
+    values; `name` says where."""
     mean = matrix.mean(axis=0, dtype=np.float64).astype(np.float32)
     if not np.isfinite(mean).all():
         raise StoreError(
-            f"{name} holds NaN or infinity in the training split: nothing can be learnt from it. "
-            f'Make the samples again with "clew preprocess".'
+            f"{name} contains NaN or infinity in the training split, so it cannot be used for "
+            'training. Create the samples again with "clew preprocess".'
         )
     matrix -= mean
     spread = np.sqrt(np.einsum("ij,ij->j", matrix, matrix) / len(matrix))
@@ -96,9 +96,8 @@ def standardize(matrix: Matrix, name: str) -> Scale:
 def fit_path(
     matrix: Matrix, labels: Labels, *, balanced: bool = False
 ) -> Iterator[tuple[float, Linear]]:
-    """L2 logistic regression, one strength after the other: whoever takes them may stop early.
-
-    The bias is not penalised. `balanced` gives both classes the same weight.
+    """L2 logistic regression, yielding one strength after the other, so that the caller may stop
+    early. The bias is not regularized. `balanced` gives both classes the same weight.
     """
     signs = np.where(labels > 0, np.float32(1), np.float32(-1))
     shares = _shares(labels, balanced)
@@ -112,7 +111,7 @@ def fit_path(
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """The best fit of a path, by its AUROC in the validation split."""
+    """The best fit of a path, by validation AUROC."""
 
     strength: float
     linear: Linear
@@ -122,7 +121,7 @@ class Choice:
 def choose_strength(
     path: Iterator[tuple[float, Linear]], validation: Matrix, labels: Labels
 ) -> Choice:
-    """Follow a path until the AUROC falls; weaker penalties only learn the answers by heart."""
+    """Follow a path until the AUROC falls; weaker regularization only overfits."""
     best: Choice | None = None
     for strength, linear in path:
         found = auroc(labels, linear.score(validation))
@@ -135,14 +134,14 @@ def choose_strength(
 
 
 def _shares(labels: Labels, balanced: bool) -> Float32[np.ndarray, " rows"]:
-    """What every answer counts; together 1."""
+    """The weight of every answer; they sum to 1."""
     if not balanced:
         return np.full(len(labels), 1 / len(labels), np.float32)
     return (0.5 / np.bincount(labels, minlength=2))[labels].astype(np.float32)
 
 
 class _PenalisedLoss:
-    """The mean loss with its penalty, and the slope; two passes over the matrix a call."""
+    """The mean loss with regularization, and its gradient; two passes over the matrix per call."""
 
     def __init__(
         self, matrix: Matrix, signs: np.ndarray, shares: np.ndarray, penalty: float
@@ -164,22 +163,22 @@ class _PenalisedLoss:
 
 @dataclass(frozen=True, kw_only=True)
 class Components:
-    """`values`: the coordinates of the answers. `shares`: what each answer adds to a component,
-    so that a feature's weight in it is its values over the answers times the shares."""
+    """`values`: the coordinates of the answers. `shares`: the contribution of each answer to a
+    component, so that a feature's weight is its values over the answers times the shares."""
 
     values: Float32[np.ndarray, "answers components"]
     shares: Float32[np.ndarray, "answers components"]
 
 
 def draw_answers(count: int) -> Int[np.ndarray, " some"]:
-    """The training answers that components are made of: all, or a fair draw of so many."""
+    """The training answers that components are computed from: all, or a random subset."""
     if count <= _MOST_ANSWERS:
         return np.arange(count)
     return np.sort(np.random.default_rng(0).choice(count, _MOST_ANSWERS, replace=False))
 
 
 class Products:
-    """The sum over blocks of features of `block @ block.T`, in one matrix from first to last."""
+    """The sum over blocks of features of `block @ block.T`, accumulated in one matrix."""
 
     def __init__(self, answers: int) -> None:
         self._upper = np.zeros((answers, answers), np.float32, order="F")
@@ -188,8 +187,8 @@ class Products:
         self._upper = ssyrk(1.0, block.T, beta=1.0, c=self._upper, trans=1, overwrite_c=1)
 
     def find_components(self) -> Components:
-        """The leading ones; features must have mean 0. More blocks may be added afterwards."""
-        # The steps are so small that several threads mostly wait for each other.
+        """The leading components; features must have mean 0. More blocks may be added later."""
+        # The steps are so small that several threads would mostly wait for each other.
         with threadpool_limits(1):
             vectors, variances = self._decompose()
         kept = variances > _SMALLEST * max(variances.max(), 1e-30)

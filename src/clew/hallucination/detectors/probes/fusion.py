@@ -1,7 +1,6 @@
-"""Fusion: what states, attention and probabilities say of an answer together, in all layers.
-
-Every signal weighs the same. All of them are brought down to a few hundred components, and a
-kernel machine draws the line there: which signal tells depends on what the answer is about.
+"""Fusion: states, attention and probabilities of all layers combined. Every signal has the same
+weight. All of them are reduced to a few hundred components, and a kernel SVM separates the classes
+there, since which signal is informative depends on the answer's topic.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,9 +22,9 @@ from clew.hallucination.detectors.probes.method import Features, Fitted, Scores
 from clew.metrics import auroc
 
 _SPECTRUM = "laplacian_top"
-_RANKS = 10  # of every head's largest eigenvalues: as many say nearly all
-# Those that a store lacks are done without. No node features: each capture has a basis of its own,
-# and what is learnt on one question set must mean the same on another.
+_RANKS = 10  # of every head's largest eigenvalues; this many hold nearly all information
+# Signals missing in a store are omitted. No node features: each capture has its own basis, and a
+# detector trained on one question set must apply to another.
 SIGNALS = (
     "sequence",
     "state_mean",
@@ -35,7 +34,7 @@ SIGNALS = (
     "laplacian_answer",
     _SPECTRUM,
 )
-# How near an answer must be to be alike, of the median distance, and how much a mistake costs.
+# Kernel widths relative to the median distance, and costs of a mistake.
 _WIDTHS = (0.25, 0.5, 1.0)
 _COSTS = (3.0, 1.0, 10.0)  # the first with every width, the others with the best width
 _CONFIDENCE = "confidence"
@@ -43,7 +42,7 @@ _CONFIDENCE = "confidence"
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """One signal in one layer; layer None: it has none."""
+    """One signal in one layer; None for a signal without layers."""
 
     signal: str
     layer: int | None
@@ -59,7 +58,7 @@ class Block:
 
 @dataclass(frozen=True, kw_only=True)
 class Projection:
-    """From a block's values to its part of the components."""
+    """Maps a block's values to its part of the components."""
 
     block: Block
     scale: Scale
@@ -69,7 +68,7 @@ class Projection:
         values = self.block.read(data, split)
         if values.shape[1] != len(self.directions):
             raise InputError(
-                f"these answers have {values.shape[1]:,} numbers of {self.block.signal} where the "
+                f"these answers have {values.shape[1]:,} values of {self.block.signal}, but the "
                 f"method was fitted to {len(self.directions):,}: score answers of the same model."
             )
         return self.scale.apply(values) @ self.directions
@@ -77,7 +76,7 @@ class Projection:
 
 @dataclass(frozen=True, kw_only=True)
 class FusionProbe:
-    """A kernel machine on the components of all signals."""
+    """A kernel SVM on the components of all signals."""
 
     projections: Sequence[Projection]
     machine: SVC
@@ -92,7 +91,7 @@ class FusionProbe:
 
 
 def learn_fusion(data: Features) -> Fitted:
-    """Width and cost are the best in the validation split."""
+    """Width and cost are the best on validation."""
     signals = [signal for signal in SIGNALS if signal in data.fields]
     rows = draw_answers(len(data.labels["train"]))
     projections, training = _find_components(data, signals, rows)
@@ -114,7 +113,7 @@ def learn_fusion(data: Features) -> Fitted:
 
 
 def project(projections: Sequence[Projection], data: Features, split: str) -> Matrix:
-    """The answers' components: the sum of what every block adds."""
+    """The answers' components: the sum over all blocks."""
     parts = (projection.apply(data, split) for projection in projections)
     total = next(parts)
     for part in parts:
@@ -123,8 +122,8 @@ def project(projections: Sequence[Projection], data: Features, split: str) -> Ma
 
 
 def read_confidence(data: Features, split: str) -> Matrix:
-    """How sure the model was of the tokens: on the mean, at the first, where it was least sure,
-    and by the entropies. Not how many there are: that is no detection. No tokens: all 0."""
+    """Statistics of the token probabilities: mean, first token, minimum, and entropies. The number
+    of tokens is not used, since length is not detection. All 0 without tokens."""
     values = np.zeros((len(data.labels[split]), 5), np.float32)
     fields = (data.read(name, split) for name in ("token_logprobs", "token_entropies"))
     for row, (logprobs, entropies) in enumerate(zip(*fields, strict=True)):
@@ -137,7 +136,7 @@ def read_confidence(data: Features, split: str) -> Matrix:
 def _find_components(
     data: Features, signals: Sequence[str], rows: np.ndarray
 ) -> tuple[list[Projection], Matrix]:
-    """Two passes over the blocks: their products give the components, then their directions."""
+    """Two passes over the blocks: the Gram matrix for the components, then the directions."""
     products = Products(len(rows))
     for _, _, values in _scaled_blocks(data, signals, rows):
         products.add(values)
@@ -152,7 +151,7 @@ def _find_components(
 def _scaled_blocks(
     data: Features, signals: Sequence[str], rows: np.ndarray
 ) -> Iterator[tuple[Block, Scale, Matrix]]:
-    """Every signal has the same variance in all, however many numbers it is made of."""
+    """Every signal has the same total variance, whatever its number of features."""
     for signal in signals:
         for layer in range(data.layers):
             block = Block(signal=signal, layer=layer)
@@ -171,12 +170,13 @@ def _scale(block: Block, data: Features, rows: np.ndarray, layers: int) -> tuple
 
 
 def _fit_machine(values: Matrix, labels: np.ndarray, width: float, cost: float) -> SVC:
-    """Both classes weigh the same: a model that is nearly always wrong gives few right answers."""
+    """Both classes have the same weight: a model that is nearly always wrong gives few correct
+    answers."""
     gamma = width / _median_distance(values)
     machine = SVC(C=cost, gamma=gamma, class_weight="balanced", cache_size=500)
     return machine.fit(values, labels)
 
 
 def _median_distance(values: Matrix) -> float:
-    """Squared, between answers that lie next to each other in the store: a fair draw."""
+    """The squared distance between consecutive answers in the store, a fair sample."""
     return float(np.median(((values[1:] - values[:-1]) ** 2).sum(axis=1)))

@@ -1,5 +1,5 @@
-"""What a detection method is: fitted on the training answers, chosen on those for validation, and
-then a score for any answer (higher: more likely hallucinated). Runs are alike for all of them.
+"""The interface of detection methods: fitted on the training answers, chosen on validation, then a
+score for any answer (higher: more likely hallucinated). All methods run in the same way.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ Scores = Float[np.ndarray, " answers"]
 
 
 class Features(Protocol):
-    """What a method reads: fields of the answers, split by split, in one order."""
+    """What a method reads: fields of the answers by split, in the same order."""
 
     @property
     def fields(self) -> frozenset[str]: ...
@@ -33,7 +33,7 @@ class Features(Protocol):
 
 
 class Scorer(Protocol):
-    """A score for every answer of a split, of the store it was fitted on or of another."""
+    """A score for every answer of a split, of the store it was fitted on or of another one."""
 
     @property
     def parameters(self) -> int: ...
@@ -43,8 +43,8 @@ class Scorer(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Fitted:
-    """A method after its training. `by_layer` are its rivals at every layer, for drawing;
-    `shared_seconds` is work it needed that had been done for another method already."""
+    """A fitted method. `by_layer` are its variants at every layer, for plots; `shared_seconds` is
+    the time of required work that another method had already done."""
 
     scorer: Scorer
     chosen: dict[str, Any] = field(default_factory=dict)
@@ -56,22 +56,22 @@ class Fitted:
         return self.scorer.parameters
 
     def score(self, data: Features, split: str) -> Scores:
-        """Raises StoreError when a score is no number."""
+        """Raises StoreError for a non-finite score."""
         scores = np.asarray(self.scorer.score(data, split), np.float32)
         strange = np.flatnonzero(~np.isfinite(scores))
         if len(strange):
             raise StoreError(
                 f"{len(strange):,} of {len(scores):,} answers of the {split} split, e.g. number "
-                f"{strange[0]}, hold NaN or infinity where they are scored: make the samples "
-                f'again with "clew preprocess".'
+                f"{strange[0]}, contain NaN or infinity in the fields that are scored: create the "
+                'samples again with "clew preprocess".'
             )
         return scores
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What a run of a method gave. `by_layer` holds AUROCs, those of "test" for drawing only;
-    `score_seconds` is what scoring the test split took, from reading its fields on."""
+    """The result of a method. `by_layer` holds AUROCs, those of "test" only for plots;
+    `score_seconds` is the time to score the test split, including reading its fields."""
 
     validation: Scores
     test: Scores
@@ -83,8 +83,8 @@ class Outcome:
 
 
 class Method(Protocol):
-    """`needs` are the fields it reads, `also_reads` those that it takes where they are there;
-    `is_seeded` says that another seed gives other scores."""
+    """`needs` are the required fields, `also_reads` the optional ones; `is_seeded`: scores depend
+    on the seed."""
 
     @property
     def name(self) -> str: ...
@@ -111,8 +111,8 @@ class Method(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Probe:
-    """A method that is one function from the features to what it learnt from them; only one that
-    is seeded is given the seed too."""
+    """A method that is one function from the features to the fitted scorer; only a seeded one gets
+    the seed."""
 
     name: str
     title: str
@@ -123,12 +123,12 @@ class Probe:
     also_reads: tuple[str, ...] = ()
 
     def fit(self, data: Features, *, seed: int) -> Fitted:
-        """Raises InputError for a missing field, or a split in which all answers are alike."""
+        """Raises InputError for a missing field, or a split with a single class."""
         missing = sorted({*self.needs} - data.fields)
         if missing:
             raise InputError(
-                f"{self.name} needs {', '.join(missing)}, which these answers do not have: leave "
-                f"it out, or capture and preprocess them again."
+                f"{self.name} requires {', '.join(missing)}, which these answers do not have: omit "
+                "it, or capture and preprocess them again."
             )
         _refuse_one_class(data)
         return self.learn(data, seed=seed) if self.is_seeded else self.learn(data)
@@ -138,7 +138,7 @@ class Probe:
 
 
 def run(method: Method, data: Features, *, seed: int) -> Outcome:
-    """Fit the method, then score the answers that it did not learn from."""
+    """Fit the method, then score the answers that it was not trained on."""
     start = perf_counter()
     fitted = method.fit(data, seed=seed)
     trained = perf_counter()

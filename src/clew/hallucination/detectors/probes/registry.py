@@ -1,4 +1,4 @@
-"""The methods that are fitted without the engine, by name. A new one: its function, and a line."""
+"""The methods fitted without the engine, by name. A new one takes its function and one entry."""
 
 from clew.hallucination.detectors.probes.attention import (
     DIAGONAL,

@@ -1,6 +1,5 @@
-"""Semantic entropy: how many different things the model says when it is asked several times.
-
-Short answers are clustered by their words. The accepted answers are never looked at.
+"""Semantic entropy: how much the meanings of several drawn answers differ. Short answers are
+clustered by their words. The accepted answers are not used.
 """
 
 from collections.abc import Sequence
@@ -12,14 +11,14 @@ from clew.errors import InputError
 from clew.hallucination.detectors.probes.method import Features, Fitted, Scores
 from clew.hallucination.labels.normalize import answer_words
 
-# Words that an English answer is wrapped in, and that say nothing.
+# Filler words of English answers.
 _WRAPPING = "It's its is was are were in on of at to by this that there lies located"
 _FILLERS = frozenset(answer_words(_WRAPPING))
 
 
 @dataclass(frozen=True, kw_only=True)
 class SemanticEntropy:
-    """The entropy over clusters of samples; `without` is for answers that were not sampled."""
+    """The entropy over clusters of drawn answers; `without` is for answers without draws."""
 
     without: float
     parameters: int = 0
@@ -30,13 +29,13 @@ class SemanticEntropy:
 
 
 def learn_semantic_entropy(data: Features) -> Fitted:
-    """Raises InputError when it is the same for all: then it tells nothing."""
+    """Raises InputError if it is the same for all, and so carries no information."""
     known = [entropy for entropy in _entropies(data, "train") if entropy is not None]
     if known and np.ptp(known) == 0:
         raise InputError(
-            f"the samples of all {len(known):,} training answers are equally scattered (entropy "
-            f"{known[0]:.2f}), so that it tells nothing: draw more of them, at a lower "
-            f"`sample_temperature`, or ask for shorter answers."
+            f"the entropy is the same for all {len(known):,} training answers ({known[0]:.2f}), so "
+            "it carries no information: draw more answers, use a lower `draw_temperature`, or ask "
+            "for shorter answers."
         )
     return Fitted(scorer=SemanticEntropy(without=float(np.median(known)) if known else 0.0))
 
@@ -44,10 +43,10 @@ def learn_semantic_entropy(data: Features) -> Fitted:
 def cluster_samples(question: str, samples: Sequence[str]) -> list[int]:
     """The size of every cluster of answers to the question that mean the same.
 
-    What an answer says is its normalised words less those of the question: "The capital of France
-    is Paris." says "paris". Two say the same when these are equal, or when those of one occur in
-    the other's in one run, as "austen" in "jane austen". The shortest are looked at first, so
-    that the order of the samples does not matter.
+    The content of an answer is its normalized words without those of the question: "The capital of
+    France is Paris." becomes "paris". Two answers are equivalent if these are equal, or if those of
+    one are a contiguous part of the other's, as "austen" in "jane austen". The shortest are
+    compared first, so that the order of the draws does not matter.
     """
     asked = frozenset(answer_words(question))
     said = sorted((_key(asked, sample) for sample in samples), key=lambda key: (len(key), key))
@@ -69,7 +68,7 @@ def cluster_entropy(sizes: Sequence[int]) -> float:
 
 
 def _entropies(data: Features, split: str) -> list[float | None]:
-    """None where there is no sample."""
+    """None without draws."""
     asked, answers = data.read("question", split), data.read("samples", split)
     return [
         cluster_entropy(cluster_samples(question or "", samples)) if samples else None
@@ -78,13 +77,13 @@ def _entropies(data: Features, split: str) -> list[float | None]:
 
 
 def _key(asked: frozenset[str], sample: str) -> tuple[str, ...]:
-    """An answer in the question's own words, as to "a cat or a dog?", says all of them."""
+    """An answer that only uses the question's words, as for "a cat or a dog?", keeps them all."""
     words = answer_words(sample or "")
     return tuple(w for w in words if w not in asked and w not in _FILLERS) or tuple(words)
 
 
 def _occurs(short: tuple[str, ...], long: tuple[str, ...]) -> bool:
-    """Whether the words of one are a run of the other's; no words are only in no words."""
+    """Whether the words of one are a contiguous part of the other's; empty only matches empty."""
     if not short:
         return not long
     starts = range(len(long) - len(short) + 1)

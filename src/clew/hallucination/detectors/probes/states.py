@@ -1,5 +1,5 @@
-"""Probes on the last answer token's states at one layer: linear ones at the best layer and at the
-middle one, and SAPLMA, a small network (256-128-64 with ReLU, trained with Adam)."""
+"""Probes on the last answer token's states at one layer: linear probes at the best and at the
+middle layer, and SAPLMA, a small network (256-128-64 with ReLU, trained with Adam)."""
 
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,12 +28,12 @@ from clew.hallucination.detectors.probes.method import Features, Fitted, Scores
 from clew.metrics import auroc
 
 STATES = "sequence"
-# Layers that are fitted, and in memory, at a time.
+# Layers fitted, and in memory, at a time.
 _SIDE_BY_SIDE = 4
 _READING = Lock()  # a store is read by one thread at a time
 HIDDEN = (256, 128, 64)
 _MOST_EPOCHS = 50
-_PATIENCE = 5  # epochs without a better AUROC in the validation split
+_PATIENCE = 5  # epochs without a better validation AUROC
 _BATCH = 128
 
 
@@ -56,7 +56,7 @@ class LayerProbe:
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """A probe a layer, and how long they took."""
+    """One probe per layer, and how long they took."""
 
     probes: Sequence[LayerProbe]
     seconds: float
@@ -66,12 +66,12 @@ class Sweep:
         return max(self.probes, key=lambda probe: probe.auroc)
 
 
-# All layers take longest, and their best is asked for by two methods and by every seed.
+# Fitting all layers takes longest, and two methods and every seed need the best one.
 _SWEEPS: WeakKeyDictionary[Features, Sweep] = WeakKeyDictionary()
 
 
 def sweep_layers(data: Features) -> tuple[Sweep, bool]:
-    """A probe for every layer, and whether it was there already."""
+    """A probe for every layer, and whether it was cached."""
     known = _SWEEPS.get(data)
     if known is not None:
         return known, True
@@ -82,15 +82,15 @@ def sweep_layers(data: Features) -> tuple[Sweep, bool]:
 
 
 def fit_layers(data: Features, layers: Iterable[int]) -> list[LayerProbe]:
-    """A layer a thread, as many as BLAS would have: its own threads wait more than they work on
-    products of a matrix with one vector."""
+    """One layer per thread, as many threads as BLAS would use: its own threads mostly wait on
+    matrix-vector products."""
     threads = max((pool["num_threads"] for pool in threadpool_info()), default=1)
     with threadpool_limits(1), ThreadPoolExecutor(min(_SIDE_BY_SIDE, threads)) as pool:
         return list(pool.map(partial(fit_layer, data), layers))
 
 
 def fit_layer(data: Features, layer: int) -> LayerProbe:
-    """The strength is the best in the validation split."""
+    """The regularization strength is the best on validation."""
     choice, scale = _choose(data, layer)
     return LayerProbe(
         layer=layer,
@@ -128,7 +128,7 @@ def _choose(data: Features, layer: int) -> tuple[Choice, Scale]:
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """Weights and biases, layer after layer; the score is the last one's only output."""
+    """Weights and biases by layer; the score is the single output of the last one."""
 
     layer: int
     scale: Scale
@@ -140,12 +140,12 @@ class Network:
         return sum(part.size for part in (*self.weights, *self.biases))
 
     def score(self, data: Features, split: str) -> Scores:
-        """Raises InputError for states of another width, those of another model."""
+        """Raises InputError for states of another dimension, those of another model."""
         states = data.read(STATES, split, layer=self.layer)
         if states.shape[1] != len(self.scale.mean):
             raise InputError(
-                f"these answers have states of {states.shape[1]:,} numbers, the method was fitted "
-                f"to {len(self.scale.mean):,}: score answers of the same model."
+                f"these answers have states of {states.shape[1]:,} numbers, but the method was "
+                f"fitted to {len(self.scale.mean):,}: score answers of the same model."
             )
         return self.score_scaled(self.scale.apply(states))
 
@@ -156,13 +156,13 @@ class Network:
 
 
 def learn_saplma(data: Features, *, seed: int) -> Fitted:
-    """At the layer where a linear probe is best in the validation split."""
+    """At the layer where a linear probe is best on validation."""
     sweep, was_there = sweep_layers(data)
     layer = sweep.best.layer
     states = data.read(STATES, "train", layer=layer)
     scale = standardize(states, f"{STATES}, layer {layer},")
     validation = scale.apply(data.read(STATES, "validation", layer=layer))
-    with threadpool_limits(1):  # batches are so small that several threads mostly wait
+    with threadpool_limits(1):  # batches are so small that several threads would mostly wait
         network, epoch = _train(data, states, validation, layer, scale, seed)
     return Fitted(
         scorer=network,
@@ -174,7 +174,7 @@ def learn_saplma(data: Features, *, seed: int) -> Fitted:
 def _train(
     data: Features, states: Matrix, validation: Matrix, layer: int, scale: Scale, seed: int
 ) -> tuple[Network, int]:
-    """The network of the epoch with the best AUROC in the validation split, and that epoch."""
+    """The network of the epoch with the best validation AUROC, and that epoch."""
     trainer = MLPClassifier(HIDDEN, batch_size=min(_BATCH, len(states)), random_state=seed)
     best: tuple[float, Network, int] | None = None
     for epoch in range(1, _MOST_EPOCHS + 1):

@@ -1,4 +1,4 @@
-"""Detectors in training: on which samples, how, from which seeds, and with what result."""
+"""Train detectors: samples, settings, seeds and results."""
 
 from clew.hallucination.detectors.training.config import (
     LossSettings,

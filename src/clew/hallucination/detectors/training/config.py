@@ -1,4 +1,4 @@
-"""What a run of `clew train` is: its data, its networks, how they are trained, and where to."""
+"""The settings of `clew train`: data, networks, training and output."""
 
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -16,27 +16,27 @@ from clew.hallucination.detectors.training.sources import DataSource, Preprocess
 
 _FOCAL_GAMMA = 2.0
 _SCORE_THRESHOLD = 0.5
-# Where "clew preprocess" writes to by itself.
+# The default output of "clew preprocess".
 SAMPLES_FOLDER = Path("preprocessed_data")
 _CONVERTED = "traces_store"
-# They change how long a training takes, not what comes out.
+# They change how long training takes, but not the result.
 _HARMLESS = ("num_workers", "max_cache_batches", "calibrate")
 
 
 @dataclass(frozen=True, kw_only=True)
 class LossSettings:
-    """How wrong scores are counted. `class_weights` makes both classes weigh the same, however
-    many samples each has in the training split."""
+    """The loss function. `class_weights` gives both classes the same total weight, whatever their
+    number of training samples."""
 
     focal: bool = False
     label_smoothing: float = 0.0
     class_weights: bool = False
 
     def __post_init__(self) -> None:
-        self.build(1.0)  # refuses values that make no sense
+        self.build(1.0)  # rejects invalid values
 
     def build(self, positive_weight: float) -> BinaryLoss:
-        """`positive_weight` is what makes both classes weigh the same."""
+        """`positive_weight` balances both classes."""
         return BinaryLoss(
             focal_gamma=_FOCAL_GAMMA if self.focal else None,
             label_smoothing=self.label_smoothing,
@@ -46,7 +46,7 @@ class LossSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSettings:
-    """How networks are trained: all that decides how one comes out, besides its samples."""
+    """How networks are trained: everything that determines the result besides the samples."""
 
     network: NetworkSettings = field(default_factory=NetworkSettings)
     loss: LossSettings = field(default_factory=LossSettings)
@@ -66,7 +66,7 @@ class TrainingSettings:
         }
 
     def identify(self) -> dict[str, Any]:
-        """The same, without what changes no result."""
+        """The same, without settings that do not change the result."""
         told = self.describe()
         request = {k: v for k, v in told["request"].items() if k not in _HARMLESS}
         return {**told, "request": request}
@@ -74,7 +74,7 @@ class TrainingSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainRunConfig:
-    """Samples come from `preprocessed_dir`, or from `data_pattern` (a store of traces, or files of
+    """Samples come from `preprocessed_dir`, or from `data_pattern` (a trace store, or files of
     the older tools such as "traces_data/*.pkl*") with `scores_file`."""
 
     preprocessed_dir: Path | None = None
@@ -95,7 +95,7 @@ class TrainRunConfig:
             self._refuse_trace_settings()
         elif self.preprocessed_dir is not None:
             raise InputError(
-                f'`data_pattern="{self.data_pattern}"` names samples too. Give one of them.',
+                f'`data_pattern="{self.data_pattern}"` gives samples too. Give one of them.',
                 setting="preprocessed_dir",
                 value=self.preprocessed_dir,
             )
@@ -111,8 +111,8 @@ class TrainRunConfig:
         for name in ("scores_file", "score_threshold"):
             if getattr(self, name) is not None:
                 raise InputError(
-                    "it goes with `data_pattern`, as preprocessed samples have their labels "
-                    'already. Leave it out, or give it to "clew preprocess".',
+                    "it only applies to `data_pattern`, since preprocessed samples already have "
+                    'labels. Omit it, or give it to "clew preprocess".',
                     setting=name,
                     value=getattr(self, name),
                 )
@@ -124,8 +124,8 @@ class TrainRunConfig:
         )
 
     def open_source(self) -> DataSource:
-        """Where the samples come from. Files of the older tools are turned into a store first;
-        that of an earlier run is kept."""
+        """Where the samples come from. Files of the older tools are converted into a store first;
+        that of an earlier run is reused."""
         if self.data_pattern is None or self.scores_file is None:
             return PreprocessedData(folder=self.preprocessed_dir or SAMPLES_FOLDER)
         threshold = self.score_threshold

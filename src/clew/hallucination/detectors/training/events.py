@@ -1,4 +1,4 @@
-"""What a run of several networks reports, besides what the engine does of each one."""
+"""The progress events of a training of several networks, in addition to those of the engine."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -20,11 +20,11 @@ class NetworkStarted(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkEnded(Event):
-    """`run` is its entry of results.json; `is_new` is false for one that was there already."""
+    """`run` is its entry of results.json; `is_new` is false if it was trained in an earlier run."""
 
     run: dict[str, Any]
     is_new: bool
 
     def __str__(self) -> str:
-        done = "trained" if self.is_new else "trained already"
+        done = "trained" if self.is_new else "already trained"
         return f"{self.run['model']}: {done}, test AUROC {self.run['test_auroc']}"

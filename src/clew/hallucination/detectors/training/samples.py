@@ -1,5 +1,5 @@
-"""The splits that networks are trained, validated and tested on: what is known of them, and what a
-trained network scores them."""
+"""The splits that networks are trained, validated and tested on, and the risks that a trained
+network predicts for them."""
 
 import logging
 from collections.abc import Iterable, Mapping
@@ -29,7 +29,7 @@ from clew.storage.hashing import hash_text
 from clew.wording import bytes_text
 
 logger = logging.getLogger(__name__)
-# Samples go to the GPU for good when they leave most of its memory to the networks.
+# Samples stay on the GPU if they leave most of its memory to the networks.
 _RESIDENT_SHARE = 0.3
 _HASH_LETTERS = 16
 _PURPOSE = {"train": "learn from", "validation": "choose on", "test": "measure on"}
@@ -55,8 +55,8 @@ class Balance:
 
 
 class DetectorSamples:
-    """The splits of one kind of samples, opened. Raises InputError when a split is empty or has
-    one class alone: nothing could be learnt from it, or measured on it."""
+    """The splits of one kind of samples, opened. Raises InputError if a split is empty or has a
+    single class: it could not be used for training or evaluation."""
 
     def __init__(self, source: DataSource, kind: SampleKind) -> None:
         self._kind = kind
@@ -71,11 +71,11 @@ class DetectorSamples:
         return self.balance["train"].correct / self.balance["train"].hallucinated
 
     def sizes(self) -> dict[str, int]:
-        """Those of the arrays, as the networks' configs name them."""
+        """The sizes of the arrays, as the networks' configs name them."""
         return read_sizes(self.splits["train"])
 
     def describe(self) -> dict[str, Any]:
-        """Which questions these are, with which labels and in which splits: not where they lie."""
+        """Identifies the questions, their labels and splits, independent of their location."""
         counts = {name: asdict(balance) for name, balance in self.balance.items()}
         indices = {name: split.index for name, split in self.splits.items()}
         questions = {name: (index.labels, index.question_ids) for name, index in indices.items()}
@@ -87,12 +87,12 @@ class DetectorSamples:
         return hash_text(*shards)[:_HASH_LETTERS]
 
     def open_later(self, split: str) -> OpenBatches:
-        """What the engine is given to open the batches of a split, in a size of its choice."""
+        """A function that lets the engine open the batches of a split in a size of its choice."""
 
         return partial(self._open, split)
 
     def open_whole(self, split: str, settings: LoadSettings) -> Loader:
-        """The batches of a split for this process alone, however many there are."""
+        """All batches of a split for this process, also in distributed training."""
         return self._open(split, settings, Rank())
 
     def _open(self, split: str, settings: LoadSettings, rank: Rank | None = None) -> Loader:
@@ -112,13 +112,13 @@ class DetectorSamples:
         )
 
     def let_go(self) -> None:
-        """Give the GPU's memory back."""
+        """Free the GPU memory."""
         self._on_gpu.clear()
 
     def _bring_to_gpu(self, split: str, settings: LoadSettings) -> ResidentSamples | None:
-        """The samples on the GPU that is trained on, where they fit: they are read once for all
-        epochs. Who limits the open shards gets every batch from the files. Only batches for a GPU
-        are wanted in pinned memory."""
+        """The samples on the training GPU if they fit: they are read once for all epochs. With a
+        limit on open shards, every batch comes from the files. Only batches for a GPU are pinned.
+        """
         if not settings.pin_memory or settings.max_cache_batches is not None:
             return None
         if split not in self._on_gpu:
@@ -136,20 +136,21 @@ class DetectorSamples:
             return True
         size = sum(reader.manifest.bytes for reader in self._readers())
         fits = size <= _RESIDENT_SHARE * torch.cuda.mem_get_info(place)[0]
-        where = f"are read to {place} once" if fits else "stay in their files: the GPU is too small"
+        where = (
+            f"are loaded to {place} once" if fits else "stay in their files: the GPU is too small"
+        )
         logger.info(f"the samples ({bytes_text(size)} of {self._kind}) {where}")
         return fits
 
     def _readers(self) -> list[SampleReader]:
-        """Those of the stores behind the samples; graphs have their sequences beside them."""
+        """The readers of the stores behind the samples; graphs also have their sequences."""
         samples = self.splits["train"].samples
         beside = getattr(samples, "sequences", None)
         return [samples.reader] if beside is None else [samples.reader, beside.reader]
 
 
 def read_sizes(dataset: LazyDataset) -> dict[str, int]:
-    """Sizes of the arrays of a sample (there is one at least), as the networks' configs name
-    them."""
+    """Sizes of the arrays of the first sample, as the networks' configs name them."""
     batch = dataset.samples.read_batch(np.zeros(1, np.int64), BufferPool())
     named = {"input_dim": "sequence", "node_dim": "nodes", "edge_dim": "edge_attr"}
     sizes = {size: batch[name].shape[-1] for size, name in named.items() if name in batch}
@@ -159,12 +160,12 @@ def read_sizes(dataset: LazyDataset) -> dict[str, int]:
 
 
 def _own_gpu() -> torch.device:
-    """That of this process: the engine has chosen it before batches are opened."""
+    """The device of this process: the engine chose it before batches are opened."""
     return torch.device("cuda", torch.cuda.current_device())
 
 
 def hash_questions(splits: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> str:
-    """Of the labels and the question ids of every split."""
+    """A hash of the labels and question ids of every split."""
     parts: list[str] = []
     for name, (labels, question_ids) in splits.items():
         parts += [name, np.packbits(labels > 0.5).tobytes().hex(), *map(str, question_ids)]
@@ -174,7 +175,7 @@ def hash_questions(splits: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> str:
 def refuse_thin(
     name: str, balance: Mapping[str, Balance], splits: Iterable[str] = SPLIT_NAMES
 ) -> None:
-    """Raises InputError when one of the splits does not have both kinds of answers."""
+    """Raises InputError if one of the splits does not have both classes."""
     thin = [
         split for split in splits if not (balance[split].correct and balance[split].hallucinated)
     ]
@@ -185,8 +186,8 @@ def refuse_thin(
         for split, of in balance.items()
     )
     raise InputError(
-        f'the {thin[0]} split of "{name}" {_lacking(balance[thin[0]])}: without '
-        f"both kinds there is nothing to {_PURPOSE[thin[0]]}. Its samples: {counts}. Use more "
+        f'the {thin[0]} split of "{name}" {_lacking(balance[thin[0]])}: without both classes there '
+        f"is nothing to {_PURPOSE[thin[0]]}. Its samples: {counts}. Use more "
         f'questions, or run "clew preprocess" with another `score_threshold` or `split`.'
     )
 
@@ -200,8 +201,8 @@ def _lacking(counts: Balance) -> str:
 def score_samples(
     detector_folder: Path, source: DataSource, split: str, *, device: str | None = None
 ) -> Scores:
-    """The risk of each answer of a split according to a trained network: also
-    one that was trained on other questions.
+    """The risk of each answer of a split according to a trained network: also of one trained on
+    other questions.
 
     Raises InputError for samples that the network cannot read, such as those of another model.
     """
@@ -216,15 +217,15 @@ def score_samples(
 
 
 def score_batches(detector: Detector, batches: Iterable[Any]) -> Scores:
-    """Probabilities in the order of the batches; raises StoreError when some are no numbers."""
+    """Probabilities in the order of the batches; raises StoreError for non-finite ones."""
     device = next(detector.network.parameters()).device
     parts = [detector.score(move(batch, device)) for batch in batches]
     scores = torch.cat(parts).cpu().numpy()
     wrong = int((~np.isfinite(scores)).sum())
     if wrong:
         raise StoreError(
-            f"{detector.name} gives {wrong:,} of {len(scores):,} samples a score that is no "
-            f"number: their values may hold inf or NaN. Make the samples again."
+            f"{detector.name} gives {wrong:,} of {len(scores):,} samples a non-finite risk (NaN or "
+            f'infinity): their values may be non-finite. Create them again with "clew preprocess".'
         )
     return scores
 
@@ -235,6 +236,6 @@ def _refuse_other_sizes(detector: Detector, sizes: dict[str, int], name: str) ->
     if different:
         size = different[0]
         raise InputError(
-            f"{detector.name} was trained on samples with {size} {trained[size]}, those of "
-            f'"{name}" have {sizes[size]}: they are of another model, or made with other settings.'
+            f"{detector.name} was trained on samples with {size} {trained[size]}, but those of "
+            f'"{name}" have {sizes[size]}: they come from another model or other settings.'
         )

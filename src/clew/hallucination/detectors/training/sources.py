@@ -48,21 +48,21 @@ _SOURCES: dict[SampleKind, Callable[..., SampleSource]] = {
 
 
 class DataSource(Protocol):
-    """Opens the splits of one set of samples."""
+    """Opens the splits of a set of samples."""
 
     @property
     def name(self) -> str:
-        """What to call it in a sentence."""
+        """Its name for messages."""
 
     def open(self, kind: SampleKind, split: str) -> LazyDataset: ...
 
     def refuse_missing(self, networks: list[NetworkKind]) -> None:
-        """Raises InputError when a network needs samples that are not there."""
+        """Raises InputError if a network requires samples that are missing."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PreprocessedData:
-    """What `clew preprocess` wrote, or a store of samples that `clew convert` made."""
+    """A folder written by `clew preprocess`, or a sample store written by `clew convert`."""
 
     folder: Path
 
@@ -76,8 +76,9 @@ class PreprocessedData:
     def refuse_missing(self, networks: list[NetworkKind]) -> None:
         if not self.folder.exists():
             raise InputError(
-                f'there is no folder "{self.folder}": make it with "clew preprocess", or say where '
-                f"the samples are with `preprocessed_dir` (or the traces with `data_pattern`)."
+                f'there is no folder "{self.folder}": create it with "clew preprocess", or give '
+                "the folder of the samples with `preprocessed_dir` (or the traces with "
+                "`data_pattern`)."
             )
         held = {store for store in STORES if _holds(self.folder, store)}
         if not held:
@@ -89,12 +90,13 @@ class PreprocessedData:
                 raise InputError(_explain_missing(self.folder, store, without, networks))
 
     def _explain_strange(self) -> None:
-        """Raises InputError for a folder that is no store; what a store holds, opening it tells."""
+        """Raises InputError for a folder that is not a store; its contents are checked when it is
+        opened."""
         others = [path.parent for path in sorted(self.folder.glob(f"*/{MANIFEST_NAME}"))]
         renames = [f'"{path}" to "{path.with_name(read_manifest(path).kind)}"' for path in others]
         if renames:
             raise InputError(
-                f'"{self.folder}" holds stores under other names than "sequences" and "graphs": '
+                f'"{self.folder}" contains stores with other names than "sequences" and "graphs": '
                 f"rename {' and '.join(renames)}."
             )
         try:
@@ -110,7 +112,7 @@ class PreprocessedData:
 
 @dataclass(frozen=True, kw_only=True)
 class RawData:
-    """A store of traces and the file with their scores."""
+    """A trace store and the file with its scores."""
 
     store: Path
     scores_file: Path
@@ -132,11 +134,11 @@ class RawData:
         return _lazy(RawGraphs(traces=traces, with_sequence=True, flat=True))
 
     def refuse_missing(self, networks: list[NetworkKind]) -> None:
-        """What is made of a trace at once is what the usual networks need."""
+        """Traces can directly provide only what the default networks need."""
         for network in networks:
             if network.samples not in ("sequences", "graphs"):
                 raise InputError(
-                    f"{network.name} is not trained on traces directly: make samples of "
+                    f"{network.name} cannot be trained on traces directly: create samples from "
                     f'"{self.store}" with "clew preprocess", and give `preprocessed_dir`.'
                 )
 
@@ -144,18 +146,18 @@ class RawData:
 def open_traces(
     pattern: str, *, scores_file: Path, score_threshold: float, converted: Path
 ) -> RawData:
-    """A store of traces; files of the older tools are turned into one at `converted` first."""
+    """A trace store; files of the older tools are first converted into one at `converted`."""
     store = Path(pattern)
     if glob.has_magic(pattern) or store.is_file():
         store = converted
-        logger.info(f'{pattern} is turned into a store, "{store}"')
+        logger.info(f'{pattern} is converted into a store, "{store}"')
         first_does(partial(convert_pattern, pattern, store))
     return RawData(store=store, scores_file=scores_file, score_threshold=score_threshold)
 
 
 class _OpenedOnce:
-    """Opens samples once for each way of access. A plan in the making opens the batches again and
-    again, and reading the index of a large store takes longer than a batch."""
+    """Opens samples once for each way of access. Planning opens the batches again and again, and
+    reading the index of a large store takes longer than a batch."""
 
     def __init__(self, source: SampleSource) -> None:
         self._source = source
@@ -182,7 +184,7 @@ def _explain_missing(
     folder: Path, store: str, without: list[NetworkKind], wanted: list[NetworkKind]
 ) -> str:
     *some, last = [network.name for network in without]
-    names = f"{', '.join(some)} and {last} need" if some else f"{last} needs"
+    names = f"{', '.join(some)} and {last} require" if some else f"{last} requires"
     leave_out = " ".join(run_setting(network.name, on=False) for network in without)
     other_way = "" if without == wanted else f", or train without: {leave_out}"
-    return f'"{folder}" holds no {store}, which {names}: {STORES[store]}{other_way}.'
+    return f'"{folder}" has no {store}, which {names}: {STORES[store]}{other_way}.'

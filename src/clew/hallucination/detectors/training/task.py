@@ -1,5 +1,5 @@
-"""One network to train: its samples, its loss, its folder; and results.json, which tells what every
-network of an output folder reached and how it was made."""
+"""One network to train: its samples, loss and folder; and results.json with the results and
+settings of every network in an output folder."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -21,7 +21,7 @@ from clew.settings import offer_overwrite, with_current_names
 from clew.storage.writing import replace_file
 
 RESULTS_FILE = "results.json"
-# What networks over graphs stand on besides.
+# An additional dependency of networks on graphs.
 LIBRARY = "torch-geometric"
 
 Run = dict[str, Any]
@@ -29,8 +29,8 @@ Run = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """`network_config` is the network's own, with the sizes of the samples in it; `place` is the
-    folder of the training, as it lies in `output_dir`."""
+    """`network_config` is the network's own, including the sizes of the samples; `place` is the
+    folder of the training, relative to the output folder."""
 
     kind: NetworkKind
     network_config: Any
@@ -48,7 +48,7 @@ class Task:
         samples: DetectorSamples,
         output_dir: Path,
     ) -> Self:
-        """Raises InputError for settings that cannot be."""
+        """Raises InputError for invalid settings."""
         return cls(
             kind=kind,
             network_config=configure(kind, samples.sizes(), training.network),
@@ -60,7 +60,7 @@ class Task:
         )
 
     def seeded(self, seed: int) -> Self:
-        """The same with another seed, in a folder of its own."""
+        """The same with another seed, in its own folder."""
         return replace(
             self,
             training=self.training.seeded(seed),
@@ -86,7 +86,7 @@ class Task:
         return Classifier(self.kind.build(self.network_config), self.loss)
 
     def fit(self, reporter: Reporter, should_stop: Callable[[], bool]) -> FitResult:
-        """Train it, or go on with it, or find its result when it is finished."""
+        """Train it, resume it, or return its result if it is finished."""
         with offer_overwrite():
             return fit(
                 self.build(),
@@ -102,7 +102,7 @@ class Task:
             )
 
     def follow(self, plan: HardwarePlan) -> Self:
-        """The same task with nothing left to measure: it is trained as that plan says."""
+        """The same task with everything planned: it is trained as the plan says."""
         request = replace(
             self.training.request,
             device=plan.device,
@@ -119,13 +119,12 @@ class Task:
         return replace(self, training=replace(self.training, request=request))
 
     def clear(self) -> None:
-        """Take away what was trained before; raises StoreLockedError rather than take away what
-        another run is writing."""
+        """Remove what was trained before; raises StoreLockedError if another run is writing it."""
         with only_one(self.folder):
             clear_run(self.folder)
 
     def _identity(self) -> dict[str, Any]:
-        """What tells this run from others; `load_detector` builds the network from it."""
+        """What identifies this run; `load_detector` builds the network from it."""
         return {
             "network": self.kind.name,
             "network_config": asdict(self.network_config),
@@ -160,7 +159,7 @@ class Task:
 
 
 class ResultsFile:
-    """The runs of one folder (which exists), one a network; others stay when one is added."""
+    """The runs of an existing folder, one per network; adding one keeps the others."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / RESULTS_FILE
@@ -169,8 +168,8 @@ class ResultsFile:
         return next((run for run in self._read()["runs"] if run["model"] == model), None)
 
     def refuse_other_data(self, data: dict[str, Any], trained_anew: Iterable[str]) -> None:
-        """Raises SettingsMismatchError when the runs that stay were made on other samples: what
-        stands in one table must have been measured on the same."""
+        """Raises SettingsMismatchError if the runs that stay used other samples: all rows of one
+        table must be measured on the same ones."""
         saved = self._read()
         stay = [run["model"] for run in saved["runs"] if run["model"] not in set(trained_anew)]
         if not stay or saved["data"] == data:
@@ -178,12 +177,12 @@ class ResultsFile:
         before, now = (_describe(described) for described in (saved["data"], data))
         raise SettingsMismatchError(
             f'"{self.path.parent}" has results of {" and ".join(stay)} on other samples: {before} '
-            f"there, {now} now. Choose another `output_dir`, or train all of them anew with "
-            f"`overwrite=True`."
+            f"there, {now} now. Choose another `out`, or train all of them again with "
+            "`overwrite=True`."
         )
 
     def add(self, run: Run, *, data: dict[str, Any], settings: dict[str, Any]) -> None:
-        """Put the run in the place of an earlier one of the same network."""
+        """Replace an earlier run of the same network."""
         with self._locked():
             runs = {old["model"]: old for old in self._read()["runs"]} | {run["model"]: run}
             ordered = [runs.pop(name) for name in NETWORKS if name in runs]
@@ -198,7 +197,7 @@ class ResultsFile:
                 self._write({**saved, "runs": left})
 
     def _locked(self) -> filelock.BaseFileLock:
-        """For the short moment of a change: another network may be trained into the folder."""
+        """Held briefly during a change: another network may be trained into the same folder."""
         return filelock.FileLock(self.path.parent / ".results.lock")
 
     def _read(self) -> dict[str, Any]:
@@ -210,9 +209,8 @@ class ResultsFile:
             data = with_current_names(content["data"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise StoreError(
-                f'"{self.path}" cannot be read ({error}): take it away (the networks beside it are '
-                f"not touched, and the same command lists them again), or choose another "
-                f"`output_dir`."
+                f'"{self.path}" cannot be read ({error}): delete it (the trained networks are '
+                "kept, and the same command lists them again), or choose another `out`."
             ) from None
         return {**content, "data": data}
 

@@ -1,4 +1,4 @@
-"""Trains detectors one after another: several networks, whose results.json is kept, or one network
+"""Train detectors one after another: several networks with a common results.json, or one network
 from several seeds."""
 
 import time
@@ -30,8 +30,8 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedSeed:
-    """Risks, in the order of the datasets; `score_seconds` is how long
-    those of the test split took, reading included."""
+    """Risks, in the order of the datasets; `score_seconds` is the time to score the test split,
+    including reading."""
 
     seed: int
     validation: Scores
@@ -46,12 +46,11 @@ def train_detectors(
     reporter: Reporter | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> list[Run]:
-    """Train the config's networks and write results.json after each; gives its entries for them.
-
-    The same call again goes on where the last one was; a finished network is not trained again.
-    What cannot be used raises InputError before anything is trained, a folder that belongs to
-    another run SettingsMismatchError; TrainingStoppedError comes when `should_stop` says yes.
-    Under torchrun all processes must call.
+    """Train the config's networks and write results.json after each; returns its entries for them.
+    The same call again resumes; a finished network is not trained again. Unusable input raises
+    InputError before anything is trained, a folder that belongs to another run
+    SettingsMismatchError; `should_stop` returning true raises TrainingStoppedError. Under torchrun
+    all processes must call this.
     """
     reporter = reporter or log_event
     connect(config.request)
@@ -83,12 +82,11 @@ def train_seeds(
 ) -> list[TrainedSeed]:
     """Train one network from each seed, into `NETWORK/seed-K` of the output folder.
 
-    The same call again goes on where the last one was; a finished seed is only scored. The plan is
-    measured for the first seed, the others follow it: they differ in nothing else. What is raised,
-    and when, is as `train_detectors` has it.
+    The same call again resumes; a finished seed is only scored. The plan is measured for the first
+    seed and used for all others. Raises the same errors as `train_detectors`.
     """
     if not seeds or len(set(seeds)) < len(seeds):
-        raise InputError(f"the seeds are {list(seeds)}: give one or more, each once.")
+        raise InputError(f"the seeds are {list(seeds)}: give one or more different seeds.")
     reporter = reporter or log_event
     connect(training.request)
     [task] = _open_tasks([network], source, training, output_dir)
@@ -106,7 +104,7 @@ def train_seeds(
 
 
 def plan_models(config: TrainRunConfig) -> dict[str, HardwarePlan]:
-    """The plan that each network's training would begin with, measured on its samples."""
+    """The plan that each network's training would start with, measured on its samples."""
     plans = {}
     source, training = config.open_source(), config.training
     for task in _open_tasks(config.networks, source, training, config.out):
@@ -124,8 +122,8 @@ def plan_models(config: TrainRunConfig) -> dict[str, HardwarePlan]:
 def _open_tasks(
     networks: Iterable[str], source: DataSource, training: TrainingSettings, output_dir: Path
 ) -> list[Task]:
-    """One per network, over samples that are opened once. All that can be refused is refused here,
-    before the first network is trained."""
+    """One per network, on samples that are opened once. Everything that can be rejected is rejected
+    here, before the first network is trained."""
     kinds = find_networks(networks)
     source.refuse_missing(kinds)
     opened = {needed: DetectorSamples(source, needed) for needed in {k.samples for k in kinds}}
@@ -138,13 +136,13 @@ def _train_each(
     reporter: Reporter,
     should_stop: Callable[[], bool],
 ) -> list[Found]:
-    """What `train` gives for each; samples that no later task reads leave the GPU."""
+    """The result of `train` for each; samples that no later task reads are removed from the GPU."""
     found = []
     try:
         for number, task in enumerate(tasks, start=1):
             if should_stop():
                 raise TrainingStoppedError(
-                    f"stopped before {task.title} was begun; the same command goes on with it."
+                    f"stopped before {task.title}. Run the same command again to resume with it."
                 )
             reporter(NetworkStarted(title=task.title, number=number, count=len(tasks)))
             found.append(train(task))
@@ -169,7 +167,7 @@ def _prepare_results(tasks: Sequence[Task], *, overwrite: bool) -> ResultsFile:
 
 
 def _clear(tasks: Iterable[Task], results: ResultsFile) -> None:
-    """Raises StoreLockedError rather than take away what another run is writing."""
+    """Raises StoreLockedError if another run is writing."""
     for task in tasks:
         with only_one(task.folder):
             results.remove([task.kind.name])
@@ -200,7 +198,7 @@ def _train_seed(task: Task, reporter: Reporter, should_stop: Callable[[], bool])
     reporter(NetworkEnded(run=task.describe(fitted), is_new=is_new))
     detector = load_detector(task.folder, fitted.plan.device)
     settings = load_settings(fitted.plan)
-    # Validation comes first: what a device does only once is then not counted.
+    # Validation comes first, so that one-time costs of the device are not counted.
     validation = score_batches(detector, task.samples.open_whole("validation", settings))
     begun = time.perf_counter()
     test = score_batches(detector, task.samples.open_whole("test", settings))

@@ -29,7 +29,7 @@ def show_mistakes(folder: Path, preprocessed_dir: Path) -> list[Path]:
     if traces is None:
         return []
     scores = find_scores(preprocessed_dir)
-    drawn = []
+    drawn: list[Path] = []
     for number in numbers:
         config = ShowConfig(
             store=traces,

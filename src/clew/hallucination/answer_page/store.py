@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float32, Int64
 from rapidfuzz import fuzz, process
 
-from clew.errors import InputError
+from clew.errors import InputError, StoreError
 from clew.hallucination.answer_page.source import (
     SAMPLE_FOLDERS,
     near,

@@ -12,11 +12,14 @@ from clew.hallucination.comparison.report.mistakes import (
     answer_page_path,
     listed_mistakes,
 )
+from clew.progress import Reporter, WorkAdvanced, WorkStarted, log_event, report_work
 
 logger = logging.getLogger(__name__)
 
 
-def show_mistakes(folder: Path, preprocessed_dir: Path) -> list[Path]:
+def show_mistakes(
+    folder: Path, preprocessed_dir: Path, reporter: Reporter | None = None
+) -> list[Path]:
     """Write a page per mistake into the comparison's folder; call it before `write_report`, which
     links the pages that exist.
 
@@ -25,24 +28,31 @@ def show_mistakes(folder: Path, preprocessed_dir: Path) -> list[Path]:
     and skipped. Raises StoreError when the folder holds no finished comparison."""
     _remove_old(folder / ANSWERS_FOLDER)
     numbers = listed_mistakes(read_comparison(folder))
-    traces = find_traces(preprocessed_dir)
-    if traces is None:
+    traces, scores = find_traces(preprocessed_dir), find_scores(preprocessed_dir)
+    if traces is None or not numbers:
         return []
-    scores = find_scores(preprocessed_dir)
+    reporter = reporter or log_event
     drawn: list[Path] = []
-    for number in numbers:
-        config = ShowConfig(
-            store=traces,
-            answer=str(number),
-            out=(folder / answer_page_path(number),),
-            scores_file=scores,
-            comparison=folder,
-        )
-        try:
-            drawn += show_answer(config).paths
-        except ClewError as error:
-            logger.warning("answer %d has no page: %s", number, error)
+    with report_work(reporter, WorkStarted(noun="pages of answers", planned=len(numbers))):
+        for number in numbers:
+            config = ShowConfig(
+                store=traces,
+                answer=str(number),
+                out=(folder / answer_page_path(number),),
+                scores_file=scores,
+                comparison=folder,
+            )
+            drawn += _show(config)
+            reporter(WorkAdvanced())
     return drawn
+
+
+def _show(config: ShowConfig) -> tuple[Path, ...]:
+    try:
+        return show_answer(config).paths
+    except ClewError as error:
+        logger.warning("answer %s has no page: %s", config.answer, error)
+        return ()
 
 
 def _remove_old(folder: Path) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float32, Int64
 from rapidfuzz import fuzz, process
 
-from clew.errors import InputError, StoreError
+from clew.errors import Call, InputError, StoreError
 from clew.hallucination.answer_page.source import (
     SAMPLE_FOLDERS,
     near,
@@ -60,8 +60,9 @@ def find_answer(loader: TraceBatchLoader, wanted: str, setting: str = "answer") 
     found = loader.get_trace_by_global_id(numbers[0])
     if found is None:
         raise StoreError(
-            f"answer {numbers[0]} does not lie where its number says: run "
-            f'"clew verify {loader.traces_dir}".'
+            f"answer {numbers[0]} is not where the store says: check the store with ",
+            Call("clew.verify", (str(loader.traces_dir),)),
+            ".",
         )
     return found
 

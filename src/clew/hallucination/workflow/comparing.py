@@ -127,7 +127,7 @@ def run_comparison(
     from clew.hallucination.comparison.report import write_report
 
     comparison = compare_methods(config, reporter, should_stop)
-    show_mistakes(config.out, config.test_on[0])
+    show_mistakes(config.out, config.test_on[0], reporter)
     write_report(config.out)
     return comparison
 

@@ -107,7 +107,7 @@ def test_tracker_that_fails_later_does_not_end_training(
         monkeypatch.setattr(mlflow.MlflowClient, "log_batch", fail)
 
     train(tmp_path / "run", config=CONFIG, callbacks=[logger, break_tracker])
-    assert "MLflow did not take the metrics: connection refused" in caplog.text
+    assert "metrics could not be logged to MLflow: connection refused" in caplog.text
     assert find_run(mlflow).info.status == "FINISHED"
 
 

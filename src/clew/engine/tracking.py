@@ -104,7 +104,7 @@ class ExperimentLogger:
                 settings=_describe(event),
             )
         except Exception as error:  # each library has errors of its own, and of its HTTP client
-            reason = without_settings(str(error)).strip().rstrip(".")
+            reason = without_settings(str(error)).strip().partition("\n")[0].rstrip(".")
             raise InputError(
                 f"{_TITLES[self._tracker]} cannot be reached ({reason}): {_ADVICE[self._tracker]}."
             ) from error
@@ -144,7 +144,7 @@ class ExperimentLogger:
         try:
             yield
         except Exception as error:
-            logger.warning("%s did not take the metrics: %s", _TITLES[self._tracker], error)
+            logger.warning("metrics could not be logged to %s: %s", _TITLES[self._tracker], error)
 
 
 @contextmanager

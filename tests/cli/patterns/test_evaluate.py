@@ -39,7 +39,7 @@ def test_classifier_is_evaluated_on_other_photos(run: Any, folder: Path) -> None
     assert ended.code == 0, ended.err
     out = "model/evaluated/others"
     for line in (
-        rf"evaluated on 12 photos of {re.escape(str(folder / 'others'))}",
+        rf"evaluated on 12 photos from {re.escape(str(folder / 'others'))}",
         rf"excluded: 1 file \(1 empty\): reasons in {out}/excluded.csv",
         r"test accuracy \d+\.\d% \(95% interval \d+\.\d% to \d+\.\d%\): \d+ of 12 photos correct",
         r"test accuracy after training: \d+\.\d%",
@@ -55,9 +55,9 @@ def test_photos_it_was_trained_on_are_excluded(run: Any, folder: Path, model: Pa
     photos = model.parent / "photos"
     ended = run("patterns", "evaluate", "--model", "model", "--data", photos)
     assert ended.code == 0, ended.err
-    assert "excluded: 18 files (18 seen)" in ended.out and "evaluated on 3 photos of " in ended.out
-    learnt = (folder / "model" / "splits.csv").read_text(encoding="utf-8").splitlines()[1:]
-    for name, _, split, _ in (line.split(",") for line in learnt):
+    assert "excluded: 18 files (18 seen)" in ended.out and "on 3 photos from " in ended.out
+    trained_on = (folder / "model" / "splits.csv").read_text(encoding="utf-8").splitlines()[1:]
+    for name, _, split, _ in (line.split(",") for line in trained_on):
         if split == "train":
             (folder / "seen" / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(photos / name, folder / "seen" / name)

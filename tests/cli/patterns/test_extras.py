@@ -19,3 +19,16 @@ def test_page_without_its_packages_is_refused_before_any_work(
     assert ended.code == 2
     assert package in ended.err and "pip install 'clew[web]'" in ended.err
     assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("package", ["wandb", "mlflow"])
+@pytest.mark.parametrize("command", ["train", "patterns train --data photos"])
+def test_tracker_that_is_not_installed_is_refused_before_any_work(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, package: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, package, None)
+    ended = run(*command.split(), "--log-to", package)
+    assert ended.code == 2
+    assert f"requires the package {package}" in ended.err and f"clew[{package}]" in ended.err
+    assert not any(tmp_path.iterdir())

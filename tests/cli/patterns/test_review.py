@@ -35,7 +35,7 @@ def test_piped_answers_are_applied_and_the_next_command_is_printed(
     ended = run("patterns", "review")
     assert ended.code == 0, ended.err
     assert "3 photos to review, from patterns/animals/identified/my holiday" in ended.out
-    assert "1 confident predictions skipped (--all asks about them)" in ended.out
+    assert "1 confident prediction skipped (--all asks about them)" in ended.out
     assert '1 could not be opened: "bad.jpg"' in ended.out
     assert "cat: copied to patterns/animals/photos/cat/a.png" in ended.out
     assert (

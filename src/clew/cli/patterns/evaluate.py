@@ -49,7 +49,7 @@ def run(call: Call) -> None:
 
 def _print_photos(console: Console, result: "ClassifierResult") -> None:
     data = result.raw["data"]
-    lines = [f"evaluated on {counted(data['photos'], 'photo')} of {data['folder']}"]
+    lines = [f"evaluated on {counted(data['photos'], 'photo')} from {data['folder']}"]
     if data["excluded"]:
         where = result.path / "excluded.csv"
         lines.append(f"excluded: {excluded_text(data['excluded'])}: reasons in {where}")

@@ -132,7 +132,7 @@ def _print_queue(console: Console, opened: "Review") -> None:
     if queue.sure:
         print_line(
             console,
-            f"{queue.sure:,} confident predictions skipped (--all asks about them)",
+            f"{counted(queue.sure, 'confident prediction')} skipped (--all asks about them)",
         )
 
 

@@ -100,7 +100,7 @@ def test_help_is_readable_at_80_columns(name: str) -> None:
     for first, second in zip(lines, lines[1:], strict=False):
         column = len(second) - len(second.lstrip())
         if column >= 12 and first[:column].strip() == "":
-            # A text that goes on in the next line fills its own.
+            # A text that continues on the next line fills its own line.
             word = second.split()[0]
             is_default = second.lstrip().startswith("[default:")
             assert is_default or len(first) + len(word) >= 79

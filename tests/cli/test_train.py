@@ -170,7 +170,8 @@ def test_traces_and_scores_replace_samples(
     assert ended.code == 0, ended.err
     data = json.loads((tmp_path / "results" / "results.json").read_text())["data"]
     assert sum(split["hallucinated"] for split in data.values() if isinstance(split, dict)) == 42
-    assert ended.out.count("is read as higher = more likely hallucinated") == 1  # not once a split
+    # Once, not once per split.
+    assert ended.out.count("is read as higher = more likely hallucinated") == 1
 
 
 @pytest.mark.slow

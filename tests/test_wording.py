@@ -54,8 +54,8 @@ def test_sizes_durations_and_rates_have_three_significant_digits() -> None:
         *("0 s", "45 s", "10 min"),
         *("2 h 30 min", "2 days 2 h"),
     ]
-    assert [step_text(s) for s in (8.33e-6, 0.0021, 0.1234, 3.21, 45)] == [
-        *("8.3 µs", "2.1 ms", "123 ms"),
+    assert [step_text(s) for s in (0, 8.33e-6, 0.0021, 0.1234, 3.21, 45)] == [
+        *("0 s", "8.3 µs", "2.1 ms", "123 ms"),
         *("3.2 s", "45 s"),
     ]
     assert [rate_text(r) for r in (7.25, 143.4, 90_412)] == [

@@ -42,6 +42,8 @@ def step_text(seconds: float) -> str:
     then as `duration_text`."""
     if seconds >= 10:
         return duration_text(seconds)
+    if seconds <= 0:
+        return "0 s"
     unit, size = next((pair for pair in _UNITS if seconds >= pair[1]), _UNITS[-1])
     value = seconds / size
     return f"{value:.1f} {unit}" if value < 9.95 else f"{value:.0f} {unit}"

@@ -95,7 +95,7 @@ def _header(run: Run) -> Html:
 def _footer(run: Run) -> Html:
     unseen = "" if run.is_seen else " that were not trained on; nothing was chosen on them"
     figures = (
-        f"Figures: clew {__version__}, {describe_network(run)}, on "
+        f"clew {__version__}, {describe_network(run)}, on "
         f"{counted(run.test_photos, 'photo')} of {_name(run)}{unseen}."
     )
     files_told = (

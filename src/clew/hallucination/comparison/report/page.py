@@ -78,7 +78,7 @@ def _header(comparison: Comparison) -> Html:
 def _footer(comparison: Comparison) -> Html:
     best = comparison.best
     cite = (
-        f"Figures: clew {__version__}, comparison of {counted(len(comparison.methods), 'method')} "
+        f"clew {__version__}, comparison of {counted(len(comparison.methods), 'method')} "
         f"on {_name(comparison)}, {counted(len(comparison.test), 'test answer')}; best on "
         f"validation: {best.title}."
     )

@@ -98,7 +98,7 @@ def prepare_job(
     store.open(settings=settings, rows=len(asked.questions), skipped=asked.skipped)
     if config.generation_batch is None:
         plan = _stored_plan(store.manifest, plan)
-    _say_what_is_left_out(asked.skipped, reporter)
+    _report_excluded(asked.skipped, reporter)
     fit = functools.partial(fit_on_questions, loaded, observer, node_dim=shape.node_dim)
     basis = store.open_basis(lambda: fit(asked.questions, asked.prompts))
     schema = trace_schema(
@@ -162,7 +162,7 @@ def _describe_settings(
     }
 
 
-def _say_what_is_left_out(skipped: Sequence[dict[str, str]], reporter: Reporter) -> None:
+def _report_excluded(skipped: Sequence[dict[str, str]], reporter: Reporter) -> None:
     for entry in skipped[:_MAX_SAID]:
         reporter(Note(f"excluded: {entry['where']}: {entry['reason']}"))
     if len(skipped) > _MAX_SAID:

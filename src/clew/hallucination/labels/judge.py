@@ -48,7 +48,7 @@ class JudgedFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = threading.Lock()
-        self._scores = _read_judgements(path)
+        self._scores = _read_judgments(path)
 
     def __enter__(self) -> "JudgedFile":
         self._file = self.path.open("a+b")
@@ -79,18 +79,18 @@ class JudgedFile:
             self._scores[key] = score
 
 
-def _read_judgements(path: Path) -> dict[str, float]:
+def _read_judgments(path: Path) -> dict[str, float]:
     try:
         lines = path.read_bytes().splitlines()
     except FileNotFoundError:
         return {}
     found, lost = {}, 0
     for line in filter(None, lines):
-        judgement = _parse_line(line)
-        if judgement is None:
+        judgment = _parse_line(line)
+        if judgment is None:
             lost += 1
         else:
-            found[judgement["key"]] = float(judgement["score"])
+            found[judgment["key"]] = float(judgment["score"])
     if lost:
         logger.warning("%s: %d lines cannot be read; these answers are judged again", path, lost)
     return found
@@ -98,11 +98,11 @@ def _read_judgements(path: Path) -> dict[str, float]:
 
 def _parse_line(line: bytes) -> dict[str, Any] | None:
     try:
-        judgement = json.loads(line)
-        good = isinstance(judgement["key"], str) and 0 <= float(judgement["score"]) <= 1
+        judgment = json.loads(line)
+        good = isinstance(judgment["key"], str) and 0 <= float(judgment["score"]) <= 1
     except (ValueError, TypeError, KeyError):
         return None
-    return judgement if good else None
+    return judgment if good else None
 
 
 def judge_answers(

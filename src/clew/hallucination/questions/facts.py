@@ -193,13 +193,13 @@ def _clear_names(
     for first, *others in namesakes.values():
         if first["population"] < min_population or _NOT_A_PLAIN_CITY.search(first["name"]):
             continue
-        neighbours = larger[first["countrycode"]]
+        neighbors = larger[first["countrycode"]]
         floor = first["population"] * namesake_share
         if all(city[area] == first[area] or city["population"] < floor for city in others) and (
-            not any(_swallows(neighbour, first) for neighbour in neighbours)
+            not any(_swallows(neighbor, first) for neighbor in neighbors)
         ):
             yield first
-        neighbours.append(first)
+        neighbors.append(first)
 
 
 def _swallows(other: Place, city: Place) -> bool:

@@ -35,8 +35,8 @@ class Basis:
     ) -> Float[Tensor, "batch tokens node_dim"]:
         """Computed in the states' precision on the device, accumulated in float32."""
         components = self.components[layer]
-        centred = states.to(components.dtype) - self.mean[layer]
-        return (centred @ components).float()
+        centered = states.to(components.dtype) - self.mean[layer]
+        return (centered @ components).float()
 
     def to(self, device: torch.device, dtype: torch.dtype) -> "Basis":
         return Basis(mean=self.mean.to(device, dtype), components=self.components.to(device, dtype))

@@ -23,7 +23,7 @@ class MeanOfMLP(MessagePassing):
 
     def __init__(self, given: MeanMessages) -> None:
         super().__init__(aggr="mean")
-        self.weight = torch.cat([given.neighbour.weight, given.edge.weight], dim=1)
+        self.weight = torch.cat([given.neighbor.weight, given.edge.weight], dim=1)
         self.bias, self.out = given.edge.bias, given.out
 
     def message(self, x_j: torch.Tensor, edge_attr: torch.Tensor) -> torch.Tensor:
@@ -67,7 +67,7 @@ def test_messages_equal_a_plain_loop_over_the_edges() -> None:
     heard = messages(nodes, edges)
     for node in range(len(nodes)):
         mine = [
-            messages.out(torch.relu(messages.neighbour(nodes[source]) + messages.edge(attr)))
+            messages.out(torch.relu(messages.neighbor(nodes[source]) + messages.edge(attr)))
             for source, target, attr in zip(edges.source, edges.target, edges.attr, strict=True)
             if target == node
         ]

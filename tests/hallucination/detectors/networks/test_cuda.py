@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from clew.hallucination.detectors.networks.graphs import Neighbours
+from clew.hallucination.detectors.networks.graphs import Neighbors
 from clew.hallucination.detectors.networks.messages import _sum_in_pieces
 from tests.hallucination.detectors.networks.making import (
     NETWORKS,
@@ -21,7 +21,7 @@ def test_fused_kernel_equals_the_separate_steps(width: int, features: int) -> No
     from clew.hallucination.detectors.networks.fused import sum_messages
 
     random = torch.Generator().manual_seed(0)
-    near = Neighbours(
+    near = Neighbors(
         nodes=torch.randint(50, (33, width), generator=random).cuda(),
         attr=torch.rand(33, width, 1, generator=random).cuda(),
         mask=(torch.rand(33, width, generator=random) < 0.7).cuda(),

@@ -116,14 +116,14 @@ class MeanMessages(nn.Module):
 
     def __init__(self, hidden: int, edge_dim: int) -> None:
         super().__init__()
-        self.neighbour = nn.Linear(hidden, hidden, bias=False)
+        self.neighbor = nn.Linear(hidden, hidden, bias=False)
         self.edge = nn.Linear(edge_dim, hidden)
         self.out = nn.Linear(hidden, hidden)
 
     def forward(
         self, nodes: Float[Tensor, "nodes hidden"], edges: HeadEdges
     ) -> Float[Tensor, "nodes hidden"]:
-        near = self.neighbour(nodes).index_select(0, edges.source)
+        near = self.neighbor(nodes).index_select(0, edges.source)
         inner = torch.relu(near + self.edge(edges.attr))
         sums, degrees = _sum_by(edges.target, inner, len(nodes))
         return self.out(sums / degrees.clamp(min=1)) * (degrees > 0)

@@ -9,15 +9,15 @@ import triton.language as tl
 from jaxtyping import Float
 from torch import Tensor
 
-from clew.hallucination.detectors.networks.graphs import Neighbours
+from clew.hallucination.detectors.networks.graphs import Neighbors
 
-_NEIGHBOURS_AT_ONCE = 16
+_NEIGHBORS_AT_ONCE = 16
 
 
 @triton.jit
 def _sum_kernel(
     values, nodes, attr, mask, weight, bias, sums, slopes, width, features,
-    NEIGHBOURS: tl.constexpr, FEATURES: tl.constexpr,
+    NEIGHBORS: tl.constexpr, FEATURES: tl.constexpr,
 ):  # fmt: skip
     """One row per program: a block of neighbors at a time, all features in parallel."""
     row = tl.program_id(0).to(tl.int64)
@@ -28,8 +28,8 @@ def _sum_kernel(
     total = tl.zeros((FEATURES,), tl.float32)
     by_weight = tl.zeros((FEATURES,), tl.float32)
     by_bias = tl.zeros((FEATURES,), tl.float32)
-    for start in range(0, width, NEIGHBOURS):
-        k = start + tl.arange(0, NEIGHBOURS)
+    for start in range(0, width, NEIGHBORS):
+        k = start + tl.arange(0, NEIGHBORS)
         place = row * width + k
         real = tl.load(mask + place, mask=k < width, other=0) != 0
         node = tl.load(nodes + place, mask=real, other=0).to(tl.int64)
@@ -49,7 +49,7 @@ def _sum_kernel(
 
 def sum_messages(
     values: Float[Tensor, "nodes features"],
-    near: Neighbours,
+    near: Neighbors,
     weight: Float[Tensor, "features 1"],
     bias: Float[Tensor, " features"],
 ) -> tuple[Float[Tensor, "rows features"], Float[Tensor, "rows 2 features"]]:
@@ -62,6 +62,6 @@ def sum_messages(
     given = (values, near.nodes, near.attr, near.mask.view(torch.uint8), weight, bias)
     _sum_kernel[(rows,)](
         *(part.contiguous() for part in given), sums, slopes, width, features,
-        NEIGHBOURS=_NEIGHBOURS_AT_ONCE, FEATURES=triton.next_power_of_2(features), num_warps=2,
+        NEIGHBORS=_NEIGHBORS_AT_ONCE, FEATURES=triton.next_power_of_2(features), num_warps=2,
     )  # fmt: skip
     return sums, slopes

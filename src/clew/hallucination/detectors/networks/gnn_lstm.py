@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from clew.hallucination.detectors.networks.graphs import AttentionGraphs, Neighbours, pad_graphs
+from clew.hallucination.detectors.networks.graphs import AttentionGraphs, Neighbors, pad_graphs
 from clew.hallucination.detectors.networks.lstm import LayerLSTM, StateProjection, scale
 from clew.hallucination.detectors.networks.messages import EdgeMessages
 from clew.settings import check_fraction, check_positive
@@ -63,7 +63,7 @@ class Readout:
     encoding: Float[Tensor, "readouts hidden"]
     nodes: Float[Tensor, "nodes features"]
     last: Tensor
-    neighbours: Neighbours
+    neighbors: Neighbors
 
 
 class GraphReadout(nn.Module):
@@ -83,13 +83,13 @@ class GraphReadout(nn.Module):
     def forward(self, graphs: AttentionGraphs) -> Readout:
         nodes = scale(graphs.nodes)
         last = graphs.last.flatten()
-        seen = graphs.neighbours(last)
+        seen = graphs.neighbors(last)
         rows = torch.cat([last[:, None], seen.nodes], dim=1).flatten()
-        sums = self.first_messages.from_data(nodes, graphs.neighbours(rows))
+        sums = self.first_messages.from_data(nodes, graphs.neighbors(rows))
         near = self.first_mlp(nodes[rows].to(sums.dtype) + sums).view(len(last), -1, self.hidden)
         sums = self.second_messages.from_values(near[:, 1:], seen)
         encoding = self.second_mlp(near[:, 0] + sums)
-        return Readout(encoding=encoding, nodes=nodes, last=last, neighbours=seen)
+        return Readout(encoding=encoding, nodes=nodes, last=last, neighbors=seen)
 
     @property
     def hidden(self) -> int:

@@ -18,7 +18,7 @@ NO_NODE = 2**31 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Neighbours:
+class Neighbors:
     """The tokens that some nodes attend to, `width` per node; the mask marks the real ones."""
 
     nodes: Int[Tensor, "rows width"]
@@ -52,7 +52,7 @@ class AttentionGraphs:
             max_degree=batch["max_degree"],
         )
 
-    def neighbours(self, rows: Int[Tensor, " rows"]) -> Neighbours:
+    def neighbors(self, rows: Int[Tensor, " rows"]) -> Neighbors:
         """The nodes that `rows` attend to. Positions beyond a node's own edges hold node 0."""
         first = torch.searchsorted(self.target, rows)
         end = torch.searchsorted(self.target, rows, right=True)
@@ -60,7 +60,7 @@ class AttentionGraphs:
         place = first[:, None] + torch.arange(width, device=rows.device)
         mask = place < end[:, None]
         edges = torch.where(mask, place, 0)
-        return Neighbours(
+        return Neighbors(
             nodes=torch.where(mask, self.source[edges], 0),
             attr=torch.where(mask[..., None], self.attr[edges], 0),
             mask=mask,

@@ -91,7 +91,7 @@ class GVAELSTMDetector(nn.Module):
 def _surroundings(read: Readout) -> Float[Tensor, "readouts twice_features"]:
     """What a latent must reconstruct: the last token, and the attention-weighted mean of the tokens
     it attends to."""
-    near = read.neighbours
+    near = read.neighbors
     weight = near.attr[..., :1].float() * near.mask[..., None]
     weight = weight / weight.sum(1, keepdim=True).clamp(min=1e-6)
     seen = (read.nodes[near.nodes].float() * weight).sum(1)

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from clew.hallucination.detectors.networks.graphs import Neighbours
+from clew.hallucination.detectors.networks.graphs import Neighbors
 
 # Large enough to keep threads busy, small enough for the caches; a GPU has no such limit.
 _CPU_PIECE_BYTES, _GPU_PIECE_BYTES = 4 << 20, 1 << 30
@@ -28,31 +28,31 @@ class EdgeMessages(nn.Module):
         self.edge = nn.Linear(edge_dim, features)
 
     def from_data(
-        self, values: Float[Tensor, "nodes features"], neighbours: Neighbours
+        self, values: Float[Tensor, "nodes features"], neighbors: Neighbors
     ) -> Float[Tensor, "rows features"]:
         """Sums over rows of `values`, which has no gradient."""
         values = values.to(_working_type(values, self.edge.weight))
-        return _SumOverData.apply(values, neighbours, self.edge.weight, self.edge.bias)
+        return _SumOverData.apply(values, neighbors, self.edge.weight, self.edge.bias)
 
     def from_values(
-        self, values: Float[Tensor, "rows width features"], neighbours: Neighbours
+        self, values: Float[Tensor, "rows width features"], neighbors: Neighbors
     ) -> Float[Tensor, "rows features"]:
         """Sums over the neighbors' own `values`, already gathered for each row."""
-        messages = torch.relu(values + self.edge(neighbours.attr.to(self.edge.weight.dtype)))
-        return (messages * neighbours.mask[..., None]).sum(1)
+        messages = torch.relu(values + self.edge(neighbors.attr.to(self.edge.weight.dtype)))
+        return (messages * neighbors.mask[..., None]).sum(1)
 
 
 class _SumOverData(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, values: Tensor, neighbours: Neighbours, weight: Tensor, bias: Tensor
+        ctx: Any, values: Tensor, neighbors: Neighbors, weight: Tensor, bias: Tensor
     ) -> Tensor:
-        if _can_fuse(values, neighbours):
+        if _can_fuse(values, neighbors):
             from clew.hallucination.detectors.networks.fused import sum_messages
 
-            sums, slopes = sum_messages(values, neighbours, weight, bias)
+            sums, slopes = sum_messages(values, neighbors, weight, bias)
         else:
-            sums, slopes = _sum_in_pieces(values, neighbours, weight, bias)
+            sums, slopes = _sum_in_pieces(values, neighbors, weight, bias)
         ctx.save_for_backward(slopes)
         return sums
 
@@ -65,13 +65,13 @@ class _SumOverData(torch.autograd.Function):
 
 
 def _sum_in_pieces(
-    values: Tensor, neighbours: Neighbours, weight: Tensor, bias: Tensor
+    values: Tensor, neighbors: Neighbors, weight: Tensor, bias: Tensor
 ) -> tuple[Float[Tensor, "rows features"], Float[Tensor, "rows edge_features_and_one features"]]:
     """The sums and their derivatives with respect to each column of `weight` and `bias`."""
     # Missing neighbors point past the last node, to a value too low to pass the ReLU.
     values = F.pad(values + bias.to(values.dtype), (0, 0, 0, 1), value=-torch.inf)
-    nodes = torch.where(neighbours.mask, neighbours.nodes, len(values) - 1)
-    attr, weight = neighbours.attr.to(values.dtype), weight.to(values.dtype)
+    nodes = torch.where(neighbors.mask, neighbors.nodes, len(values) - 1)
+    attr, weight = neighbors.attr.to(values.dtype), weight.to(values.dtype)
     given = F.pad(attr, (0, 1), value=1.0).transpose(1, 2)
     sums = values.new_empty((len(nodes), values.shape[1]))
     slopes = values.new_empty((len(nodes), given.shape[1], values.shape[1]))
@@ -95,9 +95,9 @@ def _pieces(nodes: Tensor, values: Tensor) -> Iterator[slice]:
         yield slice(start, start + step)
 
 
-def _can_fuse(values: Tensor, neighbours: Neighbours) -> bool:
+def _can_fuse(values: Tensor, neighbors: Neighbors) -> bool:
     """On a GPU, one kernel for edges with a single feature."""
-    return values.is_cuda and neighbours.attr.shape[-1] == 1 and _has_triton()
+    return values.is_cuda and neighbors.attr.shape[-1] == 1 and _has_triton()
 
 
 @cache

@@ -103,7 +103,7 @@ def fit_path(
     shares = _shares(labels, balanced)
     point = np.zeros(matrix.shape[1] + 1)
     for strength in STRENGTHS:
-        loss = _PenalisedLoss(matrix, signs, shares, 1 / (strength * len(matrix)))
+        loss = _PenalizedLoss(matrix, signs, shares, 1 / (strength * len(matrix)))
         options = {"maxiter": _MOST_STEPS, "gtol": _SLOPE, "maxcor": 20}
         point = minimize(loss, point, jac=True, method="L-BFGS-B", options=options).x
         yield strength, Linear(weights=point[:-1].astype(np.float32), bias=float(point[-1]))
@@ -140,7 +140,7 @@ def _shares(labels: Labels, balanced: bool) -> Float32[np.ndarray, " rows"]:
     return (0.5 / np.bincount(labels, minlength=2))[labels].astype(np.float32)
 
 
-class _PenalisedLoss:
+class _PenalizedLoss:
     """The mean loss with regularization, and its gradient; two passes over the matrix per call."""
 
     def __init__(

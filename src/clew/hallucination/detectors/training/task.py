@@ -167,11 +167,11 @@ class ResultsFile:
     def find(self, model: str) -> Run | None:
         return next((run for run in self._read()["runs"] if run["model"] == model), None)
 
-    def refuse_other_data(self, data: dict[str, Any], trained_anew: Iterable[str]) -> None:
+    def refuse_other_data(self, data: dict[str, Any], retrained: Iterable[str]) -> None:
         """Raises SettingsMismatchError if the runs that stay used other samples: all rows of one
         table must be measured on the same ones."""
         saved = self._read()
-        stay = [run["model"] for run in saved["runs"] if run["model"] not in set(trained_anew)]
+        stay = [run["model"] for run in saved["runs"] if run["model"] not in set(retrained)]
         if not stay or saved["data"] == data:
             return
         before, now = (_describe(described) for described in (saved["data"], data))

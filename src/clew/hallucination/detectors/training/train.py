@@ -159,8 +159,8 @@ def _prepare_results(tasks: Sequence[Task], *, overwrite: bool) -> ResultsFile:
     folder = tasks[0].output_dir
     first_does(partial(make_folder, folder))
     results = ResultsFile(folder)
-    anew = [task.kind.name for task in tasks] if overwrite else ()
-    results.refuse_other_data(tasks[0].samples.describe(), anew)
+    retrained = [task.kind.name for task in tasks] if overwrite else ()
+    results.refuse_other_data(tasks[0].samples.describe(), retrained)
     if overwrite:
         first_does(partial(_clear, tasks, results))
     return results

@@ -34,7 +34,7 @@ RECORD_BATCH_BYTES = 16 << 20
 # Mapped pages count as this process's memory until the file is closed, so it is reopened now and
 # then.
 _REMAP_BYTES = 64 << 20
-UNLABELLED = "it has no score in the scores file"
+UNLABELED = "it has no score in the scores file"
 
 
 class StoppedError(Exception):
@@ -178,7 +178,7 @@ class ShardJob:
 
     def _note_unlabeled(self) -> None:
         for row in np.flatnonzero(~self.shard.labeled).tolist():
-            self._skip(row, UNLABELLED, unlabeled=True)
+            self._skip(row, UNLABELED, unlabeled=True)
 
     def _skip(self, row: int, reason: str, *, unlabeled: bool) -> None:
         self.skipped.append(

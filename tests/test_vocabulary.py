@@ -39,7 +39,7 @@ WORDS = {
     "cent(re|res|red|ring)": "center",
     "[a-z]*abell(ed|ing)": "labeled, labeling",
     "[a-z]+alis(e|ed|er|es|ing|ation)": "-alize",
-    "(standard|recogn|summar|pena|quant|organ|random|memor)is(e|ed|es|ing|ation)": "-ize",
+    "(standard|recogn|summar|quant|organ|random|memor|poster|solar)is(e|ed|es|ing|ation)": "-ize",
     "judgements?": "judgment",
     "licence": "license",
     "catalogue|analogue": "catalog, analog",

@@ -60,7 +60,7 @@ def test_score_column_and_direction_can_be_chosen(file: Path) -> None:
     ("text", "message"),
     [
         ("", "is empty: its first line must name the columns"),
-        ("question_id,score\n", "a header but no scores: label the store with label_store"),
+        ("question_id,score\n", "a header but no scores: label the store with clew.label"),
         ("id,score\nq,1\n", r'no column "question_id" \(found: id, score\)'),
         (
             "question_id,answer\nq,x\n",

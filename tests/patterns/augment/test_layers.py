@@ -43,10 +43,10 @@ def test_image_without_changes_stays_unchanged() -> None:
         ({"contrast": -0.3}, lambda i: ImageEnhance.Contrast(i).enhance(np.exp(-0.3))),
         ({"color": 0.4}, lambda i: ImageEnhance.Color(i).enhance(np.exp(0.4))),
         ({"sharpness": 0.5}, lambda i: ImageEnhance.Sharpness(i).enhance(np.exp(0.5))),
-        ({"posterise": 3.0}, lambda i: ImageOps.posterize(i, 5)),
-        ({"solarise": 0.5}, lambda i: ImageOps.solarize(i, 128)),
+        ({"posterize": 3.0}, lambda i: ImageOps.posterize(i, 5)),
+        ({"solarize": 0.5}, lambda i: ImageOps.solarize(i, 128)),
         ({"autocontrast": 1.0}, ImageOps.autocontrast),
-        ({"equalise": 1.0}, ImageOps.equalize),
+        ({"equalize": 1.0}, ImageOps.equalize),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )

@@ -45,11 +45,11 @@ def value_table(
     values = torch.arange(256, device=images.device) / 255
     table = values.expand(len(images), 3, 256)
     table = torch.where(_is_on(parameters, "autocontrast"), _stretch(counts, values), table)
-    table = torch.where(_is_on(parameters, "equalise"), _equalise(counts, values), table)
-    table = _posterise(table, _each(parameters, "posterise"))
-    table = torch.where(table >= 1 - _each(parameters, "solarise") + 1e-4, 1 - table, table)
+    table = torch.where(_is_on(parameters, "equalize"), _equalize(counts, values), table)
+    table = _posterize(table, _each(parameters, "posterize"))
+    table = torch.where(table >= 1 - _each(parameters, "solarize") + 1e-4, 1 - table, table)
     table = table * _each(parameters, "brightness").exp()
-    mean = _mean_grey(counts, values)[:, None, None]
+    mean = _mean_gray(counts, values)[:, None, None]
     return (mean + (table - mean) * _each(parameters, "contrast").exp()).clamp(0, 1)
 
 
@@ -95,7 +95,7 @@ def _stretch(
     return torch.where(wide, ((values - low) / (high - low).clamp_min(1 / 255)).clamp(0, 1), values)
 
 
-def _equalise(
+def _equalize(
     counts: Float[Tensor, "batch 3 256"], values: Float[Tensor, " 256"]
 ) -> Float[Tensor, "batch 3 256"]:
     below = counts.cumsum(2)
@@ -104,12 +104,12 @@ def _equalise(
     return torch.where(rest > 0, ((below - first) / rest.clamp_min(1)).clamp(0, 1), values)
 
 
-def _posterise(table: Tensor, bits: Tensor) -> Tensor:
+def _posterize(table: Tensor, bits: Tensor) -> Tensor:
     step = torch.exp2((bits + 0.5).floor())
     return torch.where(step > 1, (table * 255 / step + 1e-4).floor() * step / 255, table)
 
 
-def _mean_grey(
+def _mean_gray(
     counts: Float[Tensor, "batch 3 256"], values: Float[Tensor, " 256"]
 ) -> Float[Tensor, " batch"]:
     means = (counts * values).sum(2) / counts.sum(2)

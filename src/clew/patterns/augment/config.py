@@ -26,10 +26,10 @@ PARAMETERS = (
     "contrast",
     "color",
     "sharpness",
-    "posterise",  # bits that are dropped
-    "solarise",  # how far below white pixels start to be inverted
+    "posterize",  # bits that are dropped
+    "solarize",  # how far below white pixels start to be inverted
     "autocontrast",  # more than 0 stretches each channel to the whole range
-    "equalise",  # more than 0 makes all values equally frequent
+    "equalize",  # more than 0 makes all values equally frequent
 )
 _STRONGEST = 30  # the magnitude at which an operation is `_AT_STRONGEST`
 _AT_STRONGEST = {
@@ -42,11 +42,11 @@ _AT_STRONGEST = {
     "contrast": 0.9,
     "color": 0.9,
     "sharpness": 0.9,
-    "posterise": 4.0,
-    "solarise": 1.0,
+    "posterize": 4.0,
+    "solarize": 1.0,
 }
-_ONE_WAY = ("posterise", "solarise", "autocontrast", "equalise")
-_SWITCHES = ("autocontrast", "equalise")
+_ONE_WAY = ("posterize", "solarize", "autocontrast", "equalize")
+_SWITCHES = ("autocontrast", "equalize")
 _MOST_COMPARED = 2000
 _COMPARED_SIDE = 16
 # Chance alone makes the two fractions differ by a few points.

@@ -16,7 +16,7 @@ _SAMPLES_AT_ONCE = 1024
 _COUNT = tl.constexpr(len(PARAMETERS))
 _ANGLE, _SHEAR_X, _SHEAR_Y, _SHIFT_X, _SHIFT_Y, _ZOOM = (tl.constexpr(i) for i in range(6))
 _BRIGHTNESS, _CONTRAST, _COLOR, _SHARPNESS = (tl.constexpr(i) for i in range(6, 10))
-_POSTERISE, _SOLARISE, _AUTOCONTRAST, _EQUALISE = (tl.constexpr(i) for i in range(10, 14))
+_POSTERIZE, _SOLARIZE, _AUTOCONTRAST, _EQUALIZE = (tl.constexpr(i) for i in range(10, 14))
 
 
 @triton.jit
@@ -58,11 +58,11 @@ def _table_kernel(images, parameters, tables, side, step, sampled, SAMPLES: tl.c
     first = tl.min(tl.where(counts > 0, below, float("inf")), axis=0)
     rest = sampled * sampled - first
     spread = tl.minimum(tl.maximum((below - first) / tl.maximum(rest, 1.0), 0.0), 1.0)
-    table = tl.where((tl.load(own + _EQUALISE) > 0) & (rest > 0), spread, table)
-    bits = tl.floor(tl.load(own + _POSTERISE) + 0.5)
+    table = tl.where((tl.load(own + _EQUALIZE) > 0) & (rest > 0), spread, table)
+    bits = tl.floor(tl.load(own + _POSTERIZE) + 0.5)
     coarse = tl.exp2(bits)
     table = tl.where(bits > 0, tl.floor(table * 255.0 / coarse + 1e-4) * coarse / 255.0, table)
-    table = tl.where(table >= 1.0 - tl.load(own + _SOLARISE) + 1e-4, 1.0 - table, table)
+    table = tl.where(table >= 1.0 - tl.load(own + _SOLARIZE) + 1e-4, 1.0 - table, table)
     table *= tl.exp(tl.load(own + _BRIGHTNESS))
     gray = 0.299 * _mean(image, side, step, sampled, 0, SAMPLES)
     gray += 0.587 * _mean(image, side, step, sampled, 1, SAMPLES)

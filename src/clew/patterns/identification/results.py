@@ -33,7 +33,7 @@ class Identified:
 
     @property
     def label(self) -> str | None:
-        """The likeliest class; None where there is a fault."""
+        """The most likely class; None where there is a fault."""
         return self.best[0][0] if self.best else None
 
     @property

@@ -54,7 +54,7 @@ class SEResNet(nn.Module):
         self.blocks = nn.ModuleList(_blocks(config))
         self.dropout = nn.Dropout(config.dropout)
         self.classify = nn.Linear(config.widths[-1], config.classes)
-        _initialise(self)
+        _initialize(self)
 
     def forward(
         self, images: Float[Tensor, "batch 3 height width"]
@@ -123,7 +123,7 @@ def _convolution(width_in: int, width: int, size: int, stride: int) -> nn.Sequen
     return nn.Sequential(convolution, nn.BatchNorm2d(width))
 
 
-def _initialise(network: nn.Module) -> None:
+def _initialize(network: nn.Module) -> None:
     for module in network.modules():
         if isinstance(module, nn.Conv2d | nn.Linear):
             nn.init.trunc_normal_(module.weight, std=_STD, a=-2 * _STD, b=2 * _STD)

@@ -139,7 +139,7 @@ def recognize(
         device: cpu, cuda or cuda:1. [default: the GPU if there is one]
 
     Returns:
-        The likeliest classes with their probabilities, and where the photo shows them.
+        The most likely classes with their probabilities, and where the photo shows them.
 
     Raises:
         InputError: The photo cannot be read, or there is no such model.

@@ -101,7 +101,7 @@ def test_shard_truncated_during_an_epoch_is_reported(
     outcome = run_in_child(read_on, batches, folder, spoil)
     assert outcome.exitcode == 0, outcome
     assert outcome.error.startswith(f"StoreError: shard {LAST} in "), outcome.trace
-    assert "it was truncated or replaced. Repair the store with repair_store(" in outcome.error
+    assert "it was truncated or replaced. Repair the store with clew.verify(" in outcome.error
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import sys
 from clew import patterns
 
 data, photos, out = sys.argv[1:] or ("my_photos", "new_photos", "trained")
-result = patterns.train(data, out=out, network="tiny", epochs=15)
+result = patterns.train(data, out=out, network="tiny", epochs=5)
 print(result)
 
 classifier = patterns.load_classifier(out)

@@ -67,7 +67,7 @@ def test_other_directions_emoji_and_long_answers_are_kept(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_three_answers_are_enough(tmp_path: Path) -> None:
+def test_four_test_answers_are_enough(tmp_path: Path) -> None:
     folder = make_comparison(tmp_path / "out", test=4)
     assert "chosen from 18 methods" in read_page(folder).text
 
@@ -93,7 +93,7 @@ def test_missing_figures_are_dashes(folder: Path) -> None:
     assert "Mean entropy" in page.text
 
 
-def test_a_comparison_that_holds_little_else_is_shown(folder: Path) -> None:
+def test_comparison_of_one_method_is_shown(folder: Path) -> None:
     rows = [row for row in read_results(folder)["methods"] if row["method"] not in NETWORKS]
     shutil.rmtree(folder / "networks")
     (folder / "results.json").write_text(json.dumps({"methods": rows[:1]}), encoding="utf-8")
@@ -103,7 +103,7 @@ def test_a_comparison_that_holds_little_else_is_shown(folder: Path) -> None:
     assert "Every method was run." in page.text
 
 
-def test_a_method_without_scores_keeps_its_row(folder: Path) -> None:
+def test_method_without_risks_keeps_its_row(folder: Path) -> None:
     rows = read_results(folder)["methods"]
     new = {**rows[0], "method": "mine", "title": "Mine alone"}
     change_results(folder, methods=[*rows, new], best={"method": "mine"})
@@ -113,7 +113,7 @@ def test_a_method_without_scores_keeps_its_row(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("log", ["", "epoch,train_loss,val_loss,val_auroc\n1,0.7,,\n"])
-def test_a_log_of_little_is_shown_as_far_as_it_goes(folder: Path, log: str) -> None:
+def test_short_training_log_is_shown(folder: Path, log: str) -> None:
     (folder / "networks" / "lstm" / "seed-0" / "log.csv").write_text(log, encoding="utf-8")
     assert "LSTM over layers" in read_page(folder).section("training")
 
@@ -156,9 +156,7 @@ def scores_of_something_else(folder: Path) -> None:
         (scores_of_something_else, r"has no column label"),
     ],
 )
-def test_a_damaged_folder_is_refused_with_what_to_do(
-    folder: Path, damage: Any, message: str
-) -> None:
+def test_damaged_folder_is_refused_with_what_to_do(folder: Path, damage: Any, message: str) -> None:
     damage(folder)
     with pytest.raises(StoreError, match=message) as refused:
         write_report(folder)

@@ -3,6 +3,7 @@
 import inspect
 import json
 import re
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from clew.cli import inspect as inspect_command
 from clew.cli.commands import Command
 from clew.cli.docstrings import read_docstring
 from clew.hallucination import workflow
+from clew.patterns import workflow as photo_workflow
 from clew.run_file import WATCHING
 from tests.builders import write_questions
 from tests.stores import assert_same_store
@@ -34,13 +36,26 @@ from tests.stores import assert_same_store
 MODULES = (
     *(compare, convert, extract, inspect_command, label, plan, preprocess, show, train, verify),
 )
-COMMANDS: dict[str, Command] = {module.COMMAND.words: module.COMMAND for module in MODULES}
+OF_PATTERNS = [
+    import_module(f"clew.cli.patterns.{name}")
+    for name in (
+        *("create", "evaluate", "export", "flow", "identify", "import_", "info", "list_"),
+        *("recognize", "review", "train"),
+    )
+]
+COMMANDS: dict[str, Command] = {
+    module.COMMAND.words: module.COMMAND for module in (*MODULES, *OF_PATTERNS)
+}
+FUNCTIONS = [getattr(steps, name) for steps in (workflow, photo_workflow) for name in steps.__all__]
 # Columns that are left for a help text.
 NARROWEST_TEXT = 40
 
 
 def parser_of(name: str) -> Any:
-    return get_command(build_app()).commands[name]  # type: ignore[attr-defined]
+    command: Any = get_command(build_app())
+    for word in name.split():
+        command = command.commands[word]
+    return command
 
 
 def help_of(*words: str, width: int = 80) -> str:
@@ -50,7 +65,7 @@ def help_of(*words: str, width: int = 80) -> str:
     return result.output
 
 
-@pytest.mark.parametrize("function", map(workflow.__dict__.get, workflow.__all__))
+@pytest.mark.parametrize("function", FUNCTIONS)
 def test_every_argument_is_documented(function: Any) -> None:
     names = [*inspect.signature(function).parameters]
     documented = read_docstring(function).arguments
@@ -77,7 +92,7 @@ def test_command_has_the_arguments_and_defaults_of_its_function(name: str) -> No
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_command_has_the_common_flags(name: str) -> None:
-    text = help_of(name)
+    text = help_of(*name.split())
     for flags in ("-h, --help", "-q, --quiet", "-v, --verbose", "--config PATH"):
         assert f"\n  {flags} " in text
 
@@ -89,13 +104,13 @@ def test_long_lists_of_options_are_grouped(name: str) -> None:
     grouped = {name for names in command.groups.values() for name in names}
     if len(options) > 8 or grouped:
         assert not {*options} - grouped
-    text = help_of(name)
+    text = help_of(*name.split())
     assert all(f"\n{heading}:\n" in text for heading in command.groups)
 
 
 @pytest.mark.parametrize("name", ["", *COMMANDS])
 def test_help_is_readable_at_80_columns(name: str) -> None:
-    lines = help_of(*([name] if name else [])).splitlines()
+    lines = help_of(*name.split()).splitlines()
     assert max(map(len, lines)) <= 80
     for first, second in zip(lines, lines[1:], strict=False):
         column = len(second) - len(second.lstrip())

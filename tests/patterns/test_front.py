@@ -18,6 +18,14 @@ def test_every_public_name_is_importable() -> None:
         _ = front.magic
 
 
+def test_public_surface_is_exactly_what_is_documented() -> None:
+    assert front.__all__ == [
+        *("PatternSet", "create_set", "describe_set", "evaluate", "export", "identify"),
+        *("import_photos", "list_sets", "load_classifier", "recognize", "review_photos"),
+        *("run_flow", "train"),
+    ]
+
+
 @pytest.mark.slow
 def test_set_is_inspected_without_torch() -> None:
     loaded = loaded_by("from clew.patterns import PatternSet, describe_set, import_photos")

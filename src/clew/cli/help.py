@@ -23,6 +23,10 @@ Rows = list[tuple[str, str]]
 class HelpCommand(TyperCommand):
     """A command whose help is written here."""
 
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        arguments = [one for one in self.get_params(ctx) if one.param_type_name == "argument"]
+        return _usage_words(arguments)
+
     def format_help(self, ctx: Any, formatter: Any) -> None:
         formatter.write(_command_help(self, ctx, min(_WIDEST, formatter.width)))
 
@@ -69,8 +73,13 @@ def _group_help(group: Any, ctx: Any, width: int) -> str:
 
 
 def _usage(ctx: Any, arguments: list[Any], width: int) -> str:
-    words = ["[OPTIONS]", *(one.metavar or one.name.upper() for one in arguments)]
-    return textwrap.fill(f"Usage: {ctx.command_path} {' '.join(words)}", width)
+    return textwrap.fill(f"Usage: {ctx.command_path} {' '.join(_usage_words(arguments))}", width)
+
+
+def _usage_words(arguments: list[Any]) -> list[str]:
+    """Optional arguments bear their brackets themselves."""
+    shown = (one for one in arguments if not getattr(one, "hidden", False))
+    return ["[OPTIONS]", *(one.metavar or one.name.upper() for one in shown)]
 
 
 def _paragraphs(text: str | None, width: int) -> Iterator[str]:

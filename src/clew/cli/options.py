@@ -54,7 +54,9 @@ class Setting:
     @property
     def title(self) -> str:
         """As an error names it."""
-        return self.name.upper() if self.is_positional else self.flags[0]
+        if not self.is_positional:
+            return self.flags[0]
+        return (self.metavar or self.name.upper()).rstrip(".")
 
     def parameters(self, panel: str | None) -> list[inspect.Parameter]:
         """What typer reads."""
@@ -84,7 +86,8 @@ class Setting:
         return found
 
     def _argument(self) -> Any:
-        return typer.Argument(help=self.help, metavar=self.metavar or self.name.upper())
+        title = self.metavar or self.name.upper()
+        return typer.Argument(help=self.help, metavar=title if self.is_required else f"[{title}]")
 
     def _declarations(self) -> tuple[str, ...]:
         if self.kind is not bool:

@@ -29,6 +29,7 @@ from clew.patterns.report import write_report
 from clew.patterns.review import ReviewConfig
 from clew.patterns.review.asking import run_review
 from clew.patterns.training import PatternsConfig, train_patterns
+from clew.run_file import write_run_file
 
 logger = logging.getLogger(__name__)
 
@@ -190,7 +191,16 @@ def _train_if_changed(
         results = _newest_results(pattern_set)
         steps.keep_model(pattern_set, results)
         return results
-    return steps.train(pattern_set, training)
+    results = steps.train(pattern_set, training)
+    _write_run_file(training.out, config)
+    return results
+
+
+def _write_run_file(folder: Path, config: FlowConfig) -> None:
+    """What trains the set like this again."""
+    wished = {"epochs": config.epochs, "device": config.device}
+    settings = {"name": config.name, "library": config.library, **wished}
+    write_run_file(folder, "patterns train", settings)
 
 
 def _check(config: FlowConfig, name: str, *, is_known: bool) -> None:

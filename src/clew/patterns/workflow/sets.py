@@ -94,6 +94,9 @@ def list_sets(*, library: str | Path = LIBRARY) -> "list[SetSummary]":
     Returns:
         One summary per set, by name. Damaged sets are logged and skipped.
 
+    Raises:
+        OSError: The library cannot be read.
+
     Examples:
         >>> {one.name: one.photos for one in list_sets()}
     """

@@ -238,7 +238,7 @@ def test_folder_with_another_kind_of_store_is_left_alone(tmp_path: Path) -> None
 @pytest.mark.slow
 def test_stopped_caching_keeps_what_it_has(tmp_path: Path, decoded: Decoded) -> None:
     folder = make_folder(tmp_path / "photos", 400)
-    with pytest.raises(TrainingStoppedError, match="32 of 400 are done and kept"):
+    with pytest.raises(TrainingStoppedError, match="32 of 400 are read and kept"):
         cache(folder, tmp_path / "cache", should_stop=lambda: True)
     decoded.take()
     assert len(cache(folder, tmp_path / "cache").photos) == 400

@@ -118,7 +118,7 @@ def test_gpu_repeats_few_photos_more_often() -> None:
     [
         (
             {"network": "small"},
-            'network is "small": the weights in .* are those of tiny. Leave `network` out',
+            'network is "small": the weights in .* are those of tiny. Omit `network`',
         ),
         (
             {"network": None, "image_size": 32},

@@ -290,7 +290,7 @@ def test_different_settings_are_refused_with_both_values(trained: Path, photos: 
     ):
         train_patterns(small_run(photos, trained, epochs=9))
     with pytest.raises(
-        SettingsMismatchError, match="image size of 16, now it is 24.*`overwrite=True` starts"
+        SettingsMismatchError, match="image size of 16, but now it is 24.*`overwrite=True` starts"
     ):
         train_patterns(small_run(photos, trained, epochs=8, image_size=24))
     assert not (trained / "images" / "24px").exists()  # nothing is decoded in vain

@@ -225,7 +225,7 @@ class Mean(Points):
         ({"model": nn.Linear(2, 1)}, "Linear cannot be trained: it must be .* training_step"),
         ({"train": open_loader(Samples(0))}, "there are no batches"),
         ({"validation": open_loader(Samples(0))}, "there are no batches"),
-        ({"model": Classifier(Mean())}, "returns logits of shape \(1,\) for 16 labels"),
+        ({"model": Classifier(Mean())}, r"returns logits of shape \(1,\) for 16 labels"),
     ],
 )
 def test_unusable_input_is_refused(tmp_path: Path, changes: dict[str, Any], sentence: str) -> None:

@@ -64,7 +64,7 @@ def test_divergence_says_what_to_try(tmp_path: Path) -> None:
 
 
 def test_validation_samples_without_finite_scores_are_named(tmp_path: Path) -> None:
-    with pytest.raises(TrainingError, match="scores of 1 sample are non-finite \(q77\)"):
+    with pytest.raises(TrainingError, match=r"scores of 1 sample are non-finite \(q77\)"):
         train(tmp_path, validation=open_loader(spoiled()))
 
 

@@ -138,8 +138,8 @@ def test_first_interrupt_stops_cleanly_and_says_how_to_resume(
         process.send(number)
         assert process.wait() == code, process.output
         said = process.output
-    assert "stopping: finishing the answers in hand" in said
-    stopped = re.search(r"stopped with (\d+) new traces on disk. To go on: (.*)", said)
+    assert "stopping: finishing the current batch of answers" in said
+    stopped = re.search(r"stopped with (\d+) new traces on disk. To resume: (.*)", said)
     assert stopped, said
     assert int(stopped[1]) == rows_on_disk(store) < QUESTIONS
     assert stopped[2].startswith("clew extract --model ")

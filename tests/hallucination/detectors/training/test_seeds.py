@@ -113,7 +113,7 @@ def test_each_seed_is_a_detector(seeded: tuple[TrainRunConfig, list[TrainedSeed]
     detector = load_detector(folder)
     assert (detector.name, detector.threshold) == (config.networks[0], one.fitted.threshold)
     assert (folder / "log.csv").exists()
-    with pytest.raises(InputError, match=f"not of the samples that {detector.name} reads: open"):
+    with pytest.raises(InputError, match=f"not of a kind that {detector.name} reads: open"):
         detector.score({"label": one.test})
 
 
@@ -146,7 +146,7 @@ def test_all_seeds_use_the_plan_of_the_first(learnable: Path, tmp_path: Path) ->
 
 def test_training_can_be_stopped_between_seeds(learnable: Path, tmp_path: Path) -> None:
     events: list[Event] = []
-    with pytest.raises(TrainingStoppedError, match="before LSTM, seed 1 was begun"):
+    with pytest.raises(TrainingStoppedError, match=r"before LSTM, seed 1\. Run the same"):
         train(
             run_of("lstm", learnable, tmp_path),
             [0, 1],

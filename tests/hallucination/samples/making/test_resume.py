@@ -222,7 +222,7 @@ def test_folders_with_other_files_are_rejected(
         preprocess_store(tiny_preprocess(compact_store, scores_file, compact_store))
     (tmp_path / "graphs").mkdir()
     (tmp_path / "graphs" / "thesis.txt").write_text("mine")
-    with pytest.raises(StoreError, match="it holds thesis.txt.*choose another `out`"):
+    with pytest.raises(StoreError, match="it contains thesis.txt.*choose another `out`"):
         preprocess_store(tiny_preprocess(compact_store, scores_file, tmp_path))
     assert not (tmp_path / "sequences" / "manifest.json").exists()
     shutil.rmtree(tmp_path / "graphs")

@@ -178,5 +178,5 @@ def test_single_kind_can_be_requested(
     assert result.made == 70
     ids = [[row["global_example_id"] for row in read_samples(tmp_path / kind)] for kind in KINDS]
     assert ids[0] == ids[1]
-    with pytest.raises(InputError, match="leave nothing to make"):
+    with pytest.raises(InputError, match="leave nothing to create"):
         tiny_preprocess(compact_store, scores_file, tmp_path, kinds=())

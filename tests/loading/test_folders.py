@@ -110,7 +110,7 @@ def test_store_itself_can_be_given(samples: Path) -> None:
     assert len(PreprocessedLSTMDataset(samples / "sequences", split="test")) == len(
         PreprocessedLSTMDataset(str(samples), split="test")
     )
-    with pytest.raises(StoreError, match=r"graphs holds graphs, not sequences: give the folder"):
+    with pytest.raises(StoreError, match=r"graphs contains graphs, not sequences: give the folder"):
         PreprocessedLSTMDataset(samples / "graphs")
 
 
@@ -132,7 +132,7 @@ def test_traces_are_refused_as_samples(compact_store: Path) -> None:
 
 
 def test_unrelated_store_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="holds samples, not graphs"):
+    with pytest.raises(StoreError, match="contains samples, not graphs"):
         PreprocessedGNNDataset(write_store(tmp_path / "store"))
 
 

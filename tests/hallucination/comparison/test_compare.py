@@ -161,7 +161,7 @@ def test_scores_of_other_data_or_settings_are_rejected(
         compare_methods(compare_config(data, tmp_path / "out", seeds=4))
     other = write_data(tmp_path / "other", rows=90)
     with pytest.raises(
-        SettingsMismatchError, match=r"scores of sure .*(\n.*)*`overwrite=True`"
+        SettingsMismatchError, match=r"results of sure .*(\n.*)*`overwrite=True`"
     ) as told:
         compare_methods(compare_config(other, tmp_path / "out"))
     assert f"test_on: ['{data.name}'] before, ['other'] now" in str(told.value)
@@ -174,7 +174,7 @@ def test_scores_of_other_data_or_settings_are_rejected(
     [
         (Told(name="charm", needs=("heads",)), 'capture with `keep="full"`'),
         (Told(name="semantic", needs=("nothing_such",)), 'the samples have no "nothing_such"'),
-        (Told(name="diverged", breaks=TrainingError("the loss is no number")), "the loss is no"),
+        (Told(name="diverged", breaks=TrainingError("the loss is NaN")), "the loss is NaN"),
         (Told(name="singular", breaks=np.linalg.LinAlgError("singular")), "singular"),
         (Told(name="large", breaks=MemoryError("9 GB")), "does not fit in memory"),
         (Told(name="nan", change=lambda scores: scores * np.nan), "scores are non-finite"),
@@ -226,9 +226,9 @@ def test_earlier_methods_that_are_not_requested_now_are_listed(
     tell(Told(name="first"), Told(name="second"))
     with caplog.at_level("INFO"):
         compare_methods(compare_config(data, tmp_path, methods=("first",)))
-        assert "also has scores" not in caplog.text
+        assert "also has results" not in caplog.text
         compare_methods(compare_config(data, tmp_path, methods=("second",)))
-    assert "also has scores of first: they are kept" in caplog.text
+    assert "also has results of first: they are kept" in caplog.text
     assert list(rows_of(tmp_path)) == ["second"]
 
 

@@ -112,11 +112,11 @@ def test_stores_of_different_models_are_rejected(
     tell(monkeypatch, Told(name="perplexity"))
     describe_capture(stores[1], model={"id": "other", "fingerprint": "xyz"})
     config = compare_config(stores[0], tmp_path / "out", test_on=(stores[1],))
-    with pytest.raises(InputError, match=r"fingerprint abc there, id other, fingerprint xyz here"):
+    with pytest.raises(InputError, match=r"fingerprint abc and id other, fingerprint xyz"):
         compare_methods(config)
     wide = write_data(tmp_path / "wide", dim=12)
     describe_capture(wide, model=MODEL)
-    with pytest.raises(InputError, match=r"dim 8 there, id tiny, dim 12 here"):
+    with pytest.raises(InputError, match=r"dim 8 and id tiny, dim 12"):
         compare_methods(compare_config(stores[0], tmp_path / "out", test_on=(wide,)))
 
 

@@ -89,7 +89,7 @@ def _reach_hub(name: str) -> dict[str, Any]:
     raise InputError(
         f'the model "{name}" could not be loaded: it is neither a local folder nor in the cache, '
         f"and {why}. Connect to the internet, or give a local folder, a .gguf file or "
-        f"{EMBEDDED_NAME} (embedded)."
+        f"{EMBEDDED_NAME} (built in)."
     )
 
 

@@ -160,7 +160,7 @@ def _tell_others(
     if not others:
         return []
     return [
-        f'"{config.out}" also has scores of {", ".join(others)}: they are kept, but the '
+        f'"{config.out}" also has results of {", ".join(others)}: they are kept, but the '
         "table and the report only contain the current `methods`"
     ]
 

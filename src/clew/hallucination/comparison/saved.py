@@ -105,7 +105,7 @@ def refuse_other(
     different = find_differences(before, now)
     if different:
         raise SettingsMismatchError(
-            f'"{folder}" has scores of {method} that were made with other data or settings:\n  '
+            f'"{folder}" has results of {method} that were made with other data or settings:\n  '
             + "\n  ".join(map(str, different))
             + "\nUse the same ones to resume, choose another `out`, or "
             "start over in this one with `overwrite=True`."

@@ -133,7 +133,7 @@ def _refuse_other_model(first: Store, other: Store) -> None:
         shown = list(dict.fromkeys(["id", *different]))
         raise InputError(
             f'"{first.folder}" and "{other.folder}" are of different models: '
-            f"{_tell(ours, shown)} there, {_tell(theirs, shown)} here. A detector trained on one "
+            f"{_tell(ours, shown)} and {_tell(theirs, shown)}. A detector trained on one "
             "model's states does not apply to another model: give stores of the same model."
         )
 

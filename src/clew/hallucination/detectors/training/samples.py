@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 # Samples stay on the GPU if they leave most of its memory to the networks.
 _RESIDENT_SHARE = 0.3
 _HASH_LETTERS = 16
-_PURPOSE = {"train": "learn from", "validation": "choose on", "test": "measure on"}
+_PURPOSE = {"train": "train on", "validation": "validate on", "test": "test on"}
 _BATCH = 64
 Scores = Float32[np.ndarray, " samples"]
 

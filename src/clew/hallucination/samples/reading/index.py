@@ -102,6 +102,6 @@ def _explain_kind(store: Path, found: str, wanted: str) -> StoreError:
             f"{store} contains traces, not {wanted}", action="preprocess", store=store
         )
     return StoreError(
-        f'{store} holds {found}, not {wanted}: give the folder written by "clew preprocess" that '
-        f"contains {found}/ and {wanted}/."
+        f'{store} contains {found}, not {wanted}: give the folder written by "clew preprocess" '
+        f"that contains {found}/ and {wanted}/."
     )

@@ -1,6 +1,7 @@
 """clew patterns flow: from folders of photos to identified and reviewed photos."""
 
 import io
+import json
 import re
 import signal
 import sys
@@ -52,6 +53,9 @@ def test_flow_runs_all_steps_and_resumes(
     assert "created the set" not in again.out
     assert re.search(r"\nreview\n\d+ photos? to review", again.out)
     assert not (here / "patterns/animals/runs/002").exists()
+
+    told = run(*flow, "--json")
+    assert json.loads(told.out)["results"]["test_photos"] > 0 and "import" in told.err
 
     draw(here / "my photos/cats/new.png", 70)
     more = run(*flow)

@@ -11,7 +11,11 @@ from clew.cli.commands import Call, Command
 from clew.cli.long_runs import long_run
 from clew.cli.patterns.figures import print_reached
 from clew.cli.patterns.hints import check_web, command_text
-from clew.cli.patterns.identify import identify_and_print, say_how_to_review
+from clew.cli.patterns.identify import (
+    describe_identification,
+    identify_and_print,
+    say_how_to_review,
+)
 from clew.cli.patterns.import_ import import_and_print, say_next
 from clew.cli.patterns.review import run_review
 from clew.cli.patterns.train import STOP_MESSAGE, epochs_text, print_training, say_unchanged
@@ -31,6 +35,7 @@ COMMAND = Command(
     function=run_flow,
     name="patterns flow",
     example="clew patterns flow animals --from my_photos --identify holiday_photos --web",
+    has_json=True,
     has_threads=True,
 )
 
@@ -48,6 +53,10 @@ def run(call: Call) -> None:
     config = read_flow(**call.settings)
     steps = _ShownSteps(call.console, call.progress, is_reviewed=config.review, web=web)
     result = flow.run_flow(config, steps)
+    if call.as_json:
+        identified = result.identified and describe_identification(result.identified)
+        call.print_json({"results": result.results, "identified": identified})
+        return
     call.progress.print()
     say_next(call.progress, result.pattern_set)
 
@@ -85,10 +94,9 @@ class _ShownSteps:
 
     def identify(self, chosen: "Chosen", config: "IdentifyConfig") -> "IdentifyResult":
         self._head("identify")
-        console = Console(highlight=False)
-        result = identify_and_print(console, config)
+        result = identify_and_print(self._console, self._progress, config)
         if result.counts["doubtful"] and not self._is_reviewed:
-            say_how_to_review(console, chosen)
+            say_how_to_review(self._progress, chosen)
         return result
 
     def review(self, chosen: "Chosen", config: "ReviewConfig") -> None:

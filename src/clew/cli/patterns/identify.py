@@ -57,7 +57,7 @@ def run(call: Call) -> None:
     with _interruptible(call.progress), Renderer(call.progress) as reporter:
         result = identify(**settings, reporter=reporter)
     if call.as_json:
-        call.print_json(_describe(result))
+        call.print_json(describe_identification(result))
         return
     print_result(call.console, call.progress, result)
     if not result.counts["doubtful"]:
@@ -80,13 +80,15 @@ def say_how_to_review(console: Console, chosen: "Chosen", out: Path | None = Non
     print_line(console, f"review the doubtful ones with: {call_text(review)}")
 
 
-def identify_and_print(console: Console, config: "IdentifyConfig") -> "IdentifyResult":
+def identify_and_print(
+    console: Console, progress: Console, config: "IdentifyConfig"
+) -> "IdentifyResult":
     """As one of the steps of `clew patterns flow`."""
     from clew.patterns.identification.run import identify_photos
 
-    with _interruptible(console), Renderer(console) as reporter:
+    with _interruptible(progress), Renderer(progress) as reporter:
         result = identify_photos(config, reporter)
-    print_result(console, console, result)
+    print_result(console, progress, result)
     return result
 
 
@@ -99,7 +101,7 @@ def _interruptible(console: Console) -> Iterator[None]:
         raise typer.Exit(128 + signal.SIGINT) from None
 
 
-def _describe(result: "IdentifyResult") -> dict[str, object]:
+def describe_identification(result: "IdentifyResult") -> dict[str, object]:
     return {
         "folder": str(result.folder),
         "counts": result.counts,

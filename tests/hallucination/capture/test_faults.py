@@ -146,7 +146,7 @@ def test_first_interrupt_stops_cleanly_and_says_how_to_resume(
     assert stopped[2].endswith("--prompt '[INST] {question} [/INST]'")
     assert "Traceback" not in said
     said = finish(start, store)
-    assert "traces are there already" in said or "recovered from an interrupted run" in said
+    assert "traces already exist" in said or "recovered from an interrupted run" in said
     assert_whole(store, unbroken)
 
 

@@ -4,9 +4,10 @@ commands take their options from these functions.
 Modules here are light: what is heavy is imported when a function is called.
 """
 
+from clew.patterns.workflow.evaluating import evaluate
 from clew.patterns.workflow.reviewing import review_photos, run_flow
 from clew.patterns.workflow.sets import create_set, describe_set, import_photos, list_sets
-from clew.patterns.workflow.training import evaluate, train
+from clew.patterns.workflow.training import train
 from clew.patterns.workflow.using import export, identify, load_classifier, recognize
 
 __all__ = [

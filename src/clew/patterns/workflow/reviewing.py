@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clew.patterns.library.folders import LIBRARY
+from clew.patterns.workflow.arguments import as_path
 
 if TYPE_CHECKING:
     from clew.patterns.flow import FlowConfig, FlowResult
@@ -57,8 +58,10 @@ def review_photos(
     from clew.patterns.review import ReviewConfig
     from clew.patterns.review.asking import run_review
 
-    config = ReviewConfig(identified=_path(identified), data=_path(data), every=every, move=move)
-    chosen = choose_model(name, model=_path(model), library=Path(library))
+    config = ReviewConfig(
+        identified=as_path(identified), data=as_path(data), every=every, move=move
+    )
+    chosen = choose_model(name, model=as_path(model), library=Path(library))
     return run_review(chosen, config, web=web, port=port, browser=browser)
 
 
@@ -130,12 +133,8 @@ def read_flow(
         name=name,
         library=Path(library),
         sources=[Path(source) for source in sources],
-        identify=_path(identify),
+        identify=as_path(identify),
         review=review or web,
         epochs=epochs,
         device=device,
     )
-
-
-def _path(given: str | Path | None) -> Path | None:
-    return None if given is None else Path(given)

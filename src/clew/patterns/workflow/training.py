@@ -179,69 +179,8 @@ def run_training(
 
     results = train_patterns(config, reporter, should_stop)
     if is_first_process():
-        _write_report(config.out, reporter)
+        write_page(config.out, reporter)
     return ClassifierResult(path=config.out, model=config.out, raw=results, pattern_set=pattern_set)
-
-
-@repeatable("patterns evaluate", folder=lambda result: result.path)
-def evaluate(
-    data: str | Path,
-    *,
-    model: str | Path | None = None,
-    name: str | None = None,
-    out: str | Path | None = None,
-    device: str | None = None,
-    num_workers: int | None = None,
-    library: str | Path = LIBRARY,
-    reporter: Reporter | None = None,
-    should_stop: Callable[[], bool] = lambda: False,
-) -> "ClassifierResult":
-    """Evaluate a trained classifier on photos that it has not seen.
-
-    Photos that it was trained on are recognized by their content, whatever their names, and
-    excluded.
-
-    Args:
-        data: Folder with one folder per class.
-        model: Folder of a trained classifier.
-        name: Name of a set, whose newest model is used. [default: the only set]
-        out: Folder for the metrics and the report. [default: evaluated/DATA beside the model]
-        device: cpu, cuda or cuda:1. [default: the GPU if there is one]
-        num_workers: Threads that read photos ahead. [default: one per core]
-        library: Folder of your sets.
-        reporter: Called with progress events. [default: the log]
-        should_stop: Asked after every photo; nothing is written once it returns True.
-
-    Returns:
-        The accuracy with its confidence interval, and a table with one row per class.
-
-    Raises:
-        InputError: The photos have classes that the classifier does not know, or there are none.
-        TrainingStoppedError: `should_stop` returned True.
-
-    Examples:
-        >>> evaluate("other_photos", model="trained").accuracy
-    """
-    from clew.patterns.library.choose import choose_model
-    from clew.patterns.training.evaluate import evaluate_patterns, usual_evaluation_folder
-    from clew.patterns.workflow.results import ClassifierResult
-
-    chosen = choose_model(name, model=_path(model), library=Path(library))
-    folder = _path(out) or usual_evaluation_folder(chosen.model, Path(data))
-    reporter = reporter or log_event
-    results = evaluate_patterns(
-        chosen.model,
-        Path(data),
-        out=folder,
-        device=device,
-        workers=num_workers,
-        reporter=reporter,
-        should_stop=should_stop,
-    )
-    _write_report(folder, reporter)
-    return ClassifierResult(
-        path=folder, model=chosen.model, raw=results, pattern_set=chosen.pattern_set
-    )
 
 
 def _open_set(
@@ -297,7 +236,7 @@ def _newest(pattern_set: "PatternSet") -> "ClassifierResult":
     )
 
 
-def _write_report(folder: Path, reporter: Reporter) -> None:
+def write_page(folder: Path, reporter: Reporter) -> None:
     """What was reached holds without the page too."""
     from clew.patterns.report import write_report
 
@@ -329,7 +268,3 @@ def _read_pair(text: str) -> tuple[int, float]:
             setting="rand_augment",
             value=text,
         ) from None
-
-
-def _path(given: str | Path | None) -> Path | None:
-    return None if given is None else Path(given)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from clew.errors import InputError
 from clew.patterns.library.folders import LIBRARY
+from clew.patterns.workflow.arguments import as_path
 from clew.progress import Reporter
 from clew.run_file import repeatable
 
@@ -94,7 +95,7 @@ def identify(
     if web:
         require_web()
     loaded = model if isinstance(model, PatternModel) else None
-    folder = loaded.folder if loaded is not None else _path(model)  # type: ignore[arg-type]
+    folder = loaded.folder if loaded is not None else as_path(model)  # type: ignore[arg-type]
     chosen = choose_model(name, model=folder, library=Path(library))
     usual = configure_identification(chosen, Path(photos), device=device)
     config = replace(
@@ -102,7 +103,7 @@ def identify(
         out=usual.out if out is None else Path(out),
         top_k=top_k,
         threshold=threshold,
-        copy_to=_path(copy_to),
+        copy_to=as_path(copy_to),
         thumbnails=thumbnails,
     )
     result = identify_photos(config, reporter, loaded)
@@ -153,7 +154,7 @@ def recognize(
     from clew.patterns.trained import model as trained
 
     check_threshold(threshold)
-    chosen = choose_model(name, model=_path(model), library=Path(library))
+    chosen = choose_model(name, model=as_path(model), library=Path(library))
     loaded = trained.load_classifier(chosen.model, trained.usual_device(device))
     return recognize_photo(loaded, Path(image), top_k=top_k, multiscale=multiscale)
 
@@ -191,14 +192,10 @@ def export(
     from clew.patterns.trained import model as trained
     from clew.patterns.trained.onnx import export_onnx
 
-    folder = choose_model(name, model=_path(model), library=Path(library)).model
-    path = _path(out) or folder / "model.onnx"
+    folder = choose_model(name, model=as_path(model), library=Path(library)).model
+    path = as_path(out) or folder / "model.onnx"
     if path.is_file() and not overwrite:
         raise InputError(
             f'"{path}" already exists: give another `out`, or `overwrite=True` to replace it.'
         )
     return export_onnx(trained.load_classifier(folder, device="cpu"), path)
-
-
-def _path(given: str | Path | None) -> Path | None:
-    return None if given is None else Path(given)

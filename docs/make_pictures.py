@@ -11,8 +11,8 @@ IMAGES = Path(__file__).with_name("images")
 WIDTH = 1200
 # Page of the demo, the section that the picture starts with, the picture and its height in pixels.
 PICTURES = (
-    ("comparison/report.html", "methods", "comparison.png", 840),
-    ("answer-4.html", "", "answer.png", 840),
+    ("comparison/report.html", "methods", "comparison.png", 775),
+    ("answer-4.html", "", "answer.png", 600),
 )
 
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from clew.errors import InputError, SettingsMismatchError
@@ -11,6 +12,11 @@ from clew.errors import InputError, SettingsMismatchError
 # What an earlier clew called these in the files it wrote.
 _OLD_NAMES = {"right": "correct", "made_up": "hallucinated"}
 START_OVER = "`overwrite=True` starts over in this one."
+
+
+def as_path(given: str | Path | None) -> Path | None:
+    """A path as callers may give it."""
+    return None if given is None else Path(given)
 
 
 def check_positive(config: Any, *names: str) -> None:

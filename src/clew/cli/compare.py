@@ -8,9 +8,8 @@ from rich.console import Console
 from clew.cli.commands import Call, Command
 from clew.cli.comparison_table import print_comparison
 from clew.cli.errors import with_flags
-from clew.cli.hardware import HARDWARE
 from clew.cli.long_runs import long_run, shown_log
-from clew.cli.options import Spelling
+from clew.cli.options import HARDWARE, Spelling
 from clew.cli.printing import print_line
 from clew.cli.renderer import Renderer
 from clew.hallucination.workflow import compare

@@ -16,6 +16,13 @@ from clew.run_file import WATCHING
 
 REST = "rest"
 Kind = type[str] | type[int] | type[float] | type[bool] | type[Path]
+# The heading of the flags that override the hardware plan, in all commands that train.
+HARDWARE = {
+    "Hardware (measured unless given)": (
+        *("device", "amp", "compile", "cuda_graph", "channels_last", "num_workers"),
+        *("batch_size", "grad_accum", "gradient_checkpointing", "max_cache_batches"),
+    )
+}
 _METAVARS: dict[Kind, str] = {str: "TEXT", int: "N", float: "X", Path: "PATH"}
 
 

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from clew.cli.commands import Call, Command
 from clew.cli.errors import with_flags
-from clew.cli.hardware import HARDWARE
+from clew.cli.options import HARDWARE
 from clew.cli.printing import make_table, plain_text
 from clew.hallucination.workflow import plan
 from clew.wording import bytes_text, counted, duration_text

@@ -7,9 +7,8 @@ from rich.table import Table
 
 from clew.cli.commands import Call, Command
 from clew.cli.compare import print_result as print_comparison
-from clew.cli.hardware import HARDWARE
 from clew.cli.long_runs import long_run, shown_log
-from clew.cli.options import Spelling, Switches
+from clew.cli.options import HARDWARE, Spelling, Switches
 from clew.cli.printing import make_table, print_line
 from clew.cli.renderer import Renderer
 from clew.hallucination.workflow import train

@@ -6,9 +6,8 @@ import typer
 from rich.console import Console
 
 from clew.cli.commands import Call, Command
-from clew.cli.hardware import HARDWARE
 from clew.cli.long_runs import long_run
-from clew.cli.options import Spelling
+from clew.cli.options import HARDWARE, Spelling
 from clew.cli.patterns.figures import print_doubt, print_places, print_reached
 from clew.cli.patterns.hints import command_text
 from clew.cli.printing import print_line

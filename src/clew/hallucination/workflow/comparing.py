@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from clew.progress import Reporter
 from clew.run_file import repeatable
+from clew.settings import as_path
 
 if TYPE_CHECKING:
     from clew.hallucination.comparison import CompareConfig, ComparisonResult
@@ -85,7 +86,7 @@ def compare(
     from clew.hallucination.comparison import CompareConfig, choose_folders
 
     fit_on, measure_on = choose_folders(
-        preprocessed_dir=None if preprocessed_dir is None else Path(preprocessed_dir),
+        preprocessed_dir=as_path(preprocessed_dir),
         train_on=[Path(folder) for folder in train_on],
         test_on=[Path(folder) for folder in test_on],
         stores=[Path(folder) for folder in stores],

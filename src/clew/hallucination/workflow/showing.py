@@ -57,9 +57,9 @@ def show(
         out=tuple(Path(file) for file in files),
         layer=layer,
         beside=None if beside is None else str(beside),
-        scores_file=None if scores_file is None else Path(scores_file),
+        scores_file=as_path(scores_file),
         score_threshold=score_threshold,
         tokenizer=tokenizer,
-        comparison=None if comparison is None else Path(comparison),
+        comparison=as_path(comparison),
     )
     return show_answer(config)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 from clew.progress import Reporter, log_event
 from clew.run_file import repeatable
+from clew.settings import as_path
 
 if TYPE_CHECKING:
     from clew.hallucination.workflow.results import TrainingResult
@@ -122,9 +123,9 @@ def train(
     from clew.hallucination.workflow.results import TrainingResult
 
     config = TrainRunConfig(
-        preprocessed_dir=None if preprocessed_dir is None else Path(preprocessed_dir),
+        preprocessed_dir=as_path(preprocessed_dir),
         data_pattern=data_pattern,
-        scores_file=None if scores_file is None else Path(scores_file),
+        scores_file=as_path(scores_file),
         score_threshold=score_threshold,
         out=Path(out),
         networks=tuple(networks),

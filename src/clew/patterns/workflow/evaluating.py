@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clew.patterns.library.folders import LIBRARY
-from clew.patterns.workflow.arguments import as_path
 from clew.patterns.workflow.training import write_page
 from clew.progress import Reporter, log_event
 from clew.run_file import repeatable
+from clew.settings import as_path
 
 if TYPE_CHECKING:
     from clew.patterns.workflow.results import ClassifierResult

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clew.patterns.library.folders import LIBRARY
-from clew.patterns.workflow.arguments import as_path
+from clew.settings import as_path
 
 if TYPE_CHECKING:
     from clew.patterns.flow import FlowConfig, FlowResult

@@ -9,6 +9,7 @@ from clew.errors import ClewError, InputError
 from clew.patterns.library.folders import LIBRARY
 from clew.progress import Note, Reporter, log_event
 from clew.run_file import repeatable
+from clew.settings import as_path
 
 if TYPE_CHECKING:
     from clew.patterns.augment import AugmentConfig
@@ -134,7 +135,7 @@ def train(
     config = PatternsConfig(
         data=Path(data) if data is not None else pattern_set.photos,  # type: ignore[union-attr]
         out=Path(out or _OUT),
-        start_from=None if start_from is None else Path(start_from),
+        start_from=as_path(start_from),
         network=network,
         pretrained=pretrained,
         image_size=image_size,

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from clew.errors import InputError
 from clew.patterns.library.folders import LIBRARY
-from clew.patterns.workflow.arguments import as_path
 from clew.progress import Reporter
 from clew.run_file import repeatable
+from clew.settings import as_path
 
 if TYPE_CHECKING:
     from clew.patterns.identification.recognize import Recognition

@@ -46,12 +46,25 @@ def test_json_with_one_record_per_line_is_read(tmp_path: Path) -> None:
     assert [question.question for question in loaded.questions] == ["a", "b"]
 
 
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+def test_delimiter_of_a_csv_is_found_in_its_header(tmp_path: Path, delimiter: str) -> None:
+    header, row = (
+        ("question", '"answers; more, or less"', "category"),
+        ('"Who, or what?"', "x", "y"),
+    )
+    text = f"\ufeff\n{delimiter.join(header)}\n{delimiter.join(row)}\n"
+    loaded = load_text(tmp_path, "a.csv", text)
+    assert [(one.question, one.category) for one in loaded.questions] == [("Who, or what?", "y")]
+
+
 def test_malformed_csv_rows_are_skipped_and_listed(tmp_path: Path) -> None:
     text = 'id,question,answer\n1,one, two,x\n2,two\n3,"open\n4,four,y\n'
     loaded = load_text(tmp_path, "a.csv", text)
     assert [(q.id, q.answers) for q in loaded.questions] == [("2", ())]
     assert loaded.skipped == [
-        SkippedQuestion(where="row 1", reason="it has 4 cells for 3 columns (an unquoted comma?)"),
+        SkippedQuestion(
+            where="row 1", reason="it has 4 cells for 3 columns (an unquoted delimiter?)"
+        ),
         SkippedQuestion(
             where="row 3", reason="lines 4 to 5 are not valid CSV (unexpected end of data)"
         ),

@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -24,6 +25,7 @@ _BATCH_ROWS = 1024
 # Columns beside the question may hold whole articles; by default, csv rejects fields of more than
 # 131,072 characters.
 csv.field_size_limit(1 << 30)
+_DELIMITERS = ",;\t|"  # where several are equally frequent, the first
 
 
 def open_file(path: Path) -> RowSource:
@@ -103,9 +105,18 @@ def _read_json(path: Path) -> Iterator[Row]:
         yield Row(number=number, where=f"row {number + 1}", record=record)
 
 
+def _find_delimiter(file: TextIO) -> str:
+    """The one that occurs most often in the header; spreadsheets of many countries write
+    semicolons. The file is left at its beginning."""
+    header = next((line for line in file if line.strip()), "")
+    file.seek(0)
+    bare = re.sub(r'"[^"]*"', "", header)
+    return max(_DELIMITERS, key=bare.count)
+
+
 def _read_csv(path: Path) -> Iterator[Row]:
-    delimiter = "\t" if ".tsv" in file_ending(path) else ","
     with _open_text(path) as file:
+        delimiter = "\t" if ".tsv" in file_ending(path) else _find_delimiter(file)
         # Strict, since an unclosed quote would silently swallow the rest of the file.
         lines = csv.reader(file, delimiter=delimiter, strict=True)
         header: list[str] | None = None
@@ -134,7 +145,7 @@ def _read_csv(path: Path) -> Iterator[Row]:
 
 def _csv_row(number: int, where: str, header: list[str], cells: list[str]) -> Row:
     if len(cells) > len(header):
-        problem = f"it has {len(cells)} cells for {len(header)} columns (an unquoted comma?)"
+        problem = f"it has {len(cells)} cells for {len(header)} columns (an unquoted delimiter?)"
         return Row(number=number, where=where, problem=problem)
     return Row(number=number, where=where, record=dict(zip(header, cells, strict=False)))
 

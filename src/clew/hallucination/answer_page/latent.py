@@ -122,7 +122,8 @@ def _fit_plane(
     count = max(1, _FIT_BYTES // (4 * layers * dim))
     step = max(1, -(-len(sample.states) // count))
     some = sample.states[::step].astype(np.float32).reshape(-1, dim)
-    pca = PCA(2, random_state=0).fit(np.concatenate([some, *shown]))
+    # Two of many components: an exact decomposition takes ten times as long.
+    pca = PCA(2, svd_solver="randomized", random_state=0).fit(np.concatenate([some, *shown]))
     first, second = np.nan_to_num(pca.explained_variance_ratio_).tolist()
     return pca.mean_, pca.components_, (first, second)
 

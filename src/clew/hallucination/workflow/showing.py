@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from clew.settings import as_path
+
 if TYPE_CHECKING:
     from clew.hallucination.answer_page import ShowResult
 

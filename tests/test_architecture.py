@@ -67,7 +67,7 @@ ROOMS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda p: p.stem)
-def test_imports_point_downwards(path: Path) -> None:
+def test_lower_layers_never_import_higher_ones(path: Path) -> None:
     room = path.relative_to(SOURCE).parts[0].removesuffix(".py")
     imported = {name.split(".")[1] for name in imported_modules(path) if name.count(".")}
     extra = imported - {room} - SHARED - ALLOWED[room]
@@ -78,7 +78,7 @@ def test_imports_point_downwards(path: Path) -> None:
 @pytest.mark.parametrize(
     ("application", "room"), [(name, room) for name, rooms in ROOMS.items() for room in rooms]
 )
-def test_folders_of_an_application_import_only_earlier_ones(application: str, room: str) -> None:
+def test_folders_of_an_application_import_only_lower_ones(application: str, room: str) -> None:
     inside, rooms = SOURCE / application, ROOMS[application]
     paths = [inside / f"{room}.py", *(inside / room).rglob("*.py")]
     names = set().union(*(imported_modules(path) for path in paths if path.exists()))

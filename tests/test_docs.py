@@ -27,7 +27,7 @@ def name_of(page: Path) -> str:
 
 
 @pytest.mark.slow
-def test_command_reference_is_what_help_prints() -> None:
+def test_command_reference_matches_help_output() -> None:
     specification = importlib.util.spec_from_file_location("m", DOCS / "make_commands.py")
     assert specification and specification.loader
     module = importlib.util.module_from_spec(specification)
@@ -38,7 +38,7 @@ def test_command_reference_is_what_help_prints() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_resolve(page: Path) -> None:
     for link in re.findall(r"\]\(([^)#]+)", page.read_text(encoding="utf-8")):
         assert link.startswith("http") or (page.parent / link).exists(), f"{page.name}: {link}"
 
@@ -92,7 +92,7 @@ def test_python_blocks_run(workspace: Path) -> None:
                     exec(code, names)
 
 
-def test_blocks_that_do_not_run_are_few() -> None:
+def test_almost_all_python_blocks_are_run() -> None:
     blocks = [block for page in PAGES for block in BLOCK.findall(page.read_text(encoding="utf-8"))]
     assert sum(bool(mark) for mark, _ in blocks) <= 2 < 12 < len(blocks)
 

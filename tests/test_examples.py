@@ -24,7 +24,7 @@ def run_example(name: str, *words: str) -> None:
 
 
 @pytest.mark.slow
-def test_own_network_learns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_custom_network_example_learns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     # The example does not seed its first weights: with so many samples any will do.
     samples = write_learnable(tmp_path / "preprocessed_data", rows=300)
     with one_thread():
@@ -35,7 +35,7 @@ def test_own_network_learns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert (tmp_path / "results_own" / "log.csv").exists()
 
 
-def test_own_network_takes_ten_lines() -> None:
+def test_custom_network_example_takes_ten_lines() -> None:
     text = (EXAMPLES / "own_network.py").read_text()
     code = text[text.index("class LastLayer") : text.index("# --8<-- [end")].splitlines()
     assert len([line for line in code if line.strip()]) <= 10

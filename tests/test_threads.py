@@ -26,7 +26,7 @@ def test_no_more_items_run_ahead_than_allowed() -> None:
     results.close()
 
 
-def test_error_is_raised_in_its_place() -> None:
+def test_error_is_raised_in_the_order_of_the_items() -> None:
     results = map_in_threads(lambda n: 1 // (2 - n), range(5), 2)
     assert [next(results), next(results)] == [0, 1]
     with pytest.raises(ZeroDivisionError):

@@ -88,10 +88,10 @@ def test_texts_use_one_vocabulary() -> None:
         ("the optimiser's colours", "optimize"),
     ],
 )
-def test_rejected_words_are_found(text: str, found: str) -> None:
+def test_rejected_words_are_detected(text: str, found: str) -> None:
     assert found in next(find_offenders(text))
 
 
 @pytest.mark.parametrize("text", ["the optimizer", "a row of a trace", 'counts["made_up"]'])
-def test_other_words_are_not_found(text: str) -> None:
+def test_accepted_words_are_not_flagged(text: str) -> None:
     assert not list(find_offenders(text))

@@ -1,4 +1,4 @@
-"""Numbers as people read them: never more than is true."""
+"""Numbers formatted for readers never overstate the value."""
 
 import pytest
 

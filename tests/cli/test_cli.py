@@ -82,7 +82,7 @@ def test_every_option_in_an_example_exists(run: Any) -> None:
     "wrong",
     [["nonsense"], ["inspect"], ["extract", "--no-such-option"], ["extract", "--keep", "half"]],
 )
-def test_wrong_usage_exits_with_2(run: Any, wrong: list[str]) -> None:
+def test_invalid_usage_exits_with_2(run: Any, wrong: list[str]) -> None:
     assert run(*wrong).code == 2
 
 
@@ -197,7 +197,7 @@ def test_inspect_prints_square_brackets_unchanged(
     assert all(piece in text for piece in ("[INST] who [/INST]", "[bold]", "new[/x]: 1 trace, "))
 
 
-def test_inspect_of_store_without_finished_shard(run: Any, store: Path) -> None:
+def test_inspect_shows_store_without_finished_shard(run: Any, store: Path) -> None:
     write_manifest(store, replace(read_manifest(store), shards=()))
     ended = run("inspect", store)
     assert ended.code == 0
@@ -211,7 +211,7 @@ def test_missing_store_exits_with_1(run: Any, tmp_path: Path, command: str) -> N
     assert "the folder does not exist. Check the path." in ended.err
 
 
-def test_verify_of_intact_store_exits_with_0(run: Any, compact_store: Path) -> None:
+def test_verify_exits_with_0_for_intact_store(run: Any, compact_store: Path) -> None:
     ended = run("verify", compact_store)
     assert ended.code == 0
     assert f"{compact_store} is intact: every shard has the bytes that were written" in ended.out

@@ -135,7 +135,7 @@ def test_help_is_readable_at_80_columns(name: str) -> None:
         ("convert", "old --output-dir o"),
     ],
 )
-def test_both_spellings_are_understood(name: str, words: str) -> None:
+def test_flag_aliases_are_accepted(name: str, words: str) -> None:
     parser_of(name).make_context(name, words.split())
 
 
@@ -163,7 +163,7 @@ def test_run_file_repeats_the_run(run: Any, traces: Any, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_json_is_all_that_is_on_stdout(traces: Any) -> None:
+def test_json_is_the_only_output_on_stdout(traces: Any) -> None:
     ended = traces("--out", "new", "--json")
     assert json.loads(ended.out)["traces"] == 5
     assert "5/5 traces, " in ended.err
@@ -183,7 +183,7 @@ def test_json_is_all_that_is_on_stdout(traces: Any) -> None:
         ("extract", 'not_recorded = ["questions"]', "Give --questions too"),
     ],
 )
-def test_wrong_config_file_gets_one_message(
+def test_invalid_config_file_prints_one_message(
     run: Any, tmp_path: Path, command: str, text: str, message: str
 ) -> None:
     file = tmp_path / "run.toml"

@@ -38,7 +38,7 @@ def test_repair_of_converted_store_says_to_convert_again(run: Any, converted: Pa
     assert run("verify", converted).code == 0
 
 
-def test_complete_repair_reports_intact_store(run: Any, converted: Path) -> None:
+def test_repair_without_losses_reports_intact_store(run: Any, converted: Path) -> None:
     (converted / "manifest.json").unlink()
     ended = run("verify", converted, "--repair")
     assert ended.code == 0
@@ -46,7 +46,7 @@ def test_complete_repair_reports_intact_store(run: Any, converted: Path) -> None
     assert "again" not in ended.out
 
 
-def test_singular_nouns_for_one_item(run: Any, tmp_path: Path) -> None:
+def test_counts_of_one_use_singular_nouns(run: Any, tmp_path: Path) -> None:
     write_traces(tmp_path / "old", 0, count=1)
     ended = run("convert", tmp_path / "old", "--out", tmp_path / "new")
     assert f"1 row from 1 file in {tmp_path / 'new'}\n" in ended.out

@@ -1,4 +1,4 @@
-"""The library names settings and ways out; the command line shows flags and commands."""
+"""The library's errors name settings and remedies; the command line shows flags and commands."""
 
 from pathlib import Path
 

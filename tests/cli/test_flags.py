@@ -22,7 +22,7 @@ LATER = "zqz"  # stands for what is filled in later
 
 
 @pytest.mark.slow
-def test_settings_in_texts_are_flags() -> None:
+def test_settings_in_messages_are_flags() -> None:
     known = {name for command in all_commands() for name in flags_of(command)}
     wrong = [
         f"{path.relative_to(SOURCE)}: {shown}"
@@ -74,5 +74,5 @@ def text_of(node: ast.AST) -> str:
 
 
 @pytest.mark.parametrize("text", ['"give `batch_sise`"', 'f"{a} `batch_sise={b}`"'])
-def test_unknown_setting_is_found(text: str) -> None:
+def test_setting_without_a_flag_is_detected(text: str) -> None:
     assert [name for name, _ in named_settings(ast.parse(f"raise E({text})"))][0] == "batch_sise"

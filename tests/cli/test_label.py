@@ -94,7 +94,7 @@ def test_unreachable_judge_exits_with_1(
         (("--score-threshold", "2"), "--score-threshold is 2.0: give a number above 0"),
     ],
 )
-def test_contradicting_settings_exit_with_2(
+def test_contradictory_settings_exit_with_2(
     run: Any, store: Path, tmp_path: Path, options: tuple[str, ...], message: str
 ) -> None:
     ended = run("label", store, "--out", tmp_path / "scores.csv", *options)

@@ -58,7 +58,7 @@ def test_plan_shows_the_machine_and_every_choice(run: Any) -> None:
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
-def test_every_flag_is_obeyed(
+def test_every_flag_takes_effect(
     run: Any, flags: list[object], choice: str, value: str, reason: str
 ) -> None:
     ended = run("plan", "--device", "cpu", *flags)

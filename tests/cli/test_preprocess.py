@@ -112,13 +112,13 @@ def test_excluded_traces_are_named_and_exit_with_1(
 
 
 @pytest.mark.slow
-def test_single_class_is_warned_about(preprocess: Any, tmp_path: Path) -> None:
+def test_single_class_prints_a_warning(preprocess: Any, tmp_path: Path) -> None:
     ended = preprocess(tmp_path / "out", "--score-threshold", 0)
     assert ended.code == 0
     assert "warning: all 70 answers are correct (score not below 0)" in ended.out
 
 
-def test_scores_can_mean_hallucinated(preprocess: Any, tmp_path: Path) -> None:
+def test_high_scores_can_mean_hallucinated(preprocess: Any, tmp_path: Path) -> None:
     assert preprocess(tmp_path / "out", "--higher-is", "hallucinated").code == 0
     splits = read_splits(tmp_path / "out" / "splits.csv")
     labels = dict(zip(splits.question_id.to_pylist(), splits.label.tolist(), strict=True))

@@ -157,7 +157,7 @@ def test_three_networks_are_trained_by_default(run: Any, folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_traces_and_scores_replace_samples(
+def test_training_accepts_traces_and_scores_instead_of_samples(
     run: Any, compact_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -269,7 +269,7 @@ def read(path: Path) -> str:
 
 
 @pytest.mark.slow
-def test_two_processes_reach_the_results_of_one_and_only_the_first_prints(
+def test_two_processes_match_results_of_one_and_only_the_first_prints(
     run: Any, folder: Path
 ) -> None:
     line = ("train", "--epochs", 2, "--batch-size", 16, "--dropout", 0, "--no-run-gvae", *QUICK)

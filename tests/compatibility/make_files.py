@@ -1,9 +1,9 @@
-"""Write small stores, samples, detectors and classifiers with the clew that is on the path.
+"""Write small stores, samples, detectors and classifiers with the version of clew on the path.
 
     PYTHONPATH=/path/to/clew-8b887bb/src python tests/compatibility/make_files.py FOLDER
 
-Every file is made by a command, as a user makes it; `known_values.json` holds what that clew read
-back. `files_8b887bb` was written by commit 8b887bb and is never written again: a later format
+Every file is made by a command, as a user makes it; `known_values.json` holds what that version
+read back. `files_8b887bb` was written by commit 8b887bb and is never written again: a later format
 gets a folder of its own.
 """
 

@@ -1,4 +1,4 @@
-"""Files of an earlier clew still open: stores, samples, detectors, comparisons, classifiers."""
+"""Files of an earlier version load: stores, samples, detectors, comparisons, classifiers."""
 
 import json
 import shutil
@@ -68,7 +68,7 @@ def test_old_detector_predicts_the_same_risks(
 
 
 @pytest.mark.slow
-def test_finished_training_of_an_earlier_clew_is_not_repeated(files: Path, run: Any) -> None:
+def test_training_finished_by_earlier_version_is_not_repeated(files: Path, run: Any) -> None:
     ended = run(
         *("train", "--preprocessed-dir", files / "samples", "--output-dir", files / "trained"),
         *("--no-run-gvae", "--lstm-hidden", 4, "--gnn-hidden", 4, "--num-lstm-layers", 1),
@@ -79,7 +79,7 @@ def test_finished_training_of_an_earlier_clew_is_not_repeated(files: Path, run: 
 
 
 @pytest.mark.slow
-def test_finished_comparison_of_an_earlier_clew_is_not_repeated(files: Path, run: Any) -> None:
+def test_comparison_finished_by_earlier_version_is_not_repeated(files: Path, run: Any) -> None:
     methods = sorted((files / "comparison" / "methods").iterdir())
     written = [path.read_bytes() for path in methods]
     ended = run(

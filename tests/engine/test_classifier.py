@@ -29,7 +29,7 @@ def test_binary_loss_is_cross_entropy() -> None:
     assert BinaryLoss(label_smoothing=0.1)(scores, labels).item() == pytest.approx(smooth.item())
 
 
-def test_focal_loss_by_hand() -> None:
+def test_focal_loss_matches_hand_computed_value() -> None:
     p = torch.tensor([0.9, 0.2])
     loss = BinaryLoss(focal_gamma=2)(p.logit(), torch.tensor([1.0, 0.0]))
     by_hand = (0.1**2 * -math.log(0.9) + 0.2**2 * -math.log(0.8)) / 2

@@ -141,7 +141,7 @@ def test_step_never_waits_for_the_device(graph: bool) -> None:
     assert len(readings.read()) == len(batches)
 
 
-def test_batches_arrive_complete() -> None:
+def test_batches_arrive_intact_on_the_device() -> None:
     """Memory that a loader reuses is not touched before it was copied."""
     courier = build_courier(torch.device("cuda"))
     memory = torch.empty(1 << 22, pin_memory=True)
@@ -154,7 +154,7 @@ def test_batches_arrive_complete() -> None:
     assert [round(value.item()) for value in sums] == list(range(20))
 
 
-def test_channels_last(tmp_path: Path) -> None:
+def test_channels_last_trains_on_the_gpu(tmp_path: Path) -> None:
     class Image(Points):
         def __init__(self) -> None:
             super().__init__()

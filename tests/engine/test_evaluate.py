@@ -34,7 +34,7 @@ def test_metrics_match_their_definitions() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
-def test_no_other_threshold_has_a_better_f1(seed: int) -> None:
+def test_threshold_maximizes_f1(seed: int) -> None:
     scores, labels = scored(60, seed)
     best = score_metrics(scores, labels, best_threshold(scores, labels))["f1"]
     others = [score_metrics(scores, labels, t)["f1"] for t in np.linspace(0, 1, 300).tolist()]
@@ -47,7 +47,7 @@ def test_extreme_scores_keep_their_order() -> None:
     assert score_metrics(scores, labels)["auroc"] == 1.0
 
 
-def test_scores_whose_probabilities_round_to_zero_can_be_measured() -> None:
+def test_scores_whose_probabilities_round_to_zero_can_be_evaluated() -> None:
     scores, labels = torch.tensor([-900.0, -800, -850]), torch.tensor([1.0, 0, 1])
     threshold = best_threshold(scores, labels)
     assert threshold == 0
@@ -62,7 +62,7 @@ def test_single_class_has_no_auroc(label: float) -> None:
     assert (found["f1"] is None) == (label == 0)
 
 
-def test_several_classes_are_measured() -> None:
+def test_several_classes_are_evaluated() -> None:
     scores, labels = torch.eye(3).repeat(4, 1), torch.arange(3).repeat(4)
     assert score_metrics(scores, labels) == {"auroc": 1.0, "accuracy": 1.0, "f1": 1.0}
     assert score_metrics(scores[:2], labels[:2])["auroc"] is None

@@ -88,7 +88,7 @@ def test_callbacks_get_every_event_after_the_reporter(tmp_path: Path) -> None:
     assert events[-1][1] == TrainingEnded(result=result)
 
 
-def test_callbacks_learn_that_a_run_was_stopped(tmp_path: Path) -> None:
+def test_callbacks_are_notified_when_run_stops(tmp_path: Path) -> None:
     events: list[Event] = []
     with pytest.raises(TrainingStoppedError):
         train(tmp_path, callbacks=[events.append], should_stop=lambda: True)
@@ -113,7 +113,7 @@ def test_early_stopping_ends_the_run(tmp_path: Path) -> None:
     )
 
 
-def test_single_class_validation_uses_the_loss(tmp_path: Path) -> None:
+def test_validation_with_one_class_falls_back_to_loss(tmp_path: Path) -> None:
     samples = Samples(40, seed=1)
     events: list[Event] = []
     samples.label[:] = 1
@@ -125,14 +125,14 @@ def test_single_class_validation_uses_the_loss(tmp_path: Path) -> None:
     assert ",," in (tmp_path / "log.csv").read_text().splitlines()[1]
 
 
-def test_fit_without_validation_and_test(tmp_path: Path) -> None:
+def test_fit_works_without_validation_and_test(tmp_path: Path) -> None:
     result = train(tmp_path, validation=None, test=None)
     assert (result.test, result.threshold, set(result.best_val)) == (None, None, {"loss"})
     assert result.best_epoch == 3
 
 
 @pytest.mark.slow
-def test_fit_with_several_classes(tmp_path: Path) -> None:
+def test_fit_trains_several_classes(tmp_path: Path) -> None:
     def data(seed: int) -> Any:
         return open_loader(Samples(200, seed, classes=3))
 
@@ -248,7 +248,7 @@ def test_invalid_settings_are_refused(options: dict[str, Any], sentence: str) ->
         TrainConfig(**options)
 
 
-def test_contradicting_requests_are_refused() -> None:
+def test_contradictory_requests_are_refused() -> None:
     with pytest.raises(InputError, match='`precision="bf16"` and `amp=False` contradict'):
         PlanRequest(precision="bf16", amp=False)
     with pytest.raises(InputError, match="batch_size is 0"):
@@ -284,7 +284,7 @@ def test_truncated_result_is_named_and_can_be_created_again(tmp_path: Path) -> N
     assert train(tmp_path).test == before.test
 
 
-def test_weights_are_readable_by_others(tmp_path: Path) -> None:
+def test_weights_file_is_readable_by_other_users(tmp_path: Path) -> None:
     before = os.umask(0o022)
     try:
         train(tmp_path)

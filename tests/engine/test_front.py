@@ -1,4 +1,4 @@
-"""The front of the engine: what is public, and that the loader comes when asked for."""
+"""The public surface of the engine; the loader is imported on first use."""
 
 import clew.engine as front
 
@@ -14,7 +14,7 @@ def test_public_surface_is_exactly_what_is_documented() -> None:
     assert all(hasattr(front, name) for name in front.__all__)
 
 
-def test_loader_is_that_of_the_datasets() -> None:
+def test_engine_and_datasets_export_the_same_loader() -> None:
     from clew.datasets import Loader
 
     assert front.Loader is Loader

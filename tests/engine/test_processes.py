@@ -97,7 +97,7 @@ except ClewError as error:
 
 
 @pytest.mark.slow
-def test_two_processes_train_what_one_does(tmp_path: Path) -> None:
+def test_two_processes_train_the_same_network_as_one(tmp_path: Path) -> None:
     odd(tmp_path / "one")
     run = torchrun(TOGETHER.format(folder=str(tmp_path)))
     output = end(run)
@@ -128,7 +128,7 @@ def test_run_of_two_processes_is_not_resumed_by_one() -> None:
         _refuse_other_machine(HardwarePlan(processes=2), PLAIN, 1)
 
 
-def test_resumed_batch_must_be_shared_evenly_too() -> None:
+def test_resumed_batch_must_divide_evenly_among_processes() -> None:
     """Otherwise each process would take fewer samples, and the results would differ."""
     request = PlanRequest(**{**vars(PLAIN), "batch_size": 3, "grad_accum": 4})
     with pytest.raises(InputError, match="batch_size is 3: 2 processes cannot share that evenly"):

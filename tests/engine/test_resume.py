@@ -198,7 +198,7 @@ def test_different_settings_are_refused_with_both_values(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_same_batch_may_be_split_differently(tmp_path: Path) -> None:
+def test_effective_batch_may_be_split_differently_on_resume(tmp_path: Path) -> None:
     steps = iter(range(1000))
     with pytest.raises(TrainingStoppedError):
         train(tmp_path, should_stop=lambda: next(steps) > 20)

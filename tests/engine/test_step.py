@@ -32,7 +32,7 @@ def new_step(model: Classifier, **options: Any) -> EagerStep:
     )
 
 
-def test_parts_of_any_size_equal_the_step_of_the_whole_batch() -> None:
+def test_micro_batches_of_any_size_equal_one_large_batch() -> None:
     whole, parts = new_model(dropout=0.0), new_model(dropout=0.0)
     one = new_step(whole).run(batches_of(20), 0.1)
     several = new_step(parts).run(batches_of(11, 2, 7), 0.1)

@@ -57,7 +57,7 @@ class Exploding(Points):
         return StepOutput(loss=(scores.exp().exp() * 1e30).mean(), scores=scores)
 
 
-def test_divergence_says_what_to_try(tmp_path: Path) -> None:
+def test_divergence_error_says_what_to_try(tmp_path: Path) -> None:
     torch.manual_seed(0)
     with pytest.raises(TrainingError, match=r"The data is finite, .* try a lower `lr`\. That step"):
         train(tmp_path, model=Exploding(), config=TrainConfig(epochs=20, lr=1e3))

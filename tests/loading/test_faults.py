@@ -1,4 +1,4 @@
-"""Faults in the middle of an epoch: always a clear error, never a dead process, nothing skipped."""
+"""Faults in the middle of an epoch: always a clear error, never a crash, no sample skipped."""
 
 import os
 import resource
@@ -172,7 +172,7 @@ def many_shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "places", [list(range(120)), np.random.default_rng(0).permutation(240).tolist()]
 )
-def test_fewer_open_files_than_shards_are_enough(many_shards: Path, places: list[int]) -> None:
+def test_epoch_runs_with_fewer_open_files_than_shards(many_shards: Path, places: list[int]) -> None:
     outcome = run_in_child(read_with_few_files, many_shards, places)
     assert outcome.error == "", outcome.trace
     assert outcome.value == len(places)
@@ -188,7 +188,7 @@ def read_with_few_files(folder: Path, places: list[int]) -> int:
     return len(places)
 
 
-def test_fewer_open_files_are_enough_for_reading(many_shards: Path) -> None:
+def test_reading_runs_with_fewer_open_files_than_shards(many_shards: Path) -> None:
     """Also where opening a new shard, not reading it, reaches the limit."""
     outcome = run_in_child(read_batches_with_few_files, many_shards)
     assert outcome.value == 120, outcome.trace
@@ -213,7 +213,7 @@ def map_with_few_files(folder: Path) -> int:
     return sum(len(batch["index"]) for batch in loader)
 
 
-def test_no_free_file_descriptor_is_reported(many_shards: Path) -> None:
+def test_running_out_of_file_descriptors_is_reported(many_shards: Path) -> None:
     outcome = run_in_child(read_without_files, many_shards)
     assert outcome.error.startswith("TooManyFilesError: batch_"), outcome.trace
     assert "too many open files. Raise this process's limit" in outcome.error

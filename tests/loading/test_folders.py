@@ -72,7 +72,7 @@ def test_truncated_splits_are_refused(folder: Path) -> None:
         PreprocessedLSTMDataset(folder)
 
 
-def test_missing_splits_are_drawn_the_same_again(folder: Path) -> None:
+def test_missing_splits_are_assigned_the_same_way_again(folder: Path) -> None:
     written = PreprocessedLSTMMapDataset(folder).index
     (folder / "splits.csv").unlink()
     for kind in (PreprocessedLSTMMapDataset, PreprocessedGNNMapDataset):
@@ -92,7 +92,7 @@ def test_converted_label_is_0_or_1(tmp_path: Path) -> None:
         PreprocessedLSTMDataset(tmp_path / "store")
 
 
-def test_store_that_was_not_created_is_named(folder: Path) -> None:
+def test_error_names_store_that_was_not_created(folder: Path) -> None:
     shutil.rmtree(folder / "graphs")
     with pytest.raises(StoreError, match="has no graphs: .* again without `graphs=False`"):
         PreprocessedGNNDataset(folder)
@@ -106,7 +106,7 @@ def write_only_graphs(folder: Path) -> Path:
     return folder
 
 
-def test_store_itself_can_be_given(samples: Path) -> None:
+def test_dataset_opens_a_store_directly(samples: Path) -> None:
     assert len(PreprocessedLSTMDataset(samples / "sequences", split="test")) == len(
         PreprocessedLSTMDataset(str(samples), split="test")
     )

@@ -109,7 +109,7 @@ def test_memory_of_dropped_batches_is_reused(samples: Path, kind: Any) -> None:
 
 
 @pytest.mark.slow
-def test_pool_gives_out_memory_only_once_at_a_time() -> None:
+def test_pool_never_hands_out_memory_twice_at_once() -> None:
     pool = BufferPool()
     one = pool.take((3, 5), np.dtype(np.float16))
     two = pool.take((3, 5), np.dtype(np.float16))
@@ -126,7 +126,7 @@ def test_pool_gives_out_memory_only_once_at_a_time() -> None:
 
 @pytest.mark.parametrize("taken", [1, 6, 13, 14])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_resume_in_the_middle_of_an_epoch(samples: Path, workers: int, taken: int) -> None:
+def test_loader_resumes_in_the_middle_of_an_epoch(samples: Path, workers: int, taken: int) -> None:
     def open_loader() -> Loader:
         dataset = PreprocessedLSTMDataset(samples)
         return Loader(dataset, 8, shuffle=True, seed=3, num_workers=workers)
@@ -147,7 +147,7 @@ def test_resume_in_the_middle_of_an_epoch(samples: Path, workers: int, taken: in
 
 
 @pytest.mark.parametrize("drop_last", [False, True])
-def test_resume_with_another_batch_size(samples: Path, drop_last: bool) -> None:
+def test_loader_resumes_with_another_batch_size(samples: Path, drop_last: bool) -> None:
     dataset = PreprocessedLSTMDataset(samples)
     loader = Loader(dataset, 8, shuffle=True)
     batches = iter(loader)
@@ -215,7 +215,7 @@ def test_ranks_stay_in_step_when_too_few_samples_remain_for_all(samples: Path, k
     assert all(parts[0] + parts[1])
 
 
-def test_rank_of_the_dataset_applies_to_its_loader(samples: Path) -> None:
+def test_loader_uses_the_rank_of_its_dataset(samples: Path) -> None:
     rank = Rank(number=1, count=2)
     given = Loader(PreprocessedLSTMDataset(samples), 8, rank=rank)
     assert places_of(Loader(PreprocessedLSTMDataset(samples, rank=rank), 8)) == places_of(given)

@@ -45,7 +45,7 @@ def test_resume_gives_the_rest_of_the_epoch_and_then_the_next(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
-def test_resume_between_two_epochs(samples: Path, workers: int) -> None:
+def test_dataset_resumes_between_two_epochs(samples: Path, workers: int) -> None:
     loader = stateful(samples, workers)
     first = places_of(loader)
     state = loader.state_dict()
@@ -58,7 +58,7 @@ def test_resume_between_two_epochs(samples: Path, workers: int) -> None:
 
 
 @pytest.mark.slow
-def test_resume_with_persistent_workers(samples: Path) -> None:
+def test_dataset_resumes_with_persistent_workers(samples: Path) -> None:
     loader = stateful(samples, 2, persistent_workers=True)
     places_of(loader)
     batches = iter(loader)
@@ -89,7 +89,7 @@ def test_without_a_batch_size_each_worker_resumes_in_its_own_shards(samples: Pat
     assert [places_of(other), places_of(other)] == [rest, following]
 
 
-def test_resume_with_graphs(samples: Path) -> None:
+def test_graph_dataset_resumes(samples: Path) -> None:
     loader = torchdata.StatefulDataLoader(PreprocessedGNNDataset(samples), batch_size=8)
     batches = iter(loader)
     next(batches)
@@ -117,7 +117,7 @@ def test_dataset_itself_resumes(samples: Path) -> None:
     assert [int(sample["index"]) for sample in other] == following
 
 
-def test_position_of_pytorch_workers_is_unknown_here(samples: Path) -> None:
+def test_position_of_pytorch_workers_cannot_be_saved(samples: Path) -> None:
     dataset = PreprocessedLSTMDataset(samples)
     next(iter(DataLoader(dataset, batch_size=8, num_workers=2)))
     with pytest.raises(InputError, match="read by worker processes.*StatefulDataLoader"):

@@ -19,7 +19,7 @@ from tests.samples import label, question_id, sequence_of, write_samples
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
 
 
-def test_any_sample_by_its_index(samples: Path) -> None:
+def test_any_sample_can_be_read_by_index(samples: Path) -> None:
     dataset = PreprocessedLSTMMapDataset(samples)
     assert len(dataset) == COUNT
     for place in np.random.default_rng(0).permutation(COUNT).tolist():
@@ -30,7 +30,7 @@ def test_any_sample_by_its_index(samples: Path) -> None:
         assert sample["question_id"] == question_id(place)
 
 
-def test_any_graph_by_its_index(samples: Path) -> None:
+def test_any_graph_can_be_read_by_index(samples: Path) -> None:
     dataset = PreprocessedGNNMapDataset(samples)
     for place in (0, 50, 104, 20, 21):
         assert_graph(dataset[place])
@@ -62,7 +62,7 @@ def test_subset_names_its_samples_like_the_dataset(samples: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
-def test_pytorch_can_shuffle_it(samples: Path, workers: int) -> None:
+def test_pytorch_loader_can_shuffle_the_dataset(samples: Path, workers: int) -> None:
     dataset = PreprocessedLSTMMapDataset(samples)
     loader = DataLoader(dataset, batch_size=8, shuffle=True, num_workers=workers)
     batches = list(loader)

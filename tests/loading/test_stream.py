@@ -57,7 +57,7 @@ def test_epochs_differ(expected: list[list[list[int]]]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", WORKERS)
-def test_graph_batches_are_the_same_too(samples: Path, workers: int) -> None:
+def test_graph_batches_are_the_same_for_any_number_of_workers(samples: Path, workers: int) -> None:
     whole = list(DataLoader(PreprocessedGNNDataset(samples), batch_size=8))
     loader = DataLoader(
         PreprocessedGNNDataset(samples, batch_size=8), batch_size=8, num_workers=workers
@@ -67,7 +67,7 @@ def test_graph_batches_are_the_same_too(samples: Path, workers: int) -> None:
 
 
 @pytest.mark.slow
-def test_samples_one_by_one(samples: Path) -> None:
+def test_samples_can_be_read_one_by_one(samples: Path) -> None:
     dataset = PreprocessedGNNDataset(samples)
     graphs = list(dataset)
     assert len(graphs) == len(dataset) == COUNT
@@ -253,7 +253,7 @@ def test_without_a_batch_size_workers_split_the_shards(samples: Path, workers: i
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Length of IterableDataset:UserWarning")
 @pytest.mark.parametrize("kind", [PreprocessedLSTMDataset, PreprocessedGNNDataset])
-def test_plain_loader_gives_each_sample_once_in_a_reproducible_order(
+def test_plain_loader_returns_each_sample_once_in_reproducible_order(
     samples: Path, kind: Callable[..., Any]
 ) -> None:
     loaders = [DataLoader(kind(samples), batch_size=8, num_workers=4) for _ in range(2)]

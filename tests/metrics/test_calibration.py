@@ -84,7 +84,7 @@ def test_mostly_equal_scores_are_fitted() -> None:
     assert found[-1] > 0.8
 
 
-def test_unfittable_scores_are_refused() -> None:
+def test_scores_that_cannot_be_fitted_are_refused() -> None:
     with pytest.raises(InputError, match="all 3 samples are negative"):
         PlattScale.fit(np.zeros(3), np.arange(3))
     with pytest.raises(InputError, match="first is nan at index 1"):

@@ -24,7 +24,7 @@ from clew.metrics import (
 from tests.metrics.scores import draw_scores, draw_tied
 
 
-def test_calibration_error_by_hand() -> None:
+def test_calibration_error_matches_hand_computed_value() -> None:
     """Two bins. (0, 0.5]: 0.1, 0.2, 0.5 with labels 0, 1, 0: |1/3 - 0.8/3| * 3/5.
     (0.5, 1]: 0.6, 1.0 with labels 0, 1: |1/2 - 0.8| * 2/5."""
     labels, found = np.array([0, 1, 0, 0, 1]), np.array([0.1, 0.2, 0.5, 0.6, 1.0])
@@ -51,7 +51,7 @@ def test_confident_and_right_is_calibrated_confident_and_wrong_is_not() -> None:
     assert expected_calibration_error(labels, 1 - labels) == 1
 
 
-def test_risk_coverage_by_hand() -> None:
+def test_risk_coverage_matches_hand_computed_values() -> None:
     """Kept one by one from the lowest score: negative, positive, negative, positive."""
     labels, scores = np.array([1, 0, 1, 0]), np.array([0.9, 0.5, 0.3, 0.1])
     coverage, risk = risk_coverage_points(labels, scores)
@@ -83,7 +83,7 @@ def test_uninformative_scores_have_the_base_rate_as_risk() -> None:
 
 
 @pytest.mark.parametrize("draw", [draw_scores, draw_tied])
-def test_no_other_threshold_has_a_better_f1(draw) -> None:
+def test_threshold_maximizes_f1(draw) -> None:
     for seed in range(5):
         labels, scores = draw(60, seed=seed)
         found = PlattScale.fit(labels, scores).probabilities(scores)
@@ -116,7 +116,7 @@ def plain_f1(labels: np.ndarray, called: np.ndarray) -> float:
     return 2 * hits / (called.sum() + labels.sum())
 
 
-def test_table_row_by_hand() -> None:
+def test_table_row_matches_hand_computed_values() -> None:
     labels, found = np.array([0, 0, 1, 1]), np.array([0.1, 0.7, 0.6, 0.9])
     row = measure_scores(labels, found, threshold=0.5)
     assert (row.auroc, row.threshold) == (0.75, 0.5)

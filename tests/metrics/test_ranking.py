@@ -32,11 +32,13 @@ def test_auroc_matches_scikit_learn(draw) -> None:
         ([0, 0, 1, 1], [-1e300, 1e-300, 2e-300, 1e300], 1.0),
     ],
 )
-def test_auroc_by_hand(labels: list[int], scores: list[float], expected: float) -> None:
+def test_auroc_matches_hand_computed_value(
+    labels: list[int], scores: list[float], expected: float
+) -> None:
     assert auroc(np.array(labels), np.array(scores)) == expected
 
 
-def test_resample_equals_the_drawn_samples() -> None:
+def test_auroc_of_resample_equals_auroc_of_drawn_samples() -> None:
     labels, scores = draw_tied(60)
     counts = draw_resamples(labels, resamples=50, seed=3)
     found = bootstrap_aurocs(labels, scores, counts)
@@ -97,7 +99,7 @@ def test_real_difference_is_found_with_its_sign() -> None:
     assert better.difference == auroc(labels, scores) - auroc(labels, noisy)
 
 
-def test_paired_methods_are_told_apart_where_intervals_overlap() -> None:
+def test_paired_test_distinguishes_methods_with_overlapping_intervals() -> None:
     """Samples that are hard for both methods move both: that is why the resamples are shared."""
     labels, scores = draw_scores(300, auroc=0.8)
     nearly = scores + 0.5 * np.random.default_rng(0).standard_normal(300)

@@ -60,7 +60,7 @@ def test_every_image_size_works(size: int) -> None:
 
 
 @pytest.mark.slow
-def test_standard_network_is_that_of_the_original_page() -> None:
+def test_standard_network_matches_the_original_specification() -> None:
     network = build_network("standard", classes=10, image_size=128)
     widths = [block.excite.out_features for block in network.blocks]
     assert widths == [64] * 3 + [128] * 3 + [256] * 3 + [512] * 3
@@ -69,7 +69,7 @@ def test_standard_network_is_that_of_the_original_page() -> None:
     assert weights.abs().max() <= 0.04  # truncated
 
 
-def test_presets_grow() -> None:
+def test_larger_presets_have_more_parameters() -> None:
     with torch.device("meta"):
         networks = [build_network(name, classes=10, image_size=32) for name in NETWORKS]
     sizes = [sum(weight.numel() for weight in network.parameters()) for network in networks]

@@ -32,7 +32,7 @@ def test_set_is_inspected_without_torch() -> None:
     assert sorted(loaded & {"torch", "matplotlib", "fastapi"}) == []
 
 
-def test_calls_in_hints_can_be_pasted(tmp_path: Path) -> None:
+def test_calls_in_hints_run_when_pasted(tmp_path: Path) -> None:
     """From no library at all to a set with photos, following the errors."""
     library = tmp_path / "my sets"
     make_photos(tmp_path / "cats and dogs", {"cats": 3, "dogs": 3})

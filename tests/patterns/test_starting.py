@@ -22,7 +22,7 @@ for words in {COMMANDS}:
 
 
 @pytest.mark.slow
-def test_torch_is_not_loaded_needlessly(tmp_path: Path) -> None:
+def test_commands_without_a_network_do_not_load_torch(tmp_path: Path) -> None:
     command = [sys.executable, "-c", CODE]
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     for words in COMMANDS:

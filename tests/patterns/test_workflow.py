@@ -69,7 +69,9 @@ def test_metrics_are_reported_for_experiment_loggers(trained: ClassifierResult) 
 
 
 @pytest.mark.slow
-def test_identification_is_iterable_and_a_table(trained: ClassifierResult, tmp_path: Path) -> None:
+def test_identification_can_be_iterated_and_converted_to_a_table(
+    trained: ClassifierResult, tmp_path: Path
+) -> None:
     write_photo(tmp_path / "new" / "a.png", "azul", 500)
     (tmp_path / "new" / "b.png").write_text("not an image")
     classifier = patterns.load_classifier(trained.path, device="cpu")

@@ -70,7 +70,7 @@ def test_different_number_of_parts_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_killed_writer_does_not_block(tmp_path: Path) -> None:
+def test_killed_writer_does_not_block_the_next(tmp_path: Path) -> None:
     with OtherWriter(tmp_path) as other:
         other.process.kill()
         other.process.join()

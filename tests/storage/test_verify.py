@@ -60,7 +60,7 @@ def test_intact_store_has_no_problems(store: Path) -> None:
     assert seen == [(f"batch_{n:04d}.arrow", n + 1, 3) for n in range(3)]
 
 
-def test_flipped_bytes_name_the_shard_and_its_intact_rows(store: Path) -> None:
+def test_flipped_bytes_are_reported_with_shard_and_intact_rows(store: Path) -> None:
     damage_one_batch(store)
     problem = only_problem(store)
     assert (problem.kind, problem.batch_number, problem.lost_rows) == ("damaged", 1, 4)
@@ -162,19 +162,19 @@ def test_files_with_other_names_are_left_alone(store: Path, name: str) -> None:
     assert verify_store(store) == []
 
 
-def test_one_row_is_not_called_rows(store: Path) -> None:
+def test_problem_with_one_row_uses_singular(store: Path) -> None:
     write_manifest(store, replace(read_manifest(store), planned_rows=37))
     assert only_problem(store).message.startswith("shard 3 (1 row) has not been created yet")
 
 
-def test_rows_never_created_are_a_gap(store: Path) -> None:
+def test_rows_not_created_yet_are_reported_as_a_gap(store: Path) -> None:
     write_manifest(store, replace(read_manifest(store), planned_rows=41))
     problem = only_problem(store)
     assert (problem.kind, problem.lost_rows) == ("gap", 5)
     assert problem.message.startswith("shard 3 (5 rows) has not been created yet")
 
 
-def test_last_shard_that_has_to_grow_is_a_gap_too(tmp_path: Path) -> None:
+def test_incomplete_last_shard_is_reported_as_a_gap(tmp_path: Path) -> None:
     store = write_store(tmp_path / "store", shards=1)
     manifest = read_manifest(store)
     write_manifest(store, replace(manifest, planned_rows=20, rows_per_shard=20))
@@ -239,7 +239,7 @@ def test_valid_manifest_is_left_alone(store: Path) -> None:
     assert (store / "manifest.json").read_bytes() == before
 
 
-def test_manifest_of_a_newer_clew_is_not_overwritten(store: Path) -> None:
+def test_manifest_of_newer_version_is_not_overwritten(store: Path) -> None:
     path = store / "manifest.json"
     newer = path.read_text().replace('"schema_version": 1', '"schema_version": 2')
     path.write_text(newer)
@@ -256,7 +256,7 @@ def test_manifest_cannot_be_rebuilt_without_a_readable_shard(store: Path) -> Non
         ensure_manifest(store)
 
 
-def test_shards_without_settings_are_not_called_unreadable(
+def test_shards_without_settings_are_not_reported_as_unreadable(
     tmp_path: Path,
 ) -> None:
     write_groups(writer := ShardWriter(tmp_path, 0, SCHEMA, id_column="global_example_id"))

@@ -132,7 +132,7 @@ def test_rows_of_another_schema_are_not_mixed_in(tmp_path: Path) -> None:
     writer.abandon()
 
 
-def test_full_disk_is_reported_and_costs_one_record_batch(tmp_path: Path) -> None:
+def test_full_disk_is_reported_and_loses_one_record_batch(tmp_path: Path) -> None:
     """A limit on file sizes stands in for a full disk."""
     _, ends = finished_bytes(tmp_path / "whole")
     writer = open_writer(tmp_path)

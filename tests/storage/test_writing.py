@@ -82,7 +82,7 @@ def test_shard_is_not_written_through_a_link_or_device(
     assert mine.read_bytes() == b"mine"
 
 
-def test_shard_is_not_written_into_another_name_of_a_file(tmp_path: Path) -> None:
+def test_shard_is_not_written_through_a_hard_link(tmp_path: Path) -> None:
     mine = tmp_path / "mine.arrow"
     mine.write_bytes(b"mine")
     (tmp_path / "batch_0000.arrow.recovered").touch()

@@ -1,4 +1,4 @@
-"""clew patterns evaluate: output and wrong use."""
+"""clew patterns evaluate: output and invalid usage."""
 
 import json
 import re
@@ -51,7 +51,7 @@ def test_classifier_is_evaluated_on_other_photos(run: Any, folder: Path) -> None
 
 
 @pytest.mark.slow
-def test_photos_it_was_trained_on_are_excluded(run: Any, folder: Path, model: Path) -> None:
+def test_photos_seen_in_training_are_excluded(run: Any, folder: Path, model: Path) -> None:
     photos = model.parent / "photos"
     ended = run("patterns", "evaluate", "--model", "model", "--data", photos)
     assert ended.code == 0, ended.err
@@ -83,7 +83,7 @@ def test_two_folders_with_the_same_name_have_their_own_results(run: Any, folder:
         (["--data", "others"], 'the library "patterns" does not exist'),
     ],
 )
-def test_wrong_use_gets_one_sentence_and_exit_code_2(
+def test_invalid_usage_prints_one_message_and_exits_with_2(
     run: Any, folder: Path, words: list[str], sentence: str
 ) -> None:
     write_photos(folder / "cats", {"cats": 2, "azul": 2}, first=100)

@@ -53,7 +53,7 @@ def test_missing_extra_is_named_with_the_command_to_install_it(
     ],
 )
 @pytest.mark.usefixtures("model")
-def test_wrong_use_gets_one_sentence_and_exit_code_2(
+def test_invalid_usage_prints_one_message_and_exits_with_2(
     run: Any, arguments: list[str], sentence: str
 ) -> None:
     ended = run("patterns", "export", *arguments)

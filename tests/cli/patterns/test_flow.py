@@ -75,7 +75,7 @@ def test_flow_runs_all_steps_and_resumes(
         (["--from", "in", "--web"], "give the photos to identify with --identify"),
     ],
 )
-def test_wrong_use_is_refused_before_any_work(
+def test_invalid_usage_is_refused_before_any_work(
     run: Any, here: Path, words: list[str], sentence: str
 ) -> None:
     make_photos(here / "in", {"cats": 3, "dogs": 3})
@@ -87,7 +87,7 @@ def test_wrong_use_is_refused_before_any_work(
     assert contents(here) == before
 
 
-def test_run_with_other_settings_gets_the_command_to_start_over(
+def test_changed_settings_print_command_to_start_over(
     run: Any, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_photos(PatternSet.create("my animals", here / "patterns").photos, {"cats": 3, "dogs": 3})

@@ -50,7 +50,7 @@ def test_many_photos_are_counted_per_class(run: Any, model: Path, tmp_path: Path
     assert "bad 2.gif" in ended.out
 
 
-def test_doubtful_photos_are_no_failure_and_get_the_review_command(
+def test_doubtful_photos_exit_with_0_and_print_review_command(
     run: Any, model: Path, tmp_path: Path
 ) -> None:
     draw_doubtful(tmp_path / "a b.png")
@@ -110,7 +110,7 @@ def test_ctrl_c_stops_without_results(
         (("--name", "animals"), "two different models"),
     ],
 )
-def test_wrong_use_gets_exit_code_2(
+def test_invalid_usage_exits_with_2(
     run: Any, model: Path, tmp_path: Path, options: tuple[object, ...], message: str
 ) -> None:
     photo = draw_photo(tmp_path / "a.png", "red")
@@ -118,7 +118,7 @@ def test_wrong_use_gets_exit_code_2(
     assert ended.code == 2 and message in ended.err
 
 
-def test_missing_photos_or_model_get_exit_code_2(run: Any, model: Path, tmp_path: Path) -> None:
+def test_missing_photos_or_model_exit_with_2(run: Any, model: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     empty = run("patterns", "identify", tmp_path / "empty", "--model", model)
     assert empty.code == 2 and "photos" in empty.err

@@ -55,7 +55,7 @@ def test_hints_name_a_library_that_is_not_the_default(run: Any) -> None:
         ),
     ],
 )
-def test_wrong_use_gets_one_sentence_and_exit_code_2(
+def test_invalid_usage_prints_one_message_and_exits_with_2(
     run: Any, here: Path, words: list[str], sentence: str
 ) -> None:
     PatternSet.create("there", here / "patterns")
@@ -96,7 +96,7 @@ def test_importing_again_adds_nothing(run: Any, here: Path) -> None:
     assert "to be" not in ended.out
 
 
-def test_ctrl_c_stops_an_import_in_order_and_it_resumes(
+def test_ctrl_c_stops_import_cleanly_and_it_resumes(
     run: Any, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     animals = PatternSet.create("animals", here / "patterns")
@@ -178,7 +178,7 @@ def test_damaged_set_does_not_hide_the_others(run: Any, here: Path) -> None:
     assert '"patterns/bad/set.json" is damaged' in ended.err
 
 
-def test_list_and_info_give_the_same_json(run: Any, here: Path) -> None:
+def test_list_and_info_print_the_same_json(run: Any, here: Path) -> None:
     animals = PatternSet.create("animals", here / "patterns")
     make_photos(animals.photos, {"cats": 3, "dogs": 3})
     one = json.loads(run("patterns", "info", "--json").out)

@@ -23,7 +23,7 @@ def test_classes_are_listed_with_bars(run: Any, color_folder: Path, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_multiscale_locates_and_json_has_everything(
+def test_multiscale_locates_object_and_json_has_all_results(
     run: Any, color_folder: Path, tmp_path: Path
 ) -> None:
     photo = draw_small(tmp_path / "a.png", "red", box=(270, 20, 350, 80))
@@ -39,14 +39,14 @@ def test_multiscale_locates_and_json_has_everything(
     assert left < 310 < right and top < 50 < bottom
 
 
-def test_doubtful_photo_is_no_failure(run: Any, color_folder: Path, tmp_path: Path) -> None:
+def test_doubtful_photo_exits_with_0(run: Any, color_folder: Path, tmp_path: Path) -> None:
     photo = draw_doubtful(tmp_path / "a.png")
     ended = run("patterns", "recognize", photo, "--model", color_folder, "--threshold", 1)
     assert ended.code == 0 and "doubtful: no class reaches 100%" in ended.out
 
 
 @pytest.mark.slow
-def test_wrong_use_gets_exit_code_2(run: Any, color_folder: Path, tmp_path: Path) -> None:
+def test_invalid_usage_exits_with_2(run: Any, color_folder: Path, tmp_path: Path) -> None:
     (tmp_path / "text.png").write_text("no picture", encoding="utf-8")
     bad = run("patterns", "recognize", tmp_path / "text.png", "--model", color_folder)
     assert bad.code == 2 and "text.png" in bad.err

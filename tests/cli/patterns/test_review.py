@@ -83,7 +83,7 @@ def test_page_is_served_until_the_review_is_finished(animals: PatternSet) -> Non
 
 
 @pytest.mark.slow
-def test_ctrl_c_stops_the_page_in_order(animals: PatternSet) -> None:
+def test_ctrl_c_stops_review_page_cleanly(animals: PatternSet) -> None:
     with start("--web") as process:
         ask(f"{read_address(process)}answer", {"question": 0, "action": "skip"})
         process.send_signal(signal.SIGINT)
@@ -114,7 +114,7 @@ def test_ctrl_c_at_the_terminal_keeps_the_decisions(
     ],
 )
 @pytest.mark.usefixtures("animals")
-def test_wrong_use_gets_exit_code_2(run: Any, options: tuple[str, ...], message: str) -> None:
+def test_invalid_usage_exits_with_2(run: Any, options: tuple[str, ...], message: str) -> None:
     ended = run("patterns", "review", *options)
     assert ended.code == 2 and message in ended.err
 

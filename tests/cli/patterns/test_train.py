@@ -178,7 +178,7 @@ def test_finished_run_prints_its_result_again(run: Any, folder: Path) -> None:
     assert (folder / "trained" / "results.json").exists()
 
 
-def test_set_without_photos_gets_the_import_command(run: Any, folder: Path) -> None:
+def test_set_without_photos_prints_import_command(run: Any, folder: Path) -> None:
     animals = PatternSet.create("animals", folder / "patterns")
     ended = run(*TRAIN, "animals")
     assert ended.code == 2
@@ -187,7 +187,7 @@ def test_set_without_photos_gets_the_import_command(run: Any, folder: Path) -> N
 
 
 @pytest.mark.slow
-def test_folder_of_another_run_is_refused_with_advice(run: Any, folder: Path) -> None:
+def test_folder_of_another_run_is_refused_with_what_to_do(run: Any, folder: Path) -> None:
     line = (*TRAIN, "--data", "mis fotos", *QUICK)
     assert run(*line, "--epochs", 1).code == 0
     other = run(*line, "--epochs", 2)
@@ -220,7 +220,7 @@ def test_folder_of_another_run_is_refused_with_advice(run: Any, folder: Path) ->
         (["--data", "mis fotos", "--output-dir", "mis fotos/out"], "lies in the folder"),
     ],
 )
-def test_wrong_use_gets_one_sentence_and_exit_code_2(
+def test_invalid_usage_prints_one_message_and_exits_with_2(
     run: Any, folder: Path, words: list[str], sentence: str
 ) -> None:
     write_photos(folder / "one", {"azul": 5})
@@ -235,7 +235,7 @@ def test_wrong_use_gets_one_sentence_and_exit_code_2(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signal_stops_the_run_in_order(run: Any, folder: Path, number: signal.Signals) -> None:
+def test_signal_stops_training_cleanly(run: Any, folder: Path, number: signal.Signals) -> None:
     line = (*TRAIN, "--data", "mis fotos", "--epochs", 2000, "--patience", 0, *QUICK)
     child = start(call, line, folder / "out.txt")
     log = folder / "trained" / "log.csv"

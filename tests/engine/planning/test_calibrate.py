@@ -134,14 +134,14 @@ def test_variant_that_fails_otherwise_is_dropped() -> None:
     assert made.reasons["precision"].endswith('"histogram" not implemented for BFloat16')
 
 
-def test_batch_that_does_not_fit_ends_the_growth() -> None:
+def test_batch_size_stops_growing_when_it_no_longer_fits() -> None:
     made = calibrated(Network(max_batch=16), amp=False)
     assert made.batch_size == 16
     if any(timing.batch_size == 32 for timing in made.timings):
         assert made.reasons["batch_size"].endswith("; 32 was dropped (out of memory)")
 
 
-def test_nothing_that_fits_is_an_error() -> None:
+def test_requested_batch_that_does_not_fit_is_reported_in_reason() -> None:
     made = calibrated(Network(max_batch=8), batch_size=16)
     assert (made.precision, made.batch_size) == ("fp32", 16)
     assert made.reasons["precision"] == "16 samples do not fit into the memory of cpu"

@@ -171,7 +171,7 @@ def test_too_small_a_gain_is_reported() -> None:
     )
 
 
-def test_old_gpus_try_fp16_and_images_their_memory_layout() -> None:
+def test_old_gpus_try_fp16_and_image_models_try_channels_last() -> None:
     on = machine(gpus=(OLD_GPU,))
     ways = choose_plainly(PlanRequest(), on, 2)[1].ways
     assert {way.precision for way in ways} == {"fp32", "fp16"}
@@ -202,7 +202,7 @@ def test_old_gpus_try_fp16_and_images_their_memory_layout() -> None:
         ),
     ],
 )
-def test_compiling_must_earn_its_cost(
+def test_compile_is_used_only_if_it_pays_off(
     compiled: float, cost: float, is_worth: bool, why: str
 ) -> None:
     timing = Timing(way="x", batch_size=32, seconds=compiled, compile_seconds=cost)
@@ -215,7 +215,7 @@ def test_compiling_must_earn_its_cost(
     ("read", "step", "gpu_workers", "cpu_workers"),
     [(0.001, 0.010, 2, 1), (0.010, 0.010, 3, 1), (0.1, 0.010, 8, 2)],
 )
-def test_as_many_threads_as_keep_up(
+def test_threads_are_just_enough_to_keep_up(
     read: float, step: float, gpu_workers: int, cpu_workers: int
 ) -> None:
     for on, workers in (

@@ -136,7 +136,7 @@ def test_several_processes_share_a_batch_and_the_cores() -> None:
         plan(processes=2, batch_size=33)
 
 
-def test_no_graph_beside_gradient_checkpointing() -> None:
+def test_gradient_checkpointing_disables_cuda_graph() -> None:
     made = plan(machine(gpus=(NEW_GPU,)), gradient_checkpointing=True)
     assert made.cuda_graph is False
     assert made.reasons["cuda_graph"] == "a graph cannot hold gradient checkpointing"
@@ -151,7 +151,7 @@ def test_plan_is_saved_as_json() -> None:
         HardwarePlan.from_dict({"device": "cpu"})
 
 
-def test_changed_choice_brings_its_reason() -> None:
+def test_changed_choice_has_its_own_reason() -> None:
     made = plan().change("batch_size", 8, "memory ran out at 16")
     assert (made.batch_size, made.reasons["batch_size"]) == (8, "memory ran out at 16")
     assert made.change("grad_accum", 4, "asked").effective_batch == 32
@@ -176,7 +176,7 @@ def write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def test_container_limits_count(root: Path) -> None:
+def test_container_limits_are_respected(root: Path) -> None:
     (root / "proc/self/cgroup").write_text("0::/pod/box\n")
     group = root / "sys/fs/cgroup/pod/box"
     write(group / "cpu.max", "150000 100000\n")
@@ -189,7 +189,7 @@ def test_container_limits_count(root: Path) -> None:
     assert (limits.cores, limits.free_bytes) == (1.5, 450)
 
 
-def test_container_limits_of_older_kernels_count(root: Path) -> None:
+def test_cgroup_v1_limits_are_respected(root: Path) -> None:
     (root / "proc/self/cgroup").write_text("5:cpu,cpuacct:/\n4:memory:/gone/in/here\n")
     write(root / "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "200000\n")
     write(root / "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000\n")
@@ -199,7 +199,7 @@ def test_container_limits_of_older_kernels_count(root: Path) -> None:
     assert (limits.cores, limits.free_bytes) == (2.0, 0)
 
 
-def test_missing_limits_are_none(root: Path) -> None:
+def test_machine_without_cgroup_limits_has_none(root: Path) -> None:
     assert read_limits(root).cores is None
     (root / "proc/self/cgroup").write_text("0::/\n")
     write(root / "sys/fs/cgroup/cpu.max", "max 100000\n")

@@ -100,7 +100,7 @@ def test_report_links_a_page_per_mistake(compact_store: Path, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_without_the_traces_old_pages_go_and_the_report_names_the_command(
+def test_missing_traces_remove_old_pages_and_report_names_the_command(
     compact_store: Path, tmp_path: Path
 ) -> None:
     comparison = write_comparison(tmp_path / "comparison")

@@ -1,4 +1,7 @@
-"""A capture writes one trace per question, identical after any interruption, and hides nothing."""
+"""A capture writes one trace per question, identical after any interruption.
+
+It lists everything it excludes.
+"""
 
 import dataclasses
 import json
@@ -62,7 +65,7 @@ def ask(count: int, **odd: str) -> list[dict[str, str]]:
     return [{"id": f"q{i}", "question": odd.get(f"q{i}", f"who is {i}?")} for i in range(count)]
 
 
-def test_one_trace_per_question_in_order_with_its_text(
+def test_store_has_one_trace_per_question_in_order_with_its_text(
     compact_store: Path, questions_file: Path
 ) -> None:
     asked = [json.loads(line) for line in questions_file.read_text().splitlines()]
@@ -179,7 +182,7 @@ def test_other_questions_are_rejected(capture: Any, store: Path, questions_file:
 
 
 @pytest.mark.slow
-def test_store_started_by_an_older_clew_resumes_with_its_columns(
+def test_store_started_by_earlier_version_resumes_with_its_columns(
     capture: Any, compact_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     describe = job._describe_settings
@@ -370,7 +373,7 @@ def test_prompt_that_does_not_fit_even_alone_is_named(
 
 
 @pytest.mark.slow
-def test_out_of_device_memory_in_the_first_estimate_halves_the_batch(
+def test_out_of_memory_during_estimate_halves_the_batch(
     capture: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     time_batch = Decoder.time_batch

@@ -193,7 +193,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         yield disk
 
 
-def test_full_disk_stops_the_run_which_resumes_with_free_space(
+def test_full_disk_stops_run_and_it_resumes_once_there_is_space(
     start: Any, unbroken: Path, small_disk: Path
 ) -> None:
     store, other = small_disk / "store", small_disk / "somebody_elses_file"

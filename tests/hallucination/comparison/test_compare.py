@@ -291,9 +291,7 @@ def test_findings_warn_about_small_splits(data: Path, tell: Any, tmp_path: Path)
     )
 
 
-def test_optional_inputs_that_are_present_count_as_read(
-    data: Path, tell: Any, tmp_path: Path
-) -> None:
+def test_optional_inputs_count_as_read_if_present(data: Path, tell: Any, tmp_path: Path) -> None:
     more = ("lookback", "token_logprobs", "nowhere")
     tell(Told(name="perplexity"), Told(name="takes_all", also_reads=more))
     compare_methods(compare_config(data, tmp_path))

@@ -149,7 +149,7 @@ def waiting_notes(waits: list[float]) -> Callable[..., bool]:
     return wait
 
 
-def test_retry_after_an_hour_is_an_error(label: Label) -> None:
+def test_retry_after_of_an_hour_is_an_error(label: Label) -> None:
     def answer(*_: object) -> Reply:
         return Reply(status=429, headers={"Retry-After": "3600"})
 

@@ -100,7 +100,7 @@ def test_exact_is_equality_after_normalization() -> None:
     assert match_answer("exact", "It is Paris", ["Paris"], "").score == 0.0
 
 
-def test_overlap_matches_values_computed_by_hand() -> None:
+def test_overlap_matches_hand_computed_values() -> None:
     # 2 of 3 words and 2 of 4: precision 2/3, recall 1/2, F = 4/7.
     assert token_f1("x c b", "b c d e") == pytest.approx(4 / 7)
     # Only one of them in the same order: precision 1/3, recall 1/4, F = 2/7.

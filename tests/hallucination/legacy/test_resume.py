@@ -45,7 +45,7 @@ def test_fixed_file_is_converted_and_removed_file_is_forgotten(tmp_path: Path) -
     assert read_manifest(new).skipped == ()
 
 
-def test_store_started_by_an_older_clew_resumes_with_its_columns(
+def test_store_started_by_earlier_version_resumes_with_its_columns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old, new = tmp_path / "old", tmp_path / "new"

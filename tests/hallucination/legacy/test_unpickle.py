@@ -37,7 +37,7 @@ def test_plain_data_comes_back_equal(tmp_path: Path, protocol: int, ending: str)
     assert loaded["records"][1]["hidden_states"][0].dtype == np.float32
 
 
-def test_numpy_1_names_are_known(tmp_path: Path) -> None:
+def test_pickles_of_numpy_1_are_read(tmp_path: Path) -> None:
     array = np.arange(3, dtype=np.float16)
     old = pickle.dumps(array, protocol=2).replace(b"numpy._core.", b"numpy.core.")
     assert b"numpy.core.multiarray" in old

@@ -147,7 +147,7 @@ def test_files_per_split_are_rounded_to_the_total(
     assert count_files(files, parse_split(shares)) == expected
 
 
-def test_by_file_duplicate_follows_its_first_file() -> None:
+def test_duplicate_question_follows_its_first_file_when_splitting_by_file() -> None:
     batches = np.repeat(np.arange(44), 10)
     ids = make_ids(440)
     ids[435] = ids[3]
@@ -158,7 +158,7 @@ def test_by_file_duplicate_follows_its_first_file() -> None:
     assert result.moved == 1
 
 
-def test_by_file_new_duplicate_follows_a_split_set_by_hand() -> None:
+def test_new_duplicate_follows_hand_edited_split_when_splitting_by_file() -> None:
     ids, texts = ["a", "b", "c", "again"], ["who?", "where?", "when?", "Who"]
     result = assign_splits_by_file(
         [0, 1, 2, 3], ids, texts, shares=SHARES, previous={"a": "test", "b": "validation"}
@@ -166,7 +166,7 @@ def test_by_file_new_duplicate_follows_a_split_set_by_hand() -> None:
     assert result.split[3] == result.split[0] == 2
 
 
-def test_by_file_new_files_do_not_move_existing_ones() -> None:
+def test_new_files_do_not_move_existing_ones_when_splitting_by_file() -> None:
     ids = make_ids(500)
     first = assign_splits_by_file(np.repeat(np.arange(44), 10), ids[:440], None, shares=SHARES)
     names = np.array(["train", "validation", "test"])[first.split]

@@ -32,7 +32,7 @@ def workplace(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     return store.rename(tmp_path / "traces_data")
 
 
-def test_lengths_are_batches_and_traces(loader: TraceBatchLoader) -> None:
+def test_len_counts_batches_and_total_traces_counts_traces(loader: TraceBatchLoader) -> None:
     assert len(loader) == 4
     assert loader.total_traces == loader.get_total_traces() == 70
 
@@ -88,7 +88,7 @@ def test_a_trace_is_found_by_its_global_id(loader: TraceBatchLoader) -> None:
     assert loader.get_trace_by_global_id(-1) is None
 
 
-def test_a_compact_trace_has_these_fields_and_shapes(loader: TraceBatchLoader) -> None:
+def test_compact_trace_has_documented_fields_and_shapes(loader: TraceBatchLoader) -> None:
     trace = loader.get_batch(1)[3]
     tokens = len(trace["tokens"])
     answer = tokens - trace["prompt_length"]

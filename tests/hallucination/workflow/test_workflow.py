@@ -50,7 +50,7 @@ def flow(tmp_path_factory: pytest.TempPathFactory, loaded: LoadedModel) -> dict[
     return locals()
 
 
-def test_store_says_what_it_is(flow: dict[str, Any]) -> None:
+def test_store_counts_its_traces_and_repr_describes_it(flow: dict[str, Any]) -> None:
     traces = flow["traces"]
     assert (traces.num_traces, len(traces), len(list(traces))) == (60, 1, 60)
     assert " on the list of questions, 60 traces in 1 batch, " in repr(traces)
@@ -70,7 +70,7 @@ def test_results_are_tables(flow: dict[str, Any]) -> None:
     assert comparison.report.read_text().startswith("<!doctype html>")
 
 
-def test_samples_and_networks_say_what_they_are(flow: dict[str, Any]) -> None:
+def test_samples_and_networks_report_counts_and_metrics(flow: dict[str, Any]) -> None:
     assert sum(sum(counts.values()) for counts in flow["samples"].splits.values()) == 60
     results = flow["results"]
     assert results.detector("lstm").name == "lstm"
@@ -120,7 +120,7 @@ def test_store_of_a_loaded_model_is_resumed_by_its_name(model_folder: Path, tmp_
         assert clew.extract(model=model_folder, device="cpu", **settings).num_traces == 8
 
 
-def test_stopped_run_raises_and_resumes(loaded: LoadedModel, tmp_path: Path) -> None:
+def test_stopped_run_raises_stopped_error_and_resumes(loaded: LoadedModel, tmp_path: Path) -> None:
     questions = write_questions(tmp_path / "q.jsonl", 8)
     settings: dict[str, Any] = {"questions": questions, "out": tmp_path / "new", "node_dim": 4}
     with one_thread():

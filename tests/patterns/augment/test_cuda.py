@@ -25,7 +25,7 @@ def test_kernels_augment_images_like_pytorch(side: int, magnitude: int) -> None:
     assert (apart > 0.02).float().mean() < 1e-3  # at a step edge rounding may decide
 
 
-def test_recorded_step_draws_new_numbers_every_time() -> None:
+def test_cuda_graph_draws_new_random_numbers_on_every_replay() -> None:
     images = picture(64).expand(8, -1, -1, -1).contiguous().cuda()
     augment = RandAugment(AugmentConfig()).cuda()
     for _ in range(2):

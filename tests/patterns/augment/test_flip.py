@@ -15,13 +15,13 @@ def arrows(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return images.astype(np.uint8), labels
 
 
-def test_left_and_right_classes_are_not_mirrored() -> None:
+def test_classes_that_differ_left_and_right_are_not_mirrored() -> None:
     is_allowed, why = decide_flip(*arrows(200))
     assert not is_allowed
     assert "left and right seem to matter" in why
 
 
-def test_up_and_down_classes_may_be_mirrored() -> None:
+def test_classes_that_differ_up_and_down_are_mirrored() -> None:
     images, labels = arrows(200)
     is_allowed, why = decide_flip(images.transpose(0, 2, 1, 3), labels)
     assert is_allowed

@@ -104,7 +104,7 @@ def test_only_added_and_changed_photos_are_read(tmp_path: Path, decoded: Decoded
     assert len(read_manifest(cached.store).shards) == 1, "small additions make no new files"
 
 
-def test_removed_photo_is_gone_and_costs_nothing_when_it_returns(
+def test_removed_photo_is_excluded_and_not_decoded_again_when_it_returns(
     tmp_path: Path, decoded: Decoded
 ) -> None:
     folder = make_folder(tmp_path / "photos", 6)
@@ -146,7 +146,7 @@ def test_one_of_several_identical_images_is_used(tmp_path: Path, decoded: Decode
     assert len(decoded.take()) == 6
 
 
-def test_copy_in_the_test_folder_stays(tmp_path: Path) -> None:
+def test_copy_in_the_test_folder_is_kept(tmp_path: Path) -> None:
     for number, name in enumerate(("train/a/1", "train/a/2", "train/b/3", "test/a/4", "test/b/5")):
         make_photo(tmp_path / "photos" / f"{name}.png", number)
     shutil.copy(tmp_path / "photos/test/a/4.png", tmp_path / "photos/train/a/4.png")
@@ -245,7 +245,7 @@ def test_stopped_caching_keeps_what_it_has(tmp_path: Path, decoded: Decoded) -> 
     assert len(decoded.take()) == 400 - 32
 
 
-def test_two_writers_are_refused_but_reading_is_not(tmp_path: Path) -> None:
+def test_second_writer_is_refused_but_readers_are_not(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "photos", 3)
     store = ImageStore(cache(folder, tmp_path / "cache").store, SIZE)
     with store.locked():

@@ -1,4 +1,4 @@
-"""Whatever interrupts the caching, the same call again gives the cache of an uninterrupted one."""
+"""Whatever interrupts caching, repeating the call gives the same cache as an uninterrupted run."""
 
 import random
 import shutil
@@ -106,7 +106,9 @@ def test_kill_before_the_manifest_lists_a_shard_loses_nothing(
     assert_same_cache(folder, tmp_path / "cache", unbroken)
 
 
-def test_torn_ledger_line_costs_one_photo(folder: Path, unbroken: Path, tmp_path: Path) -> None:
+def test_only_photo_of_truncated_ledger_line_is_decoded_again(
+    folder: Path, unbroken: Path, tmp_path: Path
+) -> None:
     shutil.copytree(unbroken, tmp_path / "cache")
     ledger = tmp_path / "cache" / f"{SIZE}px" / LEDGER_NAME
     ledger.write_bytes(ledger.read_bytes()[:-30])

@@ -104,7 +104,7 @@ def test_invalid_input_is_refused(cached: CachedPhotos, tmp_path: Path) -> None:
         ImageSamples(write_store(tmp_path / "other"), cached.rows, cached.rows, place="ram")
 
 
-def test_photos_added_meanwhile_do_not_disturb_a_run(tmp_path: Path) -> None:
+def test_photos_added_during_a_run_do_not_affect_it(tmp_path: Path) -> None:
     """The test photos are read at the very end, perhaps hours later."""
     folder = make_folder(tmp_path / "photos", 8)
     cached = cache(folder, tmp_path / "cache")

@@ -71,13 +71,13 @@ def test_photos_below_the_threshold_are_doubtful_and_come_first(
     assert not any(photo.doubtful for photo in _photos(identify(tmp_path / "photos", threshold=0)))
 
 
-def test_all_may_be_doubtful(tmp_path: Path, identify: Any) -> None:
+def test_all_photos_may_be_doubtful(tmp_path: Path, identify: Any) -> None:
     draw_doubtful(tmp_path / "a.png")
     result = identify(tmp_path / "a.png", threshold=1.0)
     assert result.counts == {"photos": 1, "identified": 0, "doubtful": 1, "faulty": 0}
 
 
-def test_only_faulty_files_still_give_a_result(tmp_path: Path, identify: Any) -> None:
+def test_folder_of_only_unreadable_files_gives_a_result(tmp_path: Path, identify: Any) -> None:
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "a.jpg").write_bytes(b"")
     result = identify(tmp_path / "photos")

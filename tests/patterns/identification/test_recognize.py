@@ -102,6 +102,6 @@ def test_invalid_photo_is_reported(
             recognize_photo(colors, path, multiscale=multiscale)
 
 
-def test_folder_is_referred_to_identify(tmp_path: Path, colors: PatternModel) -> None:
+def test_folder_error_suggests_identify(tmp_path: Path, colors: PatternModel) -> None:
     with pytest.raises(InputError, match='is a folder: "clew patterns identify" takes'):
         recognize_photo(colors, tmp_path)

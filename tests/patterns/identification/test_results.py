@@ -77,7 +77,7 @@ def test_newest_result_is_found(tmp_path: Path) -> None:
     assert find_newest(tmp_path) == tmp_path / "identified" / "a" / "identified.json"
 
 
-def test_two_folders_of_one_name_get_two_places(tmp_path: Path) -> None:
+def test_two_folders_with_the_same_name_get_separate_result_folders(tmp_path: Path) -> None:
     first, second = tmp_path / "x" / "fotos", tmp_path / "y" / "fotos"
     place = default_folder(tmp_path, first)
     assert place == tmp_path / "identified" / "fotos"

@@ -17,7 +17,7 @@ def library(tmp_path: Path) -> Path:
     return tmp_path / "patterns"
 
 
-def test_set_means_its_newest_model(library: Path) -> None:
+def test_set_resolves_to_its_newest_model(library: Path) -> None:
     animals = PatternSet.create("animals", library)
     for number in ("001", "002"):
         pretend_trained(animals.runs / number, [])
@@ -62,7 +62,7 @@ def test_model_can_be_named_without_a_set(library: Path) -> None:
         choose_model(library=library)
 
 
-def test_deleted_training_folder_is_unknown(library: Path, tmp_path: Path) -> None:
+def test_deleted_training_folder_is_not_used(library: Path, tmp_path: Path) -> None:
     out = pretend_trained(tmp_path / "out", [])
     assert choose_model(model=out, library=library).classes_folder is None
 

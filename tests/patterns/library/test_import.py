@@ -153,7 +153,9 @@ def test_moving_deletes_what_was_added_and_nothing_else(
     assert sorted(contents(animals.photos).values()) == before
 
 
-def test_label_takes_loose_photos_and_single_files(animals: PatternSet, tmp_path: Path) -> None:
+def test_label_applies_to_loose_photos_and_single_files(
+    animals: PatternSet, tmp_path: Path
+) -> None:
     make_photos(tmp_path, {"in": 2})
     one = draw(tmp_path / "one.png", 7)
     result = import_photos(animals, [tmp_path / "in", one], label=" red pandas ")
@@ -230,7 +232,7 @@ def test_interrupted_import_resumes(
 
 
 @pytest.mark.slow
-def test_import_killed_for_real_loses_nothing(animals: PatternSet, tmp_path: Path) -> None:
+def test_killed_import_loses_nothing(animals: PatternSet, tmp_path: Path) -> None:
     source = make_photos(tmp_path / "in", {"cats": 150, "dogs": 150})
     command = ("patterns", "import", "animals", source, "--library", animals.folder.parent)
     process = subprocess.Popen(
@@ -244,7 +246,7 @@ def test_import_killed_for_real_loses_nothing(animals: PatternSet, tmp_path: Pat
     assert contents(animals.photos) == contents(source)
 
 
-def test_photo_deleted_meanwhile_is_named(animals: PatternSet, tmp_path: Path) -> None:
+def test_photo_deleted_during_import_is_reported(animals: PatternSet, tmp_path: Path) -> None:
     source = make_photos(tmp_path / "in", {"cats": 2})
 
     def take(event: Event) -> None:
@@ -284,7 +286,7 @@ def test_too_little_space_is_reported_before_anything_is_copied(
     assert photos_of(animals) == []
 
 
-def test_disk_that_fills_up_keeps_what_is_there(
+def test_full_disk_keeps_photos_already_imported(
     animals: PatternSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = make_photos(tmp_path / "in", {"cats": 3})

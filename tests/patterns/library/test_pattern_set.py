@@ -102,7 +102,7 @@ def test_photo_is_added_once_under_a_free_name(animals: PatternSet, tmp_path: Pa
     assert not other.exists()
 
 
-def test_photos_added_by_others_meanwhile_are_seen(
+def test_photos_added_by_other_processes_are_seen(
     animals: PatternSet, library: Path, tmp_path: Path
 ) -> None:
     first, second = draw(tmp_path / "a.png", 77), draw(tmp_path / "b.png", 78)

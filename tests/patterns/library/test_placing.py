@@ -47,7 +47,7 @@ def test_no_file_is_ever_overwritten(
     assert sorted(os.listdir(folder)) == ["a-2.jpg", "a-3.jpg", "a.jpg"]
 
 
-def test_source_that_cannot_be_deleted_is_copied_and_named(
+def test_source_that_cannot_be_deleted_is_copied_and_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     source = tmp_path / "a.jpg"

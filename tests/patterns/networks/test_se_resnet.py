@@ -21,7 +21,7 @@ def pass_both_ways(module: Conv3x3, images: torch.Tensor) -> list[torch.Tensor]:
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")
 @pytest.mark.parametrize("last", [True, False], ids=["channels_last", "contiguous"])
 @pytest.mark.parametrize(("batch", "side"), [(1, 1), (3, 4), (2, 6)])
-def test_product_equals_the_convolution(batch: int, side: int, last: bool) -> None:
+def test_matrix_product_equals_convolution(batch: int, side: int, last: bool) -> None:
     torch.manual_seed(0)
     module, images = Conv3x3(256, 320), torch.randn(batch, 256, side, side)
     if last:
@@ -37,7 +37,7 @@ def test_product_equals_the_convolution(batch: int, side: int, last: bool) -> No
 
 
 @pytest.mark.slow
-def test_pytorchs_own_convolution_is_used_elsewhere() -> None:
+def test_pytorch_convolution_is_used_in_all_other_cases() -> None:
     module, images = Conv3x3(256, 256), torch.randn(2, 256, 4, 4)
     assert torch.equal(module(images), F.conv2d(images, module.weight, padding=1))
     with torch.autocast("cpu", torch.bfloat16):

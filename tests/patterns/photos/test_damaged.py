@@ -78,7 +78,7 @@ def test_truncated_file_is_refused_wherever_it_ends(
     assert kept < 25
 
 
-def test_download_that_ends_in_zeros_is_refused(tmp_path: Path) -> None:
+def test_incomplete_download_padded_with_zeros_is_refused(tmp_path: Path) -> None:
     data = encode(picture(300, 200), "JPEG", quality=95)
     path = tmp_path / "a.jpg"
     path.write_bytes(data[: len(data) // 2] + bytes(len(data) - len(data) // 2))
@@ -112,7 +112,7 @@ def test_file_that_is_not_an_image_is_described(
 
 
 @pytest.mark.slow
-def test_random_bytes_after_a_valid_header_raise_nothing_else(tmp_path: Path) -> None:
+def test_random_bytes_after_a_valid_header_raise_only_photo_error(tmp_path: Path) -> None:
     path = tmp_path / "a"
     random = np.random.default_rng(0)
     for kind in ("JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP"):
@@ -204,7 +204,7 @@ print(peak_kb() - before)
 
 
 @pytest.mark.slow
-def test_huge_plain_jpeg_is_read_reduced(tmp_path: Path) -> None:
+def test_huge_baseline_jpeg_is_read_at_reduced_scale(tmp_path: Path) -> None:
     path = save(tmp_path / "a.jpg", Image.new("L", (12_000, 12_000), 90))
     assert np.ptp(read_square(path, 64)) == 0 and abs(int(read_square(path, 8)[0, 0, 0]) - 90) < 2
     assert open_photo(path, at_least=64).size == (1500, 1500)
@@ -218,7 +218,7 @@ def test_jpeg_stored_color_by_color_is_read_if_small(tmp_path: Path) -> None:
     assert np.ptp(read_square(path, 16), axis=(0, 1)).tolist() == [0, 0, 0]
 
 
-def test_too_little_memory_is_not_the_photos_fault(
+def test_low_memory_is_not_blamed_on_the_photo(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The cache remembers faults, but retries what could not be read."""

@@ -34,7 +34,7 @@ def _difference(one: Image.Image | np.ndarray, other: Image.Image | np.ndarray) 
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["jpg", "png", "webp", "tif"])
 @pytest.mark.parametrize("orientation", TURNS)
-def test_photo_comes_upright(tmp_path: Path, suffix: str, orientation: int) -> None:
+def test_photo_is_decoded_upright(tmp_path: Path, suffix: str, orientation: int) -> None:
     exif = Image.Exif()
     exif[0x0112] = orientation
     options = {"jpg": LOSSLESS, "webp": {"lossless": True}}.get(suffix, {})
@@ -69,7 +69,7 @@ def test_damaged_exif_data_does_not_spoil_a_photo(tmp_path: Path) -> None:
         ("a.jpg", "L", LOSSLESS),
     ],
 )
-def test_colors_come_as_rgb(tmp_path: Path, name: str, mode: str, options: dict) -> None:
+def test_photo_is_converted_to_rgb(tmp_path: Path, name: str, mode: str, options: dict) -> None:
     image = picture().convert(mode)
     path = save(tmp_path / name, image, **options)
     assert _difference(open_photo(path), image.convert("RGB")) < 2
@@ -135,7 +135,7 @@ def test_wrong_suffix_does_not_matter(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_at_least_gives_a_smaller_jpeg_but_never_too_small(tmp_path: Path) -> None:
+def test_at_least_allows_reduced_jpeg_but_never_too_small(tmp_path: Path) -> None:
     path = save(tmp_path / "a.jpg", picture(1600, 1200), quality=90)
     assert open_photo(path).size == (1600, 1200)
     assert open_photo(path, at_least=150).size == (200, 150)

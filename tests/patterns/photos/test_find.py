@@ -20,7 +20,7 @@ def _faults(folder: PhotoFolder) -> dict[str, str]:
     return {fault.name: fault.kind for fault in folder.faults}
 
 
-def test_one_folder_per_class(tmp_path: Path) -> None:
+def test_each_folder_becomes_a_class(tmp_path: Path) -> None:
     fill(tmp_path, ["10/a.jpg", "2/b.PNG", "2/a10.jpeg", "2/a9.webp", "2/notes.txt", "Ten/x.tiff"])
     folder = find_classes(tmp_path)
     assert folder.classes == ("2", "10", "Ten")
@@ -40,7 +40,7 @@ def test_deeper_folders_belong_to_their_class(tmp_path: Path) -> None:
     ("train", "validation", "test"),
     [("train", "val", "test"), ("Training", "VALID", "testing"), ("TRAIN", "dev", "Eval")],
 )
-def test_split_folders_with_one_folder_per_class(
+def test_split_folders_give_the_split_of_each_photo(
     tmp_path: Path, train: str, validation: str, test: str
 ) -> None:
     fill(tmp_path, [f"{train}/a/1.jpg", f"{train}/b/1.jpg", f"{validation}/a/2.jpg"])
@@ -64,7 +64,7 @@ def test_folders_beside_train_and_test_are_named(tmp_path: Path) -> None:
     assert len(folder.photos) == 3 and _faults(folder) == {"spare/3.jpg": "no class"}
 
 
-def test_class_may_be_called_train(tmp_path: Path) -> None:
+def test_class_can_be_called_train(tmp_path: Path) -> None:
     fill(tmp_path, ["train/1.jpg", "plane/1.jpg", "Test/1.jpg"])
     folder = find_classes(tmp_path)
     assert folder.classes == ("plane", "Test", "train") and not folder.split_folders
@@ -212,7 +212,7 @@ def test_one_class_is_enough_without_training(tmp_path: Path) -> None:
     assert find_classes(tmp_path, at_least=1).classes == ("cats",)
 
 
-def test_folder_one_level_too_high_is_recognized(tmp_path: Path) -> None:
+def test_error_suggests_subfolder_if_folder_is_one_level_too_high(tmp_path: Path) -> None:
     fill(tmp_path, ["dataset/cats/1.jpg", "dataset/dogs/1.jpg"])
     with pytest.raises(InputError, match='if "cats", "dogs" are the classes, give ".*/dataset"'):
         find_classes(tmp_path)

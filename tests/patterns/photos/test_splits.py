@@ -66,7 +66,7 @@ def test_known_photos_stay_when_others_are_added() -> None:
     assert (counts["a", "train"], counts["a", "validation"], counts["a", "test"]) == (42, 6, 12)
 
 
-def test_few_photos_move_even_without_an_earlier_run() -> None:
+def test_adding_photos_moves_few_others_without_an_earlier_run() -> None:
     few, many = _photos({"a": 200, "b": 200}), _photos({"a": 260, "b": 200})
     before = dict(zip(_keys(few), assign_splits(few, _keys(few)), strict=True))
     after = dict(zip(_keys(many), assign_splits(many, _keys(many)), strict=True))
@@ -83,7 +83,7 @@ def test_new_photos_fill_empty_splits_first() -> None:
     assert (counts["a", "validation"], counts["a", "test"]) == (1, 1)
 
 
-def test_only_new_photo_is_trained_on_if_nothing_else_is() -> None:
+def test_single_new_photo_goes_to_training_if_training_is_empty() -> None:
     photos = _photos({"a": 3, "b": 6})
     keys = _keys(photos)
     known = {keys[0]: "test", keys[1]: "test"}
@@ -134,7 +134,7 @@ def test_photo_moved_from_test_to_training_is_not_tested_on() -> None:
         (["train", "validation"], 70, {"test": 20}),
     ],
 )
-def test_missing_split_folder_is_taken_out_of_training(
+def test_split_without_a_folder_is_drawn_from_training_photos(
     folders: list[str], train: int, taken: dict[str, int]
 ) -> None:
     photos = [photo for split in folders for photo in _photos({"a": 90, "b": 90}, split)]

@@ -60,7 +60,7 @@ def test_every_class_has_correct_predictions_with_their_evidence(page: Page) -> 
     assert evidence.count("<article") == 8 and evidence.count("<img") == 8 * 2
 
 
-def test_page_has_curves_confidence_excluded_files_and_settings(page: Page) -> None:
+def test_page_shows_curves_confidence_excluded_files_and_settings(page: Page) -> None:
     assert page.section("training").count('class="panel"') == 3
     assert "epoch 6 was kept" in page.section("training")
     assert "no GPU was found" in page.section("training")
@@ -81,7 +81,7 @@ def test_page_loads_nothing_from_elsewhere(page: Page) -> None:
 
 
 @pytest.mark.slow
-def test_long_lists_are_cut_with_a_sentence(tmp_path: Path) -> None:
+def test_long_lists_are_truncated_with_a_note(tmp_path: Path) -> None:
     classes = [f"class {n}" for n in range(60)]
     folder = make_run(tmp_path / "out", classes=classes, test=2, wrong=61, excluded=300)
     page = read_page(folder)
@@ -124,13 +124,13 @@ def test_evaluation_names_its_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_settings_in_a_reason_are_code(tmp_path: Path) -> None:
+def test_settings_in_reasons_are_shown_as_code(tmp_path: Path) -> None:
     page = read_page(make_run(tmp_path / "out"))
     assert "<td>asked for: <code>batch_size</code></td>" in page.section("training")
 
 
 @pytest.mark.slow
-def test_photos_of_a_set_go_by_its_name(tmp_path: Path) -> None:
+def test_report_of_a_set_shows_the_name_of_the_set(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "my animals" / "out")
     assert "<title>clew: patterns in photos</title>" in read_page(folder).markup
     (tmp_path / "my animals" / "set.json").touch()

@@ -61,7 +61,7 @@ def test_without_the_model_only_heat_maps_are_missing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_all_correct_all_wrong_and_one_epoch(tmp_path: Path) -> None:
+def test_report_works_for_all_correct_all_wrong_and_one_epoch(tmp_path: Path) -> None:
     page = read_page(make_run(tmp_path / "a" / "out", test=1, wrong=0, epochs=1, excluded=0))
     assert "Every test photo was classified correctly." in page.text
     assert "There are no mistakes in any class." in page.text
@@ -71,7 +71,7 @@ def test_all_correct_all_wrong_and_one_epoch(tmp_path: Path) -> None:
     assert "No test photo was classified correctly." in page.text
 
 
-def test_missing_parts_are_named_or_a_dash(tmp_path: Path) -> None:
+def test_missing_parts_are_explained_or_shown_as_dash(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "out")
     for name in ("predictions.csv", "excluded.csv", "log.csv"):
         (folder / name).unlink()

@@ -49,7 +49,7 @@ def answer(served: Served, **body: Any) -> tuple[int, dict[str, Any]]:
     return status, json.loads(content)
 
 
-def test_page_brings_everything_it_needs(served: Served) -> None:
+def test_page_loads_nothing_from_other_hosts(served: Served) -> None:
     status, page, headers = fetch(served.address)
     assert status == 200 and headers["Content-Type"].startswith("text/html")
     assert "default-src 'none'" in headers["Content-Security-Policy"]
@@ -61,7 +61,7 @@ def test_page_brings_everything_it_needs(served: Served) -> None:
 
 
 @pytest.mark.slow
-def test_whole_review(served: Served, animals: PatternSet) -> None:
+def test_whole_review_works_over_http(served: Served, animals: PatternSet) -> None:
     state = json.loads(fetch(f"{served.address}state")[1])
     assert (state["place"], state["total"]) == (0, 4) and state["question"]["name"] == "a.png"
     first = {"label": "cat", "key": "1", "probability": 0.3, "text": "30%"}
@@ -133,7 +133,7 @@ def test_other_pages_are_refused_even_with_the_token(
     assert review.place == 0
 
 
-def test_forwarded_port_is_still_this_machine(served: Served) -> None:
+def test_forwarded_port_is_accepted(served: Served) -> None:
     assert fetch(f"{served.address}state", Host="localhost:9999")[0] == 200
 
 

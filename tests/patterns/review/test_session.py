@@ -49,7 +49,7 @@ def test_no_photo_is_asked_about_twice(animals: PatternSet, photos: Path) -> Non
         assert (review.queue.decided, review.queue.skipped) == (1, 1)
 
 
-def test_photos_moved_by_a_review_are_decided_not_missing(animals: PatternSet) -> None:
+def test_photos_moved_by_a_review_count_as_decided(animals: PatternSet) -> None:
     with reviewing(animals, move=True) as review:
         review.approve()
     for every in (False, True):
@@ -57,7 +57,9 @@ def test_photos_moved_by_a_review_are_decided_not_missing(animals: PatternSet) -
             assert (review.queue.decided, review.queue.gone) == (1, ())
 
 
-def test_all_asks_about_confident_and_skipped_photos_too(animals: PatternSet, photos: Path) -> None:
+def test_option_all_also_asks_about_confident_and_skipped_photos(
+    animals: PatternSet, photos: Path
+) -> None:
     identify(animals.folder, photos, sure=NAMES[:2])
     with reviewing(animals) as review:
         assert [question.name for question in review.queue.questions] == list(NAMES[2:])
@@ -200,7 +202,7 @@ def test_without_a_set_photos_go_to_the_training_folder(tmp_path: Path, photos: 
     assert (data / "train" / "cat" / "a.png").exists() and (model / "review.json").exists()
 
 
-def test_folder_with_splits_gets_its_photos_into_train(tmp_path: Path, photos: Path) -> None:
+def test_folder_with_splits_receives_photos_in_train(tmp_path: Path, photos: Path) -> None:
     model = make_model(tmp_path / "out", tmp_path / "data" / "Train")
     save_photo(tmp_path / "data" / "test" / "cat" / "x.png", 5)
     identify(model, photos)
@@ -231,7 +233,9 @@ def test_next_command_trains_the_set(animals: PatternSet) -> None:
         assert call_text(review.again_call) == f"clew patterns review animals --library {library}"
 
 
-def test_nothing_identified_yet_says_what_to_run(animals: PatternSet, tmp_path: Path) -> None:
+def test_error_says_what_to_run_if_nothing_is_identified_yet(
+    animals: PatternSet, tmp_path: Path
+) -> None:
     (animals.folder / "identified").rename(tmp_path / "elsewhere")
     where = f'name="animals", library="{animals.library}"'
     with pytest.raises(InputError, match=re.escape(f'clew.patterns.identify("FOLDER", {where})')):
@@ -241,7 +245,7 @@ def test_nothing_identified_yet_says_what_to_run(animals: PatternSet, tmp_path: 
         assert "elsewhere/my holiday'" in call_text(review.again_call)
 
 
-def test_missing_training_folder_is_asked_for(tmp_path: Path, photos: Path) -> None:
+def test_error_asks_for_missing_training_folder(tmp_path: Path, photos: Path) -> None:
     model = make_model(tmp_path / "out", tmp_path / "data")
     identify(model, photos)
     (tmp_path / "data").rename(tmp_path / "moved")
@@ -253,7 +257,7 @@ def test_missing_training_folder_is_asked_for(tmp_path: Path, photos: Path) -> N
     assert (tmp_path / "moved" / "cat" / "a.png").exists()
 
 
-def test_only_one_review_at_a_time(animals: PatternSet) -> None:
+def test_second_review_at_the_same_time_is_refused(animals: PatternSet) -> None:
     with reviewing(animals), pytest.raises(StoreLockedError, match="another review of"):
         reviewing(animals).__enter__()
 

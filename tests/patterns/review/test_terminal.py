@@ -28,7 +28,7 @@ def converse(review: Review, *lines: str) -> str:
     return out.getvalue()
 
 
-def test_review_by_lines(animals: PatternSet, photos: Path) -> None:
+def test_review_accepts_answers_as_lines(animals: PatternSet, photos: Path) -> None:
     with reviewing(animals) as review:
         shown = converse(review, "", "3", "s", "u", "a", "c", "DOG")
         assert review.current is None
@@ -117,7 +117,7 @@ def review_here(animals: PatternSet) -> None:
         ([("quit", b"c"), ("class: ", b"\x04"), ("nothing changed", b"aq")], ["cat/a.png"]),
     ],
 )
-def test_single_keys_in_a_real_terminal(
+def test_review_accepts_single_keys_in_a_real_terminal(
     animals: PatternSet, typed: list[tuple[str, bytes]], placed: list[str]
 ) -> None:
     shown = in_a_terminal(lambda: review_here(animals), *typed)

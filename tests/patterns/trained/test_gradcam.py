@@ -74,7 +74,7 @@ def test_regions_without_evidence_are_cold() -> None:
 
 
 @pytest.mark.slow
-def test_batch_equals_one_by_one(tmp_path: Path) -> None:
+def test_heat_maps_of_a_batch_equal_those_of_single_photos(tmp_path: Path) -> None:
     model = load_classifier(make_run(tmp_path / "out"), device="cpu")
     images = np.random.default_rng(0).integers(0, 256, (19, SIZE, SIZE, 3), dtype=np.uint8)
     classes = np.arange(19) % 4

@@ -64,7 +64,7 @@ def test_damaged_results_are_named(trained: Path, tmp_path: Path, content: str) 
         load_classifier(tmp_path)
 
 
-def test_model_of_an_earlier_clew_still_loads(tmp_path: Path) -> None:
+def test_model_of_earlier_version_can_be_loaded(tmp_path: Path) -> None:
     """Commit 8b887bb wrote it, with weights of few values so that it packs well."""
     before = Path(__file__).parents[2] / "data" / "8b887bb" / "patterns"
     shutil.copy(before / "results.json", tmp_path)

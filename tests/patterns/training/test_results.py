@@ -22,7 +22,7 @@ def draw(photos: int, classes: int, confidence: float) -> tuple[np.ndarray, np.n
 
 
 @pytest.mark.parametrize(("right", "count"), [(0, 1), (1, 1), (9, 9), (3, 40), (1999, 2062)])
-def test_interval_is_wilsons(right: int, count: int) -> None:
+def test_interval_matches_wilson_score_interval(right: int, count: int) -> None:
     wanted = binomtest(right, count).proportion_ci(method="wilson")
     assert wilson_interval(right, count) == pytest.approx((wanted.low, wanted.high), abs=1e-9)
 

@@ -82,7 +82,9 @@ def test_weights_of_a_removed_class_are_dropped(
 
 
 @pytest.mark.slow
-def test_starting_weights_identify_the_run(trained: Path, photos: Path, tmp_path: Path) -> None:
+def test_run_with_other_starting_weights_is_not_resumed(
+    trained: Path, photos: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     train_patterns(small_run(photos, out, epochs=1, start_from=trained))
     moved = Path(shutil.copytree(trained, tmp_path / "moved"))  # the same weights elsewhere
@@ -153,7 +155,9 @@ def test_new_photos_alone_can_be_trained_on(trained: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_photos_seen_in_earlier_runs_stay_seen(trained: Path, photos: Path, tmp_path: Path) -> None:
+def test_photos_seen_in_earlier_runs_are_remembered(
+    trained: Path, photos: Path, tmp_path: Path
+) -> None:
     """Although the second one had none of its photos."""
     data, second, third = tmp_path / "new", tmp_path / "second", tmp_path / "third"
     write_photos(data, dict.fromkeys(COLORS, 5), first=300)

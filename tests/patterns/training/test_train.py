@@ -132,7 +132,7 @@ def test_tables_name_every_photo(trained: Path) -> None:
     assert right / len(predictions) == results["test_accuracy"]
 
 
-def test_same_call_again_decodes_and_trains_nothing(trained: Path, photos: Path) -> None:
+def test_repeated_call_decodes_and_trains_nothing(trained: Path, photos: Path) -> None:
     before, told = (trained / "results.json").read_bytes(), Told()
     results = train_patterns(small_run(photos, trained, epochs=8), told)
     assert (told.decoded, told.epochs) == (0, 0)
@@ -161,7 +161,7 @@ def test_run_killed_while_training_gives_the_same_result(photos: Path, tmp_path:
 
 
 @pytest.mark.slow
-def test_stop_while_reading_photos_keeps_what_is_read(tmp_path: Path) -> None:
+def test_stop_while_decoding_keeps_decoded_photos(tmp_path: Path) -> None:
     data = write_photos(tmp_path / "photos", dict.fromkeys(COLORS, 30))
     config = small_run(data, tmp_path / "out", epochs=1)
     with pytest.raises(TrainingStoppedError, match="stopped while reading photos"):
@@ -186,7 +186,9 @@ def test_run_killed_before_the_evaluation_does_not_train_again(
 
 
 @pytest.mark.slow
-def test_where_images_are_kept_changes_nothing(trained: Path, photos: Path, tmp_path: Path) -> None:
+def test_cache_location_does_not_change_the_result(
+    trained: Path, photos: Path, tmp_path: Path
+) -> None:
     told = Told()
     config = small_run(photos, tmp_path / "out", epochs=8, cache="disk")
     train_patterns(replace(config, cache_dir=trained / "images"), told)
@@ -314,7 +316,7 @@ def test_different_photos_are_refused_with_what_changed_and_what_to_do(
 
 
 @pytest.mark.slow
-def test_overwrite_starts_over_and_spares_other_files(
+def test_overwrite_starts_over_and_keeps_other_files(
     trained: Path, photos: Path, tmp_path: Path
 ) -> None:
     out, told = Path(shutil.copytree(trained, tmp_path / "out")), Told()
@@ -330,7 +332,9 @@ def test_overwrite_starts_over_and_spares_other_files(
         assert (out / name).read_text() == "mine"
 
 
-def test_overwrite_spares_a_running_run(trained: Path, photos: Path, tmp_path: Path) -> None:
+def test_overwrite_does_not_touch_a_running_training(
+    trained: Path, photos: Path, tmp_path: Path
+) -> None:
     out = Path(shutil.copytree(trained, tmp_path / "out"))
     with (
         FileLock(out / ".lock"),
@@ -340,7 +344,7 @@ def test_overwrite_spares_a_running_run(trained: Path, photos: Path, tmp_path: P
     assert read_results(out) == read_results(trained)
 
 
-def test_other_photos_do_not_replace_the_tables_of_a_running_run(
+def test_second_run_with_other_photos_keeps_tables_of_running_one(
     photos: Path, tmp_path: Path
 ) -> None:
     """Its first checkpoint, which would identify the folder, may not exist yet."""
@@ -353,7 +357,7 @@ def test_other_photos_do_not_replace_the_tables_of_a_running_run(
 
 
 @pytest.mark.slow
-def test_photos_renamed_meanwhile_use_their_new_names(
+def test_photos_renamed_before_evaluation_use_their_new_names(
     trained: Path, photos: Path, tmp_path: Path
 ) -> None:
     out = Path(shutil.copytree(trained, tmp_path / "out"))

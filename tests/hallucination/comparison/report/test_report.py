@@ -67,7 +67,7 @@ def test_every_section_is_on_the_page_and_in_the_contents(page: Page, name: str)
 
 
 @pytest.mark.parametrize("name", ["methods", "table", "curves", "agreement"])
-def test_section_has_every_method(page: Page, name: str) -> None:
+def test_section_shows_every_method(page: Page, name: str) -> None:
     part = page.section(name)
     assert [title for _, title, *_ in METHODS if title not in part] == []
 
@@ -175,7 +175,7 @@ def test_mistake_links_to_the_page_of_its_answer(tmp_path: Path) -> None:
     assert f'<a href="answers/answer-{number}.html"' in part and part.count("<a ") == 1
 
 
-def test_files_of_an_earlier_clew_are_understood(tmp_path: Path) -> None:
+def test_comparison_of_earlier_version_can_be_read(tmp_path: Path) -> None:
     """There, a risk was a score, and correct and hallucinated were right and made up."""
     folder = make_comparison(tmp_path / "out", test=20)
     results = read_results(folder)
@@ -209,7 +209,7 @@ def test_best_method_that_beats_nothing_is_not_praised(tmp_path: Path) -> None:
     [(0.2, True), (0.01, False), (None, True)],
     ids=["not significant", "significant", "unknown"],
 )
-def test_insignificant_difference_is_named_as_such(
+def test_insignificant_difference_is_called_insignificant(
     tmp_path: Path, p_value: float | None, is_near: bool
 ) -> None:
     """Where the intervals overlap, the paired test decides."""
@@ -232,7 +232,7 @@ def test_interval_that_includes_chance_is_not_detection(tmp_path: Path) -> None:
     assert "does not detect hallucinated answers better than chance" in read_page(folder).text
 
 
-def test_rank_correlations_are_spearmans() -> None:
+def test_rank_correlations_match_spearman() -> None:
     scores = np.random.default_rng(0).integers(0, 9, size=(4, 50)).astype(float)
     expected = spearmanr(scores, axis=1).statistic
     np.testing.assert_allclose(rank_correlations(scores), expected, atol=1e-12)

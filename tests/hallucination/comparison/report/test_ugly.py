@@ -57,7 +57,7 @@ def test_texts_never_become_markup(folder: Path) -> None:
     assert EVIL in page.text and "half a pair \N{REPLACEMENT CHARACTER}" in page.text
 
 
-def test_other_directions_emoji_and_long_answers_are_kept(folder: Path) -> None:
+def test_right_to_left_text_emoji_and_long_answers_are_kept(folder: Path) -> None:
     page = read_page(folder)
     for text in ("מהי בירת צרפת?", "פריז", "🗼🇫🇷 $x_1$?", "👩‍👩‍👧", "(no category)"):
         assert text in page.text

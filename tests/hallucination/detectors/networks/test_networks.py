@@ -21,7 +21,7 @@ from tests.hallucination.detectors.networks.making import (
 
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("samples", [1, 5])
-def test_one_logit_per_sample(name: str, samples: int) -> None:
+def test_network_returns_one_logit_per_sample(name: str, samples: int) -> None:
     logits = logits_of(make_network(name), make_batch_for(name, samples))
     assert logits.shape == (samples,)
     assert logits.isfinite().all()

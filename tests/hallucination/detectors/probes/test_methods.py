@@ -112,7 +112,7 @@ def test_only_seeded_methods_depend_on_the_seed(data: AnswerFeatures) -> None:
         assert PROBES[name].is_seeded == (not np.array_equal(first, other))
 
 
-def test_time_of_shared_training_is_counted(folder: Path) -> None:
+def test_training_time_includes_shared_work(folder: Path) -> None:
     data = AnswerFeatures(folder)
     alone = PROBES["linear_probe"].fit(data, seed=0)
     shared = PROBES["saplma"].fit(data, seed=0)

@@ -40,7 +40,7 @@ def test_detector_needs_only_its_file(trained: Path, tmp_path: Path) -> None:
     assert not detector.network.training
 
 
-def test_detector_of_an_earlier_clew_still_opens() -> None:
+def test_detector_of_earlier_version_can_be_loaded() -> None:
     """Commit 8b887bb trained and wrote it, and computed these probabilities."""
     detector = load_detector(WRITTEN_BEFORE / "lstm.safetensors")
     states = torch.tensor(

@@ -191,7 +191,7 @@ class Later:
         return self.left < 0
 
 
-def test_overwrite_starts_over_and_keeps_foreign_files(learnable: Path, tmp_path: Path) -> None:
+def test_overwrite_starts_over_and_keeps_other_files(learnable: Path, tmp_path: Path) -> None:
     train_detectors(small_run(learnable, tmp_path, **ONLY_LSTM))
     (tmp_path / "lstm" / "notes.txt").write_text("mine")
     wider = NetworkSettings(lstm_hidden=16)

@@ -67,7 +67,7 @@ def test_graphs_are_the_stored_edges(samples: Path, compact_store: Path) -> None
         np.testing.assert_array_equal(nodes, trace["nodes"], strict=True)
 
 
-def test_edges_never_lead_ahead_or_into_another_layer(samples: Path) -> None:
+def test_edges_never_point_to_later_tokens_or_other_layers(samples: Path) -> None:
     for row in read_samples(samples / "graphs"):
         source, target, tokens = row["edge_source"], row["edge_target"], row["node_counts"][0]
         assert (source <= target).all()
@@ -119,7 +119,7 @@ def test_more_edges_than_stored_come_from_the_attention_maps(
         assert max(np.bincount(row["edge_target"])) == 6
 
 
-def test_more_than_is_stored_is_rejected(
+def test_request_for_more_than_is_stored_is_rejected(
     compact_store: Path, scores_file: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(InputError, match="top_k is 5: .* only has 4 edges per token"):

@@ -76,7 +76,9 @@ def test_all_kinds_have_the_same_order(full: Path, dataset: Any) -> None:
 
 @pytest.mark.parametrize("low_memory", [True, False])
 @pytest.mark.parametrize("dataset", DATASETS)
-def test_batches_on_the_device_are_the_same(full: Path, dataset: Any, low_memory: bool) -> None:
+def test_batches_on_the_device_equal_those_from_files(
+    full: Path, dataset: Any, low_memory: bool
+) -> None:
     data = dataset(full, split="train")
     read = list(Loader(data, 9, shuffle=True, low_memory=low_memory))
     resident = ResidentSamples(data, torch.device("cpu"))

@@ -1,15 +1,15 @@
 """Detect LLM hallucinations from hidden states and attention.
 
-Each step is one function, and a command of the same name:
+Each step is one function and one command of the same name:
 
     traces = clew.extract(questions="facts", num_samples=200, out="traces_data")
     clew.label("traces_data", out="ground_truth_scores.csv")
     clew.preprocess("traces_data", scores_file="ground_truth_scores.csv")
     comparison = clew.compare(preprocessed_dir="preprocessed_data")
 
-`clew.datasets` reads samples in PyTorch, `clew.engine` trains any classifier, `clew.patterns` is
-for image classifiers. Names are imported when they are first used: `import clew` loads nothing
-heavy.
+`clew.datasets` provides the samples as PyTorch datasets, `clew.engine` trains any model, and
+`clew.patterns` is for image classifiers. Names are imported when they are first used: `import clew`
+loads nothing heavy.
 """
 
 from typing import TYPE_CHECKING

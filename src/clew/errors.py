@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-# Actions that fix an error: what the user can run. `clew.cli` has a command for each.
+# Actions that fix an error, as a user would run them; `clew.cli` has a command for each.
 Action = Literal["repair", "convert", "preprocess"]
 _ACTIONS: dict[Action, str] = {
     "repair": 'repair the store with clew.verify("{store}", repair=True)',
@@ -69,7 +69,8 @@ class ClewError(Exception):
 
 
 class InputError(ClewError):
-    """A value, file or model that the user gave cannot be used."""
+    """A value, file or model that was given cannot be used. If it is an argument, `setting` and
+    `value` name it."""
 
 
 class StoreError(ClewError):
@@ -77,7 +78,8 @@ class StoreError(ClewError):
 
 
 class StoreLockedError(StoreError):
-    """Another process is writing the same part of the store: `owner`, where that is known."""
+    """Another process is writing the same part of the store. `owner` describes it, "" if
+    unknown."""
 
     def __init__(self, text: str = "", *, owner: str = "", **about: Any) -> None:
         super().__init__(text, **about)
@@ -109,7 +111,8 @@ class TrainingError(ClewError):
 
 
 class StoppedError(ClewError):
-    """The work was asked to stop, and everything so far is saved; the same call resumes it."""
+    """The run was asked to stop (by `should_stop`). Everything so far is saved; the same call
+    resumes it."""
 
 
 class TrainingStoppedError(StoppedError):
@@ -117,7 +120,8 @@ class TrainingStoppedError(StoppedError):
 
 
 def without_settings(text: str) -> str:
-    """What another program said, for the text of an error: its backticks name no setting."""
+    """Another program's message, for the text of an error: its backticks are replaced, since they
+    do not name settings."""
     return text.replace("`", "'")
 
 

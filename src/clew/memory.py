@@ -1,4 +1,4 @@
-"""Running out of a device's memory."""
+"""Detect and recover from running out of device memory."""
 
 import gc
 
@@ -6,8 +6,8 @@ import torch
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """CUDA has its own exception for it; the CPU's allocator only has a message. While a graph is
-    captured, another error may follow it."""
+    """Whether an error means out of memory. CUDA has its own exception for it, the CPU allocator
+    only a message; during graph capture, another error may follow."""
     if error.__context__ is not None and is_out_of_memory(error.__context__):
         return True
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)

@@ -15,7 +15,7 @@ logger = logging.getLogger("clew")
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """Something that happened; as text it is a line of the log, at `level`."""
+    """Base class of progress events. `str(event)` is its line in the log, at level `level`."""
 
     level: ClassVar[int] = logging.INFO
 
@@ -28,7 +28,7 @@ class Reporter(Protocol):
 
 @dataclass(frozen=True)
 class Note(Event):
-    """A sentence. Settings in it are in backticks, as in errors."""
+    """A message in one sentence. Settings in it are in backticks, as in errors."""
 
     text: str
 
@@ -38,7 +38,7 @@ class Note(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class WorkStarted(Event):
-    """Many items of one kind are about to be created; `done` of `planned` already exist.
+    """Work on many items of one kind starts; `done` of `planned` already exist.
 
     `noun` is what they are called ("traces"), `verb` what is done to them ("copied") where that is
     not obvious. `estimate` is a sentence about the rest of the work; `waiting` says what happens
@@ -59,7 +59,8 @@ class WorkStarted(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class WorkAdvanced(Event):
-    """`count` more are done. `tokens` and `written_bytes` are theirs, 0 if not counted."""
+    """`count` more items are done, with `tokens` tokens and `written_bytes` bytes (0 if not
+    counted)."""
 
     level: ClassVar[int] = logging.DEBUG
     count: int = 1
@@ -80,7 +81,7 @@ class WorkKept(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class WorkEnded(Event):
-    """All are done, or the work stopped early."""
+    """The work ended: all items are done, or it stopped early."""
 
     level: ClassVar[int] = logging.DEBUG
 

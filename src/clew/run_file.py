@@ -24,8 +24,8 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, kw_only=True)
 class RunFile:
-    """What a run.toml says. `command` is None in a file that a person wrote without it;
-    `not_recorded` names settings whose values only the Python program had."""
+    """The contents of a run.toml. `command` is None in a hand-written file without it;
+    `not_recorded` names settings whose values were Python objects."""
 
     path: Path
     command: str | None
@@ -59,12 +59,12 @@ def repeatable(
     always: Collection[str] = (),
     unrecorded: Collection[str] = (),
 ) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
-    """For a function with a command of its own: after a run, its output folder holds the run.toml
-    that repeats it.
+    """Decorator for a function that is also a command: after a run, its output folder contains the
+    run.toml that repeats it.
 
     `folder` names the argument with that folder, or finds it in the result. Settings are recorded
     where they differ from their defaults, those in `always` in any case, those in `unrecorded`
-    never. A run that was stopped in order is recorded too, where `out` was given.
+    never. A run that was stopped cleanly is recorded too, where `out` was given.
     """
 
     def decorate(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
@@ -101,7 +101,7 @@ def repeatable(
 
 def write_run_file(folder: str | Path | None, command: str, settings: Mapping[str, Any]) -> None:
     """Write `folder`/run.toml in one step. Where torchrun started several processes, the first
-    writes it; a folder that does not exist stays so."""
+    writes it; a folder that does not exist is not created."""
     from clew.storage.writing import replace_file
 
     is_first = "TORCHELASTIC_RUN_ID" not in os.environ or os.environ["RANK"] == "0"
@@ -127,7 +127,7 @@ def describe_run(command: str, settings: Mapping[str, Any]) -> str:
 
 
 def _as_toml(value: Any) -> str | None:
-    """None for what TOML cannot say: an object of a Python program."""
+    """The value in TOML; None for a Python object, which TOML cannot represent."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):
@@ -141,7 +141,8 @@ def _as_toml(value: Any) -> str | None:
 
 
 def _quote(text: str) -> str | None:
-    """JSON escapes all that TOML wants escaped, but for DEL. Half a character has no spelling."""
+    """Quote a string for TOML. JSON escapes everything that TOML requires except DEL; a lone
+    surrogate cannot be written (None)."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -9,13 +9,13 @@ from typing import Any
 
 from clew.errors import InputError, SettingsMismatchError
 
-# What an earlier clew called these in the files it wrote.
+# The names of these settings in files of an earlier version of clew.
 _OLD_NAMES = {"right": "correct", "made_up": "hallucinated"}
 START_OVER = "`overwrite=True` starts over in this one."
 
 
 def as_path(given: str | Path | None) -> Path | None:
-    """A path as callers may give it."""
+    """Convert an optional path argument to a Path; None stays None."""
     return None if given is None else Path(given)
 
 
@@ -66,8 +66,8 @@ def find_differences(
 
 @contextmanager
 def offer_overwrite() -> Iterator[None]:
-    """The engine refuses a run with other settings but does not know `overwrite`: this adds it to
-    the error."""
+    """Add the advice to use `overwrite` to the engine's SettingsMismatchError: the engine itself
+    does not know that setting."""
     try:
         yield
     except SettingsMismatchError as error:
@@ -75,7 +75,8 @@ def offer_overwrite() -> Iterator[None]:
 
 
 def with_current_names(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """`settings` as read from a file, with the names that an earlier clew gave replaced."""
+    """`settings` as read from a file, with names of an earlier version of clew replaced by the
+    current ones."""
     return {
         _OLD_NAMES.get(name, name): with_current_names(value)
         if isinstance(value, Mapping)

@@ -14,7 +14,7 @@ _MOST_ROWS = 50
 
 
 class Tabular:
-    """A result whose rows are an Arrow table: `table` is all that a class has to give."""
+    """A result with a table. A subclass only has to define `table`."""
 
     @property
     def table(self) -> "pyarrow.Table":
@@ -36,7 +36,7 @@ class Tabular:
         return self.table.__arrow_c_stream__(requested_schema)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """The HTML that a notebook displays."""
         return html_table(self.table.slice(0, _MOST_ROWS))
 
 

@@ -15,9 +15,10 @@ _AHEAD_PER_THREAD = 4
 def map_ahead(
     work: Callable[[Item], Done], items: Iterable[Item], pool: Executor, *, ahead: int
 ) -> Generator[Done, None, None]:
-    """The results of `work` in the order of the items, with at most `ahead` of them waiting.
+    """Apply `work` to the items in threads and yield the results in order, at most `ahead` items
+    ahead.
 
-    An error is raised in its item's place. Stopping early cancels what has not started.
+    An error is raised when its item's turn comes. Stopping early cancels what has not started.
     """
     waiting: deque[Future[Done]] = deque()
     try:

@@ -1,3 +1,3 @@
-"""The one place where the version stands."""
+"""The single source of the version number."""
 
 __version__ = "0.1.0"

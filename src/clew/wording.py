@@ -50,7 +50,8 @@ def step_text(seconds: float) -> str:
 
 
 def rate_text(per_second: float, noun: str = "samples") -> str:
-    """No more exact than it was measured: "12.3 samples/s", "12,300 samples/s"."""
+    """A rate in three significant digits, no more precise than it was measured: "12.3 samples/s",
+    "12,300 samples/s"."""
     if per_second < 100:
         return f"{three_digits(per_second)} {noun}/s"
     digits = len(str(int(per_second))) - 3
@@ -76,7 +77,8 @@ def tenth_percent(share: float) -> str:
 
 
 def _cut(share: float, places: int) -> float:
-    """As percent; 0.29 * 100 is slightly less than 29, but still counts as 29."""
+    """A fraction as percent, cut to `places` decimals; 0.29 * 100, which is slightly below 29,
+    counts as 29."""
     parts = math.floor(round(100 * share * 10**places, 6))
     most = 100 * 10**places - (share < 1)
     return min(parts, most) / 10**places

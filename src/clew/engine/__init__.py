@@ -1,4 +1,4 @@
-"""One training loop for every model: it plans for the hardware, trains, and can always resume."""
+"""One training loop for every model: it plans how to use the hardware, and can always resume."""
 
 from typing import TYPE_CHECKING
 

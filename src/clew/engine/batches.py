@@ -44,7 +44,7 @@ def map_tensors(batch: Any, change: Callable[[Tensor], Tensor]) -> Any:
             return batch
         values = [map_tensors(value, change) for value in batch]
         return type(batch)(*values) if hasattr(batch, "_fields") else type(batch)(values)
-    if hasattr(batch, "to_dict"):  # PyG; its own `to` looks at every name of every sample
+    if hasattr(batch, "to_dict"):  # PyG, whose own `to` goes through every name of every sample
         changed = copy.copy(batch)
         for name, value in batch.to_dict().items():
             if isinstance(value, Tensor):

@@ -33,7 +33,8 @@ class Parts:
 
 
 class Checkpoints:
-    """The two checkpoint files of a run's folder. Only the first process writes; all must call.
+    """The two checkpoint files of a run's folder. Only the first process writes, but every process
+    must call each method.
 
     The best weights stay in memory until `last` is written, so that the two always belong together,
     even after a kill between them.
@@ -102,7 +103,8 @@ class Checkpoints:
         return state
 
     def restore_random(self) -> None:
-        """Call once the epoch is open again: opening it draws random numbers."""
+        """Restore the checkpoint's random state. Call this after reopening the epoch, which draws
+        random numbers."""
         restore_random_state(self._random, self._fabric.device)
 
     def load_best(self, model: nn.Module) -> None:
@@ -122,7 +124,8 @@ def settle_best(folder: Path, state: RunState) -> None:
 
 
 def load_weights(model: nn.Module, tensors: dict[str, Tensor], source: Path) -> None:
-    """Raises SettingsMismatchError when they belong to another model."""
+    """Load the weights into the model. Raises SettingsMismatchError if they belong to another
+    model."""
     try:
         model.load_state_dict(tensors)
     except RuntimeError as error:

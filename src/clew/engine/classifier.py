@@ -18,10 +18,14 @@ class Classifier(nn.Module):
 
     Args:
         network: `network(batch)` returns logits `[batch]`, `[batch, 1]` or `[batch, classes]`, or
-            `(logits, {"kl": ...})`: further losses, already weighted, which are added and
-            reported. Labels are in `batch["label"]`.
+            `(logits, {"kl": ...})`: further losses, already weighted, which are added and reported.
+            Labels are in `batch["label"]`.
         loss: Takes logits and labels and returns the mean over the samples. `BinaryLoss()` by
-            default; `CategoricalLoss()` is the one for several classes.
+            default; use `CategoricalLoss()` for several classes.
+
+    Raises:
+        InputError: By `training_step`, if the logits do not match the labels or the loss's class
+            weights.
 
     Examples:
         >>> class Network(nn.Module):
@@ -42,7 +46,8 @@ class Classifier(nn.Module):
 
     @property
     def pad_batch(self) -> Callable[[Any], Any] | None:
-        """Pads batches of varying shape to one of a few shapes."""
+        """The network's `pad_batch`, which pads batches of varying shape to one of a few shapes;
+        None if it has none."""
         return getattr(self.network, "pad_batch", None)
 
     def forward(self, batch: Any) -> Any:
@@ -75,11 +80,13 @@ def _check_logits(
 
 @dataclass(frozen=True, kw_only=True)
 class BinaryLoss:
-    """Binary cross-entropy of one logit per sample, where label 1 is positive.
+    """Binary cross-entropy of logits `[batch]` and labels `[batch]`, where label 1 is positive,
+    averaged over the samples.
 
-    `focal_gamma` focuses on hard samples: (1 - p)^gamma, where p is the probability of the true
-    class. `label_smoothing` 0.1 gives targets of 0.05 and 0.95. `positive_weight` multiplies the
-    loss of positive samples.
+    `focal_gamma` enables focal loss, which focuses on hard samples: each loss is multiplied by
+    (1 - p)^gamma, where p is the probability of the true class. `label_smoothing=0.1` gives targets
+    of 0.05 and 0.95. `positive_weight` multiplies the loss of positive samples. Raises InputError
+    for invalid settings.
     """
 
     focal_gamma: float | None = None
@@ -110,9 +117,11 @@ class BinaryLoss:
 
 @dataclass(frozen=True, kw_only=True)
 class CategoricalLoss:
-    """Cross-entropy of one logit per class; `class_weights` multiply the losses of their samples.
+    """Cross-entropy of logits `[batch, classes]`, averaged over the samples.
 
-    Labels are class indices, or a distribution over the classes per sample.
+    Labels are class indices `[batch]`, or distributions over the classes `[batch, classes]`.
+    `class_weights` multiply the losses of each class's samples; `focal_gamma` and `label_smoothing`
+    are as in `BinaryLoss`. Raises InputError for invalid settings.
     """
 
     focal_gamma: float | None = None

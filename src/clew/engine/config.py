@@ -12,13 +12,18 @@ Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """How to train. Runs that differ in any of these give different networks (except
-    `checkpoint_every_seconds`).
+    """Hyperparameters of a run. Two runs that differ in any of them, except
+    `checkpoint_every_seconds`, give different networks.
 
     `lr` None is 1e-3 for an effective batch of 32, and scales with the square root of the batch
     size; it is the peak of a One-Cycle schedule whose warm-up takes `warmup_fraction` of all steps.
     `patience` is the number of epochs without a better `monitor` (on validation) after which the
     run stops; None disables early stopping.
+
+    `monitor` is the validation metric that chooses the best epoch: auroc, loss or accuracy.
+    `weight_decay` and `betas` are those of AdamW; `max_norm` is the norm at which the gradient is
+    clipped. `checkpoint_every_seconds` is the longest time between two checkpoints. Raises
+    InputError for an invalid value.
     """
 
     epochs: int = 50
@@ -55,10 +60,13 @@ class TrainConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanRequest:
-    """The parts of the hardware plan that the user fixed; None leaves the choice to the plan.
+    """The choices of the hardware plan that the user fixes; None leaves a choice to the plan.
 
-    `batch_size` is the total over all processes; `amp` False stays with fp32 or tf32, True asks for
-    the machine's 16-bit format.
+    `device` is "cpu", "cuda" or "cuda:1". `precision` is fp32, tf32, bf16 or fp16; `amp=True`
+    requests the device's 16-bit format, `amp=False` excludes it. `batch_size` is the total over all
+    processes, `grad_accum` the number of micro-batches per optimizer step, `num_workers` the number
+    of reading threads, `max_cache_batches` the number of shards kept open. `calibrate=False` skips
+    the measurements. Raises InputError for an invalid value.
     """
 
     device: str | None = None

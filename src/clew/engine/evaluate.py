@@ -57,7 +57,8 @@ class Evaluation:
             return None
         probabilities = self.scores.double().sigmoid()
         best = best_threshold(labels.numpy(), probabilities.numpy(), both_classes=False)
-        return max(0.0, best)  # below 0 where logits are so low that they round to it
+        # Just below 0 if the logits are so low that their probabilities round to 0.
+        return max(0.0, best)
 
     def metrics(self, threshold: float | None = None) -> Metrics:
         """Losses, and the metrics of the scores at `threshold` (a probability)."""
@@ -95,7 +96,8 @@ def evaluate(
 
 
 class _Part:
-    """What one process has evaluated; nothing is copied from the device before the end."""
+    """The outputs that one process has collected; they are copied from the device only at the
+    end."""
 
     def __init__(self) -> None:
         self._counts: list[int] = []
@@ -117,7 +119,7 @@ class _Part:
             self._labels.append(output.labels)
 
     def read(self) -> dict[str, Any]:
-        """On the CPU, so that it can be sent to the other processes."""
+        """The collected outputs on the CPU, so that they can be sent to the other processes."""
         if not self._counts:
             return {"samples": 0}
         counts = torch.tensor(self._counts, dtype=torch.float64)
@@ -148,8 +150,8 @@ def _join(parts: list[dict[str, Any]]) -> Evaluation:
 
 
 def score(model: nn.Module, batches: Batches, plan: HardwarePlan, fabric: "Fabric") -> Evaluation:
-    """Raises TrainingError for non-finite scores; if only fp16 produces them, the scores are those
-    of fp32."""
+    """Score all samples. If only fp16 gives non-finite scores, fp32 is used instead; otherwise they
+    raise TrainingError."""
     result = _evaluate(model, batches, plan, fabric)
     if result.unusable and plan.precision == "fp16":
         plan = plan.change("precision", "fp32", "fp16 gave non-finite scores")
@@ -195,7 +197,7 @@ def _binary(
     positives = int(labels.sum())
     both = 0 < positives < len(labels)
     return {
-        # Of logits: as probabilities, extreme ones would round to the same number.
+        # From the logits: extreme probabilities would round to the same number.
         "auroc": float(binary_auroc(_ranks(scores), labels)) if both else None,
         "accuracy": float(binary_accuracy(probabilities, labels, threshold)),
         "f1": float(binary_f1_score(probabilities, labels, threshold)) if positives else None,

@@ -14,8 +14,8 @@ from clew.wording import counted
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingStarted(Event):
-    """`done_steps` of `steps` optimizer steps were taken by an earlier run. `settings` are those
-    that the run is resumed under; it writes into `output_dir`."""
+    """A run starts or resumes. It writes into `output_dir`; `done_steps` of its `steps` optimizer
+    steps were taken before. `settings` identify the run: it is resumed only with the same ones."""
 
     plan: HardwarePlan
     epochs: int
@@ -31,9 +31,11 @@ class TrainingStarted(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingProgress(Event):
-    """The run's progress, reported a few times per second. Rates are of the epoch so far.
+    """The run's progress, reported a few times per second.
 
-    `loss` is the epoch's mean over the steps read back so far.
+    `epoch` counts from 1, `step` counts optimizer steps. `samples_per_second` and `data_wait_share`
+    (the fraction of time spent waiting for data) are of the epoch so far; `loss` is the mean over
+    its steps whose values have been read back.
     """
 
     level: ClassVar[int] = logging.DEBUG
@@ -47,7 +49,7 @@ class TrainingProgress(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class EpochEnded(Event):
-    """`row` is the epoch's line of log.csv."""
+    """An epoch ended. `row` is its row of log.csv, by column name."""
 
     row: dict[str, Any]
 
@@ -68,7 +70,8 @@ class TrainingEnded(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class ModelMeasured(Event):
-    """The trained model was measured on further samples: `metrics` by name."""
+    """The trained model was evaluated on other samples; `metrics` maps names to values, None if
+    undefined."""
 
     level: ClassVar[int] = logging.DEBUG
     metrics: Mapping[str, float | None]

@@ -1,5 +1,5 @@
-"""Batches on their way to the step: opened as planned, read in groups from any position of an
-epoch, and copied to the device while it works on the batch before."""
+"""Delivers batches to the training step: opened as planned, read in groups from any position in an
+epoch, and copied to the device while it works on the previous batch."""
 
 import json
 import time
@@ -23,7 +23,7 @@ _AHEAD = 2
 
 
 class Courier:
-    """On the CPU a batch already is where it must be."""
+    """Moves batches to the device. This one is for the CPU, where they already are."""
 
     def __init__(self, device: torch.device, channels_last: bool) -> None:
         self._device, self._channels_last = device, channels_last
@@ -43,7 +43,7 @@ class Courier:
 
 
 class _CudaCourier(Courier):
-    """Copies on a stream of its own."""
+    """Copies batches to the GPU on a separate CUDA stream."""
 
     def __init__(self, device: torch.device, channels_last: bool) -> None:
         super().__init__(device, channels_last)
@@ -61,7 +61,8 @@ class _CudaCourier(Courier):
         return moved
 
     def keep(self, read: Any) -> None:
-        """A loader reuses memory that nobody refers to: not before it was copied."""
+        """Keep a reference to the batches until they have been copied: a loader reuses memory that
+        nothing refers to."""
         event = torch.cuda.Event()
         event.record(torch.cuda.current_stream(self._device))
         self._launched.append((event, read))
@@ -125,7 +126,7 @@ class Feed:
         return -(-len(self._batches) // self._grad_accum)
 
     def open(self, position: Position) -> None:
-        """Goes to a position; the random state is then that of the epoch's start."""
+        """Open the epoch at a position. The random state is then as at the start of the epoch."""
         self.close()
         state = position.loader
         if state is not None:
@@ -161,8 +162,8 @@ class Feed:
         self._courier.keep(group.read)
 
     def position(self) -> Position:
-        """The position after the last group given out. At the end of an epoch, which a last group
-        with too few batches has seen, a loader already reports the next one."""
+        """The position after the last group given out. At the end of an epoch the loader's own
+        state is omitted, since it already refers to the next epoch."""
         state = None if self._is_over else _state(self._batches)
         return Position(epoch=self._epoch, samples=self._samples, loader=state)
 
@@ -213,11 +214,12 @@ class Source:
 
     @property
     def is_ready_made(self) -> bool:
-        """A ready-made loader: its batch size is fixed."""
+        """Whether the caller passed a ready-made loader, whose batch size is fixed."""
         return not callable(self._given)
 
     def open(self, plan: HardwarePlan) -> Batches:
-        """Raises InputError for batches that the processes would not share."""
+        """Open the batches as planned. Raises InputError if they are not split among the
+        processes."""
         batches = (
             self._given(load_settings(plan, seed=self._seed, shuffle=self._shuffle))
             if callable(self._given)
@@ -250,7 +252,8 @@ def load_settings(plan: HardwarePlan, *, seed: int = 0, shuffle: bool = False) -
 
 
 def _count_sharing(batches: Batches) -> int:
-    """How many processes share these batches, as far as they say."""
+    """The number of processes that share these batches: that of their sampler or rank, otherwise
+    1."""
     sampler = getattr(batches, "sampler", None)
     if isinstance(sampler, DistributedSampler):
         return sampler.num_replicas

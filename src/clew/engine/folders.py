@@ -17,13 +17,13 @@ from clew.storage.writing import remove_temporaries, replace_file
 LAST, BEST, NEXT_BEST = "last.safetensors", "best.safetensors", "best.next.safetensors"
 PLAN, RESULT, LOG, CURVES = "plan.json", "result.json", "log.csv", "curves.png"
 TENSORBOARD = "tensorboard"
-TRACKING = "tracking.json"  # which run of an experiment tracker this is
+TRACKING = "tracking.json"  # the ID of the run in each experiment tracker
 # What training writes; anything else in the folder belongs to somebody else.
 _LEFT_BEHIND = (LAST, BEST, NEXT_BEST, PLAN, RESULT, LOG, CURVES, TRACKING)
 
 
 def make_folder(folder: Path) -> None:
-    """Raises InputError when it cannot be created."""
+    """Create the folder; raises InputError if that is not possible."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -33,7 +33,8 @@ def make_folder(folder: Path) -> None:
 
 
 def clear_run(folder: Path, *more: str) -> None:
-    """Removes what an earlier run wrote into a network's folder, and `more` files of its own."""
+    """Removes what an earlier run wrote into a network's folder, and the additional files named in
+    `more`."""
     for name in (*_LEFT_BEHIND, *more):
         (folder / name).unlink(missing_ok=True)
     remove_temporaries(folder)
@@ -46,7 +47,8 @@ def write_json(path: Path, value: Any) -> None:
 
 @contextmanager
 def only_one(folder: Path) -> Iterator[None]:
-    """Raises StoreLockedError when another run is writing into the folder."""
+    """Hold the lock of a run's folder; raises StoreLockedError if another run is writing into
+    it."""
     if not is_first_process():
         yield
         return

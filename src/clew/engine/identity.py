@@ -39,9 +39,11 @@ def describe_run(
 
 
 def refuse_other_run(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raises SettingsMismatchError with both values of every difference."""
+    """Refuse to resume a run that was started with other settings: raises SettingsMismatchError
+    with both values of every difference."""
     if before["request"]["batch_size"] is None and now["request"]["batch_size"] is not None:
-        # What the plan chose may now be requested explicitly, also split differently.
+        # A batch size that the plan chose may now be requested explicitly, even split into other
+        # micro-batches.
         chosen = {name: before["plan"][name] for name in ("batch_size", "grad_accum")}
         before = {**before, "request": before["request"] | chosen}
     different = find_differences(_comparable(before), _comparable(now), _MAY_DIFFER)
@@ -57,7 +59,7 @@ def refuse_other_run(folder: Path, before: Mapping[str, Any], now: Mapping[str, 
 
 
 def adapt_plan(plan: HardwarePlan, before: PlanRequest, now: PlanRequest) -> HardwarePlan:
-    """The saved plan with those of the newly requested choices that do not change results."""
+    """The saved plan, updated with newly requested choices that do not change the result."""
     changes = {name: getattr(now, name) for name in _HARMLESS}
     if _parts(now) != _parts(before):
         changes["batch_size"], changes["grad_accum"] = _parts(now)
@@ -76,7 +78,8 @@ def saved_request(about: Mapping[str, Any]) -> PlanRequest:
 
 
 def _comparable(run: Mapping[str, Any]) -> dict[str, Any]:
-    """The same effective batch may be split into micro-batches differently."""
+    """The settings that must match. The same effective batch may be split into other
+    micro-batches."""
     request = {name: value for name, value in run["request"].items() if name not in _HARMLESS}
     if request["batch_size"] is not None:
         request["batch_size * grad_accum"] = request["batch_size"] * (request["grad_accum"] or 1)
@@ -94,8 +97,8 @@ def read_versions(*more: str) -> dict[str, str]:
 
 
 def _find_version(library: str) -> str:
-    """A library bundled inside another one (lightning_fabric in pytorch-lightning) has no metadata
-    of its own."""
+    """The version of a library. One that is bundled with another (lightning_fabric in
+    pytorch-lightning) has no metadata of its own."""
     try:
         return version(library)
     except PackageNotFoundError:

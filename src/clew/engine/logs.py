@@ -24,7 +24,8 @@ _MARKED_EPOCHS = 40
 
 
 class Logs:
-    """Starts with the epochs before the checkpoint: what a killed run wrote later is removed."""
+    """Writes log.csv and TensorBoard events. It starts with the epochs before the checkpoint: rows
+    that a killed run wrote after it are removed."""
 
     def __init__(self, folder: Path, history: Sequence[Row]) -> None:
         self._csv = folder / LOG
@@ -63,7 +64,7 @@ class Logs:
 
 
 def _group(name: str) -> str:
-    """TensorBoard groups by what comes before the slash."""
+    """The name of a curve in TensorBoard, which groups curves by the part before the slash."""
     for part in ("train", "val"):
         if name.startswith(f"{part}_"):
             return f"{part}/{name.removeprefix(f'{part}_')}"

@@ -56,11 +56,13 @@ class Loop:
         self._since = self._saved = self._reported = time.perf_counter()
 
     def run(self, *, resumed: bool) -> None:
-        """Raises TrainingStoppedError when asked to stop, TrainingError when it cannot continue."""
+        """Train until the last epoch or early stopping. Raises TrainingStoppedError when asked to
+        stop, TrainingError if training cannot continue."""
         self._since = time.perf_counter()
         while not self.state.is_trained:
             self._setup.feed.open(self.state.position)
-            if resumed and self.state.position.samples:  # a whole epoch reseeds
+            # An epoch that starts from the beginning sets its own seed.
+            if resumed and self.state.position.samples:
                 self._checkpoints.restore_random()
             resumed = False
             self._train_epoch()
@@ -76,7 +78,8 @@ class Loop:
         self._read_figures()
 
     def _take_step(self, group: Group) -> bool:
-        """False when it did not fit in memory: its samples then come again, in smaller batches."""
+        """Take one step. Returns False if it did not fit in memory: its samples are then read
+        again, in smaller batches."""
         result = self._try_step(group)
         if result is None:
             self._setup.shrink(group, self.state.step)
@@ -118,8 +121,8 @@ class Loop:
             raise self._stopped()
 
     def _stop_between_epochs(self) -> None:
-        """Processes on GPUs check for requests when metrics are read, which short epochs never
-        do."""
+        """Stop here if asked to. On GPUs requests are otherwise checked only when metrics are read,
+        which never happens in a short epoch."""
         if not self.state.is_trained and any(gather(self._setup.fabric, self._should_stop())):
             self._write_checkpoint()
             raise self._stopped()
@@ -137,7 +140,7 @@ class Loop:
             self._watch.look(readings, self.state, self._group)
 
     def _save(self) -> None:
-        """Metrics are read first: a failed step is never saved."""
+        """Save a checkpoint. Metrics are read first, so that a failed step is never saved."""
         self._read_figures()
         self._lap()
         self.state.position = self._setup.feed.position()
@@ -179,14 +182,14 @@ class Loop:
             self._write_checkpoint()
 
     def _is_save_due(self) -> bool:
-        """Even after every epoch, if saving takes almost no time. The first process's clock decides
-        for all."""
+        """Whether to save a checkpoint now: even after every epoch if saving takes almost no time.
+        The first process's clock decides for all."""
         due = self._setup.config.checkpoint_every_seconds
         due = min(due, _SAVE_TIMES_APART * self._save_seconds)
         return gather(self._setup.fabric, time.perf_counter() - self._saved >= due)[0]
 
     def _validate(self, sums: EpochSums) -> tuple[Metrics, float | None]:
-        """Falls back to the training loss without validation samples."""
+        """Evaluate on the validation samples; without any, return the training loss."""
         setup = self._setup
         if self._validation is None:
             return {"loss": sums.means().get("loss")}, None

@@ -74,7 +74,8 @@ def _memory(tensor: Tensor) -> torch.UntypedStorage:
 
 
 class MemoryUse:
-    """On a GPU the peak memory of tensors, else the process's private memory.
+    """Tracks memory use: on a GPU the peak memory of tensors, otherwise the private memory of the
+    process.
 
     Pages of mapped shards do not count: the system drops them when memory is needed.
     """

@@ -34,8 +34,8 @@ class ModelFile:
     def load_into(self, network: nn.Module, *, name: str, prefix: str = "") -> None:
         """Loads a network's weights, whose names in the file start with `prefix`.
 
-        Raises StoreError when one is missing, unexpected or of another shape; `name` is the
-        network's.
+        Raises StoreError when one is missing, unexpected or of another shape; `name` is the name of
+        the network for the message.
         """
         weights = {
             key.removeprefix(prefix): value
@@ -49,7 +49,7 @@ class ModelFile:
 
 
 def write_model(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
-    """Writes atomically. Raises StoreError when the disk is full."""
+    """Write a model file atomically. Raises StoreError if the disk is full."""
     try:
         with replacing(path) as file:
             save_file(_apart(tensors), file.name, metadata={_HEADER: json.dumps(about)})
@@ -61,7 +61,7 @@ def write_model(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, A
 
 
 def read_model(path: Path) -> ModelFile:
-    """Raises StoreError when the file is missing, damaged, or not one of clew's."""
+    """Read a model file. Raises StoreError if it is missing, damaged or not written by clew."""
     tensors, about = _read(path, with_tensors=True)
     return ModelFile(path=path, tensors=tensors, about=about)
 
@@ -79,8 +79,9 @@ def check_about(
     what: str,
     advice: str,
 ) -> None:
-    """Raises StoreError when the header of `path` lacks an entry of `wanted` ("settings.classes":
-    list), has it with another type, or names an unknown choice: the file is then not a `what`."""
+    """Check the description in the header of `path`. Raises StoreError, which says that the file is
+    not `what`, if an entry of `wanted` ("settings.classes": list) is missing, has another type or
+    names an unknown choice."""
     for name, kind in wanted.items():
         value: Any = about
         for part in name.split("."):
@@ -96,7 +97,7 @@ def _is_of(value: Any, kind: _Kind) -> bool:
 
 
 def misfit(path: Path, network: str, error: Exception) -> StoreError:
-    """For weights that belong to another network."""
+    """The error for weights that belong to another network."""
     reason = " ".join(str(error).split())[:_REASON_LETTERS]
     return StoreError(
         f'the weights in "{path}" do not fit the network "{network}" of this clew version '

@@ -21,7 +21,8 @@ _START, _END = (
 def build_optimizer(
     model: nn.Module, config: TrainConfig, *, lr: float, capturable: bool = False
 ) -> AdamW:
-    """Fused: one pass over the weights, which also clips, and can skip a step on the device.
+    """A fused AdamW: one pass over the weights, which also clips the gradient and can skip a step
+    on the device.
 
     Biases, norms and other vectors are not decayed. `capturable` keeps the learning rate on the
     device, for a step that is a CUDA graph.
@@ -81,7 +82,8 @@ def _like_parameter(value: Tensor, parameter: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class OneCycle:
-    """Rises in a half cosine during the warm-up, then falls in another to almost nothing."""
+    """A One-Cycle schedule: the learning rate rises along a half cosine during the warm-up, then
+    falls along another to almost 0."""
 
     peak: float
     total_steps: int

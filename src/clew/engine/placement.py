@@ -26,8 +26,8 @@ def place_model(
 def checkpoint_activations(model: nn.Module) -> None:
     """Makes the model store only the activations between its parts.
 
-    A model (or its `network`) with `enable_gradient_checkpointing()` does it its own way. Otherwise
-    the parts are the direct children of the network; those in lists count one by one.
+    A model (or its `network`) with `enable_gradient_checkpointing()` uses that instead. Otherwise
+    the parts are the direct children of the network, and each member of a module list.
     """
     network = getattr(model, "network", model)
     for module in (model, network):
@@ -36,12 +36,13 @@ def checkpoint_activations(model: nn.Module) -> None:
             enable()
             return
     for part in _parts(network):
-        if getattr(part.forward, "func", None) is not _run_part:  # not yet
+        if getattr(part.forward, "func", None) is not _run_part:  # not wrapped yet
             part.forward = partial(_run_part, part, part.forward)
 
 
 def _parts(network: nn.Module) -> Iterator[nn.Module]:
-    """Lists and dicts of modules are never called themselves."""
+    """The modules to checkpoint. Lists and dicts of modules are never called, so their members are
+    taken instead."""
     for child in network.children():
         if isinstance(child, nn.ModuleList | nn.ModuleDict):
             yield from _parts(child)
@@ -53,7 +54,7 @@ def _run_part(part: nn.Module, forward: Callable[..., Any], *args: Any, **kwargs
     if not (part.training and torch.is_grad_enabled()):
         return forward(*args, **kwargs)
     norms = [m for m in part.modules() if isinstance(m, _NormBase) and m.track_running_stats]
-    # A compiler itself keeps buffer updates out of the second run.
+    # torch.compile already keeps buffer updates out of the recomputation.
     if not norms or torch.compiler.is_compiling():
         return checkpoint(forward, *args, use_reentrant=False, **kwargs)
     contexts = partial(_contexts, norms)
@@ -61,13 +62,13 @@ def _run_part(part: nn.Module, forward: Callable[..., Any], *args: Any, **kwargs
 
 
 def _contexts(norms: list[_NormBase]) -> tuple[AbstractContextManager, AbstractContextManager]:
-    """Around the first run of a part, and around the second."""
+    """The contexts for the forward pass of a part and for its recomputation."""
     return nullcontext(), _without_statistics(norms)
 
 
 @contextmanager
 def _without_statistics(norms: list[_NormBase]) -> Iterator[None]:
-    """The second run over the same samples must not update batch norm's running means again."""
+    """Keep the recomputation from updating batch norm's running statistics a second time."""
     before = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
     for norm in norms:
         norm.momentum, norm.num_batches_tracked = 0.0, None

@@ -1,5 +1,5 @@
-"""The plan's precision as Lightning Fabric's object, so that no loop needs to know which one it is,
-and weights in 16 bits, all cast at once."""
+"""The plan's precision as a Lightning Fabric plugin, so that no loop needs to know which one it is;
+and a cast of all weights to 16 bits at once."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +19,7 @@ _CAST = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 class WeightCast:
-    """For the modules whose weights autocast would cast, and no others."""
+    """Casts to 16 bits, all at once, exactly the weights that autocast would cast."""
 
     def __init__(self, model: nn.Module, precision: str) -> None:
         self._dtype = _DTYPES[precision]

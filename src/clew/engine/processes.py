@@ -36,7 +36,7 @@ def start_fabric(device: str) -> "Fabric":
     """
     from lightning_fabric import Fabric  # slow to import, and errors should come without a wait
 
-    # What it logs at INFO about precision and processes, the plan says in its own words.
+    # The plan already reports what Fabric logs at INFO about precision and processes.
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
     kind, _, number = device.partition(":")
     devices: int | list[int] = [int(number)] if number else 1
@@ -47,7 +47,7 @@ def start_fabric(device: str) -> "Fabric":
         here = int(os.environ["LOCAL_WORLD_SIZE"])
         nodes = count_processes() // here
         fabric = Fabric(accelerator=kind, devices=here, num_nodes=nodes, strategy="ddp")
-        # One that exits while the others still listen to it makes them abort.
+        # A process that exits while the others are still connected to it makes them abort.
         atexit.register(_part)
     fabric.launch()
     return fabric

@@ -11,10 +11,11 @@ from torch import Tensor
 
 @dataclass(frozen=True, kw_only=True)
 class StepOutput:
-    """A model's output for one batch.
+    """A model's output for one batch of training or evaluation.
 
     `loss` is the mean over the batch's samples: only then do accumulated micro-batches and several
-    processes give exactly the gradient of the whole batch. `scores` are logits.
+    processes give exactly the gradient of the whole batch. `scores` are logits, `labels` the true
+    labels; without both, only the losses are evaluated. `metrics` are further values to report.
     """
 
     loss: Float[Tensor, ""]
@@ -25,17 +26,20 @@ class StepOutput:
 
 @runtime_checkable
 class Trainable(Protocol):
-    """An `nn.Module` with this one method; evaluation calls it too, under eval() and no_grad()."""
+    """What `fit` can train: an `nn.Module` with a `training_step`. Evaluation calls it too, in eval
+    mode and under no_grad()."""
 
     def training_step(self, batch: Any) -> StepOutput: ...
 
 
 @runtime_checkable
 class Batches(Protocol):
-    """clew's Loader, PyTorch's DataLoader, or anything like them.
+    """What `fit` reads batches from: clew's Loader, PyTorch's DataLoader, or any iterable with a
+    length.
 
-    May also have `set_epoch(n)`, and `state_dict()` with `load_state_dict(state)` for the position
-    in the epoch; without these, a resumed run reads the epoch's first batches again and skips them.
+    It may also have `set_epoch(n)`, and `state_dict()` with `load_state_dict(state)` for the
+    position in the epoch; without these, a resumed run reads the epoch's first batches again and
+    skips them.
     """
 
     def __len__(self) -> int:
@@ -46,7 +50,9 @@ class Batches(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class LoadSettings:
-    """The part of the plan that a loader needs. `batch_size` is per process."""
+    """The settings that a loader is opened with: the loading part of the plan. `batch_size` is per
+    process; `num_workers` threads each read `prefetch_factor` batches ahead; `max_cache_batches` is
+    the number of shards to keep open, None for all."""
 
     batch_size: int
     num_workers: int = 0

@@ -51,7 +51,8 @@ def restore_random_state(state: Mapping[str, Tensor], device: torch.device) -> N
 
 @contextmanager
 def same_random_numbers(device: torch.device) -> Iterator[None]:
-    """Numbers drawn inside are drawn again afterwards."""
+    """Restore the random state at the end, so that the block does not change later random
+    numbers."""
     before = random_state(device)
     try:
         yield
@@ -60,7 +61,7 @@ def same_random_numbers(device: torch.device) -> Iterator[None]:
 
 
 def seed_generators(batches: Any, seed: int) -> None:
-    """PyTorch's loaders and samplers may have generators of their own."""
+    """Seed the generators that PyTorch's loaders and samplers may have."""
     batch_sampler = getattr(batches, "batch_sampler", None)
     owners = (
         batches,

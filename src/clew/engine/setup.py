@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 
 class Setup:
-    """What the loop works with. `plan` may change during the run; model and optimizer stay."""
+    """Everything the loop works with: model, optimizer, step and batches. `plan` may change during
+    the run; model and optimizer stay."""
 
     def __init__(
         self,
@@ -52,8 +53,8 @@ class Setup:
         self.step = self._build_step()
 
     def shrink(self, group: Group, step: int) -> None:
-        """After a step that did not fit: smaller micro-batches, starting with this step's first
-        sample. Raises TrainingError when there are none."""
+        """Use smaller micro-batches after a step that ran out of memory, starting with its first
+        sample. Raises TrainingError if they cannot be smaller."""
         samples = sum(map(count_samples, group.read))
         position = self.feed.position()
         begin = Position(epoch=position.epoch, samples=position.samples - samples)
@@ -67,14 +68,15 @@ class Setup:
         self.step = self._build_step()
 
     def leave_fp16(self, reason: str) -> None:
-        """From now on bf16 if the device has it, else fp32."""
+        """Switch from fp16 to bf16 if the device supports it, otherwise to fp32."""
         cuda = self.fabric.device.type == "cuda"
         has_bf16 = not cuda or torch.cuda.is_bf16_supported(including_emulation=False)
         self.plan = self.plan.change("precision", "bf16" if has_bf16 else "fp32", reason)
         self.step = self._build_step()
 
     def read_again(self, position: Position) -> list[Any]:
-        """The batches of the step that started there; the feed's position is restored."""
+        """Read the batches of the step that started at `position` again; the feed's own position is
+        restored."""
         now = self.feed.position()
         with same_random_numbers(self.fabric.device):
             self.feed.open(position)

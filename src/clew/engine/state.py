@@ -80,7 +80,8 @@ class EpochSums:
     sums: dict[str, float] = field(default_factory=dict)
 
     def add(self, figures: Figures) -> None:
-        """Skipped steps (fp16 skips some at first) count as seen, but not in the means."""
+        """Add a step. Skipped steps (fp16 skips some at first) count as seen, but do not enter the
+        means."""
         self.steps += 1
         self.samples += figures.samples
         if not figures.is_finite:
@@ -129,14 +130,15 @@ def _is_lower(new: float | None, old: float | None) -> bool:
 
 
 def monitored(metrics: Metrics, monitor: Monitor) -> str:
-    """What decides: the loss if the requested metric is undefined, as AUROC is when all validation
-    samples have the same label."""
+    """The metric that chooses the best epoch: the loss if the requested one is undefined, as AUROC
+    is when all validation samples have the same label."""
     return monitor if metrics.get(monitor) is not None else "loss"
 
 
 @dataclass(kw_only=True)
 class RunState:
-    """`epoch` counts from 0 and is the current one; `step` counts completed optimizer steps.
+    """The progress of a run. `epoch` is the current one, counted from 0; `step` is the number of
+    completed optimizer steps.
 
     `sums` and `position` belong to this process, the rest is the same in all of them.
     """
@@ -184,12 +186,13 @@ class RunState:
 
 @dataclass(frozen=True, kw_only=True)
 class FitResult:
-    """A trained network's metrics.
+    """The result of a finished run.
 
-    `best_epoch` counts from 1; `best_val` are the metrics of its validation, `threshold` the
-    probability where its F1 is highest, at which `test` is evaluated. `seconds` counts all runs
-    that it took, including validation; the rates are those of training alone. `history` has one row
-    per epoch, like log.csv.
+    `best_epoch` (counted from 1) has the validation metrics `best_val`; `threshold` is the
+    probability with the highest F1 on validation, and `test` holds the test metrics at that
+    threshold. `seconds` is the total time over all interruptions, including validation;
+    `samples_per_second` and `data_wait_share` (the fraction of time spent waiting for data) are of
+    training alone. `history` has one row per epoch, like log.csv.
     """
 
     history: list[dict[str, Any]]
@@ -235,6 +238,6 @@ class FitResult:
 
 
 def _over_all(history: list[dict[str, Any]], name: str) -> float:
-    """The mean over the time of all epochs."""
+    """The mean of a rate over all epochs, weighted by their duration."""
     seconds = sum(row["seconds"] for row in history)
     return sum(row[name] * row["seconds"] for row in history) / max(1e-9, seconds)

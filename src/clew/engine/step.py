@@ -50,7 +50,7 @@ class StepResult:
 
 
 class Step(Protocol):
-    """Eager, compiled, or a CUDA graph: the loop does not know which."""
+    """One optimizer step: eager, compiled or a CUDA graph. The loop does not need to know which."""
 
     precision: "Precision"
 
@@ -84,14 +84,15 @@ def build_step(
 
 
 def _casts_together(way: Way, device: torch.device) -> bool:
-    """A compiler does so by itself; checkpointing needs the weights again in the backward pass,
-    when they are no longer cast."""
+    """Whether to cast all weights at once. torch.compile does so itself; gradient checkpointing
+    needs the weights again in the backward pass, when they are no longer cast."""
     plain = not way.compile and not way.gradient_checkpointing
     return device.type != "cpu" and way.precision in ("bf16", "fp16") and plain
 
 
 def _compile(model: nn.Module) -> Callable[[Any], StepOutput]:
-    """Compiles again for every shape: batches of varying shape are padded to a few."""
+    """Compile `training_step`. Every shape is compiled separately, so batches of varying shape are
+    padded to a few shapes."""
     compiled = torch.compile(model.training_step)  # type: ignore[arg-type]
     pad = getattr(model, "pad_batch", None)
     return compiled if pad is None else lambda batch: compiled(pad(batch))
@@ -126,7 +127,7 @@ class EagerStep:
         return self.compute(micro_batches, [count_samples(batch) for batch in micro_batches])
 
     def compute(self, micro_batches: Sequence[Any], counts: Sequence[int]) -> StepResult:
-        """The step itself, from gradients that are None and a learning rate that is set."""
+        """Run the step itself. Gradients must be None, and the learning rate must be set."""
         loss, metrics = self._accumulate(micro_batches, counts)
         norm = self._update(sum(counts))
         return StepResult(samples=sum(counts), loss=loss, gradient_norm=norm, metrics=metrics)

@@ -111,8 +111,7 @@ class ExperimentLogger:
         self._note.start(self._run.id)
 
     def _log_epoch(self, row: Mapping[str, Any]) -> None:
-        """A run that was killed trains epochs after its last checkpoint again: they are logged
-        once."""
+        """Log an epoch, once: a killed run trains the epochs after its last checkpoint again."""
         epoch = row["epoch"]
         if self._run is None or epoch <= self._note.epochs:
             return
@@ -140,7 +139,7 @@ class ExperimentLogger:
 
     @contextmanager
     def _tolerate(self) -> Iterator[None]:
-        """A tracker that is down for a while must not end hours of training."""
+        """Keep a tracker that is down for a while from ending hours of training."""
         try:
             yield
         except Exception as error:
@@ -149,7 +148,7 @@ class ExperimentLogger:
 
 @contextmanager
 def tracked(reporter: Reporter, log_to: Tracker | None) -> Iterator[Reporter]:
-    """The reporter, with an `ExperimentLogger` beside it where one is asked for."""
+    """The reporter, combined with an `ExperimentLogger` if `log_to` names a tracker."""
     if log_to is None:
         yield reporter
         return
@@ -158,7 +157,7 @@ def tracked(reporter: Reporter, log_to: Tracker | None) -> Iterator[Reporter]:
 
 
 def check_tracker(tracker: str) -> None:
-    """Raises InputError for one that is unknown."""
+    """Raise InputError for an unknown tracker."""
     if tracker not in get_args(Tracker):
         raise InputError("choose from: wandb, mlflow.", setting="log_to", value=tracker)
 
@@ -174,7 +173,8 @@ def _import(tracker: Tracker) -> Any:
 
 
 class _Note:
-    """Beside a run: its ID in the tracker, and how many epochs were logged."""
+    """The file in a run's folder that records its ID in the tracker and how many epochs were
+    logged."""
 
     def __init__(self, path: Path, tracker: str = "") -> None:
         self._path, self._tracker = path, tracker
@@ -204,7 +204,8 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 class _WandbRun:
-    """Epochs are the x axis: a step that goes back after a kill would be ignored."""
+    """A run in Weights & Biases. Epochs are the x axis: W&B would ignore steps that go back after a
+    kill."""
 
     def __init__(
         self, wandb: Any, *, run_id: str | None, project: str, name: str, settings: dict[str, Any]
@@ -232,7 +233,8 @@ class _WandbRun:
 
 
 class _MlflowRun:
-    """Through the client: the process's own active run is not touched."""
+    """A run in MLflow, logged through the client so that the process's own active run is not
+    touched."""
 
     def __init__(
         self, mlflow: Any, *, run_id: str | None, project: str, name: str, settings: dict[str, Any]
@@ -266,7 +268,8 @@ class _MlflowRun:
 
 
 def _describe(event: TrainingStarted) -> dict[str, Any]:
-    """Settings and plan by name; the shapes of the weights are too many."""
+    """The settings and the plan as flat names and values, without the shapes of the weights, which
+    are too many."""
     settings = {name: part for name, part in event.settings.items() if name != "model"}
     flat = dict(flatten_settings({**settings, "plan": event.plan.choices}))
     return {name.removeprefix("settings."): value for name, value in flat.items()}
@@ -286,7 +289,7 @@ def _summary(result: FitResult) -> dict[str, float | None]:
 
 
 def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Trackers take numbers only, and MLflow's database no NaN."""
+    """Keep only finite numbers: trackers take only numbers, and MLflow's database rejects NaN."""
     return {
         name: value
         for name, value in metrics.items()

@@ -59,18 +59,21 @@ def fit(
             from a network that returns logits.
         train: Batches to train on: a `Loader`, a PyTorch `DataLoader`, or a function that opens
             them with the `LoadSettings` that the plan chose.
-        validation: Batches that choose the best epoch. Without them, the training loss does.
-        test: Batches to measure the best epoch on.
-        config: Epochs, learning rate and so on.
-        request: Wishes for the hardware plan. What it leaves open is measured.
+        validation: Batches to validate on. They determine the best epoch; without them, the
+            training loss does.
+        test: Batches to evaluate the best epoch on.
+        config: Number of epochs, learning rate and other hyperparameters. [default:
+            `TrainConfig()`]
+        request: Choices to fix in the hardware plan. The others are made by measuring the
+            alternatives.
         output_dir: Folder for checkpoints, weights, log.csv, TensorBoard and the result.
-        settings: What else identifies this run, as JSON: the dataset, the network's sizes. A run
-            with other settings is not resumed.
+        settings: What else identifies this run, as plain JSON data: the dataset, the dimensions of
+            the network. A run with other settings is not resumed.
         reporter: Called with every event instead of the log.
-        callbacks: Functions that are also called with every event (`TrainingStarted`,
-            `EpochEnded`, `TrainingEnded`, ...), in the first process only. `ExperimentLogger` is
-            one.
-        should_stop: Asked after every step; training stops once it returns True.
+        callbacks: Functions that are also called with every event (`TrainingStarted`, `EpochEnded`,
+            `TrainingEnded`, ...), in the first process only. `ExperimentLogger` is one.
+        should_stop: Called after every step; training saves a checkpoint and stops when it returns
+            True.
 
     Returns:
         The metrics of the run, and its history with one row per epoch.
@@ -108,7 +111,8 @@ def fit(
         if is_first_process():
             remove_temporaries(task.folder)
             if about is None:
-                (task.folder / RESULT).unlink(missing_ok=True)  # its run is gone
+                # The run it belongs to no longer exists.
+                (task.folder / RESULT).unlink(missing_ok=True)
         fabric, plan = task.plan(about)
         if about is not None and (task.folder / RESULT).exists():
             return task.load_result(fabric)
@@ -132,7 +136,7 @@ class _Task:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """As JSON keeps it: without tuples and paths."""
+        """What identifies the run, as it reads back from JSON: without tuples and paths."""
         run = describe_run(self.model, self.config, self.request, self.settings)
         return json.loads(json.dumps(run, default=str))
 
@@ -240,7 +244,8 @@ def _run(loop: Loop, setup: Setup, logs: Logs | None, *, resumed: bool) -> None:
 
 
 def _finish(task: _Task, setup: Setup, state: RunState, checkpoints: Checkpoints) -> FitResult:
-    """The best weights, on the test samples, at the threshold that validation chose."""
+    """Load the best weights and evaluate them on the test samples, at the threshold chosen on
+    validation."""
     checkpoints.load_best(setup.model)
     result = FitResult.of_run(
         state,

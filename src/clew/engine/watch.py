@@ -19,12 +19,13 @@ from clew.errors import TrainingError
 from clew.progress import Note, Reporter
 from clew.wording import list_some
 
-# The loss scaler skips a step now and then, more often at first; never so many in a row.
+# The loss scaler skips a step now and then, more often at first, but never this many in a row.
 _MAX_SKIPS = STEPS_A_READING
 
 
 class Watch:
-    """All processes see the same norm, so all of them reach the same decision."""
+    """Checks the metrics of the steps. All processes see the same gradient norm, so they all reach
+    the same decision."""
 
     def __init__(self, setup: Setup, reporter: Reporter) -> None:
         self._setup, self._reporter = setup, reporter
@@ -33,8 +34,8 @@ class Watch:
     def look(self, readings: list[Figures], state: RunState, group: Group) -> None:
         """Adds the readings to the epoch's sums; `group` is that of the last of them.
 
-        Raises TrainingError for non-finite values, unless fp16 is to blame, which is then switched
-        off. The step was skipped on the device in any case.
+        Raises TrainingError for non-finite values, unless fp16 is the cause; it is then switched
+        off. Either way, the step was skipped on the device.
         """
         precision = self._setup.plan.precision
         for i, figures in enumerate(readings):
@@ -127,7 +128,7 @@ def find_wrong_inputs(batch: Any) -> list[str]:
 
 
 def _samples_of(batch: Any, name: str, wrong: Bool[Tensor, " rows"]) -> list[int]:
-    """The samples that the non-finite rows belong to, as far as the batch says."""
+    """The samples that the non-finite rows belong to, if the batch identifies them."""
     samples = count_samples(batch)
     rows = wrong.nonzero()[:, 0]
     if len(wrong) == samples:
@@ -154,5 +155,5 @@ def is_finite_in_fp32(model: nn.Module, batches: Sequence[Any]) -> bool:
 
 
 def has_finite_buffers(model: nn.Module) -> bool:
-    """Running means that saw infinity keep it for good."""
+    """Whether all buffers are finite. A running mean that has become infinite stays infinite."""
     return all(bool(b.isfinite().all()) for b in model.buffers() if b.is_floating_point())

@@ -1,8 +1,8 @@
 """Reusable memory for batches.
 
-Filling fresh memory costs several times a copy, because the system clears every page first. A
-buffer returns to the pool by itself when the last tensor over it is gone, so a batch that is still
-in use is never overwritten.
+Filling fresh memory takes several times as long as a copy, because the system clears every page
+first. A buffer returns to the pool by itself when the last tensor over it is gone, so a batch that
+is still in use is never overwritten.
 """
 
 import math
@@ -18,8 +18,8 @@ _KEPT_OF_A_SIZE = 8
 
 
 class BufferPool:
-    """Gives out CPU tensors. Pinned ones come from PyTorch's own pool, which waits for pending
-    copies to a GPU before it reuses their memory."""
+    """Hands out CPU tensors from reusable memory. Pinned ones come from PyTorch's own pool, which
+    waits for pending copies to a GPU before it reuses their memory."""
 
     def __init__(self, *, pinned: bool = False) -> None:
         self._pinned = pinned
@@ -55,7 +55,7 @@ def _new_pool(pinned: bool) -> BufferPool:
 
 
 def _size_class(size: int) -> int:
-    """At most a quarter more than asked for, so that ragged batches of varying size can reuse an
+    """Round a size up by at most a quarter, so that ragged batches of varying size can reuse an
     earlier one's buffer."""
     size = max(size, _SMALLEST_BYTES)
     step = 1 << (size.bit_length() - 3)

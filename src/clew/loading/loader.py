@@ -44,20 +44,32 @@ class GroupedSource(Protocol):
 
 
 class Loader:
-    """An iterable of ready batches; every iteration is the next epoch.
+    """clew's data loader: an iterable of batches, where every iteration is the next epoch.
 
-    `dataset` is one of clew's datasets, or anything with `read_batch`. The order depends only on
-    `seed` and the epoch; each sample comes exactly once per epoch. With several ranks, `batch_size`
-    is per rank, and together they see the batches that one process with the global batch would.
+    The order depends only on `seed` and the epoch; each sample comes exactly once per epoch. A
+    batch's memory is reused once nothing refers to it any more, so you may keep batches. (Small
+    batches share memory with their neighbors: clone what you keep for long.)
 
-    `num_workers` threads read ahead; 0 reads on demand. A batch's memory is reused once nothing
-    refers to it any more, so you may keep batches. (Small batches share memory with their
-    neighbors: clone what you keep for long.)
+    Args:
+        dataset: One of clew's datasets, or anything with `read_batch`.
+        batch_size: Samples per batch and rank. Several ranks together see the batches that one
+            process with the global batch would.
+        shuffle: Read the samples in a new random order in every epoch, instead of as stored.
+        seed: Determines the random order.
+        num_workers: Threads that read ahead; 0 reads on demand.
+        drop_last: Skip the last batch of an epoch if it is incomplete.
+        pin_memory: Speed up copies to a GPU.
+        low_memory: Read files piece by piece instead of mapping them. [default: map a store that
+            fits easily into free memory]
+        max_cache_batches: The most shards that are mapped at a time.
+        prefetch_factor: Tasks that each thread reads ahead; a task is one batch, or several small
+            ones.
+        persistent_workers: Keep the threads alive between epochs.
+        rank: This process among those that train together. [default: that of the dataset, or of
+            the process group]
 
-    `low_memory` reads files piece by piece instead of mapping them; None maps a store that fits
-    easily into free memory. `max_cache_batches` limits how many shards are mapped at a time. Each
-    thread reads `prefetch_factor` tasks ahead (a task is one batch, or several small ones), and
-    stays alive between epochs with `persistent_workers`. `pin_memory` speeds up copies to a GPU.
+    Raises:
+        InputError: A value is invalid, or there are fewer samples than processes.
     """
 
     def __init__(
@@ -99,23 +111,23 @@ class Loader:
         self._epoch, self._done, self._started = 0, 0, False
 
     def __len__(self) -> int:
-        """Batches in an epoch."""
+        """The number of batches per epoch."""
         return self._count_batches(len(self._samples))
 
     def __iter__(self) -> Iterator[Any]:
-        if self._started:  # an iteration that was stopped early: the next one is another epoch
+        if self._started:  # the last iteration was stopped early: the next one is a new epoch
             self.set_epoch(self._epoch + 1)
         self._started = True
         return self._run()
 
     def set_epoch(self, epoch: int) -> None:
-        """The next iteration is this epoch; later ones count on. A position that was loaded in the
-        middle of this epoch is kept."""
+        """Set the epoch of the next iteration; later iterations continue from there. A position
+        loaded in the middle of this epoch is kept."""
         if self._started or epoch != self._epoch:
             self._epoch, self._done, self._started = epoch, 0, False
 
     def state_dict(self) -> dict[str, int]:
-        """The loader's position; batches already given out count as used."""
+        """The loader's position in the epoch; batches already returned count as used."""
         return {
             "seed": self.seed,
             "epoch": self._epoch,
@@ -125,8 +137,8 @@ class Loader:
         }
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """The next iteration resumes from there; raises InputError if the order of samples
-        differs."""
+        """Resume the next iteration from a saved position. Raises InputError if the order of
+        samples differs."""
         mine = self.state_dict()
         for name in ("seed", "samples", "shuffle"):
             if state[name] != mine[name]:
@@ -161,8 +173,9 @@ class Loader:
         return [batches[first : first + group] for first in range(0, len(batches), group)]
 
     def _count_batches(self, samples: int) -> int:
-        """A remainder too small to give every rank a sample joins the batch before it: a rank
-        without a batch, or with an empty one, would be out of step with the others."""
+        """The number of global batches. A remainder too small to give every rank a sample joins the
+        batch before it: a rank without a batch, or with an empty one, would be out of step with the
+        others."""
         whole, rest = divmod(samples, self._global_batch)
         own = rest >= self.rank.count or (rest and not whole)
         return whole + int(bool(own) and not self.drop_last)

@@ -23,12 +23,13 @@ _NEXT, _ANNOUNCED = range(2)
 
 
 def global_order(count: int, *, seed: int, epoch: int) -> Order:
-    """All samples; every order is equally likely."""
+    """A random permutation of all samples."""
     return _random(seed, epoch).permutation(count)
 
 
 def buffered_order(shards: Shards, buffer: int, *, seed: int, epoch: int) -> Order:
-    """Shard after shard in random order, no sample more than `buffer` positions from its own.
+    """The shards one after another in random order, with their samples shuffled locally: each moves
+    by at most `buffer` positions.
 
     `shards` gives the shard of each sample. Suits slow disks: only the few shards that the buffer
     spans are read at a time. A buffer as large as the data is a global shuffle.
@@ -53,7 +54,8 @@ def _random(seed: int, epoch: int) -> np.random.Generator:
 
 @dataclass(frozen=True, kw_only=True)
 class Rank:
-    """One of several processes that train together, each on its part of every batch."""
+    """One of several processes that train together, each on its part of every batch: process
+    `number` (from 0) of `count`. Raises InputError if `number` is out of range."""
 
     number: int = 0
     count: int = 1
@@ -70,11 +72,12 @@ class Rank:
         return batch[first : len(batch) * (self.number + 1) // self.count]
 
     def count_share(self, samples: int) -> int:
-        """How many of the samples `share_all` gives this rank, for any batch size."""
+        """The number of samples that `share_all` gives this rank, which does not depend on the
+        batch size."""
         return samples * (self.number + 1) // self.count - samples * self.number // self.count
 
     def share_all(self, order: Order, batch_size: int) -> Order:
-        """This rank's parts of all global batches, `batch_size` samples per rank."""
+        """This rank's parts of all global batches, concatenated; `batch_size` is per rank."""
         whole = len(order) // (batch_size * self.count) * batch_size * self.count
         parts = order[:whole].reshape(-1, self.count, batch_size)[:, self.number]
         return np.concatenate([parts.reshape(-1), self.share(order[whole:])])
@@ -117,7 +120,7 @@ class EpochCounter:
         self._iterations = 0  # in this worker: more than one if workers persist
 
     def set(self, epoch: int) -> None:
-        """The next iteration is this epoch; later ones count on."""
+        """Set the epoch of the next iteration; later iterations continue from there."""
         self._counts[_NEXT] = epoch
 
     def are_in_workers(self) -> bool:
@@ -125,7 +128,8 @@ class EpochCounter:
         return not self._started and int(self._counts[_ANNOUNCED]) > 0
 
     def begin(self, resumed: int | None = None) -> int:
-        """`resumed` is the epoch that continues from a saved position, None for a new one.
+        """Start an iteration and return its epoch. `resumed` is the epoch that continues from a
+        saved position, None for a new one.
 
         Each worker calls it once per iteration, whether or not it reads anything.
         """

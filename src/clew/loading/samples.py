@@ -17,7 +17,8 @@ from clew.loading.splits import SPLIT_NAMES
 
 @dataclass(frozen=True, kw_only=True)
 class SampleIndex:
-    """One entry per sample, in the order in which the samples lie in the shards."""
+    """Questions, labels and splits: one entry per sample, in the order of the samples in the
+    shards."""
 
     rows: Int64[np.ndarray, " samples"]
     example_ids: Int64[np.ndarray, " samples"]
@@ -66,7 +67,8 @@ class SampleSource(Protocol):
 
 
 class LazyDataset(Dataset[Any]):
-    """Samples by index. Opening it reads a small index, none of the values.
+    """A map-style dataset: samples by index. Opening it reads a small index, but none of the
+    values.
 
     At most `max_cache_batches` shards are mapped at a time. With `copy=False` the sequence of a
     single sample is a view of its shard's bytes, which are read when touched: faster, but changing
@@ -105,7 +107,8 @@ def check_cache(max_cache_batches: int) -> None:
 
 
 def check_index(index: int, count: int) -> int:
-    """The index from the start; a negative one counts from the end."""
+    """The index counted from the start; negative ones count from the end. Raises IndexError if out
+    of range."""
     if not -count <= index < count:
         raise IndexError(f"there are {count:,} samples: index {index} is out of range")
     return int(index) % count

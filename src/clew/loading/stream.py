@@ -25,13 +25,14 @@ _READ_AT_ONCE = 32
 
 
 class StreamDataset(IterableDataset[Any]):
-    """Every sample once per epoch, in an order that depends only on the seed and the epoch.
+    """An iterable dataset: every sample once per epoch, in an order that depends only on the seed
+    and the epoch.
 
     Shards come in random order, mixed through a buffer of `shuffle_buffer_size` samples; 0 keeps
     the stored order, for validation. The buffer holds indices, not samples: its size costs no
     memory. Each iteration is a new epoch; `set_epoch` chooses which.
 
-    Give `batch_size` as you give it to PyTorch's DataLoader: its workers then split the epoch by
+    Give the same `batch_size` as to PyTorch's DataLoader: its workers then split the epoch by
     batches, so that the same batches come in the same order for any number of workers, and several
     ranks together see the batches of one process. Without it the workers split the shards: each
     sample still comes exactly once per epoch, in an order that depends only on the seed and the
@@ -83,7 +84,7 @@ class StreamDataset(IterableDataset[Any]):
         return iterator
 
     def set_epoch(self, epoch: int) -> None:
-        """The next iteration is this epoch; later ones count on."""
+        """Set the epoch of the next iteration; later iterations continue from there."""
         self.epochs.set(epoch)
 
     def order(self, epoch: int) -> Order:
@@ -119,7 +120,8 @@ class StreamDataset(IterableDataset[Any]):
         return dict(self._resumed or self._progress or self.new_progress())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The next iteration resumes from there; raises InputError if the order of samples differs.
+        """Resume the next iteration from a saved position. Raises InputError if the order of
+        samples differs.
 
         Not for PyTorch's own DataLoader with workers, each of which has its own position:
         torchdata's StatefulDataLoader keeps them.
@@ -199,7 +201,8 @@ class _StreamIterator:
         self._places = self._dataset.share(self.progress["epoch"])
 
     def _check_share(self) -> None:
-        """A position counts the samples of one worker's share, which these two determine."""
+        """Raise InputError if a saved position does not fit: it counts the samples of one worker's
+        share, which depends on the number of workers and the batch size."""
         worker = get_worker_info()
         workers = worker.num_workers if worker else 0
         shared = workers or self._dataset.rank.count > 1

@@ -9,10 +9,12 @@ from jaxtyping import Bool, Float64, Int64, Shaped
 
 from clew.metrics.checks import check_count, check_pair, check_probabilities, check_scores
 
-# Of scores in units of their spread. Above 0: a method that ranks the wrong way round keeps its
-# order (which way is up is fixed beforehand), and its probabilities are nearly all equal.
+# Minimum slope, for scores in units of their spread. It is positive, so that a method that ranks
+# the wrong way round keeps its order (the direction is fixed beforehand) and gets nearly equal
+# probabilities.
 _LEAST_SLOPE = 1e-3
-_FAR = 3.0  # spreads from the middle, beyond which a score is compressed logarithmically
+# Distance from the median, in spreads, beyond which scores are compressed logarithmically.
+_FAR = 3.0
 
 
 def expected_calibration_error(

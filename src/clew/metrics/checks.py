@@ -28,8 +28,11 @@ def check_pair(
     *,
     both_classes: bool = True,
 ) -> tuple[Bool[np.ndarray, " samples"], Float64[np.ndarray, " samples"]]:
-    """Labels as booleans (True is positive) and scores as float64; InputError if they do not
-    match."""
+    """Labels as booleans (True is positive) and scores as float64.
+
+    Raises InputError if their lengths differ, if there are none, or if a class is missing and
+    `both_classes` is set.
+    """
     positive, found = _check_labels(labels), check_scores(scores)
     if len(positive) != len(found):
         raise InputError(

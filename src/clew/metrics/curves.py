@@ -1,4 +1,4 @@
-"""Curves for reports, thinned to few points without a visible difference, and the area under the
+"""Curves for reports, thinned to a few points without a visible difference, and the area under the
 risk-coverage curve (selective prediction)."""
 
 import heapq

@@ -13,7 +13,7 @@ from clew.metrics.ranking import RESAMPLES, auroc, bootstrap_auroc
 
 @dataclass(frozen=True, kw_only=True)
 class Measures:
-    """How good scores are; label 1 is the positive class."""
+    """The metrics of one method on one split; label 1 is the positive class."""
 
     auroc: float
     auroc_ci: tuple[float, float]  # 95%, bootstrap
@@ -64,8 +64,9 @@ def best_threshold(
 ) -> float:
     """The probability above which predicting "positive" maximizes F1; for validation data.
 
-    Halfway between two samples, so that rounding decides nothing; the highest of equally good ones.
-    Raises InputError for a single class, unless allowed: F1 only requires a positive one.
+    It lies halfway between two samples, so that rounding does not matter; of equally good
+    thresholds, it is the highest. Raises InputError for a single class; with `both_classes=False`,
+    one positive sample is enough.
     """
     positive, found = check_probabilities(labels, probabilities, both_classes=both_classes)
     values, group = np.unique(-found, return_inverse=True)  # highest first

@@ -1,5 +1,5 @@
-"""Figures of a report: read from results.json, where any may be missing, and formatted for
-people; a missing one is a dash."""
+"""The numbers of a report: read from results.json, where any may be missing, and formatted for
+readers; a missing one is shown as a dash."""
 
 import json
 import math
@@ -15,7 +15,7 @@ DASH = "\N{EN DASH}"
 
 
 def read_results(path: Path, *, made_from: str, again: str) -> Any:
-    """Its content. Raises StoreError, whose text says what writes such a file (`made_from`) and
+    """Read a results.json. Raises a StoreError that says what writes such a file (`made_from`) and
     how to write it again (`again`)."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
@@ -51,7 +51,7 @@ def decimals(value: float | None, places: int = 3) -> str:
 
 
 def signed(value: float | None) -> str:
-    """With a true minus sign, as wide as the plus."""
+    """A number with its sign; the minus sign is as wide as the plus."""
     return DASH if value is None else f"{value:+.3f}".replace("-", "\N{MINUS SIGN}")
 
 

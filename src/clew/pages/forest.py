@@ -30,8 +30,8 @@ class IntervalRow:
 def draw_forest(
     rows: Sequence[IntervalRow], *, reference: float, words: str, is_grouped: bool = False
 ) -> Html:
-    """`reference` is the value of chance; `words` name the axis. In groups, each marked row starts
-    one."""
+    """Draw a forest plot. `reference` is the chance level, `words` label the axis. With
+    `is_grouped`, every marked row starts a group."""
     low, high = forest_range(rows, reference)
     ticks = nice_ticks(low, high, count=6)
     places = [(tick, _place(tick, low, high)) for tick in ticks]
@@ -44,7 +44,7 @@ def draw_forest(
 
 
 def forest_range(rows: Sequence[IntervalRow], reference: float) -> tuple[float, float]:
-    """Covers every interval and the reference, in steps of 0.05."""
+    """The range of the axis: covers every interval and the reference, in steps of 0.05."""
     values = [reference, *(value for row in rows for value in _values(row))]
     low, high = min(values), max(values)
     return max(int(low * 20 - 0.5) / 20, 0.0), min(int(high * 20 + 1.5) / 20, 1.0)

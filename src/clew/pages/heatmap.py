@@ -29,7 +29,7 @@ class Matrix:
 
 
 def draw_matrix(matrix: Matrix, *, words: str) -> Html:
-    """At its own size; it scrolls on a narrower screen."""
+    """Draw the matrix at its natural size; it scrolls on a narrower screen."""
     left, (top, right) = 14 + _length(matrix.rows), _rise(matrix.columns)
     width = left + _CELL * len(matrix.columns) + right
     height = top + _CELL * len(matrix.rows) + 4

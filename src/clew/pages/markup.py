@@ -36,7 +36,7 @@ def join(*children: Child) -> Html:
 
 
 def with_settings(text: str) -> Html:
-    """The library's texts put settings between backticks; on a page they are code."""
+    """Turn settings in backticks, as in the library's messages, into <code>."""
     parts = re.split(r"`([^`\n]+)`", text)
     return join([tag("code", part) if place % 2 else part for place, part in enumerate(parts)])
 
@@ -63,5 +63,5 @@ def _attribute(name: str, value: Attribute) -> str:
 
 
 def _short(value: float) -> str:
-    """Coordinates to a tenth of a pixel keep a page of curves small."""
+    """A coordinate rounded to a tenth of a pixel, which keeps pages with many curves small."""
     return f"{value:.1f}".removesuffix(".0")

@@ -75,7 +75,7 @@ class Panel:
     hides_others: bool = False  # lines that are not shown are hidden, not gray
 
     def visible_lines(self) -> list[Line]:
-        """Those of a printed figure, in drawing order."""
+        """The lines of a printed figure, in drawing order."""
         kept = [line for line in self.lines if line.is_shown or not self.hides_others]
         return sorted(kept, key=lambda line: line.is_shown)
 
@@ -120,7 +120,7 @@ class _Frame:
         return self.bottom - (value - low) / (high - low) * (self.bottom - TOP)
 
     def path(self, x: Iterable[float], y: Iterable[float]) -> str:
-        """Breaks at non-finite values."""
+        """The SVG path of a curve, interrupted at non-finite values."""
         command, parts = "M", []
         for one, other in zip(x, y, strict=True):
             if not (np.isfinite(one) and np.isfinite(other)):
@@ -182,7 +182,8 @@ def _guide(guide: Guide, frame: _Frame) -> Html:
 
 
 def _line(line: Line, frame: _Frame) -> Html:
-    """The broad path below is invisible: it is the target for a finger or a mouse."""
+    """Draw a curve. The wide path below it is invisible: it is the target for the mouse or a
+    finger."""
     path = frame.path(line.x, line.y)
     dots = zip(line.x, line.y, strict=True) if line.has_dots else ()
     return tag(

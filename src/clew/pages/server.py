@@ -1,7 +1,7 @@
 """The guarded local server that every page and API runs on: this machine alone can reach it.
 
-The address holds a random token that other pages in the same browser cannot guess. A name that
-somebody points at 127.0.0.1 is refused by the Host header.
+The address holds a random token that other pages in the same browser cannot guess. Requests with
+another Host header are refused, which prevents DNS rebinding.
 """
 
 import secrets
@@ -35,7 +35,7 @@ _HEADERS = {
 
 
 def require_web() -> None:
-    """Raises InputError where the packages that serve pages, an optional extra, are missing."""
+    """Raise InputError if the packages for serving pages (the extra "web") are not installed."""
     try:
         import fastapi  # noqa: F401
         import uvicorn  # noqa: F401
@@ -47,7 +47,7 @@ def require_web() -> None:
 
 
 class LocalServer:
-    """`address` is where the app is; `run` returns after `stop`, or at Ctrl-C."""
+    """A local web server. `address` is the URL of the app; `run` returns after `stop` or Ctrl-C."""
 
     def __init__(self, build_app: Callable[[Callable[[], None]], App], listening: socket.socket):
         import uvicorn
@@ -79,9 +79,9 @@ class LocalServer:
 def open_server(
     build_app: Callable[[Callable[[], None]], App], port: int = 0
 ) -> Iterator[LocalServer]:
-    """A server that already listens; port 0 is any free port. `build_app` makes the app from a
-    function that stops the server. Raises InputError when the port is taken or a package is
-    missing."""
+    """Open a server that is already listening; port 0 means any free port. `build_app` makes the
+    app from a function that stops the server. Raises InputError when the port is taken or a package
+    is missing."""
     require_web()
     if not 0 <= port <= 65535:
         raise InputError("choose one from 1024 to 65535.", setting="port", value=port)
@@ -140,7 +140,8 @@ def _guard_headers(given: Any) -> list[tuple[bytes, bytes]]:
 
 
 def _what_is_wrong(headers: Any) -> str | None:
-    """A forwarded port may have another number: only the name is checked."""
+    """Why a request is refused, None if it is not. A forwarded port may have another number, so
+    only the name in the Host header is checked."""
     host, origin = _find(headers, b"host") or "", _find(headers, b"origin")
     if _name(f"//{host}") not in _OWN_NAMES:
         return "open this page by the address that clew printed"

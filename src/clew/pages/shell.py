@@ -9,9 +9,9 @@ from clew.pages.markup import Html, join, tag
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """`lead` says what it shows, `reading` how to read it; `pictures` are names of the PNGs in
-    figures/ that show the same. A section with a `missing` reason has nothing to show: it is
-    hidden, and its reason is listed at the end of the page."""
+    """A section of a report page. `lead` says what it shows, `reading` how to read it; `pictures`
+    are the names of the same figures as PNGs in figures/. A section with a `missing` reason has
+    nothing to show: it is hidden, and its reason is listed at the end of the page."""
 
     name: str
     short: str  # its name in the contents
@@ -23,7 +23,7 @@ class Section:
     missing: str = ""
 
     def if_there(self, figure: object, reason: str) -> "Section":
-        """The same section, hidden for `reason` where the figure has nothing to show."""
+        """This section, hidden with `reason` if `figure` is empty."""
         return self if figure else replace(self, missing=reason)
 
 
@@ -57,7 +57,7 @@ def _head(title: str, style: str) -> Html:
 
 
 def _package_text(name: str) -> Html:
-    """Our own style and script, which are markup already."""
+    """The package's own CSS or script, which needs no escaping."""
     return Html(files("clew.pages").joinpath(name).read_text(encoding="utf-8"))
 
 
@@ -78,7 +78,7 @@ def _section(section: Section) -> Html:
 
 
 def _hidden(sections: Sequence[Section]) -> Html | None:
-    """Nothing is excluded silently."""
+    """The list of hidden sections with their reasons: nothing is excluded silently."""
     if not sections:
         return None
     names = ", ".join(section.short.lower() for section in sections)

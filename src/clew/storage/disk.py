@@ -26,8 +26,8 @@ class disk_errors:  # noqa: N801 - reads as a phrase: with disk_errors(folder)
 
 
 def refuse_full_disk(folder: Path, needed_bytes: int, *, what: str, advice: str) -> None:
-    """Raises DiskFullError when `needed_bytes` do not fit. `what` starts the sentence, up to the
-    number of bytes; `advice` is a sentence of its own."""
+    """Raises DiskFullError when `needed_bytes` do not fit. `what` is the start of the sentence, up
+    to the number of bytes; `advice` is a separate sentence."""
     free = shutil.disk_usage(folder).free
     if needed_bytes > free:
         raise DiskFullError(

@@ -1,6 +1,6 @@
 """The bytes of a store's shards, memory-mapped or read piece by piece.
 
-Mapping is the fastest way; touched pages count as the process's own memory until the system needs
+Memory mapping is fastest, but touched pages count as memory of the process until the system needs
 them. Reading copies through the kernel: slower, but no page stays resident.
 """
 
@@ -83,7 +83,7 @@ class MappedFiles:
 class CachedFiles:
     """At most `max_open` shards are mapped; the least recently used is unmapped first.
 
-    What `view` returns may be written to: the file does not change.
+    Arrays from `view` are writable; writing to them does not change the file.
     """
 
     def __init__(self, store: Path, shards: list[ShardEntry], max_open: int) -> None:
@@ -184,7 +184,7 @@ class _Recent(Generic[Opened]):
             self._halve()
 
     def _halve(self) -> None:
-        """The system's limit is lower than ours: continue with fewer open files."""
+        """Keep half as many files open: the system's limit is lower than ours."""
         self._max_open = max(1, len(self._open) // 2)
         self._open.clear()
 

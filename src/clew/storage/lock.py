@@ -1,4 +1,5 @@
-"""Who may write which part of a store. The kernel drops the locks of a process that dies."""
+"""Locks on parts of a store, so that only one process writes each. The kernel releases the locks of
+a process that dies."""
 
 import json
 import os
@@ -54,7 +55,7 @@ class Part:
 def writer_lock(store: Path, part: Part) -> Iterator[None]:
     """Holds the right to write one part; raises StoreLockedError when another process has it.
 
-    Locks of a different split into parts would share batches with this one, so they conflict too.
+    A lock for another number of parts would share batches with this one, so the two conflict.
     """
     try:
         store.mkdir(parents=True, exist_ok=True)

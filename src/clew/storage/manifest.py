@@ -122,8 +122,8 @@ def parse_manifest(raw: Any, path: Path) -> Manifest:
 
 
 def _check_fields(manifest: Manifest) -> None:
-    """Raises ValueError. Above all, no name may point outside the store, because a repair renames
-    files."""
+    """Validate a manifest; raises ValueError. Above all, no file name may point outside the store,
+    because a repair renames files."""
     for shard in manifest.shards:
         if shard.file != shard_name(shard.batch_number):
             raise ValueError(f"shard {shard.batch_number} is in {shard.file!r:.80}")
@@ -191,8 +191,8 @@ def _explain_missing(store: Path) -> StoreError:
 def refuse_other_settings(
     store: Path, before: Mapping[str, Any], now: Mapping[str, Any], may_differ: tuple[str, ...]
 ) -> None:
-    """Raises SettingsMismatchError with both values of every difference. Names that start with one
-    of `may_differ` are ignored."""
+    """Compare the settings of a store and a run: raises SettingsMismatchError with both values of
+    every difference. Names that start with one of `may_differ` are ignored."""
     different = find_differences(before, now, may_differ)
     if different:
         raise SettingsMismatchError(

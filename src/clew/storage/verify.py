@@ -28,7 +28,7 @@ from clew.storage.writing import put_in_place
 
 OnShard = Callable[[str, int, int], None]
 _SHARD_NAME = re.compile(r"(batch_(\d+)\.arrow)(\.part|\.recovered)?")
-# Every row of every store has it.
+# The ID column, which every store has.
 _ID_COLUMN = "global_example_id"
 
 ProblemKind = Literal["missing", "damaged", "rows", "unlisted", "part", "gap", "file"]
@@ -46,7 +46,7 @@ class Problem:
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether running the command that made the store again fixes it."""
+        """Whether running the command that wrote the store again fixes the problem."""
         return self.kind in ("part", "gap")
 
 
@@ -141,7 +141,8 @@ def _read_origin(schema: pa.Schema) -> Manifest | None:
 
 
 def _join_origins(origins: Sequence[Manifest]) -> Manifest:
-    """Shards written before the store grew plan fewer rows; a converted one names its source."""
+    """The manifest rebuilt from those stored in the shards. Shards written before the store grew
+    plan fewer rows; converted shards name their source."""
     manifest = max(origins, key=lambda origin: origin.planned_rows or 0)
     if "sources" not in manifest.settings:
         return manifest
@@ -300,8 +301,8 @@ def _repair_one(store: Path, problem: Problem) -> list[str]:
 
 
 def _keep_intact_rows(store: Path, path: Path) -> str:
-    """Turns a shard back into a half-written one, or rewrites it where no run resumes from
-    those."""
+    """Turn a damaged shard back into a `.part` file, or rewrite it if no run resumes from `.part`
+    files."""
     number = _batch_number(path)
     assert number is not None  # files with other names are not looked at
     first = next(read_intact_batches(path), None)

@@ -28,19 +28,19 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 
-# Until the length of the run is known.
+# The time budget until the length of the run is known.
 _FIRST_SECONDS = 2.0
 _ROUNDS = 5
 _FEWEST_ROUNDS = 2
 _STEPS_A_TRIAL = _ROUNDS + 3
-# Shorter than this, starting and stopping the clock would count.
+# In shorter blocks, starting and stopping the clock would distort the timing.
 _BLOCK_SECONDS = 0.02
 _MAX_BLOCK_STEPS = 50
 
 
 class Trial:
-    """One variant, on a copy of the model whose weights never change: the learning rate is 0. The
-    optimizer's other settings do not affect the time."""
+    """Times one variant of a step on a copy of the model. Its weights never change, because the
+    learning rate is 0. The optimizer's other settings do not affect the time."""
 
     def __init__(self, model: nn.Module, way: Way, batches: list[Any], fabric: "Fabric") -> None:
         model = place_model(
@@ -59,8 +59,8 @@ class Trial:
         self.guess = self.first_seconds = 0.0
 
     def warm_up(self) -> None:
-        """Until set-up, compilation and recording are done; `first_seconds` is what they took on
-        top of the steps."""
+        """Run steps until setup, compilation and recording are done; `first_seconds` is the time
+        these took in addition to the steps."""
         started = time.perf_counter()
         for _ in range(self._warm_up_steps):
             self.run()
@@ -87,8 +87,8 @@ class Trial:
 
 
 class Footprint:
-    """The GPU memory of the first trial shows whether another fits beside it. On the CPU an idle
-    trial takes little."""
+    """Estimates from the GPU memory of the first trial whether another one fits next to it. On the
+    CPU an idle trial takes little memory."""
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._before = device, 0
@@ -125,7 +125,7 @@ def left_as_it_was(device: torch.device) -> Iterator[None]:
 
 
 class Bench:
-    """Everything measured is in `timings`: the last timing of each variant and size.
+    """Times variants of a step. `timings` holds the last timing of each variant and batch size.
 
     If the `plain` variant fails for any reason but memory, so would the run: that error is raised.
     Any other variant is dropped, and its timing says why.
@@ -194,7 +194,7 @@ class Bench:
         return self.seconds(ways, size)
 
     def _race(self, trials: dict[Way, Trial], size: int) -> None:
-        """In turns, so that whatever else the machine does slows all of them equally."""
+        """Time the trials in turns, so that other load on the machine slows all of them equally."""
         blocks = {way: _block_steps(trial.guess) for way, trial in trials.items()}
         round_seconds = sum(trials[way].guess * steps for way, steps in blocks.items())
         times: dict[Way, list[float]] = {way: [] for way in trials}
@@ -233,12 +233,12 @@ class Bench:
                     trial = self._make_trial(way, size)
                     trial.warm_up()
                     trials[way] = trial
-                except Exception as error:  # whatever a variant cannot do, the plain one may
+                except Exception as error:  # a variant may fail where the plain one works
                     if way == self._plain and not is_out_of_memory(error):
                         raise
                     self._note(way, size, dropped=_why(error))
                 if way not in trials:
-                    self._free_memory()  # the error is gone now, and the memory it held with it
+                    self._free_memory()  # only now: the error itself kept memory alive
         return trials
 
     def _make_trial(self, way: Way, size: int) -> Trial:
@@ -249,7 +249,8 @@ class Bench:
         return Trial(self._model, way, batches, self._fabric)
 
     def _free_memory(self) -> None:
-        if self._device.type == "cuda":  # the CPU's is freed by itself, and collecting is slow
+        # CPU memory is freed without this, and garbage collection is slow.
+        if self._device.type == "cuda":
             free_memory()
 
     def _count_rounds(self, round_seconds: float) -> int:
@@ -288,7 +289,8 @@ def _why(error: BaseException) -> str:
 
 
 def _one_process(device: torch.device) -> "Fabric":
-    """Processes that train together are timed separately: they would wait for each other."""
+    """A Fabric for this process alone. Processes that train together are timed separately, since
+    they would wait for each other."""
     from lightning_fabric import Fabric
     from lightning_fabric.plugins.environments import LightningEnvironment
 

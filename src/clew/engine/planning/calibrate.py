@@ -31,8 +31,8 @@ class _Patience:
     """How much measuring may cost on one kind of device.
 
     A run of fewer than `short_run_seconds` is over before a better plan would have been found.
-    Compiling is tried when a run takes `compiles_a_run` times `compile_seconds`, its assumed cost
-    until that is known.
+    torch.compile is tried if the run takes at least `compiles_a_run` times `compile_seconds`, the
+    assumed cost of compiling until it is measured.
     """
 
     short_run_seconds: float
@@ -62,7 +62,8 @@ _ON_CPU = _Patience(
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """The planned run, on this process's `device`. `samples` per epoch None asks the batches."""
+    """The planned run, on this process's `device`. `samples` is the number per epoch; None takes it
+    from the batches."""
 
     model: nn.Module
     batches: OpenBatches | Batches
@@ -171,7 +172,8 @@ class _Measuring:
         return step_seconds / size * self.all_samples
 
     def _find_room(self, limit: int, model: nn.Module) -> Room:
-        """A batch's memory is measured on the smallest size; without a choice, nothing is."""
+        """The memory available for a batch. What a batch takes is measured at the smallest size,
+        and only if there are several sizes to choose from."""
         size, peak = self.sizes[0], 0
         if len(self.sizes) > 1:
             peak = self.bench.measure_peak(self.ways[0], size) or limit
@@ -179,7 +181,7 @@ class _Measuring:
         return Room(limit_bytes=limit, fixed_bytes=gradients, peak_bytes=peak, size=size)
 
     def _keep_plain(self, why: str) -> dict[str, Choice]:
-        """The plainest of what is open, all for the same reason."""
+        """Keep the plain variant for every open choice, with the same reason for all."""
         kept: dict[str, Choice] = {
             name: (getattr(self.ways[0], name), why) for name in open_names(self.ways)
         }
@@ -208,7 +210,7 @@ class _Measuring:
 
 
 def _show_checkpointing(way: Way, size: int, bench: Bench) -> dict[str, Choice]:
-    """What gradient checkpointing really saves."""
+    """Measure how much memory gradient checkpointing saves."""
     if not way.gradient_checkpointing:
         return {}
     with_it, without = (

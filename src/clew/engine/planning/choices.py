@@ -19,9 +19,9 @@ _GPU_SHARE, _RAM_SHARE = 0.6, 0.5
 class OpenChoices:
     """What the request leaves open on this machine.
 
-    Variants of a step (`ways`) come plainest first, which is the plan's own; compiling is not among
-    them, as it costs too much to be tried with each. `batch_size` is the requested one, None if any
-    will do; a step may take `memory_bytes`.
+    `ways` are the variants of a step, starting with the plain one, which the plan uses so far.
+    torch.compile is not among them: trying it with each would take too long. `batch_size` is the
+    requested one, or None; `memory_bytes` is the memory that a step may use.
     """
 
     ways: tuple[Way, ...]
@@ -104,7 +104,8 @@ def _mixed_precision(device: str, machine: Machine) -> Precision:
 
 
 def _can_graph(plan: HardwarePlan) -> bool:
-    """A graph can hold neither communication between processes nor a second forward pass."""
+    """Whether the step can be a CUDA graph, which can contain neither communication between
+    processes nor a recomputed forward pass."""
     return plan.device != "cpu" and plan.processes == 1 and not plan.gradient_checkpointing
 
 
@@ -151,7 +152,7 @@ def _precision(request: PlanRequest, plan: HardwarePlan, machine: Machine) -> Ch
 
 
 def _full_precision(plan: HardwarePlan, machine: Machine) -> Precision:
-    """tf32 is what float32 layers multiply in on a GPU that has it."""
+    """tf32 on a GPU that supports it, otherwise fp32."""
     return "tf32" if plan.device != "cpu" and machine.gpu(plan.device).has_bf16 else "fp32"
 
 

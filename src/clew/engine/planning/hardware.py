@@ -14,14 +14,14 @@ import psutil
 import torch
 
 _COMPILERS = ("g++", "clang++", "c++")
-# As Linux names the instructions, fastest first, and as people do.
+# CPU flags as Linux names them, fastest first, and the common names of the instructions.
 _BF16_INSTRUCTIONS = {"amx_bf16": "AMX", "avx512_bf16": "AVX512_BF16", "bf16": "BF16"}
 _BF16_CAPABILITY = (8, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
-    """One GPU. `free_bytes` is its memory that nobody uses now."""
+    """One GPU. `free_bytes` is its currently unused memory."""
 
     name: str
     memory_bytes: int
@@ -35,9 +35,10 @@ class Gpu:
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """`cores` and `free_memory_bytes` respect the process's affinity and its control group.
+    """The resources of this machine.
 
-    `bf16_instructions` names the CPU's, "" if it has none; `cannot_compile` says why torch.compile
+    `cores` and `free_memory_bytes` respect CPU affinity and cgroup limits. `bf16_instructions`
+    names the CPU's bf16 instructions, "" if it has none; `cannot_compile` says why torch.compile
     cannot work here, "" if it can.
     """
 
@@ -56,7 +57,7 @@ class Machine:
 
 
 def look_at_machine() -> Machine:
-    """What is here now."""
+    """Detect the cores, memory and GPUs of this machine."""
     limits = read_limits()
     memory = psutil.virtual_memory().available
     return Machine(
@@ -69,8 +70,8 @@ def look_at_machine() -> Machine:
 
 
 def limit_threads(cores: int) -> None:
-    """PyTorch counts the cores of the whole machine. If a container may use fewer, extra threads
-    only wait for each other."""
+    """Limit PyTorch to `cores` threads. PyTorch counts the cores of the whole machine; in a
+    container that may use fewer, extra threads only wait for each other."""
     if torch.get_num_threads() > cores:
         torch.set_num_threads(cores)
 
@@ -160,7 +161,8 @@ def _look_at_gpu(number: int) -> Gpu:
 
 
 def _why_not_compile() -> str:
-    """torch.compile builds C++ on the CPU; on a GPU Triton builds its launchers in C."""
+    """Why torch.compile cannot work here, "" if it can. It compiles C++ for the CPU; on a GPU,
+    Triton compiles its launchers in C."""
     if not any(map(shutil.which, _COMPILERS)):
         return f"no C++ compiler was found ({', '.join(_COMPILERS)})"
     include = Path(sysconfig.get_path("include"))

@@ -14,7 +14,8 @@ _SLOWER_BESIDE_A_STEP = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Loading:
-    """`asked` is the requested number of threads; `cores` are those of this process."""
+    """Chooses how batches are loaded. `asked` is the requested number of threads; `cores` are those
+    of this process."""
 
     asked: int | None
     cores: int
@@ -23,8 +24,8 @@ class Loading:
     def choose(
         self, *, read_seconds: float | None = None, step_seconds: float | None = None
     ) -> dict[str, Choice]:
-        """Given the time to read a batch and to train on it, as many threads as keep up; without,
-        as many as the cores allow."""
+        """Choose the number of threads: enough to keep up with training if the times to read a
+        batch and to train on it are known, otherwise as many as the cores allow."""
         workers, why = self._workers(read_seconds, step_seconds)
         kept, ahead = "they are kept between epochs", "batches that each worker reads ahead"
         none = "there are no workers"

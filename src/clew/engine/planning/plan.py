@@ -52,11 +52,13 @@ class Timing:
 
 @dataclass(frozen=True, kw_only=True)
 class HardwarePlan:
-    """Every choice of a run, and in `reasons` one sentence for each, by the choice's name.
+    """How a run uses the hardware: every choice, and in `reasons` one sentence for each, by name.
 
-    `device` is "cpu", "cuda" (with several processes each takes the GPU of its local rank) or
-    "cuda:1"; `batch_size` counts the samples of a micro-step over all `processes`; an optimizer
-    step takes `grad_accum` of them. `max_cache_batches` None keeps every shard mapped.
+    `device` is "cpu", "cuda" (with several processes, each uses the GPU of its local rank) or
+    "cuda:1". `batch_size` is the number of samples in a micro-batch over all `processes`; an
+    optimizer step takes `grad_accum` micro-batches. `max_cache_batches` None keeps every shard
+    mapped. `timings` are the measurements behind the choices, `calibration_seconds` the time they
+    took.
     """
 
     device: str = "cpu"
@@ -95,7 +97,7 @@ class HardwarePlan:
 
     @property
     def process_batch(self) -> int:
-        """Samples of a micro-step that one process takes, except for the last batch of an epoch."""
+        """Samples per micro-batch and process, except in the last batch of an epoch."""
         return max(1, self.batch_size // self.processes)
 
     def change(self, name: str, value: Any, reason: str) -> Self:
@@ -109,7 +111,7 @@ class HardwarePlan:
         return replace(self, **values, reasons=self.reasons | reasons)
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """The plan as plain data, for JSON."""
         return asdict(self) | {"timings": [asdict(timing) for timing in self.timings]}
 
     @classmethod

@@ -25,13 +25,28 @@ def plan_hardware(
     device: torch.device | None = None,
     machine: Machine | None = None,
 ) -> HardwarePlan:
-    """Given a `model` (with a `training_step`) and its training batches, everything the request
-    leaves open is measured; without them, the plan is the plain one and says what would be
-    measured.
+    """Choose how a run uses the hardware.
 
-    `open_batches` may also be a ready-made loader: its batch size is then kept. `samples` are those
-    of an epoch, `epochs` overrides the config's. All `processes` get the first one's plan; `device`
-    is this one's. Raises InputError for what the machine cannot do.
+    With `model` and `open_batches`, everything that the request leaves open is measured. Without
+    them, the plan is the plain one and says what would be measured.
+
+    Args:
+        request: Choices to fix.
+        model: The model to measure, with a `training_step`.
+        open_batches: Opens training batches of a given size, or a ready-made loader, whose batch
+            size is kept.
+        samples: Samples per epoch. [default: taken from the batches]
+        epochs: Overrides `config.epochs`.
+        config: Hyperparameters of the run.
+        processes: Number of processes that train together; all get the first one's plan.
+        device: The device of this process.
+        machine: The machine to plan for. [default: this one]
+
+    Returns:
+        The plan, with a reason for every choice.
+
+    Raises:
+        InputError: The machine cannot do what is requested.
     """
     request = request or PlanRequest()
     plan, left = choose_plainly(request, machine or look_at_machine(), processes)
@@ -48,7 +63,7 @@ def plan_hardware(
 
 
 def _agree(plan: HardwarePlan, processes: int) -> HardwarePlan:
-    """Each process measured for itself, but all must use the same plan."""
+    """The first process's plan: each process measured for itself, but all must use the same one."""
     if processes == 1 or not dist.is_initialized():
         return plan
     plans = [plan]

@@ -55,8 +55,9 @@ class Found:
 def find_way_and_size(
     bench: Bench, ways: Sequence[Way], sizes: Sequence[int], room: Room
 ) -> Found | None:
-    """What is fastest for few samples may not be for many: after growing, the variants are timed
-    again, and if another wins, it may grow further. None when nothing fits into memory."""
+    """Find the fastest variant and batch size; None if nothing fits in memory. The fastest variant
+    may depend on the batch size, so all are timed again after the batch has grown; if
+    another one wins, its batch may grow further."""
     found = _fastest(bench, ways, sizes[0])
     while found is not None:
         grown = _grow(bench, found.way, [size for size in sizes if size >= found.size], room)
@@ -70,7 +71,8 @@ def find_way_and_size(
 
 
 def _fastest(bench: Bench, ways: Sequence[Way], size: int) -> Found | None:
-    """Among those that could be timed; when time is up, among those that were."""
+    """The fastest variant at this batch size; when time is up, the fastest of those already
+    timed."""
     known = bench.seconds(ways, size)
     is_new = len(known) < len(ways)
     seconds = bench.time(ways, size) if is_new and bench.left_seconds > 0 else known
@@ -121,8 +123,8 @@ def _why_not_take(bench: Bench, way: Way, larger: int, gain: float) -> str:
 
 
 def fastest_way(seconds: Mapping[Way, float]) -> Way:
-    """The fastest, where a plainer variant that is nearly as fast is preferred; plainest come
-    first. 16 bits must beat the best of full precision."""
+    """The fastest variant, unless a plainer one is nearly as fast; `seconds` has the plainest
+    first. A 16-bit variant must beat the best full-precision one."""
     full = {way: time for way, time in seconds.items() if way.precision not in _MIXED}
     mixed = {way: time for way, time in seconds.items() if way.precision in _MIXED}
     if not full or not mixed:
@@ -151,7 +153,8 @@ def _rival(way: Way, name: str, seconds: Mapping[Way, float]) -> Way | None:
 
 
 def compare_found(found: Found, ways: Sequence[Way], bench: Bench) -> dict[str, Choice]:
-    """The choices of the winning variant; what was open is compared with what it beat."""
+    """The open choices of the winning variant, each with a reason that compares it with its
+    rival."""
     return {
         name: (getattr(found.way, name), _compare(found, name, ways, bench))
         for name in open_names(ways)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 Action = Literal["repair", "convert", "preprocess"]
 _ACTIONS: dict[Action, str] = {
     "repair": 'repair the store with clew.verify("{store}", repair=True)',
-    "convert": 'convert the old files into a store with clew.convert("{store}", out=...)',
+    "convert": 'convert the legacy files into a store with clew.convert("{store}", out=...)',
     "preprocess": 'create training samples from it with clew.preprocess("{store}", ...)',
 }
 

@@ -40,7 +40,9 @@ def read_run_file(path: str | Path) -> RunFile:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise InputError(f"{reason}. Check the path.", setting="config", value=path) from None
+        raise InputError(
+            f"it cannot be read ({reason}). Check the path.", setting="config", value=path
+        ) from None
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"it is not valid TOML: {error}.", setting="config", value=path) from None
     settings = {name: value for name, value in content.items() if name not in _ABOUT}
@@ -116,7 +118,7 @@ def describe_run(command: str, settings: Mapping[str, Any]) -> str:
     known = {name: _as_toml(value) for name, value in settings.items() if value is not None}
     unknown = [name for name, text in known.items() if text is None]
     lines = [
-        f'# Repeats this run of "clew {command}": give it this file as `config`.',
+        f'# Settings of a run of "clew {command}". To repeat it, pass this file as `config`.',
         f"command = {_as_toml(command)}",
         f"version = {_as_toml(__version__)}",
         *([f"not_recorded = {_as_toml(unknown)}"] if unknown else []),

@@ -11,7 +11,7 @@ from clew.errors import InputError, SettingsMismatchError
 
 # The names of these settings in files of an earlier version of clew.
 _OLD_NAMES = {"right": "correct", "made_up": "hallucinated"}
-START_OVER = "`overwrite=True` starts over in this one."
+START_OVER = "Use `overwrite=True` to start over in this folder."
 
 
 def as_path(given: str | Path | None) -> Path | None:
@@ -22,21 +22,21 @@ def as_path(given: str | Path | None) -> Path | None:
 def check_positive(config: Any, *names: str) -> None:
     for name in names:
         if getattr(config, name) < 1:
-            raise InputError("give 1 or more.", setting=name, value=getattr(config, name))
+            raise InputError("it must be 1 or more.", setting=name, value=getattr(config, name))
 
 
 def check_fraction(config: Any, *names: str) -> None:
     for name in names:
         value = getattr(config, name)
         if not 0 <= value < 1:
-            raise InputError("give a number from 0 to below 1.", setting=name, value=value)
+            raise InputError("it must be at least 0 and less than 1.", setting=name, value=value)
 
 
 def check_weight(config: Any, *names: str) -> None:
     for name in names:
         value = getattr(config, name)
         if not 0 <= value < math.inf:
-            raise InputError("give 0 or more.", setting=name, value=value)
+            raise InputError("it must be 0 or more.", setting=name, value=value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class Difference:
     now: Any
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.before!r} before, {self.now!r} now"
+        return f"{self.name}: was {self.before!r}, is now {self.now!r}"
 
 
 def find_differences(

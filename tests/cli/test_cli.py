@@ -137,7 +137,7 @@ def test_excluded_questions_are_counted_and_named(
         (["--part", "two"], '--part is "two": write it as I/N'),
         (["--prompt", "Answer me"], '--prompt is "Answer me": it does not contain {question}'),
         (["--chat"], "tokenizer has no chat template"),
-        (["--batch-size", "0"], "--shard-size is 0: give 1 or more"),
+        (["--batch-size", "0"], "--shard-size is 0: it must be 1 or more"),
         (["--model", "no/such-model"], 'the model "no/such-model" could not be loaded'),
         (["--questions", "missing.jsonl"], 'questions "missing.jsonl": no such file or folder'),
         (["--device", "abacus"], '--device is "abacus": this is not a device'),
@@ -158,7 +158,7 @@ def test_unusable_input_gets_one_message_and_exit_code_2(
 def test_changed_settings_exit_with_1_and_show_both_values(extract: Any, store: Path) -> None:
     ended = extract(store, "--max-new-tokens", "9")
     assert ended.code == 1
-    assert "generation.max_new_tokens: 6 before, 9 now" in ended.err
+    assert "generation.max_new_tokens: was 6, is now 9" in ended.err
 
 
 def test_inspect_shows_totals_batches_lengths_answers_and_settings(
@@ -247,7 +247,7 @@ def test_damaged_basis_cannot_be_repaired(run: Any, store: Path) -> None:
     flip_byte(store / "basis.arrow", 1000)
     ended = run("verify", store, "--repair")
     assert ended.code == 1
-    assert "basis.arrow has changed since it was written: restore it from a copy" in ended.out
+    assert "basis.arrow has changed since it was written: restore it from a backup" in ended.out
 
 
 def damage(store: Path, how: str) -> None:

@@ -26,13 +26,15 @@ def test_repair_of_converted_store_says_to_convert_again(run: Any, converted: Pa
     repaired = run("verify", converted, "--repair")
     assert repaired.code == 0
     assert (
-        "removed batch_0001.arrow from the manifest; 2 rows lost, to be created again"
-        in repaired.out
+        "removed batch_0001.arrow from the manifest; 2 rows lost, to be re-created" in repaired.out
     )
-    assert "convert again to create the missing rows" in repaired.out
+    assert 'run "clew convert" again to create the missing rows' in repaired.out
     left = run("verify", converted)
     assert left.code == 1
-    assert "shard 1 lacks 2 of the 2 rows that its source file has: convert again" in left.out
+    assert (
+        'shard 1 is missing 2 of the 2 rows in its source file: run "clew convert" again'
+        in left.out
+    )
     assert "extraction" not in repaired.out + left.out
     assert run("convert", converted.parent / "old", "--out", converted).code == 0
     assert run("verify", converted).code == 0

@@ -12,9 +12,9 @@ from clew.hallucination.labels import read_scores
 
 
 def test_wrong_setting_is_shown_as_its_flag() -> None:
-    error = InputError("give 1 or more.", setting="batch_size", value=0)
-    assert str(error) == "batch_size is 0: give 1 or more."
-    assert error_text(error) == "--batch-size is 0: give 1 or more."
+    error = InputError("it must be 1 or more.", setting="batch_size", value=0)
+    assert str(error) == "batch_size is 0: it must be 1 or more."
+    assert error_text(error) == "--batch-size is 0: it must be 1 or more."
 
 
 def test_text_values_are_quoted() -> None:

@@ -95,7 +95,7 @@ def test_changed_settings_exit_with_1(preprocess: Any, tmp_path: Path) -> None:
     preprocess(tmp_path / "out")
     ended = preprocess(tmp_path / "out", "--node-dim", 2)
     assert ended.code == 1
-    assert "node_dim: 4 before, 2 now" in ended.err
+    assert "node_dim: was 4, is now 2" in ended.err
 
 
 @pytest.mark.slow

@@ -221,7 +221,7 @@ def test_changed_settings_require_overwrite(run: Any, folder: Path) -> None:
     assert run(*line).code == 0
     ended = run(*line, "--seed", 3)
     assert ended.code == 1
-    assert "config.seed: 0 before, 3 now" in ended.err
+    assert "config.seed: was 0, is now 3" in ended.err
     assert "--overwrite starts over" in ended.err
     assert run(*line, "--seed", 3, "--overwrite").code == 0
     assert json.loads((folder / "results/results.json").read_text())["runs"][0]["seed"] == 3

@@ -236,10 +236,10 @@ def test_unusable_input_is_refused(tmp_path: Path, changes: dict[str, Any], sent
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"epochs": 0}, "epochs is 0: give 1 or more"),
+        ({"epochs": 0}, "epochs is 0: it must be 1 or more"),
         ({"lr": -1.0}, "lr is -1.0"),
         ({"patience": 0}, "patience is 0"),
-        ({"monitor": "luck"}, 'monitor is "luck": give one of auroc, loss, accuracy'),
+        ({"monitor": "luck"}, 'monitor is "luck": it must be one of auroc, loss, accuracy'),
         ({"warmup_fraction": 1.0}, "warmup_fraction is 1.0"),
     ],
 )

@@ -40,7 +40,9 @@ def test_tied_weights_are_written_twice(tmp_path: Path) -> None:
 @pytest.mark.parametrize("other", [nn.Linear(4, 2), nn.Linear(3, 2, bias=False), nn.LSTM(3, 2)])
 def test_weights_of_another_network_are_refused(tmp_path: Path, other: nn.Module) -> None:
     path = written(tmp_path, nn.Linear(3, 2))
-    with pytest.raises(StoreError, match='do not fit the network "mine" of this clew .*again') as e:
+    with pytest.raises(
+        StoreError, match='do not match the network "mine" in this version .*again'
+    ) as e:
         read_model(path).load_into(other, name="mine", prefix="network.")
     assert "\n" not in str(e.value)
 

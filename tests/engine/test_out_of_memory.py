@@ -98,10 +98,10 @@ def test_single_sample_that_does_not_fit_is_reported(tmp_path: Path) -> None:
 
 def test_processes_get_a_batch_size_they_can_share() -> None:
     plan = HardwarePlan(processes=2, batch_size=12, grad_accum=1)
-    with pytest.raises(TrainingError, match="`batch_size=6` and `grad_accum=2`; it resumes"):
+    with pytest.raises(TrainingError, match="`batch_size=6` and `grad_accum=2` to resume"):
         shrink_micro_batch(plan, is_ready_made=False, step=0)
     plan = HardwarePlan(processes=2, batch_size=6, grad_accum=1)
-    with pytest.raises(TrainingError, match="`batch_size=2` and `grad_accum=3`; it resumes"):
+    with pytest.raises(TrainingError, match="`batch_size=2` and `grad_accum=3` to resume"):
         shrink_micro_batch(plan, is_ready_made=False, step=0)
 
 

@@ -131,5 +131,5 @@ def test_run_of_two_processes_is_not_resumed_by_one() -> None:
 def test_resumed_batch_must_divide_evenly_among_processes() -> None:
     """Otherwise each process would take fewer samples, and the results would differ."""
     request = PlanRequest(**{**vars(PLAIN), "batch_size": 3, "grad_accum": 4})
-    with pytest.raises(InputError, match="batch_size is 3: 2 processes cannot share that evenly"):
+    with pytest.raises(InputError, match="batch_size is 3: it is not divisible by 2 processes"):
         _refuse_other_machine(HardwarePlan(processes=2), request, 2)

@@ -181,15 +181,15 @@ def test_finished_run_is_not_trained_again(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_different_settings_are_refused_with_both_values(tmp_path: Path) -> None:
     train(tmp_path, settings={"data": "a"})
-    with pytest.raises(SettingsMismatchError, match="config.lr: 0.01 before, 0.02 now"):
+    with pytest.raises(SettingsMismatchError, match="config.lr: was 0.01, is now 0.02"):
         train(tmp_path, config=TrainConfig(epochs=3, lr=2e-2), settings={"data": "a"})
-    with pytest.raises(SettingsMismatchError, match="settings.data: 'a' before, 'b' now"):
+    with pytest.raises(SettingsMismatchError, match="settings.data: was 'a', is now 'b'"):
         train(tmp_path, settings={"data": "b"})
     with pytest.raises(
         SettingsMismatchError, match=r"layers.3.weight: \[1, 16\] before, \[3, 16\]"
     ):
         train(tmp_path, model=new_model(outputs=3), settings={"data": "a"})
-    with pytest.raises(SettingsMismatchError, match=r"batch_size \* grad_accum: 16 before, 32 now"):
+    with pytest.raises(SettingsMismatchError, match=r"batch_size \* grad_accum: was 16, is now 32"):
         train(
             tmp_path,
             request=PlanRequest(**{**vars(PLAIN), "batch_size": 32}),
@@ -229,7 +229,7 @@ def test_damaged_checkpoint_is_reported(tmp_path: Path) -> None:
 def test_two_runs_do_not_write_into_one_folder(tmp_path: Path) -> None:
     child = start(stop_on_sigterm, tmp_path)
     wait_until(lambda: (tmp_path / "log.csv").exists(), child)
-    with pytest.raises(StoreLockedError, match="another run is training into"):
+    with pytest.raises(StoreLockedError, match="another run is writing to"):
         train(tmp_path)
     child.terminate()
     wait(child)

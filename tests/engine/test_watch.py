@@ -64,7 +64,7 @@ def test_divergence_error_says_what_to_try(tmp_path: Path) -> None:
 
 
 def test_validation_samples_without_finite_scores_are_named(tmp_path: Path) -> None:
-    with pytest.raises(TrainingError, match=r"scores of 1 sample are non-finite \(q77\)"):
+    with pytest.raises(TrainingError, match=r"scores for 1 sample are non-finite \(q77\)"):
         train(tmp_path, validation=open_loader(spoiled()))
 
 
@@ -107,7 +107,7 @@ def test_fp16_is_switched_off_where_fp32_is_finite(
     result = train(tmp_path, model=Classifier(Large()), reporter=events.append)
     assert result.plan.precision == "bf16"
     assert result.plan.reasons["precision"].startswith(
-        "fp16 gave non-finite values in epoch 1, step 1"
+        "fp16 produced non-finite values in epoch 1, step 1"
     )
     assert any("continuing in bf16" in sentence for sentence in notes(events))
     assert result.best_val["auroc"] > 0.6

@@ -261,10 +261,10 @@ def test_error_in_a_thread_reaches_the_caller_in_order(workers: int) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"batch_size": 0}, "batch_size is 0: give 1 or more"),
-        ({"batch_size": -3}, "batch_size is -3: give 1 or more"),
-        ({"batch_size": 8, "num_workers": -1}, "num_workers is -1: give 0 or more"),
-        ({"batch_size": 8, "seed": -1}, "seed is -1: give 0 or more"),
+        ({"batch_size": 0}, "batch_size is 0: it must be 1 or more"),
+        ({"batch_size": -3}, "batch_size is -3: it must be 1 or more"),
+        ({"batch_size": 8, "num_workers": -1}, "num_workers is -1: it must be 0 or more"),
+        ({"batch_size": 8, "seed": -1}, "seed is -1: it must be 0 or more"),
     ],
 )
 def test_invalid_settings_are_named(samples: Path, options: dict[str, int], says: str) -> None:

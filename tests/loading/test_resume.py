@@ -165,5 +165,5 @@ def test_workers_with_another_batch_size_are_refused(samples: Path) -> None:
     dataset = PreprocessedLSTMDataset(samples, batch_size=4)
     loader = torchdata.StatefulDataLoader(dataset, batch_size=4, num_workers=2)
     loader.load_state_dict(state)
-    with pytest.raises(InputError, match=r"batches of 8, .* the same batch_size of the dataset"):
+    with pytest.raises(InputError, match=r"batches of 8, .* the same dataset batch_size"):
         places_of(loader)

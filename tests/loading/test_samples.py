@@ -89,7 +89,7 @@ def test_single_split_is_read(samples: Path) -> None:
 def test_invalid_settings_are_named(samples: Path) -> None:
     with pytest.raises(InputError, match='split is "val": choose from: train, validation, test'):
         PreprocessedGNNMapDataset(samples, split="val")
-    with pytest.raises(InputError, match="max_cache_batches is 0: give 1 or more"):
+    with pytest.raises(InputError, match="max_cache_batches is 0: it must be 1 or more"):
         PreprocessedLSTMMapDataset(samples, max_cache_batches=0)
 
 

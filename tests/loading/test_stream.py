@@ -304,10 +304,10 @@ def test_spawned_workers_give_the_same_batches(
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"shuffle_buffer_size": -1}, "shuffle_buffer_size is -1: give 0 or more"),
-        ({"max_cache_batches": 0}, "max_cache_batches is 0: give 1 or more"),
-        ({"seed": -1}, "seed is -1: give 0 or more"),
-        ({"batch_size": 0}, "batch_size is 0: give 1 or more"),
+        ({"shuffle_buffer_size": -1}, "shuffle_buffer_size is -1: it must be 0 or more"),
+        ({"max_cache_batches": 0}, "max_cache_batches is 0: it must be 1 or more"),
+        ({"seed": -1}, "seed is -1: it must be 0 or more"),
+        ({"batch_size": 0}, "batch_size is 0: it must be 1 or more"),
         ({"split": "dev"}, 'split is "dev": choose from: train, validation, test'),
     ],
 )

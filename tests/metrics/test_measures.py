@@ -164,7 +164,7 @@ ANY_CLASS = [
 @pytest.mark.parametrize(("label", "name"), [(0, "negative"), (1, "positive")])
 def test_single_class_is_refused(call, label: int, name: str) -> None:
     with pytest.raises(
-        InputError, match=f"all 3 samples are {name}: ranking requires both classes"
+        InputError, match=f"all 3 samples are {name}: ranking metrics require both classes"
     ):
         call(np.full(3, label), np.array([0.1, 0.2, 0.3]))
 

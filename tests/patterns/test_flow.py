@@ -110,7 +110,7 @@ def test_flow_refuses_foreseeable_errors_before_doing_anything(
 ) -> None:
     make_photos(tmp_path / "mine", {"cats": 3})
     before = contents(tmp_path)
-    with pytest.raises(InputError, match="give its photos with `sources`"):
+    with pytest.raises(InputError, match="give the photos to import with `sources`"):
         run_flow(FlowConfig(name="new", library=library))
     with pytest.raises(InputError, match="give the photos to identify with `identify`"):
         run_flow(FlowConfig(name="new", library=library, sources=[tmp_path / "mine"], review=True))

@@ -140,10 +140,13 @@ def test_doubtful_photos_are_reviewed_at_the_terminal(
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"data": "photos", "name": "animals"}, 'the set "animals" and `data` "photos" both name'),
+        (
+            {"data": "photos", "name": "animals"},
+            'the set "animals" and `data` "photos" cannot be combined',
+        ),
         ({"out": "trained"}, 'out is "trained": it requires `data`'),
-        ({"data": "photos", "rand_augment": "9"}, 'rand_augment is "9": give the number of'),
-        ({"data": "photos", "split": "90/10"}, 'split is "90/10": give TRAIN/VALIDATION/TEST'),
+        ({"data": "photos", "rand_augment": "9"}, 'rand_augment is "9": use N,M: the number of'),
+        ({"data": "photos", "split": "90/10"}, 'split is "90/10": use TRAIN/VALIDATION/TEST'),
     ],
 )
 def test_wrong_settings_are_named_as_in_python(settings: dict[str, Any], message: str) -> None:

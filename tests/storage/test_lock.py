@@ -60,7 +60,7 @@ def test_parts_of_the_same_split_run_side_by_side(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_different_number_of_parts_is_refused(tmp_path: Path) -> None:
-    message = r"same number of parts \(this one asked for part 2/3\)"
+    message = r"same number of parts \(this one requested part 2/3\)"
     with (
         OtherWriter(tmp_path, 1, 2),
         pytest.raises(StoreLockedError, match=message),

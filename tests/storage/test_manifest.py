@@ -125,7 +125,7 @@ def test_reading_one_row_of_a_big_shard_reads_few_of_its_bytes(tmp_path: Path) -
         ('{"a": 1}', "is not a clew manifest"),
         (
             '{"format": "clew-store", "schema_version": 9}',
-            "has schema version 9, but this clew reads",
+            "has schema version 9, but this version of clew reads",
         ),
         ('{"format": "clew-store", "schema_version": 1}', "clew.verify"),
     ],
@@ -144,7 +144,7 @@ def test_folder_that_is_not_a_store_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"is not a clew store: it has no manifest.json"):
         read_manifest(tmp_path)
     (tmp_path / "trivia_qa_traces_batch_0000.pkl").touch()
-    with pytest.raises(StoreError, match="convert the old files into a store with clew.convert"):
+    with pytest.raises(StoreError, match="convert the legacy files into a store with clew.convert"):
         read_manifest(tmp_path)
 
 

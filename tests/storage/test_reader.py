@@ -81,7 +81,7 @@ def test_compressed_shards_are_refused(tmp_path: Path) -> None:
 
 def test_column_with_nulls_or_missing_column_is_refused(tmp_path: Path) -> None:
     entry = write_shard(tmp_path, [[[1], None, None]], pa.list_(pa.int32()))
-    with pytest.raises(StoreError, match='2 rows of batch_0000.arrow without "values"'):
+    with pytest.raises(StoreError, match='no "values" in 2 rows of batch_0000.arrow'):
         read_layout(tmp_path, entry, ["values"])
     with pytest.raises(StoreError, match='batch_0000.arrow has no column "color"'):
         read_layout(tmp_path, entry, ["color"])

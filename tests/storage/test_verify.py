@@ -65,8 +65,7 @@ def test_flipped_bytes_are_reported_with_shard_and_intact_rows(store: Path) -> N
     problem = only_problem(store)
     assert (problem.kind, problem.batch_number, problem.lost_rows) == ("damaged", 1, 4)
     assert problem.message == (
-        "shard batch_0001.arrow has different bytes than when it was written (SHA-256 "
-        "differs); still intact: 8 of its 12 rows"
+        "shard batch_0001.arrow has changed content (SHA-256 mismatch); 8 of its 12 rows are intact"
     )
 
 
@@ -77,7 +76,7 @@ def test_repair_keeps_intact_rows_and_the_next_run_creates_the_rest(
     [line] = repair_store(store)
     assert line == (
         "marked batch_0001.arrow as half-written, keeping its 8 intact rows; 4 rows lost, to "
-        "be created again"
+        "be re-created"
     )
     assert [s.batch_number for s in read_manifest(store).shards] == [0, 2]
     assert finish_shard(store, 1) == {*range(12, 16), *range(20, 24)}
@@ -133,7 +132,7 @@ def test_unlisted_shard_without_its_end_becomes_half_written(store: Path) -> Non
     forget_shards(store, [2])
     [line] = repair_store(store, verify_store(store))
     assert line == (
-        "marked batch_0002.arrow as half-written, keeping its 12 intact rows: it was not complete"
+        "marked batch_0002.arrow as half-written, keeping its 12 intact rows: it was incomplete"
     )
     assert finish_shard(store, 2) == set(range(24, 36))
 
@@ -243,7 +242,9 @@ def test_manifest_of_newer_version_is_not_overwritten(store: Path) -> None:
     path = store / "manifest.json"
     newer = path.read_text().replace('"schema_version": 1', '"schema_version": 2')
     path.write_text(newer)
-    with pytest.raises(StoreError, match="schema version 2, but this clew reads version 1"):
+    with pytest.raises(
+        StoreError, match="schema version 2, but this version of clew reads version 1"
+    ):
         ensure_manifest(store)
     assert path.read_text() == newer
 
@@ -261,7 +262,9 @@ def test_shards_without_settings_are_not_reported_as_unreadable(
 ) -> None:
     write_groups(writer := ShardWriter(tmp_path, 0, SCHEMA, id_column="global_example_id"))
     writer.finish()
-    with pytest.raises(StoreError, match="its shards do not say how they were made: 1 of 1 can"):
+    with pytest.raises(
+        StoreError, match="its shards do not record how they were created: 1 of 1 can"
+    ):
         ensure_manifest(tmp_path)
 
 

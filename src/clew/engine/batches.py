@@ -75,7 +75,7 @@ def count_samples(batch: Any) -> int:
     for _, tensor in named_tensors(batch):
         return tensor.shape[0] if tensor.dim() else 1
     raise InputError(
-        f"a batch of type {type(batch).__name__} holds no tensors: give a dict, a list or a "
+        f"a batch of type {type(batch).__name__} contains no tensors: return a dict, a list or a "
         'PyG batch of tensors, preferably with a "label".'
     )
 

@@ -72,7 +72,7 @@ def _check_logits(
     if logits.dim() not in (1, 2) or logits.shape[0] != labels.shape[0]:
         raise InputError(
             f"the network returns logits of shape {tuple(logits.shape)} for {labels.shape[0]} "
-            "labels: it must return one per sample, [batch], or one per class, [batch, "
+            "labels: it must return one logit per sample, [batch], or one per class, [batch, "
             "classes]."
         )
     return logits
@@ -97,7 +97,7 @@ class BinaryLoss:
         _check(self.focal_gamma, self.label_smoothing)
         if self.positive_weight is not None and not self.positive_weight > 0:
             raise InputError(
-                "give more than 0.", setting="positive_weight", value=self.positive_weight
+                "it must be greater than 0.", setting="positive_weight", value=self.positive_weight
             )
 
     def __call__(
@@ -131,7 +131,9 @@ class CategoricalLoss:
     def __post_init__(self) -> None:
         _check(self.focal_gamma, self.label_smoothing)
         if self.class_weights is not None and not all(w > 0 for w in self.class_weights):
-            raise InputError(f"class_weights are {self.class_weights}: give more than 0 for each.")
+            raise InputError(
+                f"class_weights are {self.class_weights}: each must be greater than 0."
+            )
 
     def __call__(
         self,
@@ -161,8 +163,12 @@ class CategoricalLoss:
 
 def _check(focal_gamma: float | None, label_smoothing: float) -> None:
     if focal_gamma is not None and not focal_gamma >= 0:
-        raise InputError("give 0 or more (2 is usual).", setting="focal_gamma", value=focal_gamma)
+        raise InputError(
+            "it must be 0 or more (2 is typical).", setting="focal_gamma", value=focal_gamma
+        )
     if not 0 <= label_smoothing < 1:
         raise InputError(
-            "give 0 or more, less than 1.", setting="label_smoothing", value=label_smoothing
+            "it must be at least 0 and less than 1.",
+            setting="label_smoothing",
+            value=label_smoothing,
         )

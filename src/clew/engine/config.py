@@ -40,12 +40,17 @@ class TrainConfig:
     def __post_init__(self) -> None:
         _check("epochs", self.epochs, self.epochs >= 1, "1 or more")
         if self.lr is not None:
-            _check("lr", self.lr, 0 < self.lr < math.inf, "more than 0 (1e-3 is usual)")
+            _check("lr", self.lr, 0 < self.lr < math.inf, "greater than 0 (1e-3 is typical)")
         _check("weight_decay", self.weight_decay, self.weight_decay >= 0, "0 or more")
-        _check("betas", self.betas, all(0 <= b < 1 for b in self.betas), "two from 0 to below 1")
+        _check(
+            "betas",
+            self.betas,
+            all(0 <= b < 1 for b in self.betas),
+            "two numbers, each at least 0 and less than 1",
+        )
         fraction = self.warmup_fraction
-        _check("warmup_fraction", fraction, 0 <= fraction < 1, "0 or more, less than 1")
-        _check("max_norm", self.max_norm, self.max_norm > 0, "more than 0")
+        _check("warmup_fraction", fraction, 0 <= fraction < 1, "at least 0 and less than 1")
+        _check("max_norm", self.max_norm, self.max_norm > 0, "greater than 0")
         if self.patience is not None:
             _check("patience", self.patience, self.patience >= 1, "1 or more, or none")
         _check("seed", self.seed, 0 <= self.seed < 1 << 63, "0 or more")
@@ -97,10 +102,10 @@ class PlanRequest:
             if mixed != self.amp:
                 raise InputError(
                     f'`precision="{self.precision}"` and `amp={self.amp}` contradict each other: '
-                    f"give one of the two."
+                    "set only one of them."
                 )
 
 
 def _check(name: str, value: object, is_right: bool, wanted: str) -> None:
     if not is_right:
-        raise InputError(f"give {wanted}.", setting=name, value=value)
+        raise InputError(f"it must be {wanted}.", setting=name, value=value)

@@ -154,11 +154,11 @@ def score(model: nn.Module, batches: Batches, plan: HardwarePlan, fabric: "Fabri
     raise TrainingError."""
     result = _evaluate(model, batches, plan, fabric)
     if result.unusable and plan.precision == "fp16":
-        plan = plan.change("precision", "fp32", "fp16 gave non-finite scores")
+        plan = plan.change("precision", "fp32", "fp16 produced non-finite scores")
         result = _evaluate(model, batches, plan, fabric)
     if result.unusable:
         raise TrainingError(
-            f"the network's scores of {counted(len(result.unusable), 'sample')} are non-finite "
+            f"the network's scores for {counted(len(result.unusable), 'sample')} are non-finite "
             f"({list_some(result.unusable)}): their data may contain NaN or infinity. Exclude "
             "them."
         )

@@ -140,9 +140,9 @@ class Feed:
                 break
         if self._samples != position.samples:
             raise InputError(
-                f"{position.samples:,} samples of epoch {position.epoch + 1} were already "
-                f"used, but its batches end at {self._samples:,}: resume with the same data "
-                "and batch size."
+                f"{position.samples:,} samples of epoch {position.epoch + 1} were already used, "
+                f"but the epoch now has only {self._samples:,}: resume with the same data and "
+                "batch size."
             )
 
     def next_group(self) -> Group | None:
@@ -228,9 +228,9 @@ class Source:
         if plan.processes > 1 and _count_sharing(batches) != plan.processes:
             raise InputError(
                 f"{plan.processes} processes train together, but this {type(batches).__name__} "
-                "would give each of them all samples: pass a function that opens a clew "
-                "Loader, or a DataLoader with a DistributedSampler, once the processes are "
-                "connected."
+                "would give every process all samples: pass a function that opens a clew Loader, "
+                "or a DataLoader with a DistributedSampler, after the process group is "
+                "initialized."
             )
         if not len(batches):
             raise InputError("there are no batches: check the data and its split.")

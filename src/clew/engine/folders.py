@@ -58,7 +58,8 @@ def only_one(folder: Path) -> Iterator[None]:
         lock.acquire()
     except Timeout as error:
         raise StoreLockedError(
-            f'another run is training into "{folder}": wait for it, or choose another folder.'
+            f'another run is writing to "{folder}": wait until it finishes, or choose another '
+            "folder."
         ) from error
     try:
         yield

@@ -220,8 +220,8 @@ class Loop:
         if state.epoch == 1 and self._validation is not None and name != config.monitor:
             self._reporter(
                 Note(
-                    f"{config.monitor} is not defined on the validation samples (AUROC "
-                    "requires both classes): the loss decides which epoch is best"
+                    f"{config.monitor} is not defined on the validation samples (AUROC requires "
+                    "both classes): the best epoch is selected by validation loss"
                 )
             )
         if state.epoch >= config.epochs:

@@ -100,7 +100,7 @@ def misfit(path: Path, network: str, error: Exception) -> StoreError:
     """The error for weights that belong to another network."""
     reason = " ".join(str(error).split())[:_REASON_LETTERS]
     return StoreError(
-        f'the weights in "{path}" do not fit the network "{network}" of this clew version '
+        f'the weights in "{path}" do not match the network "{network}" in this version of clew '
         f"({reason}): train again."
     )
 
@@ -110,7 +110,7 @@ def _read(path: Path, *, with_tensors: bool) -> tuple[dict[str, Tensor], dict[st
         with safe_open(path, framework="pt") as file:
             about = json.loads(file.metadata()[_HEADER])
             if not isinstance(about, dict):
-                raise TypeError(f"its header holds {about!r:.60}")
+                raise TypeError(f"its header contains {about!r:.60}")
             names = file.keys() if with_tensors else []
             return {name: file.get_tensor(name) for name in names}, about
     except FileNotFoundError:

@@ -123,23 +123,25 @@ def shrink_micro_batch(plan: HardwarePlan, *, is_ready_made: bool, step: int) ->
     where = f"step {step + 1} ran out of memory with {counted(plan.batch_size, 'sample')} at a time"
     if is_ready_made:
         raise TrainingError(
-            f"{where}, and the given loader has a fixed batch size: give a smaller batch_size "
-            "and a larger grad_accum, or a function that opens the batches."
+            f"{where}, and the given loader has a fixed batch size: use a smaller batch_size and "
+            "a larger grad_accum, or pass a function that opens the batches."
         )
     smaller = _next_divisor(plan.effective_batch, plan.batch_size, plan.processes)
     if smaller is None:
         raise TrainingError(
             f"{where}: a single sample does not fit. Try `gradient_checkpointing=True` or a "
-            "smaller network, or free memory that other programs use."
+            "smaller network, or close other programs that use memory."
         )
     accum = plan.effective_batch // smaller
     if plan.processes > 1:
         raise TrainingError(
-            f"{where}, on one of {plan.processes} processes: start it again with "
-            f"`batch_size={smaller}` and `grad_accum={accum}`; it resumes from the last "
-            "checkpoint."
+            f"{where}, on one of {plan.processes} processes: restart with `batch_size={smaller}` "
+            f"and `grad_accum={accum}` to resume from the last checkpoint."
         )
-    reason = f"{where}; {accum} x {smaller} samples make the same step of {plan.effective_batch}"
+    reason = (
+        f"{where}; continuing with {accum} x {smaller} samples, the same effective batch size of "
+        f"{plan.effective_batch}"
+    )
     return plan.change("batch_size", smaller, reason).change("grad_accum", accum, reason)
 
 

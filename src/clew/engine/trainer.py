@@ -191,7 +191,8 @@ class _Task:
             return FitResult.from_dict(json.loads(path.read_text(encoding="utf-8")))
         except (ValueError, TypeError, KeyError) as error:
             raise StoreError(
-                f'"{path}" cannot be read ({error}): delete it; the same command writes it again.'
+                f'"{path}" cannot be read ({error}): delete it, then run the same command again '
+                "to re-create it."
             ) from error
 
 
@@ -286,14 +287,14 @@ def _with_own_size(plan: HardwarePlan, train: Batches | OpenBatches) -> Hardware
     own = getattr(train, "batch_size", None)
     if callable(train) or not isinstance(own, int) or own * plan.processes == plan.batch_size:
         return plan
-    return plan.change("batch_size", own * plan.processes, "that of the given loader")
+    return plan.change("batch_size", own * plan.processes, "the batch size of the given loader")
 
 
 def _refuse_other_machine(plan: HardwarePlan, request: PlanRequest, processes: int) -> None:
     if plan.processes != processes:
         raise InputError(
             f"this run was started with {plan.processes} processes, but now there are "
-            f"{processes}: let torchrun start {plan.processes}, or start over in another "
-            "folder."
+            f"{processes}: start {plan.processes} processes with torchrun, or start over in "
+            "another folder."
         )
     plan_hardware(replace(request, device=plan.device), processes=processes)

@@ -78,8 +78,8 @@ class Watch:
     def _leave_fp16(self, epoch: int, step: int) -> None:
         self._skips = 0
         reason = (
-            f"fp16 gave non-finite values in epoch {epoch + 1}, step {step + 1}, where fp32 does "
-            "not"
+            f"fp16 produced non-finite values in epoch {epoch + 1}, step {step + 1}, where fp32 "
+            "does not"
         )
         self._setup.leave_fp16(reason)
         self._reporter(Note(f"{reason}: continuing in {self._setup.plan.precision}"))
@@ -106,7 +106,7 @@ def explain_not_finite(
         mixed = precision in ("bf16", "fp16")
         amp = f", or `amp=False` (it ran in {precision})" if mixed else ""
         cause = f"The data is finite, so training diverged: try a lower `lr`{amp}."
-    shown = list_some(names) or "not named by the batch"
+    shown = list_some(names) or "the batch has no sample names"
     return TrainingError(
         f"{what} in epoch {epoch + 1}, step {step + 1} (samples: {shown}). {cause} "
         f"That step was not applied; the last checkpoint is from before it."

@@ -89,11 +89,13 @@ class Loader:
         rank: Rank | None = None,
     ) -> None:
         if batch_size < 1:
-            raise InputError("give 1 or more.", setting="batch_size", value=batch_size)
+            raise InputError("it must be 1 or more.", setting="batch_size", value=batch_size)
         if prefetch_factor < 1:
-            raise InputError("give 1 or more.", setting="prefetch_factor", value=prefetch_factor)
+            raise InputError(
+                "it must be 1 or more.", setting="prefetch_factor", value=prefetch_factor
+            )
         if num_workers < 0:
-            raise InputError("give 0 or more.", setting="num_workers", value=num_workers)
+            raise InputError("it must be 0 or more.", setting="num_workers", value=num_workers)
         check_seed(seed)
         self.dataset, self.batch_size, self.shuffle, self.seed = dataset, batch_size, shuffle, seed
         self.num_workers, self.drop_last = num_workers, drop_last
@@ -104,8 +106,8 @@ class Loader:
         self._grouped = self._samples if isinstance(self._samples, GroupedSource) else None
         if 0 < len(self._samples) < self.rank.count:
             raise InputError(
-                f"{len(self._samples):,} samples cannot be shared among {self.rank.count} "
-                "processes: train with fewer, or on more data."
+                f"{len(self._samples):,} samples cannot be split among {self.rank.count} "
+                "processes: use fewer processes or more data."
             )
         self._buffers = BufferPool(pinned=pin_memory and torch.cuda.is_available())
         self._epoch, self._done, self._started = 0, 0, False
@@ -247,8 +249,8 @@ def _open(
         check_cache(max_cache_batches)
         if low_memory:
             raise InputError(
-                "low_memory maps no files, max_cache_batches limits how many are mapped: give "
-                "only one of them."
+                "low_memory does not map files, and max_cache_batches limits how many are mapped: "
+                "set only one of them."
             )
         return dataset.source.open(access="cached", max_open=max_cache_batches)
     access: dict[bool | None, Access | None] = {None: None, True: "read", False: "mapped"}

@@ -45,7 +45,7 @@ def buffered_order(shards: Shards, buffer: int, *, seed: int, epoch: int) -> Ord
 
 def check_seed(seed: int) -> None:
     if seed < 0:
-        raise InputError("give 0 or more.", setting="seed", value=seed)
+        raise InputError("it must be 0 or more.", setting="seed", value=seed)
 
 
 def _random(seed: int, epoch: int) -> np.random.Generator:

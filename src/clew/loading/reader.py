@@ -71,7 +71,7 @@ class SampleReader:
         self.path, self.manifest, self.shards = path, reader.manifest, reader.shards
         self.first_rows = np.cumsum([0, *(shard.rows for shard in self.shards)])
         if not self.rows:
-            raise StoreError(f"{path} holds no samples yet: run the command that fills it again.")
+            raise StoreError(f"{path} contains no samples yet: rerun the command that creates it.")
         self.access = access or ("read" if _is_large(self.manifest.bytes) else "mapped")
         self.files = self._open_files(max_open)
         self._ids, self._questions = ids, questions
@@ -173,7 +173,7 @@ class SampleReader:
             layout = self._read_layout(entry)
             if not self._is_as_listed(layout, first, end):
                 raise StoreError(
-                    f"splits.csv lists other samples than {entry.file} in {self.path}: run the "
+                    f"splits.csv and {entry.file} in {self.path} list different samples: run the "
                     '"clew preprocess" command again.'
                 )
             for name, column in layout.columns.items():
@@ -199,8 +199,8 @@ class SampleReader:
         found, expected = (layout.item_shape, layout.dtype), (column.item_shape, column.dtype)
         if found != expected:
             raise StoreError(
-                f'the shards of {self.path} do not match: "{name}" is {_kind(*found)} in one '
-                f"and {_kind(*expected)} in another. Create the store again."
+                f'the shards of {self.path} do not match: "{name}" is {_kind(*found)} in one and '
+                f"{_kind(*expected)} in another. Re-create the store."
             )
         column.starts[first:end] = layout.starts
         column.counts[first:end] = layout.counts

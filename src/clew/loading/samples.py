@@ -103,7 +103,9 @@ class LazyDataset(Dataset[Any]):
 
 def check_cache(max_cache_batches: int) -> None:
     if max_cache_batches < 1:
-        raise InputError("give 1 or more.", setting="max_cache_batches", value=max_cache_batches)
+        raise InputError(
+            "it must be 1 or more.", setting="max_cache_batches", value=max_cache_batches
+        )
 
 
 def check_index(index: int, count: int) -> int:

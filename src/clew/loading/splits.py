@@ -56,7 +56,7 @@ def parse_split(text: str) -> Shares:
             return Shares(train=train, validation=validation, test=test)
     reason = f", but {text} sums to {total:g}" if fits else ""
     raise InputError(
-        f"give TRAIN/VALIDATION/TEST, three shares that sum to 100{reason}, for example "
+        f"use TRAIN/VALIDATION/TEST, three percentages that sum to 100{reason}, for example "
         '`split="70/15/15"`.',
         setting="split",
         value=text,

@@ -53,10 +53,10 @@ class StreamDataset(IterableDataset[Any]):
         check_seed(seed)
         if shuffle_buffer_size < 0:
             raise InputError(
-                "give 0 or more.", setting="shuffle_buffer_size", value=shuffle_buffer_size
+                "it must be 0 or more.", setting="shuffle_buffer_size", value=shuffle_buffer_size
             )
         if batch_size is not None and batch_size < 1:
-            raise InputError("give 1 or more.", setting="batch_size", value=batch_size)
+            raise InputError("it must be 1 or more.", setting="batch_size", value=batch_size)
         self.source = source
         self.samples = source.open(access="read", max_open=max_cache_batches)
         self.buffers = BufferPool()
@@ -113,9 +113,8 @@ class StreamDataset(IterableDataset[Any]):
         """
         if get_worker_info() is None and not self._resumed and self.epochs.are_in_workers():
             raise InputError(
-                "the samples are read by worker processes, whose positions this process does "
-                "not know: use torchdata's StatefulDataLoader, clew's Loader, or "
-                "num_workers=0."
+                "the samples are read by worker processes, so this process does not know their "
+                "positions: use torchdata's StatefulDataLoader, clew's Loader, or num_workers=0."
             )
         return dict(self._resumed or self._progress or self.new_progress())
 
@@ -212,9 +211,8 @@ class _StreamIterator:
         if self.progress["done"] and saved != mine:
             raise InputError(
                 f"the saved position belongs to {_share(**saved)}, but this loader has "
-                f"{_share(**mine)}: resume with the same workers and the same batch_size of "
-                "the dataset, in torchdata's StatefulDataLoader, or with num_workers=0 both "
-                "times."
+                f"{_share(**mine)}: resume with the same number of workers and the same dataset "
+                "batch_size in torchdata's StatefulDataLoader, or use num_workers=0 both times."
             )
         self.progress.update(mine)
 

@@ -39,11 +39,11 @@ def check_pair(
             f"{len(positive):,} labels and {len(found):,} scores: give one of each per sample"
         )
     if not len(positive):
-        raise InputError("there are no samples to measure: give at least one of each class")
+        raise InputError("there are no samples to evaluate: give at least one of each class")
     if both_classes and positive.all() == positive.any():
         raise InputError(
             f"all {len(positive):,} samples are {'positive' if positive.all() else 'negative'}: "
-            "ranking requires both classes, so use more data or another split"
+            "ranking metrics require both classes; use more data or another split"
         )
     return positive, found
 

@@ -68,7 +68,7 @@ def thin_curve(
     """At most `most` of the points, including both ends: repeatedly adds the point farthest from
     the line drawn so far (Douglas & Peucker), until none lies off it."""
     if most < 2:
-        raise InputError(f"most is {most}: a curve needs at least 2 points")
+        raise InputError(f"most is {most}: a curve requires at least 2 points")
     kept = _choose(np.column_stack([x, y]), most)
     return x[kept], y[kept]
 

@@ -21,8 +21,8 @@ def read_results(path: Path, *, made_from: str, again: str) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise StoreError(
-            f'There is no "{path.name}" in "{path.parent}": a report needs a finished '
-            f"{made_from}. {again}, or give the folder that it wrote."
+            f'There is no "{path.name}" in "{path.parent}": a report requires a finished '
+            f"{made_from}. {again}, or give a folder that contains one."
         ) from None
     except (OSError, ValueError, RecursionError) as error:
         raise StoreError(f'"{path}" cannot be read ({error}). {again}.') from None

@@ -144,7 +144,7 @@ def _what_is_wrong(headers: Any) -> str | None:
     only the name in the Host header is checked."""
     host, origin = _find(headers, b"host") or "", _find(headers, b"origin")
     if _name(f"//{host}") not in _OWN_NAMES:
-        return "open this page by the address that clew printed"
+        return "open this page at the address that clew printed"
     if origin is not None and origin.partition("://")[2] != host:
         return "only clew's own page may send answers"
     return None

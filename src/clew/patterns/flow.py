@@ -139,7 +139,7 @@ class LoggedSteps:
         return results
 
     def keep_model(self, pattern_set: PatternSet, results: dict[str, Any]) -> None:  # noqa: ARG002
-        logger.info('"%s" is already trained: no photo was added or removed', pattern_set.name)
+        logger.info('"%s" is already trained: no photos were added or removed', pattern_set.name)
 
     def identify(self, chosen: Chosen, config: IdentifyConfig) -> IdentifyResult:  # noqa: ARG002
         return identify_photos(config)
@@ -211,11 +211,11 @@ def _check(config: FlowConfig, name: str, *, is_known: bool) -> None:
         find_photos(config.identify)
     if not is_known and not config.sources:
         raise InputError(
-            f'there is no set "{name}" in "{config.library}" yet: give its photos with `sources`.'
+            f'there is no set "{name}" in "{config.library}" yet: give the photos to import with '
+            "`sources`."
         )
     has_identified = is_known and find_newest(config.library / name) is not None
     if config.review and config.identify is None and not has_identified:
         raise InputError(
-            "`review` asks about identified photos, but none were identified: give the photos "
-            "to identify with `identify`."
+            "`review` requires identified photos: give the photos to identify with `identify`."
         )

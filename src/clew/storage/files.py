@@ -197,7 +197,7 @@ class _Recent(Generic[Opened]):
             path = Path(self._paths[shard])
             raise StoreError(
                 f"shard {path.name} in {path.parent} was replaced while it was being read: run "
-                "the command again with the new files."
+                "the command again."
             )
 
     def _try_to_open(self, path: str) -> Opened:

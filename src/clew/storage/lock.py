@@ -91,9 +91,9 @@ def _refuse_if_held(path: Path, part: Part) -> None:
     except filelock.Timeout:
         owner = _read_owner(path)
         raise StoreLockedError(
-            f"another process is writing to this store: {owner}. Wait until it has finished, "
-            "choose another `out`, or start all processes with the same number of parts (this "
-            f"one asked for part {part}).",
+            f"another process is writing to this store: {owner}. Wait until it finishes, choose "
+            "another `out`, or start all processes with the same number of parts (this one "
+            f"requested part {part}).",
             owner=owner,
         ) from None
 

@@ -100,11 +100,13 @@ def read_manifest(store: Path) -> Manifest:
 
 def parse_manifest(raw: Any, path: Path) -> Manifest:
     if not isinstance(raw, dict) or raw.get("format") != FORMAT:
-        raise StoreError(f'{path} is not a clew manifest (no "format": "{FORMAT}" in it).')
+        raise StoreError(
+            f'{path} is not a clew manifest (it has no "format": "{FORMAT}"). Check the path.'
+        )
     if raw.get("schema_version") != SCHEMA_VERSION:
         raise OtherVersionError(
-            f"{path} has schema version {raw.get('schema_version')}, but this clew reads "
-            f"version {SCHEMA_VERSION}. Use the clew version that wrote it: "
+            f"{path} has schema version {raw.get('schema_version')}, but this version of clew "
+            f"reads version {SCHEMA_VERSION}. Use the version of clew that wrote it: "
             f"{raw.get('clew_version', 'unknown')}."
         )
     raw = dict(raw)
@@ -126,18 +128,20 @@ def _check_fields(manifest: Manifest) -> None:
     because a repair renames files."""
     for shard in manifest.shards:
         if shard.file != shard_name(shard.batch_number):
-            raise ValueError(f"shard {shard.batch_number} is in {shard.file!r:.80}")
+            raise ValueError(
+                f"shard {shard.batch_number} has the unexpected file name {shard.file!r:.80}"
+            )
         if not all(_is_count(number) for number in (shard.rows, shard.bytes)):
             raise ValueError(f"{shard.file}: {shard.rows!r:.20} rows, {shard.bytes!r:.20} bytes")
     for name in manifest.files:
         if Path(name).name != name or not isinstance(manifest.files[name], str):
-            raise ValueError(f"it lists the file {name!r:.80}")
+            raise ValueError(f"invalid file name {name!r:.80}")
     if not _is_count(manifest.rows_per_shard) or manifest.rows_per_shard == 0:
         raise ValueError(f"rows_per_shard is {manifest.rows_per_shard!r:.20}")
     if manifest.planned_rows is not None and not _is_count(manifest.planned_rows):
         raise ValueError(f"planned_rows is {manifest.planned_rows!r:.20}")
     if not all(isinstance(value, dict) for value in (manifest.settings, *manifest.skipped)):
-        raise ValueError("settings or skipped have an unexpected form")
+        raise ValueError("settings or skipped have an unexpected format")
 
 
 def _is_count(value: Any) -> bool:
@@ -181,11 +185,11 @@ def _explain_missing(store: Path) -> StoreError:
         )
     if any(any(store.glob(f"{folder}*{end}")) for folder in ("", "*/") for end in (".pkl*", ".pt")):
         return StoreError(
-            f'"{store}" holds files of the older tools, not a clew store',
+            f'"{store}" contains legacy files, not a clew store',
             action="convert",
             store=store,
         )
-    return StoreError(f'"{store}" is not a clew store: it has no {MANIFEST_NAME}.')
+    return StoreError(f'"{store}" is not a clew store: it has no {MANIFEST_NAME}. Check the path.')
 
 
 def refuse_other_settings(

@@ -65,7 +65,9 @@ class ShardReader:
     def read_column(self, name: str) -> pa.ChunkedArray:
         """One column of the whole shard, without copying; only its own pages are read."""
         if name not in self.schema.names:
-            raise StoreError(f'{self.path.name} has no column "{name}".')
+            raise StoreError(
+                f'{self.path.name} has no column "{name}": check the store with "clew inspect".'
+            )
         chunks = [self.record_batch(i).column(name) for i in range(self.num_record_batches)]
         return pa.chunked_array(chunks, type=self.schema.field(name).type)
 
@@ -122,7 +124,7 @@ def missing_shard(path: Path) -> StoreError:
     return StoreError(
         f"shard {path.name} is missing from {path.parent}: restore the file, or run ",
         Call("clew.verify", (str(path.parent),), {"repair": True}),
-        " and then the command that made it.",
+        " and then the command that created the store.",
     )
 
 
@@ -238,8 +240,8 @@ def _locate_column(
 ) -> ColumnLayout:
     if name not in reader.schema.names:
         raise StoreError(
-            f'{reader.path} has no column "{name}": create the samples again from their traces '
-            'with "clew preprocess".'
+            f'{reader.path} has no column "{name}": re-create the samples from their traces with '
+            '"clew preprocess".'
         )
     kind = reader.schema.field(name).type
     shape, dtype = _item_of(kind)
@@ -249,8 +251,8 @@ def _locate_column(
         column = batch.column(name)
         if column.null_count:
             raise StoreError(
-                f'{counted(column.null_count, "row")} of {reader.path.name} without "{name}": this '
-                "store cannot be trained on. Create it again from traces that have it."
+                f'no "{name}" in {counted(column.null_count, "row")} of {reader.path.name}: this '
+                "store cannot be used for training. Re-create it from traces that have that field."
             )
         first, count = _locate_rows(column, size, base)
         if len(first) and not 0 <= first[0] <= first[-1] <= len(reader.whole_file()):

@@ -82,7 +82,9 @@ def way_on(manifest: Manifest) -> str:
     """How to create the missing rows of a store; only a capture plans their number in advance."""
     if manifest.planned_rows is not None:
         return "run the same extraction again"
-    return f"{manifest.settings.get('command', 'convert')} again"
+    # The manifest of a photo cache has the program's name in it.
+    command = str(manifest.settings.get("command", "convert")).removeprefix("clew ")
+    return f'run "clew {command}" again'
 
 
 def expected_rows(manifest: Manifest) -> dict[int, int]:
@@ -158,13 +160,13 @@ def _join_origins(origins: Sequence[Manifest]) -> Manifest:
 def _no_origin(readable: Sequence[pa.Schema], shards: int) -> str:
     if not readable:
         return (
-            f"none of its shards ({shards}) can be read either: restore it from a copy, or "
-            "capture or convert again into another folder."
+            f"none of its shards ({shards}) can be read either: restore it from a backup, or "
+            "extract or convert again into another folder."
         )
     return (
-        f"its shards do not say how they were made: {len(readable)} of {shards} can be read, "
-        "but a manifest cannot be built from them. Restore manifest.json from a copy, or "
-        "capture or convert again into another folder."
+        f"its shards do not record how they were created: {len(readable)} of {shards} can be "
+        "read, but a manifest cannot be built from them. Restore manifest.json from a backup, or "
+        "extract or convert again into another folder."
     )
 
 
@@ -210,20 +212,20 @@ def _check_shard(store: Path, shard: ShardEntry) -> Problem | None:
     what = (
         f"{found_bytes:,} bytes instead of {shard.bytes:,}"
         if found_bytes != shard.bytes
-        else "different bytes than when it was written (SHA-256 differs)"
+        else "changed content (SHA-256 mismatch)"
     )
     return Problem(
         kind="damaged",
         file=shard.file,
         batch_number=shard.batch_number,
         lost_rows=shard.rows - intact,
-        message=f"shard {shard.file} has {what}; still intact: {intact} of its {_rows(shard.rows)}",
+        message=f"shard {shard.file} has {what}; {intact} of its {_rows(shard.rows)} are intact",
     )
 
 
 def _check_extra_files(store: Path, manifest: Manifest) -> list[Problem]:
     listed = {shard.file for shard in manifest.shards}
-    to_do = "to finish it" if manifest.planned_rows is not None else "to create it again"
+    to_do = "to finish it" if manifest.planned_rows is not None else "to re-create it"
     problems = []
     for path in sorted(store.glob("batch_*.arrow*")):
         number = _batch_number(path)
@@ -250,8 +252,8 @@ def _check_side_files(store: Path, manifest: Manifest) -> list[Problem]:
                     kind="file",
                     file=name,
                     message=(
-                        f"{name} {state}: restore it from a copy of the store; traces made with "
-                        "another one would not match those in this store"
+                        f"{name} {state}: restore it from a backup of the store; traces created "
+                        "with a different one would not match those in this store"
                     ),
                 )
             )
@@ -279,16 +281,14 @@ def _check_gaps(manifest: Manifest, reported: Collection[int | None]) -> list[Pr
 
 def _describe_gap(manifest: Manifest, number: int, missing: int, rows: int) -> str:
     if manifest.planned_rows is None:
-        return f"shard {number} lacks {missing} of the {_rows(rows)} that its source file has"
+        return f"shard {number} is missing {missing} of the {_rows(rows)} in its source file"
     return f"shard {number} ({_rows(missing)}) has not been created yet"
 
 
 def _repair_one(store: Path, problem: Problem) -> list[str]:
     path = store / problem.file
     lost = (
-        f"{_rows(problem.lost_rows)} lost, to be created again"
-        if problem.lost_rows
-        else "none lost"
+        f"{_rows(problem.lost_rows)} lost, to be re-created" if problem.lost_rows else "none lost"
     )
     if problem.kind == "missing":
         _forget_shard(store, problem.batch_number)
@@ -334,7 +334,7 @@ def _adopt_shard(store: Path, path: Path) -> str:
         rows = -1
     # The manifest has no hash for it: only the checksums of its record batches can tell.
     if rows != _count_intact(path):
-        return f"{_keep_intact_rows(store, path)}: it was not complete"
+        return f"{_keep_intact_rows(store, path)}: it was incomplete"
     entry = ShardEntry(
         batch_number=int(path.stem.split("_")[1]),
         file=path.name,

@@ -66,7 +66,7 @@ def is_leftover(path: Path) -> bool:
     if not stat.S_ISREG(mode):
         kind = "a symbolic link" if stat.S_ISLNK(mode) else "a folder or a device, not a file"
         raise StoreError(
-            f'"{path}" is {kind}, but clew has to write a file there: move it away, then run '
+            f'"{path}" is {kind}, but clew has to write a file there: move it elsewhere, then run '
             "the same command again."
         )
     return True

@@ -47,7 +47,7 @@ def test_missing_extra_is_named_with_the_command_to_install_it(
     ("arguments", "sentence"),
     [
         (["--model", "nowhere"], 'there is no model at "nowhere"'),
-        (["--model", "photos"], 'photos" holds no trained model'),
+        (["--model", "photos"], 'photos" contains no trained model'),
         (["--name", "cats"], "cats"),
         (["--model", "my model", "--out", "photos"], '"photos" is a folder: give the name of a'),
     ],

@@ -68,7 +68,7 @@ def test_flow_runs_all_steps_and_resumes(
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ([], 'there is no set "new" in "patterns" yet: give its photos with --from'),
+        ([], 'there is no set "new" in "patterns" yet: give the photos to import with --from'),
         (["--from", "nowhere"], 'the folder "nowhere" '),
         (["--from", "in", "--identify", "empty"], "no photos"),
         (["--from", "in", "--review"], "give the photos to identify with --identify"),
@@ -93,7 +93,7 @@ def test_changed_settings_print_command_to_start_over(
     make_photos(PatternSet.create("my animals", here / "patterns").photos, {"cats": 3, "dogs": 3})
 
     def refuse(*_: Any, **__: Any) -> None:
-        raise SettingsMismatchError("config.epochs: 9 before, 30 now.")
+        raise SettingsMismatchError("config.epochs: was 9, is now 30.")
 
     monkeypatch.setattr("clew.patterns.workflow.training.run_training", refuse)
     ended = run("patterns", "flow", "my animals")

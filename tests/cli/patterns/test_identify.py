@@ -104,8 +104,8 @@ def test_ctrl_c_stops_without_results(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--threshold", 60), "--threshold is 60.0: give a probability between 0 and 1"),
-        (("--top-k", 0), "--top-k is 0: give 1 or more"),
+        (("--threshold", 60), "--threshold is 60.0: it must be a probability from 0 to 1"),
+        (("--top-k", 0), "--top-k is 0: it must be 1 or more"),
         (("--device", "cuda:99"), "cuda:99"),
         (("--name", "animals"), "two different models"),
     ],
@@ -125,4 +125,4 @@ def test_missing_photos_or_model_exit_with_2(run: Any, model: Path, tmp_path: Pa
     gone = run("patterns", "identify", tmp_path / "gone", "--model", model)
     assert gone.code == 2 and "gone" in gone.err
     untrained = run("patterns", "identify", tmp_path / "empty", "--model", tmp_path / "empty")
-    assert untrained.code == 2 and "holds no trained model" in untrained.err
+    assert untrained.code == 2 and "contains no trained model" in untrained.err

@@ -40,7 +40,7 @@ def test_hints_name_a_library_that_is_not_the_default(run: Any) -> None:
     [
         (["create", "a/b"], 'clew: "a/b" cannot be the name of a set: it contains "/"'),
         (["create", "there"], 'there is already a set "there" in "patterns"'),
-        (["import", "missing", "photos"], 'there is no set "missing" in "patterns", but "there"'),
+        (["import", "missing", "photos"], 'there is no set "missing" in "patterns", only "there"'),
         (["import", "there", "nowhere"], 'the folder "nowhere" '),
         (["import", "there", "photos", "--label", "."], "cannot be the name of a class"),
         (["info", "missing"], 'there is no set "missing"'),
@@ -51,7 +51,8 @@ def test_hints_name_a_library_that_is_not_the_default(run: Any) -> None:
         (
             ["info", "--library", "x"],
             'the library "x" does not exist: create a set with '
-            '"clew patterns create NAME --library x", or set --library to the folder of your sets.',
+            '"clew patterns create NAME --library x", or set --library to the '
+            "folder that contains your sets.",
         ),
     ],
 )

@@ -192,12 +192,12 @@ def test_folder_of_another_run_is_refused_with_what_to_do(run: Any, folder: Path
     assert run(*line, "--epochs", 1).code == 0
     other = run(*line, "--epochs", 2)
     assert other.code == 1
-    assert "config.epochs: 1 before, 2 now" in other.err
-    assert "--overwrite starts over in this one." in other.err
+    assert "config.epochs: was 1, is now 2" in other.err
+    assert "Use --overwrite to start over in this folder." in other.err
     write_photo(folder / "mis fotos" / "azul" / "new.png", "azul", 99)
     more = run(*line, "--epochs", 1)
     assert more.code == 1
-    assert 'are not those that "trained" was started with: 1 new' in more.err
+    assert 'differ from those that "trained" was started with: 1 new' in more.err
     assert run(*line, "--epochs", 2, "--overwrite").code == 0
 
 
@@ -206,18 +206,27 @@ def test_folder_of_another_run_is_refused_with_what_to_do(run: Any, folder: Path
     [
         (["--data", "nowhere"], '"nowhere"'),
         (["--data", "mis fotos/azul"], "are not in class folders"),
-        (["--data", "one"], "holds only one class"),
+        (["--data", "one"], "contains only one class"),
         (["--data", "few"], 'too few .*"azul" (1), "red 🍎" (1)'),
-        (["name", "--data", "mis fotos"], 'the set "name" and --data "mis fotos" both name photos'),
+        (
+            ["name", "--data", "mis fotos"],
+            'the set "name" and --data "mis fotos" cannot be combined',
+        ),
         ([], 'the library "patterns" does not exist: .* Or give a folder of photos with --data.'),
         (["--output-dir", "x"], '--out is "x": it requires --data'),
-        (["--data", "mis fotos", "--rand-augment", "9"], '--rand-augment is "9": give the number'),
+        (
+            ["--data", "mis fotos", "--rand-augment", "9"],
+            '--rand-augment is "9": use N,M: the number',
+        ),
         (["--data", "mis fotos", "--split", "90/10/0"], "--split is 90/10/0"),
         (["--data", "mis fotos", "--mixup", "-1"], "--mixup is -1.0"),
-        (["--data", "mis fotos", "--rand-augment", "99,9"], "--rand-augment (N) is 99: give 0 to"),
+        (
+            ["--data", "mis fotos", "--rand-augment", "99,9"],
+            "--rand-augment (N) is 99: it must be from 0 to",
+        ),
         (["--data", "mis fotos", "--rand-augment", "2,99"], "--rand-augment (M) is 99.0: give 0"),
-        (["--data", "mis fotos", "--warmup", "3"], "--warmup is 3.0: give 0 or more"),
-        (["--data", "mis fotos", "--output-dir", "mis fotos/out"], "lies in the folder"),
+        (["--data", "mis fotos", "--warmup", "3"], "--warmup is 3.0: it must be at least 0"),
+        (["--data", "mis fotos", "--output-dir", "mis fotos/out"], "it is inside the photo folder"),
     ],
 )
 def test_invalid_usage_prints_one_message_and_exits_with_2(

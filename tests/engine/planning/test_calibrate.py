@@ -122,7 +122,7 @@ def test_variant_that_runs_out_of_memory_is_dropped() -> None:
     full = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3 GiB")
     made = calibrated(Network(fails_mixed=full), batch_size=16)
     assert made.precision == "fp32"
-    assert made.reasons["precision"] == "a step in bf16 was dropped: out of memory"
+    assert made.reasons["precision"] == "a step in bf16 was not used: out of memory"
     assert any(timing.dropped == "out of memory" for timing in made.timings)
 
 
@@ -138,13 +138,13 @@ def test_batch_size_stops_growing_when_it_no_longer_fits() -> None:
     made = calibrated(Network(max_batch=16), amp=False)
     assert made.batch_size == 16
     if any(timing.batch_size == 32 for timing in made.timings):
-        assert made.reasons["batch_size"].endswith("; 32 was dropped (out of memory)")
+        assert made.reasons["batch_size"].endswith("; 32 failed (out of memory)")
 
 
 def test_requested_batch_that_does_not_fit_is_reported_in_reason() -> None:
     made = calibrated(Network(max_batch=8), batch_size=16)
     assert (made.precision, made.batch_size) == ("fp32", 16)
-    assert made.reasons["precision"] == "16 samples do not fit into the memory of cpu"
+    assert made.reasons["precision"] == "16 samples do not fit in the memory of cpu"
 
 
 def test_error_of_the_model_itself_is_not_hidden() -> None:
@@ -153,7 +153,7 @@ def test_error_of_the_model_itself_is_not_hidden() -> None:
 
 
 def test_data_without_batches_is_reported() -> None:
-    with pytest.raises(InputError, match="the training data holds no batches"):
+    with pytest.raises(InputError, match="the training data contains no batches"):
         calibrated(batches=Opener(samples=0))
 
 
@@ -162,7 +162,7 @@ def test_ready_made_batches_keep_their_size_and_position() -> None:
     batches = SomeBatches(batch_size=20, place=60)
     made = calibrated(batches=batches)
     assert (made.batch_size, batches.place) == (20, 60)
-    assert made.reasons["batch_size"] == "the batches come ready-made"
+    assert made.reasons["batch_size"] == "the batch size of the given loader is fixed"
     with pytest.raises(InputError, match="batch_size is 64: the training batches"):
         calibrated(batches=batches, batch_size=64)
 
@@ -188,13 +188,13 @@ def test_compiling_that_fails_is_dropped(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(torch, "compile", fail)
     made = calibrated(batch_size=16, amp=False, compile=None)
     assert made.compile is False
-    assert made.reasons["compile"] == "compiling was dropped: RuntimeError: no such backend"
+    assert made.reasons["compile"] == "torch.compile was not used: RuntimeError: no such backend"
 
 
 def test_checkpointing_prints_both_peaks() -> None:
     made = calibrated(batch_size=32, gradient_checkpointing=True, epochs=1)
     assert made.reasons["gradient_checkpointing"].startswith(
-        "requested with `gradient_checkpointing=True`: a step's peak is "
+        "requested with `gradient_checkpointing=True`: peak memory of a step is "
     )
     assert " kB with it, " in made.reasons["gradient_checkpointing"]
     assert " kB without, measured on 32 samples" in made.reasons["gradient_checkpointing"]
@@ -268,4 +268,4 @@ def test_config_gives_the_epochs() -> None:
 def test_few_samples_leave_one_batch_size() -> None:
     made = calibrated(batches=Opener(samples=100))
     assert made.batch_size == 16
-    assert made.reasons["batch_size"] == "there are too few samples for a larger one"
+    assert made.reasons["batch_size"] == "there are too few samples for a larger batch"

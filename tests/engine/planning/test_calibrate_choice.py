@@ -68,7 +68,7 @@ def test_batch_grows_while_it_pays_off() -> None:
 def test_batch_stops_growing_when_an_epoch_would_have_too_few_steps() -> None:
     size, _, why = find({FP32: {16: 0.010, 32: 0.011, 64: 0.012}})
     assert size == 64
-    assert why == "5,330 samples/s; a larger one would leave fewer than 8 steps per epoch"
+    assert why == "5,330 samples/s; a larger batch would leave fewer than 8 steps per epoch"
 
 
 def test_batch_stops_growing_at_the_memory_limit() -> None:
@@ -78,9 +78,7 @@ def test_batch_stops_growing_at_the_memory_limit() -> None:
         32,
         "2,910 samples/s; 64 would take about 7.4 kB of memory, more than 5 kB",
     )
-    assert (
-        find({FP32: {16: 0.010, 64: 0.012}})[2] == "1,600 samples/s; 32 was dropped (out of memory)"
-    )
+    assert find({FP32: {16: 0.010, 64: 0.012}})[2] == "1,600 samples/s; 32 failed (out of memory)"
 
 
 def test_batch_stops_growing_when_time_is_up() -> None:
@@ -228,6 +226,6 @@ def test_threads_are_just_enough_to_keep_up(
 
 
 def test_checkpointing_that_saves_nothing_is_reported() -> None:
-    assert checkpointing_reason(2000, 2000, 8).endswith("; it saves nothing on this network")
-    assert "too much to fit without" in checkpointing_reason(2000, None, 8)
-    assert checkpointing_reason(None, None, 8).endswith("even so, 8 samples do not fit into memory")
+    assert checkpointing_reason(2000, 2000, 8).endswith("; it saves no memory on this network")
+    assert "more than fits in memory without" in checkpointing_reason(2000, None, 8)
+    assert checkpointing_reason(None, None, 8).endswith("even so, 8 samples do not fit in memory")

@@ -97,19 +97,19 @@ def test_16_bit_format_follows_the_device() -> None:
         (
             {"precision": "fp16"},
             {},
-            'precision is "fp16": only a GPU supports it. On the CPU give bf16',
+            'precision is "fp16": it is only supported on GPUs. On the CPU, use bf16',
         ),
         ({"cuda_graph": True}, {}, "`cuda_graph=True` was given, but the run is on the CPU"),
         (
             {"compile": True},
             {"cannot_compile": "no C++ compiler was found (g++)"},
-            "`compile=True` was given, but no C++ compiler was found (g++): install it",
+            "`compile=True` was given, but no C++ compiler was found (g++): install what",
         ),
-        ({"device": "cuda"}, {}, 'device is "cuda": PyTorch sees 0 GPUs here'),
-        ({"device": "cuda:1"}, {"gpus": (NEW_GPU,)}, 'device is "cuda:1": PyTorch sees 1 GPU here'),
-        ({"device": "tpu"}, {}, 'device is "tpu": give cpu, cuda, or cuda:0'),
-        ({"device": "cuda:x"}, {"gpus": (NEW_GPU,)}, 'device is "cuda:x": give cpu'),
-        ({"precision": "bf16"}, {"gpus": (OLD_GPU,)}, "Old GPU does not support it. Give fp16"),
+        ({"device": "cuda"}, {}, 'device is "cuda": PyTorch sees 0 GPUs'),
+        ({"device": "cuda:1"}, {"gpus": (NEW_GPU,)}, 'device is "cuda:1": PyTorch sees 1 GPU'),
+        ({"device": "tpu"}, {}, 'device is "tpu": choose from: cpu, cuda, or cuda:N'),
+        ({"device": "cuda:x"}, {"gpus": (NEW_GPU,)}, 'device is "cuda:x": choose from: cpu'),
+        ({"precision": "bf16"}, {"gpus": (OLD_GPU,)}, "Old GPU does not support it. Use fp16"),
         (
             {"cuda_graph": True, "gradient_checkpointing": True},
             {"gpus": (NEW_GPU,)},
@@ -131,7 +131,7 @@ def test_several_processes_share_a_batch_and_the_cores() -> None:
     assert "communication between 2 processes" in made.reasons["cuda_graph"]
     assert plan(processes=3).batch_size == 33
     with pytest.raises(
-        InputError, match="batch_size is 33: 2 processes cannot share that evenly; give 32"
+        InputError, match="batch_size is 33: it is not divisible by 2 processes; use 32"
     ):
         plan(processes=2, batch_size=33)
 
@@ -139,7 +139,7 @@ def test_several_processes_share_a_batch_and_the_cores() -> None:
 def test_gradient_checkpointing_disables_cuda_graph() -> None:
     made = plan(machine(gpus=(NEW_GPU,)), gradient_checkpointing=True)
     assert made.cuda_graph is False
-    assert made.reasons["cuda_graph"] == "a graph cannot hold gradient checkpointing"
+    assert made.reasons["cuda_graph"] == "a CUDA graph cannot capture gradient checkpointing"
 
 
 def test_plan_is_saved_as_json() -> None:

@@ -69,7 +69,7 @@ def test_batch_that_does_not_fit_is_dropped() -> None:
     made = calibrated(Greedy(), amp=False, cuda_graph=False)
     assert made.batch_size <= 64
     nothing = calibrated(Greedy(), batch_size=128)
-    assert nothing.reasons["precision"] == "128 samples do not fit into the memory of cuda"
+    assert nothing.reasons["precision"] == "128 samples do not fit in the memory of cuda"
     assert all(timing.dropped == "out of memory" for timing in nothing.timings)
 
 

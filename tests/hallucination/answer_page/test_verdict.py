@@ -80,7 +80,7 @@ def test_comparison_of_other_answers_is_refused(compact_store: Path, tmp_path: P
     comparison = write_comparison(tmp_path / "comparison", question="other{}")
     with pytest.raises(InputError, match="comparison is .* it is of other answers"):
         make_picture(compact_store, tmp_path / "a.html", "3", comparison=comparison)
-    with pytest.raises(StoreError, match="needs a finished comparison"):
+    with pytest.raises(StoreError, match="requires a finished comparison"):
         make_picture(compact_store, tmp_path / "a.html", "3", comparison=tmp_path)
 
 

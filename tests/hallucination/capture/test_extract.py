@@ -496,7 +496,7 @@ def test_file_without_questions_is_rejected(capture: Any, tmp_path: Path, conten
 )
 def test_invalid_numbers_are_rejected(wrong: dict[str, int]) -> None:
     [(name, value)] = wrong.items()
-    with pytest.raises(InputError, match=f"^{name} is {value}: give 1 or more"):
+    with pytest.raises(InputError, match=f"^{name} is {value}: it must be 1 or more"):
         ExtractConfig(**wrong)
     assert name in {field.name for field in dataclasses.fields(ExtractConfig)}
 

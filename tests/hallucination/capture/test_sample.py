@@ -160,9 +160,9 @@ def test_out_of_device_memory_while_drawing_halves_the_batch(
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"draws": 4}, "generation.samples: 3 before, 4 now"),
-        ({"draws": 0}, "generation.samples: 3 before, None now"),
-        ({"draw_temperature": 0.5}, "generation.sample_temperature: 1.0 before, 0.5 now"),
+        ({"draws": 4}, "generation.samples: was 3, is now 4"),
+        ({"draws": 0}, "generation.samples: was 3, is now None"),
+        ({"draw_temperature": 0.5}, "generation.sample_temperature: was 1.0, is now 0.5"),
     ],
 )
 def test_other_draw_settings_in_the_same_store_are_rejected(
@@ -176,7 +176,7 @@ def test_other_draw_settings_in_the_same_store_are_rejected(
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        ({"draws": -1}, "draws is -1: give 0 or more"),
+        ({"draws": -1}, "draws is -1: it must be 0 or more"),
         ({"draw_temperature": 0.0}, "draw_temperature is 0.0: give a number above"),
         ({"draw_temperature": float("nan")}, "draw_temperature is nan: give a number above"),
     ],

@@ -157,14 +157,14 @@ def test_scores_of_other_data_or_settings_are_rejected(
 ) -> None:
     tell(Told(name="sure"), Told(name="chancy", is_seeded=True, noises=(1, 1, 1, 1)))
     compare_methods(compare_config(data, tmp_path / "out"))
-    with pytest.raises(SettingsMismatchError, match="seeds: 3 before, 4 now"):
+    with pytest.raises(SettingsMismatchError, match="seeds: was 3, is now 4"):
         compare_methods(compare_config(data, tmp_path / "out", seeds=4))
     other = write_data(tmp_path / "other", rows=90)
     with pytest.raises(
         SettingsMismatchError, match=r"results of sure .*(\n.*)*`overwrite=True`"
     ) as told:
         compare_methods(compare_config(other, tmp_path / "out"))
-    assert f"test_on: ['{data.name}'] before, ['other'] now" in str(told.value)
+    assert f"test_on: was ['{data.name}'], is now ['other']" in str(told.value)
     compare_methods(compare_config(other, tmp_path / "out", overwrite=True))
     assert sum(read(tmp_path / "out")["data"]["train"].values()) < 140
 

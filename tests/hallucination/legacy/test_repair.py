@@ -43,11 +43,11 @@ def questions_of(store: Path) -> list[str]:
 def test_repair_keeps_intact_rows_and_reports_lost_ones(store: Path) -> None:
     damage_one_row(store)
     assert repair(store) == [
-        "rewrote batch_0001.arrow with its 2 intact rows; 1 row lost, to be created again"
+        "rewrote batch_0001.arrow with its 2 intact rows; 1 row lost, to be re-created"
     ]
     assert questions_of(store) == ["q0", "q1", "q2", "q100", "q102"]
     assert [problem.message for problem in verify_store(store)] == [
-        "shard 1 lacks 1 of the 3 rows that its source file has: convert again"
+        'shard 1 is missing 1 of the 3 rows in its source file: run "clew convert" again'
     ]
 
 
@@ -77,11 +77,11 @@ def test_a_repaired_shard_can_be_repaired_again(store: Path) -> None:
 def test_a_shard_without_an_intact_row_is_converted_again(store: Path, old: Path) -> None:
     (store / "batch_0001.arrow").write_bytes(b"nothing")
     [line] = repair(store)
-    assert line.endswith("keeping its 0 intact rows; 3 rows lost, to be created again")
+    assert line.endswith("keeping its 0 intact rows; 3 rows lost, to be re-created")
     [problem] = verify_store(store)
     assert problem.message == (
         "batch_0001.arrow.part is half-written, with 0 complete rows: "
-        "convert again to create it again"
+        'run "clew convert" again to re-create it'
     )
     assert convert_folder(old, store).already == 1
     assert verify_store(store) == []
@@ -90,7 +90,7 @@ def test_a_shard_without_an_intact_row_is_converted_again(store: Path, old: Path
 def test_a_damaged_shard_that_is_not_listed_keeps_its_rows(store: Path) -> None:
     damage_one_row(store)
     forget_shards(store, [1])
-    assert repair(store) == ["rewrote batch_0001.arrow with its 2 intact rows: it was not complete"]
+    assert repair(store) == ["rewrote batch_0001.arrow with its 2 intact rows: it was incomplete"]
     assert questions_of(store) == ["q0", "q1", "q2", "q100", "q102"]
 
 

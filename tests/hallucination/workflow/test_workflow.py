@@ -85,7 +85,7 @@ def test_page_is_shown_in_a_notebook(flow: dict[str, Any]) -> None:
 def test_every_output_folder_has_its_run_file(flow: dict[str, Any]) -> None:
     for name in ("traces", "samples", "results", "comparison"):
         text = (flow["folder"] / name / "run.toml").read_text()
-        assert text.startswith("# Repeats this run of ")
+        assert text.startswith("# Settings of a run of ")
     text = (flow["folder"] / "traces" / "run.toml").read_text()
     assert 'not_recorded = ["model", "questions"]' in text
 

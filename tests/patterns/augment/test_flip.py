@@ -32,5 +32,5 @@ def test_two_photos_are_enough_to_decide() -> None:
     images, _ = arrows(2)
     assert decide_flip(images, np.array([0, 1])) == (
         True,
-        "the nearest photo has the same class for 0% of photos as they are, 0% mirrored",
+        "the nearest neighbor has the same class for 0% of photos, and for 0% of flipped ones",
     )

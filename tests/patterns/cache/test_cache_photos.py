@@ -163,7 +163,7 @@ def test_image_in_two_classes_is_used_in_neither(tmp_path: Path) -> None:
     assert kinds(cached) == dict.fromkeys(excluded, "contradiction")
     assert cached.faults[0].reason == (
         'the same image is in several classes: "cats/0002.png", "dogs/x.png" and 1 more; keep '
-        "it only in the one where it belongs"
+        "it only in the correct one"
     )
     assert len(cached.photos) == 3
 
@@ -238,7 +238,7 @@ def test_folder_with_another_kind_of_store_is_left_alone(tmp_path: Path) -> None
 @pytest.mark.slow
 def test_stopped_caching_keeps_what_it_has(tmp_path: Path, decoded: Decoded) -> None:
     folder = make_folder(tmp_path / "photos", 400)
-    with pytest.raises(TrainingStoppedError, match="32 of 400 are read and kept"):
+    with pytest.raises(TrainingStoppedError, match="32 of 400 were read and saved"):
         cache(folder, tmp_path / "cache", should_stop=lambda: True)
     decoded.take()
     assert len(cache(folder, tmp_path / "cache").photos) == 400
@@ -252,5 +252,5 @@ def test_second_writer_is_refused_but_readers_are_not(tmp_path: Path) -> None:
         (store.path / "batch_0001.arrow.part").touch()
         assert len(cache(folder, tmp_path / "cache").photos) == 3
         make_photo(folder / "cats" / "new.png", 100)
-        with pytest.raises(StoreLockedError, match=r"process \d+ on .*32px.*Wait until it has"):
+        with pytest.raises(StoreLockedError, match=r"process \d+ on .*32px.*Wait until it"):
             cache(folder, tmp_path / "cache")

@@ -46,8 +46,8 @@ def test_fastest_place_with_room_is_chosen(
 def test_reason_gives_the_sizes() -> None:
     chosen = choose_place(15 * GB, wanted="ram", machine=machine(16 * GB))
     assert chosen.reason == (
-        '`cache="ram"` does not fit: 15 GB of images, 16 GB of free memory, of which the '
-        "images may take 80%"
+        '`cache="ram"` does not fit: 15 GB of images, 16 GB of free memory; the images '
+        "may use at most 80% of it"
     )
 
 

@@ -191,7 +191,7 @@ def test_full_disk_stops_caching_and_free_space_resumes_it(
 def test_disk_that_is_too_small_is_refused_in_advance(folder: Path, small_disk: Path) -> None:
     (small_disk / "much").write_bytes(bytes(4 << 20))
     with pytest.raises(
-        DiskFullError, match=r"\d+ photos of 32 x 32 pixels take up to [\d.]+ MB, but"
+        DiskFullError, match=r"\d+ photos of 32 x 32 pixels require up to [\d.]+ MB, but"
     ):
         cache(folder, small_disk / "cache")
     assert not list((small_disk / "cache").rglob("batch_*"))

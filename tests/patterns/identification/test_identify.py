@@ -99,7 +99,7 @@ def test_results_among_the_photos_are_not_identified_again(tmp_path: Path, ident
     again = identify(photos, **places)
     assert again.counts == first.counts
     assert any("`copy_to`" in note for note in again.notes)
-    with pytest.raises(InputError, match="is the folder of the photos itself"):
+    with pytest.raises(InputError, match="is the photo folder itself"):
         identify(photos, out=photos)
 
 
@@ -148,9 +148,9 @@ def test_photos_without_thumbnails_are_mentioned(tmp_path: Path, identify: Any) 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"top_k": 0}, "top_k is 0: give 1 or more"),
-        ({"threshold": 60}, "threshold is 60: give a probability between 0 and 1"),
-        ({"thumbnails": -1}, "thumbnails is -1: give 0 or more"),
+        ({"top_k": 0}, "top_k is 0: it must be 1 or more"),
+        ({"threshold": 60}, "threshold is 60: it must be a probability from 0 to 1"),
+        ({"thumbnails": -1}, "thumbnails is -1: it must be 0 or more"),
     ],
 )
 def test_invalid_settings_are_refused(

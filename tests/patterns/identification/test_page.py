@@ -92,7 +92,7 @@ def _sides(path: Path) -> tuple[int, int]:
         ((5, 5, 0, 0), "5 photos identified, none doubtful"),
         ((1, 1, 0, 0), "1 photo identified, not doubtful"),
         ((1204, 1200, 3, 1), "1,200 of 1,203 photos identified, 3 doubtful, 1 cannot be read"),
-        ((2, 0, 0, 2), "None of 2 photos can be read"),
+        ((2, 0, 0, 2), "None of the 2 photos can be read"),
         ((1, 0, 0, 1), "The photo cannot be read"),
     ],
 )

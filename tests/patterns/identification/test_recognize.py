@@ -103,5 +103,5 @@ def test_invalid_photo_is_reported(
 
 
 def test_folder_error_suggests_identify(tmp_path: Path, colors: PatternModel) -> None:
-    with pytest.raises(InputError, match='is a folder: "clew patterns identify" takes'):
+    with pytest.raises(InputError, match='is a folder: use "clew patterns identify" for'):
         recognize_photo(colors, tmp_path)

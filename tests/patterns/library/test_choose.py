@@ -77,7 +77,7 @@ def test_ambiguous_or_missing_model_is_reported(library: Path, tmp_path: Path) -
         choose_model(library=library)
     with pytest.raises(InputError, match="give only one of them"):
         choose_model(model=tmp_path, name="animals", library=library)
-    with pytest.raises(InputError, match="holds no trained model"):
+    with pytest.raises(InputError, match="contains no trained model"):
         choose_model(model=tmp_path, library=library)
     with pytest.raises(InputError, match="the folder does not exist"):
         choose_model(model=tmp_path / "nowhere", library=library)

@@ -173,7 +173,7 @@ def test_several_folders_of_photos_are_one_class_each(animals: PatternSet, tmp_p
     [
         ("in/cats", None, 'not in class folders: .*import_photos.*cats", label="cats"'),
         ("in/cats/0.png", None, "is a single file: give its class with `label`"),
-        ("in/text.dat", "cats", "does not end like a photo's"),
+        ("in/text.dat", "cats", "does not have a photo extension"),
         ("in", "a/b", 'cannot be the name of a class: it contains "/"'),
         ("in", "..", "it starts or ends with a dot"),
         ("in", " ", "it is empty"),
@@ -181,7 +181,7 @@ def test_several_folders_of_photos_are_one_class_each(animals: PatternSet, tmp_p
         ("in", "a\nb", "an invisible character"),
         ("nowhere", None, 'nowhere" .*: check the path'),
         ("empty", None, "photos"),
-        (".", None, 'holds the set "animals" itself'),
+        (".", None, 'contains the set "animals" itself'),
         ("library/animals/photos", "cats", 'is inside the set "animals"'),
     ],
 )

@@ -35,7 +35,7 @@ def test_ambiguous_or_missing_set_is_reported(library: Path) -> None:
         PatternSet.open(library=library)
     for name in ("b", "a"):
         PatternSet.create(name, library)
-    with pytest.raises(InputError, match='2 pattern sets in .*: name one of "a", "b"'):
+    with pytest.raises(InputError, match='2 sets in .*: choose one of "a", "b"'):
         PatternSet.open(library=library)
     with pytest.raises(InputError, match='no set "c" in .*, but "a", "b"'):
         PatternSet.open("c", library)
@@ -53,10 +53,10 @@ def test_existing_files_are_left_alone(library: Path) -> None:
     with pytest.raises(InputError, match='there is already a set "a"'):
         PatternSet.create("a", library)
     draw(library / "holiday" / "1.png", 0)
-    with pytest.raises(InputError, match="already exists and is not a pattern set"):
+    with pytest.raises(InputError, match="already exists and is not a set"):
         PatternSet.create("holiday", library)
     (library / "file").write_text("mine")
-    with pytest.raises(InputError, match="is not a pattern set"):
+    with pytest.raises(InputError, match="is not a set"):
         PatternSet.create("file", library)
     with pytest.raises(InputError, match="cannot be created"):
         PatternSet.create("b", library / "file")

@@ -78,7 +78,7 @@ def test_ambiguous_layout_is_refused(tmp_path: Path) -> None:
 
 def test_split_folders_without_classes_are_refused(tmp_path: Path) -> None:
     fill(tmp_path, ["train/1.jpg", "test/1.jpg"])
-    with pytest.raises(InputError, match='"test" and "train" hold no class folders'):
+    with pytest.raises(InputError, match='"test" and "train" contain no class folders'):
         find_classes(tmp_path)
 
 
@@ -197,7 +197,7 @@ def test_unusable_dataset_is_reported(tmp_path: Path) -> None:
     )
     with pytest.raises(InputError, match="is a file: give the folder"):
         find_classes(tmp_path / "file.jpg")
-    with pytest.raises(InputError, match="holds no photos .* but 2 other files: check the path"):
+    with pytest.raises(InputError, match="contains no photos .* but 2 other files: check the path"):
         find_classes(tmp_path / "empty")
     with pytest.raises(InputError, match='"a.heic" is excluded: HEIC images are not supported'):
         find_classes(tmp_path / "heic")
@@ -227,7 +227,7 @@ def test_any_photos_can_be_identified(tmp_path: Path) -> None:
     assert _names(folder) == ["b.jpg", "a/deep/c.png"] and folder.classes == ()
     assert {photo.label for photo in folder.photos} == {None}
     assert folder.other_files == 1 and _faults(folder) == {"x.heic": "format"}
-    with pytest.raises(InputError, match="holds no photos"):
+    with pytest.raises(InputError, match="contains no photos"):
         find_photos(fill(tmp_path / "none", ["a.txt"]))
     with pytest.raises(InputError, match="cannot be found"):
         find_photos(tmp_path / "missing")

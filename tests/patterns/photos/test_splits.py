@@ -180,6 +180,6 @@ def test_two_classes_and_training_photos_are_required() -> None:
     photos = _photos({"a": 5, "b": 5}, "test")
     with pytest.raises(InputError, match="folders for test but none for training"):
         assign_splits(photos, _keys(photos))
-    with pytest.raises(InputError, match="0/50/50 leaves nothing to train on"):
+    with pytest.raises(InputError, match="0/50/50 leaves no photos for training"):
         photos = _photos({"a": 5, "b": 5})
         assign_splits(photos, _keys(photos), shares=Shares(train=0, validation=0.5, test=0.5))

@@ -132,15 +132,15 @@ def test_settings_in_reasons_are_shown_as_code(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_report_of_a_set_shows_the_name_of_the_set(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "my animals" / "out")
-    assert "<title>clew: patterns in photos</title>" in read_page(folder).markup
+    assert "<title>clew: photo classifier for photos</title>" in read_page(folder).markup
     (tmp_path / "my animals" / "set.json").touch()
-    assert "<title>clew: patterns in my animals</title>" in read_page(folder).markup
+    assert "<title>clew: photo classifier for my animals</title>" in read_page(folder).markup
 
 
 @pytest.mark.slow
 def test_optimistic_accuracy_is_marked_as_such(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "out")
-    assert "the figure is too optimistic" not in read_page(folder).text
+    assert "the accuracy is too optimistic" not in read_page(folder).text
     data = json.loads((folder / "results.json").read_text(encoding="utf-8"))["data"]
     change_results(folder, data=data | {"test_learnt_before": 2})
     told = "The weights that this training started from were trained on 2 test photos"
@@ -154,7 +154,7 @@ def test_accuracy_on_training_photos_is_marked_as_such(tmp_path: Path) -> None:
     change_results(folder, data=data | {"all_seen": True})
     page = read_page(folder)
     assert "was trained on all of these photos" in page.text
-    assert "were not trained on" not in page.text
+    assert "the model was not trained on" not in page.text
 
 
 def test_classes_without_photos_in_a_split_are_named(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_classes_without_photos_in_a_split_are_named(tmp_path: Path) -> None:
     change_results(folder, per_class=rows)
     page = read_page(folder)
     assert "2 classes have no validation photos: dog, 10." in page.text
-    assert "No validation photos (the best epoch was chosen without them): dog, 10." in page.text
+    assert "No validation photos (the best epoch was selected without them): dog, 10." in page.text
     assert "No test photos (their recall is unknown): 2." in page.text
 
 

@@ -79,8 +79,8 @@ def test_missing_parts_are_explained_or_shown_as_dash(tmp_path: Path) -> None:
     path.write_text(json.dumps({"classes": ["cat", "dog"], "per_class": [{"class": "cat"}]}))
     page = read_page(folder)
     assert "The test accuracy is unknown." in page.text
-    assert "The confusion matrix is unknown" in page.text
-    assert "there is no predictions.csv" in page.text
+    assert "There is no confusion matrix" in page.text
+    assert "predictions.csv is missing" in page.text
     assert page.section("classes").count("\N{EN DASH}") == 6
 
 
@@ -108,9 +108,12 @@ def results_of_something_else(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (remove_results, r'There is no "results.json" in .* needs a finished training'),
+        (remove_results, r'There is no "results.json" in .* requires a finished training'),
         (damage_results, r'results.json" cannot be read'),
-        (results_of_something_else, r"names no classes, so it is not from a photo classifier"),
+        (
+            results_of_something_else,
+            r"lists no classes, so it was not written by a photo classifier",
+        ),
     ],
 )
 def test_damaged_folder_is_refused_with_what_to_do(

@@ -150,7 +150,7 @@ def test_impossible_answers_are_reported(served: Served, photos: Path) -> None:
     assert status == 400 and "cannot be the name of a class" in state["error"]
     (photos / "a.png").unlink()
     status, state = answer(served, question=0, action="approve")
-    assert status == 400 and "cannot be read any more" in state["error"]
+    assert status == 400 and "can no longer be read" in state["error"]
     for body in ({}, {"question": 0, "action": "dance"}, [], {"question": "x", "action": "skip"}):
         assert fetch(f"{served.address}answer", body)[0] == 422
 

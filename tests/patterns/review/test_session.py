@@ -108,7 +108,7 @@ def test_undo_overwrites_nothing(animals: PatternSet, photos: Path) -> None:
     with reviewing(animals, move=True) as review:
         review.approve()
         (photos / "a.png").write_text("mine")
-        with pytest.raises(InputError, match="is another file by now"):
+        with pytest.raises(InputError, match="is now a different file"):
             review.undo()
         assert review.place == 1 and (animals.photos / "cat/a.png").exists()
     assert (photos / "a.png").read_text() == "mine"
@@ -136,7 +136,7 @@ def test_undo_leaves_a_copy_that_was_changed_since(animals: PatternSet) -> None:
     with reviewing(animals) as review:
         review.approve()
         (animals.photos / "cat/a.png").write_text("mine")
-        with pytest.raises(InputError, match="was changed since: it is left alone"):
+        with pytest.raises(InputError, match="has changed since then, so it is not removed"):
             review.undo()
     assert (animals.photos / "cat/a.png").read_text() == "mine"
 
@@ -173,7 +173,7 @@ def test_photos_of_the_set_itself_are_never_moved_away(animals: PatternSet) -> N
 def test_vanished_photo_can_only_be_skipped(animals: PatternSet, photos: Path) -> None:
     with reviewing(animals) as review:
         (photos / "a.png").unlink()
-        with pytest.raises(InputError, match="cannot be read any more .* or skip it"):
+        with pytest.raises(InputError, match="can no longer be read .* or skip it"):
             review.approve()
         review.skip()
         assert review.current and review.current.name == NAMES[1]
@@ -220,7 +220,7 @@ def test_file_that_training_would_skip_is_not_put_into_a_class(
     save_photo(photos / "a.png", 0).rename(photos / "without ending")
     identify(model, photos, names=("without ending",))
     with open_review(choose_model(model=model), ReviewConfig()) as review:
-        with pytest.raises(InputError, match="does not end like a photo's .* rename it first"):
+        with pytest.raises(InputError, match="does not have a photo extension .* rename it first"):
             review.approve()
         assert review.place == 0
     assert list_photos(tmp_path / "data") == FIRST
@@ -250,7 +250,7 @@ def test_error_asks_for_missing_training_folder(tmp_path: Path, photos: Path) ->
     identify(model, photos)
     (tmp_path / "data").rename(tmp_path / "moved")
     chosen = choose_model(model=model)
-    with pytest.raises(InputError, match="that takes the photos with `data`"):
+    with pytest.raises(InputError, match="set `data` to a folder to add the photos to"):
         open_review(chosen, ReviewConfig()).__enter__()
     with open_review(chosen, ReviewConfig(data=tmp_path / "moved")) as review:
         review.approve()

@@ -44,7 +44,7 @@ def test_new_class_is_created_only_on_confirmation(animals: PatternSet) -> None:
     with reviewing(animals) as review:
         shown = converse(review, "c", "do", "n", "c wolf", "y", "c", "", "c a/b", "q")
         assert review.place == 1 and review.new_classes() == {"wolf": 1}
-    assert '"do" is a new class (there is dog): create it? [y/N]' in shown
+    assert '"do" is a new class (did you mean dog?): create it? [y/N]' in shown
     assert '"a/b" cannot be the name of a class' in shown
     assert (animals.photos / "wolf" / "a.png").exists()
 
@@ -63,8 +63,8 @@ def test_invalid_answer_is_explained(animals: PatternSet) -> None:
     with reviewing(animals) as review:
         shown = converse(review, "what?", "7", "u", "q")
         assert review.place == 0
-    assert "Enter or a: the most likely class is correct" in shown
-    assert "7 is not the number of a class" in shown and "there is nothing to undo" in shown
+    assert "Enter or a: accept the most likely class" in shown
+    assert "there is no class 7" in shown and "there is nothing to undo" in shown
 
 
 def test_many_classes_are_chosen_by_number_or_name(tmp_path: Path, photos: Path) -> None:

@@ -93,6 +93,7 @@ class Tokens(Brightness):
 def test_network_without_maps_is_refused() -> None:
     model = replace(make_model(Tokens(3)), folder=Path("some/model"))
     with pytest.raises(
-        InputError, match=r'"some/model" have shape \(1, 1, 64\), which is not a map of the photo'
+        InputError,
+        match=r'"some/model" have shape \(1, 1, 64\), which is not a spatial feature map',
     ):
         check_maps(model)

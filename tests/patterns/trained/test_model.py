@@ -42,14 +42,14 @@ def test_probabilities_sum_to_one_for_arrays_and_tensors(trained: Path) -> None:
 
 @pytest.mark.parametrize("shape", [(1, 20, 20, 3), (1, 3, 16, 16), (16, 16, 3)])
 def test_images_of_the_wrong_shape_are_refused(trained: Path, shape: tuple[int, ...]) -> None:
-    with pytest.raises(InputError, match="give uint8 of .batch, 16, 16, 3."):
+    with pytest.raises(InputError, match="pass uint8 images of shape .batch, 16, 16, 3."):
         load_classifier(trained, "cpu").probabilities(np.zeros(shape, np.uint8))
 
 
 def test_folder_without_a_model_is_reported(trained: Path, photos: Path, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match='there is no folder ".*nowhere"'):
         load_classifier(tmp_path / "nowhere")
-    with pytest.raises(StoreError, match="holds no trained model"):
+    with pytest.raises(StoreError, match="contains no trained model"):
         load_classifier(photos)
     shutil.copy(trained / BEST, tmp_path)
     with pytest.raises(StoreError, match="is not finished: run its .* command again"):
@@ -96,7 +96,7 @@ def test_weights_of_something_else_are_refused(trained: Path, tmp_path: Path) ->
         load_classifier(tmp_path)
     wider = json.loads(json.dumps(about["settings"])) | {"network": "small"}
     write_model(tmp_path / BEST, tensors, {**about, "settings": wider})
-    with pytest.raises(StoreError, match='do not fit the network "small"'):
+    with pytest.raises(StoreError, match='do not match the network "small"'):
         load_classifier(tmp_path)
 
 

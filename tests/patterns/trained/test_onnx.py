@@ -129,7 +129,7 @@ class Capricious(nn.Module):
 
 
 def test_network_that_cannot_be_exported_is_reported(model: PatternModel, tmp_path: Path) -> None:
-    with pytest.raises(ClewError, match=r"cannot write the network in .* as ONNX \(.+\): try a"):
+    with pytest.raises(ClewError, match=r"cannot export the network in .* to ONNX \(.+\): try a"):
         export_onnx(replace(model, network=Capricious()), tmp_path / "m.onnx")
     assert not list(tmp_path.iterdir())
 

@@ -34,7 +34,7 @@ def test_only_test_photos_of_its_own_dataset_count(trained: Path, photos: Path) 
         assert results[name] == own[name]
     assert results["test_loss"] == pytest.approx(own["test_loss"], rel=1e-4)
     assert results["data"]["seen"] == {"train": 30, "validation": 3}
-    assert results["data"]["excluded"] == {"seen": 33}
+    assert results["data"]["excluded"] == {"used in training": 33}
 
 
 def test_partly_seen_photos_are_listed(trained: Path, photos: Path, tmp_path: Path) -> None:
@@ -46,10 +46,10 @@ def test_partly_seen_photos_are_listed(trained: Path, photos: Path, tmp_path: Pa
     assert results["test_photos"] == 9 + 2
     with (tmp_path / "out" / "excluded.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    assert {row["kind"] for row in rows} == {"seen"} and len(rows) == 33
+    assert {row["kind"] for row in rows} == {"used in training"} and len(rows) == 33
     assert {row["reason"] for row in rows} == {
         "the model was trained on this image",
-        "the model's best epoch was chosen on this image",
+        "the model's best epoch was selected on this image",
     }
 
 
@@ -105,7 +105,7 @@ def test_stopped_evaluation_writes_nothing(trained: Path, photos: Path, tmp_path
 
 
 def test_results_of_a_run_are_not_overwritten(trained: Path, photos: Path) -> None:
-    with pytest.raises(StoreError, match="belongs to something else: choose another `out`"):
+    with pytest.raises(StoreError, match="was not written by this command: choose another `out`"):
         evaluate_patterns(trained, photos, out=trained)
 
 

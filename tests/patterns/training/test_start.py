@@ -89,7 +89,7 @@ def test_run_with_other_starting_weights_is_not_resumed(
     train_patterns(small_run(photos, out, epochs=1, start_from=trained))
     moved = Path(shutil.copytree(trained, tmp_path / "moved"))  # the same weights elsewhere
     train_patterns(small_run(photos, out, epochs=1, start_from=moved))
-    with pytest.raises(SettingsMismatchError, match="started_from: '.*' before, None now"):
+    with pytest.raises(SettingsMismatchError, match="started_from: was '.*', is now None"):
         train_patterns(small_run(photos, out, epochs=1))
 
 
@@ -120,11 +120,11 @@ def test_gpu_repeats_few_photos_more_often() -> None:
     [
         (
             {"network": "small"},
-            'network is "small": the weights in .* are those of tiny. Omit `network`',
+            'network is "small": the weights in .* were trained with network tiny. Omit `network`',
         ),
         (
             {"network": None, "image_size": 32},
-            "image_size is 32: the weights in .* are those of 16",
+            "image_size is 32: the weights in .* were trained with image_size 16",
         ),
     ],
 )
@@ -138,7 +138,7 @@ def test_weights_that_do_not_fit_are_refused(
 def test_folder_without_a_finished_model_is_refused(photos: Path, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match='there is no folder ".*nowhere"'):
         train_patterns(small_run(photos, tmp_path / "out", start_from=tmp_path / "nowhere"))
-    with pytest.raises(StoreError, match="holds no trained model"):
+    with pytest.raises(StoreError, match="contains no trained model"):
         train_patterns(small_run(photos, tmp_path / "out", start_from=photos))
 
 
@@ -199,5 +199,5 @@ def test_weights_of_another_network_are_reported(
     tensors, about = saved.tensors, saved.about
     del tensors["network.classify.bias"]
     write_model(other / BEST, tensors, about)
-    with pytest.raises(StoreError, match='do not fit the network "tiny" of this clew'):
+    with pytest.raises(StoreError, match='do not match the network "tiny" in this version'):
         train_patterns(small_run(photos, tmp_path / "out", start_from=other))

@@ -261,7 +261,7 @@ def test_twenty_photos_in_two_unequal_classes_give_finite_metrics(tmp_path: Path
 @pytest.mark.parametrize(
     ("counts", "sentence"),
     [
-        ({"azul": 5}, 'holds only one class \\("azul"\\)'),
+        ({"azul": 5}, 'contains only one class \\("azul"\\)'),
         ({"azul": 1, "red 🍎": 1}, 'too few .*photos: "azul" \\(1\\), "red 🍎" \\(1\\)'),
         ({}, "check the path"),
     ],
@@ -288,7 +288,8 @@ def test_different_settings_are_refused_with_both_values(trained: Path, photos: 
     before = {path: path.stat().st_mtime_ns for path in trained.iterdir() if path.is_file()}
     with pytest.raises(
         SettingsMismatchError,
-        match=r"(?s)config.epochs: 8 before, 9 now.* `overwrite=True` starts over in this one\.$",
+        match=r"(?s)config.epochs: was 8, is now 9.* "
+        r"Use `overwrite=True` to start over in this folder\.$",
     ):
         train_patterns(small_run(photos, trained, epochs=9))
     with pytest.raises(
@@ -296,7 +297,7 @@ def test_different_settings_are_refused_with_both_values(trained: Path, photos: 
     ):
         train_patterns(small_run(photos, trained, epochs=8, image_size=24))
     assert not (trained / "images" / "24px").exists()  # nothing is decoded in vain
-    with pytest.raises(SettingsMismatchError, match=r"loss.focal_gamma: None before, 2.0 now"):
+    with pytest.raises(SettingsMismatchError, match=r"loss.focal_gamma: was None, is now 2.0"):
         train_patterns(small_run(photos, trained, epochs=8, loss=LossSettings(focal=True)))
     after = {path: path.stat().st_mtime_ns for path in trained.iterdir() if path.is_file()}
     assert {path.name for path in after if after[path] != before.get(path)} <= {".lock"}
@@ -338,7 +339,7 @@ def test_overwrite_does_not_touch_a_running_training(
     out = Path(shutil.copytree(trained, tmp_path / "out"))
     with (
         FileLock(out / ".lock"),
-        pytest.raises(StoreLockedError, match="another run is training into"),
+        pytest.raises(StoreLockedError, match="another run is writing to"),
     ):
         train_patterns(small_run(photos, out, overwrite=True))
     assert read_results(out) == read_results(trained)
@@ -393,10 +394,10 @@ def test_other_files_in_the_folder_stay(photos: Path, tmp_path: Path) -> None:
 
 def test_results_of_something_else_are_not_overwritten(photos: Path, tmp_path: Path) -> None:
     (tmp_path / "results.json").write_text('{"model": "of an evaluation", "test_accuracy": 1.0}')
-    with pytest.raises(StoreError, match=r"results.json\" belongs to something else"):
+    with pytest.raises(StoreError, match=r"results.json\" was not written by this command"):
         train_patterns(small_run(photos, tmp_path))
     (tmp_path / "results.json").write_text('{"runs": []}')
-    with pytest.raises(StoreError, match=r"results.json\" belongs to something else"):
+    with pytest.raises(StoreError, match=r"results.json\" was not written by this command"):
         train_patterns(small_run(photos, tmp_path, overwrite=True))
     (tmp_path / "results.json").write_text("{")
     with pytest.raises(StoreError, match=r"results.json\" cannot be read .* delete it"):
@@ -405,7 +406,7 @@ def test_results_of_something_else_are_not_overwritten(photos: Path, tmp_path: P
 
 def test_output_inside_the_photos_is_refused(tmp_path: Path) -> None:
     data = write_photos(tmp_path / "photos", dict.fromkeys(COLORS, 3))
-    with pytest.raises(InputError, match="lies in the folder of the photos"):
+    with pytest.raises(InputError, match="is inside the photo folder"):
         train_patterns(small_run(data, data / "out"))
     assert not (data / "out").exists()
 
@@ -429,7 +430,7 @@ def test_networks_are_refused_before_photos_are_read(
     ("changes", "sentence"),
     [
         ({"image_size": 7}, "image_size is 7: give 16 to 1024"),
-        ({"epochs": 0}, "epochs is 0: give 1 or more"),
+        ({"epochs": 0}, "epochs is 0: it must be 1 or more"),
         ({"shares": Shares(train=0.8, validation=0.2, test=0)}, "shares is 80/20/0: .* test"),
         ({"pretrained": True, "start_from": Path("x")}, "both name weights"),
     ],

@@ -35,7 +35,7 @@ COMMAND = Command(
         "Augmentation": ("augment", "rand_augment", "mixup", "flip"),
         **HARDWARE,
     },
-    spelling=Spelling(words=("name",), metavars={"rand_augment": "N,M"}),
+    spelling=Spelling(words=("name",), metavars={"split": "A/B/C", "rand_augment": "N,M"}),
     has_json=True,
     has_threads=True,
 )

@@ -111,16 +111,18 @@ def _open_sizes(
         return [asked], {}
     if real.own_size is None:
         sizes = batch_sizes(real.samples, processes)
-        few = (sizes[0], "there are too few samples for a larger one")
+        few = (sizes[0], "there are too few samples for a larger batch")
         return sizes, {"batch_size": few} if len(sizes) == 1 else {}
     if asked not in (None, real.own_size):
         raise InputError(
-            f"the training batches come ready-made with {counted(real.own_size, 'sample')}. "
-            "Omit the setting, or give a function that opens the batches.",
+            f"the training batches have a fixed size of {counted(real.own_size, 'sample')}. Omit "
+            "the setting, or pass a function that opens the batches.",
             setting="batch_size",
             value=asked,
         )
-    return [real.own_size], {"batch_size": (real.own_size, "the batches come ready-made")}
+    return [real.own_size], {
+        "batch_size": (real.own_size, "the batch size of the given loader is fixed")
+    }
 
 
 def _open_ways(
@@ -161,7 +163,7 @@ class _Measuring:
         room = self._find_room(left.memory_bytes, model)
         found = find_way_and_size(self.bench, self.ways, self.sizes, room)
         if found is None:
-            why = f"{counted(size, 'sample')} do not fit into the memory of {self.device}"
+            why = f"{counted(size, 'sample')} {_do(size)} not fit in the memory of {self.device}"
             return self._keep_plain(why)
         chosen = compare_found(found, self.ways, self.bench)
         if len(self.sizes) > 1:
@@ -236,7 +238,7 @@ def compile_reason(plain: float, compiled: Timing | None, run_seconds: float) ->
     """Whether compiling earns back its cost, and the figures."""
     if compiled is None or compiled.seconds is None:
         why = compiled.dropped if compiled else "it was not tried"
-        return False, f"compiling was dropped: {why}"
+        return False, f"torch.compile was not used: {why}"
     cost = compiled.compile_seconds or 0.0
     saved = run_seconds * (1 - compiled.seconds / plain)
     figures = f"{step_text(compiled.seconds)} per step compiled vs. {step_text(plain)} uncompiled"
@@ -244,14 +246,18 @@ def compile_reason(plain: float, compiled: Timing | None, run_seconds: float) ->
         gain = f"saves about {duration_text(saved)} of {duration_text(run_seconds)}"
         return True, f"{figures}; compiling takes {duration_text(cost)} and {gain}"
     no_gain = "would save nothing" if saved <= 0 else f"would save {duration_text(saved)}"
-    return False, f"{figures}: compiling {no_gain} and cost {duration_text(cost)}"
+    return False, f"{figures}: compiling {no_gain} and would take {duration_text(cost)}"
 
 
 def checkpointing_reason(with_it: int | None, without: int | None, size: int) -> str:
     asked = "requested with `gradient_checkpointing=True`"
     if with_it is None:
-        return f"{asked}; even so, {counted(size, 'sample')} do not fit into memory"
-    other = "too much to fit" if without is None else bytes_text(without)
-    peak = f"a step's peak is {bytes_text(with_it)} with it, {other} without"
-    none = "; it saves nothing on this network" if without and with_it >= without else ""
+        return f"{asked}; even so, {counted(size, 'sample')} {_do(size)} not fit in memory"
+    other = "more than fits in memory" if without is None else bytes_text(without)
+    peak = f"peak memory of a step is {bytes_text(with_it)} with it, {other} without"
+    none = "; it saves no memory on this network" if without and with_it >= without else ""
     return f"{asked}: {peak}, measured on {counted(size, 'sample')}{none}"
+
+
+def _do(count: int) -> str:
+    return "does" if count == 1 else "do"

@@ -148,7 +148,7 @@ def _precision(request: PlanRequest, plan: HardwarePlan, machine: Machine) -> Ch
         return plain, "requested with `amp=False`"
     if plan.device == "cpu" and not machine.bf16_instructions:
         return plain, "this CPU has no bf16 instructions"
-    return plain, f"not measured: {mixed} is tried on the real network when a run starts"
+    return plain, f"not measured: {mixed} is tried on the actual network when a run starts"
 
 
 def _full_precision(plan: HardwarePlan, machine: Machine) -> Precision:
@@ -161,7 +161,7 @@ def _compile(asked: bool | None, machine: Machine) -> Choice:
         return asked, f"requested with `compile={asked}`"
     if machine.cannot_compile:
         return False, machine.cannot_compile
-    return False, "not measured: tried on the real network if the run is long enough"
+    return False, "not measured: tried on the actual network if the run is long enough"
 
 
 def _cuda_graph(asked: bool | None, plan: HardwarePlan) -> Choice:
@@ -170,10 +170,13 @@ def _cuda_graph(asked: bool | None, plan: HardwarePlan) -> Choice:
     if plan.device == "cpu":
         return False, "only available on a GPU"
     if _can_graph(plan):
-        return False, "not measured: tried on the real network when a run starts"
+        return False, "not measured: tried on the actual network when a run starts"
     if plan.processes > 1:
-        return False, f"a graph cannot hold the communication between {plan.processes} processes"
-    return False, "a graph cannot hold gradient checkpointing"
+        return (
+            False,
+            f"a CUDA graph cannot capture the communication between {plan.processes} processes",
+        )
+    return False, "a CUDA graph cannot capture gradient checkpointing"
 
 
 def _channels_last(asked: bool | None) -> Choice:
@@ -186,7 +189,10 @@ def _batch_size(asked: int | None, processes: int) -> Choice:
     if asked is not None:
         return asked, f"requested with `batch_size={asked}`"
     size = -(-DEFAULT_BATCH // processes) * processes
-    return size, "not measured: the fastest is found on the real network when a run starts"
+    return (
+        size,
+        "not measured: the fastest batch size is found on the actual network when a run starts",
+    )
 
 
 def _grad_accum(asked: int | None) -> Choice:
@@ -200,7 +206,7 @@ def _max_cache(count: int | None) -> Choice:
         return count, f"requested with `max_cache_batches={count}`"
     return (
         None,
-        "shards are memory-mapped, so the system keeps in memory what fits and drops the rest",
+        "shards are memory-mapped: the operating system caches as much of them as fits in memory",
     )
 
 
@@ -208,13 +214,13 @@ def _refuse_missing_gpu(device: str, machine: Machine) -> None:
     kind, colon, number = device.partition(":")
     if kind != "cuda" or (colon and not number.isdigit()):
         raise InputError(
-            "give cpu, cuda, or cuda:0 for a specific GPU.", setting="device", value=device
+            "choose from: cpu, cuda, or cuda:N for a specific GPU.", setting="device", value=device
         )
     if int(number or 0) >= len(machine.gpus):
         seen = counted(len(machine.gpus), "GPU")
         raise InputError(
-            f'PyTorch sees {seen} here. Give `device="cpu"`, or check the driver, and that '
-            "this PyTorch is built with CUDA.",
+            f'PyTorch sees {seen}. Use `device="cpu"`, or check the driver and that PyTorch was '
+            "built with CUDA.",
             setting="device",
             value=device,
         )
@@ -225,15 +231,15 @@ def _refuse_impossible(request: PlanRequest, plan: HardwarePlan, machine: Machin
     _refuse_precision(request, plan, machine)
     if request.compile and machine.cannot_compile:
         raise InputError(
-            f"`compile=True` was given, but {machine.cannot_compile}: install it, or omit "
-            f"`compile=True`."
+            f"`compile=True` was given, but {machine.cannot_compile}: install what is missing, or "
+            "omit `compile=True`."
         )
     if request.cuda_graph:
         _refuse_graph(request, plan)
     if request.batch_size is not None and request.batch_size % plan.processes:
         share = max(1, request.batch_size // plan.processes) * plan.processes
         raise InputError(
-            f"{plan.processes} processes cannot share that evenly; give {share} or "
+            f"it is not divisible by {plan.processes} processes; use {share} or "
             f"{share + plan.processes}.",
             setting="batch_size",
             value=request.batch_size,
@@ -243,7 +249,8 @@ def _refuse_impossible(request: PlanRequest, plan: HardwarePlan, machine: Machin
 def _refuse_precision(request: PlanRequest, plan: HardwarePlan, machine: Machine) -> None:
     if request.precision in ("fp16", "tf32") and plan.device == "cpu":
         raise InputError(
-            "only a GPU supports it. On the CPU give bf16 (`amp=True`) or fp32 (`amp=False`).",
+            "it is only supported on GPUs. On the CPU, use bf16 (`amp=True`) or fp32 "
+            "(`amp=False`).",
             setting="precision",
             value=request.precision,
         )
@@ -252,7 +259,7 @@ def _refuse_precision(request: PlanRequest, plan: HardwarePlan, machine: Machine
     gpu = machine.gpu(plan.device)
     if not gpu.has_bf16:
         raise InputError(
-            f"{gpu.name} does not support it. Give fp16 (`amp=True` chooses it) or fp32 "
+            f"{gpu.name} does not support it. Use fp16 (`amp=True` chooses it) or fp32 "
             "(`amp=False`).",
             setting="precision",
             value="bf16",
@@ -265,10 +272,10 @@ def _refuse_graph(request: PlanRequest, plan: HardwarePlan) -> None:
         problem = "the run is on the CPU"
     elif plan.processes > 1:
         problem = (
-            f"{plan.processes} processes train together, and a graph cannot hold their "
+            f"{plan.processes} processes train together, and a CUDA graph cannot capture their "
             "communication"
         )
     elif request.gradient_checkpointing:
-        problem = "`gradient_checkpointing=True` was given too, which a graph cannot hold"
+        problem = "`gradient_checkpointing=True` was given too, which a CUDA graph cannot capture"
     if problem:
         raise InputError(f"`cuda_graph=True` was given, but {problem}: omit `cuda_graph=True`.")

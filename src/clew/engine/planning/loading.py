@@ -27,7 +27,7 @@ class Loading:
         """Choose the number of threads: enough to keep up with training if the times to read a
         batch and to train on it are known, otherwise as many as the cores allow."""
         workers, why = self._workers(read_seconds, step_seconds)
-        kept, ahead = "they are kept between epochs", "batches that each worker reads ahead"
+        kept, ahead = "workers are kept between epochs", "batches prefetched by each worker"
         none = "there are no workers"
         copied = "copies to the GPU overlap with the step"
         pinned = copied if self.is_cuda else "there is no GPU to copy to"
@@ -46,8 +46,8 @@ class Loading:
         cores = counted(self.cores, "core")
         if read_seconds is None or step_seconds is None:
             if not self.is_cuda:
-                return 1, f"one reads ahead; the step itself needs the {cores}"
-            return self._most, f"of {cores}"
+                return 1, f"one worker prefetches; the training step itself needs the {cores}"
+            return self._most, f"as many as {cores} allow"
         ratio = read_seconds / step_seconds
         wanted = math.ceil(_SLOWER_BESIDE_A_STEP * ratio) + 1 if self.is_cuda else math.ceil(ratio)
         read, step = step_text(read_seconds), step_text(step_seconds)

@@ -68,7 +68,7 @@ class RealBatches:
         with self._opened(size) as batches:
             timed = _take(_timed(batches), count)
         if not timed:
-            raise InputError("the training data holds no batches: check the data and its split.")
+            raise InputError("the training data contains no batches: check the data and its split.")
         most = max(count_samples(batch) for batch, _ in timed)
         whole = [batch for batch, _ in timed if count_samples(batch) == most]
         # The mean: a loader may read several batches at once and then give them out.

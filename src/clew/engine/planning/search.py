@@ -1,5 +1,5 @@
 """Finds the fastest variant of a step and the batch size: larger ones as long as they make training
-faster and fit into memory. Explains what was measured."""
+faster and fit in memory. Explains what was measured."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -92,7 +92,7 @@ def _grow(bench: Bench, way: Way, sizes: Sequence[int], room: Room) -> Found:
     return Found(
         size=size,
         way=way,
-        why_no_larger=f"a larger one would leave fewer than {_STEPS_AN_EPOCH} steps per epoch",
+        why_no_larger=f"a larger batch would leave fewer than {_STEPS_AN_EPOCH} steps per epoch",
     )
 
 
@@ -117,7 +117,7 @@ def _gain(bench: Bench, way: Way, size: int, larger: int) -> float:
 def _why_not_take(bench: Bench, way: Way, larger: int, gain: float) -> str:
     timing = bench.timing(way, larger)
     if timing is not None and timing.dropped:
-        return f"{larger:,} was dropped ({timing.dropped})"
+        return f"{larger:,} failed ({timing.dropped})"
     word = f"is only {gain:.0%} faster" if gain >= 0.005 else "is not faster"
     return f"{larger:,} {word}"
 
@@ -183,7 +183,7 @@ def _why_not_measured(found: Found, name: str, ways: Sequence[Way], bench: Bench
     timing = bench.timing(other, found.size)
     words = _in_words(name, other)
     if timing is not None and timing.dropped:
-        return f"a step {words} was dropped: {timing.dropped}"
+        return f"a step {words} was not used: {timing.dropped}"
     return (
         f"a step {words} was not tried: calibration may take at most {bench.budget_seconds:.0f} s"
     )

@@ -69,15 +69,19 @@ class AugmentConfig:
     def __post_init__(self) -> None:
         if not 0 <= self.ops <= len(PARAMETERS):
             most = len(PARAMETERS)
-            raise InputError(f"give 0 to {most} (2 is usual).", setting="ops", value=self.ops)
+            raise InputError(
+                f"it must be from 0 to {most} (2 is typical).", setting="ops", value=self.ops
+            )
         if not 0 <= self.magnitude <= _STRONGEST:
             raise InputError(
-                f"give 0 to {_STRONGEST} (9 is usual).", setting="magnitude", value=self.magnitude
+                f"it must be from 0 to {_STRONGEST} (9 is typical).",
+                setting="magnitude",
+                value=self.magnitude,
             )
         check_fraction(self, "zoom", "shift")
         if not (0 <= self.mixup < math.inf):
             raise InputError(
-                "give 0 (none) or more (0.2 is usual).", setting="mixup", value=self.mixup
+                "it must be 0 (off) or more (0.2 is typical).", setting="mixup", value=self.mixup
             )
 
     @classmethod
@@ -126,8 +130,8 @@ def decide_flip(
     plain = _share_of_same_class(looks, looks, classes)
     turned = _share_of_same_class(mirrored, looks, classes)
     measured = (
-        f"the nearest photo has the same class for {plain:.0%} of photos as they are, "
-        f"{turned:.0%} mirrored"
+        f"the nearest neighbor has the same class for {plain:.0%} of photos, and for {turned:.0%} "
+        "of flipped ones"
     )
     if turned < _MAY_LOSE * plain:
         return False, f"left and right seem to matter: {measured}"

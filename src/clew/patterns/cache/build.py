@@ -99,8 +99,8 @@ class _Filling:
         if lost:
             self._reporter(
                 Note(
-                    f'{counted(lost, "image")} in "{self._store.path}" damaged or missing: '
-                    "reading the photos again."
+                    f'the cache "{self._store.path}" has lost {counted(lost, "image")}: decoding '
+                    "again."
                 )
             )
         contents = self._store.read()
@@ -117,7 +117,7 @@ class _Filling:
             noun="photos",
             planned=planned,
             done=planned - new,
-            estimate=f"{counted(new, 'photo')} to read once: at most {size} on disk",
+            estimate=f"{counted(new, 'photo')} to decode: at most {size} on disk",
         )
 
     def _decode(
@@ -168,14 +168,14 @@ class _Filling:
     def _refuse_full_disk(self, new: int) -> None:
         needed = new * self._row_bytes() + (self._store.bytes_to_copy() if new else 0)
         size = self._store.size
-        what = f"{counted(new, 'photo')} of {size} x {size} pixels take up to"
+        what = f"{counted(new, 'photo')} of {size} x {size} pixels require up to"
         refuse_full_disk(self._store.path, needed, what=what, advice=ROOM_ADVICE)
 
 
 def _stopped(done: int, planned: int) -> TrainingStoppedError:
     return TrainingStoppedError(
-        f"stopped while reading photos: {done:,} of {planned:,} are read and kept. Run the "
-        "same command again to resume."
+        f"stopped while reading photos: {done:,} of {planned:,} were read and saved. Run the same "
+        "command again to resume."
     )
 
 

@@ -60,7 +60,7 @@ def choose_place(
     have = f"{size} of images, {bytes_text(free)} of free memory"
     if bytes_needed <= share * free:
         return PlaceChoice("ram", have if wanted == "auto" else f"as requested; {have}")
-    too_much = f"{have}, of which the images may take {share:.0%}"
+    too_much = f"{have}; the images may use at most {share:.0%} of it"
     return PlaceChoice(
         "disk", too_much if wanted == "auto" else f'`cache="ram"` does not fit: {too_much}'
     )
@@ -84,7 +84,9 @@ class ImageSamples:
         device: str | torch.device | None = None,
     ) -> None:
         if len(rows) != len(labels):
-            raise InputError(f"{len(rows):,} rows, but {len(labels):,} labels: give one per row.")
+            raise InputError(
+                f"{len(rows):,} rows, but {len(labels):,} labels: pass one label per row."
+            )
         self.place = place
         self.rows = np.ascontiguousarray(rows, np.int64)
         self.labels = torch.from_numpy(np.array(labels, np.int64))
@@ -204,7 +206,7 @@ class _OnDevice:
 def _open_reader(store: Path) -> SampleReader:
     reader = SampleReader(store, (_COLUMN,), access="read", max_open=_OPEN_FILES)
     if reader.manifest.kind != KIND:
-        raise StoreError(f'"{store}" holds {reader.manifest.kind}, not {KIND}: check the path.')
+        raise StoreError(f'"{store}" contains {reader.manifest.kind}, not {KIND}: check the path.')
     return reader
 
 

@@ -92,7 +92,7 @@ class ImageStore:
         before = read_manifest(self.path).rows
         for number in sorted(self._unfinished()):
             left = sum(path.stat().st_size for path in self._files(number))
-            what = "rewriting what an earlier run left takes"
+            what = "completing the data of an interrupted run requires"
             refuse_full_disk(self.path, left, what=what, advice=ROOM_ADVICE)
             writer = self.open_writer(number)
             if writer.rows:
@@ -146,9 +146,9 @@ class ImageStore:
         found = (manifest.kind, manifest.settings.get("size"), manifest.settings.get("method"))
         if found != (KIND, self.size, _METHOD):
             raise StoreError(
-                f'"{self.path}" holds {found[0]} of size {found[1]} ("{found[2]}"), not photos '
-                f'of size {self.size} ("{_METHOD}"): move that folder away; it is created '
-                "again."
+                f'"{self.path}" contains {found[0]} of size {found[1]} ("{found[2]}"), not photos '
+                f'of size {self.size} ("{_METHOD}"): move that folder elsewhere; a new one is '
+                "created."
             )
 
     def _unfinished(self) -> set[int]:

@@ -41,7 +41,7 @@ class IdentifyConfig:
         check_top_k(self.top_k)
         check_threshold(self.threshold)
         if self.thumbnails < 0:
-            raise InputError("give 0 or more.", setting="thumbnails", value=self.thumbnails)
+            raise InputError("it must be 0 or more.", setting="thumbnails", value=self.thumbnails)
 
     def as_settings(self, classes: tuple[str, ...]) -> dict[str, Any]:
         """What identified.json says about how it was made."""
@@ -58,7 +58,7 @@ class IdentifyConfig:
 def check_top_k(top_k: int) -> None:
     if top_k < 1:
         raise InputError(
-            "give 1 or more. It is the number of top predictions to report per photo.",
+            "it must be 1 or more: the number of top predictions to report per photo.",
             setting="top_k",
             value=top_k,
         )
@@ -67,7 +67,8 @@ def check_top_k(top_k: int) -> None:
 def check_threshold(threshold: float) -> None:
     if not 0 <= threshold <= 1:
         raise InputError(
-            "give a probability between 0 and 1. Photos whose top class is below it are doubtful.",
+            "it must be a probability from 0 to 1. Photos with a lower confidence are marked as "
+            "doubtful.",
             setting="threshold",
             value=threshold,
         )
@@ -108,8 +109,8 @@ def refuse_foreign(folder: Path) -> None:
     ):
         if path.exists() and not _is_ours(path):
             raise InputError(
-                f'"{path}" was not written by "{MADE_BY}", so it is left alone: choose another '
-                "`out`, or move that file away."
+                f'"{path}" was not written by "{MADE_BY}", so it is not overwritten: choose '
+                "another `out`, or move that file."
             )
 
 

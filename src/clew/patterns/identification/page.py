@@ -41,7 +41,7 @@ def tell_counts(counts: dict[str, int]) -> str:
     """The headline: how many photos are identified, doubtful or unreadable."""
     usable = counts["photos"] - counts["faulty"]
     if not usable:
-        text = f"None of {counted(counts['photos'], 'photo')} can be read"
+        text = f"None of the {counted(counts['photos'], 'photo')} can be read"
         return text if counts["photos"] > 1 else "The photo cannot be read"
     if not counts["doubtful"]:
         text = f"{counted(usable, 'photo')} identified, {'none' if usable > 1 else 'not'} doubtful"

@@ -143,7 +143,9 @@ def recognize_photo(
     """Raises InputError for a photo that does not exist or cannot be read."""
     check_top_k(top_k)
     if path.is_dir():
-        raise InputError(f'"{path}" is a folder: "clew patterns identify" takes all photos in it.')
+        raise InputError(
+            f'"{path}" is a folder: use "clew patterns identify" for all photos in it.'
+        )
     try:
         look = _look_at_parts if multiscale else _look_at_whole
         return look(model, path, top_k)

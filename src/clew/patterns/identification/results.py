@@ -59,8 +59,8 @@ def read_identified(path: Path) -> Identification:
         return Identification(file=path, settings=dict(content["settings"]), photos=photos)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StoreError(
-            f'"{path}" is not a valid result of identify ({error}): run "clew patterns '
-            'identify FOLDER" again.'
+            f'"{path}" is not a valid result of "clew patterns identify" ({error}): run "clew '
+            'patterns identify FOLDER" again.'
         ) from None
 
 

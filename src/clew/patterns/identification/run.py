@@ -148,7 +148,7 @@ def _describe_lost(copies: ClassFolders | None) -> str:
     if copies is None or not copies.lost:
         return ""
     lost = counted(copies.lost, "photo")
-    return f"{lost} not copied: missing or unreadable by then."
+    return f"{lost} could not be copied: missing or no longer readable."
 
 
 def _read_some(folder: Path, places: Int64[np.ndarray, " some"]) -> tuple[Identified, ...]:
@@ -168,7 +168,9 @@ def _find(config: IdentifyConfig) -> tuple[PhotoFolder, list[str]]:
             if ours is not None:
                 folder = _exclude(folder, ours, setting, notes)
     if not folder.photos and not folder.faults:
-        raise InputError(f'"{config.photos}" holds no photos besides those of earlier results.')
+        raise InputError(
+            f'"{config.photos}" contains no photos other than earlier results: give another folder.'
+        )
     return folder, notes
 
 
@@ -179,7 +181,7 @@ def _exclude(folder: PhotoFolder, ours: Path, setting: str, notes: list[str]) ->
     photos = tuple(photo for photo in folder.photos if not photo.name.startswith(place))
     if left := len(folder.photos) - len(photos):
         notes.append(
-            f'{counted(left, "photo")} in "{ours}" not identified: that folder is `{setting}`.'
+            f'{counted(left, "photo")} in "{ours}" skipped: that folder is the `{setting}` folder.'
         )
     faults = tuple(fault for fault in folder.faults if not fault.name.startswith(place))
     return replace(folder, photos=photos, faults=faults)
@@ -190,8 +192,7 @@ def _inside(root: Path, ours: Path, setting: str) -> str | None:
     place = os.path.relpath(ours.resolve(), root.resolve())
     if place == ".":
         raise InputError(
-            "this is the folder of the photos itself. Choose another, so that results and "
-            "photos do not mix.",
+            "this is the photo folder itself. Choose another one to keep results and photos apart.",
             setting=setting,
             value=ours,
         )

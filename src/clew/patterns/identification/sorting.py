@@ -64,7 +64,7 @@ def _refuse_photos_of_a_set(folder: Path) -> None:
     for place in (whole, *whole.parents):
         if (place.parent / SET_FILE).is_file() and place.name == "photos":
             raise InputError(
-                f'it holds the photos of the set "{place.parent.name}", but predictions may be '
+                f'it contains the photos of the set "{place.parent.name}", but predictions may be '
                 "wrong. Choose another folder, or add photos to the set with ",
                 _call_to_review(place.parent),
                 ".",

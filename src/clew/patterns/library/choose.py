@@ -54,8 +54,7 @@ def choose_model(
     """Raises InputError when both or neither are given, or when there is no trained model."""
     if model is not None and name is not None:
         raise InputError(
-            f'`model` "{model}" and the set "{name}" are two different models: give only one '
-            "of them."
+            f'`model` "{model}" and the set "{name}" are different models: give only one of them.'
         )
     if model is not None:
         return _of_folder(model)
@@ -129,6 +128,6 @@ def _explain(model: Path) -> str:
             "again to resume."
         )
     return (
-        f'"{model}" holds no trained model: give the `out` of "clew patterns train", or the '
-        "name of a set."
+        f'"{model}" contains no trained model: give the output folder of "clew patterns train", '
+        "or the name of a set."
     )

@@ -112,7 +112,7 @@ def _decide(journal: Journal, source: Source, same: Sequence[Source]) -> Source:
 
 
 def _contradict(source: Source, other: str, label: str) -> Source:
-    reason = f'the same image is in the class "{label}", as "{other}": it cannot be both'
+    reason = f'the same image is in the class "{label}", as "{other}": it cannot be in both classes'
     return replace(source, result="excluded", kind="contradiction", reason=reason)
 
 
@@ -130,7 +130,7 @@ def _carry_out(
         refuse_full_disk(
             pattern_set.folder,
             sum(source.bytes for source in to_add),
-            what="the photos take",
+            what="the photos require",
             advice=(
                 "Nothing was copied: free some space, or put the library on another disk "
                 "(`library`)."
@@ -140,7 +140,7 @@ def _carry_out(
     # time.
     copies = map_in_threads(lambda source: _copy(pattern_set.photos, source), to_add, _COPYING)
     done = []
-    work = start_photos("moved" if move else "copied", len(to_add))
+    work = start_photos("move" if move else "copy", len(to_add))
     with report_work(reporter, work), closing(copies):
         for source in decided:
             if should_stop():
@@ -160,7 +160,7 @@ def _copy(photos: Path, source: Source) -> Path | str:
     except OSError as error:
         if error.filename != source.source:
             raise
-        return f"it could be read at first, but not copied ({error.strerror})"
+        return f"it could be read but not copied ({error.strerror})"
 
 
 def _add(photos: Path, journal: Journal, source: Source, copy: Path | str, move: bool) -> Source:

@@ -26,7 +26,7 @@ def check_photo_name(path: Path) -> None:
     """Raises InputError for a file whose name does not look like a photo's."""
     if path.suffix.lower() not in SUFFIXES:
         raise InputError(
-            f'the name of "{path}" does not end like a photo\'s (.jpg, .png, ...): rename it first.'
+            f'"{path}" does not have a photo extension (.jpg, .png, ...): rename it first.'
         )
 
 
@@ -42,8 +42,8 @@ def _check(text: str, what: str) -> str:
     wrong = _what_is_wrong(name)
     if wrong is not None:
         raise InputError(
-            f'"{text}" cannot be the {what}: {wrong}. It becomes the name of a folder: choose '
-            f"letters, digits, spaces, - and _."
+            f'"{text}" cannot be the {what}: {wrong}. It is used as a folder name: use letters, '
+            "digits, spaces, - and _."
         )
     return name
 

@@ -81,8 +81,8 @@ class PatternSet:
             )
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise InputError(
-                f'"{folder}" already exists and is not a pattern set: choose another name or '
-                "another `library`."
+                f'"{folder}" already exists and is not a set: choose another name or another '
+                "`library`."
             )
         _make(folder / "photos")
         about = {"format": _FORMAT, "version": 1, "name": name, "created": _now()}
@@ -204,7 +204,7 @@ def set_lock(pattern_set: PatternSet, *, wait_seconds: float = 0.0) -> Iterator[
     except filelock.Timeout:
         raise StoreLockedError(
             f'another process is adding photos to the set "{pattern_set.name}": wait until it '
-            "has finished, then run the same command again."
+            "finishes, then run the same command again."
         ) from None
     try:
         yield
@@ -222,7 +222,7 @@ def read_about(folder: Path) -> dict[str, Any]:
         logger.debug("%s: %s", path, error)
     if not isinstance(about, dict) or about.get("format") != _FORMAT:
         raise StoreError(
-            f'"{path}" is damaged or was not written by clew: restore it from a copy. The '
+            f'"{path}" is damaged or was not written by clew: restore it from a backup. The '
             f'photos in "{folder / "photos"}" do not depend on it; a new set can import them.'
         )
     return about
@@ -233,8 +233,8 @@ def _only_one(library: Path, sets: list[PatternSet], otherwise: str) -> PatternS
     if not sets:
         raise InputError(*_explain_none(library), more)
     if len(sets) > 1:
-        named = f"name one of {_names(sets)}"
-        raise InputError(f'there are {len(sets):,} pattern sets in "{library}": {named}.{more}')
+        named = f"choose one of {_names(sets)}"
+        raise InputError(f'there are {len(sets):,} sets in "{library}": {named}.{more}')
     return PatternSet.at(sets[0].folder)
 
 
@@ -242,7 +242,7 @@ def _missing(library: Path, name: str, sets: list[PatternSet]) -> InputError:
     if not sets:
         return InputError(f'there is no set "{name}": ', *_explain_none(library))
     return InputError(
-        f'there is no set "{name}" in "{library}", but {_names(sets)}: name one of these, or '
+        f'there is no set "{name}" in "{library}", only {_names(sets)}: choose one of these, or '
         "create it with ",
         _call_to_create(name, library),
         ".",
@@ -250,11 +250,11 @@ def _missing(library: Path, name: str, sets: list[PatternSet]) -> InputError:
 
 
 def _explain_none(library: Path) -> tuple[str | Call, ...]:
-    what = "has no pattern set" if library.is_dir() else "does not exist"
+    what = "contains no sets" if library.is_dir() else "does not exist"
     return (
         f'the library "{library}" {what}: create a set with ',
         _call_to_create("NAME", library),
-        ", or set `library` to the folder of your sets.",
+        ", or set `library` to the folder that contains your sets.",
     )
 
 

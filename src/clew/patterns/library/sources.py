@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from clew.errors import InputError
 from clew.patterns.library.folders import SET_FILE
@@ -80,7 +81,7 @@ def _find(
     own = class_name(found.root.name)
     if is_alone:
         raise InputError(
-            f'the photos in "{root}" are not in class folders: if they are all of one class, '
+            f'the photos in "{root}" are not in class folders: if they all belong to one class, '
             "name it with ",
             pattern_set.call_to_import(root, label=own),
             "; otherwise put each class into its own folder.",
@@ -92,12 +93,13 @@ def _refuse_the_set_itself(pattern_set: PatternSet, root: Path) -> None:
     own, other = pattern_set.folder.resolve(), root.resolve()
     if other.is_relative_to(own / "photos"):
         raise InputError(
-            f'"{root}" is inside the set "{pattern_set.name}", which already has these photos.'
+            f'"{root}" is inside the set "{pattern_set.name}", which already contains these '
+            "photos: give another folder."
         )
     if own.is_relative_to(other):
         raise InputError(
-            f'"{root}" holds the set "{pattern_set.name}" itself (in "{pattern_set.folder}"): give '
-            f"the folder of the new photos only."
+            f'"{root}" contains the set "{pattern_set.name}" itself (in "{pattern_set.folder}"): '
+            "give only the folder of the new photos."
         )
 
 
@@ -136,7 +138,7 @@ def look_at_photos(
     known = [_recall(journal, source) for source in sources]
     unknown = [i for i, source in enumerate(known) if not (source.digest or source.kind)]
     by_hand = _unknown_photos(journal, photos)
-    with report_work(reporter, start_photos("examined", len(unknown) + len(by_hand))):
+    with report_work(reporter, start_photos("examine", len(unknown) + len(by_hand))):
         own = map_in_threads(lambda path: _look_at_own(photos, path), by_hand)
         for picture in own:
             if should_stop():
@@ -154,10 +156,11 @@ def look_at_photos(
     return known
 
 
-def start_photos(verb: str, count: int) -> WorkStarted:
-    """An import is two pieces of work: photos are "examined", then "copied" or "moved"."""
-    estimate = f"{counted(count, 'photo')} to be {verb}"
-    return WorkStarted(noun="photos", planned=count, verb=verb, estimate=estimate)
+def start_photos(step: Literal["examine", "copy", "move"], count: int) -> WorkStarted:
+    """An import has two steps: photos are examined, then copied or moved."""
+    done = {"examine": "examined", "copy": "copied", "move": "moved"}[step]
+    estimate = f"{counted(count, 'photo')} to {step}"
+    return WorkStarted(noun="photos", planned=count, verb=done, estimate=estimate)
 
 
 def _recall(journal: Journal, source: Source) -> Source:

@@ -26,7 +26,9 @@ class NetworkPreset:
 
 NETWORKS = {
     "tiny": NetworkPreset(
-        widths=(16, 32, 64, 128), blocks=(1, 1, 1, 1), suits="a first try, or a very slow computer"
+        widths=(16, 32, 64, 128),
+        blocks=(1, 1, 1, 1),
+        suits="quick experiments or very slow machines",
     ),
     "small": NetworkPreset(
         widths=(32, 64, 128, 256), blocks=(2, 2, 2, 2), suits="computers without a GPU"
@@ -44,7 +46,10 @@ def usual_network(*, on_gpu: bool) -> tuple[str, str]:
     """The default network, and why."""
     if on_gpu:
         return GPU_NETWORK, f"for {NETWORKS[GPU_NETWORK].suits}"
-    return CPU_NETWORK, f'there is no GPU; `network="{GPU_NETWORK}"` takes five times as long'
+    return (
+        CPU_NETWORK,
+        f'there is no GPU; `network="{GPU_NETWORK}"` would take about five times as long',
+    )
 
 
 def check_network(name: str | None, *, pretrained: bool) -> None:
@@ -71,8 +76,8 @@ def build_network(
         return TimmNetwork(network)
     if name not in NETWORKS:
         raise InputError(
-            f'unknown network "{name}": choose from {", ".join(NETWORKS)}, or timm:NAME for '
-            "one of timm's, such as timm:resnet18."
+            f'unknown network "{name}": choose from: {", ".join(NETWORKS)}, or timm:NAME for a '
+            "timm network, such as timm:resnet18."
         )
     if pretrained:
         raise InputError(
@@ -119,8 +124,8 @@ def _create(name: str, *, classes: int, image_size: int, pretrained: bool) -> nn
     except (OSError, RuntimeError, ValueError, AssertionError) as error:
         raise InputError(
             f'the network "{name}" could not be built for images of {image_size} pixels '
-            f"({str(error).splitlines()[0]}): check the connection to the hub or omit "
-            "`pretrained`, or choose another `image_size`."
+            f"({str(error).splitlines()[0]}): choose another `image_size`, or, if its weights "
+            "could not be downloaded, check the connection or omit `pretrained`."
         ) from error
 
 
@@ -129,8 +134,8 @@ def _import_timm() -> ModuleType:
         import timm
     except (ImportError, RuntimeError, OSError) as error:  # torchvision built for another torch
         raise InputError(
-            "timm networks require the packages timm and torchvision, which cannot be used "
-            f"here ({str(error).splitlines()[0]}): install them with pip install 'clew[timm]', "
-            f"or choose from {', '.join(NETWORKS)}."
+            "timm networks require the packages timm and torchvision, which cannot be imported "
+            f"({str(error).splitlines()[0]}): install them with pip install 'clew[timm]', or "
+            f"choose from: {', '.join(NETWORKS)}."
         ) from None
     return timm

@@ -35,8 +35,8 @@ class SEResNetConfig:
         check_fraction(self, "dropout")
         if len(self.widths) != len(self.blocks) or min(*self.widths, *self.blocks) < 1:
             raise InputError(
-                f"widths are {self.widths} and blocks {self.blocks}: give as many of one as of the "
-                f"other, each 1 or more."
+                f"widths are {self.widths} and blocks {self.blocks}: both must have the same "
+                "length, and every value must be 1 or more."
             )
 
 

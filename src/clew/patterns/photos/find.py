@@ -91,7 +91,7 @@ def _folder(root: Path) -> Path:
             f'the folder "{root}" cannot be found ({error.strerror}): check the path.'
         ) from None
     if not is_folder:
-        raise InputError(f'"{root}" is a file: give the folder that holds the photos.')
+        raise InputError(f'"{root}" is a file: give the folder that contains the photos.')
     return path
 
 
@@ -110,7 +110,7 @@ def _refuse_no_photos(root: Path, found: Found) -> None:
     but = f", but {counted(found.other_files, 'other file')}" if found.other_files else ""
     excluded = [f' "{fault.name}" is excluded: {fault.reason}.' for fault in found.faults]
     raise InputError(
-        f'the folder "{root}" holds no photos (JPG, PNG, BMP, GIF, TIFF or WebP files){but}: '
+        f'the folder "{root}" contains no photos (JPG, PNG, BMP, GIF, TIFF or WebP files){but}: '
         f"check the path.{''.join(excluded[:1])}"
     )
 
@@ -124,8 +124,8 @@ def _has_split_folders(root: Path, found: Found) -> bool:
     if named == tops and _count_splits(named) > 1 and not with_classes:
         shown = " and ".join(f'"{top}"' for top in sorted(named))
         raise InputError(
-            f'in "{root}" the folders {shown} hold no class folders: put the photos of each '
-            f"class into their own folder, such as {root / max(named)}/cats/a.jpg."
+            f'in "{root}" the folders {shown} contain no class folders: put the photos of each '
+            f"class into a folder of their own, such as {root / max(named)}/cats/a.jpg."
         )
     if _count_splits(with_classes) == 1 and tops - named:
         split, other = min(with_classes), min(tops - named)
@@ -170,7 +170,7 @@ def _empty(found: Found, kept: tuple[Photo, ...], depth: int) -> list[Fault]:
             name=folder,
             label=class_name(folder.split("/")[depth]),
             kind="no photos",
-            reason="the folder holds no photos",
+            reason="the folder contains no photos",
         )
         for folder in found.folders
         if folder.count("/") == depth and folder not in used
@@ -180,8 +180,8 @@ def _empty(found: Found, kept: tuple[Photo, ...], depth: int) -> list[Fault]:
 def _refuse_loose(root: Path, photos: tuple[Photo, ...]) -> None:
     if not photos:
         raise InputError(
-            f'the photos in "{root}" are not in class folders: put the photos of each class '
-            f"into their own folder, such as {root}/cats/a.jpg."
+            f'the photos in "{root}" are not in class folders: put the photos of each class into '
+            f"a folder of their own, such as {root}/cats/a.jpg."
         )
 
 
@@ -189,9 +189,9 @@ def _refuse_few_classes(folder: PhotoFolder, at_least: int) -> None:
     if len(folder.classes) >= at_least:
         return
     raise InputError(
-        f'"{folder.root}" holds only one class ("{folder.classes[0]}"), but a classifier '
-        "requires at least two: add a folder with photos of something "
-        f"else{_inner_classes(folder)}."
+        f'"{folder.root}" contains only one class ("{folder.classes[0]}"), but a classifier '
+        "requires at least two: add a folder with photos of another "
+        f"class{_inner_classes(folder)}."
     )
 
 

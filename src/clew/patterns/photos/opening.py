@@ -57,7 +57,7 @@ def opened_photo(path: Path) -> Iterator[ImageFile]:
         except PhotoError:
             raise
         except Image.DecompressionBombError:
-            raise PhotoError("too large", "it takes more memory than a photo may") from None
+            raise PhotoError("too large", "decoding it would take too much memory") from None
         except MemoryError:  # of the machine at this moment: not the photo's fault
             raise PhotoError("unreadable", "there is too little free memory to read it") from None
         except Exception as error:  # damaged data makes a decoder raise anything
@@ -87,7 +87,7 @@ def _open_file(path: Path) -> BinaryIO:
     if state.st_size > MAX_BYTES:
         size = f"{state.st_size / 2**30:,.1f} GiB"
         raise PhotoError(
-            "too large", f"the file has {size}, but at most 1 GiB is read: make it smaller"
+            "too large", f"the file is {size}, but the limit is 1 GiB: make it smaller"
         )
     return open(path, "rb")
 
@@ -120,8 +120,8 @@ def _refuse_too_large(sides: tuple[int, int], pixels: int) -> None:
     if pixels > MAX_PIXELS:
         raise PhotoError(
             "too large",
-            f"it is {sides[0]:,} x {sides[1]:,} pixels, but at most {MAX_PIXELS // 10**6} "
-            "million are read: make it smaller",
+            f"it is {sides[0]:,} x {sides[1]:,} pixels, but the limit is {MAX_PIXELS // 10**6} "
+            "million pixels: resize it",
         )
 
 

@@ -63,7 +63,7 @@ def refuse_equals(group: Sequence[Photo]) -> dict[str, Fault]:
         reason = f"the same image is in several classes: {_name_classes(group)}"
         return {photo.name: _fault(photo, "contradiction", reason) for photo in group}
     kept, *others = sorted(group, key=_first_kept)
-    reason = f'the same image as "{kept.name}", which is used'
+    reason = f'the same image as "{kept.name}", which is used instead'
     return {photo.name: _fault(photo, "duplicate", reason) for photo in others}
 
 
@@ -78,7 +78,7 @@ def _name_classes(group: Sequence[Photo]) -> str:
         by_class.setdefault(photo.label, photo)
     names = [f'"{photo.name}"' for photo in list(by_class.values())[:_MOST_NAMES]]
     more = f" and {len(group) - len(names):,} more" if len(group) > len(names) else ""
-    return ", ".join(names) + more + "; keep it only in the one where it belongs"
+    return ", ".join(names) + more + "; keep it only in the correct one"
 
 
 def _fault(photo: Photo, kind: str, reason: str) -> Fault:

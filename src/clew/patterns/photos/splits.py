@@ -49,8 +49,8 @@ def _refuse_one_class(classes: set[str]) -> None:
     if len(classes) < 2:
         what = f'only one class ("{min(classes)}")' if classes else "no usable photo"
         raise InputError(
-            f"there is {what}, but a classifier requires at least two classes: add a folder "
-            "with photos of something else."
+            f"there is {what}, but a classifier requires at least two classes: add a folder with "
+            "photos of another class."
         )
 
 
@@ -66,7 +66,10 @@ def _open_shares(shares: Shares, folders: set[str]) -> Shares:
         for split, share in zip(SPLIT_NAMES, shares, strict=True)
     }
     if not parts["train"]:
-        raise InputError(f"the split {shares} leaves nothing to train on: give train a share.")
+        raise InputError(
+            f"the split {shares} leaves no photos for training: its first number must be greater "
+            "than 0."
+        )
     total = sum(parts.values())
     return Shares(**{split: part / total for split, part in parts.items()})
 
@@ -95,9 +98,9 @@ def _refuse_nothing_left(labels: Sequence[str], splits: Sequence[str], shares: S
         return
     what = f"training of {_name_some(untrained)}" if untrained else " and ".join(lacking)
     raise InputError(
-        "photos stay in the split that they had in the run whose weights this one starts "
-        f"from, and that leaves none for {what}: add photos, or start from scratch (without "
-        "`start_from`; a set with `overwrite=True`)."
+        "photos keep the split from the run that this one starts from, which leaves none for "
+        f"{what}: add photos, or start from scratch (without `start_from`; for a set, with "
+        "`overwrite=True`)."
     )
 
 

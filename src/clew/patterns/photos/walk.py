@@ -84,7 +84,7 @@ def _counts(name: str, folder: str, found: Found) -> bool:
     if _is_text(name):
         return True
     shown = os.fsencode(_join(folder, name)).decode("utf-8", "backslashreplace")
-    found.leave_out(shown, "name", "its name holds bytes that are not valid text: rename it")
+    found.leave_out(shown, "name", "its name contains bytes that are not valid text: rename it")
     return False
 
 
@@ -114,7 +114,7 @@ def _may_enter(
         found.leave_out(name, "unreadable", f"the folder cannot be read ({error.strerror})")
         return False
     if identity in seen or (target is not None and _lies_in(target, inside)):
-        found.leave_out(name, "link", "the link leads to a folder that is searched anyway")
+        found.leave_out(name, "link", "the link points to a folder that is already searched")
         return False
     seen.add(identity)
     return True

@@ -11,7 +11,7 @@ from clew.patterns.report.run import Run
 from clew.wording import list_some
 
 _SHARES = (
-    ("recall", "recall", "share of the test photos of this class that are predicted as it"),
+    ("recall", "recall", "share of the test photos of this class that are predicted correctly"),
     ("precision", "precision", "share of the photos predicted as this class that belong to it"),
     ("f1", "F1", "harmonic mean of precision and recall"),
 )
@@ -19,7 +19,7 @@ _SPLITS = ("train", "validation", "test")
 _MANY = 40  # classes from which on the table scrolls by itself
 _NAMED = 20
 _MISSING = (
-    ("validation", "the best epoch was chosen without them"),
+    ("validation", "the best epoch was selected without them"),
     ("test", "their recall is unknown"),
 )
 

@@ -38,7 +38,10 @@ def tell_details(run: Run) -> list[str]:
 
 def _tell_interval(run: Run) -> str:
     if run.is_seen:
-        return "The model was trained on all of these photos: the figure says nothing about others."
+        return (
+            "The model was trained on all of these photos: this accuracy says nothing about new "
+            "photos."
+        )
     if run.interval is None:
         return ""
     low, high = run.interval
@@ -56,8 +59,8 @@ def _tell_trained_before(run: Run) -> str:
     if not count:
         return ""
     return (
-        f"The weights that this training started from were trained on "
-        f"{counted(count, 'test photo')}: the figure is too optimistic."
+        "The weights that this training started from were trained on "
+        f"{counted(count, 'test photo')}: the accuracy is too optimistic."
     )
 
 

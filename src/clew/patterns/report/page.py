@@ -28,7 +28,7 @@ from clew.version import __version__
 REPORT_FILE = "report.html"
 
 logger = logging.getLogger(__name__)
-_NO_ANSWERS = "The predictions are unknown: there is no predictions.csv beside results.json."
+_NO_ANSWERS = "There are no predictions: predictions.csv is missing beside results.json."
 
 
 def write_report(folder: Path, *, device: str | None = None) -> Path:
@@ -58,7 +58,7 @@ def _load(run: Run, device: str | None) -> Looking:
 def make_page(run: Run, looking: Looking) -> str:
     """The whole HTML, pictures included."""
     return wrap_page(
-        title=f"clew: patterns in {_name(run)}",
+        title=f"clew: photo classifier for {_name(run)}",
         header=_header(run),
         sections=make_sections(run, looking),
         footer=_footer(run),
@@ -93,13 +93,13 @@ def _header(run: Run) -> Html:
 
 
 def _footer(run: Run) -> Html:
-    unseen = "" if run.is_seen else " that were not trained on; nothing was chosen on them"
+    unseen = "" if run.is_seen else " that the model was not trained on; nothing was tuned on them"
     figures = (
         f"clew {__version__}, {describe_network(run)}, on "
         f"{counted(run.test_photos, 'photo')} of {_name(run)}{unseen}."
     )
     files_told = (
-        "All figures are in results.json beside this page, the prediction for every test photo in "
+        "All metrics are in results.json beside this page, the predictions for all test photos in "
         "predictions.csv, the excluded files in excluded.csv."
     )
     return tag("footer", tag("p", tag("b", "Cite as: "), figures), tag("p", files_told))
@@ -131,20 +131,22 @@ def _confusion_section(run: Run) -> Section:
         "correct, red ones are mistakes; the deeper the color, the larger the share of the class. "
         "With many classes, those that are confused with each other are grouped. Hover over a cell "
         "for its counts.",
-    ).if_there(known, "The confusion matrix is unknown: results.json has none that fits.")
+    ).if_there(
+        known, "There is no confusion matrix: results.json has none that matches the classes."
+    )
 
 
 def _classes_section(run: Run) -> Section:
     return Section(
         name="classes",
         short="Classes",
-        title="Class by class",
+        title="Metrics by class",
         lead="A class with a low recall usually needs more photos, or contains photos of another "
         "class.",
         content=draw_classes(run),
-        reading="Recall: the share of the class's test photos that are predicted as it. Precision: "
-        "the share of the photos predicted as this class that belong to it. F1 is their harmonic "
-        "mean. Click a column heading to sort.",
+        reading="Recall: the share of the class's test photos that are predicted correctly. "
+        "Precision: the share of the photos predicted as this class that belong to it. F1 is "
+        "their harmonic mean. Click a column heading to sort.",
     )
 
 
@@ -160,8 +162,8 @@ def _mistakes_section(run: Run, looking: Looking) -> Section:
         name="mistakes",
         short="Mistakes",
         title="Mistakes, most confident first",
-        lead="Look twice where the model was confident and wrong: some photos may be in the wrong "
-        "folder.",
+        lead="Check these first: where the model was confident but wrong, the photo may be in the "
+        "wrong folder.",
         content=draw_mistakes(run, looking) if run.mistakes else join(),
         reading=f"{heat}The percentage is the confidence of the model.",
     ).if_there(run.mistakes, none)
@@ -209,7 +211,7 @@ def _training_section(run: Run) -> Section:
         content=join(draw_training(run), draw_training_facts(run)),
         reading="Training photos are augmented and mixed, and their labels smoothed: the training "
         "loss can be higher than the validation loss.",
-    ).if_there(run.history, "This folder holds an evaluation: nothing was trained here.")
+    ).if_there(run.history, "This folder contains an evaluation: nothing was trained here.")
 
 
 def _excluded_section(run: Run) -> Section:

@@ -15,7 +15,7 @@ from clew.patterns.trained.model import RESULTS
 from clew.patterns.trained.tables import EXCLUDED_FILE, OLD_EXCLUDED_FILE, PREDICTIONS_FILE
 
 LOG_FILE = "log.csv"
-_AGAIN = 'Run "clew patterns train" into this folder again'
+_AGAIN = 'Run "clew patterns train" again with this output folder'
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -136,7 +136,7 @@ def _read_results(path: Path) -> dict[str, Any]:
     classes = raw.get("classes") if isinstance(raw, dict) else None
     if not isinstance(classes, list) or not classes:
         raise StoreError(
-            f'"{path}" names no classes, so it is not from a photo classifier. {_AGAIN}.'
+            f'"{path}" lists no classes, so it was not written by a photo classifier. {_AGAIN}.'
         )
     return dict(raw)
 

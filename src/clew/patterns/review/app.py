@@ -117,7 +117,7 @@ def _take(review: Review, answer: PageAnswer) -> tuple[int, dict[str, str]]:
     except ClewError as error:
         return 507, {"error": str(error)}
     except OSError as error:
-        logger.warning("an answer could not be applied: %s", error)
+        logger.warning("a decision could not be saved: %s", error)
         return 507, {"error": f'"{error.filename}": {error.strerror}. Nothing was changed.'}
 
 

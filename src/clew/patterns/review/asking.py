@@ -52,7 +52,7 @@ def _ask(opened: Review) -> None:
 
 def _serve(opened: Review, port: int, browser: bool) -> None:
     with open_page(opened, port) as server:
-        logger.info("the page: %s", server.address)
+        logger.info("review page: %s", server.address)
         if browser:
             webbrowser.open(server.address)
         server.run()

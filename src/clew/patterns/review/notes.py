@@ -144,7 +144,7 @@ def _read(path: Path) -> list[Decision]:
         return []
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise StoreError(
-            f'"{path}", the record of earlier reviews, cannot be read ({error}): restore it '
-            "from a copy, or rename it to start over (photos that were decided on are then "
-            "asked about again)."
+            f'"{path}", the record of earlier reviews, cannot be read ({error}): restore it from '
+            "a backup, or rename it to start over (photos that you have already reviewed are then "
+            "shown again)."
         ) from None

@@ -69,13 +69,15 @@ def _find_identified(chosen: Chosen, config: ReviewConfig) -> list[Path]:
     """What may be reviewed, the newest first."""
     path = config.identified
     if path is not None and not path.exists():
-        raise InputError(f'there is no "{path}": give the `out` of identify.')
+        raise InputError(
+            f'there is no "{path}": give the output folder of "clew patterns identify".'
+        )
     if path is not None:
         return [path / IDENTIFIED_FILE if path.is_dir() else path]
     found = find_identified(chosen.home)
     if not found:
         raise InputError(
-            "there is nothing to review: no photos were identified yet. Run ",
+            "there is nothing to review: no photos have been identified yet. Run ",
             chosen.call_to_identify(),
             " first.",
         )
@@ -94,11 +96,13 @@ def _open_shelf(chosen: Chosen, config: ReviewConfig) -> Shelf:
     folder = chosen.classes_folder if config.data is None else find_classes_folder(config.data)
     if folder is None:
         raise InputError(
-            f'the folder of photos that "{chosen.model}" was trained on no longer exists: give '
-            "the folder, with one folder per class, that takes the photos with `data`."
+            f'the folder of photos that "{chosen.model}" was trained on no longer exists: set '
+            "`data` to a folder to add the photos to, with one subfolder per class."
         )
     if not folder.is_dir():
-        raise InputError(f'there is no folder "{folder}": give one with one folder per class.')
+        raise InputError(
+            f'there is no folder "{folder}": give a folder with one subfolder per class.'
+        )
     if chosen.pattern_set is not None and config.data is None:
         return Shelf(folder, chosen.pattern_set.add)
     return Shelf(folder)

@@ -28,7 +28,7 @@ def tell_new_classes(classes: Mapping[str, int]) -> str:
         return ""
     shown = ", ".join(f"{safe_text(label)} ({count:,})" for label, count in classes.items())
     few = min(classes.values()) < MIN_PHOTOS
-    need = f" Each requires at least {MIN_PHOTOS} photos before you train." if few else ""
+    need = f" Each class requires at least {MIN_PHOTOS} photos for training." if few else ""
     return f"New classes, with their photos: {shown}.{need}"
 
 
@@ -130,7 +130,7 @@ class Review:
         Raises InputError when there is none, or when the photo cannot be restored.
         """
         if not self._answers:
-            raise InputError("there is nothing to undo: no photo was decided in this review yet.")
+            raise InputError("there is nothing to undo: no photo has been reviewed yet.")
         answer = self._answers[-1]
         if answer is not None:
             self._carrier.take_back(answer)
@@ -145,7 +145,7 @@ class Review:
 
     def _open_question(self) -> Question:
         if self.current is None:
-            raise InputError("all photos are decided: there is no open question.")
+            raise InputError("all photos have been reviewed.")
         return self.current
 
     def _answer(self, action: Action, label: str) -> Decision:
@@ -154,8 +154,8 @@ class Review:
             decision = self._decision(question, action, label)
         except OSError as error:
             raise InputError(
-                f'the photo "{question.path}" cannot be read any more ({error.strerror}): '
-                "restore it, or skip it."
+                f'the photo "{question.path}" can no longer be read ({error.strerror}): restore '
+                "it, or skip it."
             ) from None
         decision = self._carrier.carry_out(self._carrier.notes.add(decision))
         self._answers.append(decision)

@@ -93,8 +93,8 @@ class Shelf:
             if path.is_file() and digest_file(path) == digest:
                 return
             raise InputError(
-                f'"{path}" is another file by now: the photo cannot be restored there. It '
-                f'stays in "{self.folder / placed}"; move it yourself.'
+                f'"{path}" is now a different file: the photo cannot be restored there. It stays '
+                f'in "{self.folder / placed}"; move it yourself.'
             )
         self._refuse_changed(self.folder / placed, digest)
         copy = put_photo(self.folder / placed, path.parent)
@@ -117,8 +117,8 @@ class Shelf:
             raise InputError(f'"{path}" no longer exists: it cannot be restored.')
         if digest_file(path) != digest:
             raise InputError(
-                f'"{path}" was changed since: it is left alone. Delete it yourself if it does '
-                "not belong there."
+                f'"{path}" has changed since then, so it is not removed. Delete it yourself if it '
+                "does not belong there."
             )
 
     def _copy(self, path: Path, label: str) -> Path:

@@ -30,8 +30,8 @@ _COLORS = ("256", "truecolor")
 # character.
 _HALF = "\N{UPPER HALF BLOCK}"
 _HELP = (
-    "Enter or a: the most likely class is correct. A number: that class. c: type a class, or "
-    "a new one. s: skip, it is not asked again. u: undo. q: quit, the rest is asked next time."
+    "Enter or a: accept the most likely class. A number: choose that class. c: type the name of a "
+    "class, existing or new. s: skip (not asked again). u: undo. q: quit (continue later)."
 )
 
 
@@ -55,7 +55,7 @@ class Dialogue:
 
     def _wants_back(self) -> bool:
         """After the last photo: a mistake there can be undone like any other."""
-        self._say("all photos are decided: Enter to end, u to undo the last", style="dim")
+        self._say("all photos reviewed: press Enter to finish, u to undo the last one", style="dim")
         while (answer := self._keys.read()) is not None and answer.casefold() == "u":
             try:
                 self._review.undo()
@@ -86,7 +86,7 @@ class Dialogue:
             self._review.skip()
             self._say(f"skipped: {question.name}", style="dim")
         elif key == "u":
-            self._say(f"undone: {self._review.undo().name} is asked again", style="dim")
+            self._say(f"undone: {self._review.undo().name}", style="dim")
         elif key in ("c", "/"):
             return self._correct(rest)
         elif key.isdigit():
@@ -100,7 +100,7 @@ class Dialogue:
         label = self._numbered(number)
         if label is None:
             self._say(
-                f"{number} is not the number of a class: see the list, or press c and type the "
+                f"there is no class {number}: see the list, or press c and type the name of the "
                 "class."
             )
             return False
@@ -124,7 +124,7 @@ class Dialogue:
 
     def _wants_new(self, typed: str) -> bool:
         alike = find_alike(self._review.classes, typed)
-        perhaps = f" (there is {', '.join(alike)})" if alike else ""
+        perhaps = f" (did you mean {', '.join(alike)}?)" if alike else ""
         question = f'"{safe_text(typed)}" is a new class{safe_text(perhaps)}: create it? [y/N] '
         return (self._keys.ask(question) or "").casefold() in ("y", "yes")
 
@@ -163,7 +163,7 @@ class Dialogue:
             style = "bold" if choice.label == best else ""
             table.add_row(key, Text(safe_text(choice.label), style=style), *_confidence(choice))
         if len(shown) < len(choices):
-            more = f"and {len(choices) - len(shown):,} more: press c and type"
+            more = f"and {len(choices) - len(shown):,} more: press c and type the name"
             table.add_row("", Text(more, style="dim"))
         return table
 

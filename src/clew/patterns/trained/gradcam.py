@@ -46,7 +46,7 @@ def _features(
     if found.ndim != 4 or min(found.shape[2:]) < 2:
         raise InputError(
             f'the last features of the network in "{model.folder}" have shape '
-            f"{tuple(found.shape)}, which is not a map of the photo: Grad-CAM requires a "
+            f"{tuple(found.shape)}, which is not a spatial feature map: Grad-CAM requires a "
             "convolutional network."
         )
     return found

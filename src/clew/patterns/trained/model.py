@@ -95,9 +95,9 @@ class PatternModel:
         wanted = (self.image_size, self.image_size, 3)
         if pixels.dtype != torch.uint8 or tuple(pixels.shape[1:]) != wanted:
             raise InputError(
-                f"the images have shape {tuple(pixels.shape)} and type {pixels.dtype}: give "
-                f"uint8 of [batch, {self.image_size}, {self.image_size}, 3], as read_square "
-                "returns."
+                f"the images have shape {tuple(pixels.shape)} and type {pixels.dtype}: pass uint8 "
+                f"images of shape [batch, {self.image_size}, {self.image_size}, 3], as returned "
+                "by read_square."
             )
 
 
@@ -157,7 +157,7 @@ def read_results(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise StoreError(_explain_damage(path, str(error))) from None
     if not isinstance(content, dict):
-        raise StoreError(_explain_damage(path, "it holds no settings"))
+        raise StoreError(_explain_damage(path, "it contains no settings"))
     return content
 
 
@@ -187,13 +187,13 @@ def _explain_missing(folder: Path) -> str:
             f'the training in "{folder}" is not finished: run its "clew patterns train" command '
             "again to resume."
         )
-    return f'"{folder}" holds no trained model: give a folder that "clew patterns train" wrote.'
+    return f'"{folder}" contains no trained model: give a folder that "clew patterns train" wrote.'
 
 
 def _explain_damage(path: Path, why: str) -> str:
     return (
-        f'"{path}" cannot be read ({why}): delete it, and run the "clew patterns train" '
-        "command again; it writes the file again without training again."
+        f'"{path}" cannot be read ({why}): delete it and run the "clew patterns train" command '
+        "again; it re-creates the file without retraining."
     )
 
 

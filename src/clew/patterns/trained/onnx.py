@@ -138,9 +138,9 @@ def _trace(model: PatternModel) -> Any:
             )
     except torch.onnx.OnnxExporterError as error:
         raise ClewError(
-            f'torch {torch.__version__} cannot write the network in "{model.folder}" as ONNX '
-            f"({_first_line(error)}): try a newer torch and onnxscript, or train one of clew's own "
-            f"networks."
+            f'torch {torch.__version__} cannot export the network in "{model.folder}" to ONNX '
+            f"({_first_line(error)}): try a newer torch and onnxscript, or train one of clew's "
+            "own networks."
         ) from error
     assert program is not None
     return program.model_proto

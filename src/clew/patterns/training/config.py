@@ -92,22 +92,22 @@ class PatternsConfig:
     def __post_init__(self) -> None:
         if self.image_size is not None and self.image_size not in _SIZES:
             raise InputError(
-                f"give {_SIZES[0]} to {_SIZES[-1]} pixels.",
+                f"it must be from {_SIZES[0]} to {_SIZES[-1]} pixels.",
                 setting="image_size",
                 value=self.image_size,
             )
         if self.epochs is not None and self.epochs < 1:
-            raise InputError("give 1 or more.", setting="epochs", value=self.epochs)
+            raise InputError("it must be 1 or more.", setting="epochs", value=self.epochs)
         if self.patience is not None and self.patience < 0:
             raise InputError(
-                "give 1 or more, or 0 to disable early stopping.",
+                "it must be 1 or more, or 0 to disable early stopping.",
                 setting="patience",
                 value=self.patience,
             )
         if min(self.shares) <= 0:
             raise InputError(
-                "training, validation (to choose the best epoch) and test (to measure "
-                "accuracy) each require photos.",
+                "training, validation (to select the best epoch) and test (to measure accuracy) "
+                "must each have a share greater than 0.",
                 setting="shares",
                 value=self.shares,
             )

@@ -36,7 +36,7 @@ from clew.wording import counted
 
 _TRAINED_ON = {
     "train": "the model was trained on this image",
-    "validation": "the model's best epoch was chosen on this image",
+    "validation": "the model's best epoch was selected on this image",
 }
 _MOST_NAMED = 20
 
@@ -172,7 +172,7 @@ def _judge(predictions: Sequence[Prediction], seen: dict[str, str]) -> _Judged:
             Fault(
                 name=one.photo.name,
                 label=one.photo.label,
-                kind="seen",
+                kind="used in training",
                 reason=_TRAINED_ON[seen[one.digest]],
             )
             for one in usable
@@ -220,8 +220,8 @@ def _stack(predictions: Sequence[Prediction]) -> np.ndarray:
 def _explain_none(data: Path, judged: _Judged) -> str:
     first = judged.faults[0]
     return (
-        f'none of the photos in "{data}" can be used (the first, "{first.name}": '
-        f"{first.reason}): give others."
+        f'none of the photos in "{data}" can be used (the first, "{first.name}": {first.reason}): '
+        "use other photos."
     )
 
 

@@ -58,8 +58,8 @@ class RunFolder:
         model whose training cannot be resumed."""
         if self.path.resolve().is_relative_to(data.resolve()):
             raise InputError(
-                "it lies in the folder of the photos, where its images would be mistaken for "
-                "photos. Choose one outside.",
+                "it is inside the photo folder, where its images would be mistaken for photos. "
+                "Choose a folder outside it.",
                 setting="out",
                 value=self.path,
             )
@@ -100,9 +100,9 @@ class RunFolder:
         """A model is not overwritten just because its checkpoint was deleted."""
         if (self.path / BEST).exists() and not self.is_started and not self._overwrite:
             raise SettingsMismatchError(
-                f'"{self.path}" holds a model ({BEST}), but not the checkpoint to resume its '
-                f'training from ({LAST}): choose another `out` (`start_from="{self.path}"` '
-                f"starts from its weights). {START_OVER}"
+                f'"{self.path}" contains a model ({BEST}), but not the checkpoint to resume its '
+                f'training from ({LAST}): choose another `out` (with `start_from="{self.path}"` '
+                f"to start from its weights). {START_OVER}"
             )
 
     def _refuse_other_photos(self, tables: RunTables, data: Path) -> None:
@@ -111,7 +111,7 @@ class RunFolder:
         changes = describe_changes(read_splits(self.path), tables.splits)
         if changes:
             raise SettingsMismatchError(
-                f'the photos in "{data}" are not those that "{self.path}" was started with: '
-                f"{changes}. To train with them, starting from its weights, give another `out` "
-                f'and `start_from="{self.path}"`. {START_OVER}'
+                f'the photos in "{data}" differ from those that "{self.path}" was started with: '
+                f"{changes}. To train on them, starting from its weights, give another `out` and "
+                f'`start_from="{self.path}"`. {START_OVER}'
             )

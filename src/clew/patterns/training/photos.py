@@ -186,7 +186,7 @@ def _explain_size(wanted: int | None, start: Start | None, cached: CachedPhotos)
     if wanted is not None:
         return "requested with `image_size`"
     if start is not None:
-        return "that of the weights it starts from"
+        return "from the weights that it starts from"
     width, height = np.median(cached.sizes, axis=0).round().astype(int)
     larger = "; set `image_size` for larger ones" if min(width, height) > 1.5 * cached.size else ""
     return f"since photos are about {width:,} x {height:,}{larger}"
@@ -201,5 +201,5 @@ def _refuse_lost_classes(folder: PhotoFolder, cached: CachedPhotos, data: Path) 
     [first, *_] = [fault for fault in cached.faults if fault.label == name]
     raise InputError(
         f'none of the photos of the class "{name}" can be used (the first, "{first.name}": '
-        f'{first.reason}). Put others into its folder, or remove the folder from "{data}".'
+        f'{first.reason}). Add other photos to its folder, or remove the folder from "{data}".'
     )

@@ -130,11 +130,11 @@ def refuse_other_results(folder: Path, *wanted: str) -> None:
         there = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise StoreError(
-            f'"{path}" cannot be read ({error}): delete it (a model beside it is not touched, and '
-            f"the same command writes it again), or choose another `out`."
+            f'"{path}" cannot be read ({error}): delete it and run the same command again to '
+            "re-create it (the model beside it is kept), or choose another `out`."
         ) from None
     if not isinstance(there, dict) or not set(wanted) <= there.keys():
-        raise StoreError(f'"{path}" belongs to something else: choose another `out`.')
+        raise StoreError(f'"{path}" was not written by this command: choose another `out`.')
 
 
 def describe_test(measures: PhotoMeasures) -> dict[str, Any]:

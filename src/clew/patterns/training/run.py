@@ -118,8 +118,8 @@ def _prepare(
         reporter(
             Note(
                 f"the starting weights were trained on {count:,} of the "
-                f"{len(photos.places('test')):,} test photos: the test accuracy will be too "
-                "high. For a fair test, put others into the test folder, or train without "
+                f"{len(photos.places('test')):,} test photos: the test accuracy will be too high. "
+                "For a fair test, put other photos into the test folder, or train without "
                 "`start_from`."
             )
         )

@@ -36,9 +36,9 @@ class Start:
         for name, value in wanted.items():
             if value is not None and value != getattr(self, name):
                 raise InputError(
-                    f'the weights in "{self.folder}" are those of {getattr(self, name)}. Omit '
-                    f"`{name}`, or start from scratch (without `start_from`; a set with "
-                    "`overwrite=True`).",
+                    f'the weights in "{self.folder}" were trained with {name} '
+                    f"{getattr(self, name)}. Omit `{name}`, or start from scratch (without "
+                    "`start_from`; for a set, with `overwrite=True`).",
                     setting=name,
                     value=value,
                 )

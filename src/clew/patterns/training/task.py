@@ -127,7 +127,7 @@ def _decide_network(wanted: str | None, start: Start | None, *, on_gpu: bool) ->
     if wanted is not None:
         return TrainingChoice(value=wanted, reason="as requested")
     if start is not None:
-        return TrainingChoice(value=start.network, reason="that of the weights it starts from")
+        return TrainingChoice(value=start.network, reason="from the weights that it starts from")
     name, reason = usual_network(on_gpu=on_gpu)
     return TrainingChoice(value=name, reason=reason)
 
@@ -143,7 +143,10 @@ def _why_epochs(wanted: int | None, start: Start | None, count: int) -> str:
     if wanted is not None:
         return "requested with `epochs`"
     if start is not None:
-        return f"fewer than usual for {count:,} training photos: it does not start from scratch"
+        return (
+            f"fewer than usual for {count:,} training photos, because it does not start from "
+            "scratch"
+        )
     return f"for {count:,} training photos"
 
 

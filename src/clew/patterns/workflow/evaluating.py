@@ -29,17 +29,16 @@ def evaluate(
 ) -> "ClassifierResult":
     """Evaluate a trained classifier on photos that it has not seen.
 
-    Photos that it was trained on are recognized by their content, whatever their names, and
-    excluded.
+    Photos that it was trained on are recognized by content, regardless of file name, and excluded.
 
     Args:
-        data: Folder with one folder per class.
+        data: Folder with one subfolder per class.
         model: Folder of a trained classifier.
-        name: Name of a set, whose newest model is used. [default: the only set]
+        name: Name of a set; its newest model is used. [default: the only set]
         out: Folder for the metrics and the report. [default: evaluated/DATA beside the model]
         device: cpu, cuda or cuda:1. [default: the GPU if there is one]
-        num_workers: Threads that read photos ahead. [default: one per core]
-        library: Folder of your sets.
+        num_workers: Number of threads that prefetch photos. [default: one per core]
+        library: Folder that contains your sets.
         reporter: Called with progress events. [default: the log]
         should_stop: Asked after every photo; nothing is written once it returns True.
 

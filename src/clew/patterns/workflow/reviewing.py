@@ -25,24 +25,24 @@ def review_photos(
     data: str | Path | None = None,
     library: str | Path = LIBRARY,
 ) -> "ReviewResult":
-    """Review the photos that the classifier was in doubt about, with one key per photo.
+    """Review doubtful photos, with one key press per photo.
 
-    Approve, correct or skip: each photo goes into the right class at once, and is asked about
-    once. Stop at any time; what you decided is kept. Then train again: it starts from the last
-    weights.
+    Approve, correct or skip each photo: it is filed in its class immediately and not shown again.
+    Stop at any time; your decisions are saved. Then train again, starting from the last weights.
 
     Args:
         name: Name of the set. [default: the only one]
         model: Folder of a trained classifier, instead of a set.
         web: Review on a page in the browser instead of the terminal.
-        port: Port of the page; 0 uses any free one.
+        port: Port for the page; 0 picks any free port.
         browser: Open the page in the browser.
         move: Move the photos into their classes instead of copying them.
-        every: Also ask about confident predictions, and about photos that were skipped before.
-        identified: Folder that an identification wrote. [default: the newest with photos left]
-        data: Folder, with one folder per class, that takes the photos. [default: the set's, or
-            the one that the classifier was trained on]
-        library: Folder of your sets.
+        every: Also show confident predictions, and photos that were skipped before.
+        identified: Folder written by "clew patterns identify". [default: the newest one with photos
+            left to review]
+        data: Folder to add the photos to, with one subfolder per class. [default: the set's, or the
+            one that the classifier was trained on]
+        library: Folder that contains your sets.
 
     Returns:
         How many photos were approved, corrected and skipped.
@@ -76,19 +76,19 @@ def run_flow(
     library: str | Path = LIBRARY,
     device: str | None = None,
 ) -> "FlowResult":
-    """All steps in one: create a set, import photos, train, identify, review.
+    """Run all steps at once: create a set, import photos, train, identify, review.
 
     Run the same command again to resume: photos are imported once, and the set is trained again
     only if its photos have changed.
 
     Args:
-        name: Name of the set; it is created if there is none.
-        sources: Folders to import, with one folder per class; repeat the option for several.
+        name: Name of the set; it is created if it does not exist.
+        sources: Folders to import, with one subfolder per class. Repeatable.
         identify: Photos to identify once the set is trained.
-        review: Then review each doubtful photo.
+        review: Afterwards, review each doubtful photo.
         web: Review on a page in the browser instead of the terminal.
         epochs: Number of epochs. [default: 30, or more for few photos]
-        library: Folder of your sets.
+        library: Folder that contains your sets.
         device: cpu, cuda or cuda:1. [default: the GPU if there is one]
 
     Returns:

@@ -17,11 +17,11 @@ logger = logging.getLogger(__name__)
 
 
 def create_set(name: str, *, library: str | Path = LIBRARY) -> "PatternSet":
-    """Create a new, empty set: photos in classes, and the models trained on them.
+    """Create an empty set, which will contain photos by class and the models trained on them.
 
     Args:
         name: Name of the set, which is also the name of its folder.
-        library: Folder of your sets.
+        library: Folder that contains your sets.
 
     Returns:
         The set, with the paths of its photos and runs.
@@ -54,10 +54,10 @@ def import_photos(
 
     Args:
         name: Name of the set.
-        sources: Folders with one folder per class, with or without train, val and test folders.
-        label: Class of all these photos, whatever their folders are called.
+        sources: Folders with one subfolder per class, with or without train, val and test folders.
+        label: Assign all photos to this class, regardless of their folders.
         move: Move the photos instead of copying them.
-        library: Folder of your sets.
+        library: Folder that contains your sets.
         reporter: Called with progress events. [default: the log]
         should_stop: Asked after every photo; the import ends in order when it returns True.
 
@@ -86,10 +86,10 @@ def import_photos(
 
 
 def list_sets(*, library: str | Path = LIBRARY) -> "list[SetSummary]":
-    """List the sets of a library: classes, photos, and the test accuracy of their models.
+    """List the sets in a library: classes, photos, and the test accuracy of their models.
 
     Args:
-        library: Folder of your sets.
+        library: Folder that contains your sets.
 
     Returns:
         One summary per set, by name. Damaged sets are logged and skipped.
@@ -109,11 +109,11 @@ def list_sets(*, library: str | Path = LIBRARY) -> "list[SetSummary]":
 
 
 def describe_set(name: str | None = None, *, library: str | Path = LIBRARY) -> "SetSummary":
-    """Show a set: its classes, training runs with their accuracy, folders, and the next step.
+    """Show a set: classes, training runs with their accuracy, folders, and the next step.
 
     Args:
         name: Name of the set. [default: the only one]
-        library: Folder of your sets.
+        library: Folder that contains your sets.
 
     Returns:
         Classes with their counts, training runs, and what has changed since the last one.

@@ -67,44 +67,46 @@ def train(
     from its last weights, and is trained only if its photos or the settings have changed.
 
     Args:
-        data: Folder with one folder per class, with or without train, val and test folders,
+        data: Folder with one subfolder per class, with or without train, val and test folders,
             instead of a set.
-        name: Name of the set to train. [default: the only one, without `data`]
+        name: Name of the set to train. [default: the only set, unless `data` is given]
         out: Folder for the model, its metrics and its report. [default: trained, or the set's
             own]
         overwrite: Start over instead of resuming; photos are kept.
-        start_from: Folder of an earlier model whose weights to start from. [default: the set's
-            last model]
+        start_from: Folder of an earlier model to start from. [default: the set's last model]
         log_to: Log settings and metrics to Weights & Biases or MLflow.
-        library: Folder of your sets.
-        split: Percentages for training, validation and test, where folders do not say.
-        image_size: Side length in pixels that photos are resized to. [default: fits the photos,
-            32 to 128]
+        library: Folder that contains your sets.
+        split: Percentages for training, validation and test, if the photos are not already in
+            train, val and test folders.
+        image_size: Side length, in pixels, to resize photos to. [default: depends on the photos, 32
+            to 128]
         cache: Where to keep decoded photos.
-        network: tiny, small, standard, large, or timm:NAME. [default: standard, or small without
-            a GPU]
-        pretrained: Start from the pretrained weights of timm.
+        network: Network: tiny, small, standard, large, or timm:NAME for a timm network. [default:
+            standard, or small without a GPU]
+        pretrained: Start from timm's pretrained weights.
         epochs: Number of epochs. [default: 30, or more for few photos]
         lr: Peak learning rate. [default: depends on the batch size]
-        patience: Stop after this many epochs without a better validation accuracy; 0 never stops
-            early. [default: a third of the epochs, at least 20]
+        patience: Stop after this many epochs without a better validation accuracy; 0 disables early
+            stopping. [default: a third of the epochs, at least 20]
         weight_decay: Weight decay of AdamW.
-        warmup: Fraction of the steps in which the learning rate rises.
+        warmup: Learning-rate warm-up, as a fraction of all steps.
         focal_loss: Use focal loss, which puts more weight on photos that are still misclassified.
-        label_smoothing: Label smoothing: 0.1 trains toward a probability of 0.9.
-        class_weights: Give all classes the same total weight, however many photos they have.
+        label_smoothing: Label smoothing: 0.1 lowers the target probability of the true class to
+            about 0.9.
+        class_weights: Weight the classes inversely to their frequency, so that all count equally.
         augment: Augment the training photos.
-        rand_augment: RandAugment: number of changes and their strength, 0 to 30. [default: 2,9]
-        mixup: Alpha of Mixup; 0 turns it off. [default: 0.2]
-        flip: Mirror photos left to right. [default: if mirrored photos look alike]
-        seed: Seed of weights, photo order and augmentation.
+        rand_augment: RandAugment: number of operations per photo and their magnitude, 0 to 30.
+            [default: 2,9]
+        mixup: Mixup alpha; 0 disables Mixup. [default: 0.2]
+        flip: Random horizontal flips. [default: if flipped photos look like the originals]
+        seed: Seed for weights, photo order and augmentation.
         device: cpu, cuda or cuda:1. [default: the GPU if there is one]
         amp: Train in mixed precision: bf16, or fp16 on GPUs without it. [default: if faster]
         compile: Use torch.compile. [default: if the run is long enough to pay for it]
         cuda_graph: Capture the training step as a CUDA graph. [default: if faster]
         channels_last: Use the channels-last memory format. [default: if faster]
-        num_workers: Threads that read batches ahead; 0 reads on demand. [default: as many as
-            needed]
+        num_workers: Number of threads that prefetch batches; 0 loads them on demand. [default: as
+            many as needed]
         batch_size: Photos per batch, over all processes. [default: the fastest]
         grad_accum: Batches per optimizer step. [default: 1]
         gradient_checkpointing: Recompute activations instead of storing them: less memory, more
@@ -192,13 +194,15 @@ def _open_set(
 
     if data is not None:
         if name is not None:
-            raise InputError(f'the set "{name}" and `data` "{data}" both name photos: give one.')
+            raise InputError(
+                f'the set "{name}" and `data` "{data}" cannot be combined: give only one of them.'
+            )
         return None
     for setting, value in of_folders.items():
         if value is not None:
             raise InputError(
-                "it requires `data`. A set keeps its runs in its own folder, and each starts from "
-                "the last one: omit it, or give `data`.",
+                "it requires `data`. A set keeps its runs in its own folder, and each run starts "
+                "from the previous one: omit it, or give `data`.",
                 setting=setting,
                 value=value,
             )
@@ -265,7 +269,8 @@ def _read_pair(text: str) -> tuple[int, float]:
         return int(count), float(strength)
     except ValueError:
         raise InputError(
-            'give the number of changes and their strength, for example `rand_augment="2,9"`.',
+            "use N,M: the number of operations and their magnitude, for example "
+            '`rand_augment="2,9"`.',
             setting="rand_augment",
             value=text,
         ) from None

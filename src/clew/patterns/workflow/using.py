@@ -59,20 +59,21 @@ def identify(
     device: str | None = None,
     reporter: Reporter | None = None,
 ) -> "IdentifyResult":
-    """Identify photos: lists, a page and contact sheets, with doubtful photos first.
+    """Identify photos, and write lists, a page and contact sheets with doubtful photos first.
 
     Args:
         photos: A folder of photos, or one photo.
         model: Folder of a trained classifier.
-        name: Name of a set, whose newest model is used. [default: the only set]
+        name: Name of a set; its newest model is used. [default: the only set]
         top_k: Number of classes to list per photo.
-        threshold: Photos with a lower confidence are doubtful.
+        threshold: Mark photos below this confidence as doubtful.
         out: Folder for the results. [default: identified/FOLDER beside the model]
-        copy_to: Copy the photos there, into one folder per class; nothing is overwritten.
+        copy_to: Copy the photos to this folder, with one subfolder per class; nothing is
+            overwritten.
         thumbnails: Number of photos to show on the page and the contact sheets.
-        review: Then review each doubtful photo.
+        review: Afterwards, review each doubtful photo.
         web: Review on a page in the browser instead of the terminal.
-        library: Folder of your sets.
+        library: Folder that contains your sets.
         device: cpu, cuda or cuda:1. [default: the GPU if there is one]
         reporter: Called with progress events. [default: the log]
 
@@ -126,17 +127,16 @@ def recognize(
     library: str | Path = LIBRARY,
     device: str | None = None,
 ) -> "Recognition":
-    """Classify one photo, and with `multiscale` locate what it shows.
+    """Classify one photo; with `multiscale`, also locate the object in it.
 
     Args:
         image: The photo.
         model: Folder of a trained classifier.
-        name: Name of a set, whose newest model is used. [default: the only set]
-        multiscale: Look at windows of several sizes, for things that are small in the photo, and
-            say where they are.
+        name: Name of a set; its newest model is used. [default: the only set]
+        multiscale: Scan windows of several sizes to find and locate small objects in the photo.
         top_k: Number of classes to list.
-        threshold: The photo is doubtful if its confidence is lower.
-        library: Folder of your sets.
+        threshold: Mark the photo as doubtful below this confidence.
+        library: Folder that contains your sets.
         device: cpu, cuda or cuda:1. [default: the GPU if there is one]
 
     Returns:
@@ -167,17 +167,17 @@ def export(
     overwrite: bool = False,
     library: str | Path = LIBRARY,
 ) -> "ExportedModel":
-    """Export a trained classifier as one ONNX file, for programs without clew.
+    """Export a trained classifier to a single ONNX file, for use without clew.
 
-    It takes a photo's pixels and returns calibrated probabilities. The file is written only if
-    onnxruntime gives the same predictions. Requires the extra "onnx".
+    The file takes a photo's pixels and returns calibrated probabilities. It is written only if
+    onnxruntime returns the same predictions. Requires "clew[onnx]".
 
     Args:
         model: Folder of a trained classifier.
-        name: Name of a set, whose newest model is used. [default: the only set]
+        name: Name of a set; its newest model is used. [default: the only set]
         out: The file to write. [default: model.onnx beside the model]
-        overwrite: Replace a file that exists.
-        library: Folder of your sets.
+        overwrite: Overwrite an existing file.
+        library: Folder that contains your sets.
 
     Returns:
         The path and size of the file, and how far its probabilities differ.

@@ -148,7 +148,7 @@ def scores_of_something_else(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (remove_results, r'no "results.json" in .* needs a finished comparison'),
+        (remove_results, r'no "results.json" in .* requires a finished comparison'),
         (damage_results, r"results.json\" cannot be read .* again"),
         (results_of_training, r"names no methods, so it is not from a comparison"),
         (remove_scores, r'no "scores.arrow" in'),

@@ -136,5 +136,5 @@ def test_number_of_rounds_is_configurable(rounds: int) -> None:
 
 
 def test_invalid_settings_are_rejected() -> None:
-    with pytest.raises(InputError, match="rounds is 0: give 1 or more"):
+    with pytest.raises(InputError, match="rounds is 0: it must be 1 or more"):
         CharmConfig(node_dim=4, edge_dim=6, rounds=0)

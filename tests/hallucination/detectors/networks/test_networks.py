@@ -92,9 +92,13 @@ def test_latent_trajectory_has_one_point_per_layer() -> None:
 @pytest.mark.parametrize(
     ("config", "settings", "said"),
     [
-        (LSTMConfig, {"lstm_hidden": 0}, "lstm_hidden is 0: give 1 or more"),
-        (LSTMConfig, {"dropout": 1.0}, "dropout is 1.0: give a number from 0 to below 1"),
-        (GVAELSTMConfig, {"node_dim": 6, "kl_weight": -1.0}, "kl_weight is -1.0: give 0 or more"),
+        (LSTMConfig, {"lstm_hidden": 0}, "lstm_hidden is 0: it must be 1 or more"),
+        (LSTMConfig, {"dropout": 1.0}, "dropout is 1.0: it must be at least 0 and less than 1"),
+        (
+            GVAELSTMConfig,
+            {"node_dim": 6, "kl_weight": -1.0},
+            "kl_weight is -1.0: it must be 0 or more",
+        ),
         (GVAELSTMConfig, {"node_dim": 6, "kl_weight": math.nan}, "kl_weight is nan: give 0"),
     ],
 )

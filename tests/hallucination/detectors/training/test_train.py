@@ -146,7 +146,7 @@ def test_each_network_is_freed_before_the_next(
 
 
 def test_other_settings_are_rejected_with_both_values(trained: Path, learnable: Path) -> None:
-    with pytest.raises(SettingsMismatchError, match="lstm_hidden: 8 before, 16 now"):
+    with pytest.raises(SettingsMismatchError, match="lstm_hidden: was 8, is now 16"):
         wider = NetworkSettings(lstm_hidden=16, num_lstm_layers=1)
         train_detectors(small_run(learnable, trained, network=wider))
     with pytest.raises(SettingsMismatchError, match="positive_weight: None before, "):
@@ -208,7 +208,7 @@ def test_overwrite_does_not_touch_a_running_training(learnable: Path, tmp_path: 
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "lstm").glob("[!.]*")}
     with (
         FileLock(tmp_path / "lstm" / ".lock"),
-        pytest.raises(StoreLockedError, match="another run is training into"),
+        pytest.raises(StoreLockedError, match="another run is writing to"),
     ):
         train_detectors(small_run(learnable, tmp_path, **ONLY_LSTM, overwrite=True))
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "lstm").glob("[!.]*")} == before

@@ -155,10 +155,10 @@ def test_new_scores_add_traces_that_were_skipped(
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"top_k": 2}, "top_k: 4 before, 2 now"),
-        ({"score_threshold": 0.3}, "score_threshold: 0.5 before, 0.3 now"),
-        ({"attn_threshold": 0.1}, "attn_threshold: 0.0 before, 0.1 now"),
-        ({"split_by": "file"}, "split_by: 'question' before, 'file' now"),
+        ({"top_k": 2}, "top_k: was 4, is now 2"),
+        ({"score_threshold": 0.3}, "score_threshold: was 0.5, is now 0.3"),
+        ({"attn_threshold": 0.1}, "attn_threshold: was 0.0, is now 0.1"),
+        ({"split_by": "file"}, "split_by: was 'question', is now 'file'"),
     ],
 )
 def test_other_settings_are_rejected(

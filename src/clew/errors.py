@@ -111,12 +111,22 @@ class TrainingError(ClewError):
 
 
 class StoppedError(ClewError):
-    """The run was asked to stop (by `should_stop`). Everything so far is saved; the same call
-    resumes it."""
+    """The run was asked to stop (by `should_stop`). If `is_resumable`, everything so far is saved,
+    and the same call resumes it.
+    """
+
+    def __init__(self, *text: str | Call, is_resumable: bool = True) -> None:
+        super().__init__(*text)
+        self.is_resumable = is_resumable
+
+    def __str__(self) -> str:
+        # Not in `text`: clew.cli shows the whole command instead.
+        way_out = "run the same command again to resume" if self.is_resumable else ""
+        return join_sentences(super().__str__(), way_out)
 
 
 class TrainingStoppedError(StoppedError):
-    """Training was asked to stop and saved everything; the same call resumes it."""
+    """Training was asked to stop."""
 
 
 def without_settings(text: str) -> str:

@@ -89,10 +89,10 @@ def test_invalid_usage_exits_with_2(run: Any, wrong: list[str]) -> None:
 def test_extract_reports_its_progress_and_result(extract: Any, tmp_path: Path) -> None:
     ended = extract(tmp_path / "new")
     assert ended.code == 0, ended.err
-    assert "70 traces to capture: at most " in ended.out
-    assert "checked: batched capture equals single passes" in ended.out
+    assert "70 traces to extract: at most " in ended.out
+    assert "check passed: batched capture matches single-prompt passes" in ended.out
     assert f"done: 70 of 70 traces in {tmp_path / 'new'}" in ended.out
-    assert f"look at them with: clew inspect {tmp_path / 'new'}" in ended.out
+    assert f"inspect them with: clew inspect {tmp_path / 'new'}" in ended.out
 
 
 def test_log_lines_show_speed_size_memory_and_time_left(extract: Any, tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_excluded_questions_are_counted_and_named(
     assert ended.code == 0, ended.err
     assert "excluded: line 6 (id [/b]): " in ended.out
     assert "excluded: line 7: " in ended.out
-    assert "(2 questions excluded, listed in its manifest)" in ended.out
+    assert "(2 questions excluded; see its manifest)" in ended.out
     assert "excluded: 2 questions" in run("inspect", out).out
 
 
@@ -170,7 +170,7 @@ def test_inspect_shows_totals_batches_lengths_answers_and_settings(
     assert re.search(r"3\s+batch_0003.arrow\s+10\s+[\d.]+ kB", ended.out)
     assert re.search(r"prompt and answer(\s+[\d.]+){4}", ended.out)
     assert re.search(r"answer(\s+[\d.]+){4}", ended.out)
-    assert re.search(r"answers end with: .*length \d+.*; empty: \d+", ended.out)
+    assert re.search(r"stop reasons: .*length \d+.*; empty answers: \d+", ended.out)
     assert "Paris" in ended.out
     assert "generation: max_new_tokens 6, num_beams 1, cut sentence" in ended.out
 
@@ -214,7 +214,7 @@ def test_missing_store_exits_with_1(run: Any, tmp_path: Path, command: str) -> N
 def test_verify_exits_with_0_for_intact_store(run: Any, compact_store: Path) -> None:
     ended = run("verify", compact_store)
     assert ended.code == 0
-    assert f"{compact_store} is intact: every shard has the bytes that were written" in ended.out
+    assert f"{compact_store} is intact: all checksums match" in ended.out
 
 
 def test_verify_names_the_damage_and_how_to_repair_it(run: Any, store: Path) -> None:
@@ -224,7 +224,7 @@ def test_verify_names_the_damage_and_how_to_repair_it(run: Any, store: Path) -> 
     assert re.search(
         r"shard batch_0001.arrow has different bytes .* intact: 12 of its 20 rows", ended.out
     )
-    assert f"to repair it: clew verify {store} --repair" in ended.out
+    assert f"repair it with: clew verify {store} --repair" in ended.out
 
 
 @pytest.mark.parametrize(

@@ -172,15 +172,23 @@ def test_json_is_the_only_output_on_stdout(traces: Any) -> None:
 @pytest.mark.parametrize(
     ("command", "text", "message"),
     [
-        ("extract", "num_sampels = 3", 'has no setting "num_sampels". Did you mean "num_samples"?'),
-        ("extract", 'num_samples = "three"', "its num_samples is 'three': give a whole number"),
-        ("extract", "num_samples = true", "its num_samples is True: give a whole number"),
-        ("extract", 'keep = "half"', 'its keep is "half": choose from: compact, full'),
-        ("extract", "num_samples = [1]", "its num_samples is [1]: give a whole number"),
-        ("train", 'networks = ["lstn"]', 'its networks is "lstn": choose from: lstm'),
-        ("train", 'command = "extract"', 'it is a run of "clew extract"'),
+        (
+            "extract",
+            "num_sampels = 3",
+            'has no setting named "num_sampels". Did you mean "num_samples"?',
+        ),
+        (
+            "extract",
+            'num_samples = "three"',
+            "its num_samples is 'three', but it must be an integer",
+        ),
+        ("extract", "num_samples = true", "its num_samples is True, but it must be an integer"),
+        ("extract", 'keep = "half"', 'its keep is "half". Choose from: compact, full'),
+        ("extract", "num_samples = [1]", "its num_samples is [1], but it must be an integer"),
+        ("train", 'networks = ["lstn"]', 'its networks is "lstn". Choose from: lstm'),
+        ("train", 'command = "extract"', 'it was written by "clew extract"'),
         ("extract", "num_samples = ", "it is not valid TOML"),
-        ("extract", 'not_recorded = ["questions"]', "Give --questions too"),
+        ("extract", 'not_recorded = ["questions"]', "Give --questions as well"),
     ],
 )
 def test_invalid_config_file_prints_one_message(

@@ -28,7 +28,7 @@ def test_repair_of_converted_store_says_to_convert_again(run: Any, converted: Pa
     assert (
         "removed batch_0001.arrow from the manifest; 2 rows lost, to be re-created" in repaired.out
     )
-    assert 'run "clew convert" again to create the missing rows' in repaired.out
+    assert 'run "clew convert" again to re-create the missing rows' in repaired.out
     left = run("verify", converted)
     assert left.code == 1
     assert (
@@ -44,7 +44,7 @@ def test_repair_without_losses_reports_intact_store(run: Any, converted: Path) -
     (converted / "manifest.json").unlink()
     ended = run("verify", converted, "--repair")
     assert ended.code == 0
-    assert ended.out.endswith("is intact: every shard has the bytes that were written\n")
+    assert ended.out.endswith("is intact: all checksums match\n")
     assert "again" not in ended.out
 
 
@@ -53,9 +53,9 @@ def test_counts_of_one_use_singular_nouns(run: Any, tmp_path: Path) -> None:
     ended = run("convert", tmp_path / "old", "--out", tmp_path / "new")
     assert f"1 row from 1 file in {tmp_path / 'new'}\n" in ended.out
     again = run("convert", tmp_path / "old", "--out", tmp_path / "new")
-    assert "1 row from 1 file (1 of them converted before) in" in again.out
+    assert "1 row from 1 file (1 of them already converted) in" in again.out
     text = run("inspect", tmp_path / "new").out
-    assert "new: 1 trace, " in text and ", 1 batch\n" in text
+    assert "new: 1 trace, " in text and ", 1 shard\n" in text
     flip_byte(
         tmp_path / "new/batch_0000.arrow", offset_of(tmp_path / "new/batch_0000.arrow", b"q0")
     )

@@ -36,7 +36,7 @@ def test_label_prints_hallucinated_excluded_and_borderline_answers(
     assert ended.code == 0, ended.err
     assert "2 of 3 answers are hallucinated (66.7%) at score < 0.5\n" in ended.out
     assert "excluded: 1 answer has no accepted answers, e.g. q3\n" in ended.out
-    assert "the store is not finished: 4 of 9 planned answers are in it\n" in ended.out
+    assert "the store is incomplete: it has 4 of 9 planned answers\n" in ended.out
     assert re.search(r"capital +2 +1 +50.0%", ended.out)
     assert "[bold]Rome\\u001b[2J" in ended.out and "\x1b" not in ended.out
     assert f"scores in {tmp_path / 's[/x].csv'}\n" in ended.out
@@ -78,20 +78,23 @@ def test_unreachable_judge_exits_with_1(
     settings = ("--judge-url", gone, "--judge-model", "m")
     ended = run("label", store, "--out", tmp_path / "scores.csv", *settings)
     assert ended.code == 1
-    assert "no connection" in ended.err and "Run the same command again to resume." in ended.err
+    assert (
+        "the connection failed" in ended.err
+        and "Run the same command again to resume." in ended.err
+    )
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--judge-url", "http://x/v1"), "Give --judge-model too"),
-        (("--judge-model", "m"), "Give --judge-url too"),
+        (("--judge-url", "http://x/v1"), "Give --judge-model as well"),
+        (("--judge-model", "m"), "Give --judge-url as well"),
         (("--judge-url", "x", "--judge-model", "m"), "URL as http://host:port/v1"),
         (
             ("--judge-url", "http://x", "--judge-model", "m", "--method", "exact"),
             "only one of",
         ),
-        (("--score-threshold", "2"), "--score-threshold is 2.0: give a number above 0"),
+        (("--score-threshold", "2"), "--score-threshold is 2.0: it must be greater than 0"),
     ],
 )
 def test_contradictory_settings_exit_with_2(

@@ -26,7 +26,7 @@ def test_first_signal_asks_to_stop_and_second_stops_at_once(
         now += 2
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
-    assert capsys.readouterr().out == "stopping: saving (press Ctrl-C again to stop at once)\n"
+    assert capsys.readouterr().out == "stopping: saving (press Ctrl-C again to stop immediately)\n"
 
 
 def test_without_torchrun_every_signal_counts() -> None:
@@ -58,7 +58,7 @@ def test_stopped_run_exits_with_the_signal_and_the_command_to_resume(
         raise TrainingStoppedError("stopped after step 3.")
     assert end.value.exit_code == 128 + signal.SIGTERM
     said = capsys.readouterr().out.splitlines()[-1]
-    assert said.startswith("stopped after step 3. Omit --overwrite")
+    assert said.startswith("stopped after step 3. To resume: ")
     assert said.endswith("To resume: clew train --output-dir 'my results'")
 
 

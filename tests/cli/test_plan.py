@@ -26,7 +26,7 @@ def test_plan_shows_the_machine_and_every_choice(run: Any) -> None:
     assert ended.code == 0, ended.err
     assert ended.out.startswith("CPU: ")
     assert "\ntorch.compile: " in ended.out
-    assert "\nany network: nothing measured\n" in ended.out
+    assert "\nall networks: nothing measured\n" in ended.out
     table = rows(ended.out)
     assert table["device"][0] == "cpu" and table["batch_size"][0] == "32"
     assert set(HardwarePlan().choices) < table.keys()
@@ -99,7 +99,7 @@ def test_plan_prints_json(run: Any) -> None:
     shown = json.loads(run("plan", "--device", "cpu", "--batch-size", 16, "--json").out)
     assert shown["machine"]["cores"] >= 1
     [(name, saved)] = shown["plans"].items()
-    assert name == "any network"
+    assert name == "all networks"
     assert HardwarePlan.from_dict(saved).batch_size == 16
 
 

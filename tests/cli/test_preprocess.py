@@ -38,9 +38,9 @@ def test_preprocess_prints_the_splits(preprocess: Any, tmp_path: Path) -> None:
     counts = [row[1:] for row in rows if row and row[0] in ("train", "validation", "test")]
     assert [sum(map(int, column)) for column in zip(*counts, strict=True)] == [70, 42, 28]
     assert "70 samples, " in ended.out and f" in {tmp_path / 'out'}\n" in ended.out
-    assert ended.out.endswith(f"look at it with: clew inspect {tmp_path / 'out'}\n")
+    assert ended.out.endswith(f"inspect them with: clew inspect {tmp_path / 'out'}\n")
     again = preprocess(tmp_path / "out")
-    assert "70 samples (all of them exist already), " in again.out
+    assert "70 samples (all already existed), " in again.out
     assert "to make" not in again.out
 
 
@@ -66,8 +66,8 @@ def test_terminal_shows_a_bar(
     [
         (["--split", "70/20"], 'clew: --split is "70/20": '),
         (["--top-k", "5"], 'clew: --top-k is 5: "'),
-        (["--top-k", "0"], "clew: --top-k is 0: give 1 or more"),
-        (["--score-threshold", "7"], "clew: --score-threshold is 7.0: give a number"),
+        (["--top-k", "0"], "clew: --top-k is 0: it must be 1 or more"),
+        (["--score-threshold", "7"], "clew: --score-threshold is 7.0: it must be from"),
         (
             ["--no-graphs", "--no-sequences", "--no-answers", "--no-heads"],
             "clew: --no-sequences, --no-graphs, --no-answers, --no-heads together leave nothing",
@@ -115,7 +115,7 @@ def test_excluded_traces_are_named_and_exit_with_1(
 def test_single_class_prints_a_warning(preprocess: Any, tmp_path: Path) -> None:
     ended = preprocess(tmp_path / "out", "--score-threshold", 0)
     assert ended.code == 0
-    assert "warning: all 70 answers are correct (score not below 0)" in ended.out
+    assert "warning: all 70 answers are correct (score of at least 0)" in ended.out
 
 
 def test_high_scores_can_mean_hallucinated(preprocess: Any, tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_inspect_refuses_splits_of_other_samples(preprocess: Any, run: Any, tmp_
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
     ended = run("inspect", tmp_path / "out")
     assert ended.code == 1
-    assert 'run the same "clew preprocess" again' in ended.err
+    assert 'run the same "clew preprocess" command again' in ended.err
     assert preprocess(tmp_path / "out").code == 0
     assert run("inspect", tmp_path / "out").code == 0
 

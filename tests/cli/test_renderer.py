@@ -144,7 +144,7 @@ def test_every_event_is_shown(
     told = {
         "notes": ["give --batch-size 8"],
         "work": [
-            "20 of 90 traces already exist",
+            "20 of 90 traces already done",
             "70 traces to make",
             "traces recovered from an interrupted run: 5",
         ],

@@ -18,7 +18,7 @@ def test_show_prints_answer_and_writes_page_to_current_folder(
     assert ended.code == 0, ended.err
     assert "answer 3 · q3" in ended.out and "accepted: Paris\n" in ended.out
     assert "label:    unknown" in ended.out and "probability" in ended.out
-    assert "page in answer-3.html\n" in ended.out
+    assert "written to answer-3.html\n" in ended.out
     assert (tmp_path / "answer-3.html").read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
@@ -67,11 +67,11 @@ def test_tokens_are_numbers_without_the_tokenizer(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--id", "70"), "Its numbers range from 0 to 69, its question ids are like 'q0'"),
+        (("--id", "70"), "Its answers are numbered from 0 to 69; its question IDs look like 'q0'"),
         (("--id", "nobody"), '--id is "nobody": there is no such answer'),
         (("--id", "-1"), '--id is "-1": there is no such answer'),
         (("--id", "3", "--beside", "99"), '--beside is "99": there is no such answer'),
-        (("--id", "3", "--beside", "q3"), '--beside is "q3": that is the answer itself'),
+        (("--id", "3", "--beside", "q3"), '--beside is "q3": that is the same answer'),
         (("--id", "3", "--layer", "3"), "--layer is 3: the traces have layers 0 to 2"),
         (("--id", "3", "--layer", "-1"), "--layer is -1: the traces have layers"),
         (("--id", "3", "--out", "a.pdf"), "must end in .html or .png"),
@@ -113,4 +113,4 @@ def test_traces_without_states_cannot_be_drawn(run: Any, tmp_path: Path) -> None
 def test_question_with_several_answers_requires_a_number(run: Any, tmp_path: Path) -> None:
     rows = [trace_row(number, "Rome", ["Rome"], question_id="q") for number in range(3)]
     ended = run("show", write_text_store(tmp_path / "text", rows), "--id", "q")
-    assert ended.code == 2 and "the question has 3 answers. Give the number of one" in ended.err
+    assert ended.code == 2 and "the question has 3 answers. Give the ID of one" in ended.err

@@ -124,8 +124,8 @@ def test_train_reports_its_progress_and_result(run: Any, folder: Path) -> None:
     assert len(re.findall(epoch, ended.out, re.M)) == 2, ended.out
     assert re.search(rf"^LSTM +{figure} +{figure} +{figure} +[12] of 2 ", ended.out, re.M)
     assert ended.out.endswith(
-        "all figures: results_lstm/results.json\n"
-        "weights, log.csv, curves.png, tensorboard: results_lstm/NETWORK (lstm)\n"
+        "all metrics: results_lstm/results.json\n"
+        "weights, log.csv, curves.png, TensorBoard logs: results_lstm/NETWORK (lstm)\n"
     )
     results = json.loads((folder / "results_lstm" / "results.json").read_text())
     assert [entry["model"] for entry in results["runs"]] == ["lstm"]
@@ -171,7 +171,7 @@ def test_training_accepts_traces_and_scores_instead_of_samples(
     data = json.loads((tmp_path / "results" / "results.json").read_text())["data"]
     assert sum(split["hallucinated"] for split in data.values() if isinstance(split, dict)) == 42
     # Once, not once per split.
-    assert ended.out.count("is read as higher = more likely hallucinated") == 1
+    assert ended.out.count("is taken to mean more likely hallucinated") == 1
 
 
 @pytest.mark.slow
@@ -182,7 +182,7 @@ def test_terminal_shows_a_bar(run: Any, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("clew.engine.loop._REPORT_EVERY_SECONDS", 0)
     text = run("train", "--epochs", 2, "--no-run-gnn-det", "--no-run-gvae", *QUICK).out
     assert re.search(r"epoch 2/2, AUROC \d\.\d+, [\d,]+ samples/s, \d+% waiting for data, ", text)
-    assert "measuring the fastest settings" in text and "best epoch " in text
+    assert "finding the fastest settings" in text and "best epoch " in text
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_terminal_shows_a_bar(run: Any, monkeypatch: pytest.MonkeyPatch) -> None
         (["--no-run-lstm", "--no-run-gnn-det", "--no-run-gvae"], "no network to train"),
         (["--latent-dim", "4", "--no-run-gvae"], "--latent-dim is 4: this is a setting of gvae"),
         (["--scores-file", "s.csv"], '--scores-file is "s.csv": it only applies to --data-pattern'),
-        (["--data-pattern", "traces"], "Give their scores too, with --scores-file"),
+        (["--data-pattern", "traces"], "Give their scores as well, with --scores-file"),
         (["--label-smoothing", "2"], "--label-smoothing is 2.0"),
         (["--dropout", "1"], "dropout is 1.0"),
         (["--lr", "0"], "lr is 0.0"),
@@ -253,9 +253,7 @@ def test_signal_stops_the_run_safely(folder: Path, number: signal.Signals) -> No
     assert wait(child) == 128 + number
     said = (folder / "said.txt").read_text()
     assert "stopping: everything is saved after this step" in said
-    told = re.search(
-        r"^stopped in epoch \d+, after step .* Omit --overwrite.* To resume: (.*)$", said, re.M
-    )
+    told = re.search(r"^stopped in epoch \d+, after step .* To resume: (.*)$", said, re.M)
     assert told and shlex.split(told[1]) == ["clew", *map(str, LONG)]
     assert "Traceback" not in said
     again = start(call, LONG, folder / "again.txt")

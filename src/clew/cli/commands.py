@@ -121,13 +121,16 @@ class Command:
         if self.has_threads:
             text = "CPU threads to use. [default: all cores]"
             add("threads", int | None, "--threads", help_=text, metavar="N", min=1)
-        text = "Read settings from a TOML file, such as the run.toml of a run; flags win."
+        text = (
+            "Read settings from a TOML file, such as the run.toml of an earlier run. Flags "
+            "override it."
+        )
         add("config", Path | None, "--config", help_=text, metavar="PATH")
         if self.has_json:
             text = "Print the result as JSON on stdout, and progress on stderr."
             add("as_json", bool, "--json", help_=text)
         add("quiet", bool, "-q", "--quiet", help_="Print results only, no progress.")
-        text = "Print the log, and the traceback of an error."
+        text = "Print log messages, and the full traceback on errors."
         add("verbose", bool, "-v", "--verbose", help_=text)
         return found
 
@@ -173,7 +176,8 @@ class Command:
         name = self.spelling.takes_rest
         if not values.get(name):
             raise InputError(
-                f'"{words[0]}" belongs to no flag. For several folders, give {flag(name)} first.'
+                f'unexpected argument "{words[0]}". To give several folders, list them after '
+                f"{flag(name)}."
             )
         values[name] = [*values[name], *words]
 

@@ -37,7 +37,7 @@ def register(app: typer.Typer) -> None:
 
 
 def run(call: Call) -> None:
-    message = "finished methods are kept, a network stops after this step"
+    message = "finished methods are kept; the current network stops after this step"
     with (
         long_run(call.progress, message, overwrite=call.settings["overwrite"]) as stop,
         shown_log(call.progress),
@@ -56,7 +56,7 @@ def print_result(call: Call, comparison: "ComparisonResult") -> None:
         folder = comparison.folder
         call.progress.print()
         for line in (
-            f"all figures: {folder / 'results.json'} (also table.csv, table.tex, scores.arrow)",
+            f"all metrics: {folder / 'results.json'} (also table.csv, table.tex, scores.arrow)",
             f"report: {comparison.report}",
         ):
             print_line(call.progress, line)
@@ -67,6 +67,6 @@ def print_result(call: Call, comparison: "ComparisonResult") -> None:
 def _complain_faults(comparison: "ComparisonResult") -> None:
     names = ", ".join(dict.fromkeys(one.title for one in comparison.faults))
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    text = f"clew: {names}: {with_flags(comparison.faults[0].reason)}. Please report it."
+    text = f"clew: {names}: {with_flags(comparison.faults[0].reason)}. Please report this bug."
     print_line(console, text)
     raise typer.Exit(1)

@@ -86,11 +86,11 @@ def print_comparison(console: Console, folder: Path, results: dict[str, Any]) ->
     console.print()
     say(_describe_data(results["data"]))
     console.print(table)
-    notes = ["> best on validation", "vs ppl: difference in AUROC to perplexity, * p < 0.05"]
+    notes = ["> best on validation", "vs ppl: AUROC difference from perplexity, * p < 0.05"]
     if "per answer" not in hidden:
-        notes.append("per answer: time to compute a risk, without capture")
+        notes.append("per answer: time to compute the risk, excluding capture")
     if hidden:
-        notes.append(f"more in {folder / 'table.csv'}: {', '.join(hidden)}")
+        notes.append(f"columns not shown, see {folder / 'table.csv'}: {', '.join(hidden)}")
     say("; ".join(notes), "dim")
     if results["transfer"] is not None:
         _print_transfer(console, results["transfer"])
@@ -134,8 +134,8 @@ def _describe_data(data: dict[str, Any]) -> str:
     if data["train_on"] != data["test_on"]:
         where = f"trained on {data['train_on']}, tested on {data['test_on']}"
     return (
-        f"{where}: {', '.join(counts)} answers ({data['test']['hallucinated']:,} of these "
-        "hallucinated)"
+        f"{where}: {', '.join(counts)} answers ({data['test']['hallucinated']:,} of the test "
+        "answers hallucinated)"
     )
 
 

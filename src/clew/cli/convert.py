@@ -28,13 +28,13 @@ def run(call: Call) -> None:
         say(f"excluded: {with_flags(str(skip))}")
     stores = ", ".join(str(store) for store in result.stores) or "no store"
     rows, files = counted(result.traces, "row"), counted(result.files, "file")
-    already = f" ({result.already:,} of them converted before)" if result.already else ""
+    already = f" ({result.already:,} of them already converted)" if result.already else ""
     say(f"{rows} from {files}{already} in {stores}")
     if call.as_json:
         excluded = [{"file": skip.file, "reason": skip.reason} for skip in result.skipped]
         told = {"stores": [str(store) for store in result.stores], "rows": result.traces}
         call.print_json({**told, "files": result.files, "excluded": excluded})
     elif result.stores:
-        print_line(call.progress, f"look at them with: clew inspect {result.stores[0]}")
+        print_line(call.progress, f"inspect them with: clew inspect {result.stores[0]}")
     if not result.complete:
         raise typer.Exit(1)

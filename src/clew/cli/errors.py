@@ -110,5 +110,5 @@ def exit_with(error: ClewError | OSError) -> NoReturn:
         complain(error_text(error))
         sys.exit(2 if isinstance(error, InputError) else 1)
     where = f'"{error.filename}": ' if error.filename else ""
-    complain(f"{where}{error.strerror or error}. What was already written is kept.")
+    complain(f"{where}{error.strerror or error}. Everything written so far is kept.")
     sys.exit(1)

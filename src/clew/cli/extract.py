@@ -10,6 +10,7 @@ from clew.cli.options import Spelling
 from clew.cli.printing import print_line
 from clew.cli.renderer import Renderer
 from clew.hallucination.workflow import extract
+from clew.wording import counted
 
 if TYPE_CHECKING:
     from clew.hallucination.traces import TraceBatchLoader
@@ -23,7 +24,7 @@ COMMAND = Command(
             *("prompt", "chat", "cut", "max_new_tokens", "num_beams", "draws"),
             "draw_temperature",
         ),
-        "What is stored": ("keep", "node_dim", "edges_per_token"),
+        "Stored data": ("keep", "node_dim", "edges_per_token"),
         "Hardware": ("device", "dtype", "quantize", "generation_batch"),
     },
     spelling=Spelling(
@@ -70,6 +71,6 @@ def _print(call: Call, traces: "TraceBatchLoader") -> None:
     out, part = traces.traces_dir, call.settings["part"]
     whose = "done" if part.endswith("/1") else f"part {part} is done"
     planned, excluded = traces.manifest.planned_rows or 0, len(traces.manifest.skipped)
-    more = f" ({excluded:,} questions excluded, listed in its manifest)" if excluded else ""
+    more = f" ({counted(excluded, 'question')} excluded; see its manifest)" if excluded else ""
     print_line(call.console, f"{whose}: {traces.num_traces:,} of {planned:,} traces in {out}{more}")
-    print_line(call.progress, f"look at them with: clew inspect {out}")
+    print_line(call.progress, f"inspect them with: clew inspect {out}")

@@ -106,20 +106,22 @@ def _print_totals(console: Console, summary: Any) -> None:
     console.print(
         f"[bold]{escape(plain_text(summary.path))}[/bold]: {escape(rows)}{of}, "
         f"{bytes_text(summary.bytes)}, {bytes_text(summary.bytes_per_row)} each, "
-        f"{counted(len(summary.batches), 'batch', 'batches')}"
+        f"{counted(len(summary.batches), 'shard')}"
     )
 
 
 def _print_batches(console: Console, summary: Any) -> None:
     table = make_table()
-    for name, side in (("batch", "right"), ("file", "left"), ("rows", "right"), ("size", "right")):
+    for name, side in (("shard", "right"), ("file", "left"), ("rows", "right"), ("size", "right")):
         table.add_column(name, justify=side)  # type: ignore[arg-type]
     for shard in summary.batches[:_MAX_BATCH_ROWS]:
         size = bytes_text(shard["bytes"])
         table.add_row(str(shard["batch_number"]), shard["file"], f"{shard['rows']:,}", size)
     console.print(table)
     if len(summary.batches) > _MAX_BATCH_ROWS:
-        console.print(f"... and {len(summary.batches) - _MAX_BATCH_ROWS:,} more (all with --json)")
+        console.print(
+            f"... and {len(summary.batches) - _MAX_BATCH_ROWS:,} more (use --json to list all)"
+        )
 
 
 def _print_lengths(console: Console, summary: Any) -> None:
@@ -132,7 +134,7 @@ def _print_lengths(console: Console, summary: Any) -> None:
     ends = ", ".join(f"{name} {count:,}" for name, count in summary.stop_reasons.items())
     if ends:
         empty = f"{summary.empty_answers:,}"
-        console.print(plain_text(f"answers end with: {ends}; empty: {empty}"), markup=False)
+        console.print(plain_text(f"stop reasons: {ends}; empty answers: {empty}"), markup=False)
 
 
 def _print_examples(console: Console, summary: Any) -> None:
@@ -166,7 +168,7 @@ def _each_setting(settings: dict[str, Any], above: str = "") -> Iterator[tuple[s
     """One line per setting, and one per group."""
     for key, value in settings.items():
         if isinstance(value, list):
-            yield f"{above}{key}", f"{len(value):,} (all with --json)"
+            yield f"{above}{key}", f"{len(value):,} (use --json to list all)"
         elif not isinstance(value, dict):
             yield f"{above}{key}", value
         else:
@@ -186,7 +188,7 @@ def _print_skipped(console: Console, summary: Any) -> None:
             text = plain_text(f"  {_where(entry)}: {with_flags(entry['reason'])}")
             console.print(text, markup=False, soft_wrap=True)
         if len(summary.skipped) > 10:
-            console.print("  ... (the manifest lists all)")
+            console.print("  ... (see the manifest for the full list)")
 
 
 def _where(entry: dict[str, Any]) -> str:

@@ -52,7 +52,7 @@ def run(call: Call) -> None:
     scores = f"--scores-file {shlex.quote(str(result.path))}"
     store = shlex.quote(str(call.settings["store"]))
     next_command = f"clew preprocess {store} {scores} --out preprocessed_data"
-    print_line(call.progress, f"make training samples with: {next_command}")
+    print_line(call.progress, f"create training samples with: {next_command}")
 
 
 def _describe(result: "LabelResult") -> dict[str, object]:
@@ -108,7 +108,7 @@ def _print_totals(console: Console, result: "LabelResult") -> None:
     say = partial(print_line, console)
     answers, planned = len(result.rows) + len(result.excluded), result.planned_rows
     if planned is not None and answers < planned:
-        say(f"the store is not finished: {answers:,} of {planned:,} planned answers are in it")
+        say(f"the store is incomplete: it has {answers:,} of {planned:,} planned answers")
     if result.excluded:
         have = "answer has" if len(result.excluded) == 1 else "answers have"
         some = ", ".join(result.excluded[:5])

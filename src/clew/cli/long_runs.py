@@ -47,7 +47,7 @@ class StopRequest:
                 raise KeyboardInterrupt
             return
         self.number, self._received = number, time.monotonic()
-        self._console.print(f"stopping: {self._message} (press Ctrl-C again to stop at once)")
+        self._console.print(f"stopping: {self._message} (press Ctrl-C again to stop immediately)")
 
 
 @contextmanager
@@ -69,9 +69,7 @@ def stop_on_signal(
 
 
 @contextmanager
-def long_run(
-    console: Console, message: str, *, overwrite: bool = False, is_resumable: bool = True
-) -> Iterator[StopRequest]:
+def long_run(console: Console, message: str, *, overwrite: bool = False) -> Iterator[StopRequest]:
     """A run that may be one of several processes. A run stopped by a signal says how to resume it;
     an error that all processes raise is printed by the first.
 
@@ -84,8 +82,8 @@ def long_run(
         try:
             yield stop
         except StoppedError as error:
-            again = how_to_resume(is_alone=is_alone, overwrite=overwrite) if is_resumable else ""
-            print_line(console, f"{error_text(error)}{again}")
+            resume = how_to_resume(is_alone=is_alone, overwrite=overwrite)
+            print_line(console, f"{error_text(error)}{resume if error.is_resumable else ''}")
             raise stop.exit() from None
         except InputError:
             if is_first_process():
@@ -95,11 +93,11 @@ def long_run(
 
 def how_to_resume(*, is_alone: bool = True, overwrite: bool = False) -> str:
     """The same command, without the flag that would delete what was just saved."""
-    without = " Omit --overwrite: it starts over." if overwrite else ""
     if not is_alone:  # torchrun's part of the command is unknown
-        return without
+        without = " without --overwrite" if overwrite else ""
+        return f" Run the same command again{without} to resume."
     words = [word for word in sys.argv[1:] if word != "--overwrite"]
-    return f"{without} To resume: {shlex.join(['clew', *words])}"
+    return f" To resume: {shlex.join(['clew', *words])}"
 
 
 @contextmanager

@@ -18,7 +18,7 @@ REST = "rest"
 Kind = type[str] | type[int] | type[float] | type[bool] | type[Path]
 # The heading of the flags that override the hardware plan, in all commands that train.
 HARDWARE = {
-    "Hardware (measured unless given)": (
+    "Hardware (chosen by measurement unless set)": (
         *("device", "amp", "compile", "cuda_graph", "channels_last", "num_workers"),
         *("batch_size", "grad_accum", "gradient_checkpointing", "max_cache_batches"),
     )

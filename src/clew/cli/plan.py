@@ -38,7 +38,7 @@ def register(app: typer.Typer) -> None:
 def run(call: Call) -> None:
     waiting: AbstractContextManager = nullcontext()
     if call.progress.is_terminal and call.settings["preprocessed_dir"] is not None:
-        waiting = call.progress.status("measuring the networks")
+        waiting = call.progress.status("benchmarking the networks")
     with waiting:
         plans = plan(**call.settings)
     if call.as_json:
@@ -61,11 +61,11 @@ def _print_plans(console: Console, plans: "Plans") -> None:
 def _describe(machine: "Machine") -> list[str]:
     bf16 = f", bf16 in {machine.bf16_instructions}" if machine.bf16_instructions else ""
     memory = bytes_text(machine.free_memory_bytes)
-    lines = [f"CPU: {counted(machine.cores, 'core')}{bf16}; {memory} memory free"]
+    lines = [f"CPU: {counted(machine.cores, 'core')}{bf16}; {memory} of memory free"]
     for gpu in machine.gpus:
         free, whole = bytes_text(gpu.free_bytes), bytes_text(gpu.memory_bytes)
         bf16 = ", bf16" if gpu.has_bf16 else ""
-        lines.append(f"GPU: {gpu.name}{bf16}; {free} of {whole} memory free")
+        lines.append(f"GPU: {gpu.name}{bf16}; {free} of {whole} GPU memory free")
     can = f"no: {machine.cannot_compile}" if machine.cannot_compile else "yes"
     return [*lines, f"torch.compile: {can}"]
 

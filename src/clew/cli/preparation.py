@@ -38,12 +38,12 @@ def describe_preparation(told: "Prepared") -> dict[str, str]:
     size, flip, place = told.image_size, told.flip, told.place
     lines = {
         "photos": f"{sum(told.classes.values()):,} in {_classes_text(told.classes)}",
-        "excluded": f"{excluded_text(told.excluded)}: each with its reason in {told.excluded_file}",
+        "excluded": f"{excluded_text(told.excluded)}: see {told.excluded_file} for the reasons",
         "ignored": f"{counted(told.other_files, 'file')} without an image extension",
         "splits": ", ".join(f"{count:,} for {split}" for split, count in told.splits.items()),
         "images": f"{size.value} x {size.value} pixels, {size.reason}",
-        "kept": f"{_PLACES[place.value]}: {place.reason}",
-        "mirrored": f"{'yes' if flip.value else 'no'}: {flip.reason}",
+        "cache": f"{_PLACES[place.value]}: {place.reason}",
+        "flip": f"{'yes' if flip.value else 'no'}: {flip.reason}",
         "starts from": _start_text(told),
         "network": f"{told.network.value}, {told.network.reason}",
         "epochs": f"{told.epochs.value:,}, {told.epochs.reason}",
@@ -66,5 +66,5 @@ def _classes_text(classes: dict[str, int]) -> str:
 
 
 def _start_text(told: "Prepared") -> str:
-    new = f"; new: {', '.join(told.new_classes)}" if told.new_classes else ""
+    new = f"; new classes: {', '.join(told.new_classes)}" if told.new_classes else ""
     return f"the weights in {shlex.quote(str(told.started_from))}{new}"

@@ -72,17 +72,17 @@ def _print_result(call: Call, result: "PreprocessResult") -> None:
         place = f"{skip['file']}, row {skip['record']} ({skip['question_id']})"
         say(f"excluded: {place}: {with_flags(skip['reason'])}")
     if len(result.skipped) > _MAX_SAID:
-        say(f"excluded: {len(result.skipped) - _MAX_SAID:,} more, listed in the manifest")
+        say(f"excluded: {len(result.skipped) - _MAX_SAID:,} more; see the manifest")
     call.console.print(_balance_table(result))
     excluded = f", {len(result.skipped):,} excluded" if result.skipped else ""
-    already = "" if result.made else " (all of them exist already)"
+    already = "" if result.made else " (all already existed)"
     say(
         f"{counted(result.samples, 'sample')}{already}{excluded}, {bytes_text(result.bytes)} "
         f"in {result.out}"
     )
     for warning in result.warnings:
         say(f"warning: {with_flags(warning)}", style="bold")
-    print_line(call.progress, f"look at it with: clew inspect {shlex.quote(str(result.out))}")
+    print_line(call.progress, f"inspect them with: clew inspect {shlex.quote(str(result.out))}")
 
 
 def _balance_table(result: "PreprocessResult") -> Table:

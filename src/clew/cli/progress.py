@@ -36,7 +36,7 @@ class WorkBar:
         self._planned, self._before = started.planned, started.done
         self._made = self._bytes = self._tokens = self._said = 0
         if started.done:
-            say(console, f"{started.done:,} of {started.planned:,} {self._noun} already exist")
+            say(console, f"{started.done:,} of {started.planned:,} {self._noun} already done")
         if started.estimate:
             say(console, started.estimate)
         self._started = self._last_line = time.monotonic()

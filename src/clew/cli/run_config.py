@@ -11,7 +11,7 @@ from clew.run_file import RunFile, read_run_file
 
 _WANTED = {
     str: "text",
-    int: "a whole number",
+    int: "an integer",
     float: "a number",
     bool: "true or false",
     Path: "text",
@@ -24,8 +24,8 @@ def read_config(path: Path, command: str, settings: Sequence[Setting]) -> RunFil
     run = read_run_file(path)
     if run.command not in (None, command):
         raise InputError(
-            f'it is a run of "clew {run.command}". Give it to that command, or give a file of '
-            f'"clew {command}".',
+            f'it was written by "clew {run.command}". Pass it to that command, or give a file '
+            f'written by "clew {command}".',
             setting="config",
             value=path,
         )
@@ -45,8 +45,8 @@ def refuse_unrecorded(run: RunFile, given: Mapping[str, Any], settings: Sequence
     for name in run.not_recorded:
         if name in titles and name not in given:
             raise InputError(
-                f"this run was made from Python, with a value for {titles[name]} that a file "
-                f"cannot hold. Give {titles[name]} too.",
+                f"this run was started from Python, with a value for {titles[name]} that cannot "
+                f"be stored in a file. Give {titles[name]} as well.",
                 setting="config",
                 value=run.path,
             )
@@ -70,7 +70,7 @@ def _refuse_unknown(run: RunFile, command: str, names: Mapping[str, str]) -> Non
     meant = f' Did you mean "{close[0]}"?' if close else ""
     listed = ", ".join(f'"{name}"' for name in unknown)
     raise InputError(
-        f'"clew {command}" has no setting {listed}.{meant}', setting="config", value=run.path
+        f'"clew {command}" has no setting named {listed}.{meant}', setting="config", value=run.path
     )
 
 
@@ -95,7 +95,7 @@ def _check_one(run: RunFile, setting: Setting, value: Any) -> Any:
     allowed = tuple(setting.switches.choices) if setting.switches else setting.choices
     if allowed and value not in allowed:
         raise InputError(
-            f'its {setting.name} is "{value}": choose from: {", ".join(allowed)}.',
+            f'its {setting.name} is "{value}". Choose from: {", ".join(allowed)}.',
             setting="config",
             value=run.path,
         )
@@ -107,5 +107,7 @@ def _wrong(run: RunFile, setting: Setting, value: Any) -> InputError:
     if setting.may_be_list:
         wanted = f"{wanted}, or a list"
     return InputError(
-        f"its {setting.name} is {value!r}: give {wanted}.", setting="config", value=run.path
+        f"its {setting.name} is {value!r}, but it must be {wanted}.",
+        setting="config",
+        value=run.path,
     )

@@ -43,7 +43,7 @@ def run(call: Call) -> None:
     console = Console(highlight=False)
     _print_picture(console, result.picture)
     for path in result.paths:
-        print_line(console, f"page in {path}")
+        print_line(console, f"written to {path}")
 
 
 def _describe(shown: "ShownAnswer") -> dict[str, object]:
@@ -93,7 +93,7 @@ def _print_tokens(console: Console, shown: "ShownAnswer") -> None:
 
     assert shown.logprobs is not None
     table = make_table()
-    table.add_column(f"token of {shown.number}", overflow="fold")
+    table.add_column(f"token of answer {shown.number}", overflow="fold")
     table.add_column("probability", justify="right")
     table.add_column("")
     table.add_column("entropy", justify="right")

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 _NETWORKS = Switches(
     choices={
-        "lstm": "LSTM over the layers.",
+        "lstm": "LSTM over the hidden states of the layers.",
         "gnn_det": "GNN over the attention graphs, then an LSTM.",
         "gvae": "Graph VAE, then an LSTM.",
-        "charm": "CHARM: a GNN over all attention heads (traces with --keep full).",
-        "act_vit": "ACT-ViT: layers and tokens as an image.",
+        "charm": "CHARM: a GNN over all attention heads (requires traces with --keep full).",
+        "act_vit": "ACT-ViT: a vision transformer on layers x tokens as an image.",
     }
 )
 COMMAND = Command(
@@ -83,8 +83,8 @@ def _print(call: Call, result: "TrainingResult") -> None:
     call.console.print(_results_table(result))
     networks = ", ".join(run["folder"] for run in result.runs)
     lines = (
-        f"all figures: {result.path / 'results.json'}",
-        f"weights, log.csv, curves.png, tensorboard: {result.path}/NETWORK ({networks})",
+        f"all metrics: {result.path / 'results.json'}",
+        f"weights, log.csv, curves.png, TensorBoard logs: {result.path}/NETWORK ({networks})",
     )
     for line in lines:
         print_line(call.progress, line)

@@ -54,13 +54,13 @@ class TrainingBar:
         above = "\n" if event.number > 1 else ""
         title = f"{above}{event.title} ({event.number} of {event.count})"
         self._console.print(title, style="bold", markup=False)
-        self._wait("measuring the fastest settings")
+        self._wait("finding the fastest settings")
 
     def prepare(self, event: "Prepared") -> None:
         self._figure, self._noun, self._is_of_photos = "accuracy", "photos", True
         for name, told in describe_preparation(event).items():
             self._tell(name, told)
-        self._wait("measuring the fastest settings")
+        self._wait("finding the fastest settings")
 
     def start(self, event: "TrainingStarted") -> None:
         self.stop()
@@ -105,7 +105,7 @@ class TrainingBar:
 
     def measure(self) -> None:
         self.stop()
-        self._wait("evaluating the test photos")
+        self._wait("evaluating on the test photos")
 
     def stop(self) -> None:
         """Removes the bar."""

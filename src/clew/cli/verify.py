@@ -47,8 +47,8 @@ def _print(console: Console, store: "CheckedStore", *, repair: bool) -> None:
     for line in store.repaired:
         print_line(console, f"repaired: {line}")
     if not store.problems:
-        print_line(console, f"{store.path} is intact: every shard has the bytes that were written")
+        print_line(console, f"{store.path} is intact: all checksums match")
     elif repair and not store.is_damaged:
-        print_line(console, f"{store.next_step} to create the missing rows")
+        print_line(console, f"{store.next_step} to re-create the missing rows")
     elif store.is_damaged:
-        print_line(console, f"to repair it: clew verify {shlex.quote(str(store.path))} --repair")
+        print_line(console, f"repair it with: clew verify {shlex.quote(str(store.path))} --repair")

@@ -130,8 +130,7 @@ class Loop:
     def _stopped(self) -> TrainingStoppedError:
         return TrainingStoppedError(
             f"stopped in epoch {self.state.epoch + 1}, after step {self.state.step:,} of "
-            f"{self.state.total_steps:,}. Everything is saved; run the same command again to "
-            "resume."
+            f"{self.state.total_steps:,}; everything so far is saved."
         )
 
     def _read_figures(self) -> None:

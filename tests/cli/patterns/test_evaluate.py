@@ -40,11 +40,12 @@ def test_classifier_is_evaluated_on_other_photos(run: Any, folder: Path) -> None
     out = "model/evaluated/others"
     for line in (
         rf"evaluated on 12 photos from {re.escape(str(folder / 'others'))}",
-        rf"excluded: 1 file \(1 empty\): reasons in {out}/excluded.csv",
-        r"test accuracy \d+\.\d% \(95% interval \d+\.\d% to \d+\.\d%\): \d+ of 12 photos correct",
-        r"test accuracy after training: \d+\.\d%",
+        rf"excluded: 1 file \(1 empty\): see {out}/excluded.csv for the reasons",
+        r"test accuracy \d+\.\d% \(95% confidence interval \d+\.\d% to \d+\.\d%\): "
+        r"\d+ of 12 photos correct",
+        r"accuracy on its own test split: \d+\.\d%",
         rf"report: {out}/report.html",
-        rf"all figures: {out}/results.json",
+        rf"all metrics: {out}/results.json",
     ):
         assert re.search(f"^{line}$", ended.out, re.M), f"{line}\n{ended.out}"
     assert json.loads((folder / out / "results.json").read_text())["test_photos"] == 12

@@ -26,7 +26,7 @@ def test_export_writes_the_file_once_and_describes_it(run: Any, model: Path) -> 
     assert len(json.loads(about["classes"])) == 8
     assert f'input:    "image", uint8 [batch, {SIZE}, {SIZE}, 3]' in ended.out
     assert "class 0, class 1, class 2, class 3, class 4, class 5, ... (8 in total)" in ended.out
-    assert "onnxruntime gives the same probabilities for 8 photos" in ended.out
+    assert "onnxruntime returns the same probabilities for 8 photos" in ended.out
     before = path.read_bytes()
     ended = run("patterns", "export", "--model", model)
     assert ended.code == 2 and path.read_bytes() == before

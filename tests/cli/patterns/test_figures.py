@@ -8,7 +8,7 @@ from rich.console import Console
 
 from clew.cli.patterns.figures import print_doubt
 
-DOUBT = 'not clearly better than predicting "dog" for every photo (60.0%): more photos'
+DOUBT = 'not clearly better than always predicting "dog" (60.0%): more photos'
 
 
 def reached(accuracy: float, low: float) -> dict[str, Any]:

@@ -38,7 +38,7 @@ def test_flow_runs_all_steps_and_resumes(
     steps = ("created the set", "\nimport\n", "all ", "\ntrain\n", "test accuracy", "\nidentify\n")
     places = [first.out.index(step) for step in steps]
     assert places == sorted(places)
-    assert ("doubtful ones with: clew patterns review animals\n" in first.out) == (
+    assert ("doubtful photos with: clew patterns review animals\n" in first.out) == (
         "none doubtful" not in first.out
     )
     assert (here / "patterns/animals/runs/001/results.json").exists()
@@ -49,7 +49,7 @@ def test_flow_runs_all_steps_and_resumes(
     again = run(*flow, "--review")
     assert again.code == 0, again.err
     assert re.search(r"^all +0 +12 +0 *$", again.out, re.MULTILINE)
-    assert "no photos were added or removed" in again.out and "test accuracy" in again.out
+    assert "no photos have been added or removed" in again.out and "test accuracy" in again.out
     assert "created the set" not in again.out
     assert re.search(r"\nreview\n\d+ photos? to review", again.out)
     assert not (here / "patterns/animals/runs/002").exists()

@@ -62,9 +62,9 @@ def test_doubtful_photos_exit_with_0_and_print_review_command(
     assert ended.code == 0, ended.err
     assert "0 of 1 photo identified, 1 doubtful" in ended.out and "(doubtful)" in ended.out
     review = f"clew patterns review --model '{model}' --identified {out}"
-    assert f"review the doubtful ones with: {review}\n" in ended.out
+    assert f"review doubtful photos with: {review}\n" in ended.out
     assert (tmp_path / "sorted" / "_doubtful" / "a b.png").exists()
-    unsure = f"doubtful ones are in {tmp_path / 'sorted' / '_doubtful'}"
+    unsure = f"doubtful photos are in {tmp_path / 'sorted' / '_doubtful'}"
     assert f"1 photo copied to {tmp_path / 'sorted'}; {unsure}\n" in ended.out
     listed = json.loads((out / "identified.json").read_text(encoding="utf-8"))
     assert len(listed["photos"][0]["best"]) == 2
@@ -97,7 +97,9 @@ def test_ctrl_c_stops_without_results(
     monkeypatch.setattr("clew.patterns.trained.model.PatternModel.probabilities", interrupted)
     ended = run("patterns", "identify", photos, "--model", model)
     assert ended.code == 130
-    assert ended.out.endswith("stopped before the end. Run the same command again to start over.\n")
+    assert ended.out.endswith(
+        "stopped before all photos were identified. Run the same command again to start over.\n"
+    )
     assert not list((model / "identified").rglob("*.*"))
 
 

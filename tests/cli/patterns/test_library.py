@@ -84,8 +84,8 @@ def test_import_prints_counts_reasons_and_the_next_command(run: Any, here: Path)
     assert f"excluded: {here}/in/cats/empty.jpg: empty, the file is empty (0 bytes)" in ended.out
     assert "excluded: " + f"{here}/in/cats/again.png: duplicate, the same image as" in ended.out
     assert "ignored 1 file without an image extension" in ended.out
-    assert "every file with its result: patterns/animals/import.csv" in ended.out
-    assert ended.out.endswith("next: clew patterns train animals\n")
+    assert "result for every file: patterns/animals/import.csv" in ended.out
+    assert ended.out.endswith("next, train the classifier: clew patterns train animals\n")
 
 
 def test_importing_again_adds_nothing(run: Any, here: Path) -> None:
@@ -133,7 +133,7 @@ def test_info_shows_classes_runs_folders_and_the_next_command(run: Any, here: Pa
     animals = PatternSet.create("animals", here / "patterns")
     assert "next, add photos: clew patterns import animals DIR" in run("patterns", "info").out
     make_photos(animals.photos, {"cats": 3, "dogs": 12})
-    assert "next: clew patterns train animals" in run("patterns", "info").out
+    assert "next, train the classifier: clew patterns train animals" in run("patterns", "info").out
     names = [photo.name for photo in animals.find_photos()]
     pretend_trained(animals.runs / "001", names, accuracy=0.912)
     ended = run("patterns", "info", "animals")
@@ -145,12 +145,12 @@ def test_info_shows_classes_runs_folders_and_the_next_command(run: Any, here: Pa
     assert "next, identify new photos: clew patterns identify FOLDER --name animals" in ended.out
     draw(animals.photos / "cats/new.png", 99)
     ended = run("patterns", "info", "animals")
-    assert "since the last training: 1 new photo\n" in ended.out
+    assert "since the last training run: 1 new photo\n" in ended.out
     assert "next, train again from the last weights: clew patterns train animals" in ended.out
     (animals.runs / "002").mkdir()
     ended = run("patterns", "info", "animals")
     assert "not finished" in ended.out
-    assert "next, resume the training: run the same command again" in ended.out
+    assert "next, resume training: run the same command again" in ended.out
     assert ended.out.endswith("clew patterns train animals\n")
     draw(animals.photos / "wolves/new.png", 98)
     assert 'add photos of "wolves" (at least 3' in run("patterns", "info", "animals").out

@@ -42,7 +42,7 @@ def test_multiscale_locates_object_and_json_has_all_results(
 def test_doubtful_photo_exits_with_0(run: Any, color_folder: Path, tmp_path: Path) -> None:
     photo = draw_doubtful(tmp_path / "a.png")
     ended = run("patterns", "recognize", photo, "--model", color_folder, "--threshold", 1)
-    assert ended.code == 0 and "doubtful: no class reaches 100%" in ended.out
+    assert ended.code == 0 and "doubtful: no class reaches a confidence of 100%" in ended.out
 
 
 @pytest.mark.slow

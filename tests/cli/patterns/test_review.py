@@ -35,7 +35,7 @@ def test_piped_answers_are_applied_and_the_next_command_is_printed(
     ended = run("patterns", "review")
     assert ended.code == 0, ended.err
     assert "3 photos to review, from patterns/animals/identified/my holiday" in ended.out
-    assert "1 confident prediction skipped (--all asks about them)" in ended.out
+    assert "1 confident prediction not shown (--all includes them)" in ended.out
     assert '1 could not be opened: "bad.jpg"' in ended.out
     assert "cat: copied to patterns/animals/photos/cat/a.png" in ended.out
     assert (
@@ -45,7 +45,7 @@ def test_piped_answers_are_applied_and_the_next_command_is_printed(
     assert ended.out.endswith("from the last weights with: clew patterns train animals\n")
     again = run("patterns", "review", "animals")
     assert again.code == 0 and "0 photos to review" in again.out
-    assert "in earlier reviews: 2 decided, 1 skipped (--all asks about them again)" in again.out
+    assert "in earlier reviews: 2 reviewed, 1 skipped (--all includes them)" in again.out
 
 
 def test_earlier_identification_is_reviewed_if_the_newest_has_nothing_left(

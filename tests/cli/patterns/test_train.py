@@ -124,17 +124,18 @@ def test_run_prints_photos_plan_metrics_and_next_commands(run: Any, folder: Path
     assert ended.code == 0, ended.err
     for line in (
         r"photos       21 in 3 classes: azul \(7\), maçã ñ \(7\), red 🍎 \(7\)",
-        r"excluded     1 file \(1 empty\): each with its reason in el modelo/excluded.csv",
+        r"excluded     1 file \(1 empty\): see el modelo/excluded.csv for the reasons",
         r"ignored      1 file without an image extension",
         r"splits       15 for train, 3 for validation, 3 for test",
         r"images       16 x 16 pixels, requested with --image-size",
-        r"kept         in memory: .*",
-        r"mirrored     no: as requested",
+        r"cache        in memory: .*",
+        r"flip         no: as requested",
         r"network      tiny, as requested",
         r"plan         cpu, fp32, batch 16 \(.*plan.json\)",
         r".*epoch 2/2, loss \d.\d+, validation loss \d.\d+, accuracy \d.\d+, \d+ photos/s.*",
         r".*best epoch [12] of 2, \d+ s, [\d,]+ photos/s",
-        r"test accuracy \d+\.\d% \(95% interval \d+\.\d% to \d+\.\d%\): \d of 3 photos correct",
+        r"test accuracy \d+\.\d% \(95% confidence interval \d+\.\d% to \d+\.\d%\): "
+        r"\d of 3 photos correct",
         r"report: el modelo/report.html",
         r"  identify photos:  clew patterns identify FOLDER --model 'el modelo'",
         r"  evaluate it:      clew patterns evaluate --model 'el modelo' --data DIR",
@@ -159,7 +160,9 @@ def test_set_is_trained_again_from_its_last_weights(run: Any, folder: Path) -> N
     assert "clew patterns identify FOLDER --name 'mis colores'\n" in ended.out
     unchanged = run(*TRAIN)
     assert unchanged.code == 0
-    assert "no photos were added or removed since patterns/mis colores/runs/001" in unchanged.out
+    assert (
+        "no photos have been added or removed since patterns/mis colores/runs/001" in unchanged.out
+    )
     write_photo(pattern_set.photos / "azul" / "new.png", "azul", 99)
     again = run(*TRAIN, "--epochs", 1, *FAST)
     assert again.code == 0, again.err

@@ -185,11 +185,11 @@ def test_non_finite_states_hide_their_panel(
     assert any("non-finite values" in note for note in picture.answers[0].notes)
     other = make_picture(tmp_path / "store", tmp_path / "a.html", "1")
     assert other.latent is not None and other.latent.fitted_on == 2
-    assert "excluded from the averages, without usable states: 1" in other.notes
+    assert "1 answer without usable hidden states is excluded from the averages" in other.notes
 
 
 def test_scores_of_another_store_are_refused(compact_store: Path, tmp_path: Path) -> None:
     scores = tmp_path / "scores.csv"
     scores.write_text("question_id,score\nelsewhere,1\n", encoding="utf-8")
-    with pytest.raises(InputError, match="has no score for any answer of the store"):
+    with pytest.raises(InputError, match="has no score for any answer in the store"):
         make_picture(compact_store, tmp_path / "a.html", scores_file=scores)

@@ -78,7 +78,7 @@ def test_answer_of_the_training_split_has_a_note_instead_of_a_risk(
 
 def test_comparison_of_other_answers_is_refused(compact_store: Path, tmp_path: Path) -> None:
     comparison = write_comparison(tmp_path / "comparison", question="other{}")
-    with pytest.raises(InputError, match="comparison is .* it is of other answers"):
+    with pytest.raises(InputError, match="comparison is .* it covers different answers"):
         make_picture(compact_store, tmp_path / "a.html", "3", comparison=comparison)
     with pytest.raises(StoreError, match="requires a finished comparison"):
         make_picture(compact_store, tmp_path / "a.html", "3", comparison=tmp_path)

@@ -195,7 +195,10 @@ def test_store_started_by_earlier_version_resumes_with_its_columns(
         assert capture(should_stop=lambda: True).traces_made == 8
     events: list[Event] = []
     assert capture(reporter=events.append).traces_made == 62
-    assert any("older clew without answer_hidden and continues" in line for line in notes(events))
+    assert any(
+        "older version of clew without answer_hidden and continues" in line
+        for line in notes(events)
+    )
     found, now = read_columns(tmp_path / "new"), read_columns(compact_store)
     assert found == {name: now[name] for name in now if name != "answer_hidden"}
     trace = TraceBatchLoader(tmp_path / "new").get_batch(0)[0]
@@ -248,7 +251,7 @@ def test_empty_answers_are_kept_and_listed(capture: Any, tmp_path: Path) -> None
     assert all(np.isfinite(t["last_hidden"]).all() for t in traces)
     assert not any(t["answer_hidden"].any() for t in traces)
     [note] = read_manifest(tmp_path / "new").notes
-    assert note.startswith("batch 0: 5 empty answers: ")
+    assert note.startswith("shard 0: 5 empty answers: ")
     assert set(note.split(": ")[2].split(", ")) == {"q0", "q1", "q2", "q3", "q4"}
 
 
@@ -337,7 +340,7 @@ def test_traces_with_nan_are_kept_and_listed(capture: Any, tmp_path: Path) -> No
     lines = ask(40, q30="who is Z?")
     capture(model=LoadedModel(model, tokenizer), questions=write_lines(tmp_path / "z.jsonl", lines))
     notes = read_manifest(tmp_path / "new").notes
-    assert "batch 1: NaN or infinity in 1 trace: q30" in notes
+    assert "shard 1: NaN or infinity in 1 trace: q30" in notes
 
 
 def test_model_that_only_returns_nan_is_rejected(capture: Any) -> None:
@@ -345,7 +348,7 @@ def test_model_that_only_returns_nan_is_rejected(capture: Any) -> None:
     with torch.no_grad():
         model.lm_head.weight.fill_(float("nan"))
         model.get_input_embeddings().weight.fill_(float("nan"))
-    with pytest.raises(ClewError, match="NaN|not finite|cannot be captured faithfully"):
+    with pytest.raises(ClewError, match="NaN|not finite|cannot be captured accurately"):
         capture(model=LoadedModel(model, tokenizer), num_samples=5)
 
 
@@ -358,7 +361,7 @@ def test_out_of_device_memory_halves_the_batch_with_a_note(
     assert capture(reporter=events.append).finished
     sentence = "out of device memory: continuing with 4 prompts at a time"
     assert sentence in notes(events)
-    assert f"batch 0: {sentence}" in read_manifest(tmp_path / "new").notes
+    assert f"shard 0: {sentence}" in read_manifest(tmp_path / "new").notes
     assert_nearly_same_store(tmp_path / "new", compact_store)
 
 

@@ -139,14 +139,14 @@ def test_first_interrupt_stops_cleanly_and_says_how_to_resume(
         assert process.wait() == code, process.output
         said = process.output
     assert "stopping: finishing the current batch of answers" in said
-    stopped = re.search(r"stopped with (\d+) new traces on disk. To resume: (.*)", said)
+    stopped = re.search(r"stopped; (\d+) new traces? saved. To resume: (.*)", said)
     assert stopped, said
     assert int(stopped[1]) == rows_on_disk(store) < QUESTIONS
     assert stopped[2].startswith("clew extract --model ")
     assert stopped[2].endswith("--prompt '[INST] {question} [/INST]'")
     assert "Traceback" not in said
     said = finish(start, store)
-    assert "traces already exist" in said or "recovered from an interrupted run" in said
+    assert "traces already done" in said or "recovered from an interrupted run" in said
     assert_whole(store, unbroken)
 
 

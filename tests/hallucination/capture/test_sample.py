@@ -177,8 +177,8 @@ def test_other_draw_settings_in_the_same_store_are_rejected(
     ("wrong", "sentence"),
     [
         ({"draws": -1}, "draws is -1: it must be 0 or more"),
-        ({"draw_temperature": 0.0}, "draw_temperature is 0.0: give a number above"),
-        ({"draw_temperature": float("nan")}, "draw_temperature is nan: give a number above"),
+        ({"draw_temperature": 0.0}, "draw_temperature is 0.0: it must be greater"),
+        ({"draw_temperature": float("nan")}, "draw_temperature is nan: it must be greater"),
     ],
 )
 def test_invalid_settings_are_rejected(wrong: dict[str, Any], sentence: str) -> None:

@@ -172,7 +172,7 @@ def test_scores_of_other_data_or_settings_are_rejected(
 @pytest.mark.parametrize(
     ("broken", "reason"),
     [
-        (Told(name="charm", needs=("heads",)), 'capture with `keep="full"`'),
+        (Told(name="charm", needs=("heads",)), 'run "clew extract" with `keep="full"`'),
         (Told(name="semantic", needs=("nothing_such",)), 'the samples have no "nothing_such"'),
         (Told(name="diverged", breaks=TrainingError("the loss is NaN")), "the loss is NaN"),
         (Told(name="singular", breaks=np.linalg.LinAlgError("singular")), "singular"),
@@ -228,7 +228,7 @@ def test_earlier_methods_that_are_not_requested_now_are_listed(
         compare_methods(compare_config(data, tmp_path, methods=("first",)))
         assert "also has results" not in caplog.text
         compare_methods(compare_config(data, tmp_path, methods=("second",)))
-    assert "also has results of first: they are kept" in caplog.text
+    assert "also has results for first: they are kept" in caplog.text
     assert list(rows_of(tmp_path)) == ["second"]
 
 
@@ -252,7 +252,7 @@ def test_split_with_a_single_class_is_rejected_before_anything_runs(
     only = Told(name="perplexity")
     tell(only)
     folder = write_data(tmp_path / "data")
-    with pytest.raises(InputError, match="train split of .* has none that are hallucinated"):
+    with pytest.raises(InputError, match="train split of .* has no hallucinated answers"):
         compare_methods(compare_config(folder, tmp_path / "out"))
     assert only.fitted == 0 and not (tmp_path / "out").exists()
 
@@ -273,7 +273,7 @@ def test_findings_claim_no_win_without_significance(data: Path, tell: Any, tmp_p
     compare_methods(compare_config(data, tmp_path))
     findings = read(tmp_path)["findings"]
     assert findings["best"].endswith("no method beats perplexity on validation.")
-    assert "the best method is not significantly better than Length" in findings["baselines"]
+    assert "The best method is not significantly better than Length" in findings["baselines"]
 
 
 def test_findings_warn_about_small_splits(data: Path, tell: Any, tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def test_store_of_another_kind_is_rejected(tmp_path: Path, out: Path) -> None:
 
 
 def test_store_without_a_finished_batch_is_rejected(tmp_path: Path, out: Path) -> None:
-    with pytest.raises(InputError, match="has no finished batch yet"):
+    with pytest.raises(InputError, match="has no finished shard yet"):
         label_store(write_text_store(tmp_path / "store", []), out)
 
 
@@ -124,7 +124,7 @@ def test_doubtful_examples_are_long_or_near_matches(tmp_path: Path, out: Path) -
 
 @pytest.mark.parametrize("threshold", [0.0, -1.0, 1.5, float("nan")])
 def test_invalid_threshold_is_rejected(tmp_path: Path, out: Path, threshold: float) -> None:
-    with pytest.raises(InputError, match="^score_threshold is .*: give a number above 0"):
+    with pytest.raises(InputError, match="^score_threshold is .*: it must be greater than 0"):
         label_store(tmp_path, out, score_threshold=threshold)
 
 

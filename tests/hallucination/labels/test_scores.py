@@ -43,7 +43,9 @@ def test_hallucination_score_is_inverted_with_a_note(file: Path) -> None:
     text = "question_id,hallucination_score\nnq_0,0.637\n"
     scores = read(file, text)
     assert scores.scores["nq_0"] == pytest.approx(0.363)
-    assert "hallucination_score is read as higher = more likely hallucinated" in scores.notes[0]
+    assert (
+        "a higher hallucination_score is taken to mean more likely hallucinated" in scores.notes[0]
+    )
     kept = read(file, text, higher_is="correct")
     assert (kept.scores, kept.notes) == ({"nq_0": 0.637}, ())
 
@@ -66,10 +68,13 @@ def test_score_column_and_direction_can_be_chosen(file: Path) -> None:
             "question_id,answer\nq,x\n",
             r'no column "score" and no other numeric column \(question_id',
         ),
-        ("question_id,a,b\nq,1,1\n", r"several candidates \(a, b\): rename the one to use"),
+        (
+            "question_id,a,b\nq,1,1\n",
+            r"several candidates \(a, b\): rename the one with the scores",
+        ),
         ("question_id,score,score\nq,1,1\n", 'more than one column "score"'),
-        ("question_id;score\nq;1\n", "separated by semicolons: save it with commas"),
-        ("question_id\tscore\nq\t1\n", "separated by tabs"),
+        ("question_id;score\nq;1\n", "uses semicolons .*: save it with commas"),
+        ("question_id\tscore\nq\t1\n", "uses tabs as its delimiter"),
         (
             "question_id,score\nq,1\nr,yes\n",
             'line 3: score "yes" is not a number: give a number from 0 to 1',
@@ -81,9 +86,12 @@ def test_score_column_and_direction_can_be_chosen(file: Path) -> None:
         ("question_id,score\nq,\n", "line 2: .* is empty: fill it in or delete"),
         ("question_id,score\n ,1\n", "line 2: question_id is empty"),
         ('question_id,score,t\nq,1,"a\nb"\nr,x,y\n', "line 4: score"),
-        ("question_id,score\nq,1,2\n", "line 2: 3 values for 2 columns: put texts"),
-        ('question_id,score\n"q,1\n', "a double quote is not closed"),
-        ("question_id,score\nq,1\nq,0\n", r"q \(lines 2 and 3: 1 and 0\): keep one line .* or add"),
+        ("question_id,score\nq,1,2\n", "line 2: 3 values for 2 columns: put values"),
+        ('question_id,score\n"q,1\n', "A double quote is not closed"),
+        (
+            "question_id,score\nq,1\nq,0\n",
+            r"q \(lines 2 and 3: 1 and 0\)\. Keep one line .* or add",
+        ),
         ("question_id,global_example_id,score\nq,x,1\n", '"x" is not an integer'),
         ("question_id,global_example_id,score\nq,3,1\nq,3,0\n", r"q \(example 3\) \(lines 2 and 3"),
         ("question_id,score\nñ,1\n".encode("latin-1"), 'is not UTF-8 .* save it as "CSV UTF-8"'),
@@ -136,7 +144,7 @@ def test_missing_scores_are_rejected_or_marked(file: Path) -> None:
 def test_file_of_another_store_is_rejected_with_an_id_of_each(file: Path) -> None:
     scores = read(file, "question_id,score\nnq_0,1\n")
     with pytest.raises(
-        InputError, match='the file has ids like "nq_0", the store has ids like "tqa_1"'
+        InputError, match='the file has IDs like "nq_0", the store has IDs like "tqa_1"'
     ):
         require_scores(scores, ["tqa_1"], [0], allow_missing=True)
 

@@ -115,7 +115,7 @@ def test_missing_fields_become_null(tmp_path: Path) -> None:
     for name in ("lookback", "answer_hidden"):  # the start of the answer is unknown
         assert trace[name] is None
     assert trace["question_id"] == "record_0"
-    assert "without a question id" in read_manifest(tmp_path / "new").notes[0]
+    assert "without a question ID" in read_manifest(tmp_path / "new").notes[0]
     assert_same_arrays(trace, record)
 
 
@@ -167,7 +167,7 @@ def test_unusable_files_are_listed_and_the_others_converted(tmp_path: Path) -> N
     assert "damaged or truncated" in reasons["trivia_qa_traces_batch_0000.pkl.gz"]
     assert not trap.exists()
     assert ".system'" in reasons["x_traces_batch_0001.pkl"]
-    assert "holds a dict, not a list of traces" in reasons["x_traces_batch_0003.pkl"]
+    assert "contains a dict, not a list of traces" in reasons["x_traces_batch_0003.pkl"]
     assert "contains no records" in reasons["x_traces_batch_0004.pkl"]
     assert "none of its 2 records" in reasons["x_traces_batch_0005.pkl"]
     assert "batch number" in reasons["all_traces_merged.pkl"]
@@ -184,7 +184,7 @@ def test_file_with_more_records_than_rows_per_shard_is_skipped(
     write_traces(tmp_path / "old", 1, 2)
     result = convert_folder(tmp_path / "old", tmp_path / "new")
     assert result.files == 1
-    assert "has 2 records, but the store holds at most 1 per batch" in result.skipped[0].reason
+    assert "has 2 records, but the store has at most 1 per shard" in result.skipped[0].reason
 
 
 def test_manifest_names_its_source_files(tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ def test_two_files_with_the_same_number_are_rejected(tmp_path: Path) -> None:
 
 def test_folder_without_old_files_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").touch()
-    with pytest.raises(InputError, match=r"hold no file .*\*_NNNN\.pkl\.gz"):
+    with pytest.raises(InputError, match=r"contain no legacy files.*\*_NNNN\.pkl\.gz"):
         convert_folder(tmp_path, tmp_path / "new")
     with pytest.raises(InputError, match="is not a folder"):
         convert_folder(tmp_path / "notes.txt", tmp_path / "new")

@@ -134,7 +134,7 @@ def test_other_sources_for_the_same_batch_are_rejected(tmp_path: Path) -> None:
     before = shard_bytes(new)
     write_traces(old, 0, count=1)
     write_traces(old, 1)
-    with pytest.raises(SettingsMismatchError, match="batch 0 of .* has different content"):
+    with pytest.raises(SettingsMismatchError, match="shard 0 of .* has different content"):
         convert_folder(old, new)
     assert shard_bytes(new) == before
 

@@ -84,6 +84,6 @@ def test_other_torch_files_are_skipped_with_the_reason(tmp_path: Path) -> None:
     torch.save({"graphs": [1]}, old / "batch_0003.pt")
     torch.save({"sequences": [torch.zeros(1, 1)], "labels": []}, old / "batch_0004.pt")
     reasons = [skip.reason for skip in convert_folder(old, tmp_path / "new").skipped]
-    assert 'holds neither "sequences" nor "graphs"' in reasons[0]
-    assert "holds graphs, the files before it hold sequences" in reasons[1]
+    assert 'contains neither "sequences" nor "graphs"' in reasons[0]
+    assert "contains graphs, but the previous files contain sequences" in reasons[1]
     assert "has 1 samples but 0 labels" in reasons[2]

@@ -108,7 +108,7 @@ def test_compressed_tensors_are_rejected(tmp_path: Path) -> None:
 
 def test_old_torch_format_is_rejected_with_a_way_to_convert_it(tmp_path: Path) -> None:
     path = save(tmp_path / "a.pt", torch.zeros(1), _use_new_zipfile_serialization=False)
-    with pytest.raises(InputError, match=r"before 1\.6.*weights_only=True"):
+    with pytest.raises(InputError, match=r"before PyTorch 1\.6.*weights_only=True"):
         load_torch_file(path)
 
 

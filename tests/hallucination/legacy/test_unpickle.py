@@ -53,7 +53,7 @@ def test_commands_in_a_pickle_are_not_executed(tmp_path: Path) -> None:
     hidden[0] = command
     for content in (command, [make_record(question=command)], hidden, [{"tokens": hidden}]):
         path = write_pickle(tmp_path / "a.pkl", content)
-        with pytest.raises(UnsafePickleError, match="a.pkl.* was refused"):
+        with pytest.raises(UnsafePickleError, match="a.pkl.* was rejected"):
             load_pickle(path)
     assert not trap.exists()
     # The trap works when loaded without protection.
@@ -75,7 +75,7 @@ def test_error_names_the_rejected_reference(tmp_path: Path) -> None:
     ids=["partial", "eval", "tensor", "class", "function", "masked array"],
 )
 def test_anything_but_plain_data_is_rejected(tmp_path: Path, content: Any) -> None:
-    with pytest.raises(UnsafePickleError, match="was refused: it"):
+    with pytest.raises(UnsafePickleError, match="was rejected: it"):
         load_pickle(write_pickle(tmp_path / "a.pkl", [content]))
 
 
@@ -108,7 +108,7 @@ _ENCODE = b"c_codecs\nencode\n"
 def test_allowed_names_cannot_be_misused(tmp_path: Path, opcodes: bytes) -> None:
     path = tmp_path / "a.pkl"
     path.write_bytes(b"\x80\x02" + opcodes + b".")
-    with pytest.raises(UnsafePickleError, match="was refused"):
+    with pytest.raises(UnsafePickleError, match="was rejected"):
         load_pickle(path)
 
 

@@ -143,7 +143,7 @@ def test_split_of_a_file_is_rejected(tmp_path: Path) -> None:
 
 
 def test_zero_questions_are_rejected() -> None:
-    with pytest.raises(InputError, match="^num_samples is 0: give 1 or more"):
+    with pytest.raises(InputError, match="^num_samples is 0: it must be 1 or more"):
         load_questions("facts", 0)
 
 

@@ -118,7 +118,7 @@ def test_unusable_records_are_skipped_and_listed(tmp_path: Path) -> None:
         ("line 6 (id a)", "its id is a duplicate"),
         ("line 7", "it is a list, not a record with named fields"),
         ("line 8 (id e)", "its question is a list, not text"),
-        ("line 9 (id f)", "its text contains half a character"),
+        ("line 9 (id f)", "its text contains an invalid character"),
     ]
 
 

@@ -256,6 +256,10 @@ def test_question_in_two_splits_is_rejected(tmp_path: Path) -> None:
 def test_split_without_both_classes_is_named() -> None:
     counts = np.array([[5, 5], [2, 0], [0, 0]])
     [first, second] = find_thin_splits(counts, tuple(SHARES))
-    assert first.startswith("the validation split (2 in all) has none that are hallucinated:")
-    assert second.startswith("the test split (0 in all) has none that are correct or hallucinated:")
+    assert first.startswith(
+        "the validation split (2 answers in total) has no hallucinated answers,"
+    )
+    assert second.startswith(
+        "the test split (0 answers in total) has no correct or hallucinated answers,"
+    )
     assert not find_thin_splits(counts[[0, 0, 2]], (0.5, 0.5, 0))

@@ -139,7 +139,7 @@ def test_error_for_a_field_missing_in_compact_stores_says_how_to_get_it(
     trace = loader.get_batch(0)[0]
     assert "hidden_states" not in trace
     with pytest.raises(
-        KeyError, match='no field "hidden_states" .*requires a store captured with keep="full"'
+        KeyError, match='no field "hidden_states" .*requires a store extracted with keep="full"'
     ):
         trace["hidden_states"]
     with pytest.raises(KeyError, match='no field "color"; it has: global_example_id, '):

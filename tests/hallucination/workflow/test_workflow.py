@@ -53,7 +53,7 @@ def flow(tmp_path_factory: pytest.TempPathFactory, loaded: LoadedModel) -> dict[
 def test_store_counts_its_traces_and_repr_describes_it(flow: dict[str, Any]) -> None:
     traces = flow["traces"]
     assert (traces.num_traces, len(traces), len(list(traces))) == (60, 1, 60)
-    assert " on the list of questions, 60 traces in 1 batch, " in repr(traces)
+    assert " on the list of questions, 60 traces in 1 shard, " in repr(traces)
     assert next(iter(traces))["question"] == "What is 0 plus 0?"
     assert clew.verify(traces.traces_dir).is_intact
     assert clew.inspect(traces.traces_dir).rows == 60
@@ -124,7 +124,7 @@ def test_stopped_run_raises_stopped_error_and_resumes(loaded: LoadedModel, tmp_p
     questions = write_questions(tmp_path / "q.jsonl", 8)
     settings: dict[str, Any] = {"questions": questions, "out": tmp_path / "new", "node_dim": 4}
     with one_thread():
-        with pytest.raises(clew.StoppedError, match="new traces on disk"):
+        with pytest.raises(clew.StoppedError, match="new traces? saved"):
             clew.extract(model=loaded, generation_batch=2, should_stop=lambda: True, **settings)
         assert clew.extract(model=loaded, generation_batch=2, **settings).num_traces == 8
 

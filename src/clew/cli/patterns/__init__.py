@@ -23,7 +23,7 @@ def build_group() -> typer.Typer:
 
     group = typer.Typer(
         cls=HelpGroup,
-        help="Train a photo classifier, identify new photos, and correct it.",
+        help="Train a photo classifier, identify new photos, and correct its predictions.",
         no_args_is_help=True,
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},

@@ -21,5 +21,5 @@ def run(call: Call) -> None:
     import_them = command_text("import", created.name, "DIR", library=created.library)
     all_at_once = command_text("flow", created.name, "--from", "DIR", library=created.library)
     print_line(call.console, f'created the set "{created.name}" in {created.folder}')
-    print_line(call.progress, f"next, import a folder with one folder per class: {import_them}")
-    print_line(call.progress, f"or run all steps in one: {all_at_once}")
+    print_line(call.progress, f"next, import a folder with one subfolder per class: {import_them}")
+    print_line(call.progress, f"or run all steps at once: {all_at_once}")

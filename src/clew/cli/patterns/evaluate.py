@@ -34,7 +34,7 @@ def register(app: typer.Typer) -> None:
 
 def run(call: Call) -> None:
     with (
-        long_run(call.progress, "nothing is written", is_resumable=False) as stop,
+        long_run(call.progress, "nothing will be written") as stop,
         Renderer(call.progress) as reporter,
     ):
         result = evaluate(**call.settings, reporter=reporter, should_stop=stop)
@@ -52,12 +52,12 @@ def _print_photos(console: Console, result: "ClassifierResult") -> None:
     lines = [f"evaluated on {counted(data['photos'], 'photo')} from {data['folder']}"]
     if data["excluded"]:
         where = result.path / "excluded.csv"
-        lines.append(f"excluded: {excluded_text(data['excluded'])}: reasons in {where}")
+        lines.append(f"excluded: {excluded_text(data['excluded'])}: see {where} for the reasons")
     if data["all_seen"]:
         counts = " and ".join(f"{count:,} for {split}" for split, count in data["seen"].items())
         lines.append(
-            f"warning: the classifier was trained on all of these photos ({counts}), so the "
-            f"figures say nothing about new ones: give other photos."
+            f"warning: the classifier was trained on all of these photos ({counts}), so these "
+            "metrics say nothing about new photos: evaluate on other photos."
         )
     for line in lines:
         print_line(console, line)
@@ -66,4 +66,4 @@ def _print_photos(console: Console, result: "ClassifierResult") -> None:
 def _print_before(console: Console, result: "ClassifierResult") -> None:
     before = result.raw["trained_test_accuracy"]
     if isinstance(before, float):
-        console.print(f"test accuracy after training: {tenth_percent(before)}")
+        console.print(f"accuracy on its own test split: {tenth_percent(before)}")

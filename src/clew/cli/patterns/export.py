@@ -48,7 +48,7 @@ def _print_export(console: Console, exported: "ExportedModel") -> None:
         f'output:   "{OUTPUT}", float32 [batch, {len(classes)}], in this order: '
         f"{_list_classes(classes)}",
         "metadata: the classes and the image size",
-        f"checked:  onnxruntime gives the same probabilities for {exported.checked} {images}, "
+        f"checked:  onnxruntime returns the same probabilities for {exported.checked} {images}, "
         f"within {exported.difference:.0e}",
     )
     for line in lines:

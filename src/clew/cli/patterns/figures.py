@@ -21,8 +21,8 @@ def print_reached(console: Console, results: dict[str, Any]) -> None:
     right = round(results["test_accuracy"] * results["test_photos"])
     console.print()
     console.print(
-        f"[bold]test accuracy {tenth_percent(results['test_accuracy'])}[/bold] (95% interval "
-        f"{tenth_percent(low)} to {tenth_percent(high)}): {right:,} of "
+        f"[bold]test accuracy {tenth_percent(results['test_accuracy'])}[/bold] (95% confidence "
+        f"interval {tenth_percent(low)} to {tenth_percent(high)}): {right:,} of "
         f"{counted(results['test_photos'], 'photo')} correct"
     )
     table = _weakest_table(results)
@@ -38,7 +38,7 @@ def print_doubt(console: Console, results: dict[str, Any]) -> None:
         return
     print_line(
         console,
-        f'not clearly better than predicting "{largest["class"]}" for every photo '
+        f'not clearly better than always predicting "{largest["class"]}" '
         f"({tenth_percent(share)}): more photos, more --epochs or a larger --network may help",
     )
 
@@ -47,7 +47,7 @@ def print_places(console: Console, result: "ClassifierResult") -> None:
     """Where the report and all figures are; without a report, a note said why."""
     if result.report.exists():
         print_line(console, f"report: {result.report}")
-    print_line(console, f"all figures: {result.path / 'results.json'}")
+    print_line(console, f"all metrics: {result.path / 'results.json'}")
 
 
 def _weakest_table(results: dict[str, Any]) -> Table:

@@ -77,7 +77,7 @@ def say_how_to_review(console: Console, chosen: "Chosen", out: Path | None = Non
     from clew.patterns.review.prepare import ReviewConfig, call_to_review
 
     review = call_to_review(chosen, ReviewConfig(identified=out))
-    print_line(console, f"review the doubtful ones with: {call_text(review)}")
+    print_line(console, f"review doubtful photos with: {call_text(review)}")
 
 
 def identify_and_print(
@@ -97,7 +97,10 @@ def _interruptible(console: Console) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        print_line(console, "stopped before the end. Run the same command again to start over.")
+        print_line(
+            console,
+            "stopped before all photos were identified. Run the same command again to start over.",
+        )
         raise typer.Exit(128 + signal.SIGINT) from None
 
 
@@ -140,7 +143,7 @@ def _print_some(console: Console, title: str, photos: "tuple[Identified, ...]", 
         return
     _print_photos(console, title, photos)
     if count > len(photos):
-        console.print(f"... and {count - len(photos):,} more (identified.csv has all)")
+        console.print(f"... and {count - len(photos):,} more (see identified.csv)")
     console.print()
 
 
@@ -173,5 +176,5 @@ def _print_places(console: Console, result: "IdentifyResult") -> None:
     if (copies := result.copies) is not None:
         there = f", {copies.already_there:,} were already there" if copies.already_there else ""
         copied = f"{counted(copies.copied, 'photo')} copied to {copies.folder}{there}"
-        unsure = f"; doubtful ones are in {copies.doubtful}" if result.counts["doubtful"] else ""
+        unsure = f"; doubtful photos are in {copies.doubtful}" if result.counts["doubtful"] else ""
         print_line(console, f"{copied}{unsure}")

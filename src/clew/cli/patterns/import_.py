@@ -118,4 +118,4 @@ def _print_excluded(console: Console, result: "ImportResult") -> None:
     if result.other_files:
         files = counted(result.other_files, "file")
         print_line(console, f"ignored {files} without an image extension (.jpg, .png, ...)")
-    print_line(console, f"every file with its result: {result.listing}")
+    print_line(console, f"result for every file: {result.listing}")

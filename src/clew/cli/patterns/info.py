@@ -51,9 +51,9 @@ def next_step(summary: "SetSummary", library: Path) -> str:
         names = ", ".join(f'"{label}"' for label in small[:10])
         return f"next, add photos of {names} (at least 3 per class): {more}"
     if not summary.runs:
-        return f"next: {train}"
+        return f"next, train the classifier: {train}"
     if not summary.runs[-1].is_finished:
-        return f"next, resume the training: run the same command again, or {train}"
+        return f"next, resume training: run the same command again, or {train}"
     if summary.change:
         return f"next, train again from the last weights: {train}"
     identify = command_text("identify", "FOLDER", "--name", summary.name, library=library)
@@ -84,7 +84,7 @@ def _print_classes(console: Console, summary: "SetSummary") -> None:
 
 
 def _print_runs(console: Console, summary: "SetSummary") -> None:
-    table = make_table("training", "ended", "photos", "test accuracy (95% interval)")
+    table = make_table("run", "ended", "photos", "test accuracy (95% CI)")
     for run in summary.runs[-_LAST_RUNS:]:
         photos = "-" if run.photos is None else f"{run.photos:,}"
         ended = run.finished[:16].replace("T", " ") if run.finished else "not finished"
@@ -108,4 +108,4 @@ def _print_places(console: Console, summary: "SetSummary") -> None:
     if summary.change:
         new, gone = summary.change.new, summary.change.gone
         removed = f", {gone:,} removed" if gone else ""
-        print_line(console, f"since the last training: {counted(new, 'new photo')}{removed}")
+        print_line(console, f"since the last training run: {counted(new, 'new photo')}{removed}")

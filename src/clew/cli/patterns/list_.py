@@ -37,7 +37,7 @@ def run(call: Call) -> None:
         create = command_text("create", "NAME", library=library)
         print_line(call.console, f"no sets in {library} yet. Create one: {create}")
         return
-    table = make_table("set", "classes", "photos", "test accuracy (95% interval)", "trained")
+    table = make_table("set", "classes", "photos", "test accuracy (95% CI)", "trained")
     for one in summaries:
         trained = one.model.finished[:10] if one.model and one.model.finished else "-"
         counts = (f"{len(one.classes):,}", f"{one.photos:,}")

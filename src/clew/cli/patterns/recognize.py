@@ -59,7 +59,9 @@ def _print(console: Console, found: "Recognition", threshold: float) -> None:
         table.add_row(escape(plain_text(label)), whole_percent(chance), bar)
     console.print(table)
     if found.best[0][1] < threshold:
-        print_line(console, f"doubtful: no class reaches {whole_percent(threshold)}")
+        print_line(
+            console, f"doubtful: no class reaches a confidence of {whole_percent(threshold)}"
+        )
     if found.best_view is not None:
         print_line(console, _describe_window(found))
 

@@ -100,7 +100,7 @@ def _serve(console: Console, opened: "Review", port: int, browser: bool) -> None
     hints = Hints(train=call_text(opened.next_call), again=again)
     with open_page(opened, port, hints) as server:
         print_line(console, f"the page: {server.address}")
-        print_line(console, "finish there, or press Ctrl-C here; your decisions are kept")
+        print_line(console, "finish there or press Ctrl-C here; your decisions are saved")
         if browser and console.is_terminal and _has_screen():
             webbrowser.open(server.address)
         server.run()
@@ -120,19 +120,19 @@ def _print_queue(console: Console, opened: "Review") -> None:
     photos = counted(len(queue.questions), "photo")
     print_line(console, f"{photos} to review, from {queue.source}")
     before = [
-        f"{queue.decided:,} decided" if queue.decided else "",
-        f"{queue.skipped:,} skipped (--all asks about them again)" if queue.skipped else "",
+        f"{queue.decided:,} reviewed" if queue.decided else "",
+        f"{queue.skipped:,} skipped (--all includes them)" if queue.skipped else "",
     ]
     if any(before):
         print_line(console, f"in earlier reviews: {', '.join(filter(None, before))}")
     if queue.gone:
-        print_line(console, f"{len(queue.gone):,} no longer there: {name_some(queue.gone)}")
+        print_line(console, f"{len(queue.gone):,} no longer exist: {name_some(queue.gone)}")
     if queue.faulty:
         print_line(console, f"{len(queue.faulty):,} could not be opened: {name_some(queue.faulty)}")
     if queue.sure:
         print_line(
             console,
-            f"{counted(queue.sure, 'confident prediction')} skipped (--all asks about them)",
+            f"{counted(queue.sure, 'confident prediction')} not shown (--all includes them)",
         )
 
 

@@ -76,7 +76,7 @@ def print_training(console: Console, progress: Console, result: "ClassifierResul
 
 def epochs_text(results: dict[str, Any], *, is_new: bool) -> str:
     return (
-        f"{'' if is_new else 'trained already: '}best epoch {results['best_epoch']} of "
+        f"{'' if is_new else 'already trained: '}best epoch {results['best_epoch']} of "
         f"{results['epochs_run']}, {duration_text(results['seconds'])}, "
         f"{results['images_per_second']:,.0f} photos/s"
     )
@@ -86,8 +86,8 @@ def say_unchanged(console: Console, pattern_set: "PatternSet") -> None:
     again = command_text("train", pattern_set.name, "--overwrite", library=pattern_set.library)
     print_line(
         console,
-        f"no photos were added or removed since {pattern_set.latest_model()} was trained: nothing "
-        f"to do. To train a new model from scratch: {again}",
+        f"no photos have been added or removed since {pattern_set.latest_model()} was trained: "
+        f"nothing to do. To train a new model from scratch: {again}",
     )
 
 

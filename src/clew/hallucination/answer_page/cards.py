@@ -114,7 +114,7 @@ def percent_text(share: float) -> str:
 def _chip(answer: ShownAnswer) -> Html:
     words = answer.kind or "no label"
     score = "" if answer.score is None else f" (score {answer.score:.2f})"
-    hint = None if answer.score is None else "correctness of the label: 1 = correct"
+    hint = None if answer.score is None else "score of the label (1 = correct)"
     return tag("b", words + score, class_="chip", title=hint)
 
 

@@ -135,7 +135,9 @@ def _array(trace: Trace, name: str, notes: list[str], effect: str) -> Any:
         return None
     wide = np.asarray(value, np.float32)
     if not np.isfinite(wide).all():
-        notes.append(f'"{name}" of the trace holds non-finite values (NaN or infinity): {effect}')
+        notes.append(
+            f'"{name}" of the trace contains non-finite values (NaN or infinity): {effect}'
+        )
         return None
     return wide
 

@@ -13,6 +13,7 @@ from clew.hallucination.answer_page.store import Judged, find_answer, judge_answ
 from clew.hallucination.answer_page.tokens import read_token_texts
 from clew.hallucination.traces import Trace, TraceBatchLoader
 from clew.storage.writing import replace_file
+from clew.wording import counted
 
 if TYPE_CHECKING:
     from clew.hallucination.answer_page.verdict import Verdicts
@@ -41,7 +42,7 @@ class ShowConfig:
         for path in self.out:
             if path.suffix.lower() not in _WRITERS:
                 raise InputError(
-                    f"it must end in {' or '.join(_WRITERS)}, which chooses the format.",
+                    f"it must end in {' or '.join(_WRITERS)}, which determines the format.",
                     setting="out",
                     value=path,
                 )
@@ -98,14 +99,17 @@ def _gather(config: ShowConfig, loader: TraceBatchLoader, trace: Trace) -> Pictu
     layers = max(answer.layers for answer in answers)
     if not layers and all(answer.logprobs is None for answer in answers):
         raise InputError(
-            f'answer {answers[0].number} of "{config.store}" has nothing to draw: its store keeps '
-            f"neither hidden states nor attention. Capture or convert the traces with this clew."
+            f'answer {answers[0].number} of "{config.store}" has nothing to draw: its store has '
+            "neither hidden states nor attention. Extract or convert the traces again with this "
+            "version of clew."
         )
     latent = describe_latent(
         loader, judged, [a.states for a in answers], [a.number for a in answers]
     )
     if latent is not None and latent.excluded:
-        notes.append(f"excluded from the averages, without usable states: {latent.excluded:,}")
+        verb = "is" if latent.excluded == 1 else "are"
+        without = f"{counted(latent.excluded, 'answer')} without usable hidden states"
+        notes.append(f"{without} {verb} excluded from the averages")
     return Picture(
         store=str(config.store),
         model=model,
@@ -128,7 +132,7 @@ def _find_other(
         other = find_answer(loader, config.beside, "beside")
         if other["global_example_id"] == number:
             raise InputError(
-                "that is the answer itself. Give another one, or omit it.",
+                "that is the same answer. Give another one, or omit it.",
                 setting="beside",
                 value=config.beside,
             )
@@ -181,7 +185,7 @@ def _check_layer(layer: int | None, layers: int) -> int:
     if layer is None:
         return layers // 2
     if not layers:
-        raise InputError("the traces hold no layers; omit it.", setting="layer", value=layer)
+        raise InputError("the traces have no layers; omit it.", setting="layer", value=layer)
     if not 0 <= layer < layers:
         raise InputError(f"the traces have layers 0 to {layers - 1}.", setting="layer", value=layer)
     return layer

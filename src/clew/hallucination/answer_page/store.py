@@ -33,7 +33,7 @@ def open_traces(path: Path) -> TraceBatchLoader:
         _refuse_folder_of_stores(path)
     kind = read_manifest(path).kind
     if kind != "traces":
-        raise InputError(f'"{path}" holds {kind}, not traces: {_where_traces_are(path)}')
+        raise InputError(f'"{path}" contains {kind}, not traces: {_where_traces_are(path)}')
     loader = TraceBatchLoader(path)
     if not loader.total_traces:
         raise InputError(f'"{path}" has no traces yet: let "clew extract" finish a shard first.')
@@ -51,7 +51,7 @@ def find_answer(loader: TraceBatchLoader, wanted: str, setting: str = "answer") 
     if len(numbers) > 1:
         some = ", ".join(map(str, numbers[:_NAMED])) + (", ..." if len(numbers) > _NAMED else "")
         raise InputError(
-            f"the question has {len(numbers):,} answers. Give the number of one of them ({some}).",
+            f"the question has {len(numbers):,} answers. Give the ID of one of them ({some}).",
             setting=setting,
             value=wanted,
         )
@@ -60,7 +60,8 @@ def find_answer(loader: TraceBatchLoader, wanted: str, setting: str = "answer") 
     found = loader.get_trace_by_global_id(numbers[0])
     if found is None:
         raise StoreError(
-            f"answer {numbers[0]} is not where the store says: check the store with ",
+            f"answer {numbers[0]} is not at the position recorded in the store: check the store "
+            "with ",
             Call("clew.verify", (str(loader.traces_dir),)),
             ".",
         )
@@ -90,15 +91,15 @@ def _explain_unknown(loader: TraceBatchLoader) -> str:
     first_question = loader.get_batch(0)[0]["question_id"]
     gaps = "" if max(ids) - min(ids) + 1 == len(ids) else f" ({len(ids):,} answers, with gaps)"
     return (
-        f'there is no such answer in "{loader.traces_dir}". Its numbers range from {min(ids)} to '
-        f"{max(ids)}{gaps}, its question ids are like {first_question!r:.60}."
+        f'there is no such answer in "{loader.traces_dir}". Its answers are numbered from '
+        f"{min(ids)} to {max(ids)}{gaps}; its question IDs look like {first_question!r:.60}."
     )
 
 
 def _refuse_folder_of_stores(path: Path) -> None:
     if any((path / name / MANIFEST_NAME).exists() for name in SAMPLE_FOLDERS):
         raise InputError(
-            f'"{path}" holds samples for training, not traces: {_where_traces_are(path)}'
+            f'"{path}" contains training samples, not traces: {_where_traces_are(path)}'
         )
     traces = trace_stores_in(path)
     if traces:
@@ -171,8 +172,8 @@ def judge_answers(loader: TraceBatchLoader, scores_file: Path, threshold: float)
     """Join a store with its scores file; raises InputError when they do not belong together."""
     if not 0 < threshold <= 1:
         raise InputError(
-            "give a number above 0 and at most 1. Scores range from 0 (hallucinated) to 1 "
-            "(correct); 0.5 is usual.",
+            "it must be greater than 0 and at most 1. Scores range from 0 (hallucinated) to 1 "
+            "(correct); 0.5 is typical.",
             setting="score_threshold",
             value=threshold,
         )

@@ -38,13 +38,15 @@ def read_token_texts(
         return split_texts(decode, [int(token) for token in tokens]), None
     if tokenizer is not None:
         raise InputError(
-            f"it cannot be loaded. Give a folder with {_FILE}, or a Hugging Face id that is in "
-            f"this machine's cache; nothing is downloaded.",
+            f"it cannot be loaded. Give a folder with {_FILE}, or a Hugging Face ID that is in "
+            "this machine's cache; nothing is downloaded.",
             setting="tokenizer",
             value=tokenizer,
         )
-    whose = f'the tokenizer of "{name}" is not on this machine' if name else "no model is named"
-    note = f"{whose}: tokens are shown as numbers. Give its folder as `tokenizer`."
+    whose = "the store does not name a model"
+    if name:
+        whose = f'the tokenizer of "{name}" is not on this machine'
+    note = f"{whose}: tokens are shown as token IDs. Give the tokenizer's folder as `tokenizer`."
     return [f"#{token}" for token in tokens], note
 
 

@@ -35,8 +35,8 @@ class Verdicts:
             return None, None
         if self.answers.text("question_id", row) not in (None, trace["question_id"]):
             raise InputError(
-                "it is of other answers than the store. Give the comparison that was made from "
-                "these traces.",
+                "it covers different answers than the store. Give the comparison that was made "
+                "from these traces.",
                 setting="comparison",
                 value=self.comparison.folder,
             )

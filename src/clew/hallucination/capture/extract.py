@@ -74,8 +74,8 @@ def _capture_shards(
     if generation.draws:
         reporter(
             Note(
-                f"in addition to each answer, {generation.draws} more are drawn at temperature "
-                f"{generation.draw_temperature:g}, as text"
+                f"sampling {generation.draws} additional answers per question at temperature "
+                f"{generation.draw_temperature:g} (text only)"
             )
         )
     planned = store.rows_in(store.own_shards())

@@ -130,8 +130,8 @@ def _has_answer_hidden(manifest: Manifest, reporter: Reporter) -> bool:
     if not answer_hidden:
         reporter(
             Note(
-                f"this store was started by an older clew without {ANSWER_HIDDEN} and continues "
-                "without it (choose another `out` for a store that has it)"
+                f"this store was started by an older version of clew without {ANSWER_HIDDEN} "
+                "and continues without it (choose another `out` for a store that has it)"
             )
         )
     return answer_hidden
@@ -183,8 +183,9 @@ class _Limits:
         tokens = prompt_tokens + self.new_tokens
         if tokens > self.tokens:
             return (
-                f"{prompt_tokens} prompt tokens and {self.new_tokens} new tokens exceed "
-                f"the model's limit of {self.tokens}: shorten it, or lower `max_new_tokens`"
+                f"{prompt_tokens} prompt tokens and {self.new_tokens} new tokens exceed the "
+                f"model's limit of {self.tokens}: shorten the question, or lower "
+                "`max_new_tokens`"
             )
         size = full_bytes(self.full_shape, tokens) if self.full_shape else 0
         if size > MAX_FULL_TRACE_BYTES:

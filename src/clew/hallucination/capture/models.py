@@ -98,7 +98,8 @@ def _refuse_missing_weights(name: str, missing: Collection[str]) -> None:
     if missing:
         raise InputError(
             f'the model "{name}" is missing {len(missing)} of its weights (the first: '
-            f"{min(missing)}); its answers would be random. Download or save the whole model again."
+            f"{min(missing)}), so its answers would be meaningless. Download or save the "
+            "complete model again."
         )
 
 
@@ -110,12 +111,17 @@ def choose_device(device: str) -> str:
         kind = torch.device(device).type
     except RuntimeError:
         raise InputError(
-            "this is not a device. Use auto, cpu, cuda or cuda:1.",
+            "unknown device. Choose from: auto, cpu, cuda, cuda:N.",
             setting="device",
             value=device,
         ) from None
     if kind == "cuda" and not torch.cuda.is_available():
-        raise InputError("PyTorch sees no CUDA GPU here.", setting="device", value=device)
+        raise InputError(
+            'PyTorch sees no CUDA GPU. Use `device="cpu"`, or check the driver and '
+            "that PyTorch was built with CUDA.",
+            setting="device",
+            value=device,
+        )
     try:
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
@@ -186,7 +192,9 @@ def _find_source(name: str) -> tuple[str, dict[str, Any]]:
     if not path.exists() and name.startswith(("/", "./", "../", "~")):
         raise InputError(f'there is no folder "{name}": check the path of the model.')
     if path.is_dir() and not (path / "config.json").exists():
-        raise InputError(f'"{name}" is a folder without config.json, so it is not a model.')
+        raise InputError(
+            f'"{name}" is a folder without config.json, so it is not a model: check the path.'
+        )
     return (str(path) if path.is_dir() else name), {}
 
 
@@ -229,7 +237,7 @@ def _explained(name: str) -> Iterator[None]:
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
         reason = without_settings(str(error)).strip().splitlines() or [type(error).__name__]
         raise InputError(
-            f'the model "{name}" could not be loaded ({reason[0][:300]}). Give a local folder with '
-            f"config.json and weights, a .gguf file, a Hugging Face id that this machine can "
-            f"reach, or {EMBEDDED_NAME}."
+            f'the model "{name}" could not be loaded ({reason[0][:300]}). Give a local folder '
+            "with config.json and weights, a .gguf file, a Hugging Face ID that this machine "
+            f"can download, or {EMBEDDED_NAME}."
         ) from error

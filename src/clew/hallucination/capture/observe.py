@@ -93,8 +93,8 @@ def _find_layers(base: nn.Module, count: int) -> tuple[nn.Module, nn.ModuleList]
             if isinstance(child, nn.ModuleList) and len(child) == count:
                 return owner, child
     raise InputError(
-        f"no list of {count} layers was found in {type(base).__name__}: clew supports decoder-only "
-        "models whose layers are in one list (Llama, Qwen, Gemma, GPT-2, ...)."
+        f"no list of {count} layers was found in {type(base).__name__}: clew supports "
+        "decoder-only models with all layers in one list (Llama, Qwen, Gemma, GPT-2, ...)."
     )
 
 

@@ -50,7 +50,7 @@ class Estimate:
 
     def __str__(self) -> str:
         return (
-            f"{self.traces:,} traces to capture: at most {duration_text(self.seconds)}, "
+            f"{self.traces:,} traces to extract: at most {duration_text(self.seconds)}, "
             f"{bytes_text(self.bytes)} on disk, about {bytes_text(self.memory_bytes)} of memory"
         )
 
@@ -190,8 +190,8 @@ def explained_out_of_memory(what: str, device: torch.device) -> Iterator[None]:
         if not is_out_of_memory(error):
             raise
         raise ClewError(
-            f'{what} does not fit in the memory of {device}. Use `quantize="4bit"`, a smaller '
-            f'`max_new_tokens`, `keep="compact"`, or a device with more memory.'
+            f'{what} does not fit in the memory of {device}. Use `quantize="4bit"`, a lower '
+            '`max_new_tokens`, `keep="compact"`, or a device with more memory.'
         ) from error
 
 

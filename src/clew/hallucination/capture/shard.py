@@ -137,12 +137,12 @@ class ShardCapture:
             raise ClewError(
                 f"question {job.questions[ids[0]].id} with {len(job.prompts[ids[0]])} prompt "
                 f"tokens does not fit in the memory of {job.decoder.device}, even alone. Use "
-                f'`quantize="4bit"`, a smaller `max_new_tokens`, or a device with more memory.'
+                '`quantize="4bit"`, a lower `max_new_tokens`, or a device with more memory.'
             ) from error
         job.plan = replace(job.plan, rows=-(-len(ids) // 2))
         sentence = f"out of device memory: continuing with {job.plan.rows} prompts at a time"
         self.reporter(Note(sentence))
-        job.store.add_notes([f"batch {self.number}: {sentence}"])
+        job.store.add_notes([f"shard {self.number}: {sentence}"])
 
     def _compact_batch(
         self,

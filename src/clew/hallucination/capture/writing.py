@@ -103,8 +103,8 @@ def _note_oddities(store: TraceStore, shard: Path, number: int) -> None:
         broken += [i for i, fine in zip(ids, finite, strict=True) if not fine]
     notes = []
     if empty:
-        notes.append(f"batch {number}: {counted(len(empty), 'empty answer')}: {', '.join(empty)}")
+        notes.append(f"shard {number}: {counted(len(empty), 'empty answer')}: {', '.join(empty)}")
     if broken:
         traces = counted(len(broken), "trace")
-        notes.append(f"batch {number}: NaN or infinity in {traces}: {', '.join(broken)}")
+        notes.append(f"shard {number}: NaN or infinity in {traces}: {', '.join(broken)}")
     store.add_notes(notes)

@@ -46,9 +46,9 @@ class CompareConfig:
         """
         if trained.data_pattern is not None:
             raise InputError(
-                '`compare` reads what "clew preprocess" writes, but '
-                f'`data_pattern="{trained.data_pattern}"` matches traces: preprocess them and give '
-                "`preprocessed_dir`."
+                '`compare` requires samples written by "clew preprocess", but '
+                f'`data_pattern="{trained.data_pattern}"` matches traces: preprocess them and '
+                "give `preprocessed_dir`."
             )
         if count_processes() > 1:
             raise InputError(
@@ -99,13 +99,15 @@ def choose_folders(
     }
     given = [name for name, is_given in ways.items() if is_given]
     if len(given) > 1:
-        raise InputError(f"{given[0]} and {given[1]} cannot be combined: give one of them.")
+        raise InputError(f"{given[0]} and {given[1]} cannot be combined: use only one of them.")
     if bool(train_on) != bool(test_on):
         missing = "`test_on`" if train_on else "`train_on`"
         raise InputError(f"{missing} is missing: transfer requires both `train_on` and `test_on`.")
     if stores:
         if len({folder.resolve() for folder in stores}) < 2:
-            raise InputError("give two or more.", setting="stores", value=stores[0])
+            raise InputError(
+                "give two or more different folders.", setting="stores", value=stores[0]
+            )
         return tuple(stores), tuple(stores)
     if train_on:
         return tuple(train_on), tuple(test_on)

@@ -42,7 +42,7 @@ def _tell_best(best: Measured) -> str:
         return f"{found}; perplexity was not evaluated."
     if versus["p_value"] >= _SURE:
         return (
-            f"{found}. The difference to perplexity is not statistically significant "
+            f"{found}. The difference from perplexity is not statistically significant "
             f"({versus['difference']:+.3f}, {_p(versus)})."
         )
     verb = "beats" if versus["difference"] > 0 else "is worse than"
@@ -60,14 +60,17 @@ def _tell_rivals(best: Measured, measured: Sequence[Measured]) -> str | None:
         return None
     differences = "difference" if len(near) == 1 else "differences"
     verb = "is" if len(near) == 1 else "are"
-    return f"Its {differences} to {_listed(near)} {verb} not statistically significant (p >= 0.05)."
+    return (
+        f"Its {differences} from {_listed(near)} {verb} not statistically significant (p >= 0.05)."
+    )
 
 
 def _tell_baselines(best: Measured, measured: Sequence[Measured]) -> str | None:
-    """What baselines reach without looking at the model."""
+    """What baselines reach without using the model."""
     if best.row["family"] == "baseline":
         return (
-            "The best method does not look at the model at all: it does not detect hallucinations."
+            "The best method does not use the model's internals at all, so it does not detect "
+            "hallucinations."
         )
     rows = [one.row for one in measured if one.row["family"] == "baseline"]
     if not rows:
@@ -76,12 +79,13 @@ def _tell_baselines(best: Measured, measured: Sequence[Measured]) -> str | None:
     near = [row["title"] for row in rows if not _is_below(row)]
     if near:
         return (
-            f"Without looking at the model, {reached}: the best method is not significantly better "
-            f"than {_listed(near)}, so it may not detect hallucinations at all."
+            f"Baselines that do not use the model: {reached}. The best method is not "
+            f"significantly better than {_listed(near)}, so it may not detect hallucinations at "
+            "all."
         )
     return (
-        f"Without looking at the model, {reached}: the best method is significantly better (p < "
-        "0.05)."
+        f"Baselines that do not use the model: {reached}. The best method is significantly "
+        "better (p < 0.05)."
     )
 
 
@@ -101,8 +105,8 @@ def _tell_graphs(
     versus = differ(labels, ours, other)
     assert versus is not None
     told = (
-        f"the best of them, {ours.row['title']}, reaches {ours.row['test_auroc']:.3f}, the best "
-        f"without, {other.row['title']}, {other.row['test_auroc']:.3f} "
+        f"the best of them, {ours.row['title']}, reaches {ours.row['test_auroc']:.3f}; the best "
+        f"method without graphs, {other.row['title']}, reaches {other.row['test_auroc']:.3f} "
         f"(difference {versus['difference']:+.3f}, {_p(versus)})."
     )
     if versus["p_value"] >= _SURE:
@@ -117,8 +121,8 @@ def _tell_few_to_choose_on(labels: np.ndarray) -> str | None:
     if few is None:
         return None
     return (
-        f"The validation split has only {few}: the best method, its layer and its threshold were "
-        "chosen on them, and the choice is uncertain."
+        f"The validation split has only {few}: the best method, its layer and its threshold "
+        "were selected on it, so the selection is uncertain."
     )
 
 

@@ -57,8 +57,7 @@ def _fit_probe(
     for number, seed in enumerate(seeds, start=1):
         if should_stop():
             raise TrainingStoppedError(
-                f"stopped before seed {number} of {method.title}. Run the same command again to "
-                "resume with this method."
+                f"stopped before seed {number} of {method.title}; everything so far is saved."
             )
         reporter(SeedStarted(number=number, count=len(seeds)))
         made.append(_fit_once(method, trial, tests, seed=seed))

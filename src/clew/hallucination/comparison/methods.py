@@ -19,12 +19,12 @@ _NO_SEQUENCES = (
 _FIXES = {
     "sequence": _NO_SEQUENCES,
     "sequences": _NO_SEQUENCES,
-    "heads": 'the traces were captured without attention maps: capture with `keep="full"`, then '
-    'run "clew preprocess" again',
-    "graphs": 'there are no graphs: run the "clew preprocess" command again without `graphs=False`',
-    "samples": "the traces hold one answer per question: capture with `draws=10`, then run "
+    "heads": 'the traces have no attention maps: run "clew extract" with `keep="full"`, then '
     '"clew preprocess" again',
-    "category": "the questions have no categories: give them a field named category",
+    "graphs": 'there are no graphs: run the "clew preprocess" command again without `graphs=False`',
+    "samples": 'the traces have one answer per question: run "clew extract" with `draws=10`, '
+    'then "clew preprocess" again',
+    "category": 'the questions have no categories: add a "category" field to them',
 }
 
 
@@ -96,7 +96,10 @@ def explain_missing(method: AnyMethod, data: AnswerFeatures) -> str | None:
         return None
     need = missing[0]
     if find_kind(need) == "answers" and "answers" not in data.samples:
-        return 'there are no answers/ beside the samples: run the "clew preprocess" command again'
+        return (
+            'there is no answers/ folder beside the samples: run the "clew preprocess" '
+            "command again"
+        )
     return _FIXES.get(need, f'the samples have no "{need}": {_CAPTURE}')
 
 

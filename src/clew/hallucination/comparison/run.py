@@ -134,9 +134,10 @@ def _refuse_nothing_left(trial: Trial, store: Store) -> None:
     if not (left.any() and (left == 0).any()):
         shared = int(trial.shared[store.name].sum())
         raise InputError(
-            f'"{trial.train.folder}" is trained or chosen on {shared:,} of the test questions of '
-            f'"{store.folder}"; what is left has {int((left == 0).sum()):,} correct and '
-            f"{int(left.sum()):,} hallucinated answers, and both are required: use other questions."
+            f'{shared:,} of the test questions of "{store.folder}" were used for training or '
+            f'validation in "{trial.train.folder}"; the remaining ones have '
+            f"{int((left == 0).sum()):,} correct and {int(left.sum()):,} hallucinated answers, "
+            "but both are required: use other questions."
         )
 
 
@@ -160,8 +161,8 @@ def _tell_others(
     if not others:
         return []
     return [
-        f'"{config.out}" also has results of {", ".join(others)}: they are kept, but the '
-        "table and the report only contain the current `methods`"
+        f'"{config.out}" also has results for {", ".join(others)}: they are kept, but the table '
+        "and the report contain only the current `methods`"
     ]
 
 
@@ -175,7 +176,7 @@ def _run_trial(
     for number, method in enumerate(methods, start=1):
         if should_stop():
             raise TrainingStoppedError(
-                f"stopped before {method.title}. Run the same command again to resume with it."
+                f"stopped before {method.title}; everything so far is saved."
             )
         reporter(MethodStarted(title=method.title, number=number, count=len(methods)))
         try:

@@ -105,10 +105,10 @@ def refuse_other(
     different = find_differences(before, now)
     if different:
         raise SettingsMismatchError(
-            f'"{folder}" has results of {method} that were made with other data or settings:\n  '
+            f'"{folder}" has results for {method} from different data or settings:\n  '
             + "\n  ".join(map(str, different))
-            + "\nUse the same ones to resume, choose another `out`, or "
-            "start over in this one with `overwrite=True`."
+            + "\nUse the same data and settings to resume, choose another `out`, or start over "
+            "in this folder with `overwrite=True`."
         )
 
 

@@ -118,8 +118,8 @@ def _questions(data: AnswerFeatures, split: str, field: str | None) -> list[str]
 def _open(folder: Path) -> AnswerFeatures:
     if not folder.exists():
         raise InputError(
-            f'there is no folder "{folder}": create it with "clew preprocess", or give the folder '
-            "of the samples with `preprocessed_dir`."
+            f'there is no folder "{folder}": create it with "clew preprocess", or set '
+            "`preprocessed_dir` to the folder of the samples."
         )
     return AnswerFeatures(folder)
 
@@ -132,9 +132,9 @@ def _refuse_other_model(first: Store, other: Store) -> None:
     if different:
         shown = list(dict.fromkeys(["id", *different]))
         raise InputError(
-            f'"{first.folder}" and "{other.folder}" are of different models: '
+            f'"{first.folder}" and "{other.folder}" come from different models: '
             f"{_tell(ours, shown)} and {_tell(theirs, shown)}. A detector trained on one "
-            "model's states does not apply to another model: give stores of the same model."
+            "model's states does not apply to another model: use samples of the same model."
         )
 
 

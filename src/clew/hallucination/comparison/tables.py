@@ -33,11 +33,10 @@ _LATEX = {
     ">": r"\textgreater{}",
 }
 _NOTE = (
-    "Methods sorted by validation AUROC, by which the best (bold) is chosen; all other metrics are "
-    "on the test split ({count:,} answers). AUROC with 95\\,\\% bootstrap confidence interval; F1 "
-    "and "
-    "accuracy at the validation threshold; $\\Delta$: AUROC difference to perplexity "
-    "($^{{*}}$: $p < 0.05$, paired bootstrap). Seeds: mean and standard deviation."
+    "Methods sorted by validation AUROC, by which the best (bold) is chosen; all other metrics "
+    "are on the test split ({count:,} answers). AUROC with 95\\,\\% bootstrap confidence "
+    "interval; F1 and accuracy at the validation threshold; $\\Delta$: AUROC difference from "
+    "perplexity ($^{{*}}$: $p < 0.05$, paired bootstrap). Seeds: mean and standard deviation."
 )
 # By method, then by the names of the stores: trained on, tested on.
 Cells = Mapping[str, Mapping[tuple[str, str], Row]]

@@ -180,8 +180,8 @@ def plan_trials(config: CompareConfig, stores: Mapping[Path, Store]) -> list[Tri
 def tell_shared(trials: Sequence[Trial]) -> list[str]:
     """Sentences about the answers excluded from each test split."""
     return [
-        f"{int(shared.sum()):,} of {len(shared):,} test questions of {name} are excluded: "
-        f"{trial.train.name} is trained or chosen on them"
+        f"{int(shared.sum()):,} of {len(shared):,} test questions of {name} are excluded, "
+        f"because {trial.train.name} uses them for training or validation"
         for trial in trials
         for name, shared in trial.shared.items()
         if shared.any()

@@ -41,7 +41,7 @@ class Detector:
         form = FORMS[NETWORKS[self.name].samples]
         if not form.is_batch(batch):
             raise InputError(
-                f"the batch is not of a kind that {self.name} reads: open the samples with "
+                f"{self.name} cannot read this kind of batch: open the samples with "
                 f"{form.opened_with}."
             )
         answer = self.network(batch)

@@ -22,14 +22,14 @@ from clew.hallucination.detectors.networks import (
 )
 
 SampleKind = Literal["sequences", "graphs", "heads", "grids"]
-_AGAIN = 'run the "clew preprocess" command that made it again'
+_AGAIN = 'rerun the "clew preprocess" command that created it'
 # Sample stores in a folder of `clew preprocess`, and how to get a missing one.
 STORES = {
     "sequences": f"{_AGAIN} without `sequences=False`",
     "graphs": f"{_AGAIN} without `graphs=False`",
     "heads": (
-        'capture with `keep="full"`, which keeps whole attention maps, and run "clew preprocess" '
-        "on that (without `heads=False`)"
+        'run "clew extract" with `keep="full"`, which stores full attention maps, then "clew '
+        'preprocess" (without `heads=False`)'
     ),
 }
 

@@ -48,7 +48,7 @@ class ChatConfig:
     def __post_init__(self) -> None:
         if not self.model.strip():
             raise InputError(
-                "give the name of the judge model.", setting="judge_model", value=self.model
+                "it must be the name of the judge model.", setting="judge_model", value=self.model
             )
         if not _is_address(self.url):
             shown = self.url.rpartition("@")[2]
@@ -122,15 +122,18 @@ class Chat:
         raise AssertionError("attempts must be at least 1")
 
     def _gave_up(self, failure: object, attempts: int) -> str:
-        times = "once" if attempts == 1 else f"{attempts} times"
-        return f"the judge at {self.config.address} was asked {times}; at last {failure}."
+        after = "" if attempts == 1 else f" after {attempts} attempts"
+        return f"no usable reply from the judge at {self.config.address}{after}: {failure}."
 
     def _ask_once(self, messages: list[dict[str, str]]) -> str:
         body = {"model": self.config.model, "messages": messages, **self._options}
         try:
             reply = self._client.post(self.config.address, json=body)
         except httpx.ConnectError as error:
-            reason = f"there was no connection ({error}): check `judge_url`, and that it runs"
+            reason = (
+                f"the connection failed ({error}): check `judge_url`, and that the server "
+                "is running"
+            )
             # A server that has responded before may be restarting; one that never has is a wrong
             # URL.
             if not self._reached:

@@ -187,8 +187,8 @@ def _judge_one(chat: Chat, judged: JudgedFile, key: str, answer: StoredAnswer) -
     shown = without_settings(reply[:200])
     raise JudgeError(
         f'question {answer.question_id}: the judge "{chat.config.model}" replied {shown!r} '
-        f"{_USABLE_REPLY_ATTEMPTS} times, neither YES nor NO: use a model that follows "
-        f"instructions, or `method`. {_kept(judged)}"
+        f"{_USABLE_REPLY_ATTEMPTS} times, which is neither YES nor NO: use a model that follows "
+        f"instructions, or score with `method` instead. {_kept(judged)}"
     )
 
 

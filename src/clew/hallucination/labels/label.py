@@ -126,9 +126,8 @@ def _check_settings(out: Path, method: str, score_threshold: float) -> None:
         raise InputError("this is a folder. Give the file to write.", setting="out", value=out)
     if not 0 < score_threshold <= 1:
         raise InputError(
-            "give a number above 0 and at most 1. Answers with a lower score count as "
-            "hallucinated; 0.5 "
-            "is common.",
+            "it must be greater than 0 and at most 1. Answers with a lower score count as "
+            "hallucinated; 0.5 is typical.",
             setting="score_threshold",
             value=score_threshold,
         )
@@ -136,11 +135,11 @@ def _check_settings(out: Path, method: str, score_threshold: float) -> None:
 
 def _why_none(store: str | Path, manifest: Manifest, answers: int) -> str:
     if not manifest.rows:
-        return f'"{store}" has no finished batch yet: capture answers with "clew extract" first.'
+        return f'"{store}" has no finished shard yet: run "clew extract" first.'
     return (
-        f'none of the {answers:,} answers in "{store}" has accepted answers, so there is nothing '
-        "to compare them with: capture with questions that have an answer column, or provide a "
-        "file with the columns question_id and score (1 = correct, 0 = hallucinated)."
+        f'none of the {answers:,} answers in "{store}" has accepted answers to compare with: '
+        'run "clew extract" on questions that have an answer column, or provide a file with the '
+        "columns question_id and score (1 = correct, 0 = hallucinated)."
     )
 
 

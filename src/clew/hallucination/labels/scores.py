@@ -119,7 +119,7 @@ class _Found:
             apart = "" if self.table.example_place is not None else _tell_apart()
             raise InputError(
                 f"{self.table.path} has different scores for the same answer: "
-                f"{_some(self._clashes, '; ')}: keep one line of each{apart}."
+                f"{_some(self._clashes, '; ')}. Keep one line per answer{apart}."
             )
 
     def notes(self) -> tuple[str, ...]:
@@ -141,8 +141,8 @@ def _turned_notes(table: ScoresTable, turned: bool) -> tuple[str, ...]:
     if not turned:
         return ()
     return (
-        f"{table.path}: {table.score_column} is read as higher = more likely hallucinated, so the "
-        f"score is 1 - {table.score_column}",
+        f"{table.path}: a higher {table.score_column} is taken to mean more likely "
+        f"hallucinated, so the score is 1 - {table.score_column}",
     )
 
 
@@ -191,9 +191,9 @@ def refuse_other_answers(
         scored = scores.answers.get((name.strip(), number), answer or "")
         if scored != (answer or ""):
             raise InputError(
-                f"{scores.path} belongs to other answers than those in the store: {name} (example "
-                f'{number}) is "{scored:.60}" in the file and "{answer or "":.60}" in the store. '
-                f"Label this store with ",
+                f"{scores.path} does not match the answers in the store: {name} (example "
+                f'{number}) is "{scored:.60}" in the file and "{answer or "":.60}" in the '
+                "store. Label this store with ",
                 label_into("ANOTHER.csv"),
                 ".",
             )
@@ -201,15 +201,15 @@ def refuse_other_answers(
 
 def _explain_none(scores: Scores, question_ids: Sequence[str], example_ids: Sequence[int]) -> str:
     if not len(question_ids):
-        return 'the store has no answers: capture some with "clew extract" first.'
+        return 'the store has no answers: run "clew extract" first.'
     theirs, mine = next(iter(scores.scores or scores.by_example)), question_ids[0]
     if scores.by_example:
         name, number = next(iter(scores.by_example))
         theirs, mine = f"{name}, example {number}", f"{mine}, example {example_ids[0]}"
     return (
-        f"{scores.path} has no score for any answer of the store: the file has ids like "
-        f'"{theirs}", the store has ids like "{mine}": give the file that belongs to the store, or '
-        'create one with "clew label".'
+        f"{scores.path} has no score for any answer in the store: the file has IDs like "
+        f'"{theirs}", the store has IDs like "{mine}". Give the file that belongs to the store, '
+        'or create one with "clew label".'
     )
 
 

@@ -64,7 +64,7 @@ class ScoresTable:
                 if len(row) != len(self.columns):
                     raise InputError(
                         f"{self.path}, line {line}: {len(row)} values for {len(self.columns)} "
-                        "columns: put texts that contain a comma in double quotes."
+                        "columns: put values that contain a comma in double quotes."
                     )
                 yield line, row
 
@@ -76,8 +76,8 @@ class ScoresTable:
                 yield reader
             except csv.Error as error:
                 raise InputError(
-                    f"{self.path}, line {reader.line_num}: {error}: a double quote is not closed, "
-                    'or is inside a text, where it must be doubled ("").'
+                    f"{self.path}, line {reader.line_num}: {error}. A double quote is not closed, "
+                    'or is inside a value, where it must be doubled ("").'
                 ) from None
             except UnicodeDecodeError as error:
                 raise InputError(
@@ -93,7 +93,8 @@ class ScoresTable:
         marks = [name for mark, name in _SEPARATORS.items() if mark in header[0]]
         if len(header) == 1 and marks:
             raise InputError(
-                f"{self.path} is separated by {marks[0]}: save it with commas between the values."
+                f"{self.path} uses {marks[0]} as its delimiter, but scores are read from "
+                "comma-separated files: save it with commas."
             )
         return [_plain_name(name) for name in header]
 
@@ -118,7 +119,8 @@ class ScoresTable:
         found = ", ".join(numeric or self.columns[:20])
         many = f"several candidates ({found})" if numeric else f"no other numeric column ({found})"
         raise InputError(
-            f'{self.path} has no column "score" and {many}: rename the one to use to "score".'
+            f'{self.path} has no column "score" and {many}: rename the one with the scores to '
+            '"score".'
         )
 
     def _numeric_columns(self) -> list[str]:

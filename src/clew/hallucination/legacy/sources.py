@@ -63,8 +63,8 @@ def find_sources(folder: Path, out: Path, names: str | None = None) -> list[Sour
     if not found:
         looked_for = names or ", ".join(PATTERNS) + " (NNNN is the batch number)"
         raise InputError(
-            f'"{folder}" {"holds" if names else "and its subfolders hold"} no file of the older '
-            f"tools: clew looked for {looked_for}."
+            f'"{folder}" {"contains" if names else "and its subfolders contain"} no legacy files: '
+            f"clew looked for {looked_for}."
         )
     mixed = {parent for parent, kind in found if (parent, _other(kind)) in found}
     return [
@@ -130,8 +130,8 @@ def load_samples(path: Path, file_kind: FileKind) -> tuple[StoreKind, Sequence[A
 def _check_list(content: Any, path: Path) -> Sequence[Any]:
     if not isinstance(content, list | tuple):
         raise InputError(
-            f'"{path}" holds a {type(content).__name__}, not a list of traces: it is not a trace '
-            "file of the older tools. Remove it from the folder."
+            f'"{path}" contains a {type(content).__name__}, not a list of traces: it is not a '
+            "legacy trace file. Remove it from the folder."
         )
     return content
 
@@ -140,8 +140,8 @@ def _split_torch_content(content: Any, path: Path) -> tuple[StoreKind, Sequence[
     kind = next((k for k in _SAMPLE_KINDS if isinstance(content, dict) and k in content), None)
     if kind is None:
         raise InputError(
-            f'"{path}" holds neither "sequences" nor "graphs": it is not a preprocessed file of '
-            f"the older tools (model weights, perhaps). Remove it from the folder."
+            f'"{path}" contains neither "sequences" nor "graphs": it is not a legacy file of '
+            "samples (it may contain model weights). Remove it from the folder."
         )
     samples = content[kind]
     if not is_list(samples):

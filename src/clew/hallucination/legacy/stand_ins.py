@@ -142,7 +142,7 @@ def _resolve(dtype: Any) -> np.dtype:
 
 def _check_size(shape: Any, dtype: np.dtype, content: Any) -> None:
     if not isinstance(content, bytes | bytearray):
-        raise RefusedContentError("a NumPy array holds objects instead of bytes")
+        raise RefusedContentError("a NumPy array contains objects instead of bytes")
     if not _is_shape(shape) or math.prod(shape) * dtype.itemsize != len(content):
         raise ValueError(f"a NumPy array of shape {shape!r:.60} has {len(content):,} bytes")
     if dtype.kind == "U":

@@ -90,9 +90,9 @@ class ConvertedStore:
             sha256 = hash_file(source.path)
         if entry["sha256"] != sha256:
             raise SettingsMismatchError(
-                f'batch {number} of "{self.path}" was converted from '
-                f'"{entry["file"]}" (SHA-256 {entry["sha256"][:12]}...), and "{source.path}" has '
-                "different content: restore that file, or choose another `out`."
+                f'shard {number} of "{self.path}" was converted from "{entry["file"]}" (SHA-256 '
+                f'{entry["sha256"][:12]}...), but "{source.path}" has different content: '
+                "restore that file, or choose another `out`."
             )
         assert self._manifest is not None
         shard = self._manifest.shard(number)
@@ -113,12 +113,12 @@ class ConvertedStore:
         size = self._manifest.rows_per_shard
         if len(samples) > size:
             raise InputError(
-                f'"{source.path}" has {len(samples)} records, but the store holds at most {size} '
-                "per batch (set by its first file): convert it separately, into another `out`."
+                f'"{source.path}" has {len(samples)} records, but the store has at most {size} '
+                "per shard (set by its first file): convert it separately, into another `out`."
             )
         ids = assign_ids(samples, source.batch_number, size)
         if any(row.question_id == nameless_id(row.global_example_id) for row in ids):
-            form.notes.add("records without a question id are named record_<global_example_id>")
+            form.notes.add("records without a question ID are named record_<global_example_id>")
         name = printable(source.path.name)
         origin = {
             "batch_number": source.batch_number,
@@ -143,8 +143,8 @@ class ConvertedStore:
         assert self._manifest is not None
         if kind != self._manifest.kind:
             raise InputError(
-                f'"{path}" holds {kind}, the files before it hold {self._manifest.kind}: put the '
-                "two kinds into separate folders."
+                f'"{path}" contains {kind}, but the previous files contain '
+                f"{self._manifest.kind}: put the two kinds into separate folders."
             )
         if self._format is None:
             self._format = open_format(kind, self.path, self._manifest.settings)

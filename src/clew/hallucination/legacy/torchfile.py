@@ -164,8 +164,8 @@ def _refuse_other_formats(path: Path) -> None:
         start = file.read(len(_OLD_FORMAT_START))
     if start == _OLD_FORMAT_START:
         raise InputError(
-            f'"{path}" is in the file format of PyTorch before 1.6, which clew does not read: '
-            f"load it once with torch.load(..., weights_only=True) and save it with torch.save."
+            f'"{path}" is in the file format used before PyTorch 1.6, which clew does not read: '
+            "load it with torch.load(..., weights_only=True) and save it again with torch.save."
         )
     if not start.startswith(b"PK"):
         raise InputError(

@@ -55,9 +55,9 @@ class RestrictedUnpickler(pickle.Unpickler):
             # As repr: the name comes from the file and is printed to a terminal.
             what = repr(f"{module}.{name}")[:120]
             raise UnsafePickleError(
-                f'"{self._path}" was refused: it refers to {what}, which is not plain data and '
+                f'"{self._path}" was rejected: it refers to {what}, which is not plain data and '
                 "could run code. Nothing in it was executed. If you trust its author, ask for a "
-                "file of plain lists, dicts and numpy arrays; never load it as it is."
+                "file of plain lists, dicts and NumPy arrays; do not load this one."
             ) from None
 
     def persistent_load(self, pid: Any) -> Any:
@@ -74,17 +74,15 @@ def explain_errors(path: Path) -> Iterator[None]:
         yield
     except RefusedContentError as error:
         raise UnsafePickleError(
-            f'"{path}" was refused: {error}. Nothing in it was executed. Ask its author for a file '
-            "of plain lists, dicts and numpy arrays."
+            f'"{path}" was rejected: {error}. Nothing in it was executed. Ask its author for a '
+            "file of plain lists, dicts and NumPy arrays."
         ) from None
     except ClewError:
         raise
     except FileNotFoundError:
         raise InputError(f'there is no file "{path}". Check the path.') from None
     except PermissionError:
-        raise InputError(
-            f'"{path}" is not readable by this user: change its permissions.'
-        ) from None
+        raise InputError(f'"{path}" cannot be read: check its permissions.') from None
     except MemoryError:
         raise InputError(
             f'"{path}" requires more memory than is available: it is damaged or too large for this '

@@ -39,7 +39,7 @@ def load_questions(spec: str, num_samples: int | None = None) -> QuestionSet:
     dataset id; the last two take an optional ":config:split" or ":split". Raises InputError.
     """
     if num_samples is not None and num_samples < 1:
-        raise InputError("give 1 or more.", setting="num_samples", value=num_samples)
+        raise InputError("it must be 1 or more.", setting="num_samples", value=num_samples)
     if spec == FACTS:
         return load_facts(num_samples)
     source = _open_source(spec)

@@ -102,8 +102,8 @@ def _why_not_loaded(spec: str, from_hub: bool, error: Exception) -> str:
         )
     return (
         f'dataset "{spec}" could not be loaded from the Hugging Face Hub, and there is no such '
-        f'file or folder here ({first_line(error)}): check "name:config:split", the network and '
-        "HF_HUB_OFFLINE, or give a local file (.jsonl, .csv, .parquet)"
+        f'local file or folder ({first_line(error)}): check "name:config:split", the network '
+        "connection and HF_HUB_OFFLINE, or give a local file (.jsonl, .csv, .parquet)"
     )
 
 

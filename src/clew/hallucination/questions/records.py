@@ -136,7 +136,9 @@ class Collector:
         try:
             self._digest.update(json.dumps(parts, ensure_ascii=False).encode())
         except UnicodeEncodeError:
-            raise _UnusableError("its text contains half a character (a lone surrogate)") from None
+            raise _UnusableError(
+                "its text contains an invalid character (a lone surrogate)"
+            ) from None
         self._ids.add(question.id)
         if not self.full:
             self._questions.append(question)

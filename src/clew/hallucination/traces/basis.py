@@ -94,8 +94,8 @@ def load_basis(store: Path) -> Basis:
         components = _as_tensor(table["components"], (layers, dim, node_dim))
     except (OSError, pa.ArrowException, KeyError, ValueError) as error:
         raise StoreError(
-            f"{path} cannot be read ({str(error).splitlines()[0]}): restore it from a copy of the "
-            f"store, or start a new store with another `out`."
+            f"{path} cannot be read ({str(error).splitlines()[0]}): restore it from a backup of "
+            "the store, or start a new store with another `out`."
         ) from None
     return Basis(mean=mean, components=components)
 

@@ -70,7 +70,7 @@ class Trace(Mapping[str, Any]):
 
     def _explain_missing(self, name: str) -> str:
         hint = (
-            ' (it requires a store captured with keep="full")'
+            ' (it requires a store extracted with keep="full")'
             if name in ("hidden_states", "attentions")
             else ""
         )
@@ -104,7 +104,7 @@ class TraceBatchLoader:
         questions = (settings.get("questions") or {}).get("name", "unknown questions")
         return (
             f"TraceBatchLoader({str(self.traces_dir)!r}: {model} on {questions}, "
-            f"{counted(self.num_traces, 'trace')} in {counted(len(self), 'batch', 'batches')}, "
+            f"{counted(self.num_traces, 'trace')} in {counted(len(self), 'shard')}, "
             f"{bytes_text(self.manifest.bytes)})"
         )
 

@@ -43,30 +43,31 @@ def compare(
     """Compare all detection methods on the same split: a table with confidence intervals, and a
     report.
 
-    Layer, threshold and the best method are chosen on validation; the test split only measures.
-    Run the same command again to resume a comparison that was stopped or killed.
+    The layer, the threshold and the best method are selected on the validation split; the test
+    split is used only for the final evaluation. Run the same command again to resume a comparison
+    that was stopped or killed.
 
     Args:
         preprocessed_dir: Folder of samples that "clew preprocess" wrote. [default:
             preprocessed_data]
         out: Folder for the table, the scores, the networks and the report.
         methods: Methods to compare, such as "perplexity,linear_probe,lstm". [default: all]
-        seeds: Number of seeds for methods that depend on one.
-        overwrite: Run these methods again instead of resuming.
-        train_on: Fit and choose on these samples. Repeatable.
-        test_on: Measure on these samples. Repeatable.
-        stores: Compare every pair of these samples.
+        seeds: Number of seeds for methods with randomness.
+        overwrite: Rerun these methods instead of resuming.
+        train_on: Folder of samples to train and select on. Repeatable.
+        test_on: Folder of samples to evaluate on. Repeatable.
+        stores: Folders of samples: train on each and evaluate on each.
         epochs: Maximum number of epochs.
-        patience: Stop after this many epochs without a better validation AUROC; 0 never stops
-            early.
+        patience: Stop after this many epochs without a better validation AUROC; 0 disables early
+            stopping.
         device: cpu, cuda or cuda:1. [default: the GPU if there is one]
         amp: Train in mixed precision: bf16, or fp16 on GPUs without it. [default: if faster]
         compile: Use torch.compile. [default: if the run is long enough to pay for it]
         cuda_graph: Capture the training step as a CUDA graph. [default: if faster]
-        num_workers: Threads that read batches ahead; 0 reads on demand. [default: as many as
-            needed]
+        num_workers: Number of threads that prefetch batches; 0 loads them on demand. [default: as
+            many as needed]
         batch_size: Samples per batch. [default: the fastest]
-        max_cache_batches: Shards to keep open. [default: all]
+        max_cache_batches: Number of shards to keep open. [default: all]
         reporter: Called with progress events. [default: the log]
         should_stop: Asked after every step; the run ends in order when it returns True.
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from clew.errors import StoppedError
 from clew.progress import Reporter
 from clew.run_file import repeatable
+from clew.wording import counted
 
 if TYPE_CHECKING:
     from clew.hallucination.capture import LoadedModel
@@ -25,7 +26,7 @@ def load_model(
     `extract` accepts the result as its `model`, so that several runs load it once.
 
     Args:
-        model: A Hugging Face ID, a local folder, a .gguf file, or smollm2 (embedded).
+        model: A Hugging Face model ID, a local folder, a .gguf file, or smollm2 (built in).
         dtype: auto, float32, float16 or bfloat16. auto is float32 on a CPU and the model's own
             type on a GPU.
         device: auto, cpu, cuda or cuda:1. auto is the first GPU if there is one.
@@ -73,34 +74,34 @@ def extract(
 ) -> "TraceBatchLoader":
     """Run a language model over questions and record its hidden states and attention.
 
-    The store gets one trace per answer. Run the same command again to resume a run that was
-    stopped or killed, or that ran out of disk space.
+    The store contains one trace per answer. Run the same command again to resume a run that was
+    stopped, was killed, or ran out of disk space.
 
     Args:
-        model: A Hugging Face ID, a local folder, a .gguf file, or smollm2 (embedded).
+        model: A Hugging Face model ID, a local folder, a .gguf file, or smollm2 (built in).
         questions: A local file (.jsonl, .json, .csv, .tsv, .parquet, .arrow), a folder, a Hugging
-            Face dataset as name:config:split, or facts (embedded).
+            Face dataset as name:config:split, or facts (built in).
         out: Folder of the store. It is created if it does not exist.
         num_samples: Use only the first N questions. [default: all]
-        shard_size: Traces per shard file.
-        generation_batch: Questions answered at once. [default: as many as fit in memory]
+        shard_size: Number of traces per shard.
+        generation_batch: Number of questions to answer at once. [default: as many as fit in memory]
         max_new_tokens: Maximum length of an answer, in tokens.
         num_beams: Number of beams; 1 is greedy decoding.
         prompt: Prompt template that contains {question}. [default: depends on the model]
         chat: Use the tokenizer's chat template. [default: if it has one]
-        cut: Where an answer ends: after its first sentence, after its first line, or only where
-            the model ends it.
-        keep: What to store: compact is what detectors need, full adds every hidden state and
-            attention map.
-        node_dim: Number of values to keep per token and layer.
+        cut: Where to cut the answer: after its first sentence, after its first line, or not at
+            all (none).
+        keep: compact stores what detectors need; full also stores every hidden state and attention
+            map.
+        node_dim: Number of principal components of the hidden state to keep per token and layer.
         edges_per_token: Number of strongest attention edges to keep per token and layer.
         dtype: auto, float32, float16 or bfloat16.
         device: auto, cpu, cuda or cuda:1.
         quantize: Load the weights in 4 or 8 bits. Requires "clew[quantize]".
-        draws: Number of further answers to sample per question. Only their text is stored.
-        draw_temperature: Sampling temperature of these answers.
-        part: Create only every N-th shard, starting with the I-th: several processes, each with
-            its own I/N, fill one store.
+        draws: Number of additional answers to sample per question. Only their text is stored.
+        draw_temperature: Sampling temperature for these answers.
+        part: Create only every Nth shard, starting with the Ith, so that several processes, each
+            with its own I, can fill one store.
         reporter: Called with progress events. [default: the log]
         should_stop: Asked after every batch; the run ends in order when it returns True.
 
@@ -151,5 +152,5 @@ def extract(
     )
     result = run(config, reporter, should_stop, loaded=loaded, questions=given)
     if not result.finished:
-        raise StoppedError(f"stopped with {result.traces_made:,} new traces on disk.")
+        raise StoppedError(f"stopped; {counted(result.traces_made, 'new trace')} saved.")
     return TraceBatchLoader(out)

@@ -24,22 +24,22 @@ def label(
     judge_key_env: str = "OPENAI_API_KEY",
     reporter: Reporter | None = None,
 ) -> "LabelResult":
-    """Score every answer of a store against the accepted answers, from 0 to 1 (correct).
+    """Score each answer in a store against its accepted answers: 0 (hallucinated) to 1 (correct).
 
-    The scores compare wording, so look at the borderline examples that are printed. The replies
-    of a judge are saved as they arrive: a run that was interrupted pays only for the rest.
+    The scores compare wording only, so check the borderline examples that are printed. A judge's
+    replies are saved as they arrive, so an interrupted run pays only for the remaining answers.
 
     Args:
-        store: Folder of a store of traces.
+        store: Folder of a trace store.
         out: CSV file to write.
-        method: alias: the answer is an accepted answer, or contains one as whole words. exact: it
-            is one. token-f1, rouge-l: how much of the wording it shares. [default: alias]
+        method: alias: the answer equals an accepted answer, or contains one as whole words. exact:
+            it equals one. token-f1, rouge-l: word overlap with the accepted answers. [default:
+            alias]
         score_threshold: Answers that score below this count as hallucinated in the summary.
-        overwrite: Replace a file that holds other scores.
-        judge_url: Let a language model judge the answers, at an OpenAI-compatible URL such as
-            http://host/v1.
+        overwrite: Overwrite a file that contains different scores.
+        judge_url: Use an LLM judge at this OpenAI-compatible URL, such as http://host/v1.
         judge_model: Name of the judge model.
-        judge_key_env: Environment variable that holds the API key, if one is required.
+        judge_key_env: Environment variable that contains the API key, if one is required.
         reporter: Called with progress events. [default: the log]
 
     Returns:
@@ -98,7 +98,7 @@ def _read_judge(
         return None
     if url is None or model is None:
         missing = "`judge_url`" if url is None else "`judge_model`"
-        raise InputError(f"a judge requires `judge_url` and `judge_model`. Give {missing} too.")
+        raise InputError(f"a judge requires `judge_url` and `judge_model`. Give {missing} as well.")
     if method is not None:
         raise InputError(f'the judge replaces `method="{method}"`. Give only one of the two.')
     key = os.environ.get(key_env, "").strip() or None

@@ -24,24 +24,24 @@ def plan(
 ) -> "Plans":
     """Show how training would use this machine, and why: device, precision, batch size, ...
 
-    With samples, the networks are measured on them for a few seconds each, as "clew train" does
-    when it starts. Without samples, the plan says what would be measured.
+    With samples, each network is benchmarked on them for a few seconds, as "clew train" does at
+    startup. Without samples, the plan shows which choices would be measured.
 
     Args:
-        preprocessed_dir: Folder of samples to measure on, as "clew preprocess" writes it.
-        epochs: Number of epochs that the run will have.
+        preprocessed_dir: Folder of samples to benchmark on, written by "clew preprocess".
+        epochs: Number of epochs of the planned run.
         device: cpu, cuda or cuda:1. [default: the GPU if there is one]
         amp: Train in mixed precision: bf16, or fp16 on GPUs without it. [default: if faster]
         compile: Use torch.compile. [default: if the run is long enough to pay for it]
         cuda_graph: Capture the training step as a CUDA graph. [default: if faster]
         channels_last: Use the channels-last memory format for images. [default: if faster]
-        num_workers: Threads that read batches ahead; 0 reads on demand. [default: as many as
-            needed]
+        num_workers: Number of threads that prefetch batches; 0 loads them on demand. [default: as
+            many as needed]
         batch_size: Samples per batch, over all processes. [default: the fastest]
         grad_accum: Batches per optimizer step. [default: 1]
         gradient_checkpointing: Recompute activations instead of storing them: less memory, more
             time.
-        max_cache_batches: Shards to keep open. [default: all]
+        max_cache_batches: Number of shards to keep open. [default: all]
 
     Returns:
         The machine, and a plan per network: every choice with its reason.
@@ -71,7 +71,7 @@ def plan(
     )
     if preprocessed_dir is None:
         made = plan_hardware(request, config=config, machine=machine)
-        return Plans(machine=machine, plans={"any network": made})
+        return Plans(machine=machine, plans={"all networks": made})
     from clew.hallucination.detectors.training import TrainRunConfig, plan_models
 
     folder = Path(preprocessed_dir)

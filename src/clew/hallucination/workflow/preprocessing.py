@@ -34,26 +34,26 @@ def preprocess(
 ) -> "PreprocessResult":
     """Turn traces and their scores into samples for detectors, split by question.
 
-    Run the same command again to resume a run that was interrupted, or to add the traces of a
-    store that has grown; samples keep the split they are in.
+    Run the same command again to resume an interrupted run, or to add new traces from a store that
+    has grown; existing samples keep their split.
 
     Args:
-        store: Folder of a store of traces.
+        store: Folder of a trace store.
         scores_file: CSV file with question_id and score, as "clew label" writes it.
         score_threshold: Answers that score below this count as hallucinated.
-        score_column: Column with the scores. [default: score, or the only one]
-        higher_is: What a high score means. [default: depends on the column's name]
-        skip_unlabeled: Exclude answers without a score instead of refusing them.
-        out: Folder to write. It is created if it does not exist.
-        attn_threshold: Exclude attention edges that are weaker than this.
+        score_column: Column with the scores. [default: score, or the only numeric column]
+        higher_is: Meaning of a high score. [default: inferred from the column name]
+        skip_unlabeled: Skip answers without a score instead of stopping with an error.
+        out: Output folder. It is created if it does not exist.
+        attn_threshold: Drop attention edges weaker than this.
         top_k: Number of strongest edges to keep per token and layer. [default: all]
         node_dim: Number of values to keep per node, the most important first. [default: all]
-        split: Percentages of training, validation and test.
-        split_by: question: stratified, and stable when data is added. file: whole shards.
+        split: Percentages for training, validation and test.
+        split_by: question: stratified by label, and stable when data is added. file: whole shards.
         sequences: Write the hidden states by layer.
         graphs: Write the attention graphs.
-        answers: Write what probes read.
-        heads: Write the graphs over all attention heads, from traces with `keep="full"`.
+        answers: Write the inputs of the probes.
+        heads: Write graphs over all attention heads (requires traces with `keep="full"`).
         workers: Number of shards to process at once. [default: one per core]
         reporter: Called with progress events. [default: the log]
 

@@ -22,24 +22,24 @@ def show(
     tokenizer: str | None = None,
     comparison: str | Path | None = None,
 ) -> "ShowResult":
-    """Draw one captured answer: its attention, its hidden states by layer, and the probability of
-    each token.
+    """Draw one answer: its attention, hidden states by layer, and the probability of each token.
 
     The page is one file that works offline. With scores, a correct and a hallucinated answer are
     shown side by side.
 
     Args:
-        store: Folder of a store of traces.
-        id: The answer: its global_example_id or its question_id.
-        layer: Layer to start with, counted from 0. [default: the middle one]
+        store: Folder of a trace store.
+        id: ID of the answer: its global_example_id or its question_id.
+        layer: Layer to show first, counting from 0. [default: the middle one]
         out: File to write: .html shows all layers, .png one layer. Repeatable. [default:
             answer-ID.html]
-        beside: Another answer to show beside it, or none. [default: with scores, the most similar
-            question whose answer has the other label]
+        beside: ID of another answer to show beside it, or "none". [default: if scores are
+            given, the answer with the other label whose question is most similar]
         scores_file: Scores, as "clew label" writes them.
         score_threshold: Answers that score below this count as hallucinated.
-        tokenizer: Folder of the tokenizer, if the store's model is no longer where it was.
-        comparison: Folder of a comparison, whose best detector's risk is shown beside the answer.
+        tokenizer: Folder of the tokenizer, if the store's model has been moved.
+        comparison: Folder of a comparison: the risk from its best detector is shown beside the
+            answer.
 
     Returns:
         The page: `path`, and the answers in it; a notebook shows it.

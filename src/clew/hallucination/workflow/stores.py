@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def inspect(store: str | Path) -> "SamplesSummary | StoreSummary":
-    """Show what a store holds: totals, shards, lengths, some answers, the settings.
+    """Show the contents of a store: totals, shards, lengths, sample answers, settings.
 
     Args:
-        store: Folder of a store, or of samples that "clew preprocess" wrote.
+        store: Folder of a store, or of samples written by "clew preprocess".
 
     Returns:
         The summary; `as_dict()` is what the command prints as JSON.
@@ -41,12 +41,12 @@ def verify(
 ) -> "Verification":
     """Check whether a store is intact: hashes, row counts, gaps, half-written files.
 
-    The exit code is 1 if it is damaged. After a repair, run the command that wrote the store
-    again: it creates the lost rows.
+    The exit code is 1 if the store is damaged. After a repair, rerun the command that wrote the
+    store to re-create the lost rows.
 
     Args:
-        store: Folder of a store, or of several.
-        repair: Keep what is intact and remove what is damaged.
+        store: Folder of one store, or of several stores.
+        repair: Keep intact data and remove damaged data.
         reporter: Called with progress events. [default: the log]
 
     Returns:
@@ -75,15 +75,15 @@ def convert(
     keep: Literal["full", "compact"] = "full",
     reporter: Reporter | None = None,
 ) -> "ConvertResult":
-    """Convert files of the older tools into a store.
+    """Convert legacy .pkl and .pt files into a store.
 
-    Nothing in a file is executed; a file that holds more than plain data is refused. Run the same
-    command again to resume a run that was interrupted.
+    No code in the files is executed; files that contain anything other than plain data are
+    rejected. Run the same command again to resume an interrupted run.
 
     Args:
         source: Folder of .pkl, .pkl.gz or .pt files.
         out: Folder of the store. It is created if it does not exist.
-        keep: full is everything in the files, compact what detectors need.
+        keep: full keeps everything in the files; compact keeps only what detectors need.
         reporter: Called with progress events. [default: the log]
 
     Returns:

@@ -53,20 +53,20 @@ def train(
 ) -> "TrainingResult":
     """Train hallucination detectors and evaluate them on the test split.
 
-    Run the same command again to resume a run that was stopped or killed. Under torchrun, several
+    Run the same command again to resume a run that was stopped or killed. With torchrun, several
     processes train each network together, with the same results.
 
     Args:
         preprocessed_dir: Folder of samples that "clew preprocess" wrote. [default:
             preprocessed_data]
-        data_pattern: Traces instead of samples: a store, or files of the older tools such as
+        data_pattern: Traces to use instead of samples: a store, or legacy files such as
             "traces_data/*.pkl*".
         scores_file: Scores of these traces, as "clew label" writes them.
         score_threshold: Answers that score below this count as hallucinated (traces only).
             [default: 0.5]
         out: Folder for the networks, logs, curves and results.json.
         overwrite: Start over instead of resuming.
-        compare: Then compare all methods, with five seeds per network, in OUT/compare.
+        compare: After training, compare all methods, with five seeds per network, in OUT/compare.
         networks: Networks to train: lstm, gnn_det, gvae, charm, act_vit.
         lstm_hidden: Hidden size of the LSTM. [default: 128]
         num_lstm_layers: Number of LSTM layers. [default: 2]
@@ -77,25 +77,25 @@ def train(
         reconstruction_weight: Weight of the GVAE's reconstruction loss. [default: 0.1]
         epochs: Maximum number of epochs.
         lr: Peak learning rate. [default: 0.001 * sqrt(batch / 32)]
-        patience: Stop after this many epochs without a better validation AUROC; 0 never stops
-            early.
+        patience: Stop after this many epochs without a better validation AUROC; 0 disables early
+            stopping.
         focal_loss: Use focal loss, which puts more weight on samples that are still misclassified.
-        label_smoothing: Label smoothing: 0.1 trains toward 0.05 and 0.95.
-        class_weights: Give both classes the same total weight.
-        seed: Seed of weights, sample order and dropout.
+        label_smoothing: Label smoothing: 0.1 changes the targets 0 and 1 to 0.05 and 0.95.
+        class_weights: Weight the classes inversely to their frequency, so that both count equally.
+        seed: Seed for weights, sample order and dropout.
         log_to: Log settings and metrics of each network to Weights & Biases or MLflow.
         device: cpu, cuda or cuda:1. [default: the GPU if there is one]
         amp: Train in mixed precision: bf16, or fp16 on GPUs without it. [default: if faster]
         compile: Use torch.compile. [default: if the run is long enough to pay for it]
         cuda_graph: Capture the training step as a CUDA graph. [default: if faster]
         channels_last: Use the channels-last memory format for images. [default: if faster]
-        num_workers: Threads that read batches ahead; 0 reads on demand. [default: as many as
-            needed]
+        num_workers: Number of threads that prefetch batches; 0 loads them on demand. [default: as
+            many as needed]
         batch_size: Samples per batch, over all processes. [default: the fastest]
         grad_accum: Batches per optimizer step. [default: 1]
         gradient_checkpointing: Recompute activations instead of storing them: less memory, more
             time.
-        max_cache_batches: Shards to keep open. [default: all]
+        max_cache_batches: Number of shards to keep open. [default: all]
         reporter: Called with progress events. [default: the log]
         should_stop: Asked after every step; the run ends in order when it returns True.
 

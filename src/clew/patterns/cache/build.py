@@ -174,8 +174,7 @@ class _Filling:
 
 def _stopped(done: int, planned: int) -> TrainingStoppedError:
     return TrainingStoppedError(
-        f"stopped while reading photos: {done:,} of {planned:,} were read and saved. Run the same "
-        "command again to resume."
+        f"stopped while reading photos: {done:,} of {planned:,} were read and saved."
     )
 
 

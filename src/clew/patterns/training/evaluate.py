@@ -150,7 +150,8 @@ def _predict(
             reporter(WorkAdvanced())
             if should_stop():
                 raise TrainingStoppedError(
-                    f"stopped after {len(predictions):,} of {count:,} photos; nothing was written."
+                    f"stopped after {len(predictions):,} of {count:,} photos; nothing was written.",
+                    is_resumable=False,
                 )
     return predictions
 

@@ -44,7 +44,7 @@ _NAMES = ("Alba", "Borneo", "Corvo", "Delos", "Elva", "Faro", "Gozo", "Hvar", "I
 # As a comparison tells them; the headline says what the best and the baselines come to.
 FINDINGS = {
     "best": "The best on validation, GNN-det + LSTM, beats perplexity.",
-    "baselines": "Without looking at the model, Answer length only reaches 0.6.",
+    "baselines": "Baselines that do not use the model: Answer length only reaches 0.6.",
     "graphs": "Networks over the attention graphs help: by a hair.",
 }
 
@@ -171,7 +171,7 @@ def _results(
             {
                 "method": "charm",
                 "title": "CHARM",
-                "reason": 'needs "heads": capture with `keep="full"`, then preprocess again',
+                "reason": 'run "clew extract" with `keep="full"`, then preprocess again',
             }
         ],
         "best": {"method": best["method"], "chosen_on": "validation"},

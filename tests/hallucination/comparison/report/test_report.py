@@ -92,7 +92,7 @@ def test_mistakes_are_listed_with_their_texts(page: Page) -> None:
 
 def test_excluded_methods_are_named_with_their_reason(page: Page) -> None:
     assert "CHARM" in page.section("excluded")
-    assert 'capture with keep="full", then' in page.text
+    assert 'run "clew extract" with keep="full", then' in page.text
 
 
 def test_figures_are_written_and_linked(folder: Path, page: Page) -> None:

@@ -109,7 +109,7 @@ def test_method_without_risks_keeps_its_row(folder: Path) -> None:
     change_results(folder, methods=[*rows, new], best={"method": "mine"})
     page = read_page(folder)
     assert "Mine alone" in page.section("table") and "Mine alone" not in page.section("curves")
-    assert "The risks of single answers from Mine alone are unknown." in page.text
+    assert "There are no per-answer risks from Mine alone." in page.text
 
 
 @pytest.mark.parametrize("log", ["", "epoch,train_loss,val_loss,val_auroc\n1,0.7,,\n"])
@@ -150,7 +150,7 @@ def scores_of_something_else(folder: Path) -> None:
     [
         (remove_results, r'no "results.json" in .* requires a finished comparison'),
         (damage_results, r"results.json\" cannot be read .* again"),
-        (results_of_training, r"names no methods, so it is not from a comparison"),
+        (results_of_training, r"lists no methods, so it was not written by a comparison"),
         (remove_scores, r'no "scores.arrow" in'),
         (cut_scores, r"scores.arrow\" cannot be read"),
         (scores_of_something_else, r"has no column label"),

@@ -87,5 +87,5 @@ def test_answers_with_another_number_of_layers_are_rejected() -> None:
     labels, values = telling_spectra(200, ranks=10)
     fitted = PROBES["lapeigvals"].fit(MemoryFeatures(labels, {"laplacian_top": values}), seed=0)
     other = MemoryFeatures(labels, {"laplacian_top": values[:, :2]})
-    with pytest.raises(InputError, match="have 2 layers, but the method was fitted to 3"):
+    with pytest.raises(InputError, match="have 2 layers, but the method was fitted on 3"):
         fitted.score(other, "test")

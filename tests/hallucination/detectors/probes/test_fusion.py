@@ -42,7 +42,7 @@ def test_fusion_combines_signals_that_are_useless_alone() -> None:
 def test_answers_of_another_dimension_are_rejected() -> None:
     fitted = PROBES["fusion"].fit(MemoryFeatures(*signals_of_two_kinds(200)), seed=0)
     other = MemoryFeatures(*signals_of_two_kinds(200, dim=7))
-    with pytest.raises(InputError, match="have 7 values of sequence, .* fitted to 6"):
+    with pytest.raises(InputError, match="have 7 values of sequence, .* fitted on 6"):
         fitted.score(other, "test")
 
 

@@ -88,7 +88,7 @@ def test_store_of_another_model_is_rejected(
     pre = write_learnable(
         tmp_path / "pre", answers=True, graphs=False, rows=10, dim=6, layers=4, attention_heads=3
     )
-    with pytest.raises(InputError, match="score answers of the same model"):
+    with pytest.raises(InputError, match="use answers of the same model"):
         fitted.score(AnswerFeatures(pre), "test")
 
 
@@ -150,7 +150,7 @@ def test_missing_field_is_named() -> None:
 def test_split_of_only_correct_answers_is_rejected(changed: slice) -> None:
     labels, states = telling_states(100, layers=2, dim=4)
     labels[changed] = 0
-    with pytest.raises(InputError, match="0 of the .* answers of the .* split are hallucinated"):
+    with pytest.raises(InputError, match="0 of the .* answers in the .* split are hallucinated"):
         PROBES["linear_probe"].fit(MemoryFeatures(labels, {"sequence": states}), seed=0)
 
 

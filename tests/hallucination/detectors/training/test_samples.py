@@ -106,7 +106,7 @@ def test_every_setting_reaches_the_loader(tmp_path: Path) -> None:
 def test_split_without_both_classes_is_rejected_with_the_counts(tmp_path: Path) -> None:
     folder = write_samples(tmp_path / "few", shards=1, rows=4)
     sentence = (
-        r'the validation split of ".*few" has none that are hallucinated: .* train 3 '
+        r'the validation split of ".*few" has no hallucinated answers, .* train 3 '
         r"\(1 correct, 2 hallucinated\), validation 1 \(1 correct, 0 hallucinated\), "
         r"test 0 .* Use more questions"
     )

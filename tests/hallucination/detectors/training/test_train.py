@@ -159,7 +159,7 @@ def test_results_file_never_mixes_samples(learnable: Path, tmp_path: Path) -> No
     out = tmp_path / "out"
     train_detectors(small_run(learnable, out, **ONLY_LSTM))
     with pytest.raises(
-        SettingsMismatchError, match=r"results of lstm on other samples: train 16\d"
+        SettingsMismatchError, match=r"results of lstm on different samples: train 16\d"
     ):
         train_detectors(small_run(other, out, networks=("gvae",)))
     with pytest.raises(SettingsMismatchError, match="on other samples"):
@@ -280,7 +280,7 @@ def test_plans_can_be_made_without_training(learnable: Path, tmp_path: Path) -> 
             r'scores_file is "s\.csv": it only applies to `data_pattern`',
         ),
         ({"score_threshold": 0.3}, r"score_threshold is 0\.3: it only applies to `data_pattern`"),
-        ({"preprocessed_dir": None, "data_pattern": "traces"}, "Give their scores too"),
+        ({"preprocessed_dir": None, "data_pattern": "traces"}, "Give their scores as well"),
     ],
 )
 def test_invalid_settings_are_rejected(

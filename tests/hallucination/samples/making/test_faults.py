@@ -81,7 +81,7 @@ def test_scores_of_other_answers_are_rejected(compact_store: Path, tmp_path: Pat
     other = rewrite_rows(
         compact_store, tmp_path / "other", 20, answer=[f"{answer} indeed" for answer in answers]
     )
-    with pytest.raises(InputError, match="belongs to other answers than those in the store: q"):
+    with pytest.raises(InputError, match="does not match the answers in the store: q"):
         preprocess_store(tiny_preprocess(other, tmp_path / "scores.csv", tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 
@@ -128,7 +128,9 @@ def test_single_class_is_preprocessed_with_a_warning(compact_store: Path, tmp_pa
     result = preprocess_store(tiny_preprocess(compact_store, scores, tmp_path / "out"))
     assert result.samples == 70
     [warning] = result.warnings
-    assert warning.startswith("all 70 answers are correct (score not below 0.5): a detector cannot")
+    assert warning.startswith(
+        "all 70 answers are correct (score of at least 0.5): a detector cannot"
+    )
 
 
 def test_score_equal_to_the_threshold_is_correct(compact_store: Path, tmp_path: Path) -> None:
@@ -211,6 +213,6 @@ def test_splits_by_file_follow_the_batches(
     splits = read_splits(tmp_path / "out" / "splits.csv").split.tolist()
     assert splits == [0] * 40 + [1] * 20 + [2] * 10
     store = rewrite_rows(compact_store, tmp_path / "traces", 70)
-    with pytest.raises(InputError, match="requires at least 3 batches .* the store has 1"):
+    with pytest.raises(InputError, match="requires at least 3 shards .* the store has 1"):
         preprocess_store(replace(config, store=store, out=tmp_path / "other"))
     assert not (tmp_path / "other").exists()

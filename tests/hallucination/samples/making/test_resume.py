@@ -182,16 +182,16 @@ def test_changed_score_is_rejected(compact_store: Path, samples: Path, tmp_path:
 def test_other_traces_are_rejected(
     full_store: Path, compact_store: Path, samples: Path, scores_file: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(SettingsMismatchError, match="was made from the traces of"):
+    with pytest.raises(SettingsMismatchError, match="was created from the traces of"):
         preprocess_store(tiny_preprocess(full_store, scores_file, samples))
     renamed = rewrite_rows(
         compact_store, tmp_path / "s", 20, question_id=[f"q{69 - i}" for i in range(70)]
     )
-    with pytest.raises(SettingsMismatchError, match="was made from other traces: example"):
+    with pytest.raises(SettingsMismatchError, match="was created from different traces: example"):
         preprocess_store(tiny_preprocess(renamed, scores_file, samples))
     shutil.copytree(compact_store, tmp_path / "t")
     forget_shards(tmp_path / "t", [1])
-    with pytest.raises(SettingsMismatchError, match="has samples of batch 1, which the trace"):
+    with pytest.raises(SettingsMismatchError, match="has samples from shard 1, which the trace"):
         preprocess_store(tiny_preprocess(tmp_path / "t", scores_file, samples))
 
 

@@ -122,9 +122,9 @@ def test_more_edges_than_stored_come_from_the_attention_maps(
 def test_request_for_more_than_is_stored_is_rejected(
     compact_store: Path, scores_file: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(InputError, match="top_k is 5: .* only has 4 edges per token"):
+    with pytest.raises(InputError, match="top_k is 5: .* has only 4 edges per token"):
         preprocess_store(tiny_preprocess(compact_store, scores_file, tmp_path / "a", top_k=5))
-    with pytest.raises(InputError, match="node_dim is 9: .* only has 4 numbers per node"):
+    with pytest.raises(InputError, match="node_dim is 9: .* has only 4 values per node"):
         preprocess_store(tiny_preprocess(compact_store, scores_file, tmp_path / "a", node_dim=9))
     assert not (tmp_path / "a").exists()
 

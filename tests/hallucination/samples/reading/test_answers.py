@@ -102,9 +102,9 @@ def test_identity_names_model_and_questions(tmp_path: Path) -> None:
     [
         ("moon", "train", None, 'has no field "moon", only accepted_answers, answer, '),
         ("label", "train", None, 'has no field "label"'),
-        ("sequence", "dev", None, 'split is "dev": choose one of train, validation, test'),
-        ("sequence", "train", 3, 'there is no layer 3 of "sequence": its layers are 0 to 2'),
-        ("answer", "train", 0, 'there is no layer 0 of "answer": it has no layers'),
+        ("sequence", "dev", None, 'split is "dev": choose from: train, validation, test'),
+        ("sequence", "train", 3, '"sequence" has no layer 3: its layers are 0 to 2'),
+        ("answer", "train", 0, '"answer" has no layer 0: it has no layers'),
         ("token_logprobs", "train", 0, "it has no layers"),
     ],
 )
@@ -126,5 +126,5 @@ def test_incomplete_folders_are_rejected(told: Path, tmp_path: Path) -> None:
     other = write_samples(tmp_path / "other", shards=2, answers=True)
     shutil.rmtree(folder / "answers")
     shutil.copytree(other / "answers", folder / "answers")
-    with pytest.raises(StoreError, match="lists 100 samples, .*answers holds 50"):
+    with pytest.raises(StoreError, match="lists 100 samples, but .*answers contains 50"):
         AnswerFeatures(folder)

@@ -96,7 +96,7 @@ def test_samples_without_edges_are_batched(tmp_path: Path) -> None:
 
 
 def test_folders_without_heads_are_rejected(folder: Path) -> None:
-    with pytest.raises(StoreError, match='has no heads.*captured with `keep="full"`'):
+    with pytest.raises(StoreError, match='has no heads.*extracted with `keep="full"`'):
         PreprocessedHeadsMapDataset(folder)
     shutil.rmtree(folder / "graphs")
     with pytest.raises(StoreError, match="has no graphs.*again without `graphs=False`"):

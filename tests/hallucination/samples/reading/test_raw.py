@@ -149,7 +149,7 @@ def test_pattern_selects_files(tmp_path: Path) -> None:
 
 
 def test_pattern_requires_a_folder_for_its_store(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"give the folder for the converted store"):
+    with pytest.raises(InputError, match=r"give a folder for the converted store"):
         RawLSTMDataset(f"{tmp_path}/*.pkl*", tmp_path / "scores.csv")
 
 

@@ -29,7 +29,7 @@ SCORES_FILE = "scores.arrow"
 _COLOR_OF = {"baseline": "gray", "no training": "gold", "probe": "blue", "network": "red"}
 FAMILIES = tuple(_COLOR_OF)
 CHANCE = 0.5  # the AUROC of guessing
-AGAIN = 'Run "clew compare" into this folder again'
+AGAIN = 'Run "clew compare" again with this output folder'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,7 +193,9 @@ def _read_results(path: Path) -> dict[str, Any]:
     raw = read_results(path, made_from="comparison", again=AGAIN)
     methods = raw.get("methods") if isinstance(raw, dict) else None
     if not isinstance(methods, list) or not methods or not all(map(_has_name, methods)):
-        raise StoreError(f'"{path}" names no methods, so it is not from a comparison. {AGAIN}.')
+        raise StoreError(
+            f'"{path}" lists no methods, so it was not written by a comparison. {AGAIN}.'
+        )
     return raw
 
 

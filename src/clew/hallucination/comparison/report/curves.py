@@ -143,15 +143,15 @@ def curves_section(comparison: Comparison) -> Section:
         name="curves",
         short="Curves",
         title="ROC, risk-coverage and calibration",
-        lead="What a threshold catches and what it costs, what remains when risky answers are "
-        "rejected, and whether a risk can be read as a probability. Click a method to add or "
-        "remove its curves.",
+        lead="The trade-off at every threshold, the answers that remain when risky ones are "
+        "rejected, and whether a risk can be read as a probability. Click a method to add "
+        "or remove its curves.",
         content=join(_picker(comparison), draw_panels(panels)),
-        reading="ROC: closer to the upper left is better. Risk-coverage: keep only the answers "
-        "with the lowest risk, and see what share of them is hallucinated; lower is better (drawn "
-        "from 2% of the answers on). Calibration: on the diagonal, 70% of the answers with a risk "
-        "of 0.7 are hallucinated; above it the method underestimates the risk. Bins with fewer "
-        f"than {_LEAST_ANSWERS} answers are not drawn.",
+        reading="ROC: closer to the upper left is better. Risk-coverage: of the answers with "
+        "the lowest risk, the share that is hallucinated; lower is better (drawn from a "
+        "coverage of 2%). Calibration: on the diagonal, 70% of the answers with a risk "
+        "of 0.7 are hallucinated; above it, the method underestimates the risk. Bins "
+        f"with fewer than {_LEAST_ANSWERS} answers are not drawn.",
         pictures=("roc", "risk_coverage", "calibration"),
     )
     return section.if_there(

@@ -141,7 +141,7 @@ def draw_tiles(comparison: Comparison) -> Html:
     rivals = [comparison.find(name) for name, _ in RIVALS]
     others = [method for method in rivals if method and method is not comparison.best]
     tiles = [_tile(comparison.best, "best on validation", is_best=True)]
-    unread = "baseline: does not read the model"
+    unread = "baseline: does not use the model"
     words = {"perplexity": "requires no training", "length": unread, "category": unread}
     tiles += [_tile(method, words.get(method.name, "")) for method in others]
     return tag("div", tiles, class_="tiles")

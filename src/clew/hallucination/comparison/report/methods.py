@@ -95,9 +95,10 @@ def rank_section(comparison: Comparison) -> Section:
         lead="How well each method ranks hallucinated answers above correct ones on the test "
         "split.",
         content=join(draw_family_key(comparison), forest),
-        reading="A dot is the test AUROC, the bar its 95% bootstrap interval, the hollow dot the "
-        "validation AUROC, by which the best method was chosen. 0.5 is chance, 1 is perfect. The "
-        "baselines (answer length, category) do not read the model: a detector must beat them.",
+        reading="A dot is the test AUROC, the bar its 95% bootstrap interval, the hollow dot "
+        "the validation AUROC, by which the best method was selected. 0.5 is chance, 1 "
+        "is perfect. The baselines (answer length, category) do not use the model: a "
+        "detector must beat them.",
         pictures=("methods",),
     )
 
@@ -137,7 +138,7 @@ _GROUPS: tuple[tuple[str, tuple[Column, ...]], ...] = (
         "AUROC",
         (
             Column(name="test_auroc", title="test", better=1, hint="with 95% bootstrap interval"),
-            Column(name="val_auroc", title="validation", hint="the best method is chosen by it"),
+            Column(name="val_auroc", title="validation", hint="used to select the best method"),
             Column(name="test_auroc_mean", title="seeds", hint="mean ± standard deviation"),
         ),
     ),
@@ -148,7 +149,7 @@ _GROUPS: tuple[tuple[str, tuple[Column, ...]], ...] = (
                 name="test_auprc",
                 title="AUPRC",
                 better=1,
-                hint="area under precision-recall",
+                hint="area under the precision-recall curve",
             ),
             Column(name="test_f1", title="F1", better=1, hint="at the validation threshold"),
             Column(name="test_accuracy", title="accuracy", better=1, hint="at the same threshold"),

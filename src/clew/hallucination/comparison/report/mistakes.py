@@ -210,13 +210,13 @@ def mistakes_section(comparison: Comparison) -> Section:
         content=draw_mistakes(comparison) if is_known else join(),
         reading="The dot is the risk, the tick the threshold above which an answer is flagged, "
         f"chosen on validation. {_tell_pages(comparison)}",
-    ).if_there(is_known, f"The risks of single answers from {best.title} are unknown.")
+    ).if_there(is_known, f"There are no per-answer risks from {best.title}.")
 
 
 def _tell_pages(comparison: Comparison) -> str:
     numbers = listed_mistakes(comparison)
     if any((comparison.folder / answer_page_path(number)).is_file() for number in numbers):
-        return "The link of an answer opens its tokens, attention and hidden states."
+        return "The link in an answer opens its tokens, attention and hidden states."
     if not numbers:
         return ""
     return f'For one answer in detail, run "clew show" with its number, such as {numbers[0]}.'

@@ -62,7 +62,7 @@ def _row(
 ) -> IntervalRow:
     labels = comparison.test.labels[rows]
     value, interval = _measure(labels, comparison.test.risks[method.name][rows])
-    text = "one label only" if value is None else f"{decimals(value)} {interval_text(interval)}"
+    text = "only one class" if value is None else f"{decimals(value)} {interval_text(interval)}"
     size = f"{counted(len(rows), 'answer')}, {percent(float(labels.mean()))} hallucinated"
     return IntervalRow(
         label=category if is_first else "",
@@ -101,7 +101,7 @@ def categories_section(comparison: Comparison) -> Section:
         pictures=("categories",),
     )
     return section.if_there(
-        rows, "The questions have no categories, or the risks of single answers are unknown."
+        rows, "The questions have no categories, or there are no per-answer risks."
     )
 
 
@@ -127,8 +127,8 @@ def transfer_section(comparison: Comparison) -> Section:
     )
     return section.if_there(
         matrices,
-        'Only one question set was compared. For a transfer matrix, give "clew compare" several '
-        "stores of the same model.",
+        'Only one question set was compared. For a transfer matrix, run "clew compare" on '
+        "several folders of samples of the same model.",
     )
 
 

@@ -38,8 +38,8 @@ class ActViTConfig:
         check_fraction(self, "dropout")
         if self.width % self.heads:
             raise InputError(
-                f"width is {self.width}, which is not divisible by {self.heads} heads: give a "
-                "multiple."
+                f"width is {self.width}, which is not divisible by {self.heads} heads: use a "
+                f"multiple of {self.heads}."
             )
 
 

@@ -110,8 +110,8 @@ class LayersProbe:
     def score(self, data: Features, split: str) -> Scores:
         if data.layers != len(self.layers):
             raise InputError(
-                f"these answers have {data.layers} layers, but the method was fitted to "
-                f"{len(self.layers)}: score answers of the same model."
+                f"these answers have {data.layers} layers, but the method was fitted on "
+                f"{len(self.layers)}: use answers of the same model."
             )
         scores = np.zeros(len(data.labels[split]), np.float32)
         for number, linear in enumerate(self.layers):

@@ -52,8 +52,8 @@ class Linear:
         """Raises InputError for answers of another shape, those of another model."""
         if matrix.shape[1] != len(self.weights):
             raise InputError(
-                f"these answers have {matrix.shape[1]:,} numbers each, but the method was "
-                f"fitted to {len(self.weights):,}: score answers of the same model."
+                f"these answers have {matrix.shape[1]:,} features each, but the method was "
+                f"fitted on {len(self.weights):,}: use answers of the same model."
             )
         return matrix @ self.weights + np.float32(self.bias)
 

@@ -69,7 +69,7 @@ class Projection:
         if values.shape[1] != len(self.directions):
             raise InputError(
                 f"these answers have {values.shape[1]:,} values of {self.block.signal}, but the "
-                f"method was fitted to {len(self.directions):,}: score answers of the same model."
+                f"method was fitted on {len(self.directions):,}: use answers of the same model."
             )
         return self.scale.apply(values) @ self.directions
 

@@ -127,8 +127,8 @@ class Probe:
         missing = sorted({*self.needs} - data.fields)
         if missing:
             raise InputError(
-                f"{self.name} requires {', '.join(missing)}, which these answers do not have: omit "
-                "it, or capture and preprocess them again."
+                f"{self.name} requires {', '.join(missing)}, which these answers do not have: "
+                "omit the method, or extract and preprocess them again."
             )
         _refuse_one_class(data)
         return self.learn(data, seed=seed) if self.is_seeded else self.learn(data)
@@ -167,8 +167,7 @@ def _refuse_one_class(data: Features) -> None:
         hallucinated = int(data.labels[split].sum())
         if hallucinated in (0, len(data.labels[split])):
             raise InputError(
-                f"{hallucinated:,} of the {len(data.labels[split]):,} answers of the {split} split "
-                "are hallucinated: a method requires correct and hallucinated ones there. Capture "
-                "more questions, or "
-                f"give that split a larger share."
+                f"{hallucinated:,} of the {len(data.labels[split]):,} answers in the {split} "
+                "split are hallucinated, but a method requires both correct and hallucinated "
+                "ones. Use more questions, or give that split a larger share."
             )

@@ -144,8 +144,8 @@ class Network:
         states = data.read(STATES, split, layer=self.layer)
         if states.shape[1] != len(self.scale.mean):
             raise InputError(
-                f"these answers have states of {states.shape[1]:,} numbers, but the method was "
-                f"fitted to {len(self.scale.mean):,}: score answers of the same model."
+                f"these answers have hidden states of size {states.shape[1]:,}, but the method "
+                f"was fitted on size {len(self.scale.mean):,}: use answers of the same model."
             )
         return self.score_scaled(self.scale.apply(states))
 

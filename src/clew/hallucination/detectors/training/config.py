@@ -95,14 +95,14 @@ class TrainRunConfig:
             self._refuse_trace_settings()
         elif self.preprocessed_dir is not None:
             raise InputError(
-                f'`data_pattern="{self.data_pattern}"` gives samples too. Give one of them.',
+                f'`data_pattern="{self.data_pattern}"` was given too. Use only one of them.',
                 setting="preprocessed_dir",
                 value=self.preprocessed_dir,
             )
         elif self.scores_file is None:
             raise InputError(
-                'traces have no labels. Give their scores too, with `scores_file` (as "clew label" '
-                "writes them).",
+                "traces have no labels. Give their scores as well, with `scores_file` (written "
+                'by "clew label").',
                 setting="data_pattern",
                 value=self.data_pattern,
             )

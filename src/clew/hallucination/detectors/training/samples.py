@@ -136,9 +136,8 @@ class DetectorSamples:
             return True
         size = sum(reader.manifest.bytes for reader in self._readers())
         fits = size <= _RESIDENT_SHARE * torch.cuda.mem_get_info(place)[0]
-        where = (
-            f"are loaded to {place} once" if fits else "stay in their files: the GPU is too small"
-        )
+        stay = "stay on disk: they do not fit in GPU memory"
+        where = f"are loaded onto {place} once" if fits else stay
         logger.info(f"the samples ({bytes_text(size)} of {self._kind}) {where}")
         return fits
 
@@ -186,16 +185,16 @@ def refuse_thin(
         for split, of in balance.items()
     )
     raise InputError(
-        f'the {thin[0]} split of "{name}" {_lacking(balance[thin[0]])}: without both classes there '
-        f"is nothing to {_PURPOSE[thin[0]]}. Its samples: {counts}. Use more "
-        f'questions, or run "clew preprocess" with another `score_threshold` or `split`.'
+        f'the {thin[0]} split of "{name}" {_lacking(balance[thin[0]])}, but both classes are '
+        f"required to {_PURPOSE[thin[0]]} it. Its samples: {counts}. Use more questions, or run "
+        '"clew preprocess" with another `score_threshold` or `split`.'
     )
 
 
 def _lacking(counts: Balance) -> str:
     if not counts.samples:
         return "is empty"
-    return f"has none that are {'hallucinated' if counts.correct else 'correct'}"
+    return f"has no {'hallucinated' if counts.correct else 'correct'} answers"
 
 
 def score_samples(
@@ -224,8 +223,9 @@ def score_batches(detector: Detector, batches: Iterable[Any]) -> Scores:
     wrong = int((~np.isfinite(scores)).sum())
     if wrong:
         raise StoreError(
-            f"{detector.name} gives {wrong:,} of {len(scores):,} samples a non-finite risk (NaN or "
-            f'infinity): their values may be non-finite. Create them again with "clew preprocess".'
+            f"{detector.name} returns a non-finite risk (NaN or infinity) for {wrong:,} of "
+            f'{len(scores):,} samples: their data may be non-finite. Re-create them with "clew '
+            'preprocess".'
         )
     return scores
 

@@ -76,9 +76,9 @@ class PreprocessedData:
     def refuse_missing(self, networks: list[NetworkKind]) -> None:
         if not self.folder.exists():
             raise InputError(
-                f'there is no folder "{self.folder}": create it with "clew preprocess", or give '
-                "the folder of the samples with `preprocessed_dir` (or the traces with "
-                "`data_pattern`)."
+                f'there is no folder "{self.folder}": create it with "clew preprocess", or set '
+                "`preprocessed_dir` to the folder of the samples (or `data_pattern` to the "
+                "traces)."
             )
         held = {store for store in STORES if _holds(self.folder, store)}
         if not held:
@@ -96,8 +96,8 @@ class PreprocessedData:
         renames = [f'"{path}" to "{path.with_name(read_manifest(path).kind)}"' for path in others]
         if renames:
             raise InputError(
-                f'"{self.folder}" contains stores with other names than "sequences" and "graphs": '
-                f"rename {' and '.join(renames)}."
+                f'"{self.folder}" contains stores with names other than "sequences" and '
+                f'"graphs": rename {" and ".join(renames)}.'
             )
         try:
             read_manifest(self.folder)
@@ -150,7 +150,7 @@ def open_traces(
     store = Path(pattern)
     if glob.has_magic(pattern) or store.is_file():
         store = converted
-        logger.info(f'{pattern} is converted into a store, "{store}"')
+        logger.info(f'converting {pattern} into a store, "{store}"')
         first_does(partial(convert_pattern, pattern, store))
     return RawData(store=store, scores_file=scores_file, score_threshold=score_threshold)
 

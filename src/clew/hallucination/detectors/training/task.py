@@ -176,8 +176,8 @@ class ResultsFile:
             return
         before, now = (_describe(described) for described in (saved["data"], data))
         raise SettingsMismatchError(
-            f'"{self.path.parent}" has results of {" and ".join(stay)} on other samples: {before} '
-            f"there, {now} now. Choose another `out`, or train all of them again with "
+            f'"{self.path.parent}" has results of {" and ".join(stay)} on different samples: '
+            f"{before} before, {now} now. Choose another `out`, or train all of them again with "
             "`overwrite=True`."
         )
 
@@ -209,8 +209,8 @@ class ResultsFile:
             data = with_current_names(content["data"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise StoreError(
-                f'"{self.path}" cannot be read ({error}): delete it (the trained networks are '
-                "kept, and the same command lists them again), or choose another `out`."
+                f'"{self.path}" cannot be read ({error}): delete it and run the same command '
+                "again to re-create it (the trained networks are kept), or choose another `out`."
             ) from None
         return {**content, "data": data}
 

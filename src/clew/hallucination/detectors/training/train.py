@@ -142,7 +142,7 @@ def _train_each(
         for number, task in enumerate(tasks, start=1):
             if should_stop():
                 raise TrainingStoppedError(
-                    f"stopped before {task.title}. Run the same command again to resume with it."
+                    f"stopped before {task.title}; everything so far is saved."
                 )
             reporter(NetworkStarted(title=task.title, number=number, count=len(tasks)))
             found.append(train(task))

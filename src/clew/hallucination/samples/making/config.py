@@ -49,11 +49,11 @@ class PreprocessConfig:
         for name in ("score_threshold", "attn_threshold"):
             if not 0 <= getattr(self, name) <= 1:
                 value = getattr(self, name)
-                raise InputError("give a number from 0 to 1.", setting=name, value=value)
+                raise InputError("it must be from 0 to 1.", setting=name, value=value)
         for name in ("top_k", "node_dim", "workers"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise InputError("give 1 or more.", setting=name, value=value)
+                raise InputError("it must be 1 or more.", setting=name, value=value)
 
     def count_workers(self, jobs: int) -> int:
         """As many as requested, or one per core; never more than there is work for."""

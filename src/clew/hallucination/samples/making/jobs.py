@@ -276,6 +276,6 @@ def refuse_if_disk_too_small(out: Path, jobs: Sequence[ShardJob]) -> None:
         out,
         needed,
         what="the run may write up to",
-        advice="Free some space, choose another `out`, or create less (`node_dim`, `top_k`, "
+        advice="Free some space, choose another `out`, or write less (`node_dim`, `top_k`, "
         "`graphs=False`, `heads=False`).",
     )

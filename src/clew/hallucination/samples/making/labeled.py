@@ -61,10 +61,10 @@ def describe_balance(shards: Sequence[LabeledShard], threshold: float) -> list[s
     labels = np.concatenate([shard.labels[shard.labeled] for shard in shards])
     if 0 < labels.sum() < len(labels):
         return []
-    what = "hallucinated (score below" if labels.all() else "correct (score not below"
+    what = "hallucinated (score below" if labels.all() else "correct (score of at least"
     return [
-        f"all {len(labels):,} answers are {what} {threshold:g}): a detector cannot learn from one "
-        f"class alone. Look at the scores, or choose another `score_threshold`."
+        f"all {len(labels):,} answers are {what} {threshold:g}): a detector cannot be trained "
+        "on one class alone. Check the scores, or choose another `score_threshold`."
     ]
 
 
@@ -74,8 +74,8 @@ def refuse_changed_scores(out: Path, store: SampleStore, shards: Sequence[Labele
     for number in store.numbers():
         if number not in by_number:
             raise SettingsMismatchError(
-                f'"{store.path}" has samples of batch {number}, which the trace store no longer '
-                "has: capture it again first, or write to a new folder (`out`)."
+                f'"{store.path}" has samples from shard {number}, which the trace store no '
+                "longer has: extract it again first, or write to a new folder (`out`)."
             )
         _refuse_changed_shard(out, store, by_number[number])
 
@@ -90,8 +90,9 @@ def _refuse_changed_shard(out: Path, store: SampleStore, shard: LabeledShard) ->
         if row is None or table.question_id[row] != question_id:
             now = None if row is None else table.question_id[row]
             raise SettingsMismatchError(
-                f'"{store.path}" was made from other traces: example {number} is {question_id!r} '
-                f"in it and {now!r} in the trace store. Write to a new folder (`out`)."
+                f'"{store.path}" was created from different traces: example {number} is '
+                f"{question_id!r} there and {now!r} in the trace store. Write to a new folder "
+                "(`out`)."
             )
         score = float(shard.scores[row])
         if score != before:
@@ -115,7 +116,7 @@ def split_samples(
         first = store.manifest.skipped[0]
         raise InputError(
             f'none of the traces of "{config.store}" can be used, e.g. {first["question_id"]}: '
-            f"{first['reason']}. Capture them again."
+            f"{first['reason']}. Extract them again."
         )
     numbers = np.concatenate([rows.global_example_id for _, rows in parts])
     labels = np.concatenate([rows.label for _, rows in parts])
@@ -131,8 +132,10 @@ def split_samples(
         split = by_file.split
         if by_file.moved:
             notes.append(
-                f"{by_file.moved:,} samples repeat a question of an earlier batch: they are in its "
-                "split"
+                "1 sample repeats a question from an earlier shard: it stays in its split"
+                if by_file.moved == 1
+                else f"{by_file.moved:,} samples repeat a question from an earlier shard: they "
+                "stay in its split"
             )
     else:
         split = assign_splits(ids, texts, labels, order=numbers, **common)

@@ -130,17 +130,17 @@ def choose_shape(config: PreprocessConfig, source: TraceSource) -> SampleShape:
     stored = source.shape
     if config.node_dim is not None and config.node_dim > stored.node_dim:
         raise InputError(
-            f'"{source.path}" only has {stored.node_dim} numbers per node. Use at most '
-            f"{stored.node_dim}, or capture with a larger `node_dim`.",
+            f'"{source.path}" has only {stored.node_dim} values per node. Use at most '
+            f'{stored.node_dim}, or run "clew extract" with a larger `node_dim`.',
             setting="node_dim",
             value=config.node_dim,
         )
     top_k = config.top_k or stored.edges_per_token
     if top_k > stored.edges_per_token and not stored.has_maps:
         raise InputError(
-            f'"{source.path}" only has {stored.edges_per_token} edges per token. Use at most '
-            f"{stored.edges_per_token}, or capture with a larger "
-            f'`edges_per_token` or with `keep="full"`.',
+            f'"{source.path}" has only {stored.edges_per_token} edges per token. Use at most '
+            f'{stored.edges_per_token}, or run "clew extract" with a larger `edges_per_token` '
+            'or with `keep="full"`.',
             setting="top_k",
             value=top_k,
         )
@@ -158,9 +158,9 @@ def choose_kinds(config: PreprocessConfig, shape: SampleShape) -> PreprocessConf
     kinds = tuple(filter(shape.can_make, config.kinds))
     if not kinds:
         raise InputError(
-            f'"{config.store}" has no attention maps, so only sequences, graphs and answers can be '
-            "created from it: omit one of `sequences=False`, `graphs=False` and `answers=False`, "
-            'or capture with `keep="full"`.'
+            f'"{config.store}" has no attention maps, so only sequences, graphs and answers can '
+            "be created from it: omit one of `sequences=False`, `graphs=False` and "
+            '`answers=False`, or run "clew extract" with `keep="full"`.'
         )
     return replace(config, kinds=kinds)
 
@@ -170,7 +170,7 @@ def _describe_lacking(config: PreprocessConfig, source: TraceSource) -> Iterator
     if "answers" in config.kinds and lacking:
         yield (
             f"not all traces of {source.path} have {' and '.join(lacking)}: the answers are "
-            "created without the fields derived from it"
+            "created without the fields derived from these"
         )
 
 
@@ -178,8 +178,8 @@ def _describe_unfinished(source: TraceSource) -> Iterator[str]:
     planned, rows = source.manifest.planned_rows, source.manifest.rows
     if planned is not None and rows < planned:
         yield (
-            f"{source.path} has {rows:,} of its {planned:,} planned traces: run the same command "
-            "again to add the rest when it is finished"
+            f"{source.path} has {rows:,} of its {planned:,} planned traces: when it is "
+            "complete, run the same command again to add the rest"
         )
 
 

@@ -69,7 +69,7 @@ class TraceSource:
         self.shards: Sequence[ShardEntry] = [shard for shard in store.shards if shard.rows]
         if not self.shards:
             raise InputError(
-                f'"{path}" has no traces yet: let "clew extract" finish a batch first.'
+                f'"{path}" has no traces yet: let "clew extract" finish a shard first.'
             )
 
     def open(self, entry: ShardEntry) -> ShardReader:
@@ -81,8 +81,8 @@ class TraceSource:
         missing = [name for name in _NEEDED if name not in schema.names]
         if missing:
             raise StoreError(
-                f'the traces of "{self.path}" have no "{missing[0]}": capture or convert them with '
-                "this version of clew."
+                f'the traces of "{self.path}" have no "{missing[0]}": extract or convert them '
+                "again with this version of clew."
             )
         last = schema.field("last_hidden").type
         return SourceShape(

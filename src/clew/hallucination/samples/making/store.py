@@ -192,6 +192,6 @@ def _refuse_other_source(path: Path, before: Mapping[str, Any], now: Mapping[str
     if before.get("sha256") != now["sha256"]:
         old, new = (f'"{s.get("store")}" (model {s.get("model")})' for s in (before, now))
         raise SettingsMismatchError(
-            f'"{path}" was made from the traces of {old}, but those of {new} were made with other '
-            "settings: choose another `out`."
+            f'"{path}" was created from the traces of {old}, but the traces of {new} have '
+            "different settings: choose another `out`."
         )

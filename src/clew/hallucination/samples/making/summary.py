@@ -103,8 +103,8 @@ def _refuse_strangers(store: StoreReader, splits: Splits, splits_path: Path) -> 
     if not np.array_equal(ids, splits.global_example_id):
         raise StoreError(
             f'"{splits_path}" does not list the samples of "{store.path}" (it has '
-            f"{len(splits):,} rows, the store {len(ids):,}): run the same "
-            f'"clew preprocess" again.'
+            f'{len(splits):,} rows, the store {len(ids):,}): run the same "clew preprocess" '
+            "command again."
         )
 
 

@@ -34,7 +34,7 @@ class StoredFields:
     def __init__(self, path: Path, index: SampleIndex) -> None:
         self.store, self._index = StoreReader(path), index
         if not self.store.shards:
-            raise StoreError(f"{path} has no samples yet: run the command that writes it again.")
+            raise StoreError(f"{path} has no samples yet: rerun the command that writes it.")
         for shard in self.store.shards:  # otherwise a long comparison would only fail at its end
             check_size(path / shard.file, shard.bytes)
         self._schema = self._open(0).schema
@@ -57,7 +57,7 @@ class StoredFields:
         kind, shape = self._schema.field(name).type, self.shape_of(name)
         if layer is not None and (len(shape) < 2 or not 0 <= layer < shape[0]):
             has = f"its layers are 0 to {shape[0] - 1}" if len(shape) > 1 else "it has no layers"
-            raise InputError(f'there is no layer {layer} of "{name}": {has}.')
+            raise InputError(f'"{name}" has no layer {layer}: {has}.')
         if pa.types.is_string(kind.value_type if is_list(kind) else kind):
             texts = [text for chunk in self._chunks(name) for text in chunk.to_pylist()]
             return [texts[row] for row in rows.tolist()]
@@ -214,15 +214,15 @@ class AnswerFeatures:
 
     def _part(self, split: str) -> SampleIndex:
         if split not in self._parts:
-            raise InputError(f'split is "{split}": choose one of {", ".join(SPLIT_NAMES)}.')
+            raise InputError(f'split is "{split}": choose from: {", ".join(SPLIT_NAMES)}.')
         return self._parts[split]
 
     def _store_of(self, field: str) -> StoredFields:
         if field not in self.fields:
             raise InputError(
                 f'"{self.folder}" has no field "{field}", only '
-                f'{", ".join(sorted(self.fields))}: run the same "clew preprocess" again to add '
-                "what the traces have."
+                f'{", ".join(sorted(self.fields))}: run the same "clew preprocess" command '
+                "again to add missing fields."
             )
         return self._stores["sequences" if field == SEQUENCE else "answers"]
 

@@ -19,7 +19,7 @@ def find_store(folder: Path, kind: str) -> Path:
     if (inner / "manifest.json").exists():
         return inner
     if (folder / SPLITS_FILE).exists():
-        full = ', on traces that were captured with `keep="full"`' if kind == "heads" else ""
+        full = ', on traces extracted with `keep="full"`' if kind == "heads" else ""
         raise StoreError(
             f"{folder} has no {kind}: they were not requested when it was created. Run the "
             f'"clew preprocess" command again without `{kind}=False`{full}.'
@@ -36,13 +36,13 @@ def read_index(store: Path, kind: str) -> SampleIndex:
     written = store.absolute().parent / SPLITS_FILE
     if reader.manifest.settings.get("command") == "preprocess" and not written.exists():
         raise StoreError(
-            f"there is no {written}, which lists the samples of {store} and their splits: copy it "
-            'along with the store, or run the same "clew preprocess" again.'
+            f"there is no {written}, which lists the samples of {store} and their splits: copy "
+            'it together with the store, or run the same "clew preprocess" command again.'
         )
     index = _read_written(written) if written.exists() else _read_columns(reader)
     if len(index.rows) != reader.manifest.rows:
         raise StoreError(
-            f"{written} lists {len(index.rows):,} samples, {store} holds "
+            f"{written} lists {len(index.rows):,} samples, but {store} contains "
             f'{reader.manifest.rows:,}: run the "clew preprocess" command again to resume.'
         )
     return index

@@ -68,8 +68,8 @@ class PreprocessedGraphs:
             sequences = beside.open(access=access, max_open=max_open)
             if not np.array_equal(sequences.index.question_ids, index.question_ids):
                 raise StoreError(
-                    f"the sequences in {self.folder} are of other samples than the graphs: create "
-                    "both again from the same traces, or omit with_sequence."
+                    f"the sequences and the graphs in {self.folder} belong to different "
+                    "samples: create both again from the same traces, or omit with_sequence."
                 )
         return GraphSamples(reader, index, sequences, flat=self.flat)
 

@@ -249,14 +249,14 @@ def convert_pattern(pattern: str, converted: str | Path | None) -> Path:
         )
     if converted is None:
         raise InputError(
-            f'"{pattern}" matches files of the older tools: give the folder for the converted '
-            'store (converted="traces_store").'
+            f'"{pattern}" matches legacy files: give a folder for the converted store '
+            '(converted="traces_store").'
         )
     result = convert_folder(folder, Path(converted), keep="compact", names=names)
     if not result.complete:
         left_out = result.skipped[0]
         raise InputError(
             f"{len(result.skipped):,} files or records of {pattern} cannot be used, e.g. "
-            f'{left_out}. Remove them, or use what could be read: "{converted}".'
+            f'{left_out}. Remove them, or use the traces that could be read: "{converted}".'
         )
     return Path(converted)

@@ -72,7 +72,7 @@ def _read_in(loader: Loader, device: torch.device) -> tuple[dict[str, Tensor], i
         for name, tensor in moved.items():
             pieces[name].append(tensor)
     if first_node > _MOST_NODES:
-        raise InputError(f"{first_node:,} tokens are too many for a copy on the device.")
+        raise InputError(f"{first_node:,} tokens are too many to copy to the device.")
     return {name: torch.cat(pieces.pop(name)) for name in tuple(pieces)}, max_degree
 
 

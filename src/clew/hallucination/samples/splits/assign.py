@@ -184,7 +184,7 @@ def count_files(files: int, shares: Shares) -> list[int]:
     wanted = [share > 0 for share in shares]
     if files < sum(wanted):
         raise InputError(
-            f'`split_by="file"` requires at least {sum(wanted)} batches for `split="{shares}"`, '
+            f'`split_by="file"` requires at least {sum(wanted)} shards for `split="{shares}"`, '
             f'but the store has {files}: use `split_by="question"`.'
         )
     ends = [int(files * end + 0.5 + 1e-9) for end in accumulate(shares)]

@@ -117,14 +117,14 @@ def find_thin_splits(
         ]
         if share and lacking and counts.any(0).all():
             found.append(
-                f"the {name} split ({sum(row):,} in all) has none that are "
-                f"{' or '.join(lacking)}: nothing can be measured on it. Use more questions, or "
-                f"give it a larger share with `split`."
+                f"the {name} split ({sum(row):,} answers in total) has no "
+                f"{' or '.join(lacking)} answers, so nothing can be evaluated on it. Use more "
+                "questions, or give it a larger share with `split`."
             )
     return found
 
 
-_WAY_OUT = 'Correct it, or delete the file and run the same "clew preprocess" again.'
+_WAY_OUT = 'Fix it, or delete the file and run the same "clew preprocess" command again.'
 
 
 def _read_table(path: Path) -> pa.Table:
@@ -144,7 +144,9 @@ def _read_table(path: Path) -> pa.Table:
             f'there is no "{path}": create it with "clew preprocess", or check the path.'
         ) from None
     except OSError as error:
-        raise InputError(f'"{path}" cannot be read ({error.strerror or error}).') from None
+        raise InputError(
+            f'"{path}" cannot be read ({error.strerror or error}): check its permissions.'
+        ) from None
     except (pa.ArrowException, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
         raise InputError(f'"{path}" is truncated or malformed ({reason}). {_WAY_OUT}') from None

@@ -37,7 +37,7 @@ def test_ambiguous_or_missing_set_is_reported(library: Path) -> None:
         PatternSet.create(name, library)
     with pytest.raises(InputError, match='2 sets in .*: choose one of "a", "b"'):
         PatternSet.open(library=library)
-    with pytest.raises(InputError, match='no set "c" in .*, but "a", "b"'):
+    with pytest.raises(InputError, match='no set "c" in .*, only "a", "b"'):
         PatternSet.open("c", library)
 
 

@@ -311,7 +311,8 @@ def test_different_photos_are_refused_with_what_changed_and_what_to_do(
     (data / "maçã ñ" / "photo 0.png").unlink()
     (data / "azul" / "photo 3.png").rename(data / "azul" / "renamed.png")  # no change
     with pytest.raises(
-        SettingsMismatchError, match='1 new, 1 gone.* `start_from=".*out"`. `overwrite=True` starts'
+        SettingsMismatchError,
+        match='1 new, 1 gone.* `start_from=".*out"`. Use `overwrite=True` to start',
     ):
         train_patterns(small_run(data, trained, epochs=8))
 
@@ -414,7 +415,7 @@ def test_output_inside_the_photos_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"network": "huge"}, 'unknown network "huge": choose from tiny, '),
+        ({"network": "huge"}, 'unknown network "huge": choose from: tiny, '),
         ({"pretrained": True}, "`pretrained` requires a timm network"),
     ],
 )
@@ -429,7 +430,7 @@ def test_networks_are_refused_before_photos_are_read(
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"image_size": 7}, "image_size is 7: give 16 to 1024"),
+        ({"image_size": 7}, "image_size is 7: it must be from 16 to 1024"),
         ({"epochs": 0}, "epochs is 0: it must be 1 or more"),
         ({"shares": Shares(train=0.8, validation=0.2, test=0)}, "shares is 80/20/0: .* test"),
         ({"pretrained": True, "start_from": Path("x")}, "both name weights"),

@@ -1,4 +1,4 @@
-"""Write scikit-learn's handwritten digits as photos, one folder per class, to try patterns on.
+"""Write scikit-learn's handwritten digits as photos, one folder per class, to try `clew patterns`.
 
 Usage: python examples/digit_photos.py digits
 Then: clew patterns train --data digits --network tiny --epochs 15

@@ -23,7 +23,7 @@ class LastLayer(nn.Module):
 
 
 folder, out = sys.argv[1:] or ("preprocessed_data", "results_own")
-train, val, test = (Loader(Samples(folder, split=s), 32, shuffle=True) for s in SPLIT_NAMES)
+train, val, test = (Loader(Samples(folder, split=s), 32, shuffle=s == "train") for s in SPLIT_NAMES)
 dim = train.dataset[0]["sequence"].shape[-1]
 print(fit(Classifier(LastLayer(dim)), train, val, test=test, output_dir=out).test)
 # --8<-- [end:code]

@@ -28,6 +28,6 @@ def measure(probe, layer, split):
 
 
 probes = {layer: fit(layer) for layer in range(features.layers)}
-# Choose on validation; the test split only measures.
+# Choose on validation; use the test split only for the final evaluation.
 best = max(probes, key=lambda layer: measure(probes[layer], layer, "validation"))
 print(f"layer {best}: test AUROC {measure(probes[best], best, 'test'):.3f}")

@@ -11,7 +11,7 @@ model, out = sys.argv[1:] or ("smollm2", "traces_questions")
 questions = [
     {"question": "What is the capital of Australia?", "answers": ["Canberra"]},
     {"question": "Who wrote Pride and Prejudice?", "answers": ["Jane Austen", "Austen"]},
-    {"question": "What is the chemical symbol of gold?", "answers": ["Au"]},
+    {"question": "What is the chemical symbol for gold?", "answers": ["Au"]},
     {"question": "Which planet is closest to the Sun?", "answers": ["Mercury"]},
 ]
 traces = clew.extract(model=model, questions=questions, out=out)

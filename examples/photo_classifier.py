@@ -1,7 +1,9 @@
 """Train an image classifier on folders of photos and identify new ones.
 
 Usage: python examples/photo_classifier.py my_photos new_photos trained
-Make photos to try it on with: python examples/digit_photos.py my_photos
+To try it without photos of your own:
+    python examples/digit_photos.py my_photos
+    mkdir new_photos && cp my_photos/*/00*.png new_photos
 """
 
 import sys

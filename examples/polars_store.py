@@ -1,5 +1,6 @@
 """Open a store of traces in Polars: the shards are plain Arrow files.
 
+Requires: pip install polars
 Usage: python examples/polars_store.py traces_data
 """
 

@@ -111,7 +111,7 @@ def _tell_graphs(
     )
     if versus["p_value"] >= _SURE:
         return f"Networks on attention graphs make no statistically significant difference: {told}"
-    verb = "help" if versus["difference"] > 0 else "do not help"
+    verb = "help" if versus["difference"] > 0 else "hurt"
     return f"Networks on attention graphs {verb}: {told}"
 
 
@@ -132,8 +132,8 @@ def _tell_few_to_measure_on(labels: np.ndarray) -> str | None:
     if few is None:
         return None
     return (
-        f"The test split has only {few}: the confidence intervals are too narrow. Use more "
-        "questions before relying on these results."
+        f"The test split has only {few}: with so few, 95% confidence intervals are unreliable, "
+        "usually too narrow. Use more questions before relying on these results."
     )
 
 

@@ -25,8 +25,8 @@ _WANTED: Wanted = {
 
 @dataclass(frozen=True, kw_only=True)
 class Detector:
-    """`threshold` is the risk from which an answer counts as hallucinated: where F1 was highest on
-    validation. `metrics` are those on validation."""
+    """An answer whose risk is above `threshold` counts as hallucinated; the threshold has the
+    highest F1 on validation. `metrics` are those on validation."""
 
     name: str
     network: nn.Module

@@ -79,13 +79,13 @@ def repeatable(
 
             def record(where: Any) -> None:
                 names = {*bound.arguments} - {*WATCHING, *unrecorded}
-                told = {
+                recorded = {
                     name: value
                     for name, value in bound.arguments.items()
                     if name in names
                     and (name in always or value != signature.parameters[name].default)
                 }
-                write_run_file(where, command, told)
+                write_run_file(where, command, recorded)
 
             named = bound.arguments.get(folder if isinstance(folder, str) else "out")
             try:

@@ -116,9 +116,9 @@ def fit(
         fabric, plan = task.plan(about)
         if about is not None and (task.folder / RESULT).exists():
             return task.load_result(fabric)
-        voice = report_to_all(reporter or log_event, *callbacks)
-        voice = voice if fabric.is_global_zero else ignore_event
-        return _train(task, plan, fabric, voice, should_stop, is_started=about is not None)
+        report_to = report_to_all(reporter or log_event, *callbacks)
+        report_to = report_to if fabric.is_global_zero else ignore_event
+        return _train(task, plan, fabric, report_to, should_stop, is_started=about is not None)
 
 
 @dataclass(frozen=True, kw_only=True)

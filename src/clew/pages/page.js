@@ -26,10 +26,10 @@
       if (named !== null) light(named, true);
       lit = named;
     }
-    const told = target?.closest("[data-tip]");
-    tip.hidden = !told;
-    if (told) {
-      tip.textContent = told.dataset.tip;
+    const pointed = target?.closest("[data-tip]");
+    tip.hidden = !pointed;
+    if (pointed) {
+      tip.textContent = pointed.dataset.tip;
       place(event);
     }
   });

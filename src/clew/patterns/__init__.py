@@ -1,6 +1,6 @@
 """Photo classifiers: train one on folders of photos, identify new photos, and correct it.
 
-Names are imported when first asked for: looking at a set needs no torch.
+Names are imported on first use: describing a set does not load torch.
 """
 
 from typing import TYPE_CHECKING

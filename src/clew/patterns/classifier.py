@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from clew.engine import CategoricalLoss, StepOutput
 from clew.patterns.augment import AugmentConfig, Mixup, RandAugment
 
-# Those of ImageNet, which pretrained weights expect.
+# Mean and standard deviation of ImageNet, which pretrained weights expect.
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 

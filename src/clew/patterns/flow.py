@@ -1,5 +1,5 @@
 """The steps for a named set from end to end: train it, or everything at once (create, import,
-train, identify, review). The command line displays these steps, and adds none."""
+train, identify, review). The command line runs and displays the same steps."""
 
 import logging
 from collections.abc import Sequence
@@ -40,9 +40,9 @@ def plan_training(
     """The next training of a set: resumes one that was not finished, else starts from the weights
     of the newest model (from scratch with `overwrite`).
 
-    `how` says how to train; the folder and the photos are the set's own. With `only_if_changed`
-    returns None if no photo was added or removed since the newest model. Raises InputError for a
-    set without photos.
+    `how` has the training settings; its folder and photos are replaced by the set's own. With
+    `only_if_changed` returns None if no photo was added or removed since the newest model. Raises
+    InputError for a set without photos.
     """
     if not pattern_set.find_photos():
         raise InputError(
@@ -80,8 +80,9 @@ def _newest_results(pattern_set: PatternSet) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class FlowConfig:
-    """The set is created if it does not exist; `sources` are imported into it; `identify` is a
-    folder of new photos; `review` asks a person about the doubtful ones."""
+    """The settings of a flow. The set is created if it does not exist; `sources` are imported into
+    it; `identify` is a folder of new photos; with `review`, a person is asked about the doubtful
+    ones."""
 
     name: str
     library: Path = LIBRARY
@@ -94,7 +95,8 @@ class FlowConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class FlowResult:
-    """`results` are those of the set's newest model; `identified` is None without `identify`."""
+    """The result of a flow: the set, the `results` (results.json) of its newest model, and
+    `identified`, None if nothing was to be identified."""
 
     pattern_set: PatternSet
     results: dict[str, Any]
@@ -102,18 +104,19 @@ class FlowResult:
 
 
 class FlowSteps(Protocol):
-    """How the steps are carried out; a user interface brings its own."""
+    """Carries out the steps of a flow; each user interface implements its own."""
 
     def created(self, pattern_set: PatternSet) -> None:
-        """There was no set of that name."""
+        """Called after the set was created."""
 
     def import_photos(self, pattern_set: PatternSet, sources: Sequence[Path]) -> None: ...
 
     def train(self, pattern_set: PatternSet, config: PatternsConfig) -> dict[str, Any]:
-        """What results.json then holds."""
+        """Train the set; returns the contents of its results.json."""
 
     def keep_model(self, pattern_set: PatternSet, results: dict[str, Any]) -> None:
-        """No photo was added or removed since the newest model: there is nothing to train."""
+        """Called instead of `train` if no photo was added or removed since the newest model was
+        trained."""
 
     def identify(self, chosen: Chosen, config: IdentifyConfig) -> IdentifyResult: ...
 
@@ -121,7 +124,8 @@ class FlowSteps(Protocol):
 
 
 class LoggedSteps:
-    """The steps themselves; their progress goes to the log. `web` reviews on a page."""
+    """Runs the steps without a user interface; progress goes to the log. `web` reviews on a
+    page."""
 
     def __init__(self, *, web: bool = False) -> None:
         self._web = web
@@ -149,8 +153,9 @@ class LoggedSteps:
 
 
 def run_flow(config: FlowConfig, steps: FlowSteps | None = None) -> FlowResult:
-    """Create, import, train, identify, review, as far as requested. The same call again resumes:
-    photos are imported once, and a set is trained again only when photos were added or removed.
+    """Create, import, train, identify and review, skipping the steps that were not requested. The
+    same call again resumes: photos are imported once, and a set is trained again only when photos
+    were added or removed.
 
     Raises InputError for foreseeable problems before anything is done, else what the steps raise.
     """
@@ -197,14 +202,14 @@ def _train_if_changed(
 
 
 def _write_run_file(folder: Path, config: FlowConfig) -> None:
-    """What trains the set like this again."""
-    wished = {"epochs": config.epochs, "device": config.device}
-    settings = {"name": config.name, "library": config.library, **wished}
+    """Write the run.toml that trains the set with the same settings again."""
+    chosen = {"epochs": config.epochs, "device": config.device}
+    settings = {"name": config.name, "library": config.library, **chosen}
     write_run_file(folder, "patterns train", settings)
 
 
 def _check(config: FlowConfig, name: str, *, is_known: bool) -> None:
-    """What can fail is checked before hours of training."""
+    """Check everything that could fail before hours of training."""
     for source in config.sources:
         find_photos(source)
     if config.identify is not None:

@@ -76,7 +76,7 @@ def test_import_prints_counts_reasons_and_the_next_command(run: Any, here: Path)
     (here / "in/list.txt").write_text("")
     ended = run("patterns", "import", "animals", "in")
     assert ended.code == 0, ended.err
-    assert "9 photos to be examined" in ended.out and "7 photos to be copied" in ended.out
+    assert "9 photos to examine" in ended.out and "7 photos to copy" in ended.out
     assert re.search(r"class +added +already there +excluded", ended.out)
     assert re.search(r"^cats +3 +0 +2 *$", ended.out, re.MULTILINE)
     assert re.search(r"^\[b\]dogs 🐶 +4 +0 +0 *$", ended.out, re.MULTILINE)

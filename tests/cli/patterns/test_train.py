@@ -227,7 +227,10 @@ def test_folder_of_another_run_is_refused_with_what_to_do(run: Any, folder: Path
             ["--data", "mis fotos", "--rand-augment", "99,9"],
             "--rand-augment (N) is 99: it must be from 0 to",
         ),
-        (["--data", "mis fotos", "--rand-augment", "2,99"], "--rand-augment (M) is 99.0: give 0"),
+        (
+            ["--data", "mis fotos", "--rand-augment", "2,99"],
+            "--rand-augment (M) is 99.0: it must be from 0",
+        ),
         (["--data", "mis fotos", "--warmup", "3"], "--warmup is 3.0: it must be at least 0"),
         (["--data", "mis fotos", "--output-dir", "mis fotos/out"], "it is inside the photo folder"),
     ],

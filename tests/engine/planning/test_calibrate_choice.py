@@ -229,3 +229,4 @@ def test_checkpointing_that_saves_nothing_is_reported() -> None:
     assert checkpointing_reason(2000, 2000, 8).endswith("; it saves no memory on this network")
     assert "more than fits in memory without" in checkpointing_reason(2000, None, 8)
     assert checkpointing_reason(None, None, 8).endswith("even so, 8 samples do not fit in memory")
+    assert checkpointing_reason(None, None, 1).endswith("even so, 1 sample does not fit in memory")

@@ -127,7 +127,7 @@ def test_mixup_mixes_labels_like_the_images() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "sentence"),
     [
         ({"ops": -1}, "ops is -1"),
         ({"magnitude": 31}, "magnitude is 31"),
@@ -135,6 +135,6 @@ def test_mixup_mixes_labels_like_the_images() -> None:
         ({"zoom": 1.0}, "zoom is 1.0"),
     ],
 )
-def test_invalid_settings_are_refused(given: dict, told: str) -> None:
-    with pytest.raises(InputError, match=told):
+def test_invalid_settings_are_refused(given: dict, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
         AugmentConfig(**given)

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from clew.patterns.identification.config import IdentifyConfig
-from clew.patterns.identification.page import tell_counts
+from clew.patterns.identification.page import describe_counts
 from clew.patterns.identification.results import Identified
 from clew.patterns.identification.run import IdentifyResult, identify_photos
 from clew.patterns.identification.sheets import ContactSheets
@@ -98,4 +98,4 @@ def _sides(path: Path) -> tuple[int, int]:
 )
 def test_headline_counts_photos(counts: tuple[int, ...], text: str) -> None:
     names = ("photos", "identified", "doubtful", "faulty")
-    assert tell_counts(dict(zip(names, counts, strict=True))) == text
+    assert describe_counts(dict(zip(names, counts, strict=True))) == text

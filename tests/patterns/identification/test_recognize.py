@@ -1,5 +1,6 @@
 """One photo: as a whole as identify sees it, and at several scales what a whole view misses."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from clew.errors import InputError
 from clew.patterns.identification.config import IdentifyConfig
 from clew.patterns.identification.recognize import (
+    Recognition,
     combine,
     find_best_view,
     place_windows,
@@ -105,3 +107,8 @@ def test_invalid_photo_is_reported(
 def test_folder_error_suggests_identify(tmp_path: Path, colors: PatternModel) -> None:
     with pytest.raises(InputError, match='is a folder: use "clew patterns identify" for'):
         recognize_photo(colors, tmp_path)
+
+
+def test_photo_below_the_threshold_is_doubtful() -> None:
+    found = Recognition(path=Path("a.png"), width=8, height=8, best=(("cat", 0.7), ("dog", 0.3)))
+    assert not found.is_doubtful and replace(found, threshold=0.8).is_doubtful

@@ -30,12 +30,12 @@ ACTIONS = """
   const place = { bubbles: true, clientX: at.x + at.width / 2, clientY: at.y + at.height / 2 };
   cell.dispatchEvent(new PointerEvent("pointermove", place));
   const marked = all(".matrix .name.on").map((one) => one.textContent).join("/");
-  const told = document.getElementById("tip").textContent.includes("predicted as");
+  const shown = document.getElementById("tip").textContent.includes("predicted as");
   const pictures = all("img");
   pictures.forEach((one) => { one.loading = "eager"; });
   window.addEventListener("load", () => {
     const isDrawn = pictures.every((one) => one.naturalWidth > 30);
-    const outcome = [best, worst, marked, told, isDrawn, pictures.length];
+    const outcome = [best, worst, marked, shown, isDrawn, pictures.length];
     document.body.dataset.outcome = outcome.join(" ");
   });
 </script>

@@ -143,8 +143,8 @@ def test_optimistic_accuracy_is_marked_as_such(tmp_path: Path) -> None:
     assert "the accuracy is too optimistic" not in read_page(folder).text
     data = json.loads((folder / "results.json").read_text(encoding="utf-8"))["data"]
     change_results(folder, data=data | {"test_learnt_before": 2})
-    told = "The weights that this training started from were trained on 2 test photos"
-    assert told in read_page(folder).text
+    sentence = "The weights that this training started from were trained on 2 test photos"
+    assert sentence in read_page(folder).text
 
 
 @pytest.mark.slow

@@ -48,8 +48,8 @@ def test_missing_photos_are_named(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "photos" / "dog")
     (tmp_path / "photos" / "cat" / "ñandú 0 🙂.png").write_text("no picture any more")
     page = read_page(folder)
-    told = page.section("mistakes").count("the photo was moved or is damaged")
-    assert told == 2 and page.section("mistakes").count("<article") == 5
+    count = page.section("mistakes").count("the photo was moved or is damaged")
+    assert count == 2 and page.section("mistakes").count("<article") == 5
 
 
 def test_without_the_model_only_heat_maps_are_missing(tmp_path: Path) -> None:

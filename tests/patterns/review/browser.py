@@ -44,10 +44,10 @@ class Browser:
         if self._session is not None:
             message["sessionId"] = self._session
         os.write(self._write, json.dumps(message).encode() + b"\0")
-        while (told := self._next()).get("id") != number:
-            self._notice(told)
-        assert "error" not in told, told["error"]
-        return told["result"]
+        while (reply := self._next()).get("id") != number:
+            self._notice(reply)
+        assert "error" not in reply, reply["error"]
+        return reply["result"]
 
     def open(self, address: str, ready: str) -> None:
         self._is_loaded = False
@@ -57,11 +57,11 @@ class Browser:
         self.wait(ready)
 
     def run(self, script: str) -> Any:
-        told = self.call(
+        reply = self.call(
             "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True
         )
-        assert "exceptionDetails" not in told, told["exceptionDetails"]
-        return told["result"].get("value")
+        assert "exceptionDetails" not in reply, reply["exceptionDetails"]
+        return reply["result"].get("value")
 
     def wait(self, condition: str) -> None:
         """Until it holds; the test's own time limit ends a wait for ever."""
@@ -98,8 +98,8 @@ class Browser:
         message, _, self._left = self._left.partition(b"\0")
         return dict(json.loads(message))
 
-    def _notice(self, told: dict[str, Any]) -> None:
-        kind, details = told.get("method"), told.get("params", {})
+    def _notice(self, reply: dict[str, Any]) -> None:
+        kind, details = reply.get("method"), reply.get("params", {})
         if kind == "Page.loadEventFired":
             self._is_loaded = True
         elif kind == "Runtime.exceptionThrown":

@@ -66,9 +66,9 @@ def test_whole_review_works_over_http(served: Served, animals: PatternSet) -> No
     assert (state["place"], state["total"]) == (0, 4) and state["question"]["name"] == "a.png"
     first = {"label": "cat", "key": "1", "probability": 0.3, "text": "30%"}
     assert state["question"]["guesses"][0] == first
-    assert "cat/a.png" in answer(served, question=0, action="approve")[1]["told"]
-    told = answer(served, question=1, action="correct", label="wolf")[1]["new_classes"]
-    assert "wolf (1)" in told and "at least 3 photos" in told
+    assert "cat/a.png" in answer(served, question=0, action="approve")[1]["message"]
+    new_classes = answer(served, question=1, action="correct", label="wolf")[1]["new_classes"]
+    assert "wolf (1)" in new_classes and "at least 3 photos" in new_classes
     assert answer(served, question=2, action="skip")[1]["counts"]["skipped"] == 1
     assert answer(served, question=3, action="undo")[1]["place"] == 2
     assert answer(served, question=2, action="approve")[0] == 200

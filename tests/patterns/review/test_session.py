@@ -157,8 +157,8 @@ def test_moving_a_photo_already_in_the_class_reports_the_deletion(
 ) -> None:
     (animals.photos / "cat" / "same.png").write_bytes((photos / "a.png").read_bytes())
     with reviewing(animals, move=True) as review:
-        told = review.describe(review.approve())
-        assert told.endswith("cat/same.png; the original was deleted")
+        sentence = review.describe(review.approve())
+        assert sentence.endswith("cat/same.png; the original was deleted")
         review.undo()
     assert (photos / "a.png").exists() and (animals.photos / "cat/same.png").exists()
 

@@ -30,7 +30,7 @@ from tests.events import pick
 from tests.patterns.training.making import COLORS, small_run, write_photo, write_photos
 
 
-class Told:
+class Events:
     """Records the events, and whether anything was decoded or trained."""
 
     def __init__(self) -> None:
@@ -133,9 +133,9 @@ def test_tables_name_every_photo(trained: Path) -> None:
 
 
 def test_repeated_call_decodes_and_trains_nothing(trained: Path, photos: Path) -> None:
-    before, told = (trained / "results.json").read_bytes(), Told()
-    results = train_patterns(small_run(photos, trained, epochs=8), told)
-    assert (told.decoded, told.epochs) == (0, 0)
+    before, events = (trained / "results.json").read_bytes(), Events()
+    results = train_patterns(small_run(photos, trained, epochs=8), events)
+    assert (events.decoded, events.epochs) == (0, 0)
     assert (trained / "results.json").read_bytes() == before
     assert results == json.loads(before)
 
@@ -149,9 +149,9 @@ def test_run_killed_while_training_gives_the_same_result(photos: Path, tmp_path:
     wait_until(lambda: log.exists() and len(log.read_text().splitlines()) > 3, child)
     os.kill(child.pid, signal.SIGKILL)
     assert wait(child) == -signal.SIGKILL
-    told = Told()
-    results = train_patterns(config, told)
-    assert told.decoded == 0 and 0 < told.epochs < 12
+    events = Events()
+    results = train_patterns(config, events)
+    assert events.decoded == 0 and 0 < events.epochs < 12
     unbroken = small_run(photos, tmp_path / "unbroken", epochs=12)
     whole = train_patterns(unbroken)
     best = "best.safetensors"
@@ -167,20 +167,20 @@ def test_stop_while_decoding_keeps_decoded_photos(tmp_path: Path) -> None:
     with pytest.raises(TrainingStoppedError, match="stopped while reading photos"):
         train_patterns(config, should_stop=lambda: True)
     assert not (tmp_path / "out" / "results.json").exists()
-    told = Told()
-    train_patterns(config, told)
-    assert 0 < told.decoded < 90
+    events = Events()
+    train_patterns(config, events)
+    assert 0 < events.decoded < 90
 
 
 @pytest.mark.slow
 def test_run_killed_before_the_evaluation_does_not_train_again(
     trained: Path, photos: Path, tmp_path: Path
 ) -> None:
-    out, told = Path(shutil.copytree(trained, tmp_path / "out")), Told()
+    out, events = Path(shutil.copytree(trained, tmp_path / "out")), Events()
     for name in ("results.json", "predictions.csv", "curves.png"):
         (out / name).unlink()
-    train_patterns(small_run(photos, out, epochs=8), told)
-    assert told.epochs == 0
+    train_patterns(small_run(photos, out, epochs=8), events)
+    assert events.epochs == 0
     assert (out / "predictions.csv").read_text() == (trained / "predictions.csv").read_text()
     assert read_results(out)["test_loss"] == pytest.approx(read_results(trained)["test_loss"])
 
@@ -189,11 +189,11 @@ def test_run_killed_before_the_evaluation_does_not_train_again(
 def test_cache_location_does_not_change_the_result(
     trained: Path, photos: Path, tmp_path: Path
 ) -> None:
-    told = Told()
+    events = Events()
     config = small_run(photos, tmp_path / "out", epochs=8, cache="disk")
-    train_patterns(replace(config, cache_dir=trained / "images"), told)
-    assert told.prepared.place.value == "disk"
-    assert told.decoded == 0 and not (tmp_path / "out" / "images").exists()
+    train_patterns(replace(config, cache_dir=trained / "images"), events)
+    assert events.prepared.place.value == "disk"
+    assert events.decoded == 0 and not (tmp_path / "out" / "images").exists()
     best = "best.safetensors"
     assert tensors(tmp_path / "out" / best) == tensors(trained / best)
 
@@ -211,8 +211,8 @@ def test_bad_photos_are_excluded_and_named(tmp_path: Path) -> None:
     write_photo(data / "red 🍎" / "both.png", "azul", 77)
     write_photo(data / "loose.png", "azul", 78)
     (data / "notes.txt").write_text("mine")
-    told = Told()
-    results = train_patterns(small_run(data, tmp_path / "out", epochs=1), told)
+    events = Events()
+    results = train_patterns(small_run(data, tmp_path / "out", epochs=1), events)
     rows = read_table(tmp_path / "out" / "excluded.csv")
     kinds = Counter(row["kind"] for row in rows)
     assert kinds == results["data"]["excluded"]
@@ -222,7 +222,7 @@ def test_bad_photos_are_excluded_and_named(tmp_path: Path) -> None:
     }
     assert all(row["reason"] for row in rows)
     assert results["data"]["photos"] == 21 and results["data"]["other_files"] == 1
-    assert told.prepared.excluded == kinds
+    assert events.prepared.excluded == kinds
 
 
 @pytest.mark.slow
@@ -247,15 +247,15 @@ def test_twenty_photos_in_two_unequal_classes_give_finite_metrics(tmp_path: Path
         loss=LossSettings(focal=True, class_weights=True),
         request=small_run(data, tmp_path).request,
     )
-    told = Told()
-    results = train_patterns(config, told)
+    events = Events()
+    results = train_patterns(config, events)
     text = (tmp_path / "out" / "results.json").read_text(encoding="utf-8")
     assert "NaN" not in text and "Infinity" not in text
     assert results["image_size"] == 32 and results["test_photos"] == 4
     assert results["loss"]["focal_gamma"] == 2.0
     few, many = results["loss"]["class_weights"][::-1]
     assert few > 1 > many
-    assert told.prepared.flip.reason and told.prepared.place.value == "ram"
+    assert events.prepared.flip.reason and events.prepared.place.value == "ram"
 
 
 @pytest.mark.parametrize(
@@ -321,14 +321,14 @@ def test_different_photos_are_refused_with_what_changed_and_what_to_do(
 def test_overwrite_starts_over_and_keeps_other_files(
     trained: Path, photos: Path, tmp_path: Path
 ) -> None:
-    out, told = Path(shutil.copytree(trained, tmp_path / "out")), Told()
+    out, events = Path(shutil.copytree(trained, tmp_path / "out")), Events()
     for name in ("notes.txt", "mine.safetensors", "mine.part"):
         (out / name).write_text("mine")
     with pytest.raises(InputError, match="check the path"):  # nothing is lost by a slip
         train_patterns(small_run(tmp_path / "phtos", out, overwrite=True))
     assert read_results(out) == read_results(trained)
-    results = train_patterns(small_run(photos, out, epochs=2, overwrite=True), told)
-    assert (told.epochs, told.decoded) == (2, 0)
+    results = train_patterns(small_run(photos, out, epochs=2, overwrite=True), events)
+    assert (events.epochs, events.decoded) == (2, 0)
     assert results["epochs_run"] == 2
     for name in ("notes.txt", "mine.safetensors", "mine.part"):
         assert (out / name).read_text() == "mine"

@@ -115,10 +115,10 @@ def describe_identification(result: "IdentifyResult") -> dict[str, object]:
 
 
 def print_result(console: Console, progress: Console, result: "IdentifyResult") -> None:
-    from clew.patterns.identification.page import tell_counts
+    from clew.patterns.identification.page import describe_counts
     from clew.patterns.identification.results import read_identified
 
-    console.print(tell_counts(result.counts), style="bold")
+    console.print(describe_counts(result.counts), style="bold")
     if result.counts["photos"] <= _FEW_PHOTOS:
         _print_photos(console, "photo", read_identified(result.list_file).photos)
     else:

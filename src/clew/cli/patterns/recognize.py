@@ -31,18 +31,18 @@ def register(app: typer.Typer) -> None:
 
 
 def run(call: Call) -> None:
-    found, threshold = recognize(**call.settings), call.settings["threshold"]
+    found = recognize(**call.settings)
     if call.as_json:
         call.print_json(
             {
                 **found.to_record(),
                 "model": str(_find_model(call.settings)),
-                "threshold": threshold,
-                "doubtful": found.best[0][1] < threshold,
+                "threshold": found.threshold,
+                "doubtful": found.is_doubtful,
             }
         )
         return
-    _print(call.console, found, threshold)
+    _print(call.console, found)
 
 
 def _find_model(settings: dict[str, Any]) -> Path:
@@ -51,17 +51,16 @@ def _find_model(settings: dict[str, Any]) -> Path:
     return choose_model(**{name: settings[name] for name in ("model", "name", "library")}).model
 
 
-def _print(console: Console, found: "Recognition", threshold: float) -> None:
+def _print(console: Console, found: "Recognition") -> None:
     print_line(console, f"{found.path} ({found.width:,} x {found.height:,} pixels)")
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for label, chance in found.best:
         bar = "\N{BOX DRAWINGS HEAVY HORIZONTAL}" * round(_BAR * chance)
         table.add_row(escape(plain_text(label)), whole_percent(chance), bar)
     console.print(table)
-    if found.best[0][1] < threshold:
-        print_line(
-            console, f"doubtful: no class reaches a confidence of {whole_percent(threshold)}"
-        )
+    if found.is_doubtful:
+        limit = whole_percent(found.threshold)
+        print_line(console, f"doubtful: no class reaches a confidence of {limit}")
     if found.best_view is not None:
         print_line(console, _describe_window(found))
 

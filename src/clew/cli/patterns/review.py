@@ -137,7 +137,7 @@ def _print_queue(console: Console, opened: "Review") -> None:
 
 
 def _print_end(console: Console, opened: "Review", *, web: bool) -> None:
-    from clew.patterns.review.session import tell_new_classes
+    from clew.patterns.review.session import describe_new_classes
 
     counts = opened.counts()
     told = [f"{counts[name]:,} {name}" for name in ("approved", "corrected", "skipped")]
@@ -147,7 +147,7 @@ def _print_end(console: Console, opened: "Review", *, web: bool) -> None:
     console.print("")
     print_line(console, f"{', '.join(told)}{rest}")
     if opened.new_classes():
-        print_line(console, tell_new_classes(opened.new_classes()))
+        print_line(console, describe_new_classes(opened.new_classes()))
     if counts["approved"] or counts["corrected"]:
         print_line(console, f"the photos are in {opened.folder}")
         print_line(

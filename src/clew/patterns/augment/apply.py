@@ -15,13 +15,14 @@ SAMPLED_SIDE = 64
 _BLUR = torch.tensor([[1.0, 1, 1], [1, 5, 1], [1, 1, 1]]) / 13
 
 
-@torch.compiler.disable  # a compiler takes minutes for what is a hundredth of a step
+@torch.compiler.disable  # compiling takes minutes, and this is only a hundredth of a step
 def apply_changes(
     images: UInt8[Tensor, "batch side side 3"],
     parameters: Float[Tensor, "batch parameters"],
     mirrored: Float[Tensor, " batch"],
 ) -> Float[Tensor, "batch side side 3"]:
-    """Values are looked up in one table per image, then moved, then colored and sharpened."""
+    """Apply the augmentation: pixel values are mapped through one table per image, then the image
+    is moved, recolored and sharpened."""
     table = value_table(images, parameters)
     flat = images.permute(0, 3, 1, 2).reshape(*table.shape[:2], -1)
     values = table.gather(2, flat.long()).reshape(len(images), 3, *images.shape[1:3])
@@ -39,7 +40,8 @@ def column(parameters: Tensor, name: str) -> Tensor:
 def value_table(
     images: UInt8[Tensor, "batch side side 3"], parameters: Float[Tensor, "batch parameters"]
 ) -> Float[Tensor, "batch 3 256"]:
-    """What becomes of each value of each channel. Frequencies are those of every n-th pixel."""
+    """The lookup table of each image: the new value of every value of every channel. Frequencies
+    are counted over every n-th pixel."""
     step = max(1, images.shape[1] // SAMPLED_SIDE)
     counts = _count_values(images[:, ::step, ::step])
     values = torch.arange(256, device=images.device) / 255
@@ -56,7 +58,8 @@ def value_table(
 def inverse_matrix(
     parameters: Float[Tensor, "batch parameters"], mirrored: Float[Tensor, " batch"]
 ) -> Float[Tensor, "batch 2 3"]:
-    """Where each pixel of the new image comes from, both from -1 to 1."""
+    """The affine matrix from positions in the new image to positions in the old one, both in
+    coordinates from -1 to 1."""
     angle, zoom = column(parameters, "angle"), column(parameters, "zoom").neg().exp()
     cosine, sine = angle.cos() * zoom, angle.sin() * zoom
     shear_x, shear_y = column(parameters, "shear_x"), column(parameters, "shear_y")
@@ -121,8 +124,8 @@ def _change_some(
     logs: Float[Tensor, " batch"],
     change: Callable[[Tensor, Tensor], Tensor],
 ) -> None:
-    """In place, and only for the images that it changes: they are few, and sharpening is the most
-    expensive."""
+    """Change in place only the images that need it: they are few, and sharpening is the most
+    expensive operation."""
     some = logs.nonzero()[:, 0]
     if len(some):
         images[some] = change(images[some], logs[some].exp()[:, None, None, None]).clamp(0, 1)

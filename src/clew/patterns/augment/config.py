@@ -86,13 +86,13 @@ class AugmentConfig:
 
     @classmethod
     def nothing(cls) -> "AugmentConfig":
-        """Leaves images unchanged."""
+        """Settings that leave images unchanged."""
         return cls(ops=0, zoom=0.0, shift=0.0, flip=False, mixup=0.0)
 
 
 def change_table(magnitude: float) -> Float[Tensor, "changes parameters"]:
-    """What each operation adds to an image's parameters: all operations one way, then all the other
-    way. The first one changes nothing, as in the paper."""
+    """What each operation adds to an image's parameters: all operations in one direction, then all
+    in the other. The first one changes nothing, as in the paper."""
     rows = [[0.0] * len(PARAMETERS)]
     for place, name in enumerate(PARAMETERS):
         if name == "zoom":  # not one of the paper's
@@ -106,7 +106,7 @@ def change_table(magnitude: float) -> Float[Tensor, "changes parameters"]:
 
 
 def jitter_row(config: AugmentConfig) -> Float[Tensor, " parameters"]:
-    """How far every image may move in any case."""
+    """The range of the zoom and shift that every image gets in addition."""
     far = {"zoom": config.zoom, "shift_x": config.shift, "shift_y": config.shift}
     return torch.tensor([far.get(name, 0.0) for name in PARAMETERS])
 
@@ -120,8 +120,8 @@ def decide_flip(
 ) -> tuple[bool, str]:
     """Whether mirroring keeps the classes, and why.
 
-    The nearest other photo mostly shows the same class. If the nearest to the mirror image does so
-    clearly less often, mirroring would teach wrong things.
+    The nearest neighbor of a photo usually has the same class. If that of its mirror image has it
+    clearly less often, mirroring would teach the network wrong labels.
     """
     chosen = np.random.default_rng(0).permutation(len(images))[:_MOST_COMPARED]
     looks = _looks(torch.from_numpy(images[chosen]))

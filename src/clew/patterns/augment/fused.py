@@ -167,7 +167,7 @@ def apply_fused(
     mirrored: Float[Tensor, " batch"],
     dtype: torch.dtype,
 ) -> Float[Tensor, "batch side side 3"]:
-    """Equals `apply_changes`."""
+    """Apply the augmentation on a GPU; the result equals that of `apply_changes`."""
     count, side = images.shape[:2]
     step = max(1, side // SAMPLED_SIDE)
     images, parameters = images.contiguous(), parameters.contiguous()

@@ -51,8 +51,9 @@ class RandAugment(nn.Module):
 
 
 class Mixup(nn.Module):
-    """Weights are drawn for each image from Beta(alpha, alpha). Batches come in random order, so
-    the neighbor is as good a partner as any."""
+    """Mixup (arXiv 1710.09412) of each image with its neighbor in the batch, with weights drawn per
+    image from Beta(alpha, alpha). Batches are in random order, so the neighbor is a random
+    partner."""
 
     weights: Tensor
 

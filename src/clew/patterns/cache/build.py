@@ -41,7 +41,7 @@ class CachedPhotos:
 
     @property
     def image_bytes(self) -> int:
-        """What all images take in memory."""
+        """The size of all images in memory."""
         return len(self.photos) * self.size * self.size * 3
 
 
@@ -80,7 +80,7 @@ def find_new(contents: Contents, stamps: Stamps) -> Int64[np.ndarray, " new"]:
 
 
 class _Filling:
-    """One run over what is missing, for the holder of the store's lock."""
+    """Adds the missing photos to the store; the caller must hold its lock."""
 
     def __init__(
         self,
@@ -94,7 +94,8 @@ class _Filling:
         self._passing: dict[str, Fault] = {}
 
     def run(self, workers: int, should_stop: Callable[[], bool]) -> dict[str, Fault]:
-        """Returns faults that may be gone the next time, by the photo's name."""
+        """Decode the missing photos. Returns temporary faults, which may be gone next time, by the
+        photo's name."""
         lost = self._store.heal()
         if lost:
             self._reporter(
@@ -147,7 +148,8 @@ class _Filling:
             raise
 
     def _note_others(self, squares: Squares, stamps: Stamps, rows: pa.RecordBatch) -> None:
-        """Copies and faulty photos, once the rows are written that the copies duplicate."""
+        """Note duplicates and unreadable photos in the ledger, after the rows that the duplicates
+        refer to have been written."""
         with_row = set(rows.column("name").to_pylist())
         others = []
         for place, (key, name) in enumerate(
@@ -186,7 +188,8 @@ def judge_photos(
     contents: Contents,
     passing: Mapping[str, Fault],
 ) -> CachedPhotos:
-    """`passing` are faults that the cache does not remember, by the photo's name."""
+    """Determine which photos are usable. `passing` are temporary faults, which the cache does not
+    remember, by the photo's name."""
     keys = stamps.keys()
     rows = contents.find(keys)
     without = np.flatnonzero(rows < 0)

@@ -29,8 +29,8 @@ _STAMP = ("name", "file_bytes", "modified_ns")
 
 @dataclass(frozen=True, kw_only=True)
 class Stamps:
-    """One entry per photo. A file that is missing or unreadable has -1 bytes: permission to read it
-    would change neither its size nor its date."""
+    """Size and modification time of each photo's file. A missing or unreadable file has size -1:
+    getting permission to read it would change neither its size nor its date."""
 
     names: pa.StringArray
     file_bytes: Int64[np.ndarray, " photos"]
@@ -40,7 +40,7 @@ class Stamps:
         return len(self.names)
 
     def keys(self) -> pa.StringArray:
-        """Two files with the same key are considered the same, unchanged file."""
+        """One key per file; files with the same key are considered the same, unchanged file."""
         return join_keys(self.names, pa.array(self.file_bytes), pa.array(self.modified_ns))
 
     def are_gone(self) -> Bool[np.ndarray, " photos"]:
@@ -56,8 +56,8 @@ class Stamps:
 
 
 def stamp_photos(photos: Sequence[Photo]) -> Stamps:
-    """Asks the file system about every photo. Call before a file is read: one that changes
-    meanwhile is then read again the next time."""
+    """Get the size and date of every photo from the file system. Call this before reading the
+    files, so that one that changes in between is read again next time."""
     found = np.fromiter(map(_ask, photos), np.dtype((np.int64, 2)), count=len(photos))
     return Stamps(
         names=pa.array([photo.name for photo in photos], pa.string()),
@@ -95,8 +95,8 @@ class OtherFile:
 class Ledger:
     """Files without a row of their own, remembered so that they need not be opened again.
 
-    One line per file, append-only: a kill costs the last line at most, and what is lost is found
-    again.
+    One line per file, append-only: a kill loses at most the last line, which is recovered by
+    reading the file again.
     """
 
     def __init__(self, store: Path) -> None:
@@ -110,7 +110,7 @@ class Ledger:
         return [entry for entry in parsed if entry is not None]
 
     def add(self, entries: Iterable[OtherFile]) -> None:
-        """Raises DiskFullError when there is no room."""
+        """Append entries; raises DiskFullError if the disk is full."""
         lines = b"".join(map(_line, entries))
         if not lines:
             return
@@ -128,7 +128,7 @@ def _line(entry: OtherFile) -> bytes:
 
 
 def _parse(line: bytes) -> OtherFile | None:
-    """None for a truncated line, and for a fault that should be checked again."""
+    """Parse a line; None for a truncated one, and for a fault that should be checked again."""
     try:
         found: Any = json.loads(line)
         read_by = found.pop("read_by")
@@ -141,7 +141,8 @@ def _parse(line: bytes) -> OtherFile | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Contents:
-    """Arrays with one entry per row, in the order of the store; about 100 bytes each."""
+    """The contents of a store without the images: one entry per row, in the order of the store,
+    about 100 bytes each."""
 
     keys: pa.StringArray
     digests: pa.StringArray
@@ -177,7 +178,8 @@ class _Shard(NamedTuple):
 
 
 def read_contents(reader: StoreReader | None, others: Iterable[OtherFile]) -> Contents:
-    """Shard by shard; no shard stays mapped. None is a store that does not exist yet."""
+    """Read the contents of a store shard by shard, so that no shard stays mapped. `reader` is None
+    for a store that does not exist yet."""
     shards = range(0 if reader is None else len(reader.shards))
     parts = [_read_shard(reader, number) for number in shards if reader is not None]
     entries = list(others)

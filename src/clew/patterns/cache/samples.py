@@ -21,7 +21,8 @@ from clew.wording import bytes_text
 
 Place = Literal["ram", "disk", "gpu"]
 
-# A GPU's memory is left to the network, the machine's to whatever else runs on it.
+# Fractions of memory that images may take: the rest of the GPU's is for the network, the rest of
+# the machine's for other programs.
 _GPU_SHARE, _RAM_SHARE, _WANTED_RAM_SHARE = 0.3, 0.5, 0.8
 _COLUMN = "image"
 _OPEN_FILES = 256
@@ -43,8 +44,9 @@ def choose_place(
     machine: Machine | None = None,
     processes: int = 1,
 ) -> PlaceChoice:
-    """Chooses for the images of all splits together. Images that do not fit are never loaded into
-    memory, even on request. Each of several processes on a machine has its own copy."""
+    """Choose where to keep the images of all splits: GPU, RAM or disk. Images that do not fit are
+    never loaded into memory, even on request. Each of several processes on a machine has its own
+    copy."""
     if wanted not in ("auto", "ram", "disk"):
         raise InputError("choose from: auto, ram, disk.", setting="cache", value=wanted)
     if wanted == "disk":
@@ -115,7 +117,7 @@ class ImageSamples:
 
 
 def open_images(settings: LoadSettings, samples: ImageSamples, rank: Rank | None = None) -> Loader:
-    """The function that the engine calls to open batches (with `partial`). On the GPU there is
+    """Open batches of the samples; the engine calls it through `partial`. On the GPU there is
     nothing to read ahead."""
     is_read = samples.place != "gpu"
     return Loader(
@@ -137,7 +139,7 @@ class _Source(Protocol):
 
 
 class _FromDisk:
-    """Read piece by piece: no page of the store stays with the process."""
+    """Reads batches from disk, piece by piece, so that no page of the store stays in memory."""
 
     def __init__(self, reader: SampleReader, rows: Rows, size: int) -> None:
         self._reader, self.rows = reader, rows
@@ -172,7 +174,7 @@ class _FromDisk:
 
 
 class _InMemory:
-    """All images in one array; a batch is one gathering copy."""
+    """Keeps all images in one array in RAM; a batch is one gather."""
 
     def __init__(self, files: _FromDisk) -> None:
         self._images = torch.empty((len(files.rows), *files.shape), dtype=torch.uint8)

@@ -25,9 +25,9 @@ _DIGEST_BYTES = 16
 
 
 def choose_size(folder: PhotoFolder) -> int:
-    """The side in pixels: that of a square with the median area of the photos, to the nearest
-    multiple of 32 from 32 to 128. Reads the headers of up to 500 photos; 128 when none can be
-    read."""
+    """Choose the side of the squares in pixels: that of a square with the photos' median area,
+    rounded to a multiple of 32 between 32 and 128. Reads the headers of up to 500 photos; 128 when
+    none can be read."""
     sides = list(_read_sides(_spread(folder.photos)))
     if not sides:
         return _LARGEST_SIZE
@@ -63,7 +63,8 @@ class Squares:
 
 
 def decode_photos(photos: Sequence[Photo], size: int, workers: int) -> Iterator[Squares]:
-    """In the order of `photos`. No more is decoded ahead than keeps the threads busy."""
+    """Decode photos in threads and yield them in order; no more is decoded ahead than keeps the
+    threads busy."""
     workers = max(1, workers)
     at_once = min(_MOST_A_TASK, -(-len(photos) // (_TASKS_A_THREAD * workers)))
 
@@ -106,7 +107,7 @@ class SeenPictures:
         self._next_id = contents.next_id
 
     def is_new(self, digest: str | None) -> bool:
-        """True once per image; None is not an image."""
+        """Whether the image has not been seen before; remembers it. None is not an image."""
         if digest is None or digest in self._digests:
             return False
         self._digests.add(digest)
@@ -118,7 +119,7 @@ class SeenPictures:
 
 
 def build_rows(squares: Squares, stamps: Stamps, seen: SeenPictures, size: int) -> pa.RecordBatch:
-    """The images that are new, with the stamps of their files."""
+    """The rows for images that are new, with the size and date of their files."""
     digests = squares.digests
     places = [place for place, digest in enumerate(digests) if seen.is_new(digest)]
     files = stamps.take(places)

@@ -65,7 +65,7 @@ class ImageStore:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Raises StoreLockedError while another process adds to it."""
+        """Hold the store's lock; raises StoreLockedError if another process is adding to it."""
         with ExitStack() as held:
             try:
                 held.enter_context(writer_lock(self.path, Part()))
@@ -75,7 +75,7 @@ class ImageStore:
             yield
 
     def read(self) -> Contents:
-        """Raises StoreError when the folder holds something else."""
+        """Read the contents of the store. Raises StoreError if the folder holds something else."""
         if not self._exists():
             return read_contents(None, ())
         self._refuse_other(read_manifest(self.path))
@@ -106,7 +106,7 @@ class ImageStore:
         return RowWriter(self)
 
     def next_shard(self) -> int:
-        """The last one is extended until it is full."""
+        """The number of the shard to write next: the last one until it is full."""
         manifest = read_manifest(self.path)
         last = max(manifest.shards, key=lambda shard: shard.batch_number, default=None)
         if last is None:
@@ -114,7 +114,7 @@ class ImageStore:
         return last.batch_number + int(last.rows >= manifest.rows_per_shard)
 
     def bytes_to_copy(self) -> int:
-        """What adding the first row writes in addition: the shard that grows."""
+        """The bytes that adding the first row also copies: those of the shard that grows."""
         growing = read_manifest(self.path).shard(self.next_shard())
         return 0 if growing is None else growing.bytes
 
@@ -171,7 +171,7 @@ class ImageStore:
         return ShardWriter(self.path, number, schema, id_column=_ID)
 
     def _drop(self, writer: ShardWriter) -> None:
-        """Nothing of that shard is intact."""
+        """Delete a shard of which nothing is intact."""
         writer.abandon()
         for path in self._files(writer.batch_number):
             path.unlink()
@@ -218,7 +218,7 @@ class RowWriter:
         return written
 
     def finish(self) -> None:
-        """From now on the rows count."""
+        """Finish the shard and add it to the manifest: from now on its rows count."""
         if self._writer is not None:
             entry: ShardEntry = self._writer.finish()
             add_shard(self._store.path, entry)

@@ -1,2 +1,2 @@
-"""What photos show: a folder of them with lists, a page and contact sheets; or a single one, at
-several scales. `results` reads them again, without torch."""
+"""Identify what photos show: a whole folder, with lists, a page and contact sheets, or a single
+photo at several scales. `results` reads the lists again, without torch."""

@@ -1,5 +1,5 @@
-"""What is identified, with which model, and where the results go: only our own results are
-replaced."""
+"""The settings of an identification: the photos, the model, and the folder for the results. Only
+files that clew wrote are replaced."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,9 +22,10 @@ SHEET_NAME = "contact_sheet"
 
 @dataclass(frozen=True, kw_only=True)
 class IdentifyConfig:
-    """`photos` is a folder or one photo. Photos whose top class has a probability below `threshold`
-    are doubtful. `thumbnails` is the number of photos that the page and the contact sheets show.
-    `copy_to` gets copies of the photos, one folder per class."""
+    """The settings of an identification. `photos` is a folder or one photo. Photos whose most
+    likely class has a probability below `threshold` are doubtful. `thumbnails` is the number of
+    photos that the page and the contact sheets show. `copy_to` gets copies of the photos, one
+    folder per class."""
 
     photos: Path
     model: Path
@@ -98,7 +99,8 @@ def _is_free(folder: Path, photos: Path) -> bool:
 
 
 def refuse_foreign(folder: Path) -> None:
-    """Results of an earlier run are replaced, other files are not."""
+    """Raise InputError if the results would overwrite files that clew did not write; results of an
+    earlier run are replaced."""
     if folder.exists() and not folder.is_dir():
         raise InputError("it is a file. Give a folder.", setting="out", value=folder)
     for path in (
@@ -115,7 +117,7 @@ def refuse_foreign(folder: Path) -> None:
 
 
 def remove_sheets(folder: Path, pages: int) -> None:
-    """Contact sheets of an earlier run that had more of them."""
+    """Delete the surplus contact sheets of an earlier run."""
     kept = {sheet_file(page) for page in range(pages)}
     for path in _sheets(folder):
         if path.name not in kept and path.exists() and _is_ours(path):

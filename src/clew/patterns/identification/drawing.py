@@ -11,10 +11,10 @@ from clew.patterns.identification.config import PAGE_FILE, IdentifyConfig, sheet
 from clew.patterns.identification.page import (
     PageFacts,
     close_page,
+    describe_counts,
     draw_faults,
     draw_group,
     open_page,
-    tell_counts,
 )
 from clew.patterns.identification.results import IDENTIFIED_FILE, Identified, read_entry
 from clew.patterns.identification.sheets import ContactSheets, make_thumbnails
@@ -80,7 +80,7 @@ def _on_sheets(
 
 
 def _title(config: IdentifyConfig, tally: Tally) -> str:
-    return f"{config.photos.resolve().name}: {tell_counts(tally.counts())}"
+    return f"{config.photos.resolve().name}: {describe_counts(tally.counts())}"
 
 
 def _describe_hidden(groups: list[Group], shown: int) -> str:

@@ -34,10 +34,10 @@ class PageFacts:
 
     @property
     def title(self) -> str:
-        return tell_counts(self.counts)
+        return describe_counts(self.counts)
 
 
-def tell_counts(counts: dict[str, int]) -> str:
+def describe_counts(counts: dict[str, int]) -> str:
     """The headline: how many photos are identified, doubtful or unreadable."""
     usable = counts["photos"] - counts["faulty"]
     if not usable:
@@ -200,12 +200,12 @@ def _card(photo: Identified, picture: Image | None) -> Html:
         address = as_data_address(picture)
         inner = tag("img", src=address, alt="", width=picture.width, height=picture.height)
     link = tag("a", inner, href=_address(photo.path), class_="picture")
-    told = _guesses(photo.best) if photo.doubtful else _confidence(photo.best)
+    caption = _guesses(photo.best) if photo.doubtful else _confidence(photo.best)
     name = tag("span", tag("bdi", photo.name), class_="file")
     return tag(
         "figure",
         link,
-        tag("figcaption", told, name),
+        tag("figcaption", caption, name),
         title=_tooltip(photo),
         data_words=f"{photo.name} {photo.best[0][0]}",
     )
@@ -217,7 +217,7 @@ def _confidence(best: tuple[tuple[str, float], ...]) -> Html:
     if len(best) > 1 and best[1][1] >= _LEAST_SHOWN:
         label, chance = best[1]
         other = tag("span", tag("bdi", label), f" {whole_percent(chance)}", class_="other")
-    return tag("span", tag("b", whole_percent(best[0][1])), other, class_="told")
+    return tag("span", tag("b", whole_percent(best[0][1])), other, class_="confidence")
 
 
 def _guesses(best: tuple[tuple[str, float], ...]) -> list[Html]:
@@ -234,8 +234,8 @@ def _guesses(best: tuple[tuple[str, float], ...]) -> list[Html]:
 
 
 def _tooltip(photo: Identified) -> str:
-    told = [f"{label} {whole_percent(chance)}" for label, chance in photo.best]
-    return f"{photo.name}: {', '.join(told)}"
+    caption = [f"{label} {whole_percent(chance)}" for label, chance in photo.best]
+    return f"{photo.name}: {', '.join(caption)}"
 
 
 def _address(path: Path) -> str:

@@ -31,7 +31,7 @@ _BATCH = 16
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Box:
-    """A part of a photo in its pixels, upright: `right` and `bottom` are exclusive."""
+    """A rectangle in the pixels of the upright photo; `right` and `bottom` are exclusive."""
 
     left: int
     top: int
@@ -111,7 +111,8 @@ class BestView:
 @dataclass(frozen=True, kw_only=True)
 class Recognition:
     """The photo's most likely classes, in order. `views` is the number of parts that the model saw;
-    `best_view` is None if that was only the whole photo."""
+    `best_view` is None if that was only the whole photo. Below the confidence `threshold`, the
+    photo is doubtful."""
 
     path: Path
     width: int
@@ -119,9 +120,14 @@ class Recognition:
     best: tuple[tuple[str, float], ...]
     views: int = 1
     best_view: BestView | None = None
+    threshold: float = 0.6
+
+    @property
+    def is_doubtful(self) -> bool:
+        return self.best[0][1] < self.threshold
 
     def to_record(self) -> dict[str, Any]:
-        """As in JSON; boxes are left, top, right, bottom."""
+        """The result as plain data for JSON; boxes are [left, top, right, bottom]."""
         best_view = self.best_view and {
             "class": self.best_view.label,
             "probability": round(self.best_view.probability, 6),
@@ -140,7 +146,7 @@ class Recognition:
 def recognize_photo(
     model: PatternModel, path: Path, *, top_k: int = 3, multiscale: bool = False
 ) -> Recognition:
-    """Raises InputError for a photo that does not exist or cannot be read."""
+    """Classify one photo. Raises InputError if it does not exist or cannot be read."""
     check_top_k(top_k)
     if path.is_dir():
         raise InputError(
@@ -154,7 +160,8 @@ def recognize_photo(
 
 
 def _look_at_whole(model: PatternModel, path: Path, top_k: int) -> Recognition:
-    """Read exactly as identify reads it: the prediction is the same."""
+    """Classify the whole photo. It is read exactly as `identify` reads it, so the prediction is the
+    same."""
     square = read_photo(path, model.image_size)
     answer = model.probabilities(square.pixels[None])[0]
     return Recognition(

@@ -95,7 +95,7 @@ class IdentifiedWriter:
         self._is_first = True
 
     def add(self, photo: Identified) -> int:
-        """The offset of its line in the file, for `read_entry`."""
+        """Write one photo; returns the offset of its line in the file, for `read_entry`."""
         line = _as_json(_to_record(photo))
         between = b"\n" if self._is_first else b",\n"
         self._is_first = False

@@ -99,7 +99,7 @@ class IdentifyResult(Tabular):
 def configure_identification(
     chosen: Chosen, photos: Path, *, device: str | None = None
 ) -> IdentifyConfig:
-    """The defaults: results lie beside the model, the device is the fastest available."""
+    """The default settings: results go next to the model, on the fastest available device."""
     return IdentifyConfig(
         photos=photos,
         model=chosen.model,
@@ -113,7 +113,8 @@ def identify_photos(
     reporter: Reporter | None = None,
     model: PatternModel | None = None,
 ) -> IdentifyResult:
-    """Photos that cannot be read are listed with the others, with the reason.
+    """Identify photos and write the lists, the page and the contact sheets. Photos that cannot be
+    read are listed with the reason.
 
     Raises InputError if there are no photos or the results would overwrite other files; StoreError
     without a model.
@@ -188,7 +189,8 @@ def _exclude(folder: PhotoFolder, ours: Path, setting: str, notes: list[str]) ->
 
 
 def _inside(root: Path, ours: Path, setting: str) -> str | None:
-    """The prefix of the names of photos in `ours`; None if it lies elsewhere."""
+    """The path of `ours` relative to `root`, as a prefix of photo names; None if it is not below
+    `root`."""
     place = os.path.relpath(ours.resolve(), root.resolve())
     if place == ".":
         raise InputError(

@@ -35,7 +35,7 @@ def make_thumbnails(
 
 
 def as_data_address(picture: Image.Image) -> str:
-    """The image itself, as the address of an <img>."""
+    """The image as a data URL for an <img>."""
     file = io.BytesIO()
     picture.save(file, "JPEG", quality=_QUALITY)
     return f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"
@@ -61,8 +61,8 @@ def write_line(
     bold: bool = False,
     right: bool = False,
 ) -> None:
-    """`place` is the upper left corner of the line, its upper right one with `right`; the line
-    takes at most `room` pixels."""
+    """Draw a line of text at most `room` pixels wide. `place` is its upper left corner, or with
+    `right` its upper right one."""
     font = _font(size, bold)
     shown = shorten(printable(text), font, room)
     draw.text(place, shown, fill=color, font=font, anchor="ra" if right else "la")

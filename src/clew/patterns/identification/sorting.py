@@ -35,7 +35,8 @@ class ClassFolders:
         return self.folder / DOUBTFUL_FOLDER
 
     def add(self, photo: Identified) -> None:
-        """Copies it into its class's folder, with its time. Faulty photos are not copied."""
+        """Copy the photo into the folder of its class, keeping its modification time. Unreadable
+        photos are not copied."""
         if photo.fault is not None:
             return
         name = DOUBTFUL_FOLDER if photo.doubtful else class_folder(photo.best[0][0])
@@ -59,7 +60,8 @@ class ClassFolders:
 
 
 def _refuse_photos_of_a_set(folder: Path) -> None:
-    """There a guess would be trained on as if a person had confirmed it."""
+    """Raise InputError for the photos folder of a set: there, a prediction would be trained on as
+    if a person had confirmed it."""
     whole = folder.resolve()
     for place in (whole, *whole.parents):
         if (place.parent / SET_FILE).is_file() and place.name == "photos":
@@ -79,7 +81,8 @@ def _call_to_review(folder: Path) -> Call:
 
 
 def class_folder(label: str) -> str:
-    """A class as a folder name: inside the folder it is put in, whatever the class."""
+    """A class as a folder name that cannot lead out of its parent folder, whatever the class is
+    called."""
     name = _UNSAFE.sub("_", label).strip(" .") or "_"
     return f"{name}_" if name == DOUBTFUL_FOLDER else name
 
@@ -92,7 +95,7 @@ def _numbered(source: Path, number: int) -> str:
 
 
 def _copy_new(source: Path, target: Path) -> bool:
-    """A complete copy or none; False if somebody else has created `target` meanwhile."""
+    """A complete copy or none; False if another process has created `target` in the meantime."""
     part = target.with_name(f".clew-{os.getpid()}.tmp")
     try:
         shutil.copy2(source, part)

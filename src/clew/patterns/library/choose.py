@@ -1,4 +1,4 @@
-"""Which model a command means: a folder, a set's newest one, or that of the only set."""
+"""Finds the model to use: the one in a folder, the newest of a set, or that of the only set."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +33,7 @@ class Chosen:
         return self.model if self.pattern_set is None else self.pattern_set.folder
 
     def call_to_identify(self) -> Call:
-        """The next thing to do with a model."""
+        """The call that identifies photos with this model, for a hint."""
         settings: dict[str, object] = {"model": str(self.model)}
         if self.pattern_set is not None:
             where = library_settings(self.pattern_set.library)
@@ -41,7 +41,7 @@ class Chosen:
         return Call("clew.patterns.identify", ("FOLDER",), settings)
 
     def call_to_review(self, settings: dict[str, object]) -> Call:
-        """What reviews the photos that it was in doubt about."""
+        """The call that reviews the photos that the model was in doubt about, for a hint."""
         if self.pattern_set is None:
             return Call("clew.patterns.review_photos", (), {"model": str(self.model), **settings})
         where = library_settings(self.pattern_set.library)
@@ -51,7 +51,8 @@ class Chosen:
 def choose_model(
     name: str | None = None, *, model: Path | None = None, library: Path = LIBRARY
 ) -> Chosen:
-    """Raises InputError when both or neither are given, or when there is no trained model."""
+    """Find a model by its folder or by the name of a set; without either, that of the only set.
+    Raises InputError if both are given, or if there is no trained model."""
     if model is not None and name is not None:
         raise InputError(
             f'`model` "{model}" and the set "{name}" are different models: give only one of them.'

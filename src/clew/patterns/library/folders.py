@@ -1,5 +1,5 @@
-"""Where sets and their training runs lie: which run is a set's model, which is resumed, what is new
-since. Imports nothing heavy: the command line takes its default from here."""
+"""Finds sets and their training runs on disk: which run is a set's model, which one is resumed, and
+which photos are new since. Imports nothing heavy: the command line takes its default from here."""
 
 import csv
 import json
@@ -32,7 +32,7 @@ def library_settings(library: Path) -> dict[str, object]:
 
 
 def find_runs(folder: Path) -> list[Path]:
-    """Oldest first, finished or not."""
+    """The training runs in a folder, oldest first, finished or not."""
     if not folder.is_dir():
         return []
     found = [run for run in folder.iterdir() if _RUN.fullmatch(run.name) and run.is_dir()]

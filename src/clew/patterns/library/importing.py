@@ -86,7 +86,7 @@ def import_photos(
 
 
 def decide(journal: Journal, looked: Sequence[Source]) -> list[Source]:
-    """The decision for each; an empty result means that it will be added."""
+    """Decide what to do with each file; an empty `result` means that it will be added."""
     groups: dict[str, list[Source]] = defaultdict(list)
     for source in looked:
         if source.digest:
@@ -124,7 +124,8 @@ def _carry_out(
     reporter: Reporter,
     should_stop: Callable[[], bool],
 ) -> list[Source]:
-    """What was done before it was stopped."""
+    """Copy or move the photos; returns those that were done before the import ended or was
+    stopped."""
     to_add = [source for source in decided if not source.result]
     if not move:  # moving frees the space again
         refuse_full_disk(
@@ -176,7 +177,8 @@ def _add(photos: Path, journal: Journal, source: Source, copy: Path | str, move:
 
 
 def _note(journal: Journal, source: Source) -> None:
-    """Once: when a photo is imported again, the listing keeps saying that it was added."""
+    """Record the result of a source, once: if a photo is imported again, the listing still says
+    that it was added."""
     before = journal.sources.get(source.source)
     if before == source:
         return

@@ -85,7 +85,7 @@ class Journal:
                     self._take_line(line)
 
     def note(self, event: Picture | Source) -> None:
-        """Writes it to disk and memory."""
+        """Record an event on disk and in memory."""
         self._take(event)
         line = json.dumps(asdict(event)) + "\n"  # names that are not UTF-8 come out as escapes
         with disk_errors(self._path.parent), self._path.open("a+b") as file:
@@ -147,7 +147,7 @@ def describe_picture(photos: Path, path: Path, digest: str) -> Picture:
 
 
 def digest_picture(path: Path) -> str:
-    """The same for the same image, whatever the file format. Raises PhotoError."""
+    """A digest of the image, the same for any file format. Raises PhotoError."""
     return hashlib.blake2b(read_square(path, _SIDE).tobytes(), digest_size=16).hexdigest()
 
 

@@ -31,7 +31,7 @@ def check_photo_name(path: Path) -> None:
 
 
 def safe_file_name(name: str) -> str:
-    """A photo's own name, without what a file system may refuse; the suffix stays."""
+    """A photo's own name, without characters that a file system may refuse; the extension stays."""
     path = PurePath(_BAD.sub("_", unicodedata.normalize("NFC", name)).lstrip(". ") or "photo")
     stem = path.stem.encode("utf-8")[:_MAX_BYTES].decode("utf-8", "ignore").rstrip(". ")
     return (stem or "photo") + path.suffix

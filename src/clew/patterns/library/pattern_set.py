@@ -41,7 +41,9 @@ _WAIT_SECONDS = 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class PatternSet:
-    """A named set; `photos` has one folder per class, `cache` holds what can be created again."""
+    """A named set of photos with the models trained on them. `folder` is its folder, `photos` the
+    folder with one folder per class, `runs` the folder of training runs, `cache` holds what can be
+    created again."""
 
     name: str
     folder: Path
@@ -64,12 +66,13 @@ class PatternSet:
 
     @cached_property
     def _journal(self) -> Journal:
-        """Kept between photos: the journal of many thousands takes a while to read."""
+        """The journal, kept open between photos: that of many thousands of photos takes a while to
+        read."""
         return Journal(self.folder)
 
     @classmethod
     def create(cls, name: str, library: Path = LIBRARY) -> "PatternSet":
-        """Raises InputError when the name is invalid or taken."""
+        """Create an empty set. Raises InputError if the name is invalid or taken."""
         name = check_set_name(name)
         folder = library / name
         if (folder / SET_FILE).exists():
@@ -94,9 +97,10 @@ class PatternSet:
     def open(
         cls, name: str | None = None, library: Path = LIBRARY, *, otherwise: str = ""
     ) -> "PatternSet":
-        """The set of that name; without one the only set.
+        """Open the set with this name, or without a name the only set.
 
-        Raises InputError when there is none; `otherwise` is what could be given instead of a name.
+        Raises InputError if there is none; `otherwise` says in the message what could be given
+        instead of a name.
         """
         if name is None:
             return _only_one(library, cls.all(library), otherwise)
@@ -109,8 +113,9 @@ class PatternSet:
     def at(cls, folder: Path) -> "PatternSet":
         """The set in a folder that has a set.json; raises StoreError when that is damaged."""
         read_about(folder)
-        folder = folder if folder.name.strip(".") else folder.resolve()  # given as "." or ".."
-        return cls(name=folder.name, folder=folder)  # a renamed one goes by its new name
+        # The folder was given as "." or "..".
+        folder = folder if folder.name.strip(".") else folder.resolve()
+        return cls(name=folder.name, folder=folder)  # a renamed folder gives the set its new name
 
     @classmethod
     def all(cls, library: Path = LIBRARY) -> list["PatternSet"]:
@@ -149,7 +154,8 @@ class PatternSet:
         return next_run(self.runs), start_from
 
     def changed_since(self, run: Path) -> Change | None:
-        """What a run has not seen of the current photos; None when it did not get that far."""
+        """How many photos were added and removed since a run looked at them; None if the run
+        stopped before that."""
         return compare_photos(run, {photo.name for photo in self.find_photos()})
 
     def add(self, path: Path, label: str, *, move: bool = False) -> Path:
@@ -180,7 +186,7 @@ class PatternSet:
         return self.photos / same.photo
 
     def call_to_import(self, source: Path = Path("DIR"), *, label: str | None = None) -> Call:
-        """The next thing to do when photos are missing."""
+        """The call that imports photos, for a hint when photos are missing."""
         settings = {} if label is None else {"label": label}
         return Call(
             "clew.patterns.import_photos",
@@ -189,7 +195,7 @@ class PatternSet:
         )
 
     def call_to_train(self) -> Call:
-        """The next thing to do when there are photos but no model."""
+        """The call that trains the set, for a hint when there is no model yet."""
         return Call(
             "clew.patterns.train", (), {"name": self.name, **library_settings(self.library)}
         )
@@ -197,7 +203,7 @@ class PatternSet:
 
 @contextmanager
 def set_lock(pattern_set: PatternSet, *, wait_seconds: float = 0.0) -> Iterator[None]:
-    """The right to add photos; raises StoreLockedError when another process has it."""
+    """Hold the lock for adding photos; raises StoreLockedError if another process has it."""
     lock = filelock.FileLock(pattern_set.folder / ".import.lock", timeout=wait_seconds)
     try:
         lock.acquire()

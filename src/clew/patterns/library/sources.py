@@ -1,4 +1,4 @@
-"""Which files an import is about: the class of each, and its image digest or why it has none."""
+"""Finds the files to import: the class of each, and its image digest or why it has none."""
 
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -157,7 +157,7 @@ def look_at_photos(
 
 
 def start_photos(step: Literal["examine", "copy", "move"], count: int) -> WorkStarted:
-    """An import has two steps: photos are examined, then copied or moved."""
+    """The event that starts a step of an import: photos are examined, then copied or moved."""
     done = {"examine": "examined", "copy": "copied", "move": "moved"}[step]
     estimate = f"{counted(count, 'photo')} to {step}"
     return WorkStarted(noun="photos", planned=count, verb=done, estimate=estimate)
@@ -199,7 +199,7 @@ def _is_known(journal: Journal, name: str) -> bool:
 
 
 def _look_at_own(photos: Path, path: Path) -> Picture | None:
-    """None for one that cannot be used: training names it."""
+    """Examine a photo of the set itself; None if it cannot be used, which training reports."""
     try:
         return describe_picture(photos, path, digest_picture(path))
     except PhotoError:

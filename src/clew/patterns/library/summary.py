@@ -18,7 +18,7 @@ from clew.patterns.library.folders import (
 from clew.patterns.library.pattern_set import PatternSet
 from clew.patterns.photos.photo import natural_order
 
-MIN_PHOTOS = 3  # of a class: one for each split
+MIN_PHOTOS = 3  # per class: one for each split
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ class SetSummary:
 
 
 def summarize_set(pattern_set: PatternSet) -> SetSummary:
-    """Raises StoreError when the set's own file is damaged."""
+    """Summarize a set. Raises StoreError if its set.json is damaged."""
     photos = pattern_set.find_photos()
     counts = Counter(photo.label for photo in photos if photo.label is not None)
     model = pattern_set.latest_model()

@@ -1,4 +1,4 @@
-"""The image classifiers: SE-ResNets of several sizes, and those of timm."""
+"""The image classifiers: SE-ResNets of several sizes, and the networks of timm."""
 
 from clew.patterns.networks.registry import (
     CPU_NETWORK,

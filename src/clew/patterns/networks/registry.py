@@ -53,7 +53,8 @@ def usual_network(*, on_gpu: bool) -> tuple[str, str]:
 
 
 def check_network(name: str | None, *, pretrained: bool) -> None:
-    """Raises InputError like `build_network`; None is the default. Nothing is downloaded."""
+    """Check that a network can be built, without allocating memory or downloading weights; None is
+    the default. Raises InputError as `build_network` does."""
     name = name or GPU_NETWORK
     with torch.device("meta"):  # no memory, no values: only whether it can be built
         build_network(

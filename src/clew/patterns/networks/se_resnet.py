@@ -116,7 +116,7 @@ def _blocks(config: SEResNetConfig) -> list[SEBlock]:
 
 
 def _convolution(width_in: int, width: int, size: int, stride: int) -> nn.Sequential:
-    """With the norm that follows it."""
+    """A convolution followed by batch norm."""
     if size == 3:
         return nn.Sequential(Conv3x3(width_in, width, stride), nn.BatchNorm2d(width))
     convolution = nn.Conv2d(width_in, width, size, stride, size // 2, bias=False)
@@ -130,7 +130,7 @@ def _initialize(network: nn.Module) -> None:
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
         elif isinstance(module, SEBlock):
-            # Every block starts as the identity: the depth is grown into.
+            # Zero-initialize the last batch norm: every block starts as the identity.
             nn.init.zeros_(module.second[1].get_parameter("weight"))
 
 
@@ -160,7 +160,8 @@ class Conv3x3(nn.Conv2d):
 
 
 class _ConvolutionProduct(torch.autograd.Function):
-    """Rows are the positions of all images, columns what lies around each."""
+    """A 3x3 convolution as a matrix product (im2col): rows are the positions of all images, columns
+    the pixels around each."""
 
     @staticmethod
     def forward(ctx: Any, images: Images, weight: Tensor) -> Images:
@@ -192,6 +193,6 @@ def _look_around(images: Images) -> Float[Tensor, "places around"]:
 
 
 def _as_pictures(places: Tensor, shape: torch.Size) -> Images:
-    """Laid out as channels_last."""
+    """Turn rows of positions back into images, in channels_last layout."""
     batch, _, rows, columns = shape
     return places.unflatten(0, (batch, rows, columns)).permute(0, 3, 1, 2)

@@ -96,7 +96,7 @@ def photo_size(path: Path) -> tuple[int, int]:
 
 
 def _turn(image: ImageFile) -> Image.Transpose | None:
-    """The rotation that the camera recorded; a TIFF's reader applies it by itself."""
+    """The rotation that the camera recorded in EXIF; Pillow's TIFF reader applies it itself."""
     if isinstance(image, TiffImageFile):
         return None
     try:
@@ -145,7 +145,8 @@ def _eight_bits(image: Image.Image) -> Image.Image:
 
 
 def _range(values: np.ndarray) -> tuple[float, float]:
-    """Black and white: 0 to 1, to 255 or to 65,535 if the values lie there, else their extremes."""
+    """The values of black and white: 0 and 1, 255 or 65,535 if all values are in that range,
+    otherwise their minimum and maximum."""
     finite = values[np.isfinite(values)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
     if low < 0:

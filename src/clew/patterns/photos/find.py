@@ -32,7 +32,8 @@ class PhotoFolder:
 
 
 def find_classes(root: Path, *, at_least: int = 2) -> PhotoFolder:
-    """The photos of a folder with one folder per class, or with train and test folders of such.
+    """The photos of a folder with one folder per class, or with train and test folders that each
+    have one folder per class.
 
     Photos in deeper folders belong to the class folder above them. Raises InputError when there is
     no such folder, no photo in a class folder, or fewer than `at_least` classes.
@@ -57,7 +58,8 @@ def find_classes(root: Path, *, at_least: int = 2) -> PhotoFolder:
 
 
 def find_photos(root: Path) -> PhotoFolder:
-    """Any photos below a folder, or one file, without classes. Raises InputError."""
+    """All photos below a folder, or one file, without classes. Raises InputError if there are
+    none."""
     path = Path(os.path.abspath(os.path.expanduser(root)))
     if os.path.isfile(path):
         found, folder = Found(photos=[path.name]), path.parent

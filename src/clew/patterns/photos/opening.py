@@ -58,7 +58,7 @@ def opened_photo(path: Path) -> Iterator[ImageFile]:
             raise
         except Image.DecompressionBombError:
             raise PhotoError("too large", "decoding it would take too much memory") from None
-        except MemoryError:  # of the machine at this moment: not the photo's fault
+        except MemoryError:  # the machine is short of memory right now: not the photo's fault
             raise PhotoError("unreadable", "there is too little free memory to read it") from None
         except Exception as error:  # damaged data makes a decoder raise anything
             raise _explain(error) from None
@@ -94,7 +94,7 @@ def _open_file(path: Path) -> BinaryIO:
 
 def _open_image(file: BinaryIO) -> ImageFile:
     head = file.read(HEAD_BYTES)
-    found = tell_format(head)
+    found = describe_format(head)
     if found is None:
         raise PhotoError(
             "not an image",
@@ -116,7 +116,8 @@ def _refuse_tiny(sides: tuple[int, int]) -> None:
 
 
 def _refuse_too_large(sides: tuple[int, int], pixels: int) -> None:
-    """Before an image is decoded: a small file may expand to gigabytes."""
+    """Raise PhotoError for an image that is too large, before it is decoded: a small file may
+    expand to gigabytes."""
     if pixels > MAX_PIXELS:
         raise PhotoError(
             "too large",
@@ -166,7 +167,7 @@ _OTHERS = (
 _BOXES = {b"avif": "an AVIF picture", b"heic": "a HEIC photo", b"mif1": "a HEIC photo"}
 
 
-def tell_format(head: bytes) -> Format | None:
+def describe_format(head: bytes) -> Format | None:
     """The format of a file that starts with these bytes; None for anything we do not read."""
     for known in FORMATS:
         if head.startswith(known.begins) and (known.name != "WebP" or head[8:12] == b"WEBP"):

@@ -13,8 +13,8 @@ SPLITS = SPLIT_NAMES  # "train", "validation", "test"
 SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp"}
 )
-# Of copies in several split folders, the one for evaluation stays: no training photo is evaluated
-# on, and the metric stays comparable.
+# Of copies in several split folders, the one for evaluation is kept, so that no photo is both
+# trained and evaluated on and the metrics stay comparable.
 _FIRST_KEPT = ("test", "validation", "train", None)
 _MOST_NAMES = 3
 
@@ -72,7 +72,7 @@ def _first_kept(photo: Photo) -> tuple[int, str]:
 
 
 def _name_classes(group: Sequence[Photo]) -> str:
-    """Of many copies, one from each class."""
+    """Name one copy from each class, for the message."""
     by_class: dict[str | None, Photo] = {}
     for photo in sorted(group, key=lambda photo: photo.name):
         by_class.setdefault(photo.label, photo)

@@ -23,9 +23,9 @@ def assign_splits(
     """The split of every photo: "train", "validation" or "test".
 
     `keys` are digests of the photos' content; `known` maps digests to the split of an earlier run.
-    If folders give the split, they win, and what has no folder is taken out of training. Raises
-    InputError for fewer than two classes, for classes with too few photos, and if the splits of the
-    earlier run leave nothing to train or evaluate on.
+    Splits given by folders take precedence; a split without a folder is drawn from the training
+    photos. Raises InputError for fewer than two classes, for classes with too few photos, and if
+    the splits of the earlier run leave nothing to train or evaluate on.
     """
     labels = [photo.label or "" for photo in photos]
     _refuse_one_class(set(labels))
@@ -75,7 +75,8 @@ def _open_shares(shares: Shares, folders: set[str]) -> Shares:
 
 
 def _refuse_thin(keys: Mapping[str, set[str]], shares: Shares) -> None:
-    """Each split that is drawn must get a photo of each class."""
+    """Raise InputError for classes with too few photos: every split that is drawn needs at least
+    one photo of every class."""
     dealt = [split for split, share in zip(SPLIT_NAMES, shares, strict=True) if share]
     thin = [label for label in sorted(keys, key=natural_order) if len(keys[label]) < len(dealt)]
     if not thin:
@@ -89,7 +90,8 @@ def _refuse_thin(keys: Mapping[str, set[str]], shares: Shares) -> None:
 
 
 def _refuse_nothing_left(labels: Sequence[str], splits: Sequence[str], shares: Shares) -> None:
-    """Photos that keep the split of an earlier run may leave a split without any."""
+    """Raise InputError if photos that keep their split of an earlier run leave a split without
+    photos."""
     trained = {label for label, split in zip(labels, splits, strict=True) if split == "train"}
     untrained = [f'"{label}"' for label in sorted({*labels} - trained, key=natural_order)]
     lacking = [split for split, share in zip(SPLIT_NAMES, shares, strict=True) if share]

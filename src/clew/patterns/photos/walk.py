@@ -7,7 +7,8 @@ from pathlib import Path
 
 from clew.patterns.photos.photo import SUFFIXES, Fault, natural_order
 
-# What systems put beside photos by themselves; so are all names that start with a dot.
+# Files that operating systems put next to photos, which are skipped; so are all names that start
+# with a dot.
 _PASSED_OVER = {"__macosx", "thumbs.db", "desktop.ini", "@eadir", "$recycle.bin", "ehthumbs.db"}
 # A folder that holds all of one of these was written by clew, images included.
 _OWN_FILES = (
@@ -16,7 +17,7 @@ _OWN_FILES = (
     {"identified.json"},
     {"set.json", "photos"},
 )
-# Images too, but of kinds that are not supported: users must hear about them.
+# Image formats that are not supported: they must be reported, not silently skipped.
 _OTHER_PICTURES = frozenset(
     {".heic", ".heif", ".avif", ".jp2", ".jxl", ".psd", ".svg", ".ico", ".raw", ".dng"}
     | {".cr2", ".cr3", ".nef", ".arw", ".orf", ".rw2"}
@@ -106,7 +107,8 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 def _may_enter(
     entry: os.DirEntry[str], name: str, inside: str, seen: set[tuple[int, int]], found: Found
 ) -> bool:
-    """Whether a folder is new; a link to a folder inside is found where it really lies."""
+    """Whether to descend into a folder: not if it was visited already, or is a link to a folder
+    inside the root, which is found at its real place."""
     try:
         identity = _identity(entry.path)
         target = os.path.realpath(entry.path) if entry.is_symlink() else None

@@ -16,7 +16,7 @@ _SHARES = (
     ("f1", "F1", "harmonic mean of precision and recall"),
 )
 _SPLITS = ("train", "validation", "test")
-_MANY = 40  # classes from which on the table scrolls by itself
+_MANY = 40  # with at least this many classes, the table scrolls separately
 _NAMED = 20
 _MISSING = (
     ("validation", "the best epoch was selected without them"),
@@ -30,10 +30,10 @@ def draw_classes(run: Run) -> Html:
     table = tag("table", _head(counts), tag("tbody", rows), class_="sortable classes")
     is_long = len(rows) > _MANY
     scrolled = tag("div", table, class_="scroll long" if is_long else "scroll", tabindex="0")
-    return tag("div", [_tell_missing(run, *pair) for pair in _MISSING], scrolled)
+    return tag("div", [_describe_missing(run, *pair) for pair in _MISSING], scrolled)
 
 
-def _tell_missing(run: Run, split: str, effect: str) -> Html | None:
+def _describe_missing(run: Run, split: str, effect: str) -> Html | None:
     names = classes_without(run, split)
     if not names:
         return None
@@ -73,5 +73,5 @@ def _share(value: float | None) -> Html:
 
 
 def _count(value: float | None) -> Html:
-    told = "" if value is None else f"{value:.0f}"
-    return tag("td", whole(value), class_="number", data_value=told)
+    exact = "" if value is None else f"{value:.0f}"
+    return tag("td", whole(value), class_="number", data_value=exact)

@@ -12,7 +12,7 @@ from clew.patterns.report.headline import confused_pairs
 from clew.patterns.report.run import Run
 
 MOST_CLASSES = 120
-_NUMBERED = 40  # classes up to which a cell has room for its number
+_NUMBERED = 40  # up to this many classes, a cell has room for its number
 _MOST_PAIRS = 15
 _FEW = 9  # classes whose matrix stays small
 _MOST_GROUPS, _LARGEST_GROUP = 7, 8
@@ -35,7 +35,7 @@ class _Grid:
 
     @property
     def is_dense(self) -> bool:
-        """Slanted column names would touch each other: they stand upright."""
+        """Whether the column names are vertical, because slanted ones would touch each other."""
         return self.cell * _SLANT < self.letter
 
     @property
@@ -52,7 +52,8 @@ class _Grid:
 
     @property
     def width(self) -> float:
-        """The last column's name may lean over the right side."""
+        """The width of the picture; the slanted name of the last column may extend beyond the
+        matrix."""
         lean = 0.0 if self.is_dense else self.letter * 0.56 * _SLANT * len(self.names[-1])
         return self.left + self.side + lean + 12
 
@@ -72,7 +73,7 @@ def draw_confusion(run: Run) -> Html:
         "div",
         tag("div", _draw_pairs(run), _draw_groups(run, groups), class_="confused"),
         tag("h3", "All classes", class_="all-classes"),
-        _tell_cut(run, kept),
+        _describe_cut(run, kept),
         _draw_matrix(run, ordered, is_wide=True),
     )
 
@@ -117,7 +118,7 @@ def _draw_groups(run: Run, groups: Sequence[list[int]]) -> Html:
     return tag("div", figures, class_="class-groups")
 
 
-def _tell_cut(run: Run, kept: np.ndarray) -> Html | None:
+def _describe_cut(run: Run, kept: np.ndarray) -> Html | None:
     if len(kept) == len(run.classes):
         return None
     return tag(
@@ -218,7 +219,7 @@ def _draw_cell(
         at = (x + grid.cell / 2, y + grid.cell / 2 + grid.letter * 0.35)
         number = _word(f"{count:,}", *at, grid, f"cell middle {tone}")
     kind = "correct" if row == column else "wrong"
-    tip = _tell_cell(classes[row], classes[column], count, total)
+    tip = _describe_cell(classes[row], classes[column], count, total)
     return tag("g", box, number, class_=f"cell-box {kind}", data_tip=tip)
 
 
@@ -227,7 +228,7 @@ def _stress(share: float) -> float:
     return float(max(share**0.6, 0.22))
 
 
-def _tell_cell(label: str, predicted: str, count: int, total: int) -> str:
+def _describe_cell(label: str, predicted: str, count: int, total: int) -> str:
     share = f"{count:,} of {total:,} ({percent(count / total)})"
     if label == predicted:
         return f'"{label}": {share} correct'
@@ -264,10 +265,10 @@ def _draw_pairs(run: Run) -> Html:
     ]
     table = tag("table", tag("thead", tag("tr", head)), tag("tbody", rows), class_="plain pairs")
     more = len(pairs) - _MOST_PAIRS
-    told = f"and {counted(more, 'less frequent pair')}" if more > 0 else ""
+    note = f"and {counted(more, 'less frequent pair')}" if more > 0 else ""
     return tag(
         "div",
         tag("h3", "Most frequent mistakes"),
         tag("div", table, class_="scroll", tabindex="0"),
-        tag("p", told, class_="muted") if told else None,
+        tag("p", note, class_="muted") if note else None,
     )

@@ -106,8 +106,8 @@ def draw_confidence(run: Run) -> Html:
     return tag("div", [draw_panel(panel) for panel in panels], class_="panels")
 
 
-def tell_threshold(run: Run, threshold: float = _DEFAULT_THRESHOLD) -> str:
-    """What the default threshold of identify does with the test photos."""
+def describe_threshold(run: Run, threshold: float = _DEFAULT_THRESHOLD) -> str:
+    """A sentence on how the default threshold of `identify` would divide the test photos."""
     kept = [answer for answer in run.answers if answer.probability >= threshold]
     if not kept:
         return f"No test photo reaches a confidence of {percents(threshold)}."

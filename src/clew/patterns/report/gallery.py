@@ -39,7 +39,7 @@ class Looking:
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """A photo, and the classes whose heat maps are wanted."""
+    """A photo, and the classes to draw heat maps for."""
 
     path: Path
     classes: tuple[str, ...]
@@ -56,7 +56,7 @@ class Shown:
 
 
 def draw_mistakes(run: Run, looking: Looking) -> Html:
-    """The most confident first: no threshold would have caught them."""
+    """Draw the mistakes, the most confident first: those that no threshold would have caught."""
     mistakes = run.mistakes
     shown = mistakes[:MOST_MISTAKES]
     wanted = [_want(run, one, (one.predicted, one.label)) for one in shown]
@@ -68,10 +68,10 @@ def draw_mistakes(run: Run, looking: Looking) -> Html:
         )
         for answer, picture in zip(shown, show_photos(wanted, looking), strict=True)
     ]
-    return tag("div", _tell_rest(len(shown), len(mistakes)), tag("div", cards, class_="photos"))
+    return tag("div", _describe_rest(len(shown), len(mistakes)), tag("div", cards, class_="photos"))
 
 
-def _tell_rest(shown: int, mistakes: int) -> Html | None:
+def _describe_rest(shown: int, mistakes: int) -> Html | None:
     if shown == mistakes:
         return None
     words = (
@@ -90,11 +90,11 @@ def draw_evidence(run: Run, looking: Looking) -> Html:
     ]
     classes = len({answer.label for answer in chosen})
     missing = len({answer.label for answer in run.answers if answer.is_correct}) - classes
-    told = (
+    note = (
         f"The {classes} classes with the lowest recall are shown; "
         f"{counted(missing, 'more class', 'more classes')} would make the page slow to open."
     )
-    cut = tag("p", told, class_="empty") if missing > 0 else None
+    cut = tag("p", note, class_="empty") if missing > 0 else None
     return tag("div", cut, tag("div", cards, class_="photos small"))
 
 
@@ -187,7 +187,7 @@ def _read(wanted: Wanted, model: PatternModel | None) -> _Read | Shown:
 def _find_heats(
     read: Sequence[_Read], model: PatternModel | None
 ) -> list[Float32[np.ndarray, "wanted size size"]]:
-    """For all photos at once: the network sees them in batches."""
+    """The heat maps of all photos, computed in batches."""
     if model is None or not read:
         return [np.zeros((0, 1, 1), np.float32)] * len(read)
     counts = [len(one.places) for one in read]

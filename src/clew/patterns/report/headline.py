@@ -7,10 +7,10 @@ from clew.pages.markup import Html, tag
 from clew.patterns.report.run import Run
 from clew.wording import list_some, tenth_percent
 
-_FEW = 100  # test photos below which one photo moves the figure by more than a point
+_FEW = 100  # with fewer test photos, one photo changes the accuracy by more than a percentage point
 
 
-def tell_headline(run: Run) -> str:
+def describe_headline(run: Run) -> str:
     accuracy = run.figure("test_accuracy")
     if accuracy is None:
         return "The test accuracy is unknown."
@@ -21,22 +21,22 @@ def tell_headline(run: Run) -> str:
     )
 
 
-def tell_details(run: Run) -> list[str]:
+def describe_details(run: Run) -> list[str]:
     return [
         sentence
         for sentence in (
-            _tell_interval(run),
-            _tell_trained_before(run),
-            _tell_trained(run),
-            _tell_weakest(run),
-            _tell_confused(run),
-            _tell_unvalidated(run),
+            _describe_interval(run),
+            _describe_trained_before(run),
+            _describe_trained(run),
+            _describe_weakest(run),
+            _describe_confused(run),
+            _describe_unvalidated(run),
         )
         if sentence
     ]
 
 
-def _tell_interval(run: Run) -> str:
+def _describe_interval(run: Run) -> str:
     if run.is_seen:
         return (
             "The model was trained on all of these photos: this accuracy says nothing about new "
@@ -45,16 +45,16 @@ def _tell_interval(run: Run) -> str:
     if run.interval is None:
         return ""
     low, high = run.interval
-    told = (
+    text = (
         f"On other photos of the same kind, expect between {percents(low)} and {percents(high)} "
         f"(95% confidence interval)."
     )
     if 0 < run.test_photos < _FEW:
-        told += f" It is wide because there are only {run.test_photos:,} test photos."
-    return told
+        text += f" It is wide because there are only {run.test_photos:,} test photos."
+    return text
 
 
-def _tell_trained_before(run: Run) -> str:
+def _describe_trained_before(run: Run) -> str:
     count = run.trained_before
     if not count:
         return ""
@@ -64,14 +64,14 @@ def _tell_trained_before(run: Run) -> str:
     )
 
 
-def _tell_trained(run: Run) -> str:
+def _describe_trained(run: Run) -> str:
     before = run.figure("trained_test_accuracy")
     if before is None:
         return ""
     return f"After its training, the accuracy on its own test photos was {percents(before)}."
 
 
-def _tell_weakest(run: Run) -> str:
+def _describe_weakest(run: Run) -> str:
     known = [
         (recall, row)
         for row in run.per_class
@@ -88,7 +88,7 @@ def _tell_weakest(run: Run) -> str:
     )
 
 
-def _tell_confused(run: Run) -> str:
+def _describe_confused(run: Run) -> str:
     pairs = confused_pairs(run)
     if not pairs or pairs[0][2] < 2:
         return ""
@@ -98,11 +98,11 @@ def _tell_confused(run: Run) -> str:
     )
 
 
-def _tell_unvalidated(run: Run) -> str:
+def _describe_unvalidated(run: Run) -> str:
     names = classes_without(run, "validation")
     verb = "has" if len(names) == 1 else "have"
-    told = f"{counted(len(names), 'class', 'classes')} {verb} no validation photos"
-    return f"{told}: {list_some(names)}." if names else ""
+    text = f"{counted(len(names), 'class', 'classes')} {verb} no validation photos"
+    return f"{text}: {list_some(names)}." if names else ""
 
 
 def classes_without(run: Run, split: str) -> list[str]:
@@ -142,8 +142,8 @@ def draw_tiles(run: Run) -> Html:
 
 def _of_photos(run: Run) -> str:
     excluded = sum(run.excluded_kinds.values())
-    told = f"of {counted(run.test_photos, 'test photo')}"
-    return f"{told}; {counted(excluded, 'file')} excluded" if excluded else told
+    text = f"of {counted(run.test_photos, 'test photo')}"
+    return f"{text}; {counted(excluded, 'file')} excluded" if excluded else text
 
 
 def _tile(name: str, figure: str, words: str, *, is_best: bool = False) -> Html:

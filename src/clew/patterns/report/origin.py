@@ -30,7 +30,7 @@ def draw_excluded(run: Run) -> Html:
         "div",
         tag("p", counts, class_="facts"),
         tag("div", table, class_="scroll", tabindex="0") if rows else None,
-        _tell_rest(run),
+        _describe_rest(run),
     )
 
 
@@ -44,7 +44,7 @@ def _excluded_row(one: Fault) -> Html:
     )
 
 
-def _tell_rest(run: Run) -> Html | None:
+def _describe_rest(run: Run) -> Html | None:
     more = len(run.excluded) - _MOST_FILES
     if more <= 0:
         return None

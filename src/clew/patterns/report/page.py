@@ -10,13 +10,13 @@ from clew.pages.markup import Html, join, tag
 from clew.pages.shell import Section, wrap_page
 from clew.patterns.report.classes import draw_classes
 from clew.patterns.report.confusion import draw_confusion
-from clew.patterns.report.curves import draw_confidence, draw_training, tell_threshold
+from clew.patterns.report.curves import describe_threshold, draw_confidence, draw_training
 from clew.patterns.report.gallery import Looking, draw_evidence, draw_mistakes
 from clew.patterns.report.headline import (
+    describe_details,
+    describe_headline,
     describe_network,
     draw_tiles,
-    tell_details,
-    tell_headline,
 )
 from clew.patterns.report.origin import draw_excluded, draw_settings, draw_training_facts
 from clew.patterns.report.run import Run, read_run
@@ -32,7 +32,7 @@ _NO_ANSWERS = "There are no predictions: predictions.csv is missing beside resul
 
 
 def write_report(folder: Path, *, device: str | None = None) -> Path:
-    """The path of the page, which is self-contained.
+    """Write report.html, a self-contained page, and return its path.
 
     Raises StoreError when the folder holds no finished training or evaluation."""
     run = read_run(Path(folder))
@@ -45,7 +45,8 @@ def write_report(folder: Path, *, device: str | None = None) -> Path:
 
 
 def _load(run: Run, device: str | None) -> Looking:
-    """Without the model, or its feature maps, the page has no heat maps and says why."""
+    """Load the model for the heat maps; without it, or without feature maps, the page says why
+    there are none."""
     try:
         model = load_classifier(run.model_folder, device)
         check_maps(model)
@@ -76,18 +77,18 @@ def _name(run: Run) -> str:
 
 def _header(run: Run) -> Html:
     photos = run.part("data").get("photos")
-    told = [_name(run), describe_network(run)]
-    told += [counted(photos, "photo")] if isinstance(photos, int) else []
+    parts = [_name(run), describe_network(run)]
+    parts += [counted(photos, "photo")] if isinstance(photos, int) else []
     eyebrow = [
         tag("b", "clew"),
         tag("span", "photo classifier"),
-        [tag("bdi", part) for part in told],
+        [tag("bdi", part) for part in parts],
     ]
     return tag(
         "header",
         tag("p", eyebrow, class_="eyebrow"),
-        tag("h1", tell_headline(run), dir="auto"),
-        tag("div", [tag("p", text) for text in tell_details(run)], class_="lead"),
+        tag("h1", describe_headline(run), dir="auto"),
+        tag("div", [tag("p", text) for text in describe_details(run)], class_="lead"),
         draw_tiles(run),
     )
 
@@ -98,15 +99,15 @@ def _footer(run: Run) -> Html:
         f"clew {__version__}, {describe_network(run)}, on "
         f"{counted(run.test_photos, 'photo')} of {_name(run)}{unseen}."
     )
-    files_told = (
+    files_text = (
         "All metrics are in results.json beside this page, the predictions for all test photos in "
         "predictions.csv, the excluded files in excluded.csv."
     )
-    return tag("footer", tag("p", tag("b", "Cite as: "), figures), tag("p", files_told))
+    return tag("footer", tag("p", tag("b", "Cite as: "), figures), tag("p", files_text))
 
 
 def make_sections(run: Run, looking: Looking) -> list[Section]:
-    """All of them; one with nothing to show has the reason."""
+    """All sections of the page; one with nothing to show carries the reason."""
     return [
         _confusion_section(run),
         _classes_section(run),
@@ -156,7 +157,7 @@ def _mistakes_section(run: Run, looking: Looking) -> Section:
         "Beside each photo: the evidence for the predicted class, and for the true one (Grad-CAM; "
         "brighter is stronger). "
         if looking.model
-        else _tell_no_heat(looking)
+        else _describe_no_heat(looking)
     )
     return Section(
         name="mistakes",
@@ -169,7 +170,7 @@ def _mistakes_section(run: Run, looking: Looking) -> Section:
     ).if_there(run.mistakes, none)
 
 
-def _tell_no_heat(looking: Looking) -> str:
+def _describe_no_heat(looking: Looking) -> str:
     return f"There are no heat maps: {looking.fault} "
 
 
@@ -185,7 +186,7 @@ def _evidence_section(run: Run, looking: Looking) -> Section:
         "background, the model may fail on photos from elsewhere. Grad-CAM shows coarse regions, "
         "not outlines."
         if looking.model
-        else _tell_no_heat(looking),
+        else _describe_no_heat(looking),
     ).if_there(correct, "No test photo was classified correctly." if run.answers else _NO_ANSWERS)
 
 
@@ -194,7 +195,7 @@ def _confidence_section(run: Run) -> Section:
         name="confidence",
         short="Confidence",
         title="Confidence and calibration",
-        lead=tell_threshold(run) if run.answers else "",
+        lead=describe_threshold(run) if run.answers else "",
         content=draw_confidence(run) if run.answers else join(),
         reading="Left: a higher threshold leaves fewer photos with a label (coverage) and makes "
         "more of those labels correct (accuracy). Right: of the photos with a confidence of 0.8, "

@@ -36,8 +36,8 @@ class PhotoAnswer:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """`raw` is results.json, in which any figure may be missing; a list is empty where its file is
-    missing."""
+    """A training or an evaluation, as read from its folder. `raw` is results.json, in which any
+    value may be missing; a list is empty if its file is missing."""
 
     folder: Path
     raw: dict[str, Any]
@@ -79,15 +79,15 @@ class Run:
 
     @property
     def mistakes(self) -> list[PhotoAnswer]:
-        """The most confident first."""
+        """The misclassified test photos, the most confident first."""
         wrong = [answer for answer in self.answers if not answer.is_correct]
         return sorted(wrong, key=lambda answer: (-answer.probability, answer.name))
 
     @property
     def excluded_kinds(self) -> dict[str, int]:
         data = self.part("data")
-        told = as_dict(data.get("excluded", data.get("left_out")))  # its name in earlier versions
-        return {str(kind): int(as_number(count) or 0) for kind, count in told.items()} or dict(
+        counts = as_dict(data.get("excluded", data.get("left_out")))  # its name in earlier versions
+        return {str(kind): int(as_number(count) or 0) for kind, count in counts.items()} or dict(
             Counter(one.kind for one in self.excluded).most_common()
         )
 
@@ -98,7 +98,7 @@ class Run:
 
     @property
     def trained_before(self) -> int:
-        """Test photos that the starting weights were trained on."""
+        """The number of test photos that the starting weights were trained on."""
         data = self.part("data")
         seen = data.get("test_seen_before", data.get("test_learnt_before"))  # as earlier versions
         return int(as_number(seen) or 0)
@@ -110,13 +110,14 @@ class Run:
 
     @property
     def model_folder(self) -> Path:
-        """An evaluation names its model; a training is its own."""
+        """The folder of the model: an evaluation names it, a training run is its own."""
         model = self.raw.get("model")
         return Path(model) if isinstance(model, str) else self.folder
 
 
 def read_run(folder: Path) -> Run:
-    """Raises StoreError when the folder holds no finished training, or a damaged one."""
+    """Read the folder of a training or an evaluation. Raises StoreError if it holds none that is
+    finished, or a damaged one."""
     raw = _read_results(folder / RESULTS)
     return Run(
         folder=folder,

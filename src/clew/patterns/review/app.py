@@ -16,7 +16,7 @@ from clew.errors import ClewError, InputError
 from clew.pages.server import LocalServer, open_server
 from clew.patterns.photos.decode import PhotoError, open_photo
 from clew.patterns.review.questions import Question
-from clew.patterns.review.session import Review, safe_text, tell_new_classes
+from clew.patterns.review.session import Review, describe_new_classes, safe_text
 from clew.wording import whole_percent
 
 if TYPE_CHECKING:
@@ -87,8 +87,8 @@ def build_app(review: Review, hints: Hints, on_done: Callable[[], None]) -> "Fas
     @app.post("/answer")
     def answer(given: PageAnswer) -> Response:
         with review.lock:
-            status, told = _take(review, given)
-            return reply(status, **told)
+            status, content = _take(review, given)
+            return reply(status, **content)
 
     @app.post("/done")
     def done(after: BackgroundTasks) -> dict[str, bool]:
@@ -111,7 +111,7 @@ def _take(review: Review, answer: PageAnswer) -> tuple[int, dict[str, str]]:
     if answer.question != review.place:
         return 409, {"error": "The page was out of date: this is the current photo."}
     try:
-        return 200, {"told": _carry_out(review, answer)}
+        return 200, {"message": _carry_out(review, answer)}
     except InputError as error:
         return 400, {"error": str(error)}
     except ClewError as error:
@@ -142,7 +142,7 @@ def describe_state(review: Review, hints: Hints) -> dict[str, Any]:
         "following": review.place + 1 if review.place + 1 < total else None,
         "counts": {name: counts[name] for name in ("approved", "corrected", "skipped")},
         "can_undo": review.place > 0,
-        "new_classes": tell_new_classes(review.new_classes()),
+        "new_classes": describe_new_classes(review.new_classes()),
         "moves": review.moves,
         "folder": safe_text(review.folder),
         "command": safe_text(hints.train),

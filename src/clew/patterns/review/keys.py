@@ -20,7 +20,7 @@ class Keys(Protocol):
     """A source of a person's answers."""
 
     def read(self) -> str | None:
-        """The next answer: a key, or a line; "" for Enter, None at the end."""
+        """Read the next answer: a key or a line; "" for Enter, None at the end of input."""
 
     def ask(self, prompt: str, words: Sequence[str] = ()) -> str | None:
         """A line that answers `prompt`; `words` may be completed with Tab."""
@@ -93,7 +93,7 @@ def _has_termios() -> bool:
 
 @contextmanager
 def _single_keys(descriptor: int) -> Iterator[None]:
-    """Keys come at once and are not echoed; what was typed ahead is kept."""
+    """Switch the terminal to single keys without echo; input typed ahead is kept."""
     import termios
     import tty
 

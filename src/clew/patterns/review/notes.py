@@ -51,8 +51,8 @@ class Decision:
 
 
 class Notes:
-    """The decisions of all reviews of one model or set. Every change is on disk when it returns;
-    one that cannot be written has not happened."""
+    """The decisions of all reviews of one model or set. Every change is on disk when the method
+    returns; if it cannot be written, it does not take effect."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -88,8 +88,8 @@ class Notes:
     def find(self, path: Path) -> Decision | None:
         """The decision about this photo, under this or another name.
 
-        Raises OSError when it is missing, and no review has moved it. Files are read only if
-        another of the same length was decided on.
+        Raises OSError if the photo is missing and no review has moved it. The file is read only if
+        a photo of the same length was decided on.
         """
         known = self._by_path.get(str(path))
         if known and known.moves and not os.path.lexists(path):

@@ -27,10 +27,10 @@ async function answer(action, label) {
   }
 }
 
-function take(told) {
-  state = told;
-  if (told.error) toast(told.error, true);
-  else if (told.told) toast(told.told);
+function take(reply) {
+  state = reply;
+  if (reply.error) toast(reply.error, true);
+  else if (reply.message) toast(reply.message);
   document.activeElement?.blur(); // otherwise Enter would press the button that was clicked last
   closeSearch();
   drawProgress();
@@ -157,7 +157,7 @@ function leave() {
 
 function goOn() {
   leaving = false;
-  take({ ...state, told: "", error: "" });
+  take({ ...state, message: "", error: "" });
 }
 
 let fading;

@@ -41,7 +41,7 @@ class ReviewConfig:
 
 @contextmanager
 def open_review(chosen: Chosen, config: ReviewConfig | None = None) -> Iterator[Review]:
-    """The review, while no other process reviews the same.
+    """Open the review and lock it against other processes.
 
     Raises InputError when nothing was identified yet or the folder for the photos is unknown,
     StoreLockedError.
@@ -109,14 +109,14 @@ def _open_shelf(chosen: Chosen, config: ReviewConfig) -> Shelf:
 
 
 def _classes(identification: Identification, chosen: Chosen, shelf: Shelf) -> list[str]:
-    """Those of the model, and those whose folders were added since."""
+    """The classes to choose from: those of the model, and those whose folders were added since."""
     trained = identification.settings.get("classes") or _results(chosen).get("classes") or []
     guessed = {label for photo in identification.photos for label, _ in photo.best}
     return sorted({*map(str, trained), *guessed, *shelf.classes()}, key=natural_order)
 
 
 def _call_to_train(chosen: Chosen, config: ReviewConfig) -> Call:
-    """Training again, from the last weights."""
+    """The call that trains again from the last weights."""
     if chosen.pattern_set is not None and config.data is None:
         return chosen.pattern_set.call_to_train()
     trained_on = _results(chosen).get("data", {}).get("folder")

@@ -38,8 +38,8 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True)
 class Queue:
-    """The questions, and what is not asked: decided or skipped before, missing, faulty, or
-    confident.
+    """The questions to ask, and the photos that are not asked about: decided or skipped before,
+    missing, unreadable, or confident.
 
     `source` is the file that they come from; `gone` and `faulty` are names.
     """

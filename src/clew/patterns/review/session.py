@@ -18,11 +18,11 @@ _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def safe_text(text: str) -> str:
-    """File names may hold anything; a terminal must not interpret it."""
+    """Replace unprintable characters: a terminal must not interpret what a file name contains."""
     return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
-def tell_new_classes(classes: Mapping[str, int]) -> str:
+def describe_new_classes(classes: Mapping[str, int]) -> str:
     """The new classes, and whether they can be trained on; "" if there are none."""
     if not classes:
         return ""
@@ -64,7 +64,7 @@ class Review:
 
     @property
     def place(self) -> int:
-        """How many are answered: the number of the open question, from 0."""
+        """The number of answered questions, which is the index of the open one."""
         return len(self._answers)
 
     @property
@@ -87,7 +87,7 @@ class Review:
         return {one: given[one] for one in self.classes if given[one] and one not in self._known}
 
     def describe(self, decision: Decision) -> str:
-        """The result of an answer, for a person."""
+        """A sentence about the result of an answer."""
         where = f"{self.folder}/{decision.placed}"
         if not decision.is_new:
             away = "; the original was deleted" if decision.moves else ""
@@ -102,11 +102,12 @@ class Review:
         return list_choices(self.classes, self._open_question())
 
     def approve(self) -> Decision:
-        """The model's best guess is correct. Raises InputError when the photo is missing."""
+        """Approve the model's best guess. Raises InputError if the photo is missing."""
         return self._answer("approved", self._open_question().best.label)
 
     def correct(self, label: str) -> Decision:
-        """It is of that class, perhaps a new one. Raises InputError for an impossible name."""
+        """Put the photo into another class, possibly a new one. Raises InputError for an invalid
+        name."""
         label = find_label(self.classes, label) or check_class_name(label)
         is_guess = label == self._open_question().best.label
         decision = self._answer("approved" if is_guess else "corrected", label)
@@ -115,7 +116,7 @@ class Review:
         return decision
 
     def skip(self) -> None:
-        """Leaves the photo where it is; it is not asked about again."""
+        """Skip the photo: it stays where it is and is not asked about again."""
         question = self._open_question()
         try:
             decision = self._decision(question, "skipped")
@@ -125,7 +126,7 @@ class Review:
             self._answers.append(self._carrier.notes.add(decision))
 
     def undo(self) -> Question:
-        """Takes the last answer back, and asks again.
+        """Undo the last answer and ask the question again.
 
         Raises InputError when there is none, or when the photo cannot be restored.
         """
@@ -139,7 +140,7 @@ class Review:
         return self.queue.questions[self.place]
 
     def _forget_unused_classes(self) -> None:
-        """A new class that was a mistake is not offered again."""
+        """Forget new classes whose only answers were undone, so that they are not offered again."""
         used = {answer.label for answer in self._answers if answer is not None}
         self.classes = [one for one in self.classes if one in self._known or one in used]
 

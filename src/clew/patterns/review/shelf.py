@@ -28,7 +28,8 @@ class Placed:
 
 
 class Shelf:
-    """Knows every file below the folder by its length, so that no photo is added twice.
+    """The folder with one folder per class. It knows every file in it by length, so that no photo
+    is added twice.
 
     `put` copies a photo into a class, if the folder belongs to a set that keeps a journal.
     """
@@ -87,8 +88,7 @@ class Shelf:
         return True
 
     def give_back(self, placed: str, path: Path, digest: str) -> None:
-        """Makes sure that the photo is where it was. Raises InputError if that is another file
-        now."""
+        """Restore the original photo. Raises InputError if another file is in its place."""
         if os.path.lexists(path):
             if path.is_file() and digest_file(path) == digest:
                 return
@@ -102,7 +102,7 @@ class Shelf:
             copy.rename(path)
 
     def remove(self, placed: str, digest: str) -> None:
-        """Takes a photo out of its class that a review had put in, and nothing else."""
+        """Remove from its class a photo that a review put there; any other file is left alone."""
         path = self.folder / placed
         if not path.exists():
             return
@@ -152,7 +152,8 @@ def _is_passed_over(name: str) -> bool:
 
 
 class Carrier:
-    """Every step can be repeated: what is already done is detected and left alone."""
+    """Carries out decisions. Every step can be repeated: what is already done is detected and left
+    alone."""
 
     def __init__(self, shelf: Shelf, notes: Notes) -> None:
         self.shelf, self.notes = shelf, notes
@@ -183,7 +184,8 @@ class Carrier:
             raise
 
     def take_back(self, decision: Decision) -> None:
-        """The reverse. Raises InputError when something is in the way: then the decision stays."""
+        """Undo a decision. Raises InputError, and keeps the decision, if another file is in the
+        way."""
         if decision.placed is not None and (decision.moves or decision.is_new):
             undoing = self.notes.change(decision, step="take back")
             try:
@@ -207,8 +209,8 @@ class Carrier:
         return len(started)
 
     def _empty(self, decision: Decision, placed: str) -> None:
-        """The original is restored before the copy is deleted, even if somebody has deleted it
-        since."""
+        """Restore the original, even if it was deleted in the meantime, and only then delete the
+        copy."""
         self.shelf.give_back(placed, Path(decision.path), decision.digest)
         if decision.is_new:
             self.shelf.remove(placed, decision.digest)

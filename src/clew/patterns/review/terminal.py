@@ -65,7 +65,7 @@ class Dialogue:
         return False
 
     def _decide(self, question: Question) -> bool:
-        """Takes keys until one changed something; False to quit."""
+        """Read keys until one changes something; False if the user quits."""
         while True:
             answer = self._keys.read()
             if answer is None or answer.casefold() == "q":

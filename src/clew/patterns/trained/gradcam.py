@@ -97,7 +97,8 @@ def _places(model: PatternModel, count: int) -> Tensor:
 
 
 def _has_patches(network: nn.Module) -> bool:
-    """Whether it cuts photos into patches, each centered in its stride."""
+    """Whether the network cuts photos into patches (even kernels), so that positions are centered
+    in their stride."""
     convolutions = [module for module in network.modules() if isinstance(module, nn.Conv2d)]
     return any(one.stride[0] > 1 and one.kernel_size[0] % 2 == 0 for one in convolutions)
 

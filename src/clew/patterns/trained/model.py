@@ -41,8 +41,9 @@ _Pixels = UInt8[np.ndarray, "size size 3"]
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class PatternModel:
-    """`network` is in eval mode on `device`; its logits over `temperature` make probabilities
-    that mean what they say, as they did on the photos of the validation split."""
+    """A trained photo classifier. `network` is in eval mode on `device`; its logits divided by
+    `temperature` give probabilities that were calibrated on the validation photos. Photos are
+    resized to `image_size` x `image_size` pixels."""
 
     folder: Path
     classes: tuple[str, ...]
@@ -82,13 +83,15 @@ class PatternModel:
 
     @torch.no_grad()
     def logits(self, images: Images) -> Float32[np.ndarray, "batch classes"]:
-        """Of decoded photos: squares of `image_size`. Raises InputError for others."""
+        """Logits `[batch, classes]` of decoded photos, uint8 `[batch, image_size, image_size, 3]`.
+        Raises InputError for images of another shape or type."""
         pixels = torch.as_tensor(images)
         self._check(pixels)
         return self.network(normalize(pixels.to(self.device))).float().cpu().numpy()
 
     def probabilities(self, images: Images) -> Float32[np.ndarray, "batch classes"]:
-        """Like `logits`; each row sums to 1."""
+        """Calibrated probabilities `[batch, classes]` of decoded photos; arguments and errors are
+        those of `logits`."""
         return softmax(self.logits(images), self.temperature)
 
     def _check(self, pixels: Tensor) -> None:
@@ -104,7 +107,8 @@ class PatternModel:
 def softmax(
     logits: Float32[np.ndarray, "batch classes"], temperature: float = 1.0
 ) -> Float32[np.ndarray, "batch classes"]:
-    """In double precision, so that almost certain does not round to certain."""
+    """Softmax with a temperature, in double precision, so that a probability of almost 1 does not
+    round to 1."""
     scaled = torch.from_numpy(logits).double() / temperature
     return scaled.softmax(dim=1).float().numpy()
 
@@ -114,7 +118,7 @@ def load_classifier(folder: str | Path, device: str | torch.device | None = None
     is one.
 
     Raises StoreError when there is none, when its training was not finished, or when a file of it
-    is damaged; InputError for a device that is not here.
+    is damaged; InputError for a device that is not available.
     """
     folder = Path(folder)
     temperature = _read_temperature(folder)
@@ -199,8 +203,9 @@ def _explain_damage(path: Path, why: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """`probabilities` are those of `classes`, None if the photo has a `fault`; `digest` identifies
-    identical images, as in splits.csv."""
+    """The prediction for one photo. `probabilities` `[classes]` are those of `classes`, None if the
+    photo cannot be read (`fault` says why); `digest` is the same for identical images, as in
+    splits.csv."""
 
     photo: Photo
     classes: tuple[str, ...]

@@ -34,8 +34,9 @@ _TRIES = 4  # photos to try for each wanted one, as some may be missing
 
 @dataclass(frozen=True, kw_only=True)
 class ExportedModel:
-    """`difference` is the largest between a probability of onnxruntime and of torch, over `checked`
-    images; `with_photos` says whether these were photos of the training set."""
+    """An exported ONNX file. `difference` is the largest difference between the probabilities of
+    onnxruntime and torch over `checked` images; `with_photos` says whether these were photos of the
+    training set."""
 
     path: Path
     classes: tuple[str, ...]
@@ -60,8 +61,8 @@ class _Photographed(nn.Module):
 
 
 def export_onnx(model: PatternModel, path: Path) -> ExportedModel:
-    """Writes `path`; its input "image" is uint8 [batch, size, size, 3], its output "probabilities"
-    float [batch, classes]; classes and size are in its metadata.
+    """Export the model to `path`. The input "image" is uint8 [batch, size, size, 3], the output
+    "probabilities" float [batch, classes]; classes and size are in its metadata.
 
     An existing file is replaced. Raises InputError if the packages of the extra "onnx" are missing
     or `path` cannot be written, ClewError when the predictions differ.

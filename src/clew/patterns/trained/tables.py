@@ -17,7 +17,7 @@ from clew.storage.writing import replace_file
 SPLITS_FILE, EXCLUDED_FILE = "splits.csv", "excluded.csv"
 OLD_EXCLUDED_FILE = "left_out.csv"  # of runs of earlier versions
 PREDICTIONS_FILE = "predictions.csv"
-# Of photos that only earlier runs had: what their weights have seen stays seen.
+# Splits of photos that only earlier runs had: the starting weights were still trained on them.
 EARLIER_FILE = "earlier_splits.csv"
 
 
@@ -33,7 +33,7 @@ class SplitRow:
 
 @dataclass(frozen=True, kw_only=True)
 class RunTables:
-    """What is written at the start of a run, for people and for later evaluation.
+    """The tables written at the start of a run, for readers and for later evaluations.
 
     `earlier` are splits by digest, of photos that only earlier runs had.
     """
@@ -54,13 +54,14 @@ def write_splits(folder: Path, rows: Iterable[SplitRow]) -> None:
 
 
 def read_splits(folder: Path) -> list[SplitRow]:
-    """Raises StoreError when it is missing or damaged: what a model has seen must be known."""
+    """Read splits.csv. Raises StoreError if it is missing or damaged: it must be known which photos
+    a model was trained on."""
     rows = _read(folder / SPLITS_FILE, ("name", "class", "split", "digest"))
     return [SplitRow(name=name, label=label, split=at, digest=key) for name, label, at, key in rows]
 
 
 def write_earlier_splits(folder: Path, splits: Mapping[str, str]) -> None:
-    """By digest; no file if there are none."""
+    """Write earlier_splits.csv, the splits by digest; no file if there are none."""
     if splits:
         _write(folder / EARLIER_FILE, ("digest", "split"), splits.items())
     else:
@@ -106,7 +107,8 @@ def write_predictions(
     classes: Sequence[str],
     probabilities: Float[np.ndarray, "photos classes"],
 ) -> None:
-    """`photos` are (name, class); a row gives the two most likely classes of each."""
+    """Write predictions.csv, with the two most likely classes of each photo. `photos` are (name,
+    class)."""
     header = ("name", "class", "predicted", "probability", "second", "second_probability")
     order = np.argsort(-probabilities, axis=1, kind="stable")[:, :2]
     lines = []

@@ -58,7 +58,8 @@ class PhotoSettings:
 
 
 def usual_train() -> TrainConfig:
-    """Its `epochs` and `patience` are ignored: those of `PatternsConfig` count."""
+    """The default hyperparameters. `epochs` and `patience` are ignored: `PatternsConfig` has its
+    own."""
     return TrainConfig(epochs=_EPOCHS, monitor="accuracy")
 
 
@@ -126,7 +127,7 @@ class PatternsConfig:
         )
 
     def train_for(self, photos: int, *, on_gpu: bool = False) -> TrainConfig:
-        """How to train on that many photos."""
+        """The hyperparameters for this number of photos."""
         epochs = self.epochs
         if epochs is None:
             epochs = usual_epochs(photos, on_gpu=on_gpu)
@@ -137,12 +138,14 @@ class PatternsConfig:
 
 
 def usual_patience(epochs: int) -> int:
-    """While the learning rate is high, accuracy stays flat for long; it rises as the rate falls."""
+    """The default patience. It is long because accuracy stays flat while the learning rate is high,
+    and rises as it falls."""
     return max(_PATIENCE, epochs // 3)
 
 
 def usual_epochs(train_photos: int, *, on_gpu: bool = False) -> int:
-    """Few photos are seen more often: steps count, not epochs."""
+    """The default number of epochs. Few photos are seen more often, because the number of steps is
+    what matters."""
     many = _MANY_PHOTOS_ON_GPU if on_gpu else _MANY_PHOTOS
     wanted = _EPOCHS * (many / max(1, train_photos)) ** 0.5
     return round(min(_MOST_EPOCHS, max(_EPOCHS, wanted)))

@@ -43,8 +43,9 @@ _MOST_NAMED = 20
 
 @dataclass(frozen=True, kw_only=True)
 class _Judged:
-    """`counted` are the photos that the metrics cover; `seen` counts those that the model was
-    trained on, by split. If it was trained on all of them, they count nevertheless."""
+    """Predictions for the photos to evaluate. `counted` are those that the metrics cover; `seen` is
+    the number that the model was trained on, by split. If it was trained on all photos, they are
+    counted anyway."""
 
     counted: list[Prediction]
     faults: list[Fault]
@@ -53,7 +54,8 @@ class _Judged:
 
 
 def usual_evaluation_folder(model: Path, data: Path) -> Path:
-    """Beside the model; one for each folder of photos, even if two have the same name."""
+    """The default output folder, next to the model: one per folder of photos, even if two have the
+    same name."""
     name = data.absolute().name or "photos"
     number, folder = 1, model / "evaluated" / name
     while _is_of_other(folder, data):

@@ -42,7 +42,8 @@ class RunFolder:
 
     @contextmanager
     def gone_if_refused(self) -> Iterator[None]:
-        """A set would take an empty folder for a run that was started."""
+        """Remove the folder again if the run is refused: a set would take an empty folder for a
+        started run."""
         was_there = self.path.exists()
         try:
             yield
@@ -53,7 +54,7 @@ class RunFolder:
             raise
 
     def make(self, data: Path) -> None:
-        """Raises InputError for a folder that is invalid or lies among the photos in `data`,
+        """Create the folder. Raises InputError if it is invalid or inside the photos in `data`,
         StoreError for one with the results of something else, SettingsMismatchError for one with a
         model whose training cannot be resumed."""
         if self.path.resolve().is_relative_to(data.resolve()):
@@ -97,7 +98,7 @@ class RunFolder:
             tables.write(self.path)
 
     def _refuse_lost_run(self) -> None:
-        """A model is not overwritten just because its checkpoint was deleted."""
+        """Refuse to overwrite a model whose checkpoint was deleted."""
         if (self.path / BEST).exists() and not self.is_started and not self._overwrite:
             raise SettingsMismatchError(
                 f'"{self.path}" contains a model ({BEST}), but not the checkpoint to resume its '

@@ -78,7 +78,7 @@ class TrainingPhotos:
         return np.bincount(labels, minlength=len(self.classes)).tolist()
 
     def describe(self) -> dict[str, Any]:
-        """For results.json."""
+        """The photos as described in results.json."""
         return {
             "folder": str(self.folder.root),
             "photos": len(self.cached.photos),
@@ -107,7 +107,8 @@ def prepare_photos(
     reporter: Reporter,
     should_stop: Callable[[], bool],
 ) -> TrainingPhotos:
-    """`check_size` may refuse the image size before a large set is decoded in vain.
+    """Find, decode and split the photos. `check_size` can reject the image size before a large set
+    is decoded for nothing.
 
     Raises InputError for folders that cannot be trained on, TrainingStoppedError when `should_stop`
     returns true.
@@ -139,7 +140,8 @@ def prepare_photos(
 
 
 def _find_earlier(known: dict[str, str], now: dict[str, str]) -> dict[str, str]:
-    """What would be forgotten: photos that are gone, and test photos that were trained on."""
+    """The earlier splits that would otherwise be forgotten: those of photos that are gone, and of
+    test photos that were trained on."""
     return {
         digest: split
         for digest, split in known.items()
@@ -193,7 +195,8 @@ def _explain_size(wanted: int | None, start: Start | None, cached: CachedPhotos)
 
 
 def _refuse_lost_classes(folder: PhotoFolder, cached: CachedPhotos, data: Path) -> None:
-    """A class must not vanish because none of its photos can be read."""
+    """Raise InputError if none of the photos of a class can be read: the class must not vanish
+    silently."""
     lost = set(folder.classes) - {photo.label for photo in cached.photos}
     if not lost:
         return

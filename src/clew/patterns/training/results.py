@@ -19,8 +19,8 @@ from clew.metrics import expected_calibration_error
 from clew.patterns.trained.model import RESULTS
 from clew.storage.writing import replace_file
 
-_Z = 1.959963984540054  # of 95% of a normal distribution
-# Logits are never scaled by more: beyond, a handful of photos would dominate.
+_Z = 1.959963984540054  # the 97.5% quantile of the normal distribution
+# Limits of the temperature: beyond them, a handful of photos would dominate.
 _COLDEST, _HOTTEST = 0.1, 10.0
 _STEPS = 60
 # What photos are read with, besides the libraries every run uses.
@@ -55,7 +55,7 @@ class PhotoMeasures:
 
 
 def measure(probabilities: Float[np.ndarray, "photos classes"], labels: Places) -> PhotoMeasures:
-    """There is at least one photo."""
+    """Compute the metrics of at least one photo."""
     predicted = probabilities.argmax(1)
     right = predicted == labels
     count = probabilities.shape[1]
@@ -122,7 +122,8 @@ def _macro_f1(confusion: Int64[np.ndarray, "classes classes"]) -> float:
 
 
 def refuse_other_results(folder: Path, *wanted: str) -> None:
-    """Raises StoreError when there is a results.json without these metrics."""
+    """Raise StoreError if the folder has a results.json without the `wanted` keys: something else
+    wrote it."""
     path = folder / RESULTS
     if not path.exists():
         return
@@ -181,7 +182,7 @@ def describe_versions() -> dict[str, str]:
 
 
 def write_results(folder: Path, results: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns them as they are read back: JSON has no tuples."""
+    """Write results.json; returns the results as they read back (JSON has no tuples)."""
     text = json.dumps(results, indent=1, ensure_ascii=False)
     # The name of a folder need not be valid text.
     replace_file(folder / RESULTS, f"{text}\n".encode("utf-8", "backslashreplace"))

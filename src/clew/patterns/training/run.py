@@ -85,7 +85,7 @@ def train_patterns(
 
 
 def _open_start(start_from: Path | None, folder: RunFolder) -> Start | None:
-    """None if a run starts from scratch."""
+    """Open the run to start from; None if training starts from scratch."""
     if start_from is None:
         return None
     if start_from.resolve() == folder.path.resolve():
@@ -103,7 +103,7 @@ def _prepare(
     reporter: Reporter,
     should_stop: Callable[[], bool],
 ) -> TrainingPhotos:
-    """By the first process for all of them."""
+    """Prepare the photos: the first process does the work for all of them."""
     photos = prepare_photos(
         settings,
         start,

@@ -44,8 +44,8 @@ class Start:
                 )
 
     def load_into(self, network: nn.Module, classes: tuple[str, ...]) -> None:
-        """A known class keeps its weights; new ones start with the network's own. Raises StoreError
-        for weights of another clew version's network."""
+        """Load the starting weights. Known classes keep theirs; new ones keep the network's initial
+        weights. Raises StoreError for weights of another clew version's network."""
         tensors = read_model(self.folder / BEST).tensors
         weights = network.state_dict()
         heads = find_head(self.network, self.image_size)
@@ -67,7 +67,7 @@ class Start:
 
 
 def open_start(folder: Path) -> Start:
-    """Raises StoreError when the folder holds no finished run."""
+    """Open an earlier run to start from. Raises StoreError if the folder holds no finished run."""
     settings = read_model_settings(folder)
     return Start(
         folder=folder,

@@ -27,7 +27,7 @@ _LOOKED_AT = 2_000
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """Everything a run needs; nothing is left open."""
+    """One training run with every setting decided."""
 
     out: Path
     network: str

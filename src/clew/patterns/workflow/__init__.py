@@ -1,7 +1,7 @@
-"""What is done with photos, one function per step: `clew.patterns.train`, `identify`, ... The
-commands take their options from these functions.
+"""The steps with photos, one function each: `clew.patterns.train`, `identify`, ... The commands
+take their options from these functions.
 
-Modules here are light: what is heavy is imported when a function is called.
+Importing these modules is fast: heavy libraries are imported when a function is called.
 """
 
 from clew.patterns.workflow.evaluating import evaluate

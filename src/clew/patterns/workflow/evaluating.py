@@ -40,7 +40,8 @@ def evaluate(
         num_workers: Number of threads that prefetch photos. [default: one per core]
         library: Folder that contains your sets.
         reporter: Called with progress events. [default: the log]
-        should_stop: Asked after every photo; nothing is written once it returns True.
+        should_stop: Called after every photo; when it returns True, the evaluation stops and
+            nothing is written.
 
     Returns:
         The accuracy with its confidence interval, and a table with one row per class.

@@ -1,4 +1,4 @@
-"""What the steps return."""
+"""The results that the steps return."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 class ClassifierResult(Tabular):
     """A photo classifier and its metrics on test photos.
 
-    `path` is the folder with results.json and the report, `model` that of the classifier, `raw`
-    the content of results.json. `is_new` is False where a set was not trained because its photos
-    have not changed.
+    `path` is the folder with results.json and the report, `model` the folder of the classifier,
+    `raw` the contents of results.json. `is_new` is False if a set was not trained again because its
+    photos have not changed.
     """
 
     path: Path

@@ -1,4 +1,5 @@
-"""Photos that the classifier was in doubt about, before a person; and all steps in one."""
+"""Let a person review the photos that the classifier was in doubt about; and run all steps in
+one."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -83,8 +84,8 @@ def run_flow(
 
     Args:
         name: Name of the set; it is created if it does not exist.
-        sources: Folders to import, with one subfolder per class. Repeatable.
-        identify: Photos to identify once the set is trained.
+        sources: Folders to import, each with one subfolder per class. Repeatable.
+        identify: Folder of photos to identify after training.
         review: Afterwards, review each doubtful photo.
         web: Review on a page in the browser instead of the terminal.
         epochs: Number of epochs. [default: 30, or more for few photos]
@@ -95,7 +96,12 @@ def run_flow(
         The set, the metrics of its newest model, and what was identified.
 
     Raises:
-        InputError: Something is missing; nothing was done yet.
+        InputError: A folder is missing or a setting cannot be used; raised before anything is
+            done.
+        SettingsMismatchError: An unfinished training of the set had other settings.
+        StoreLockedError: Another process is working on the set.
+        TrainingStoppedError: The training was stopped; everything so far is saved.
+        DiskFullError: The disk is full.
 
     Examples:
         >>> run_flow("animals", sources=["my_photos"], identify="holiday_photos").results

@@ -59,13 +59,15 @@ def import_photos(
         move: Move the photos instead of copying them.
         library: Folder that contains your sets.
         reporter: Called with progress events. [default: the log]
-        should_stop: Asked after every photo; the import ends in order when it returns True.
+        should_stop: Called after every photo; when it returns True, the import stops and can be
+            resumed.
 
     Returns:
-        What became of every file, and the path of import.csv.
+        The result for every file, and the path of import.csv (`listing`); `is_finished` is False if
+        it was stopped.
 
     Raises:
-        InputError: There is no such set, or a folder holds no photos.
+        InputError: There is no such set, or a folder contains no photos.
         StoreLockedError: Another process is adding photos to the set.
 
     Examples:

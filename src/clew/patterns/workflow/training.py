@@ -112,7 +112,8 @@ def train(
         gradient_checkpointing: Recompute activations instead of storing them: less memory, more
             time.
         reporter: Called with progress events. [default: the log]
-        should_stop: Asked after every step; the run ends in order when it returns True.
+        should_stop: Called after every step; when it returns True, the run saves a checkpoint and
+            stops.
 
     Returns:
         The test accuracy with its confidence interval, a table with one row per class, and
@@ -120,8 +121,11 @@ def train(
 
     Raises:
         InputError: The photos or a setting cannot be used.
-        SettingsMismatchError: The folder holds a run with other settings.
+        SettingsMismatchError: The folder contains a run with other settings.
+        StoreLockedError: Another run is writing to the folder.
+        TrainingError: Training cannot continue, for example because it diverged.
         TrainingStoppedError: `should_stop` returned True; everything so far is saved.
+        DiskFullError: The disk is full.
 
     Examples:
         >>> result = train("photos", out="trained")
@@ -175,7 +179,7 @@ def run_training(
     *,
     pattern_set: "PatternSet | None" = None,
 ) -> "ClassifierResult":
-    """Train with settings that are decided, and write the report."""
+    """Train with a complete configuration, and write the report."""
     from clew.engine.processes import is_first_process
     from clew.patterns.training import train_patterns
     from clew.patterns.workflow.results import ClassifierResult
@@ -189,7 +193,8 @@ def run_training(
 def _open_set(
     data: str | Path | None, name: str | None, library: Path, **of_folders: str | Path | None
 ) -> "PatternSet | None":
-    """None for photos in a folder of their own; the others go with these only."""
+    """Open the set to train; None if `data` is given. Raises InputError for settings (`out`,
+    `start_from`) that require `data`."""
     from clew.patterns.library.pattern_set import PatternSet
 
     if data is not None:
@@ -226,8 +231,8 @@ def _train(
         if planned is None:
             return _newest(pattern_set)
         config = planned
-    with tracked(reporter, log_to) as voice:
-        return run_training(config, voice, should_stop, pattern_set=pattern_set)
+    with tracked(reporter, log_to) as report_to:
+        return run_training(config, report_to, should_stop, pattern_set=pattern_set)
 
 
 def _newest(pattern_set: "PatternSet") -> "ClassifierResult":
@@ -242,7 +247,7 @@ def _newest(pattern_set: "PatternSet") -> "ClassifierResult":
 
 
 def write_page(folder: Path, reporter: Reporter) -> None:
-    """What was reached holds without the page too."""
+    """Write the report. If that fails, only report it: the training itself is complete."""
     from clew.patterns.report import write_report
 
     try:
@@ -256,10 +261,10 @@ def _read_augment(
 ) -> "AugmentConfig":
     from clew.patterns.augment import AugmentConfig
 
-    wished: dict[str, Any] = {"mixup": mixup, "flip": flip}
+    settings: dict[str, Any] = {"mixup": mixup, "flip": flip}
     if rand_augment is not None:
-        wished["ops"], wished["magnitude"] = _read_pair(rand_augment)
-    given = {name: value for name, value in wished.items() if value is not None}
+        settings["ops"], settings["magnitude"] = _read_pair(rand_augment)
+    given = {name: value for name, value in settings.items() if value is not None}
     return replace(AugmentConfig() if augment else AugmentConfig.nothing(), **given)
 
 

@@ -1,4 +1,4 @@
-"""What is done with a trained classifier."""
+"""Use a trained classifier: load, identify, recognize, export."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -25,10 +25,11 @@ def load_classifier(path: str | Path, *, device: str | None = None) -> "PatternM
         device: cpu, cuda or cuda:1. [default: the GPU if there is one]
 
     Returns:
-        The classifier: `classes`, and `predict(photos)`, which gives labels with confidence.
+        The classifier: `classes` are its classes, `predict(photos)` returns a label and a
+        confidence per photo.
 
     Raises:
-        InputError: The folder holds no trained classifier, or there is no such device.
+        InputError: The folder contains no trained classifier, or there is no such device.
         StoreError: A file is damaged.
 
     Examples:
@@ -82,7 +83,8 @@ def identify(
         pages.
 
     Raises:
-        InputError: There are no photos, no such model, or the output folder is not free.
+        InputError: There are no photos, there is no such model, or the output folder contains other
+            files.
 
     Examples:
         >>> for photo in identify("holiday_photos", model="trained"):
@@ -140,7 +142,8 @@ def recognize(
         device: cpu, cuda or cuda:1. [default: the GPU if there is one]
 
     Returns:
-        The most likely classes with their probabilities, and where the photo shows them.
+        The most likely classes with their probabilities, where the photo shows them, and
+        `is_doubtful`.
 
     Raises:
         InputError: The photo cannot be read, or there is no such model.
@@ -156,7 +159,8 @@ def recognize(
     check_threshold(threshold)
     chosen = choose_model(name, model=as_path(model), library=Path(library))
     loaded = trained.load_classifier(chosen.model, trained.usual_device(device))
-    return recognize_photo(loaded, Path(image), top_k=top_k, multiscale=multiscale)
+    found = recognize_photo(loaded, Path(image), top_k=top_k, multiscale=multiscale)
+    return replace(found, threshold=threshold)
 
 
 def export(
@@ -180,10 +184,12 @@ def export(
         library: Folder that contains your sets.
 
     Returns:
-        The path and size of the file, and how far its probabilities differ.
+        The path and size of the file, and the largest difference between its probabilities and the
+        classifier's.
 
     Raises:
         InputError: The file exists, or the packages of the extra are missing.
+        ClewError: onnxruntime predicts something else, or the network cannot be exported.
 
     Examples:
         >>> export(model="trained", out="animals.onnx").path

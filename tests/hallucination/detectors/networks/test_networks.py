@@ -99,7 +99,7 @@ def test_latent_trajectory_has_one_point_per_layer() -> None:
             {"node_dim": 6, "kl_weight": -1.0},
             "kl_weight is -1.0: it must be 0 or more",
         ),
-        (GVAELSTMConfig, {"node_dim": 6, "kl_weight": math.nan}, "kl_weight is nan: give 0"),
+        (GVAELSTMConfig, {"node_dim": 6, "kl_weight": math.nan}, "kl_weight is nan: it must be 0"),
     ],
 )
 def test_invalid_settings_are_rejected(config, settings, said) -> None:  # type: ignore[no-untyped-def]

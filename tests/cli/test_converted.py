@@ -1,4 +1,4 @@
-"""Commands on converted files of the older tools: counts, names, damage and repair."""
+"""Commands on converted legacy files: counts, names, damage and repair."""
 
 import os
 from pathlib import Path

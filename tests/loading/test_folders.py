@@ -1,4 +1,4 @@
-"""Folders that hold something unexpected, and those of the older tools."""
+"""Folders that hold something unexpected, and legacy folders."""
 
 import shutil
 import types
@@ -224,7 +224,7 @@ def test_converted_graphs_without_weights_name_the_missing_column(
         PreprocessedGNNDataset(tmp_path / "new")
 
 
-@pytest.mark.skipif(not LEGACY.exists(), reason="the older tools' own files are not here")
+@pytest.mark.skipif(not LEGACY.exists(), reason="the legacy files are not here")
 def test_files_written_by_the_older_tools_are_read(tmp_path: Path) -> None:
     for kind, name, dataset in (
         ("sequences", "lstm_solo", PreprocessedLSTMDataset),

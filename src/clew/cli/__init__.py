@@ -1,4 +1,5 @@
-"""The command `clew`: one file per command; each parses, calls and prints."""
+"""The `clew` command line: one module per command, which parses options, calls the library and
+prints the result."""
 
 import typer
 
@@ -59,7 +60,8 @@ def build_app() -> typer.Typer:
 
 
 def main() -> None:
-    """Entry point. Errors meant for a person become one message."""
+    """Entry point. Expected errors (ClewError, OSError) are printed as one message, without a
+    traceback."""
     try:
         build_app()()
     except (ClewError, OSError) as error:

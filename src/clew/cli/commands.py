@@ -1,5 +1,5 @@
-"""A Python function as a command: options from its signature, help from its docstring, and the
-flags that every command has."""
+"""Turns a Python function into a command: options from its signature, help from its docstring, and
+the flags that every command has."""
 
 import inspect
 import json
@@ -29,8 +29,8 @@ _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """One use of a command. `settings` are the arguments of its function, `given` the names of
-    those that flags or a config file set; results go to `console`, what is said on the way to
+    """One invocation of a command. `settings` are the arguments of its function, `given` the names
+    of those set by flags or a config file. Results are printed to `console`, progress messages to
     `progress`."""
 
     settings: dict[str, Any]
@@ -40,22 +40,23 @@ class Call:
     progress: Console
 
     def print_json(self, value: Any) -> None:
-        """The only output on stdout with --json."""
+        """Print `value` as JSON: with --json, the only output on stdout."""
         text = json.dumps(_finite(value), indent=1, ensure_ascii=False, default=str)
         typer.echo(plain_text(text, lines=True))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """`function` with a name, groups of options (a heading and the arguments below it; what is in
-    no group comes first, under "Options"), and a line to paste.
-
-    `has_json` is for commands that print figures, `has_threads` for those that compute.
+    """A command made from `function`: its name, its option groups (a heading and the names of its
+    arguments; ungrouped options come first, under "Options") and an example line. `has_json` adds
+    --json, `has_threads` adds --threads. `note` is a sentence for the help that does not apply in
+    Python.
     """
 
     function: Callable[..., Any]
     example: str
     name: str = ""
+    note: str = ""
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     spelling: Spelling = field(default_factory=Spelling)
     has_json: bool = False
@@ -63,18 +64,18 @@ class Command:
 
     @property
     def words(self) -> str:
-        """As it is typed after "clew"."""
+        """The command as typed after "clew", such as "patterns train"."""
         return self.name or self.function.__name__
 
     def read_settings(self) -> list[Setting]:
         return read_settings(self.function, self.spelling)
 
     def register(self, app: typer.Typer, run: Run) -> None:
-        """Add the command to an application; `run` is called with what was asked for."""
+        """Add the command to an application; `run` is called with the parsed `Call`."""
         app.command(
             name=self.words.split()[-1],
             cls=HelpCommand,
-            help=read_docstring(self.function).text,
+            help=f"{read_docstring(self.function).text} {self.note}".rstrip(),
             epilog=self.example,
             context_settings={"help_option_names": ["-h", "--help"]},
         )(self._callback(run))
@@ -92,13 +93,13 @@ class Command:
             *([rest_parameter()] if self.spelling.takes_rest else []),
             *self._common_parameters(),
         ]
-        # What typer reads.
+        # typer reads the options from the signature.
         callback.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         callback.__annotations__ = {one.name: one.annotation for one in parameters}
         return callback
 
     def _parameters(self, settings: list[Setting]) -> list[inspect.Parameter]:
-        """Grouped ones in the order of their groups."""
+        """The parameters for typer: ungrouped ones first, then group by group."""
         panels = {name: panel for panel, names in self.groups.items() for name in names}
         order = {name: place for place, name in enumerate(panels)}
         ordered = sorted(settings, key=lambda one: order.get(one.name, -1))
@@ -154,7 +155,7 @@ class Command:
     def _merge(
         self, context: typer.Context, given: dict[str, Any], settings: list[Setting]
     ) -> dict[str, Any]:
-        """What the flags say, before what the config file says."""
+        """Merge the settings from flags and config file; flags take precedence."""
         values: dict[str, Any] = {}
         if given["config"] is not None:
             run = read_config(given["config"], self.words, settings)
@@ -183,7 +184,7 @@ class Command:
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no NaN and no infinity: they become null."""
+    """Replace NaN and infinity, which JSON cannot represent, with None."""
     if isinstance(value, Mapping):
         return {name: _finite(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -197,7 +198,8 @@ def _from_flags(
     settings: list[Setting],
     config: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Only what was typed. A switch changes what the config file, or the default, names."""
+    """The settings typed on the command line. A switch adds to, or removes from, the list in the
+    config file or the default list."""
     values: dict[str, Any] = {}
     for setting in settings:
         switches = setting.switches
@@ -238,7 +240,8 @@ def _log_everything() -> None:
 
 
 def use_threads(count: int) -> None:
-    """For this process: the libraries read these variables when they are loaded."""
+    """Limit the CPU threads of this process. The libraries read these variables when they are
+    loaded."""
     for name in _THREAD_VARIABLES:
         os.environ[name] = str(count)
     if "torch" in sys.modules:

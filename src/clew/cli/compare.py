@@ -50,7 +50,8 @@ def run(call: Call) -> None:
 
 
 def print_result(call: Call, comparison: "ComparisonResult") -> None:
-    """The table and where the report is; exits with 1 when a method failed by a bug of clew."""
+    """Print the table and the path of the report; exit with 1 if a method failed because of a bug
+    in clew."""
     if not call.as_json:
         print_comparison(call.console, comparison.folder, comparison.results)
         folder = comparison.folder

@@ -1,4 +1,4 @@
-"""A comparison on a terminal: as many columns as fit, the transfer matrix, and the findings."""
+"""Prints a comparison on a terminal: as many columns as fit, transfer matrix, and findings."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ _SPLITS = ("train", "validation", "test")
 
 @dataclass(frozen=True, kw_only=True)
 class _Column:
-    """Columns with a low `rank` are shown first when not all fit."""
+    """A column of the table. When not all columns fit, those with the lowest `rank` are kept."""
 
     name: str
     rank: int
@@ -76,7 +76,7 @@ _COLUMNS = (
 
 
 def print_comparison(console: Console, folder: Path, results: dict[str, Any]) -> None:
-    """The most important results; `folder` has the rest."""
+    """Print the most important results; the files in `folder` contain the rest."""
 
     def say(text: str, style: str | None = None) -> None:
         console.print(plain_text(text), style=style, markup=False, soft_wrap=False)
@@ -117,7 +117,7 @@ def make_table(rows: Sequence[dict[str, Any]], *, best: str, width: int) -> tupl
 
 
 def _choose_columns(cells: dict[str, list[str]], room: int) -> list[_Column]:
-    """As many as fit, the important ones first; at least the first."""
+    """Choose as many columns as fit, the most important first; always at least one."""
     chosen: list[_Column] = []
     for column in sorted(_COLUMNS, key=lambda one: one.rank):
         needed = max(map(len, [column.name, *cells[column.name]])) + _PADDING
@@ -140,7 +140,8 @@ def _describe_data(data: dict[str, Any]) -> str:
 
 
 def _print_transfer(console: Console, transfer: dict[str, Any]) -> None:
-    """One matrix per method; a single pair is in the table already."""
+    """Print one transfer matrix per method; nothing for a single pair of stores, which the table
+    already shows."""
     if len(transfer["train_on"]) * len(transfer["test_on"]) == 1:
         return
     table = Table(box=None, header_style="bold", padding=(0, _PADDING, 0, 0))
@@ -158,7 +159,7 @@ def _print_transfer(console: Console, transfer: dict[str, Any]) -> None:
 
 
 def _print_excluded(console: Console, excluded: Sequence[dict[str, Any]]) -> None:
-    """Methods with the same reason share a line."""
+    """Print why methods were excluded; methods with the same reason share a line."""
     titles: dict[str, list[str]] = {}
     for one in excluded:
         titles.setdefault(one["reason"], []).append(one["title"])

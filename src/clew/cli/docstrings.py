@@ -1,4 +1,4 @@
-"""Google-style docstrings as help texts: what a function does, and each of its arguments."""
+"""Parses Google-style docstrings into help texts: what a function does and each argument."""
 
 import inspect
 import re
@@ -14,14 +14,15 @@ _ARGUMENT = re.compile(r"^ {4}(\w+): (.*)$")
 
 @dataclass(frozen=True, kw_only=True)
 class Docstring:
-    """`text` is all that stands before the first section; `arguments` is by name."""
+    """A parsed docstring: `text` is everything before the first section, `arguments` the
+    description of each argument by name."""
 
     text: str
     arguments: dict[str, str]
 
 
 def read_docstring(function: Callable[..., Any]) -> Docstring:
-    """Settings between backticks become flags."""
+    """Parse the docstring of a function. Settings in backticks become flags."""
     sections = _split(inspect.getdoc(function) or "")
     return Docstring(
         text=with_flags("\n".join(sections[""]).strip()),

@@ -10,7 +10,7 @@ from rich.console import Console
 from clew.cli.printing import plain_text
 from clew.errors import Action, Call, ClewError, InputError, describe_setting, join_sentences
 
-# Settings whose flags differ from their names: on, off.
+# Settings whose flags are not derived from their names: (flag, negative flag).
 _FLAGS = {
     "answer": ("--id", ""),
     "amp": ("--use-amp", "--no-amp"),
@@ -30,7 +30,7 @@ _COMMANDS: dict[Action, str] = {
     "convert": 'convert them into a store with "clew convert {store} --out NEW_STORE"',
     "preprocess": 'create training samples from them with "clew preprocess {store}"',
 }
-# Commands for the functions that errors of the library name.
+# The command for each function that the library's errors refer to.
 _CALLS = {
     "clew.label": "label",
     "clew.patterns.create_set": "patterns create",
@@ -40,7 +40,7 @@ _CALLS = {
     "clew.patterns.review_photos": "patterns review",
     "clew.verify": "verify",
 }
-# Settings that a command takes without a flag.
+# Settings that a command takes as positional arguments.
 _WORDS = {"clew.patterns.train": ("name",)}
 SETTING = re.compile(r"`([a-z][a-z0-9_]*)(?:=([^`\n]*))?`")
 

@@ -1,4 +1,5 @@
-"""Help as plain text that is readable at 80 columns: headings, a column of flags, their texts."""
+"""Formats help as plain text, readable at 80 columns: headings, a column of flags, a column of
+descriptions."""
 
 import inspect
 import re
@@ -21,7 +22,7 @@ Rows = list[tuple[str, str]]
 
 
 class HelpCommand(TyperCommand):
-    """A command whose help is written here."""
+    """A command whose help is formatted by this module."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         arguments = [one for one in self.get_params(ctx) if one.param_type_name == "argument"]
@@ -32,7 +33,7 @@ class HelpCommand(TyperCommand):
 
 
 class HelpGroup(TyperGroup):
-    """A group of commands whose help is written here."""
+    """A group of commands whose help is formatted by this module."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         formatter.write(_group_help(self, ctx, min(_WIDEST, formatter.width)))
@@ -77,7 +78,8 @@ def _usage(ctx: Any, arguments: list[Any], width: int) -> str:
 
 
 def _usage_words(arguments: list[Any]) -> list[str]:
-    """Optional arguments bear their brackets themselves."""
+    """The words after the command in the usage line. Metavars of optional arguments already include
+    their brackets."""
     shown = (one for one in arguments if not getattr(one, "hidden", False))
     return ["[OPTIONS]", *(one.metavar or one.name.upper() for one in shown)]
 
@@ -89,7 +91,7 @@ def _paragraphs(text: str | None, width: int) -> Iterator[str]:
 
 
 def _options(parameters: list[Any]) -> Iterable[tuple[str, list[Any]]]:
-    """By heading. What has none comes first; -h is general."""
+    """The options by heading: those without one first, -h among the general ones."""
     groups: dict[str, list[Any]] = {_OPTIONS: []}
     options = [one for one in parameters if one.param_type_name == "option"]
     has_general = any(_panel(one) == GENERAL for one in options)
@@ -104,7 +106,8 @@ def _panel(option: Any) -> str | None:
 
 
 def _sections(tables: Mapping[str, Rows], width: int) -> Iterator[str]:
-    """All with the same column of texts; a flag that is too long for it has its own line."""
+    """Format the sections with one common column of descriptions; a flag that is too long gets its
+    own line."""
     lengths = [len(flags) for rows in tables.values() for flags, _ in rows]
     column = 2 + max((one for one in lengths if one <= _FLAG_COLUMN), default=0) + _GAP
     for heading, rows in tables.items():
@@ -121,7 +124,7 @@ def _row(flags: str, text: str, column: int, width: int) -> list[str]:
 
 
 def _wrap(text: str, width: int) -> list[str]:
-    """A short default stays in one piece."""
+    """Wrap the text without breaking a short "[default: ...]" across lines."""
     kept = _DEFAULT.sub(lambda found: found[0].replace(" ", _NO_BREAK), text)
     lines = textwrap.wrap(kept, width, break_on_hyphens=False, break_long_words=False)
     return [line.replace(_NO_BREAK, " ") for line in lines]
@@ -137,7 +140,8 @@ def _describe(option: Any) -> tuple[str, str]:
 
 
 def _spellings(option: Any) -> list[str]:
-    """What switches something off is shown where that is not the default."""
+    """The spellings of an option. The negative flag (--no-X) is shown unless the option is off by
+    default."""
     on, off = sorted(option.opts, key=len), list(option.secondary_opts)
     return on if option.default is False else [*on, *off]
 
@@ -159,7 +163,8 @@ def _default_text(option: Any) -> str:
 
 
 def _example(epilog: str, width: int) -> str:
-    """A line to paste, continued with a backslash where it is long: a flag keeps its value."""
+    """The example, ready to paste: long lines continue after a backslash, never between a flag and
+    its value."""
     words = list(map(shlex.quote, shlex.split(epilog.removeprefix("Example:").strip(" `"))))
     pieces: list[str] = []
     for word in words:

@@ -19,14 +19,13 @@ from clew.cli.progress import say
 from clew.errors import InputError, StoppedError
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-# A signal that comes within this time is the previous one, forwarded.
+# A second signal within this time is the first one, forwarded by torchrun.
 _SAME_SECONDS = 1.0
 
 
 class StopRequest:
-    """Whether a signal has asked the run to stop: the run calls it to find out.
-
-    `number` is the signal's number, 0 if there was none.
+    """Records that a signal asked the run to stop. The run calls it to check; `number` is the
+    signal number, or 0.
     """
 
     def __init__(self, console: Console, message: str, *, same_seconds: float = 0.0) -> None:
@@ -57,7 +56,8 @@ def stop_on_signal(
     """The first Ctrl-C or SIGTERM asks the run to stop, the second stops it at once. The previous
     handlers are restored afterwards.
 
-    With `is_passed_on`, torchrun forwards a Ctrl-C that its processes have already received.
+    Set `is_passed_on` under torchrun, which forwards a Ctrl-C that its processes have already
+    received.
     """
     stop = StopRequest(console, message, same_seconds=_SAME_SECONDS if is_passed_on else 0.0)
     before = {number: signal.signal(number, stop.receive) for number in _SIGNALS}
@@ -70,10 +70,9 @@ def stop_on_signal(
 
 @contextmanager
 def long_run(console: Console, message: str, *, overwrite: bool = False) -> Iterator[StopRequest]:
-    """A run that may be one of several processes. A run stopped by a signal says how to resume it;
-    an error that all processes raise is printed by the first.
-
-    `overwrite` is whether the command had that flag: resuming must not.
+    """Context of a long run, possibly one of several processes. If a signal stops the run, it
+    prints how to resume; an error that all processes raise is printed by the first only.
+    `overwrite` says whether the command had --overwrite, which must be omitted to resume.
     """
     from clew.engine.processes import count_processes, is_first_process
 
@@ -92,7 +91,8 @@ def long_run(console: Console, message: str, *, overwrite: bool = False) -> Iter
 
 
 def how_to_resume(*, is_alone: bool = True, overwrite: bool = False) -> str:
-    """The same command, without the flag that would delete what was just saved."""
+    """A hint with the command that resumes the run: the same one without --overwrite, which would
+    delete what was just saved."""
     if not is_alone:  # torchrun's part of the command is unknown
         without = " without --overwrite" if overwrite else ""
         return f" Run the same command again{without} to resume."
@@ -115,7 +115,7 @@ def shown_log(console: Console) -> Iterator[None]:
 
 
 def log_to_stderr() -> None:
-    """For the whole process: messages of clew, and warnings of other libraries."""
+    """Log clew's messages and other libraries' warnings to stderr, for the rest of the process."""
     handler = logging.StreamHandler()
     handler.setFormatter(_WithFlags("%(message)s"))
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
@@ -129,7 +129,7 @@ class _WithFlags(logging.Formatter):
 
 
 class _Sentences(logging.Handler):
-    """Prints each message once: all splits log the same."""
+    """Prints each distinct message once, since every split logs the same ones."""
 
     def __init__(self, console: Console) -> None:
         super().__init__()

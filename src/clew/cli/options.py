@@ -1,4 +1,5 @@
-"""A function's arguments as options of a command: their types, flags, defaults and help."""
+"""Turns a function's arguments into the options of a command: their types, flags, defaults and
+help."""
 
 import builtins
 import inspect
@@ -28,8 +29,8 @@ _METAVARS: dict[Kind, str] = {str: "TEXT", int: "N", float: "X", Path: "PATH"}
 
 @dataclass(frozen=True, kw_only=True)
 class Switches:
-    """An argument that names some of several things, as a flag pair for each: `networks` as
-    --run-lstm/--no-run-lstm, ... `choices` is a help text by name."""
+    """Turns an argument that takes a list of choices into one pair of flags per choice: `networks`
+    becomes --run-lstm/--no-run-lstm, ... `choices` maps each choice to its help text."""
 
     choices: Mapping[str, str]
     prefix: str = "run_"
@@ -60,13 +61,13 @@ class Setting:
 
     @property
     def title(self) -> str:
-        """As an error names it."""
+        """The name of the setting in error messages."""
         if not self.is_positional:
             return self.flags[0]
         return (self.metavar or self.name.upper()).rstrip(".")
 
     def parameters(self, panel: str | None) -> list[inspect.Parameter]:
-        """What typer reads."""
+        """The parameters for typer."""
         if self.switches is not None:
             return self._switch_parameters(self.switches, panel)
         if self.is_positional:
@@ -76,7 +77,7 @@ class Setting:
             default = list(default) or None
         option = typer.Option(
             *self._declarations(),
-            help=self.help,
+            help=self._help(),
             rich_help_panel=panel,
             metavar=self._metavar(),
             show_default=not isinstance(default, list),
@@ -91,6 +92,12 @@ class Setting:
             option = typer.Option(f"--{on}/--no-{on}", help=text, rich_help_panel=panel)
             found.append(_parameter(name, bool, option, choice in self.default))
         return found
+
+    def _help(self) -> str:
+        if not self.is_list:
+            return self.help
+        text, default, value = self.help.partition(" [default: ")
+        return f"{text} Repeatable.{default}{value}"
 
     def _argument(self) -> Any:
         title = self.metavar or self.name.upper()
@@ -114,12 +121,10 @@ class Setting:
 
 @dataclass(frozen=True, kw_only=True)
 class Spelling:
-    """Where a command's options are not simply what the signature says: further flags by
-    argument, the type that the terminal gives, its placeholder, and switches.
-
-    `words` names the arguments that are given without a flag, where these are others than in
-    Python.
-    `takes_rest` names an argument that also takes the words after its flag: --stores A B C.
+    """How a command's options differ from the signature of its function: additional flags, types,
+    metavars and switches, by argument. `words` names the positional arguments if they are not those
+    of the function. `takes_rest` names the argument that also takes the words after its flag:
+    --stores A B C.
     """
 
     flags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -177,7 +182,7 @@ def _usual_flags(name: str) -> tuple[str, ...]:
 
 
 def _flatten(annotation: Any) -> list[Any]:
-    """The members of a union, None aside."""
+    """The members of a union, without None."""
     if get_origin(annotation) in (Union, types.UnionType):
         return [part for one in get_args(annotation) for part in _flatten(one)]
     return [] if annotation is type(None) else [annotation]
@@ -188,7 +193,8 @@ def _is_plain(part: Any) -> bool:
 
 
 def _choose_kind(parts: list[Any]) -> Kind:
-    """A path where one is among them; what only Python can give does not count."""
+    """The type to parse on the command line: Path if the union has one. Types that only Python can
+    pass are ignored."""
     plain = [part for part in parts if part in (str, int, float, bool, Path)]
     if Path in plain:
         return Path
@@ -200,8 +206,8 @@ def _choices(parts: list[Any]) -> tuple[str, ...]:
 
 
 class _Names(dict[str, Any]):
-    """A module's names. One that is there for type checkers alone is a type without a terminal's
-    spelling."""
+    """The namespace in which annotations are evaluated. A name imported only under TYPE_CHECKING
+    becomes a placeholder type, which the command line cannot parse."""
 
     def __missing__(self, name: str) -> Any:
         return getattr(builtins, name, None) or type(name, (), {})
@@ -210,11 +216,12 @@ class _Names(dict[str, Any]):
 def _evaluate(annotation: Any, function: Callable[..., Any]) -> Any:
     if not isinstance(annotation, str):
         return annotation
-    return eval(annotation, {}, _Names(inspect.unwrap(function).__globals__))  # our own text
+    # safe: annotations are our own code
+    return eval(annotation, {}, _Names(inspect.unwrap(function).__globals__))
 
 
 def rest_parameter() -> inspect.Parameter:
-    """Words that belong to no flag."""
+    """The hidden parameter that collects words without a flag."""
     return _parameter(REST, list[Path] | None, typer.Argument(hidden=True), None)
 
 

@@ -84,7 +84,8 @@ def plan_table(made: "HardwarePlan", before: "HardwarePlan | None" = None) -> Ta
 
 
 def _is_news(made: "HardwarePlan", before: "HardwarePlan", name: str) -> bool:
-    """A different value, or the same one measured for this network."""
+    """Whether a choice is worth showing: its value differs from `before`, or was measured again for
+    this network."""
     if made.choices[name] != before.choices[name]:
         return True
     is_measured = name in _MEASURED and len(made.timings) > 1

@@ -1,4 +1,4 @@
-"""What training on photos found and decided, as lines of text."""
+"""Formats what training found in the photos and what it decided, as lines of text."""
 
 import shlex
 from typing import TYPE_CHECKING

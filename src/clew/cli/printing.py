@@ -23,7 +23,8 @@ def print_line(console: Console, text: object, style: str | None = None) -> None
 
 
 def make_table(first: str = "", *numbers: str) -> Table:
-    """A table with a column of names and columns of numbers; empty without `first`."""
+    """A table with a column of names (`first`) and right-aligned columns of numbers; without
+    arguments, it has no columns yet."""
     table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
     if first:
         table.add_column(first, overflow="fold")

@@ -28,7 +28,7 @@ def is_line_due(last_line: float) -> bool:
 
 
 class WorkBar:
-    """Progress over many items: how many, how fast, time left."""
+    """A progress bar over many items, with their count, rate and time left."""
 
     def __init__(self, console: Console, started: WorkStarted) -> None:
         self._console, self._noun = console, started.noun

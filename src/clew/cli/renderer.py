@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 
 class Renderer:
-    """The reporter of the command line; `with` removes the bars, however the work ends.
+    """The reporter of the command line. Use it in a `with` block, which removes the bars however
+    the work ends.
 
     An event goes to the method named after its type, as with `ast.NodeVisitor`: importing the
     types would load torch for commands that do not need it.
@@ -58,7 +59,7 @@ class Renderer:
 
     @property
     def has_trained(self) -> bool:
-        """Whether a network was trained now; the result may be from an earlier run."""
+        """Whether a network was trained in this run; if not, the result is from an earlier one."""
         return self._network.has_trained
 
     def say(self, message: str) -> None:
@@ -102,7 +103,8 @@ class Renderer:
         self._network.stop()  # the line of a method stays: it may have more seeds
 
     def show_ModelMeasured(self, _: "ModelMeasured") -> None:
-        """For experiment trackers: the command prints these figures as its result."""
+        """Shown nowhere: this event is for experiment trackers, and the command prints these
+        metrics as its result."""
 
     def show_NetworkStarted(self, event: "NetworkStarted") -> None:
         self._network.announce(event)
@@ -138,5 +140,6 @@ class Renderer:
 
     @property
     def _training(self) -> TrainingBar | MethodLine:
-        """Training by itself, or of a method of a comparison."""
+        """The display of the current training: a method's line in a comparison, otherwise the
+        training bar."""
         return self._method or self._network

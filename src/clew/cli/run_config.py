@@ -1,4 +1,4 @@
-"""Settings from a --config file, held against the options of the command that was given it."""
+"""Settings from a --config file, checked against the options of the command."""
 
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
@@ -19,8 +19,8 @@ _WANTED = {
 
 
 def read_config(path: Path, command: str, settings: Sequence[Setting]) -> RunFile:
-    """The file's settings by their arguments' names. Raises InputError for a file of another
-    command, unknown settings, and values of another type."""
+    """Read the settings of a file, by argument name. Raises InputError if the file belongs to
+    another command, or has unknown settings or values of the wrong type."""
     run = read_run_file(path)
     if run.command not in (None, command):
         raise InputError(
@@ -40,7 +40,8 @@ def read_config(path: Path, command: str, settings: Sequence[Setting]) -> RunFil
 
 
 def refuse_unrecorded(run: RunFile, given: Mapping[str, Any], settings: Sequence[Setting]) -> None:
-    """A value that only a Python program had must be given again."""
+    """Raise InputError for a setting that the file could not record (a Python object) and that was
+    not given again."""
     titles = {setting.name: setting.title for setting in settings}
     for name in run.not_recorded:
         if name in titles and name not in given:
@@ -53,7 +54,7 @@ def refuse_unrecorded(run: RunFile, given: Mapping[str, Any], settings: Sequence
 
 
 def _spellings(settings: Sequence[Setting]) -> dict[str, str]:
-    """Names that a file may use, flags' too, and the arguments they mean."""
+    """Maps every name that a file may use, including flags, to its argument."""
     flags = {_plain(flag): one.name for one in settings for flag in one.flags}
     return flags | {one.name: one.name for one in settings}
 
@@ -75,7 +76,7 @@ def _refuse_unknown(run: RunFile, command: str, names: Mapping[str, str]) -> Non
 
 
 def _check(run: RunFile, setting: Setting, value: Any) -> Any:
-    """The value as the argument wants it."""
+    """Check the type of a value, and return it in the form that the argument takes."""
     many = isinstance(value, list)
     if many and not setting.may_be_list:
         raise _wrong(run, setting, value)

@@ -31,9 +31,8 @@ _NAME_WIDTH = 13
 
 
 class TrainingBar:
-    """The plan of each network, then a bar or a line per epoch with the figure of validation.
-
-    Networks on photos, which `prepare` announces, show their accuracy.
+    """Shows the plan of each network, then a bar, or one line per epoch, with the validation
+    metric. Photo classifiers, announced by `prepare`, show their accuracy.
     """
 
     def __init__(self, console: Console) -> None:
@@ -47,7 +46,7 @@ class TrainingBar:
 
     @property
     def has_trained(self) -> bool:
-        """Whether anything was trained now; the result may be from an earlier run."""
+        """Whether anything was trained in this run; if not, the result is from an earlier one."""
         return self._plan is not None
 
     def announce(self, event: "NetworkStarted") -> None:
@@ -120,19 +119,19 @@ class TrainingBar:
             self._waiting = self._console.status(text)
             self._waiting.start()
 
-    def _log(self, told: dict[str, Any], figures: dict[str, float | None]) -> None:
+    def _log(self, values: dict[str, Any], figures: dict[str, float | None]) -> None:
         self._last_line = time.monotonic()
-        say(self._console, self._line(told, figures))
+        say(self._console, self._line(values, figures))
 
-    def _line(self, told: dict[str, Any], figures: dict[str, float | None]) -> str:
-        """`told` has the engine's names for the figures of a step or an epoch."""
+    def _line(self, values: dict[str, Any], figures: dict[str, float | None]) -> str:
+        """One line about a step or an epoch; `values` are its metrics under the engine's names."""
         parts = (
-            f"epoch {told['epoch']}/{self._run.epochs}",
+            f"epoch {values['epoch']}/{self._run.epochs}",
             *_figures(figures),
-            f"{told['samples_per_second']:,.0f} {self._noun}/s",
-            f"{told['data_wait_share']:.0%} waiting for data",
-            bytes_text(told["memory_bytes"]),
-            _time_left(self._run, self._started, told["step"]),
+            f"{values['samples_per_second']:,.0f} {self._noun}/s",
+            f"{values['data_wait_share']:.0%} waiting for data",
+            bytes_text(values["memory_bytes"]),
+            _time_left(self._run, self._started, values["step"]),
         )
         return ", ".join(parts)
 

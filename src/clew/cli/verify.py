@@ -15,7 +15,12 @@ from clew.hallucination.workflow import verify
 if TYPE_CHECKING:
     from clew.hallucination.workflow.results import CheckedStore
 
-COMMAND = Command(function=verify, example="clew verify traces_data --repair", has_json=True)
+COMMAND = Command(
+    function=verify,
+    example="clew verify traces_data --repair",
+    note="The exit code is 1 if the store is damaged.",
+    has_json=True,
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -35,7 +40,8 @@ def run(call: Call) -> None:
 
 
 def _is_failure(store: "CheckedStore", *, repair: bool) -> bool:
-    """After a repair, rows that have to be created again are no failure."""
+    """Whether to exit with 1. After a repair, rows that still have to be created again do not count
+    as a failure."""
     return store.is_damaged if repair else bool(store.problems)
 
 

@@ -8,7 +8,8 @@ _LOGGERS = ("huggingface_hub", "datasets", "transformers")
 
 
 def why_unreachable() -> str:
-    """Empty if the Hub answers, whatever it answers. The libraries would retry for a minute."""
+    """Why the Hub cannot be reached; empty if it responds at all. Checked here because the
+    libraries would retry for a minute."""
     from huggingface_hub import constants, is_offline_mode
     from huggingface_hub.utils import get_session
 
@@ -23,7 +24,7 @@ def why_unreachable() -> str:
 
 @contextmanager
 def quiet_hub() -> Iterator[None]:
-    """What the libraries log about retries is in the error that follows."""
+    """Silence what the libraries log about retries: the error that follows says the same."""
     loggers = [logging.getLogger(name) for name in _LOGGERS]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

@@ -76,7 +76,7 @@ def manifest_from_schema(schema: pa.Schema) -> Manifest | None:
 
 
 def shard_name(batch_number: int) -> str:
-    """The file name of a shard: four digits like the older tools, more when needed."""
+    """The file name of a shard: four digits as in legacy files, more when needed."""
     return f"batch_{batch_number:04d}.arrow"
 
 

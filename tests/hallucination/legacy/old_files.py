@@ -1,4 +1,4 @@
-"""Tiny files as the older tools wrote them."""
+"""Tiny legacy files."""
 
 import gzip
 import pickle

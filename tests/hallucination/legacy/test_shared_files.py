@@ -1,4 +1,4 @@
-"""Real files of the older tools, where they are available."""
+"""Real legacy files, where they are available."""
 
 import gzip
 import pickle

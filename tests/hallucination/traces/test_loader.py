@@ -1,4 +1,4 @@
-"""The calls documented for the older tools work as written, on a store written by clew."""
+"""The calls documented for legacy scripts work as written, on a store written by clew."""
 
 import gzip
 import io

@@ -31,7 +31,7 @@ def print_reached(console: Console, results: dict[str, Any]) -> None:
 
 
 def print_doubt(console: Console, results: dict[str, Any]) -> None:
-    """For a classifier that may be no better than a constant guess."""
+    """Warn about a classifier that may be no better than a constant guess."""
     largest = max(results["per_class"], key=lambda row: row["test"])
     share = largest["test"] / results["test_photos"]
     if results["test_accuracy"] == 1 or results["test_accuracy_ci"][0] > share:
@@ -44,7 +44,8 @@ def print_doubt(console: Console, results: dict[str, Any]) -> None:
 
 
 def print_places(console: Console, result: "ClassifierResult") -> None:
-    """Where the report and all figures are; without a report, a note said why."""
+    """Print the paths of the report and of results.json. If there is no report, an earlier note
+    said why."""
     if result.report.exists():
         print_line(console, f"report: {result.report}")
     print_line(console, f"all metrics: {result.path / 'results.json'}")

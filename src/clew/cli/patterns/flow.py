@@ -62,7 +62,7 @@ def run(call: Call) -> None:
 
 
 class _ShownSteps:
-    """Each step under its name, and shown as by its own command."""
+    """Runs each step of the flow under its own heading, with the output of its own command."""
 
     def __init__(
         self, console: Console, progress: Console, *, is_reviewed: bool, web: bool

@@ -1,4 +1,4 @@
-"""Commands that hints name, and what has to be there before a command begins."""
+"""Commands for hints, and checks for optional packages before a command starts."""
 
 import shlex
 from pathlib import Path
@@ -7,13 +7,14 @@ from clew.patterns.library.folders import LIBRARY
 
 
 def command_text(command: str, *words: object, library: Path = LIBRARY) -> str:
-    """`clew patterns COMMAND WORDS`, in the same library; it can be pasted."""
+    """The shell command `clew patterns COMMAND WORDS`, with --library if it is not the default."""
     where = [] if library == LIBRARY else ["--library", str(library)]
     return shlex.join(["clew", "patterns", command, *map(str, words), *where])
 
 
 def check_web(wanted: bool) -> None:
-    """A page requires an extra: missing packages are reported before any work is done."""
+    """Raise InputError, before any work is done, if a page is requested and the packages of the
+    extra "web" are missing."""
     if wanted:
         from clew.pages.server import require_web
 

@@ -53,7 +53,8 @@ def run(call: Call) -> None:
 
     wished = {name: call.settings[name] for name in ("review", "web")}
     check_web(wished["web"])
-    settings = {**call.settings, "review": False, "web": False}  # asked below, where it is shown
+    # the review runs below, at the terminal
+    settings = {**call.settings, "review": False, "web": False}
     with _interruptible(call.progress), Renderer(call.progress) as reporter:
         result = identify(**settings, reporter=reporter)
     if call.as_json:
@@ -73,7 +74,8 @@ def run(call: Call) -> None:
 
 
 def say_how_to_review(console: Console, chosen: "Chosen", out: Path | None = None) -> None:
-    """`out` is where the results are, if not where they are looked for."""
+    """Print the command that reviews the doubtful photos. `out` is the folder of the results, if it
+    is not the default."""
     from clew.patterns.review.prepare import ReviewConfig, call_to_review
 
     review = call_to_review(chosen, ReviewConfig(identified=out))
@@ -83,7 +85,7 @@ def say_how_to_review(console: Console, chosen: "Chosen", out: Path | None = Non
 def identify_and_print(
     console: Console, progress: Console, config: "IdentifyConfig"
 ) -> "IdentifyResult":
-    """As one of the steps of `clew patterns flow`."""
+    """Identify photos and print the result, as a step of `clew patterns flow`."""
     from clew.patterns.identification.run import identify_photos
 
     with _interruptible(progress), Renderer(progress) as reporter:
@@ -160,7 +162,7 @@ def _print_photos(console: Console, title: str, photos: "tuple[Identified, ...]"
 
 
 def _tell(photo: "Identified") -> tuple[str, str]:
-    """Its class, and the others that it might be; or why it cannot be read."""
+    """The photo's class and its alternatives, or why it cannot be read."""
     if photo.fault is not None:
         return "unreadable", photo.fault.reason
     told = [f"{label} {whole_percent(chance)}" for label, chance in photo.best]

@@ -73,7 +73,7 @@ def run_review(
 
 @contextmanager
 def _ctrl_c_ends() -> Iterator[None]:
-    """Ctrl-C ends what is inside at once; steps before may have taken it over."""
+    """Ctrl-C ends the block at once, even if an earlier step installed its own handler."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
@@ -107,7 +107,8 @@ def _serve(console: Console, opened: "Review", port: int, browser: bool) -> None
 
 
 def _has_screen() -> bool:
-    """Elsewhere a browser might open inside this very terminal."""
+    """Whether there is a graphical display. Without one, a text browser might open in this
+    terminal."""
     if sys.platform in ("darwin", "win32"):
         return True
     return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

@@ -92,7 +92,7 @@ def say_unchanged(console: Console, pattern_set: "PatternSet") -> None:
 
 
 def _say_next(console: Console, result: "ClassifierResult") -> None:
-    """Commands that can be pasted."""
+    """Print the next commands, ready to paste."""
     made = result.pattern_set
     which = ("--model", result.model) if made is None else ("--name", made.name)
     commands = {

@@ -11,7 +11,7 @@ from clew.hallucination.answer_page.tokens import shorten, visible_text
 from clew.pages.markup import Child, Html, tag
 
 _MOST_ACCEPTED = 8
-_HIGH_ENTROPY = 4.0  # nats; from here on the line is full
+_HIGH_ENTROPY = 4.0  # nats; at this entropy the bar is full
 PAGE_ROWS = 200
 _ROW, _ARCS, _WIDTH, _TOP = 16, 330, 540, 10
 _LONGEST = 24
@@ -158,7 +158,7 @@ def short_rows(answer: ShownAnswer, limit: int) -> Rows:
 
 
 def views_of(answer: ShownAnswer) -> list[Rows]:
-    """The rows with the prompt folded and, where it is longer, with the whole prompt."""
+    """The rows with the prompt folded and, if that hides anything, with the whole prompt."""
     assert answer.graph is not None
     short = short_rows(answer, PAGE_ROWS)
     whole = fold_rows(answer.graph.tokens, answer.prompt_length, PAGE_ROWS)
@@ -195,7 +195,8 @@ def _draw_view(answer: ShownAnswer, rows: Rows, layer: int, name: str) -> Html:
 
 
 def tell_shares(answer: ShownAnswer, layer: int) -> str:
-    """As page.js says it of another layer."""
+    """A sentence on where the attention goes in a layer; page.js writes the same one for other
+    layers."""
     assert answer.graph is not None
     share = answer.graph.shares(layer)
     whose = "the answer" if answer.prompt_length < answer.graph.tokens else "all tokens"
@@ -208,7 +209,8 @@ def tell_shares(answer: ShownAnswer, layer: int) -> str:
 
 
 def _arcs(answer: ShownAnswer, rows: Rows, layer: int) -> list[Html]:
-    """As page.js draws them: without those to the first token and those within the prompt."""
+    """The attention arcs of a layer, without those to the first token and those within the prompt;
+    page.js draws the same."""
     assert answer.graph is not None
     start, edges = first_answer_row(answer, rows), answer.graph.edges(layer, rows)
     flat = zip(edges.source.tolist(), edges.target.tolist(), edges.weight.tolist(), strict=True)

@@ -89,7 +89,8 @@ def build_graph(sources: np.ndarray, weights: np.ndarray, prompt_length: int) ->
 
 def fold_rows(tokens: int, prompt_length: int, limit: int, kept: range | None = None) -> Rows:
     """One row per token, but at most about `limit`. With `kept`, the prompt shows its first token
-    and these. Otherwise a long prompt loses its middle; so does a long answer."""
+    and these. Otherwise the middle of a long prompt is folded; so is the middle of a long answer.
+    """
     hidden = np.zeros(tokens, bool)
     if kept is None:
         _hide_middle(hidden[:prompt_length], max(limit - (tokens - prompt_length), limit // 3))
@@ -115,7 +116,8 @@ def _hide_middle(hidden: np.ndarray, room: int) -> None:
 
 
 def _hide_around(hidden: np.ndarray, kept: range) -> None:
-    """A single token stays: folded, it would take as much room."""
+    """Hide the prompt around the kept tokens. A single token stays, since a folded row would take
+    as much room."""
     for start, stop in ((1, kept.start), (kept.stop, len(hidden))):
         if stop - start > 1:
             hidden[start:stop] = True

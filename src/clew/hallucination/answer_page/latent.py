@@ -25,7 +25,7 @@ class _Sample:
 
     states: np.ndarray  # float16 [answers, layers, dim], of unit length
     lookback: list[np.ndarray]
-    excluded: int  # without states, or with non-finite ones
+    excluded: int  # answers without states, or with non-finite ones
     hallucinated: Bool[np.ndarray, " answers"] | None
 
 
@@ -35,8 +35,9 @@ def describe_latent(
     shown: Sequence[np.ndarray | None],
     excluded: Sequence[int],
 ) -> Latent | None:
-    """None when the answers shown have no states. The answers shown are not among those that they
-    are compared with, but they do count for the directions of the plane."""
+    """Describe the hidden states of the store for the panels; None if the answers shown have none.
+    The answers shown are not among those they are compared with, but they are used to fit the
+    plane."""
     known = [states for states in shown if states is not None]
     if not known or min(known[0].shape) < 2:
         return None
@@ -144,7 +145,7 @@ def _place(
 ) -> tuple[tuple[Band, ...], tuple[np.ndarray | None, ...]]:
     """The output of a linear probe fitted at each layer, from correct (-1) to hallucinated (+1).
 
-    The bands are from answers that the probe was not fitted on: on its own it would look too
+    The bands are from held-out answers: on the answers it was fitted on, the probe would look too
     good.
     """
     hallucinated = sample.hallucinated

@@ -56,7 +56,7 @@ def _show(config: ShowConfig) -> tuple[Path, ...]:
 
 
 def _remove_old(folder: Path) -> None:
-    """Pages of an earlier comparison show other risks."""
+    """Remove the pages of an earlier comparison, which show other risks."""
     for page in folder.glob("answer-*.html"):
         if GENERATOR.encode() in page.read_bytes()[:2048]:
             page.unlink()

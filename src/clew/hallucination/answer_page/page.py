@@ -180,7 +180,7 @@ def _page_data(picture: Picture) -> dict[str, Any]:
 
 
 def _as_script_data(data: dict[str, Any]) -> Html:
-    """JSON that cannot close its script element."""
+    """JSON that is safe inside a <script> element."""
     text = json.dumps(data, separators=(",", ":"))
     return Html(text.replace("<", "\\u003c").replace("&", "\\u0026"))
 

@@ -30,9 +30,10 @@ _MISSING = "\u25af"
 _MOST_WRAPPED = 8
 _ROWS, _ROW_HEIGHT = 120, 0.152
 _LINE_HEIGHT, _MOST_LINES = 0.5, 12
-_LETTER, _LEAST, _LONGEST = 0.074, 0.36, 24  # inches; letters
+# width of a letter and minimum width in inches; maximum number of letters
+_LETTER, _LEAST, _LONGEST = 0.074, 0.36, 24
 COLUMN_WIDTH = 5.35  # inches
-_TITLE = 84  # letters that it has room for
+_TITLE = 84  # maximum number of letters
 _DEEP = LinearSegmentedColormap.from_list("depth", ["#ffffff", "#2d3e4a"])
 _UNLIKE = LinearSegmentedColormap.from_list("unlike", ["#2b8a6f", "#ffffff", "#6a4c93"])
 _DOUBT = LinearSegmentedColormap.from_list("doubt", ["#e8c468", "#ffffff"])
@@ -47,7 +48,8 @@ def color_of_kind(kind: str | None) -> str:
 
 
 def drawable(text: str) -> str:
-    """What the font lacks becomes a box; matplotlib would draw one as well, with a warning each."""
+    """Replace characters that the font lacks with a box. matplotlib would draw one too, but warn
+    about each."""
     known = _known_letters()
     return "".join(
         letter if letter == "\n" or ord(letter) in known else _MISSING for letter in text
@@ -97,7 +99,7 @@ def draw_probabilities(axes: Axes, answer: ShownAnswer) -> None:
 
 
 def _lay_chips(answer: ShownAnswer) -> list[_Chip]:
-    """Line by line, while there is room."""
+    """Lay out the tokens line by line while there is room."""
     assert answer.logprobs is not None
     chips: list[_Chip] = []
     line, left = 0, 0.0

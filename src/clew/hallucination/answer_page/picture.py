@@ -18,7 +18,7 @@ _MOST_OF_PROMPT, _END_OF_PROMPT = 60, 16
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What a detector says of an answer: `risk` is its probability of hallucination."""
+    """A detector's verdict on an answer: `risk` is the probability that it is hallucinated."""
 
     method: str
     risk: float
@@ -31,8 +31,8 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class ShownAnswer:
-    """What is drawn of one answer; None where the store does not have it, `notes` say why.
-    `score` is the label's correctness, from 0 to 1 (correct)."""
+    """Everything that is drawn for one answer; None where the store does not have it, and `notes`
+    say why. `score` is the label's correctness, from 0 to 1 (correct)."""
 
     number: int
     question_id: str
@@ -87,7 +87,7 @@ class ShownAnswer:
 def read_answer(
     trace: Trace, texts: Sequence[str], kind: Kind | None, score: float | None
 ) -> ShownAnswer:
-    """Read what is drawn from a trace, and no more."""
+    """Read from a trace only what is drawn."""
     border = trace["prompt_length"]
     notes = (
         []
@@ -121,7 +121,8 @@ def read_answer(
 
 
 def unit_length(states: Float[np.ndarray, "*rows dim"]) -> Float32[np.ndarray, "*rows dim"]:
-    """Norms grow tenfold over the layers; the direction is what separates answers."""
+    """Scale states to unit length: norms grow tenfold over the layers, but direction is what
+    separates answers."""
     wide = np.asarray(states, np.float32)
     # In two steps: the squares of large states would overflow.
     wide = wide / np.maximum(np.abs(wide).max(-1, keepdims=True), 1e-20)

@@ -11,7 +11,7 @@ from clew.pages.markup import Html, tag
 
 _WIDTH, _HEIGHT = 540, 400
 _LEFT, _RIGHT, _TOP, _BOTTOM = 40, 16, 46, 36
-_LABEL_ROOM = 18.0  # pixels between two layer numbers that do not collide
+_LABEL_ROOM = 18.0  # minimum distance between two layer numbers, in pixels
 _PROBE_AXIS = "\N{LEFTWARDS ARROW} correct     hallucinated \N{RIGHTWARDS ARROW}"
 
 
@@ -101,7 +101,7 @@ def _cloud(frame: _Frame, center: np.ndarray, spread: np.ndarray) -> Html:
 
 
 def is_labeled(layer: int, layers: int) -> bool:
-    """Every layer number would be too many."""
+    """Whether the layer's number is drawn; drawing all would be too crowded."""
     step = max(1, layers // 6)
     return layer == layers - 1 or (layer % step == 0 and layers - 1 - layer >= step / 2)
 
@@ -124,8 +124,8 @@ def _layer_numbers(places: Sequence[tuple[float, float]]) -> list[Html]:
 
 
 def choose_labels(places: Sequence[tuple[float, float]]) -> list[int]:
-    """The layers whose numbers are drawn: some of them, and none close to another. The first and
-    the last come first."""
+    """The layers whose numbers are drawn: a few, none too close to another. The first and the last
+    layer take precedence."""
     some = [layer for layer in range(len(places)) if is_labeled(layer, len(places))]
     chosen: list[int] = []
     for layer in dict.fromkeys([some[0], some[-1], *some]):

@@ -172,7 +172,8 @@ def _read_verdicts(comparison: Path | None) -> "Verdicts | None":
 def _judge(
     answer: ShownAnswer, trace: Trace, verdicts: "Verdicts | None", notes: list[str]
 ) -> ShownAnswer:
-    """The same with the detector's verdict, and its label where no scores file gave one."""
+    """The answer with the detector's verdict, and with the comparison's label if there is no scores
+    file."""
     if verdicts is None:
         return answer
     verdict, kind = verdicts.of(trace)
@@ -192,7 +193,7 @@ def _check_layer(layer: int | None, layers: int) -> int:
 
 
 def _refuse_foreign(path: Path) -> None:
-    """A picture of an earlier run is replaced, any other file is not."""
+    """Raise InputError for a file that clew did not write; earlier pictures are replaced."""
     if path.is_dir():
         raise InputError("this is a folder. Give a file in it.", setting="out", value=path)
     if path.exists() and GENERATOR.encode() not in path.read_bytes()[:2048]:

@@ -1,5 +1,5 @@
-"""Finds the traces and the scores that samples were made from: near the samples, and the same by
-their hashes."""
+"""Finds the traces and the scores that samples were made from: nearby, and verified by their
+hashes."""
 
 from pathlib import Path
 from typing import Any

@@ -28,7 +28,8 @@ Kind = Literal["correct", "hallucinated"]
 
 
 def open_traces(path: Path) -> TraceBatchLoader:
-    """The traces of a folder; raises InputError or StoreError that says where the traces are."""
+    """Open the traces of a folder. If it holds something else, raises an InputError or StoreError
+    that says where the traces are."""
     if not (path / MANIFEST_NAME).exists() and path.is_dir():
         _refuse_folder_of_stores(path)
     kind = read_manifest(path).kind

@@ -78,7 +78,7 @@ def shorten(text: str, longest: int) -> str:
 
 
 def _load_decode(name: str) -> Decode | None:
-    """None when the tokenizer is not on this machine."""
+    """Load a tokenizer's decode function; None if the tokenizer is not on this machine."""
     file = _find_file(name)
     if file is not None:
         return _decode_with_file(file)
@@ -104,8 +104,8 @@ def _find_file(name: str) -> Path | None:
 
 
 def embedded_tokenizer_file() -> Path:
-    """Where capture keeps the tokenizer of the embedded model. Repeated here, because importing
-    capture would load torch and fetch a missing model."""
+    """Where capture keeps the tokenizer of the built-in model. The path is repeated here because
+    importing capture would load torch and download a missing model."""
     models = Path(platformdirs.user_cache_dir("clew")) / "models"
     return models / "SmolLM2-135M-Instruct" / _FILE
 

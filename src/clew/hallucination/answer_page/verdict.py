@@ -29,7 +29,7 @@ class Verdicts:
     def of(self, trace: Trace) -> tuple[Verdict | None, Kind | None]:
         """The verdict on an answer and its label; None where the method was fitted on it.
 
-        Raises InputError when the comparison is of other answers than the trace's."""
+        Raises InputError if the comparison was run on other answers."""
         best, row = self.comparison.best, self._row(trace["global_example_id"])
         if row is None or best.name not in self.answers.risks:
             return None, None
@@ -56,7 +56,8 @@ class Verdicts:
 
 
 def read_verdicts(folder: Path) -> Verdicts:
-    """Raises StoreError when the folder holds no finished comparison."""
+    """Read the risks of a comparison's best method. Raises StoreError if the folder holds no
+    finished comparison."""
     comparison = read_comparison(folder)
     path, methods = folder / SCORES_FILE, [comparison.best.name]
     answers = read_answers(path, methods, again=AGAIN, splits=_SPLITS)

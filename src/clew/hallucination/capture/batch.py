@@ -83,9 +83,9 @@ class PaddedBatch:
         self.used = self.slots.used(self.lengths + room)
 
     def pass_prompts(self, keep: int) -> list[Float[Tensor, "rows keep vocabulary"]]:
-        """Pass everything but the shared prefix; yields the logits of the last tokens, group by
-        group. A large batch is passed in groups of rows: since a run sorts them by length, each
-        group is padded only to its own longest prompt.
+        """Prefill: run the prompts, without the shared prefix, through the model; yields the logits
+        of the last tokens, group by group. A large batch is run in groups of rows: since a run
+        sorts them by length, each group is padded only to its own longest prompt.
         """
         count = len(self.rows)
         groups = max(1, min(_MAX_GROUPS, count // _MIN_GROUP_ROWS))
@@ -95,7 +95,7 @@ class PaddedBatch:
     def _pass_group(
         self, first: int, last: int, keep: int
     ) -> Float[Tensor, "rows keep vocabulary"]:
-        """Pass the prompts of some rows, in chunks if they are long."""
+        """Prefill the prompts of some rows, in chunks if they are long."""
         rows = self.rows[first:last]
         block = (last - first) * self.model.observer.heads * self.slots.count
         piece = max(keep, MAX_BLOCK // block)
@@ -111,7 +111,8 @@ class PaddedBatch:
         return logits
 
     def repeat_rows(self, count: int) -> Int[Tensor, " rows"]:
-        """After the prompts, continue with `count` rows per prompt; returns each row's source."""
+        """After the prompts, repeat each row `count` times; returns the prompt that each new row
+        came from."""
         owner = self.rows.repeat_interleave(count)
         self.cache.keep_rows(owner)
         self.used = self.used[owner]
@@ -121,8 +122,9 @@ class PaddedBatch:
     def stepper(
         self, choose: Callable[[Tensor], Choice]
     ) -> Callable[[Choice, list[bool], int], Choice]:
-        """Passes the chosen token of every unfinished row and chooses the next: with a CUDA graph
-        on a GPU, with plain passes elsewhere."""
+        """A function that runs one decoding step: it passes the chosen token of every unfinished
+        row through the model and chooses the next, with a CUDA graph on a GPU and plain forward
+        passes elsewhere."""
         if self.model.graphs:
             return StepGraph(self, choose)
         return lambda chosen, going, number: choose(self._step(chosen.tokens, going, number))

@@ -80,8 +80,8 @@ def settle_decoder(
     name: str,
 ) -> tuple[Decoder, bool]:
     """A decoder whose batches equal plain passes, and whether it requires all prompts of a batch to
-    have the same length. `make` gets whether the shared prefix may be passed once. Raises
-    InputError for a model (`name`) whose values are wrong in any case.
+    have the same length. `make` is called with whether the shared prefix may be passed only once.
+    Raises InputError for a model (`name`) whose values are wrong either way.
     """
     some = pick_prompts(prompts)
     decoder = make(True)

@@ -26,7 +26,7 @@ class Generation:
     draw_temperature: float
 
     def describe(self) -> dict[str, Any]:
-        """The entry in the manifest; stores without drawn answers have none for them."""
+        """The settings as recorded in the manifest; those of sampled answers only if used."""
         described = asdict(self)
         draws, temperature = described.pop("draws"), described.pop("draw_temperature")
         # Existing stores use these earlier names.

@@ -152,7 +152,8 @@ class Decoder:
         answers: Sequence[GeneratedAnswer],
         redo: list[int],
     ) -> None:
-        """Rows that were cut after tokens had been passed are recorded again, in place."""
+        """Record again, in place, rows whose answer was cut after further tokens had been
+        processed."""
         whole = [[*prompts[row], *answers[row].tokens] for row in redo]
         lengths = [len(answers[row].tokens) for row in redo]
         again = RecordedBatch(self, whole, room=0, answer_lengths=lengths)
@@ -233,7 +234,8 @@ class RecordedBatch(PaddedBatch):
         return going
 
     def _explain_ends(self, drafts: list[_Draft], chosen: Chosen) -> None:
-        """A row that reached the token limit may have been about to stop."""
+        """Set the stop reason of rows that reached the token limit: the next token may have ended
+        the answer."""
         for row, token in zip(self.rows.tolist(), chosen.tokens.tolist(), strict=True):
             draft = drafts[row]
             if draft.stop_reason is None:
@@ -264,7 +266,8 @@ def choose_tokens(logits: Float[Tensor, "rows vocabulary"]) -> Chosen:
 def score_answers(
     groups: list[Float[Tensor, "rows keep vocabulary"]], answers: Sequence[Sequence[int]]
 ) -> list[tuple[list[float], list[float]]]:
-    """Log-probabilities and entropies of given answers, which end at the last logits but one."""
+    """Log-probabilities and entropies of given answers, whose last token was predicted by the
+    second-to-last logits."""
     scores = []
     for row, answer in zip(chain.from_iterable(groups), answers, strict=True):
         count = len(answer)

@@ -37,7 +37,7 @@ class Prompt:
 
 
 def require_placeholder(template: str) -> None:
-    """Raises InputError if the question would never reach the model."""
+    """Raise InputError for a template without {question}: the model would never see it."""
     if PLACEHOLDER not in template:
         raise InputError(
             f"it does not contain {PLACEHOLDER}, so the model would never see the question. "
@@ -124,7 +124,8 @@ class AnswerEnd:
         return None if keep is None or self._is_number(answer[keep:]) else keep
 
     def cut(self, tokens: Sequence[int]) -> tuple[list[int], StopReason]:
-        """Finished text, cut where a greedy answer would have stopped."""
+        """Cut finished text where a greedy answer would have stopped; returns the tokens and the
+        stop reason."""
         answer: list[int] = []
         for token in tokens:
             reason = self.before(answer, token)

@@ -18,7 +18,7 @@ from clew.storage.disk import refuse_full_disk
 
 @dataclass(frozen=True, kw_only=True)
 class ExtractResult:
-    """How a run ended. `finished`: whether this part of the store is complete."""
+    """The result of a run. `finished` says whether this part of the store is complete."""
 
     store: Path
     finished: bool
@@ -97,7 +97,8 @@ def _capture_shards(
 
 
 def _estimate(job: Job, pending: Sequence[int]) -> Estimate:
-    """What these shards will need; raises DiskFullError if they do not fit."""
+    """Estimate the disk space, memory and time for these shards; raises DiskFullError if they do
+    not fit on disk."""
     prompts = [job.prompts[i] for number in pending for i in job.store.shard_rows(number)]
     samples = job.generation.draws
     estimate = estimate_run(job.decoder, prompts, job.plan, keep=job.keep, samples=samples)

@@ -125,7 +125,8 @@ def prepare_job(
 
 
 def _has_answer_hidden(manifest: Manifest, reporter: Reporter) -> bool:
-    """All shards of a store have the same columns, whichever version of clew started it."""
+    """Whether the store has the answers' mean states; a store started by an earlier version
+    continues without them, so that all shards have the same columns."""
     answer_hidden = manifest.settings.get(ANSWER_HIDDEN, False)
     if not answer_hidden:
         reporter(
@@ -233,7 +234,7 @@ def _ask(questions: QuestionSet, prompt: Prompt, tokenizer: Any, limits: _Limits
 
 
 def _stored_plan(manifest: Manifest, plan: BatchPlan) -> BatchPlan:
-    """The same batches give the same rounding: a resumed run keeps the plan."""
+    """The plan that the store was started with: the same batches give the same rounding."""
     machine = manifest.settings.get(MACHINE_KEY, {})
     if not machine.get("generation_batch"):
         return plan

@@ -30,7 +30,8 @@ _DTYPES = {
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """`model, tokenizer = load_model(...)`. `name` is what it was loaded as."""
+    """A loaded model with its tokenizer; can be unpacked: `model, tokenizer = load_model(...)`.
+    `name` is the name it was loaded by."""
 
     model: Any
     tokenizer: Any
@@ -94,7 +95,8 @@ def _reach_hub(name: str) -> dict[str, Any]:
 
 
 def _refuse_missing_weights(name: str, missing: Collection[str]) -> None:
-    """transformers fills missing weights with random numbers and only logs it."""
+    """Raise InputError for missing weights: transformers fills them with random numbers and only
+    logs a warning."""
     if missing:
         raise InputError(
             f'the model "{name}" is missing {len(missing)} of its weights (the first: '

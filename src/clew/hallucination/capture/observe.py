@@ -140,7 +140,8 @@ def listen_to_whole(
 
 
 def accepted_arguments(model: PreTrainedModel) -> Any:
-    """Some families reject `position_ids` or `logits_to_keep`; pass only what they accept."""
+    """A function that keeps only the arguments that the model accepts: some families reject
+    `position_ids` or `logits_to_keep`."""
     names = inspect.signature(model.forward).parameters
     takes_positions = "position_ids" in names
     takes_keep = "logits_to_keep" in names

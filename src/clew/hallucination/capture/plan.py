@@ -64,7 +64,8 @@ def plan_batches(
     batch_size: int,
     rows: int | None,
 ) -> BatchPlan:
-    """Rows as requested, or as many as fit in device memory; an even share of a shard."""
+    """Plan the generation batches: as many rows as requested or as fit in device memory, dividing a
+    shard evenly."""
     width = _typical(prompt_lengths) + max_new_tokens
     if rows is None:
         rows = CPU_ROWS
@@ -183,7 +184,8 @@ def _time_what_fits(decoder: Decoder, prompts: list[list[int]]) -> tuple[float, 
 
 @contextmanager
 def explained_out_of_memory(what: str, device: torch.device) -> Iterator[None]:
-    """Turns running out of memory, if no smaller batch can be tried, into an error."""
+    """Turn running out of memory into an InputError that says what did not fit, where no smaller
+    batch can be tried."""
     try:
         yield
     except RuntimeError as error:

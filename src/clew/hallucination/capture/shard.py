@@ -184,7 +184,8 @@ class ShardCapture:
     def _add_full(
         self, sequences: Sequence[Sequence[int]], compact: pa.RecordBatch
     ) -> Iterator[Callable[[], pa.RecordBatch]]:
-        """Pass whole sequences again, a few at a time, and add every state and attention map."""
+        """Run whole sequences through the model again, a few at a time, and add every state and
+        attention map."""
         decoder = self.job.decoder
         for start, stop in _split_by_bytes(sequences, decoder.shape, _FULL_BATCH_BYTES):
             for record in self._record_fully(sequences[start:stop]):
@@ -193,7 +194,8 @@ class ShardCapture:
                 yield functools.partial(self._full_batch, record, some)
 
     def _record_fully(self, sequences: Sequence[Sequence[int]]) -> Iterator[FullRecord]:
-        """As many at a time as fit in device memory."""
+        """Record all states and attention maps of the sequences, as many at a time as fit in device
+        memory."""
         decoder = self.job.decoder
         if len(sequences) == 1:
             what = f"the full trace of {len(sequences[0])} tokens"

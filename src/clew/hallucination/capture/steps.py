@@ -92,7 +92,7 @@ class RoomyCache(Cache):
 
 
 class HasTokens(Protocol):
-    """The choice from the logits: at least the next token of each row."""
+    """What a step chooses from the logits; it has at least the next token of each row."""
 
     @property
     def tokens(self) -> Int[Tensor, " rows"]: ...

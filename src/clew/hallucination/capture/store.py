@@ -76,7 +76,7 @@ class TraceStore:
                 self.manifest = now
 
     def reload(self) -> None:
-        """Read again, since other parts write to the manifest too."""
+        """Read the manifest again: other parts write to it too."""
         self.manifest = read_manifest(self.path)
 
     def open_basis(self, fit: Callable[[], Basis]) -> Basis:

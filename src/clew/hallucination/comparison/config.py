@@ -17,9 +17,10 @@ from clew.settings import check_positive
 
 @dataclass(frozen=True, kw_only=True)
 class CompareConfig:
-    """Folders of `clew preprocess`. Methods are fitted and chosen on the training and validation
-    splits of each folder in `train_on`, and evaluated on the test split of each folder in
-    `test_on`; usually both are the same folder. `methods=None` runs all of them."""
+    """The settings of a comparison. `train_on` and `test_on` are folders that `clew preprocess`
+    wrote: methods are fitted and chosen on the training and validation splits of each folder in
+    `train_on`, and evaluated on the test split of each folder in `test_on`; usually both are the
+    same folder. `methods=None` runs all of them."""
 
     train_on: tuple[Path, ...]
     test_on: tuple[Path, ...]
@@ -39,10 +40,9 @@ class CompareConfig:
 
     @classmethod
     def after_training(cls, trained: TrainRunConfig) -> Self:
-        """A comparison of all methods that follows a training, in the folder `compare` of its
-        output: with the same settings but its own seeds, since all rows of one table must be made
-        in the same way. Raises InputError if a comparison is not possible, so call it before hours
-        of training.
+        """The comparison that follows a training, in the folder `compare` of its output: with the
+        same settings but its own seeds, since all rows of a table must be produced in the same way.
+        Raises InputError if a comparison is not possible, so call it before hours of training.
         """
         if trained.data_pattern is not None:
             raise InputError(
@@ -90,8 +90,8 @@ def choose_folders(
     test_on: Sequence[Path] = (),
     stores: Sequence[Path] = (),
 ) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
-    """The folders to fit on and to evaluate on: one folder, some for each, or every pair of
-    `stores`. Raises InputError if that is ambiguous."""
+    """The folders to fit on and the folders to evaluate on: `preprocessed_dir` for both, `train_on`
+    and `test_on`, or `stores` for both (every pair). Raises InputError if that is ambiguous."""
     ways = {
         "`preprocessed_dir`": preprocessed_dir is not None,
         "`train_on` / `test_on`": bool(train_on or test_on),

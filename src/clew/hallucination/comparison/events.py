@@ -33,7 +33,7 @@ class MethodStarted(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class SeedStarted(Event):
-    """The method's `number`-th of `count` seeds, from 1."""
+    """The method is about to be fitted with the `number`-th of `count` seeds, counted from 1."""
 
     number: int
     count: int
@@ -44,7 +44,8 @@ class SeedStarted(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class MethodEnded(Event):
-    """`row` is its row of results.json; `is_new` is false if it was finished in an earlier run."""
+    """A method is finished. `row` is its row of results.json; `is_new` is False if an earlier run
+    finished it."""
 
     row: dict[str, Any]
     seconds: float
@@ -57,7 +58,7 @@ class MethodEnded(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class MethodExcluded(Event):
-    """Its data is missing, or it failed."""
+    """A method is excluded: its data is missing, or it failed."""
 
     level: ClassVar[int] = logging.WARNING
     title: str

@@ -50,7 +50,7 @@ def _tell_best(best: Measured) -> str:
 
 
 def _tell_rivals(best: Measured, measured: Sequence[Measured]) -> str | None:
-    """Which methods may be as good."""
+    """Which methods are not significantly worse than the best."""
     near = [
         one.row["title"]
         for one in measured
@@ -66,7 +66,7 @@ def _tell_rivals(best: Measured, measured: Sequence[Measured]) -> str | None:
 
 
 def _tell_baselines(best: Measured, measured: Sequence[Measured]) -> str | None:
-    """What baselines reach without using the model."""
+    """The AUROC that baselines reach without using the model."""
     if best.row["family"] == "baseline":
         return (
             "The best method does not use the model's internals at all, so it does not detect "
@@ -116,7 +116,8 @@ def _tell_graphs(
 
 
 def _tell_few_to_choose_on(labels: np.ndarray) -> str | None:
-    """Layer, regularization, threshold and the best method all depend on them."""
+    """A warning if there are few validation answers: layer, regularization, threshold and the best
+    method all depend on them."""
     few = _count_few(labels)
     if few is None:
         return None
@@ -127,7 +128,8 @@ def _tell_few_to_choose_on(labels: np.ndarray) -> str | None:
 
 
 def _tell_few_to_measure_on(labels: np.ndarray) -> str | None:
-    """Bootstrap intervals are too narrow if a class is small."""
+    """A warning if there are few test answers: bootstrap intervals are too narrow if a class is
+    small."""
     few = _count_few(labels)
     if few is None:
         return None
@@ -153,7 +155,7 @@ def _interval(row: dict[str, Any]) -> str:
 
 
 def _listed(words: Sequence[str]) -> str:
-    """Titles may contain commas."""
+    """Join titles, with semicolons if one contains a comma."""
     *some, last = words
     comma = "; " if any("," in word for word in words) else ", "
     return f"{comma.join(some)} and {last}" if some else last

@@ -34,8 +34,8 @@ def score_seeds(
     reporter: Reporter,
     should_stop: Callable[[], bool],
 ) -> list[SeedScores]:
-    """One entry per seed; a single one for a deterministic method. Raises ClewError for non-finite
-    scores."""
+    """Fit the method with every seed and score the splits. One entry per seed; a single one for a
+    deterministic method. Raises ClewError for non-finite scores."""
     if isinstance(method, NetworkMethod):
         seeds = _train_network(method, trial, tests, reporter, should_stop)
     else:
@@ -151,12 +151,14 @@ def _collect(
 
 
 def _unfold(probabilities: np.ndarray) -> np.ndarray:
-    """The logits: calibration fits a straight line to them, as to the scores of probes."""
+    """Convert probabilities back to logits: calibration fits a line to them, as to the scores of
+    probes."""
     return logit(np.clip(probabilities.astype(np.float64), _SURE, 1 - _SURE)).astype(np.float32)
 
 
 def _tell_as_seeds(reporter: Reporter) -> Reporter:
-    """Training reports networks; here they are seeds of one method, evaluated together."""
+    """A reporter that turns the events of training networks into events of seeds: here each network
+    is one seed of a method."""
 
     def report(event: Event) -> None:
         if isinstance(event, NetworkStarted):

@@ -121,7 +121,7 @@ def count_bytes(method: AnyMethod, data: AnswerFeatures) -> float:
 
 
 def reads_nodes(method: AnyMethod) -> bool:
-    """Whether the method requires it; optional inputs do not count."""
+    """Whether the method requires node features; optional inputs do not count."""
     return any(map(is_of_nodes, method.needs))
 
 

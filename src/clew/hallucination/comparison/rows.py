@@ -29,7 +29,8 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True)
 class Labels:
-    """1 is hallucinated. `kept` are the positions of the test answers that are evaluated."""
+    """The labels of the validation and test splits; 1 is hallucinated. `kept` are the positions of
+    the test answers that are evaluated."""
 
     validation: np.ndarray
     test: np.ndarray
@@ -78,7 +79,7 @@ def measure_method(
 
 
 def pick_median(values: Sequence[float]) -> int:
-    """The index of the median; of two in the middle the lower one, so that a lucky run is not
+    """The index of the median, of the lower one if there are two, so that a lucky run is not
     chosen."""
     return int(np.argsort(values, kind="stable")[(len(values) - 1) // 2])
 

@@ -110,7 +110,8 @@ def compare_methods(
 
 
 def _prepare(config: CompareConfig, methods: Sequence[AnyMethod]) -> list[Trial]:
-    """Everything that can be rejected is rejected here, before the first method runs."""
+    """Open the stores and plan the trials. Whatever can be rejected is rejected here, before the
+    first method runs."""
     if count_processes() > 1:
         raise InputError(
             f"a comparison runs in one process, but torchrun started {count_processes()}: run "
@@ -149,7 +150,8 @@ def _go_on_or_clear(
             if overwrite:
                 trial.clear(method)
             elif trial.refuse_reason(method) is None:
-                trial.saved.find(method.name, trial.identify(method))  # raises now, if at all
+                # a mismatch must raise now, not after hours
+                trial.saved.find(method.name, trial.identify(method))
 
 
 def _tell_others(
@@ -195,7 +197,7 @@ def _run_method(
     reporter: Reporter,
     should_stop: Callable[[], bool],
 ) -> None:
-    """Add its rows to the result. Raises the error that excludes the method."""
+    """Run a method and add its rows to the result. Any error it raises excludes the method."""
     reason = trial.refuse_reason(method)
     if reason is not None:
         raise InputError(reason)

@@ -18,9 +18,9 @@ _VALIDATION = "validation"
 
 @dataclass(frozen=True, kw_only=True)
 class SeedScores:
-    """The result of one seed: scores of the validation split and of the test split of every store
-    (higher = more likely hallucinated), and what they cost. `plan` is the hardware plan of a
-    network.
+    """The result of one seed: the uncalibrated risks (higher = more likely hallucinated) on the
+    validation split and on the test split of every store, and what they cost. `plan` is the
+    hardware plan of a network.
     """
 
     validation: np.ndarray
@@ -53,7 +53,7 @@ class SavedScores:
             raise self._explain_damaged(method, error) from None
 
     def add(self, method: str, identity: Mapping[str, Any], seeds: Sequence[SeedScores]) -> None:
-        """The JSON is written last: it marks the method as finished."""
+        """Save a method's scores. The JSON is written last: it marks the method as finished."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._path(method, "fault.txt").unlink(missing_ok=True)
         sink = pa.BufferOutputStream()
@@ -97,10 +97,11 @@ class SavedScores:
 def refuse_other(
     folder: Path, method: str, before: Mapping[str, Any], now: Mapping[str, Any]
 ) -> None:
-    """Raises SettingsMismatchError with both values of every difference."""
+    """Raise SettingsMismatchError, with both values of every difference, for scores of other data
+    or settings."""
     now = json.loads(json.dumps(now))
     old, new = (sorted(identity.get("test_on", ())) for identity in (before, now))
-    if old != new:  # their names are enough; the rest would be one line per count
+    if old != new:  # compare the names only: the rest would add a line per count
         before, now = {**before, "test_on": old}, {**now, "test_on": new}
     different = find_differences(before, now)
     if different:

@@ -38,7 +38,7 @@ class Store:
         return {name: Balance.of(self.data.labels[name]) for name in SPLIT_NAMES}
 
     def hash_values(self, kinds: Sequence[str]) -> str:
-        """Changes with any value of these kinds of samples."""
+        """A hash that changes with any value in these kinds of samples."""
         held = [kind for kind in sorted(set(kinds)) if kind in self.data.samples]
         # The folder may itself be a store of sequences.
         paths = [self.folder / kind for kind in held] or [self.folder]
@@ -67,8 +67,8 @@ class CommonFields:
 
 
 def open_stores(folders: Sequence[Path]) -> dict[Path, Store]:
-    """Each folder once, however its path is written; raises InputError for one that cannot be used,
-    or of another model than the first."""
+    """Open each folder once, however its path is written. Raises InputError for a folder that
+    cannot be used, or whose samples come from another model than the first folder's."""
     unique = {folder.resolve(): folder for folder in reversed(folders)}
     paths = [folder for folder in dict.fromkeys(folders) if folder in unique.values()]
     stores = {

@@ -36,7 +36,7 @@ from clew.hallucination.detectors.training import TrainingSettings
 from clew.storage.writing import replace_file
 
 logger = logging.getLogger(__name__)
-# They affect all methods.
+# Errors that end the whole comparison, because they affect all methods.
 _END_THE_RUN = (
     *(TrainingStoppedError, SettingsMismatchError, StoreLockedError, DiskFullError),
     OSError,
@@ -112,8 +112,8 @@ class Trial:
 
     @cached_property
     def features(self) -> Features:
-        """What a method that is tested on other stores is fitted on: the fields that all of them
-        have and that are comparable, which fields derived from nodes are not."""
+        """The fields that a method tested on other stores is fitted on: those that all stores have
+        and that are comparable between them. Fields derived from nodes are not."""
         common = frozenset.intersection(*(s.data.fields for s in (self.train, *self.tests)))
         fields = frozenset(name for name in common if not is_of_nodes(name))
         return CommonFields(self.train.data, fields)
@@ -153,13 +153,13 @@ class Trial:
         return None
 
     def can_be_tested(self, method: AnyMethod, store: Store) -> bool:
-        """Nodes are states in a basis that each capture fits on its own questions: those of two
-        captures are not in the same space."""
+        """Whether the method can be tested on this store. Nodes are states in a basis that each
+        capture fits on its own questions, so those of two captures are not comparable."""
         return store is self.train or not reads_nodes(method)
 
 
 def plan_trials(config: CompareConfig, stores: Mapping[Path, Store]) -> list[Trial]:
-    """One per store to fit on; with several, each has its own folder."""
+    """One trial per store to fit on; with several stores, each trial has its own folder."""
     tests = tuple(dict.fromkeys(stores[folder] for folder in config.test_on))
     fitted = list(dict.fromkeys(stores[folder] for folder in config.train_on))
     trials = []

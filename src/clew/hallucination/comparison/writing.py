@@ -132,7 +132,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_results(folder: Path, content: Mapping[str, Any]) -> None:
-    """Non-finite values become null: JSON has no NaN."""
+    """Write results.json; non-finite values become null, since JSON has no NaN."""
     text = json.dumps(_finite(content), indent=1, ensure_ascii=False, allow_nan=False)
     write_text(folder / RESULTS_FILE, f"{text}\n")
 

@@ -25,8 +25,10 @@ _WANTED: Wanted = {
 
 @dataclass(frozen=True, kw_only=True)
 class Detector:
-    """An answer whose risk is above `threshold` counts as hallucinated; the threshold has the
-    highest F1 on validation. `metrics` are those on validation."""
+    """A trained hallucination detector. `name` is its network's name, `config` its hyperparameters;
+    `network` is in eval mode. An answer whose risk is above `threshold` counts as hallucinated;
+    the threshold has the highest F1 on validation. `metrics` are the validation metrics.
+    """
 
     name: str
     network: nn.Module
@@ -36,8 +38,18 @@ class Detector:
 
     @torch.no_grad()
     def score(self, batch: Any) -> Float[Tensor, " batch"]:
-        """The risk of each answer: the probability that it is hallucinated. The batch is on the
-        network's device. Raises InputError for a batch of a kind that the network does not read."""
+        """Predict the risk of each answer: the probability that it is hallucinated.
+
+        Args:
+            batch: A batch of samples on the network's device, of the kind that the network was
+                trained on.
+
+        Returns:
+            Risks from 0 to 1, `[batch]`.
+
+        Raises:
+            InputError: The network does not read this kind of batch.
+        """
         form = FORMS[NETWORKS[self.name].samples]
         if not form.is_batch(batch):
             raise InputError(
@@ -50,8 +62,18 @@ class Detector:
 
 
 def load_detector(path: str | Path, device: str | torch.device = "cpu") -> Detector:
-    """Load a best.safetensors, or the folder that contains it. Raises StoreError if it is not a
-    detector."""
+    """Load a trained detector.
+
+    Args:
+        path: A best.safetensors that "clew train" wrote, or the folder that contains it.
+        device: Where to put the network, such as "cuda".
+
+    Returns:
+        The detector, in eval mode.
+
+    Raises:
+        StoreError: The file is missing, damaged, or not a detector.
+    """
     path = Path(path)
     saved = read_model(path / BEST if path.is_dir() else path)
     check_about(

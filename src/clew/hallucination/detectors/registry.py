@@ -36,7 +36,8 @@ STORES = {
 
 @dataclass(frozen=True, kw_only=True)
 class SampleForm:
-    """`stores` are those that the samples are read from; `keys` identify a batch of them."""
+    """A kind of samples: `stores` are the stores they are read from; `keys` identify a batch of
+    them."""
 
     stores: tuple[str, ...]
     keys: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""A language model as judge: does the answer mean the same as an accepted one. Judgments are saved
+"""A language model as judge: does the answer mean the same as an accepted one? Judgments are saved
 as they arrive, so an interrupted run only pays for the rest.
 """
 

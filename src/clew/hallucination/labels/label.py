@@ -178,7 +178,8 @@ def _judge(
 
 
 def _count_categories(rows: Iterable[LabeledAnswer], threshold: float) -> list[CategoryShare]:
-    """By name; empty if the store has no categories."""
+    """The share of hallucinated answers per category, by name; empty if the store has no
+    categories."""
     counts: dict[str, list[int]] = {}
     for row in rows:
         count = counts.setdefault(row.category or "", [0, 0])

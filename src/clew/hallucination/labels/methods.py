@@ -29,8 +29,8 @@ Method = Literal["alias", "exact", "token-f1", "rouge-l"]
 
 
 class Match(NamedTuple):
-    """`score` from 0 (hallucinated) to 1 (correct); `accepted` is the best-matching accepted
-    answer."""
+    """The result of scoring an answer: `score` from 0 (hallucinated) to 1 (correct); `accepted` is
+    the best-matching accepted answer."""
 
     score: float
     accepted: str
@@ -100,7 +100,8 @@ class _View:
         return not self._repeats_question(before, alias, after)
 
     def _is_one_of_several(self, before: str, after: str) -> bool:
-        """ "Paris or Rome"; but not "Burma or Myanmar", where both are accepted."""
+        """Whether the answer names alternatives, as "Paris or Rome" does; "Burma or Myanmar" does
+        not count, because both are accepted."""
         if before.endswith(" or "):
             return not before.removesuffix(" or ").endswith(tuple(self.aliases))
         return after.startswith(" or ") and not after[4:].startswith(tuple(self.aliases))
@@ -123,7 +124,8 @@ def _places(answer: str, alias: str) -> Iterator[tuple[int, int]]:
 
 
 def _is_edge(pair: str) -> bool:
-    """Whether a word can end between the two characters (with one: at the end of the text)."""
+    """Whether a word can end between the two characters; a single character stands for the end of
+    the text."""
     if len(pair) < 2 or " " in pair or _UNSPACED_CHARACTER.search(pair):
         return True
     # A Japanese loan word ends where its script does: パリ is in パリは, not in パリス.

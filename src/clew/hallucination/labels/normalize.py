@@ -72,7 +72,7 @@ def normalize_answer(text: str) -> str:
 
 
 def normalize_words(text: str) -> str:
-    """The same with its articles."""
+    """Like `normalize`, but keeps articles."""
     plain = _fold(text)
     if "." in plain:
         plain = _ABBREVIATION.sub(lambda found: found[0].replace(".", ""), plain)

@@ -185,8 +185,8 @@ def refuse_other_answers(
     example_ids: Sequence[int],
     answers: Sequence[str | None],
 ) -> None:
-    """Raises InputError if the file scores other answers: two stores of the same questions have the
-    same ids."""
+    """Raise InputError if the file scores other answers: ids alone cannot tell, since two stores of
+    the same questions share them."""
     for name, number, answer in zip(question_ids, example_ids, answers, strict=True):
         scored = scores.answers.get((name.strip(), number), answer or "")
         if scored != (answer or ""):

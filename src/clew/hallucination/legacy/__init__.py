@@ -1,4 +1,4 @@
-"""Convert files of the older tools into stores, without executing anything in them."""
+"""Convert legacy files into stores, without executing anything in them."""
 
 from clew.hallucination.legacy.convert import ConvertResult, convert_folder
 from clew.hallucination.legacy.store import SkippedSource

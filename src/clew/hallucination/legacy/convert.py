@@ -1,4 +1,4 @@
-"""`clew convert`: turn folders written by the older tools into stores."""
+"""`clew convert`: turn folders of legacy files into stores."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -44,7 +44,7 @@ def convert_folder(
     names: str | None = None,
     on_file: OnFile | None = None,
 ) -> ConvertResult:
-    """Convert every file of the older tools in `folder`, one shard per file.
+    """Convert every legacy file in `folder`, one shard per file.
 
     Files directly in the folder make a store at `out`, those of a subfolder one at
     `out/<subfolder>`; with `names`, a pattern such as "*.pkl.gz", only files directly in it that
@@ -75,8 +75,9 @@ def convert_folder(
 
 @contextmanager
 def _one_torch_thread() -> Iterator[None]:
-    """The arrays of one record are small: on a busy machine several threads spend their time
-    waiting for each other (a layer's basis took 1.9 s on two threads, 3 ms on one)."""
+    """Limit torch to one thread. The arrays of one record are small: on a busy machine, several
+    threads spend their time waiting for each other (a layer's basis took 1.9 s on two threads, 3 ms
+    on one)."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

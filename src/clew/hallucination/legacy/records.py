@@ -23,7 +23,7 @@ class MalformedRecordError(InputError):
 
 @dataclass(frozen=True, kw_only=True)
 class LegacyTrace:
-    """A trace as the older tools stored it, with consistent shapes."""
+    """A trace as stored in a legacy file, with consistent shapes."""
 
     hidden_states: Sequence[Float[np.ndarray, "tokens dim"]]
     attentions: Sequence[Float[np.ndarray, "heads tokens tokens"]]
@@ -189,7 +189,7 @@ def _read_texts(record: Mapping[str, Any], name: str) -> list[str] | None:
 
 
 def _read_accepted(record: Mapping[str, Any]) -> list[str]:
-    """`answer` held the accepted answers in older files; clew's own pickles call them
+    """Read the accepted answers: older files hold them in `answer`, clew's own pickles in
     `accepted_answers`."""
     name = "accepted_answers" if "accepted_answers" in record else "answer"
     if isinstance(record.get(name), str):
@@ -217,7 +217,8 @@ def is_whole(value: Any) -> bool:
 
 
 def _is_unicode(text: str) -> bool:
-    """A lone surrogate is a valid Python string, but not text that can be stored."""
+    """Whether the text can be stored. A lone surrogate is valid in a Python string, but not in
+    UTF-8."""
     return not any("\ud800" <= character <= "\udfff" for character in text)
 
 

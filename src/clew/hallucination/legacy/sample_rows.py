@@ -18,7 +18,7 @@ from clew.hallucination.traces.schema import id_fields, shaped
 
 
 def narrow(array: np.ndarray, notes: set[str]) -> np.ndarray:
-    """Float16; values beyond its range are clamped to its maximum, as in capture."""
+    """Convert to float16; values beyond its range are clamped to its maximum, as in capture."""
     if array.dtype == np.float16:
         return array
     notes.add("arrays that were wider than float16 are stored as float16")
@@ -78,7 +78,7 @@ class SequenceFormat:
         return {"shape": {"layers": self.layers, "dim": self.dim}}
 
     def save(self, _store: Path) -> dict[str, str]:
-        """Such a store consists of its shards only."""
+        """Nothing to save: such a store consists of its shards only."""
         return {}
 
     def row(self, sample: Mapping[str, Any], ids: RowIds) -> pa.RecordBatch:
@@ -228,7 +228,8 @@ def _read_graph(graph: Any, layer: int, notes: set[str] | None) -> LayerGraph:
 
 
 def _graph_fields(graph: Any) -> Mapping[str, Any]:
-    """PyG 2 keeps a graph's tensors in a storage's mapping, PyG 1 in the object itself."""
+    """The tensors of a graph by name: PyG 2 keeps them in the mapping of a storage, PyG 1 in the
+    object itself."""
     state = graph.state if isinstance(graph, Inert) else graph
     if isinstance(state, Mapping) and isinstance(state.get("_store"), Inert):
         inner = state["_store"].state

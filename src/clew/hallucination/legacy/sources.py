@@ -1,4 +1,4 @@
-"""Find the files of the older tools in a folder, the store each belongs to, and its contents."""
+"""Find the legacy files in a folder, the store each belongs to, and its contents."""
 
 import fnmatch
 import os
@@ -29,7 +29,7 @@ _SAMPLE_KINDS: tuple[StoreKind, ...] = ("sequences", "graphs")
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """One file of the older tools; it becomes the shard `batch_number`."""
+    """One legacy file; it becomes the shard `batch_number`."""
 
     path: Path
     batch_number: int

@@ -25,7 +25,7 @@ from clew.storage.verify import expected_rows
 from clew.version import __version__
 
 COMMAND = "convert"
-# The largest batches that the older tools wrote.
+# The largest batches in legacy files.
 _LEAST_ROWS_PER_SHARD = 500
 _RECORD_BATCH_BYTES = 64 << 20
 
@@ -60,7 +60,7 @@ class ConvertedStore:
 
     @property
     def manifest(self) -> Manifest | None:
-        """None until a file has been converted."""
+        """The store's manifest; None until a file has been converted."""
         return self._manifest
 
     @property
@@ -188,19 +188,22 @@ class ConvertedStore:
         return writer.finish(), skips
 
     def _describe_shard(self, form: Format, origin: Mapping[str, Any]) -> pa.Schema:
-        """Every shard names its source, so a lost manifest can be rebuilt from the shards."""
+        """The schema of a shard, which names its source so that a lost manifest can be rebuilt from
+        the shards."""
         assert self._manifest is not None
         settings = {**self._manifest.settings, "sources": [origin]}
         return describe_in_schema(form.schema, replace(self._manifest, settings=settings))
 
     def _drop_leftovers(self, batch_number: int) -> None:
-        """What an interrupted run left may come from another source; it is quickly rewritten."""
+        """Delete what an interrupted run left: it may come from another source, and is quickly
+        rewritten."""
         for ending in (".arrow", ".arrow.part", ".arrow.recovered"):
             path = (self.path / shard_name(batch_number)).with_suffix(ending)
             path.unlink(missing_ok=True)
 
     def _enter(self, form: Format, origin: Mapping[str, Any], entry: ShardEntry) -> None:
-        """Shard and source in one step: a shard without its source would be written again."""
+        """Add the shard and its source to the manifest in one step: a shard without its source
+        would be written again."""
         number = entry.batch_number
 
         def enter(manifest: Manifest) -> Manifest:

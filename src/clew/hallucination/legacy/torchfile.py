@@ -1,4 +1,4 @@
-"""Read the `.pt` files of the older tools: a zip of one pickle and the bytes of its tensors.
+"""Read legacy `.pt` files: a zip of one pickle and the bytes of its tensors.
 
 Tensors are returned as NumPy arrays, graphs of torch_geometric as `Inert` objects that
 hold their state; neither torch_geometric nor any code in the file is needed.
@@ -147,7 +147,7 @@ def _rebuild_tensor(
 
 
 def _widen_bfloat16(values: np.ndarray) -> np.ndarray:
-    """bfloat16 is the upper half of a float32."""
+    """Convert bfloat16, the upper half of a float32, to float32."""
     return (values.astype(np.uint32) << 16).view(np.float32)
 
 

@@ -142,7 +142,8 @@ def _try_parse(record: Any) -> LegacyTrace | None:
 
 
 def _fit_basis(traces: Sequence[LegacyTrace], layers: int) -> Basis:
-    """Layer by layer, so that only one layer's states are widened at a time."""
+    """Fit the basis layer by layer, so that only one layer's states are converted to float32 at a
+    time."""
     parts = [fit_basis([_sample_states(traces, layer)], NODE_DIM) for layer in range(layers)]
     return Basis(
         mean=torch.cat([part.mean for part in parts]),

@@ -109,7 +109,7 @@ def _encode(text: str, encoding: str) -> bytes:
 
 
 def _empty_bytes() -> bytes:
-    """Takes no argument: `bytes(10**12)` would exhaust memory."""
+    """Stands in for `bytes()` without an argument: `bytes(10**12)` would exhaust memory."""
     return b""
 
 

@@ -246,7 +246,8 @@ def _plain(text: str) -> str:
 
 
 def _english_spelling(name: str) -> str:
-    """English spells Indian and Japanese names without macrons: Kakinada, not Kākināda."""
+    """Remove macrons: English spells Indian and Japanese names without them (Kakinada, not
+    Kākināda)."""
     parts = unicodedata.normalize("NFD", name).replace("\N{COMBINING MACRON}", "")
     return unicodedata.normalize("NFC", parts).replace("’", "'").lstrip("‘")
 

@@ -25,7 +25,7 @@ _BATCH_ROWS = 1024
 # Columns beside the question may hold whole articles; by default, csv rejects fields of more than
 # 131,072 characters.
 csv.field_size_limit(1 << 30)
-_DELIMITERS = ",;\t|"  # where several are equally frequent, the first
+_DELIMITERS = ",;\t|"  # of several equally frequent ones, the first
 
 
 def open_file(path: Path) -> RowSource:
@@ -106,8 +106,8 @@ def _read_json(path: Path) -> Iterator[Row]:
 
 
 def _find_delimiter(file: TextIO) -> str:
-    """The one that occurs most often in the header; spreadsheets of many countries write
-    semicolons. The file is left at its beginning."""
+    """Find the delimiter of a CSV file: the candidate that occurs most often in the header
+    (spreadsheets in many countries write semicolons). The file is rewound to its start."""
     header = next((line for line in file if line.strip()), "")
     file.seek(0)
     bare = re.sub(r'"[^"]*"', "", header)

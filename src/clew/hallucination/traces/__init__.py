@@ -1,4 +1,5 @@
-"""Traces: their columns and the loader that reads them from a store."""
+"""Traces (what is captured for one answer): their columns, and the loader that reads them from a
+store."""
 
 from clew.hallucination.traces.loader import (
     Trace,

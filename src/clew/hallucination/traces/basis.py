@@ -21,7 +21,7 @@ BASIS_NAME = "basis.arrow"
 
 @dataclass(frozen=True, kw_only=True)
 class Basis:
-    """`(state - mean) @ components`, one layer at a time."""
+    """Projects a layer's states onto its principal components: `(state - mean) @ components`."""
 
     mean: Float[Tensor, "layers dim"]
     components: Float[Tensor, "layers dim node_dim"]
@@ -33,7 +33,8 @@ class Basis:
     def project(
         self, layer: int, states: Float[Tensor, "batch tokens dim"]
     ) -> Float[Tensor, "batch tokens node_dim"]:
-        """Computed in the states' precision on the device, accumulated in float32."""
+        """Project the states of one layer. Computed on the device in the basis's precision;
+        returned in float32."""
         components = self.components[layer]
         centered = states.to(components.dtype) - self.mean[layer]
         return (centered @ components).float()
@@ -64,7 +65,7 @@ def _fit_layer(
 
 
 def _fix_signs(rows: Float[Tensor, "k dim"]) -> Float[Tensor, "k dim"]:
-    """A component and its negative are equally valid; the largest entry decides the sign."""
+    """Fix the sign of each component, which is arbitrary: the largest entry becomes positive."""
     largest = rows.gather(1, rows.abs().argmax(1, keepdim=True))
     return rows * torch.where(largest < 0, -1.0, 1.0)
 

@@ -1,5 +1,5 @@
 """Read traces from a store: a trace is a lazy mapping; TraceBatchLoader and its two functions are
-the calls that scripts of the older tools use."""
+the calls that legacy scripts use."""
 
 import gzip
 import pickle
@@ -17,7 +17,7 @@ from clew.storage import ShardReader, StoreReader, read_value
 from clew.storage.writing import replacing
 from clew.wording import bytes_text, counted
 
-# The name in the older tools of the generated answer.
+# What legacy scripts call the generated answer.
 _ALIASES = {"generated_answer_clean": "answer"}
 
 
@@ -25,11 +25,13 @@ DEFAULT_TRACES_DIR = "./traces_data"
 
 
 class Trace(Mapping[str, Any]):
-    """What is stored for one answer: `trace["question"]`, `trace["last_hidden"]`, ...
+    """Everything stored for one answer, as a lazy mapping: `trace["question"]`,
+    `trace["last_hidden"]`, ...
 
-    Arrays are read-only NumPy views into the memory-mapped shard: reading a field touches only that
-    field's bytes. `hidden_states[l]` is `[tokens, dim]`, `attentions[l]` is `[heads, tokens,
-    tokens]` (both only in stores captured with `keep="full"`).
+    `list(trace)` gives the fields; a missing one raises KeyError. Arrays are read-only NumPy views
+    into the memory-mapped shard: reading a field touches only that field's bytes.
+    `hidden_states[l]` is `[tokens, dim]`, `attentions[l]` is `[heads, tokens, tokens]` (both only
+    in stores extracted with `keep="full"`).
     """
 
     def __init__(self, batch: pa.RecordBatch, row: int) -> None:
@@ -78,7 +80,14 @@ class Trace(Mapping[str, Any]):
 
 
 class TraceBatchLoader:
-    """Reads a trace store batch by batch or trace by trace, never more than is needed."""
+    """Reads a trace store lazily, shard by shard ("batch") or trace by trace.
+
+    Args:
+        traces_dir: Folder of the store.
+
+    Raises:
+        StoreError: There is no trace store in the folder.
+    """
 
     def __init__(self, traces_dir: str | Path = DEFAULT_TRACES_DIR) -> None:
         self._store = StoreReader(traces_dir)
@@ -118,11 +127,12 @@ class TraceBatchLoader:
         return self.num_traces
 
     def get_total_traces(self) -> int:
-        """The number of traces in all batches, read from the manifest only."""
+        """The number of traces in all finished batches (an alias of `num_traces`)."""
         return self.total_traces
 
     def get_batch_info(self) -> list[dict[str, Any]]:
-        """File, size and number of traces of every batch, read from the manifest only."""
+        """One dict per batch: `batch_idx`, `batch_number`, `filename`, `num_traces`, `size_mb`
+        (MiB), `bytes` and `first_global_example_id`. Reads only the manifest."""
         return [
             {
                 "batch_idx": index,
@@ -137,7 +147,8 @@ class TraceBatchLoader:
         ]
 
     def get_batch(self, batch_idx: int) -> list[Trace]:
-        """The traces of one batch in the order of their ids; their arrays are not read yet."""
+        """The traces of one batch, in the order of their ids; their arrays are read on access.
+        Raises IndexError if there is no batch `batch_idx` (from 0)."""
         if not 0 <= batch_idx < len(self):
             raise IndexError(
                 f"there is no batch {batch_idx} in {self.traces_dir}: it has {len(self)}, numbered "
@@ -170,7 +181,19 @@ def merge_batches(
     output_file: str | Path = "./traces_data/all_traces_merged.pkl",
     traces_dir: str | Path = DEFAULT_TRACES_DIR,
 ) -> Path:
-    """Write all traces into one file, in constant memory; see `extract_batch_subset`."""
+    """Write all traces of a store into one file, in constant memory.
+
+    Args:
+        output_file: .arrow, .pkl or .pkl.gz; see `extract_batch_subset`.
+        traces_dir: Folder of the store.
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        InputError: The extension is unknown.
+        StoreError: There is no trace store in the folder.
+    """
     loader = TraceBatchLoader(traces_dir)
     return extract_batch_subset(range(len(loader)), output_file, traces_dir)
 
@@ -182,8 +205,19 @@ def extract_batch_subset(
 ) -> Path:
     """Write the traces of some batches into one file, in constant memory.
 
-    The file extension selects the format: `.arrow` is one Arrow file that any Arrow reader opens;
-    `.pkl` and `.pkl.gz` are the list of dicts that scripts of the older tools load.
+    Args:
+        batch_numbers: Indices of the batches, from 0.
+        output_file: File to write. Its extension selects the format: `.arrow` is one Arrow file
+            that any Arrow reader opens; `.pkl` and `.pkl.gz` are the list of dicts that legacy
+            scripts load.
+        traces_dir: Folder of the store.
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        InputError: There is no such batch, or the extension is unknown.
+        StoreError: There is no trace store in the folder.
     """
     loader = TraceBatchLoader(traces_dir)
     indices = list(batch_numbers)

@@ -85,7 +85,8 @@ def full_fields(shape: TraceShape) -> list[pa.Field]:
 def trace_schema(
     shape: TraceShape, keep: Keep, *, answer_hidden: bool = True, samples: bool = False
 ) -> pa.Schema:
-    """The schema of the shards that `clew extract` writes; `samples` are sampled answers."""
+    """The schema of the shards that `clew extract` writes; `samples` says whether there are columns
+    for sampled answers."""
     fields = [*id_fields(), *text_fields(), *probability_fields()]
     if samples:
         fields.append(pa.field("samples", pa.list_(pa.string())))

@@ -13,7 +13,7 @@ _EXAMPLES = 5
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """The distribution of a count."""
+    """Minimum, median, mean and maximum of a count."""
 
     min: int
     median: float

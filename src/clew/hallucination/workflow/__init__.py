@@ -1,7 +1,7 @@
 """The steps from questions to hallucination detectors, one function each: `clew.extract`,
 `clew.label`, ... The commands take their options from these functions.
 
-Modules here are light: what is heavy is imported when a function is called.
+Importing these modules is fast: heavy libraries are imported when a function is called.
 """
 
 from clew.hallucination.workflow.comparing import compare

@@ -1,4 +1,4 @@
-"""All methods on the same samples, side by side."""
+"""Compare all methods on the same samples."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -40,7 +40,7 @@ def compare(
     reporter: Reporter | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> "ComparisonResult":
-    """Compare all detection methods on the same split: a table with confidence intervals, and a
+    """Compare all detection methods on the same split, in a table with confidence intervals and a
     report.
 
     The layer, the threshold and the best method are selected on the validation split; the test
@@ -54,8 +54,8 @@ def compare(
         methods: Methods to compare, such as "perplexity,linear_probe,lstm". [default: all]
         seeds: Number of seeds for methods with randomness.
         overwrite: Rerun these methods instead of resuming.
-        train_on: Folder of samples to train and select on. Repeatable.
-        test_on: Folder of samples to evaluate on. Repeatable.
+        train_on: Folders of samples to train and select on.
+        test_on: Folders of samples to evaluate on.
         stores: Folders of samples: train on each and evaluate on each.
         epochs: Maximum number of epochs.
         patience: Stop after this many epochs without a better validation AUROC; 0 disables early
@@ -69,14 +69,17 @@ def compare(
         batch_size: Samples per batch. [default: the fastest]
         max_cache_batches: Number of shards to keep open. [default: all]
         reporter: Called with progress events. [default: the log]
-        should_stop: Asked after every step; the run ends in order when it returns True.
+        should_stop: Called after every step; when it returns True, the run saves its progress and
+            stops.
 
     Returns:
-        The comparison: `table`, `best`, `report`; a notebook draws it as a table.
+        The comparison: `table` (one row per method), `best` (the name of the best method) and
+        `report` (the path of the page). Notebooks display it as a table.
 
     Raises:
         InputError: The samples or a setting cannot be used.
         SettingsMismatchError: The folder holds a comparison with other settings.
+        StoreError: A folder is incomplete or damaged, or another run is writing into it.
         StoppedError: `should_stop` returned True; everything so far is saved.
 
     Examples:
@@ -114,7 +117,7 @@ def compare(
 
 
 def plan_comparison(trained: "TrainRunConfig") -> "CompareConfig":
-    """The comparison that follows a training; raises InputError where none can."""
+    """The comparison that follows a training; raises InputError if none is possible."""
     from clew.hallucination.comparison import CompareConfig
 
     return CompareConfig.after_training(trained)

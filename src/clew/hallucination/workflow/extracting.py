@@ -88,7 +88,7 @@ def extract(
         max_new_tokens: Maximum length of an answer, in tokens.
         num_beams: Number of beams; 1 is greedy decoding.
         prompt: Prompt template that contains {question}. [default: depends on the model]
-        chat: Use the tokenizer's chat template. [default: if it has one]
+        chat: Use the tokenizer's chat template. [default: yes, if it has one]
         cut: Where to cut the answer: after its first sentence, after its first line, or not at
             all (none).
         keep: compact stores what detectors need; full also stores every hidden state and attention
@@ -98,19 +98,23 @@ def extract(
         dtype: auto, float32, float16 or bfloat16.
         device: auto, cpu, cuda or cuda:1.
         quantize: Load the weights in 4 or 8 bits. Requires "clew[quantize]".
-        draws: Number of additional answers to sample per question. Only their text is stored.
+        draws: Number of additional answers to sample per question, for semantic entropy. Only their
+            text is stored.
         draw_temperature: Sampling temperature for these answers.
         part: Create only every Nth shard, starting with the Ith, so that several processes, each
             with its own I, can fill one store.
         reporter: Called with progress events. [default: the log]
-        should_stop: Asked after every batch; the run ends in order when it returns True.
+        should_stop: Called after every batch; when it returns True, the run saves its progress and
+            stops.
 
     Returns:
-        The store, ready to read.
+        The store, as a `TraceBatchLoader`.
 
     Raises:
         InputError: The model, the questions or a setting cannot be used.
         SettingsMismatchError: The store was started with other settings.
+        StoreError: The folder contains something else, another process is writing this part of the
+            store, or the disk is full.
         StoppedError: `should_stop` returned True; everything so far is saved.
 
     Examples:

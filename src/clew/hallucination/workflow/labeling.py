@@ -1,4 +1,4 @@
-"""From answers to scores."""
+"""Label answers: from answers to scores."""
 
 import os
 from pathlib import Path
@@ -46,7 +46,8 @@ def label(
         The scores: `table` is an Arrow table; `to_pandas()` and `to_polars()` convert it.
 
     Raises:
-        InputError: No answer can be scored, or the file holds other scores.
+        InputError: No answer can be scored, or the file contains different scores.
+        StoreError: There is no trace store in this folder.
 
     Examples:
         >>> scores = clew.label("traces_data", out="ground_truth_scores.csv")
@@ -69,7 +70,7 @@ def label(
 
 
 class _JudgeReport:
-    """How many answers a judge has scored, as events; without a judge there are none."""
+    """Reports how many answers the judge has scored; without a judge, nothing is reported."""
 
     def __init__(self, reporter: Reporter) -> None:
         self._reporter = reporter

@@ -22,7 +22,7 @@ def plan(
     gradient_checkpointing: bool = False,
     max_cache_batches: int | None = None,
 ) -> "Plans":
-    """Show how training would use this machine, and why: device, precision, batch size, ...
+    """Plan how training would use this machine, and explain why: device, precision, batch size, ...
 
     With samples, each network is benchmarked on them for a few seconds, as "clew train" does at
     startup. Without samples, the plan shows which choices would be measured.
@@ -44,13 +44,14 @@ def plan(
         max_cache_batches: Number of shards to keep open. [default: all]
 
     Returns:
-        The machine, and a plan per network: every choice with its reason.
+        `machine`, and `plans`: one `HardwarePlan` per network (with samples) or for "all networks",
+        with a reason for every choice.
 
     Raises:
         InputError: The samples or a setting cannot be used.
 
     Examples:
-        >>> clew.plan().plans["any network"].reasons["precision"]
+        >>> clew.plan().plans["all networks"].reasons["precision"]
     """
     from clew.engine import PlanRequest, TrainConfig, plan_hardware
     from clew.engine.planning.hardware import look_at_machine

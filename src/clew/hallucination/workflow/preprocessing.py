@@ -47,22 +47,24 @@ def preprocess(
         out: Output folder. It is created if it does not exist.
         attn_threshold: Drop attention edges weaker than this.
         top_k: Number of strongest edges to keep per token and layer. [default: all]
-        node_dim: Number of values to keep per node, the most important first. [default: all]
+        node_dim: Number of principal components to keep per node. [default: all]
         split: Percentages for training, validation and test.
         split_by: question: stratified by label, and stable when data is added. file: whole shards.
-        sequences: Write the hidden states by layer.
-        graphs: Write the attention graphs.
-        answers: Write the inputs of the probes.
+        sequences: Write the last token's hidden states of all layers.
+        graphs: Write the attention graphs of all layers.
+        answers: Write the features that probes are fitted on.
         heads: Write graphs over all attention heads (requires traces with `keep="full"`).
         workers: Number of shards to process at once. [default: one per core]
         reporter: Called with progress events. [default: the log]
 
     Returns:
-        What the folder holds: `path`, and the number of samples per split.
+        The contents of the folder: `path`, and the number of samples per split.
 
     Raises:
         InputError: The scores do not belong to the store, or a setting cannot be used.
-        SettingsMismatchError: The folder holds samples made with other settings.
+        StoreError: There is no trace store, another process is writing into the folder, or the disk
+            is full.
+        SettingsMismatchError: The folder contains samples made with other settings.
 
     Examples:
         >>> clew.preprocess("traces_data", scores_file="ground_truth_scores.csv")

@@ -1,4 +1,4 @@
-"""What the steps return."""
+"""The results that the steps return."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,8 @@ _FIGURES = ("test_auroc", "test_f1", "test_accuracy", "best_epoch", "epochs_run"
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class TrainingResult(Tabular):
-    """The networks of a training: `runs` are their entries in results.json."""
+    """The result of `clew.train`, with one row per network. `path` is the output folder, `runs` are
+    the entries of results.json, `comparison` is the comparison that followed, if any."""
 
     path: Path
     runs: tuple[dict[str, Any], ...]
@@ -30,7 +31,7 @@ class TrainingResult(Tabular):
 
     @property
     def metrics(self) -> dict[str, dict[str, Any]]:
-        """The figures of each network, by its name."""
+        """The metrics of each network, by name: its entry in results.json."""
         return {run["model"]: run for run in self.runs}
 
     @property
@@ -67,8 +68,8 @@ class Plans:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckedStore:
-    """`problems` are those that remain, `found` those before a repair; `next_step` says what
-    creates rows that are missing."""
+    """The check of one store. `found` are the problems before a repair, `problems` those that
+    remain; `next_step` says how to create the missing rows."""
 
     path: Path
     problems: tuple[Problem, ...]
@@ -111,7 +112,7 @@ class Verification:
 
 
 def check_store(store: Path, repair: bool, reporter: Reporter) -> CheckedStore:
-    """Check one store, and repair it where asked to."""
+    """Check one store and, with `repair`, repair it."""
     rebuilt = ensure_manifest(store) if repair else None
     found = tuple(_verify(store, reporter))
     if not (repair and found):
@@ -130,7 +131,7 @@ def check_store(store: Path, repair: bool, reporter: Reporter) -> CheckedStore:
 
 def _verify(store: Path, reporter: Reporter) -> list[Problem]:
     def count(_file: str, number: int, _total: int) -> None:
-        """A shard is about to be read: those before it are done."""
+        """Called before each shard is read; reports the one before it as done."""
         if number > 1:
             reporter(WorkAdvanced())
 

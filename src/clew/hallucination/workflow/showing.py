@@ -1,4 +1,4 @@
-"""One captured answer as a page."""
+"""Draw one captured answer as a page."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,21 +31,21 @@ def show(
         store: Folder of a trace store.
         id: ID of the answer: its global_example_id or its question_id.
         layer: Layer to show first, counting from 0. [default: the middle one]
-        out: File to write: .html shows all layers, .png one layer. Repeatable. [default:
-            answer-ID.html]
-        beside: ID of another answer to show beside it, or "none". [default: if scores are
+        out: File to write: .html shows all layers, .png one layer. [default: answer-ID.html]
+        beside: ID of another answer to show next to it, or "none". [default: if scores are
             given, the answer with the other label whose question is most similar]
         scores_file: Scores, as "clew label" writes them.
         score_threshold: Answers that score below this count as hallucinated.
         tokenizer: Folder of the tokenizer, if the store's model has been moved.
-        comparison: Folder of a comparison: the risk from its best detector is shown beside the
+        comparison: Folder of a comparison: the risk from its best detector is shown next to the
             answer.
 
     Returns:
-        The page: `path`, and the answers in it; a notebook shows it.
+        The result: `path` of the first file, and the answers in it. Notebooks display the page.
 
     Raises:
         InputError: The store has no such answer, or a setting cannot be used.
+        StoreError: There is no trace store, or no finished comparison in `comparison`.
 
     Examples:
         >>> clew.show("traces_data", id=5, scores_file="ground_truth_scores.csv")

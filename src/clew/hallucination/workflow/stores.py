@@ -1,4 +1,4 @@
-"""Stores themselves: what is in one, whether it is intact, and stores from older files."""
+"""Work on stores: inspect one, verify it, or convert legacy files into one."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -41,11 +41,10 @@ def verify(
 ) -> "Verification":
     """Check whether a store is intact: hashes, row counts, gaps, half-written files.
 
-    The exit code is 1 if the store is damaged. After a repair, rerun the command that wrote the
-    store to re-create the lost rows.
+    After a repair, rerun the command that wrote the store to re-create the lost rows.
 
     Args:
-        store: Folder of one store, or of several stores.
+        store: Folder of a store, or a folder that contains several stores.
         repair: Keep intact data and remove damaged data.
         reporter: Called with progress events. [default: the log]
 
@@ -87,7 +86,7 @@ def convert(
         reporter: Called with progress events. [default: the log]
 
     Returns:
-        The stores, and how many rows and files they hold.
+        The stores, and how many rows and files they contain.
 
     Raises:
         InputError: There is nothing to convert.

@@ -59,7 +59,7 @@ def train(
     Args:
         preprocessed_dir: Folder of samples that "clew preprocess" wrote. [default:
             preprocessed_data]
-        data_pattern: Traces to use instead of samples: a store, or legacy files such as
+        data_pattern: Traces to train on instead of samples: a store, or legacy files such as
             "traces_data/*.pkl*".
         scores_file: Scores of these traces, as "clew label" writes them.
         score_threshold: Answers that score below this count as hallucinated (traces only).
@@ -97,14 +97,18 @@ def train(
             time.
         max_cache_batches: Number of shards to keep open. [default: all]
         reporter: Called with progress events. [default: the log]
-        should_stop: Asked after every step; the run ends in order when it returns True.
+        should_stop: Called after every step; when it returns True, the run saves its progress and
+            stops.
 
     Returns:
         The metrics of each network, and `detector("lstm")`, which loads one.
 
     Raises:
         InputError: The samples or a setting cannot be used.
-        SettingsMismatchError: The folder holds a run with other settings.
+        SettingsMismatchError: The folder contains a run with other settings.
+        StoreError: The samples are incomplete or damaged, or another run is writing into the
+            folder.
+        TrainingError: Training cannot continue: non-finite values, or out of memory.
         StoppedError: `should_stop` returned True; everything so far is saved.
 
     Examples:
@@ -156,9 +160,9 @@ def train(
         ),
         overwrite=overwrite,
     )
-    # Refused now, rather than after hours of training.
+    # Rejected now rather than after hours of training.
     follows = plan_comparison(config) if compare else None
-    with tracked(reporter or log_event, log_to) as voice:
-        runs = train_detectors(config, voice, should_stop)
+    with tracked(reporter or log_event, log_to) as report:
+        runs = train_detectors(config, report, should_stop)
     comparison = run_comparison(follows, reporter, should_stop) if follows else None
     return TrainingResult(path=config.out, runs=tuple(runs), comparison=comparison)

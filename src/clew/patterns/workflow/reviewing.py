@@ -84,7 +84,7 @@ def run_flow(
 
     Args:
         name: Name of the set; it is created if it does not exist.
-        sources: Folders to import, each with one subfolder per class. Repeatable.
+        sources: Folders to import, each with one subfolder per class.
         identify: Folder of photos to identify after training.
         review: Afterwards, review each doubtful photo.
         web: Review on a page in the browser instead of the terminal.

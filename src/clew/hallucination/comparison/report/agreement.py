@@ -32,7 +32,7 @@ def draw_agreement(comparison: Comparison) -> Matrix | None:
 
 
 def rank_correlations(risks: np.ndarray) -> np.ndarray:
-    """Of every pair of rows; NaN for a row whose values are all equal."""
+    """Spearman's rank correlation of every pair of rows; NaN if all values of a row are equal."""
     ranks = np.stack([_mid_ranks(row) for row in risks])
     ranks = ranks - ranks.mean(axis=1, keepdims=True)
     lengths = np.sqrt((ranks**2).sum(axis=1))
@@ -50,7 +50,7 @@ def disagreement(comparison: Comparison) -> np.ndarray:
 
 
 def _mid_ranks(values: np.ndarray) -> np.ndarray:
-    """Equal values share the mean of their ranks."""
+    """The ranks of the values; ties get the mean of their ranks."""
     _, group, counts = np.unique(values, return_inverse=True, return_counts=True)
     ends = np.cumsum(counts)
     return (ends - (counts - 1) / 2)[group]

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from clew.errors import StoreError
 from clew.pages.figures import History, as_dict, as_interval, as_number, read_results
 
-# The columns of texts, each with the name that an earlier clew gave it.
+# The text columns, each with the name it has in files of an earlier version of clew.
 _TEXTS = {
     "category": "category",
     "question": "question",
@@ -22,20 +22,21 @@ _TEXTS = {
     "answer": "answer",
     "correct_answer": "right_answer",
 }
-_RISK_COLUMNS = ("risk_", "score_")  # the latter as an earlier clew wrote it
+_RISK_COLUMNS = ("risk_", "score_")  # the latter is the name in files of an earlier version of clew
 RESULTS_FILE = "results.json"
 SCORES_FILE = "scores.arrow"
 # The families of methods, each with a color from the pages' palette.
 _COLOR_OF = {"baseline": "gray", "no training": "gold", "probe": "blue", "network": "red"}
 FAMILIES = tuple(_COLOR_OF)
-CHANCE = 0.5  # the AUROC of guessing
+CHANCE = 0.5  # the AUROC at chance level
 AGAIN = 'Run "clew compare" again with this output folder'
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answers:
-    """Rows are answers, usually of the test split. Label 1 = hallucinated; `risks` are a method's
-    probabilities of that, `numbers` the global_example_id (-1: unknown)."""
+    """The answers of a comparison, usually of the test split, one row each. `labels` are 1 for
+    hallucinated; `risks` maps each method to its probability of that; `numbers` are the
+    global_example_id (-1 if unknown)."""
 
     labels: np.ndarray
     risks: dict[str, np.ndarray]
@@ -56,7 +57,8 @@ class Answers:
 def read_answers(
     path: Path, methods: Sequence[str], *, again: str, splits: Sequence[str] = ("test",)
 ) -> Answers:
-    """A method without a column, or with a non-finite risk, is excluded from `risks`.
+    """Read the answers of scores.arrow. A method without a column, or with a non-finite risk, is
+    excluded from `risks`.
 
     `again` says what to do about a missing or damaged file (StoreError)."""
     table = _read_table(path, again)
@@ -108,7 +110,7 @@ def _texts(table: pa.Table, name: str, old_name: str) -> list[str | None]:
 
 
 def _as_text(value: object) -> str:
-    """Several accepted answers share one line."""
+    """The value as text; several accepted answers are joined on one line."""
     return " / ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
@@ -149,8 +151,8 @@ class MethodResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Methods are sorted by test AUROC for display only: `best` was chosen on validation.
-    `histories` are by network, then by seed."""
+    """A finished comparison, as read from its folder. Methods are sorted by test AUROC for display
+    only: `best` was chosen on validation. `histories` are by network, then by seed."""
 
     folder: Path
     methods: tuple[MethodResult, ...]
@@ -164,7 +166,7 @@ class Comparison:
 
     @property
     def scored(self) -> tuple[MethodResult, ...]:
-        """The methods whose risk of every test answer is known."""
+        """The methods with a known risk for every test answer."""
         return tuple(method for method in self.methods if method.name in self.test.risks)
 
     def part(self, name: str) -> dict[str, Any]:
@@ -172,7 +174,8 @@ class Comparison:
 
 
 def read_comparison(folder: Path) -> Comparison:
-    """Raises StoreError when the folder holds no finished comparison, or a damaged one."""
+    """Read a comparison folder. Raises StoreError if it holds no finished comparison, or a damaged
+    one."""
     raw = _read_results(folder / RESULTS_FILE)
     methods = tuple(sorted(map(_method, raw["methods"]), key=_by_test_auroc))
     return Comparison(

@@ -31,13 +31,14 @@ def draw_curves(comparison: Comparison) -> tuple[Panel, ...]:
 
 
 def shown_methods(comparison: Comparison) -> frozenset[str]:
-    """The best on validation and perplexity: more lines at first are a tangle."""
+    """The methods shown at first: the best on validation, and perplexity. More lines would be a
+    tangle."""
     return frozenset({comparison.best.name, REFERENCE})
 
 
 def dash_of(comparison: Comparison, method: MethodResult) -> int:
-    """Methods of one family share a color: the dashes tell them apart. The lines shown at first
-    come first, so that they do not share a dash."""
+    """The dash pattern of a method: methods of one family share a color, and the dashes tell them
+    apart. The lines shown at first come first, so that they do not share a dash."""
     shown = shown_methods(comparison)
     kin = [other for other in comparison.scored if other.family == method.family]
     kin.sort(key=lambda other: other.name not in shown)
@@ -81,7 +82,8 @@ def _risk_coverage(comparison: Comparison) -> Panel:
 
 
 def _risk_curve(labels: np.ndarray, scores: np.ndarray) -> Points:
-    """From 2% of the answers on: with only a few, the share jumps with each one."""
+    """The risk-coverage curve, starting at 2% of the answers: below that, the risk jumps with every
+    answer."""
     coverage, risk = risk_coverage_points(labels, scores)
     late = coverage >= _LEAST_COVERAGE
     return coverage[late], risk[late]
@@ -103,7 +105,8 @@ def _calibration(comparison: Comparison) -> Panel:
 
 
 def _calibration_curve(labels: np.ndarray, probabilities: np.ndarray) -> Points:
-    """Fewer answers get fewer bins, and bins of a few answers, which are noise, are excluded."""
+    """The calibration curve. Fewer answers get fewer bins, and bins with too few answers, which are
+    noise, are excluded."""
     bins = min(max(len(labels) // _ANSWERS_PER_BIN, _FEWEST_BINS), _MOST_BINS)
     given, share, counts = calibration_points(labels, np.clip(probabilities, 0, 1), bins=bins)
     full = counts >= min(_LEAST_ANSWERS, counts.max())

@@ -77,7 +77,7 @@ def _tell_basis(comparison: Comparison) -> str:
 
 
 def _sort_rivals(comparison: Comparison) -> dict[str, list[str]]:
-    """By where they stand relative to the best, as `_place` says."""
+    """The rivals by where they stand relative to the best: below, near or ahead (see `_place`)."""
     rivals: dict[str, list[str]] = {"below": [], "near": [], "ahead": []}
     best = comparison.best
     for name, words in RIVALS:
@@ -89,8 +89,8 @@ def _sort_rivals(comparison: Comparison) -> dict[str, list[str]]:
 
 
 def _place(rival: MethodResult, best: MethodResult) -> str:
-    """Below where the intervals lie apart, or where they overlap but the table's paired test is
-    significant."""
+    """Where a rival stands: "below" if the intervals do not overlap, or if they do but the paired
+    test is significant."""
     if (rival.test_auroc or 0.0) >= (best.test_auroc or 0.0):
         return "ahead"
     if rival.interval and best.interval and rival.interval[1] < best.interval[0]:
@@ -102,7 +102,8 @@ def _place(rival: MethodResult, best: MethodResult) -> str:
 def _tell_contest(
     comparison: Comparison, ours: Iterable[str], others: Iterable[str], *, subject: str
 ) -> list[str]:
-    """Nothing when one side is missing, or the answers all have one label."""
+    """A sentence that compares the best of two groups of methods; empty if one group is missing or
+    all answers have one label."""
     first, second = (_best_of(comparison, names) for names in (set(ours), set(others)))
     if first is None or second is None or not comparison.test.has_both_classes:
         return []
@@ -112,7 +113,7 @@ def _tell_contest(
 
 
 def _best_of(comparison: Comparison, names: set[str]) -> MethodResult | None:
-    """By validation: the test split chooses nothing."""
+    """The best of these methods by validation AUROC; the test split is never used to choose."""
     kin = [method for method in comparison.scored if method.name in names]
     return max(kin, key=lambda method: method.val_auroc or 0.0, default=None)
 

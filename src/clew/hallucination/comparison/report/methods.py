@@ -120,7 +120,7 @@ def table_section(comparison: Comparison) -> Section:
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """`better` is 1 where higher is better, -1 where lower is, 0 where it is neither."""
+    """A column of the table. `better` is 1 if higher is better, -1 if lower is, otherwise 0."""
 
     name: str
     title: str
@@ -206,7 +206,8 @@ def draw_table(comparison: Comparison) -> Html:
 
 
 def _filled_groups(comparison: Comparison) -> Groups:
-    """Without the columns in which no method has a value; the test AUROC always stays."""
+    """The groups of columns, without columns in which no method has a value; test AUROC always
+    stays."""
     filled = (
         (name, tuple(column for column in columns if _is_filled(comparison, column)))
         for name, columns in _GROUPS
@@ -215,7 +216,7 @@ def _filled_groups(comparison: Comparison) -> Groups:
 
 
 def _is_filled(comparison: Comparison, column: Column) -> bool:
-    if column.name == "test_auroc_mean":  # of a single seed it repeats the test AUROC
+    if column.name == "test_auroc_mean":  # with a single seed, it would repeat the test AUROC
         return any((method.figure("seeds") or 0) > 1 for method in comparison.methods)
     values = [_value(method, column) for method in comparison.methods]
     return column.name == "test_auroc" or any(value is not None for value in values)
@@ -281,7 +282,7 @@ def _seeds(method: MethodResult, mean: float | None) -> Html:
 
 
 def _difference(raw: dict[str, Any], value: float | None) -> Html:
-    """Pale where it is not statistically significant."""
+    """A difference with its p-value, pale if it is not statistically significant."""
     p_value = as_number(raw.get("p_value"))
     text = tag("span", signed(value), class_=None if _is_significant(p_value) else "insignificant")
     return join(text, _below(p_text(p_value)))

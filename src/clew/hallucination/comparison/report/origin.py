@@ -9,7 +9,7 @@ from clew.pages.markup import Html, join, tag, with_settings
 from clew.pages.shell import Section
 
 _SPLITS = ("train", "validation", "test")
-# Each label with the name that an earlier clew gave its count.
+# Each label, with the name of its count in files of an earlier version of clew.
 _LABELS = (("correct", "right"), ("hallucinated", "made_up"))
 _SETTINGS = (
     ("capture", "Capture: model, prompt, generation"),
@@ -44,7 +44,7 @@ def draw_excluded(comparison: Comparison) -> Html:
 
 
 def _excluded_rows(comparison: Comparison) -> list[dict[str, Any]]:
-    """Under the name of today, or that of an earlier clew."""
+    """The excluded methods, under the current key or that of an earlier version of clew."""
     found = comparison.raw.get("excluded") or comparison.raw.get("left_out") or ()
     return [as_dict(row) for row in found]
 

@@ -96,7 +96,8 @@ def _footer(comparison: Comparison) -> Html:
 
 
 def make_sections(comparison: Comparison, pictures: frozenset[str]) -> list[Section]:
-    """All of them; one with nothing to show has the reason. `pictures` are the PNGs that exist."""
+    """All sections of the page; one with nothing to show carries the reason. `pictures` are the
+    PNGs that exist."""
     return [_with_existing(make(comparison), pictures) for make in _ORDER]
 
 
@@ -105,8 +106,8 @@ def _with_existing(section: Section, pictures: frozenset[str]) -> Section:
 
 
 def write_report(folder: Path) -> Path:
-    """The path of the page. The page is self-contained; the PNGs beside it are the same figures
-    for slides and papers.
+    """Write report.html and return its path. The page is self-contained; the PNGs next to it are
+    the same figures for slides and papers.
 
     Raises StoreError when the folder holds no finished comparison."""
     comparison = read_comparison(folder)
@@ -120,7 +121,7 @@ def write_report(folder: Path) -> Path:
 
 
 def _write_pictures(folder: Path, pictures: dict[str, bytes]) -> None:
-    """Pictures of an earlier report that this one does not have are removed."""
+    """Write the PNGs, and remove those of an earlier report that this one does not have."""
     folder.mkdir(exist_ok=True)
     for name in PICTURES:
         if name not in pictures:

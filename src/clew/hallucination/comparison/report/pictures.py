@@ -65,7 +65,7 @@ def _titles(comparison: Comparison) -> dict[str, str]:
 
 
 def _plain(text: str) -> str:
-    """A dollar sign would start a formula."""
+    """Escape dollar signs, which would start a formula in matplotlib."""
     return text.replace("$", r"\$")
 
 
@@ -182,7 +182,7 @@ def _draw_matrix(axes: Axes, title: str, matrix: Matrix) -> None:
     for (row, column), value in _cells(matrix):
         color = "white" if math.isfinite(value) and matrix.depth(value) > DEEP else _INK
         cell = axes.text(column, row, short_number(value), ha="center", va="center", color=color)
-        cell.set(fontsize=7, in_layout=False)  # the layout is much slower with every cell in it
+        cell.set(fontsize=7, in_layout=False)  # including every cell makes the layout much slower
 
 
 def _cells(matrix: Matrix) -> list[tuple[tuple[int, int], float]]:

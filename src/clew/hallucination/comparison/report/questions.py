@@ -45,7 +45,8 @@ def draw_categories(comparison: Comparison) -> tuple[IntervalRow, ...]:
 
 
 def group_rows(comparison: Comparison) -> dict[str, np.ndarray]:
-    """Category to the rows of its test answers; those after the twelfth category are one group."""
+    """Maps each category to the rows of its test answers; categories after the twelfth form one
+    group."""
     named = comparison.test.texts["category"]
     if not any(named):
         return {}

@@ -24,7 +24,8 @@ _ROWS, _COLUMNS = _GRID[0] // _PATCH[0], _GRID[1] // _PATCH[1]
 
 @dataclass(frozen=True, kw_only=True)
 class ActViTConfig:
-    """Sizes of an ACT-ViT detector: first of the data, then of the network."""
+    """Hyperparameters of an ACT-ViT detector: first the dimensions of the data, then those of the
+    network."""
 
     layers: int
     node_dim: int

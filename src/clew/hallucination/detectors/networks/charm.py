@@ -21,8 +21,8 @@ _FAINT = 1e-3
 
 @dataclass(frozen=True, kw_only=True)
 class CharmConfig:
-    """Sizes of a CHARM detector. `node_dim` is the number of heads of all layers, `edge_dim` adds
-    the markers of an edge."""
+    """Hyperparameters of a CHARM detector. `node_dim` is the total number of heads over all layers;
+    `edge_dim` also counts the markers of an edge."""
 
     node_dim: int
     edge_dim: int
@@ -140,7 +140,7 @@ def stretch(attention: Float[Tensor, "*rows features"]) -> Float[Tensor, "*rows 
 def _mean_over_answers(
     nodes: Float[Tensor, "nodes hidden"], batch: Mapping[str, Any]
 ) -> Float[Tensor, "batch hidden"]:
-    """Over the answer's tokens; 0 for an answer without tokens."""
+    """Mean pooling over the answer's tokens; 0 for an answer without tokens."""
     samples = len(batch["label"])
     # Other tokens go to a slot after the last sample.
     place = torch.where(batch["is_answer"], batch["node_graph"], samples)

@@ -17,7 +17,8 @@ from clew.settings import check_fraction, check_positive
 
 @dataclass(frozen=True, kw_only=True)
 class GNNLSTMConfig:
-    """Sizes of a GNN-det + LSTM detector: first of the data, then of the network."""
+    """Hyperparameters of a GNN-det + LSTM detector: first the dimensions of the data, then those of
+    the network."""
 
     input_dim: int
     node_dim: int

@@ -20,7 +20,7 @@ _LOG_VARIANCE_LIMIT = 8.0
 
 @dataclass(frozen=True, kw_only=True)
 class GVAELSTMConfig(GNNLSTMConfig):
-    """Sizes of a GVAE + LSTM detector, and the weights of its two extra losses."""
+    """Hyperparameters of a GVAE + LSTM detector, including the weights of its two extra losses."""
 
     latent_dim: int = 32
     kl_weight: float = 0.001

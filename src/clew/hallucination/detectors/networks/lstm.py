@@ -38,8 +38,8 @@ class LayerLSTM(nn.Module):
 
 
 class SequenceDropout(nn.Module):
-    """Drops the same features of a sample in every layer: the variational dropout for recurrent
-    networks (Gal and Ghahramani, 2016), with a thirtieth of the random numbers."""
+    """Variational dropout (Gal and Ghahramani, 2016): drops the same features of a sample in every
+    layer. It needs only a thirtieth of the random numbers of ordinary dropout."""
 
     def __init__(self, probability: float) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ def scale(
 
 @dataclass(frozen=True, kw_only=True)
 class LSTMConfig:
-    """Sizes of an LSTM detector; `input_dim` is the dimension of the captured model's states."""
+    """Hyperparameters of an LSTM detector; `input_dim` is the hidden size of the captured model."""
 
     input_dim: int
     lstm_hidden: int = 128

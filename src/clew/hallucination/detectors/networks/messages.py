@@ -96,7 +96,7 @@ def _pieces(nodes: Tensor, values: Tensor) -> Iterator[slice]:
 
 
 def _can_fuse(values: Tensor, neighbors: Neighbors) -> bool:
-    """On a GPU, one kernel for edges with a single feature."""
+    """Whether the fused kernel can be used: on a GPU, for edges with a single feature."""
     return values.is_cuda and neighbors.attr.shape[-1] == 1 and _has_triton()
 
 
@@ -106,7 +106,8 @@ def _has_triton() -> bool:
 
 
 def _working_type(values: Tensor, weight: Tensor) -> torch.dtype:
-    """Single precision on a CPU, where it is faster for everything but matrix products."""
+    """The type to compute in: single precision on a CPU, where it is faster for everything but
+    matrix products."""
     kind = values.device.type
     if kind == "cpu" or not torch.is_autocast_enabled(kind):
         return weight.dtype

@@ -1,5 +1,5 @@
 """Detection methods fitted with NumPy and scikit-learn: baselines, scores without training, and
-probes. Without them a comparison shows nothing."""
+probes. They are the reference points of every comparison."""
 
 from clew.hallucination.detectors.probes.method import Features, Fitted, Method, Outcome, Probe, run
 from clew.hallucination.detectors.probes.registry import PROBES

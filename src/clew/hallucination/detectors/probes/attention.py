@@ -34,8 +34,8 @@ RANKS = (5, 10, 25, 50, 100)
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionScore:
-    """Per layer, the sum over heads of the mean log A_ii over the answer's rows. Higher means more
-    likely hallucinated, by definition; an answer without tokens gets the median of the training
+    """Per layer, the sum over heads of the mean log A_ii over the answer's rows. By definition,
+    higher means more likely hallucinated. An answer without tokens gets the median of the training
     answers.
     """
 
@@ -64,7 +64,7 @@ class HeadsProbe:
 
 
 def learn_attention_score(data: Features) -> Fitted:
-    """The layer is the best on validation."""
+    """Fit LLM-Check's attention score; the layer with the best validation AUROC is used."""
     known = has_tokens(data, "train")
     by_layer = [_at_layer(data, layer, known) for layer in range(data.layers)]
     labels = data.labels["validation"]
@@ -164,7 +164,7 @@ class _ScaledLayers:
         return values
 
     def read_some(self, layer: int) -> Matrix:
-        """Of the training answers that the components are computed from."""
+        """A layer's features of the training answers that the components are computed from."""
         values = self.read_training(layer)
         return values if len(self.rows) == len(values) else values[self.rows]
 
@@ -195,7 +195,8 @@ def _fit_candidates(
 
 
 def _coordinates(layers: _ScaledLayers, components: Components, ranks: int) -> Matrix:
-    """Of all training answers; those that the components are computed from have theirs already."""
+    """The coordinates of all training answers; those that the components are computed from already
+    have theirs."""
     if len(layers.rows) == len(layers.labels):
         return components.values
     result = np.zeros((len(layers.labels), components.values.shape[1]), np.float32)
@@ -229,7 +230,7 @@ def _choose(layers: _ScaledLayers, fitted: Iterator[_Candidate]) -> Fitted:
 
 
 def _unscale(layers: _ScaledLayers, weights: Sequence[np.ndarray], bias: float) -> list[Linear]:
-    """The bias is the first layer's."""
+    """The weights for unscaled features, layer by layer; the first layer carries the bias."""
     biases = [bias, *[0.0] * (len(weights) - 1)]
     return [
         layers.scales[number].undo(Linear(weights=found, bias=biases[number]))

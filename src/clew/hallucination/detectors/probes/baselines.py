@@ -1,5 +1,6 @@
 """The cheapest methods: baselines that do not look at the model (answer length, question category),
-and scores from the model's token probabilities. What baselines reach is not detection."""
+and scores from the model's token probabilities. What these baselines achieve does not count as
+hallucination detection."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ _SMOOTHING = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class LengthScore:
-    """Linear in the number of answer tokens."""
+    """A score that is linear in the number of answer tokens."""
 
     linear: Linear
 
@@ -45,7 +46,8 @@ class CategoryRate:
 
 
 def learn_length(data: Features) -> Fitted:
-    """One number needs no regularization: the weakest is used. The sign is learned in training."""
+    """Fit the length baseline. A single feature needs no regularization, so the weakest is used;
+    the sign is learned in training."""
     lengths = _count_tokens(data, "train")
     scale = standardize(lengths, "token_logprobs")
     _, linear = list(fit_path(lengths, data.labels["train"]))[-1]
@@ -106,7 +108,8 @@ def learn_mean_entropy(data: Features) -> Fitted:
 
 
 def log_perplexity(logprobs: Sequence[float]) -> float:
-    """Its logarithm: the same order, without outliers that would dominate calibration."""
+    """The logarithm of perplexity: the same order, without the outliers that would dominate
+    calibration."""
     return -float(np.mean(logprobs))
 
 

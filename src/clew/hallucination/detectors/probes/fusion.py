@@ -91,7 +91,7 @@ class FusionProbe:
 
 
 def learn_fusion(data: Features) -> Fitted:
-    """Width and cost are the best on validation."""
+    """Fit the fusion probe; kernel width and cost are chosen on validation."""
     signals = [signal for signal in SIGNALS if signal in data.fields]
     rows = draw_answers(len(data.labels["train"]))
     projections, training = _find_components(data, signals, rows)
@@ -151,7 +151,8 @@ def _find_components(
 def _scaled_blocks(
     data: Features, signals: Sequence[str], rows: np.ndarray
 ) -> Iterator[tuple[Block, Scale, Matrix]]:
-    """Every signal has the same total variance, whatever its number of features."""
+    """The standardized blocks of all signals, scaled so that every signal has the same total
+    variance, whatever its number of features."""
     for signal in signals:
         for layer in range(data.layers):
             block = Block(signal=signal, layer=layer)
@@ -170,13 +171,13 @@ def _scale(block: Block, data: Features, rows: np.ndarray, layers: int) -> tuple
 
 
 def _fit_machine(values: Matrix, labels: np.ndarray, width: float, cost: float) -> SVC:
-    """Both classes have the same weight: a model that is nearly always wrong gives few correct
-    answers."""
+    """Fit the kernel SVM. Both classes have the same weight, since a model that is nearly always
+    wrong gives few correct answers."""
     gamma = width / _median_distance(values)
     machine = SVC(C=cost, gamma=gamma, class_weight="balanced", cache_size=500)
     return machine.fit(values, labels)
 
 
 def _median_distance(values: Matrix) -> float:
-    """The squared distance between consecutive answers in the store, a fair sample."""
+    """The median squared distance, estimated from consecutive answers in the store."""
     return float(np.median(((values[1:] - values[:-1]) ** 2).sum(axis=1)))

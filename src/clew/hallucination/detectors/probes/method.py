@@ -1,5 +1,6 @@
-"""The interface of detection methods: fitted on the training answers, chosen on validation, then a
-score for any answer (higher: more likely hallucinated). All methods run in the same way.
+"""The interface of detection methods: a method is fitted on the training answers, tuned on
+validation, and then gives any answer a detection score (higher = more likely hallucinated; not the
+label's score, where higher = correct).
 """
 
 from collections.abc import Callable, Sequence
@@ -33,7 +34,7 @@ class Features(Protocol):
 
 
 class Scorer(Protocol):
-    """A score for every answer of a split, of the store it was fitted on or of another one."""
+    """Scores every answer of a split, of the store it was fitted on or of another one."""
 
     @property
     def parameters(self) -> int: ...
@@ -56,7 +57,7 @@ class Fitted:
         return self.scorer.parameters
 
     def score(self, data: Features, split: str) -> Scores:
-        """Raises StoreError for a non-finite score."""
+        """Score every answer of a split. Raises StoreError for a non-finite score."""
         scores = np.asarray(self.scorer.score(data, split), np.float32)
         strange = np.flatnonzero(~np.isfinite(scores))
         if len(strange):
@@ -123,7 +124,7 @@ class Probe:
     also_reads: tuple[str, ...] = ()
 
     def fit(self, data: Features, *, seed: int) -> Fitted:
-        """Raises InputError for a missing field, or a split with a single class."""
+        """Fit the method. Raises InputError for a missing field, or a split with a single class."""
         missing = sorted({*self.needs} - data.fields)
         if missing:
             raise InputError(

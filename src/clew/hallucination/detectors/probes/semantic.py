@@ -18,7 +18,8 @@ _FILLERS = frozenset(answer_words(_WRAPPING))
 
 @dataclass(frozen=True, kw_only=True)
 class SemanticEntropy:
-    """The entropy over clusters of drawn answers; `without` is for answers without draws."""
+    """The entropy over the clusters of sampled answers; `without` is the score of an answer that
+    has none."""
 
     without: float
     parameters: int = 0
@@ -29,7 +30,8 @@ class SemanticEntropy:
 
 
 def learn_semantic_entropy(data: Features) -> Fitted:
-    """Raises InputError if it is the same for all, and so carries no information."""
+    """Fit semantic entropy. Raises InputError if the entropy is the same for all answers and so
+    carries no information."""
     known = [entropy for entropy in _entropies(data, "train") if entropy is not None]
     if known and np.ptp(known) == 0:
         raise InputError(
@@ -68,7 +70,7 @@ def cluster_entropy(sizes: Sequence[int]) -> float:
 
 
 def _entropies(data: Features, split: str) -> list[float | None]:
-    """None without draws."""
+    """The semantic entropy of every answer; None for one without sampled answers."""
     asked, answers = data.read("question", split), data.read("samples", split)
     return [
         cluster_entropy(cluster_samples(question or "", samples)) if samples else None
@@ -77,7 +79,8 @@ def _entropies(data: Features, split: str) -> list[float | None]:
 
 
 def _key(asked: frozenset[str], sample: str) -> tuple[str, ...]:
-    """An answer that only uses the question's words, as for "a cat or a dog?", keeps them all."""
+    """The content words of a sampled answer. One that uses only the question's words (as for "a cat
+    or a dog?") keeps them all."""
     words = answer_words(sample or "")
     return tuple(w for w in words if w not in asked and w not in _FILLERS) or tuple(words)
 

@@ -82,15 +82,15 @@ def sweep_layers(data: Features) -> tuple[Sweep, bool]:
 
 
 def fit_layers(data: Features, layers: Iterable[int]) -> list[LayerProbe]:
-    """One layer per thread, as many threads as BLAS would use: its own threads mostly wait on
-    matrix-vector products."""
+    """Fit a probe per layer, one layer per thread, with as many threads as BLAS would use: BLAS
+    threads mostly wait in matrix-vector products."""
     threads = max((pool["num_threads"] for pool in threadpool_info()), default=1)
     with threadpool_limits(1), ThreadPoolExecutor(min(_SIDE_BY_SIDE, threads)) as pool:
         return list(pool.map(partial(fit_layer, data), layers))
 
 
 def fit_layer(data: Features, layer: int) -> LayerProbe:
-    """The regularization strength is the best on validation."""
+    """Fit a linear probe at one layer; the regularization strength is chosen on validation."""
     choice, scale = _choose(data, layer)
     return LayerProbe(
         layer=layer,
@@ -140,7 +140,8 @@ class Network:
         return sum(part.size for part in (*self.weights, *self.biases))
 
     def score(self, data: Features, split: str) -> Scores:
-        """Raises InputError for states of another dimension, those of another model."""
+        """Score the answers of a split. Raises InputError for states of another dimension, that is,
+        of another model."""
         states = data.read(STATES, split, layer=self.layer)
         if states.shape[1] != len(self.scale.mean):
             raise InputError(
@@ -156,7 +157,7 @@ class Network:
 
 
 def learn_saplma(data: Features, *, seed: int) -> Fitted:
-    """At the layer where a linear probe is best on validation."""
+    """Fit SAPLMA at the layer where a linear probe is best on validation."""
     sweep, was_there = sweep_layers(data)
     layer = sweep.best.layer
     states = data.read(STATES, "train", layer=layer)

@@ -36,7 +36,7 @@ class LossSettings:
         self.build(1.0)  # rejects invalid values
 
     def build(self, positive_weight: float) -> BinaryLoss:
-        """`positive_weight` balances both classes."""
+        """Build the loss; `positive_weight` balances both classes."""
         return BinaryLoss(
             focal_gamma=_FOCAL_GAMMA if self.focal else None,
             label_smoothing=self.label_smoothing,
@@ -57,7 +57,7 @@ class TrainingSettings:
         return replace(self, train=replace(self.train, seed=seed))
 
     def describe(self) -> dict[str, Any]:
-        """For results.json."""
+        """The settings as plain data, for results.json."""
         return {
             "train": asdict(self.train),
             "request": asdict(self.request),
@@ -66,7 +66,7 @@ class TrainingSettings:
         }
 
     def identify(self) -> dict[str, Any]:
-        """The same, without settings that do not change the result."""
+        """The settings that identify a run: those of `describe` that change the result."""
         told = self.describe()
         request = {k: v for k, v in told["request"].items() if k not in _HARMLESS}
         return {**told, "request": request}
@@ -74,8 +74,8 @@ class TrainingSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainRunConfig:
-    """Samples come from `preprocessed_dir`, or from `data_pattern` (a trace store, or files of
-    the older tools such as "traces_data/*.pkl*") with `scores_file`."""
+    """The settings of `clew train`. Samples come from `preprocessed_dir`, or from `data_pattern` (a
+    trace store, or legacy files such as "traces_data/*.pkl*") with `scores_file`."""
 
     preprocessed_dir: Path | None = None
     data_pattern: str | None = None
@@ -124,7 +124,7 @@ class TrainRunConfig:
         )
 
     def open_source(self) -> DataSource:
-        """Where the samples come from. Files of the older tools are converted into a store first;
+        """Where the samples come from. Legacy files are converted into a store first;
         that of an earlier run is reused."""
         if self.data_pattern is None or self.scores_file is None:
             return PreprocessedData(folder=self.preprocessed_dir or SAMPLES_FOLDER)

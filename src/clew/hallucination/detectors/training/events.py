@@ -1,4 +1,4 @@
-"""The progress events of a training of several networks, in addition to those of the engine."""
+"""The progress events of training several networks, in addition to those of the engine."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +20,8 @@ class NetworkStarted(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkEnded(Event):
-    """`run` is its entry of results.json; `is_new` is false if it was trained in an earlier run."""
+    """A network is trained. `run` is its entry in results.json; `is_new` is False if an earlier run
+    trained it."""
 
     run: dict[str, Any]
     is_new: bool

@@ -82,7 +82,7 @@ class DetectorSamples:
         return {"questions": hash_questions(questions), **counts}
 
     def hash_values(self) -> str:
-        """Changes with any value of the samples."""
+        """A hash that changes with any value of the samples."""
         shards = [shard.sha256 for reader in self._readers() for shard in reader.shards]
         return hash_text(*shards)[:_HASH_LETTERS]
 
@@ -131,7 +131,7 @@ class DetectorSamples:
         return self._on_gpu[split]
 
     def _fit_on(self, place: torch.device) -> bool:
-        """Decided once for all splits."""
+        """Whether the samples of all splits fit on the GPU; decided once."""
         if self._on_gpu:
             return True
         size = sum(reader.manifest.bytes for reader in self._readers())
@@ -200,8 +200,8 @@ def _lacking(counts: Balance) -> str:
 def score_samples(
     detector_folder: Path, source: DataSource, split: str, *, device: str | None = None
 ) -> Scores:
-    """The risk of each answer of a split according to a trained network: also of one trained on
-    other questions.
+    """Predict the risk of each answer of a split with a trained network, which may have been
+    trained on other questions.
 
     Raises InputError for samples that the network cannot read, such as those of another model.
     """

@@ -52,7 +52,7 @@ class DataSource(Protocol):
 
     @property
     def name(self) -> str:
-        """Its name for messages."""
+        """The name of the samples in messages."""
 
     def open(self, kind: SampleKind, split: str) -> LazyDataset: ...
 
@@ -134,7 +134,8 @@ class RawData:
         return _lazy(RawGraphs(traces=traces, with_sequence=True, flat=True))
 
     def refuse_missing(self, networks: list[NetworkKind]) -> None:
-        """Traces can directly provide only what the default networks need."""
+        """Raise InputError for networks other than the default ones: traces provide samples for
+        those only."""
         for network in networks:
             if network.samples not in ("sequences", "graphs"):
                 raise InputError(
@@ -146,7 +147,7 @@ class RawData:
 def open_traces(
     pattern: str, *, scores_file: Path, score_threshold: float, converted: Path
 ) -> RawData:
-    """A trace store; files of the older tools are first converted into one at `converted`."""
+    """A trace store; legacy files are first converted into one at `converted`."""
     store = Path(pattern)
     if glob.has_magic(pattern) or store.is_file():
         store = converted

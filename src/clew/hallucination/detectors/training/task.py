@@ -29,8 +29,8 @@ Run = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """`network_config` is the network's own, including the sizes of the samples; `place` is the
-    folder of the training, relative to the output folder."""
+    """One network to train. `network_config` holds its hyperparameters, including the dimensions of
+    the samples; `place` is its folder, relative to the output folder."""
 
     kind: NetworkKind
     network_config: Any
@@ -48,7 +48,7 @@ class Task:
         samples: DetectorSamples,
         output_dir: Path,
     ) -> Self:
-        """Raises InputError for invalid settings."""
+        """Create the task of a network. Raises InputError for invalid settings."""
         return cls(
             kind=kind,
             network_config=configure(kind, samples.sizes(), training.network),
@@ -86,7 +86,7 @@ class Task:
         return Classifier(self.kind.build(self.network_config), self.loss)
 
     def fit(self, reporter: Reporter, should_stop: Callable[[], bool]) -> FitResult:
-        """Train it, resume it, or return its result if it is finished."""
+        """Train the network, resume its training, or return the result if it is finished."""
         with offer_overwrite():
             return fit(
                 self.build(),
@@ -168,8 +168,8 @@ class ResultsFile:
         return next((run for run in self._read()["runs"] if run["model"] == model), None)
 
     def refuse_other_data(self, data: dict[str, Any], retrained: Iterable[str]) -> None:
-        """Raises SettingsMismatchError if the runs that stay used other samples: all rows of one
-        table must be measured on the same ones."""
+        """Raise SettingsMismatchError if the runs to be kept used other samples: all rows of a
+        table must be evaluated on the same ones."""
         saved = self._read()
         stay = [run["model"] for run in saved["runs"] if run["model"] not in set(retrained)]
         if not stay or saved["data"] == data:
@@ -197,7 +197,8 @@ class ResultsFile:
                 self._write({**saved, "runs": left})
 
     def _locked(self) -> filelock.BaseFileLock:
-        """Held briefly during a change: another network may be trained into the same folder."""
+        """The lock held while results.json is changed: another network may be training into the
+        same folder."""
         return filelock.FileLock(self.path.parent / ".results.lock")
 
     def _read(self) -> dict[str, Any]:

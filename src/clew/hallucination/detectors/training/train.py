@@ -30,8 +30,8 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedSeed:
-    """Risks, in the order of the datasets; `score_seconds` is the time to score the test split,
-    including reading."""
+    """The risks that a network trained with one seed predicts, in the order of the datasets.
+    `score_seconds` is the time to score the test split, including reading it."""
 
     seed: int
     validation: Scores
@@ -136,7 +136,7 @@ def _train_each(
     reporter: Reporter,
     should_stop: Callable[[], bool],
 ) -> list[Found]:
-    """The result of `train` for each; samples that no later task reads are removed from the GPU."""
+    """Train each task; samples that no later task reads are removed from the GPU."""
     found = []
     try:
         for number, task in enumerate(tasks, start=1):
@@ -167,7 +167,8 @@ def _prepare_results(tasks: Sequence[Task], *, overwrite: bool) -> ResultsFile:
 
 
 def _clear(tasks: Iterable[Task], results: ResultsFile) -> None:
-    """Raises StoreLockedError if another run is writing."""
+    """Remove the results and files of the tasks. Raises StoreLockedError if another run is writing
+    them."""
     for task in tasks:
         with only_one(task.folder):
             results.remove([task.kind.name])

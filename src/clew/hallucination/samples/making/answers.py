@@ -64,7 +64,7 @@ def answer_bytes(shape: SampleShape, lengths: Lengths) -> Int[np.ndarray, " rows
 
 
 def _names(shape: SampleShape) -> Iterator[str]:
-    """In the order of the columns."""
+    """The names of the columns, in order."""
     has = shape.source.extras
     yield from (name for name in _AS_THEY_ARE if name in has)
     knows_border = "prompt_length" in has
@@ -121,13 +121,13 @@ def _reduce(
 def _average_twice(
     values: Float16[np.ndarray, "heads tokens"], prompt: int
 ) -> tuple[Float16[np.ndarray, " heads"], Float16[np.ndarray, " heads"]]:
-    """Over all tokens, and over the answer's."""
+    """The means over all tokens and over the answer's tokens."""
     wide = values.astype(np.float32)
     return _average(wide, axis=1), _average(wide[:, prompt:], axis=1)
 
 
 def _average(values: Float[np.ndarray, "..."], axis: int) -> Float16[np.ndarray, "..."]:
-    """0 if there is nothing to average."""
+    """The mean over an axis; 0 if there is nothing to average."""
     count = max(1, values.shape[axis])
     return (values.sum(axis, dtype=np.float32) / np.float32(count)).astype(np.float16)
 

@@ -56,7 +56,7 @@ class PreprocessConfig:
                 raise InputError("it must be 1 or more.", setting=name, value=value)
 
     def count_workers(self, jobs: int) -> int:
-        """As many as requested, or one per core; never more than there is work for."""
+        """The number of workers: as requested, or one per core; never more than there are jobs."""
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         return max(1, min(self.workers or cores or 1, jobs))
 

@@ -134,7 +134,8 @@ def _strongest_of_maps(
 def _count_by_layer(
     kept: Bool[np.ndarray, "nodes k"], nodes: Nodes
 ) -> Int32[np.ndarray, "rows layers"]:
-    """With cumulative sums, so that samples without tokens contribute nothing."""
+    """The number of kept edges per layer, from cumulative sums, so that samples without tokens
+    contribute nothing."""
     total = np.concatenate([[0], np.cumsum(kept.sum(1))])
     layer = np.arange(nodes.layers + 1)
     borders = nodes.offsets[:-1, None] + layer * nodes.tokens[:, None]

@@ -37,8 +37,8 @@ _REMAP_BYTES = 64 << 20
 UNLABELED = "it has no score in the scores file"
 
 
-class StoppedError(Exception):
-    """Another shard failed or the user asked to stop: this one is not finished."""
+class ShardStoppedError(Exception):
+    """Another shard failed or the user asked to stop, so this one is not finished."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,7 @@ class ShardJob:
         return arrays + ("answers" in kinds) * table.text_bytes
 
     def run(self, stopped: Callable[[], bool], on_written: Callable[[int, int], None]) -> None:
-        """Write and register the shards; raises StoppedError as soon as `stopped()` returns true.
+        """Write and register the shards; raises ShardStoppedError once `stopped()` returns true.
 
         `on_written(samples, bytes)` is called after every record batch.
         """
@@ -88,7 +88,7 @@ class ShardJob:
         try:
             for pieces in self._gather():
                 if stopped():
-                    raise StoppedError
+                    raise ShardStoppedError
                 self._write(pieces, writers, on_written)
             for store in self.stores:
                 made = writers[store.kind].finish() if writers else None
@@ -215,7 +215,7 @@ def plan_jobs(
     shape: SampleShape,
     stores: Sequence[SampleStore],
 ) -> list[ShardJob]:
-    """One for every trace shard that is missing in some store."""
+    """One job for every trace shard whose samples are missing in some store."""
     jobs = []
     for shard in shards:
         rows = np.flatnonzero(shard.labeled).tolist()

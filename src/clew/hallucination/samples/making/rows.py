@@ -194,7 +194,8 @@ def _is_float(kind: pa.DataType) -> bool:
 
 
 def _rows_where(test: Callable[[pa.Array], bool], column: pa.Array) -> list[int]:
-    """Usually none, which one pass over the whole column shows."""
+    """The rows for which the test is true. Usually there are none, which one test of the whole
+    column shows."""
     if not test(column):
         return []
     return [row for row in range(len(column)) if test(column.slice(row, 1))]

@@ -45,7 +45,8 @@ class SampleStore:
     def __init__(
         self, path: Path, kind: Kind, settings: Mapping[str, Any], rows_per_shard: int
     ) -> None:
-        """Raises SettingsMismatchError with both values if it was started with other settings."""
+        """Open the store, or prepare a new one. Raises SettingsMismatchError, with both values, if
+        it was started with other settings."""
         self.path, self.kind = path, kind
         wanted = {"command": COMMAND, **settings, "sources": []}
         if not (path / MANIFEST_NAME).exists():
@@ -66,7 +67,7 @@ class SampleStore:
         self._entering = threading.Lock()
 
     def begin(self) -> None:
-        """From now on the store exists, with the settings of this run."""
+        """Create the store on disk, with the settings of this run."""
         write_manifest(self.path, self.manifest)
 
     def numbers(self) -> list[int]:

@@ -93,8 +93,8 @@ class StoredFields:
         return np.concatenate(parts).astype(np.float32)[rows]
 
     def _reader(self, name: str) -> SampleReader:
-        """Cached: the positions of the values are looked up once, although layers are read one by
-        one."""
+        """The reader of a column. It is cached, so that the positions of the values are looked up
+        once even though layers are read one by one."""
         if name not in self._readers:
             self._readers[name] = SampleReader(
                 self.store.path,
@@ -107,7 +107,7 @@ class StoredFields:
         return self._readers[name]
 
     def _chunks(self, name: str) -> Iterator[pa.Array]:
-        """A small column; no shard stays mapped."""
+        """Read a small column, shard by shard; no shard stays mapped."""
         for shard in range(len(self.store.shards)):
             yield from self._open(shard).read_column(name).chunks
 
@@ -126,7 +126,7 @@ def _copy_pieces(reader: SampleReader, name: str, rows: Rows, first: int, size: 
 
 
 class AnswerFeatures:
-    """The answers of a folder written by `clew preprocess`.
+    """The features of all answers in a folder that `clew preprocess` wrote, by field and split.
 
     `fields` are the names that can be read: the columns of answers/, and "sequence" (the last
     token's states, `[layers, dim]`) if there are sequences/; `samples` are the kinds of samples in
@@ -164,13 +164,14 @@ class AnswerFeatures:
 
     @property
     def heads(self) -> int | None:
-        """None if nothing is stored per head."""
+        """The number of attention heads; None if nothing is stored per head."""
         return self._size(1, _BY_HEAD)
 
     @property
     def identity(self) -> dict[str, Any]:
-        """`store` and `sha256` (of how its traces were made), `model` (a dict, its `id` at least)
-        and `questions`: what identifies the model and its answers. None: unknown."""
+        """What identifies the model and its answers: `store` and `sha256` (a hash of how its traces
+        were made), `model` (a dict with at least `id`) and `questions`. Unknown entries are None.
+        """
         source = self._source
         capture = source.get("capture") or {}
         known = {name: source.get(name) for name in ("store", "sha256")}
@@ -179,19 +180,23 @@ class AnswerFeatures:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """`capture`: how the traces were made, as far as known; `preprocess`: the samples."""
+        """The settings behind the samples: `capture` says how the traces were made (empty if
+        unknown), `preprocess` how the samples were made from them."""
         not_said = ("command", "source", "sources")
         made = {name: value for name, value in self._settings.items() if name not in not_said}
         return {"capture": self._source.get("capture") or {}, "preprocess": made}
 
     def read(self, field: str, split: str, *, layer: int | None = None) -> Any:
-        """The values of a split: numbers as float32 `[rows, ...]`, of `[rows, layers, ...]` only
-        the given `layer`; ragged numbers as a list of float32 arrays; text as a list of strings (or
-        of lists of strings), None if missing. Raises InputError for an unknown field."""
+        """Read a field. Args: field: One of `fields`. split: train, validation or test. layer: Read
+        only this layer of a field with layers. Returns: Numbers as float32 `[rows, ...]`; ragged
+        numbers as a list of float32 arrays; text as a list of strings (or lists of strings), None
+        where missing. Raises: InputError: The field, split or layer does not exist. Raises
+        InputError for an unknown field."""
         return self._store_of(field).read(field, self._part(split).rows, layer)
 
     def bytes_of(self, field: str) -> float:
-        """Stored bytes per answer, on average; also of samples ("graphs", "heads")."""
+        """The average number of bytes stored per answer for a field, or for a kind of samples
+        ("graphs", "heads")."""
         if field in self.samples:
             manifest = read_manifest(self.folder / field)
             return manifest.bytes / max(1, manifest.rows)

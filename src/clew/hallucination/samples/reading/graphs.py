@@ -28,7 +28,11 @@ GRAPH_COLUMNS = ("nodes", "edge_source", "edge_target", "edge_attr", "node_count
 
 @dataclass(frozen=True, kw_only=True)
 class GraphSample:
-    """The graphs of one answer, layer by layer; edges number the nodes of the whole sample."""
+    """The attention graphs of one answer, one per layer, concatenated. Node indices in `edge_index`
+    count through the whole sample: [source, target], from the attended to the attending token.
+    `node_counts` and `edge_counts` give the sizes per layer. `label` is 1 for hallucinated; `index`
+    is the sample's index in the dataset; `sequence` is the last token's state per layer, if
+    requested."""
 
     nodes: Float[torch.Tensor, "nodes features"]
     edge_index: Int64[torch.Tensor, "2 edges"]

@@ -14,7 +14,8 @@ from clew.storage import StoreReader
 
 
 def find_store(folder: Path, kind: str) -> Path:
-    """The store of `kind` (such as "sequences") in what `clew preprocess` wrote, or itself."""
+    """The store of `kind` (such as "sequences") in a folder written by `clew preprocess`; the
+    folder itself if it is that store."""
     inner = folder / kind
     if (inner / "manifest.json").exists():
         return inner

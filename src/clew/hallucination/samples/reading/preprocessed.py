@@ -102,8 +102,21 @@ class PreprocessedLSTMDataset(StreamDataset):
     """Sequences `[layers, dim]` with their labels, as an iterable dataset.
 
     A sample is a dict: `sequence` float16 `[layers, dim]`, `label` (1 is hallucinated), `index`
-    (its index in the dataset), `question_id`. `split` is train, validation, test, or None for all.
-    With `batch_size`, PyTorch's DataLoader returns the same batches for any number of workers.
+    (its index in the dataset), `question_id`.
+
+    Args:
+        preprocessed_dir: Folder that "clew preprocess" wrote.
+        split: train, validation, test, or None for all.
+        shuffle_buffer_size: Number of samples to shuffle at a time; 0 keeps the stored order.
+        seed: Seed for the order.
+        max_cache_batches: Number of shards to keep open.
+        rank: The share of this process. [default: from torch.distributed]
+        batch_size: If given, PyTorch's DataLoader returns the same batches for any number of
+            workers.
+
+    Raises:
+        InputError: A setting cannot be used.
+        StoreError: The folder is missing, incomplete or damaged.
     """
 
     def __init__(
@@ -131,9 +144,22 @@ class PreprocessedGNNDataset(StreamDataset):
     """The attention graphs of all layers with their labels, as an iterable dataset of
     `GraphSample`s.
 
-    PyTorch's DataLoader batches them through `collate`. With `with_sequence`, each also has its
-    sequence `[layers, dim]`. With `batch_size`, PyTorch's DataLoader returns the same batches for
-    any number of workers.
+    PyTorch's DataLoader batches them through `collate`.
+
+    Args:
+        preprocessed_dir: Folder that "clew preprocess" wrote.
+        split: train, validation, test, or None for all.
+        shuffle_buffer_size: Number of samples to shuffle at a time; 0 keeps the stored order.
+        seed: Seed for the order.
+        max_cache_batches: Number of shards to keep open.
+        rank: The share of this process. [default: from torch.distributed]
+        batch_size: If given, PyTorch's DataLoader returns the same batches for any number of
+            workers.
+        with_sequence: Add the sequence `[layers, dim]` to each sample.
+
+    Raises:
+        InputError: A setting cannot be used.
+        StoreError: The folder is missing, incomplete or damaged.
     """
 
     def __init__(
@@ -161,7 +187,19 @@ class PreprocessedGNNDataset(StreamDataset):
 
 
 class PreprocessedLSTMMapDataset(LazyDataset):
-    """Sequences `[layers, dim]` with their labels, as a map-style dataset."""
+    """Sequences with their labels, as a map-style dataset; samples are as in
+    `PreprocessedLSTMDataset`.
+
+    Args:
+        preprocessed_dir: Folder that "clew preprocess" wrote.
+        split: train, validation, test, or None for all.
+        max_cache_batches: Number of shards to keep open.
+        copy: False returns views of the file (see `LazyDataset`).
+
+    Raises:
+        InputError: A setting cannot be used.
+        StoreError: The folder is missing, incomplete or damaged.
+    """
 
     def __init__(
         self,
@@ -176,8 +214,20 @@ class PreprocessedLSTMMapDataset(LazyDataset):
 
 
 class PreprocessedGNNMapDataset(LazyDataset):
-    """The graphs of all layers with their labels, as a map-style dataset. `flat` is for clew's own
-    loader: its batches are then plain arrays instead of PyG batches."""
+    """The attention graphs of all layers with their labels, as a map-style dataset of
+    `GraphSample`s.
+
+    Args:
+        preprocessed_dir: Folder that "clew preprocess" wrote.
+        split: train, validation, test, or None for all.
+        max_cache_batches: Number of shards to keep open.
+        with_sequence: Add the sequence `[layers, dim]` to each sample.
+        flat: Batches of clew's `Loader` are dicts of plain arrays instead of PyG batches.
+
+    Raises:
+        InputError: A setting cannot be used.
+        StoreError: The folder is missing, incomplete or damaged.
+    """
 
     def __init__(
         self,
@@ -195,7 +245,18 @@ class PreprocessedGNNMapDataset(LazyDataset):
 
 
 class PreprocessedHeadsMapDataset(LazyDataset):
-    """Graphs over all layers and heads, as a map-style dataset for clew's own loader."""
+    """One attention graph per answer over all layers and heads (the input of CHARM), as a map-style
+    dataset for clew's `Loader`.
+
+    Args:
+        preprocessed_dir: Folder that "clew preprocess" wrote.
+        split: train, validation, test, or None for all.
+        max_cache_batches: Number of shards to keep open.
+
+    Raises:
+        InputError: A setting cannot be used.
+        StoreError: The folder is missing, incomplete or damaged.
+    """
 
     def __init__(
         self, preprocessed_dir: str | Path, *, split: str | None = None, max_cache_batches: int = 2
@@ -205,7 +266,18 @@ class PreprocessedHeadsMapDataset(LazyDataset):
 
 
 class PreprocessedGridsMapDataset(LazyDataset):
-    """Grids of reduced states, layers by tokens, as a map-style dataset for clew's own loader."""
+    """Grids (layers by tokens) of reduced hidden states (the input of ACT-ViT), as a map-style
+    dataset for clew's `Loader`.
+
+    Args:
+        preprocessed_dir: Folder that "clew preprocess" wrote.
+        split: train, validation, test, or None for all.
+        max_cache_batches: Number of shards to keep open.
+
+    Raises:
+        InputError: A setting cannot be used.
+        StoreError: The folder is missing, incomplete or damaged.
+    """
 
     def __init__(
         self, preprocessed_dir: str | Path, *, split: str | None = None, max_cache_batches: int = 2

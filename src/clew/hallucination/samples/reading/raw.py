@@ -1,5 +1,5 @@
-"""Train directly on trace stores: slower, but without extra disk space; files of the older tools
-are converted first. A trace that `clew preprocess` would exclude stops the run when it is read."""
+"""Train directly on trace stores: slower, but without extra disk space; legacy files
+are converted first. Reading a trace that `clew preprocess` would exclude raises StoreError."""
 
 import glob
 import logging
@@ -97,7 +97,7 @@ class RawGraphs:
 
 
 class TraceSequenceSamples(SequenceSamples):
-    """The last token's states of traces, whose values have not been checked before."""
+    """The last token's states, read from traces whose values have not been checked before."""
 
     def read_sequences(self, rows: Rows, buffers: BufferPool) -> torch.Tensor:
         sequences = super().read_sequences(rows, buffers)
@@ -176,10 +176,19 @@ def broken_trace(samples: Samples, row: int, reason: str) -> StoreError:
 
 
 class RawLSTMDataset(LazyDataset):
-    """The sequences of traces that were not preprocessed, as a map-style dataset.
+    """Sequences read directly from traces, without preprocessing, as a map-style dataset.
 
-    `traces` is a trace store, or a pattern such as "traces_data/*.pkl*" for files of the older
-    tools; these are first converted into a store at `converted`.
+    Args:
+        traces: A trace store, or a pattern such as "traces_data/*.pkl*" for legacy files.
+        scores_file: The scores of the answers, as "clew label" writes them.
+        score_threshold: Answers that score below it count as hallucinated.
+        split: train, validation, test, or None for all.
+        converted: Folder of the store that legacy files are first converted into.
+        max_cache_batches: Number of shards to keep open.
+
+    Raises:
+        InputError: An answer has no score, or a setting cannot be used.
+        StoreError: There is no trace store, or a trace that is read cannot be used.
     """
 
     def __init__(
@@ -197,7 +206,9 @@ class RawLSTMDataset(LazyDataset):
 
 
 class RawGNNDataset(LazyDataset):
-    """The graphs of traces that were not preprocessed, as a map-style dataset, built when read."""
+    """Attention graphs built from traces when they are read, without preprocessing, as a map-style
+    dataset. Arguments are those of `RawLSTMDataset`; `attn_threshold` drops weaker edges,
+    `with_sequence` adds the sequences, `flat` is for clew's `Loader`."""
 
     def __init__(
         self,
@@ -226,7 +237,7 @@ def open_traces(
     split: str | None,
     converted: str | Path | None,
 ) -> RawTraces:
-    """A store unchanged; a pattern of old files after converting them."""
+    """Open a trace store; files that match a pattern are first converted into one."""
     store = Path(traces)
     if glob.has_magic(str(traces)):
         store = convert_pattern(str(traces), converted)

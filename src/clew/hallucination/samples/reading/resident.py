@@ -24,10 +24,11 @@ _MOST_NODES = 2**31 - 1
 
 
 class ResidentSamples:
-    """All samples of a dataset on `device`, for `Loader(samples, ..., num_workers=0)`.
+    """All samples of a dataset in a device's memory, for `Loader(samples, ..., num_workers=0)`.
 
     Batches equal those that the loader reads from the files, with their tensors on the device.
-    Loading uses `num_workers` threads and host memory for only a few batches.
+    Loading uses `num_workers` threads and host memory for only a few batches. Raises InputError for
+    graphs that were not opened with `flat=True`.
     """
 
     def __init__(self, dataset: LazyDataset, device: torch.device, *, num_workers: int = 2) -> None:
@@ -77,7 +78,8 @@ def _read_in(loader: Loader, device: torch.device) -> tuple[dict[str, Tensor], i
 
 
 class Gathered(Protocol):
-    """All samples of one kind; returns the arrays of the chosen ones, as read from files."""
+    """Holds all samples of one kind on the device; `gather` returns the arrays of the chosen ones,
+    equal to those read from the files."""
 
     def gather(self, indices: Rows, chosen: Tensor) -> dict[str, Any]: ...
 
@@ -180,7 +182,7 @@ class GatheredGrids:
 
 
 def gather_from(arrays: dict[str, Tensor], max_degree: int) -> Gathered | None:
-    """By the contents of a batch of the dataset; None if nothing in it is ragged."""
+    """The gatherer for the arrays of a dataset; None if nothing in it is ragged."""
     if "last_node" in arrays:
         return GatheredGraphs(arrays, max_degree)
     if "edge_counts" in arrays:

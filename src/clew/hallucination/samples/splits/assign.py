@@ -1,4 +1,4 @@
-"""Splits by question, or by file as in the older tools. By question: no question in two splits,
+"""Splits by question, or by file as in legacy data. By question: no question in two splits,
 both classes in proportion, and existing questions keep their split when new ones are added. No
 randomness other than a hash."""
 
@@ -90,7 +90,8 @@ def _find(first: list[int], row: int) -> int:
 
 
 def _join(first: list[int], one: int, other: int) -> None:
-    """The earlier row represents both, so that a group's name does not change as it grows."""
+    """Join two groups. The earlier row represents both, so that a group's name does not change as
+    it grows."""
     low, high = sorted((_find(first, one), _find(first, other)))
     first[high] = low
 

@@ -22,7 +22,7 @@ def read_results(path: Path, *, made_from: str, again: str) -> Any:
     except FileNotFoundError:
         raise StoreError(
             f'There is no "{path.name}" in "{path.parent}": a report requires a finished '
-            f"{made_from}. {again}, or give a folder that contains one."
+            f"{made_from}. {again}, or pass the folder that it wrote."
         ) from None
     except (OSError, ValueError, RecursionError) as error:
         raise StoreError(f'"{path}" cannot be read ({error}). {again}.') from None

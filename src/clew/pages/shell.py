@@ -85,7 +85,7 @@ def _hidden(sections: Sequence[Section]) -> Html | None:
     items = [tag("li", tag("b", section.title), ": ", section.missing) for section in sections]
     return tag(
         "details",
-        tag("summary", f"Sections with nothing to show: {names}"),
+        tag("summary", f"Empty sections: {names}"),
         tag("ul", items),
         class_="hidden-sections",
     )

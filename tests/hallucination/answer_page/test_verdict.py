@@ -43,8 +43,8 @@ def write_comparison(folder: Path, *, question: str = "q{}") -> Path:
     [
         (3, "Not flagged: a missed hallucination."),
         (4, "Flagged: a false alarm."),
-        (5, "Flagged, as it should be."),
-        (6, "Not flagged, as it should be."),
+        (5, "Correctly flagged."),
+        (6, "Correctly not flagged."),
     ],
 )
 def test_risk_and_threshold_are_shown_beside_the_answer(

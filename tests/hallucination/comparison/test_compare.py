@@ -82,12 +82,12 @@ def test_scores_of_every_answer_are_written(data: Path, tell: Any, tmp_path: Pat
     for split, name in (("validation", "val_auroc"), ("test", "test_auroc")):
         part = table.filter(pa.compute.equal(table["split"], split))
         for method in ("perplexity", "other"):
-            found = auroc(part["label"].to_numpy(), part[f"score_{method}"].to_numpy())
+            found = auroc(part["label"].to_numpy(), part[f"risk_{method}"].to_numpy())
             assert found == pytest.approx(rows[method][name], abs=1e-3)
     row = table.slice(0, 1).to_pylist()[0]
     number = row["global_example_id"]
     assert row["question"] == f"What is {number}?"
-    assert row["right_answer"] == f"answer {number} / {number}"
+    assert row["accepted_answers"] == f"answer {number} / {number}"
 
 
 @pytest.mark.slow

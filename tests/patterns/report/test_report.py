@@ -27,7 +27,7 @@ def page(folder: Path) -> Page:
 
 
 def test_headline_has_the_accuracy_and_its_interval(page: Page) -> None:
-    assert "79.2% of the test photos are classified correctly: 19 of 24, in 4 classes." in page.text
+    assert "19 of 24 test photos in 4 classes are classified correctly (79.2%)." in page.text
     assert "expect between 69.2% and 84.2% (95% confidence interval)" in page.text
     assert "wide because there are only 24 test photos" in page.text
     assert 'Hardest class: "cat", with a recall of 66.7% on 6 test photos.' in page.text
@@ -117,7 +117,7 @@ def test_evaluation_names_its_model(tmp_path: Path) -> None:
     (folder / "results.json").write_text(json.dumps(results), encoding="utf-8")
     (folder / "predictions.csv").write_bytes((trained / "predictions.csv").read_bytes())
     page = read_page(folder)
-    assert "the accuracy on its own test photos was 91.0%" in page.text
+    assert "On the test photos of its own training run, its accuracy was 91.0%" in page.text
     assert "nothing was trained here" in page.text and 'id="training"' not in page.markup
     assert page.section("mistakes").count("<img") == 15, "the heat maps of the model it tried"
     assert "validation</button>" not in page.section("classes")
@@ -140,10 +140,10 @@ def test_report_of_a_set_shows_the_name_of_the_set(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_optimistic_accuracy_is_marked_as_such(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "out")
-    assert "the accuracy is too optimistic" not in read_page(folder).text
+    assert "this accuracy is too optimistic" not in read_page(folder).text
     data = json.loads((folder / "results.json").read_text(encoding="utf-8"))["data"]
     change_results(folder, data=data | {"test_learnt_before": 2})
-    sentence = "The weights that this training started from were trained on 2 test photos"
+    sentence = "This run started from weights that were trained on 2 test photos"
     assert sentence in read_page(folder).text
 
 

@@ -67,7 +67,7 @@ def test_report_works_for_all_correct_all_wrong_and_one_epoch(tmp_path: Path) ->
     assert "There are no mistakes in any class." in page.text
     assert "Every photo that was found was used." in page.text
     page = read_page(make_run(tmp_path / "b" / "out", test=1, wrong=4))
-    assert "0.0% of the test photos are classified correctly: 0 of 4" in page.text
+    assert "0 of 4 test photos in 4 classes are classified correctly (0.0%)." in page.text
     assert "No test photo was classified correctly." in page.text
 
 

@@ -65,7 +65,7 @@ def test_whole_review_works_by_keyboard(
     browser.wait(place(3))
     browser.press("a")
     browser.wait(f"{place(4)} && {DONE}")
-    assert browser.text("#done-title") == "All 4 photos are reviewed"
+    assert browser.text("#done-title") == "All 4 photos reviewed"
     assert browser.text("#tiles").split() == ["approved", "2", "corrected", "1", "skipped", "1"]
     assert 'clew.patterns.train(name="animals"' in browser.text("#command")
     assert "wolf (1)" in browser.text("#new-classes")

@@ -72,11 +72,11 @@ def _outcome(answer: ShownAnswer) -> tuple[bool, str | None]:
 
 
 _RULINGS = {
-    (True, "hallucinated"): "Flagged, as it should be.",
+    (True, "hallucinated"): "Correctly flagged.",
     (True, "correct"): "Flagged: a false alarm.",
     (True, None): "Flagged as hallucinated.",
     (False, "hallucinated"): "Not flagged: a missed hallucination.",
-    (False, "correct"): "Not flagged, as it should be.",
+    (False, "correct"): "Correctly not flagged.",
     (False, None): "Not flagged.",
 }
 
@@ -114,7 +114,7 @@ def percent_text(share: float) -> str:
 def _chip(answer: ShownAnswer) -> Html:
     words = answer.kind or "no label"
     score = "" if answer.score is None else f" (score {answer.score:.2f})"
-    hint = None if answer.score is None else "score of the label (1 = correct)"
+    hint = None if answer.score is None else "score of the label: 1 = correct, 0 = hallucinated"
     return tag("b", words + score, class_="chip", title=hint)
 
 

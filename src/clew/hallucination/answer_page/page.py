@@ -65,8 +65,8 @@ def _probabilities(picture: Picture) -> Html | None:
         return None
     return _section(
         "Token probabilities",
-        "The bar is the probability of the token: the stronger its background, the less likely it "
-        "was. The thin line below is the entropy of the distribution.",
+        "The bar is the token's probability; the darker the background, the less likely the token. "
+        "The thin line below is the entropy in nats.",
         tag("div", [draw_probabilities(answer) for answer in picture.answers], class_="columns"),
     )
 
@@ -94,7 +94,7 @@ def _toolbar(picture: Picture) -> Html | None:
         tag("label", "Layer", for_="layer"),
         slider,
         tag("output", f"{picture.layer}", id="layer-number", for_="layer"),
-        tag("span", f"of {picture.layers - 1}", class_="quiet"),
+        tag("span", f"(0 to {picture.layers - 1})", class_="quiet"),
         boxes if graphs else None,
         class_="toolbar",
     )

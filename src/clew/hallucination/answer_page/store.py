@@ -104,7 +104,7 @@ def _refuse_folder_of_stores(path: Path) -> None:
         )
     traces = trace_stores_in(path)
     if traces:
-        raise InputError(f'"{path}" is not a store itself: give "{traces[0]}", which has traces.')
+        raise InputError(f'"{path}" is not a store, but contains one: use "{traces[0]}".')
 
 
 def _where_traces_are(path: Path) -> str:

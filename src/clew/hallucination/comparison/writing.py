@@ -141,7 +141,7 @@ def write_scores(
     folder: Path, train: Store, test: Store, labels: Labels, measured: Sequence[Measured]
 ) -> None:
     """One row per answer: the validation split of `train`, then the kept answers of the test split
-    of `test`; one column per method (score_NAME) with its risk: the probability that the answer is
+    of `test`; one column per method (risk_NAME) with the probability that the answer is
     hallucinated."""
     rows = np.arange(len(labels.validation))
     parts = [
@@ -170,18 +170,18 @@ def _part(
     data = store.data
     texts = {name: _pick(_read_texts(store, name, split), rows) for name in _TEXTS}
     accepted = _read_texts(store, "accepted_answers", split)
-    right = [None if some is None else _join(some) for some in accepted]
+    joined = [None if some is None else _join(some) for some in accepted]
     columns = {
         "split": pa.array([split] * len(rows)),
         "global_example_id": pa.array(data.ids[split][rows].astype(np.int64)),
         "question_id": pa.array([str(one) for one in data.question_ids[split][rows]], pa.string()),
         **{name: pa.array(values, pa.string()) for name, values in texts.items()},
-        "right_answer": pa.array(_pick(right, rows), pa.string()),
+        "accepted_answers": pa.array(_pick(joined, rows), pa.string()),
         "label": pa.array(data.labels[split][rows].astype(np.int8)),
     }
-    # Float64: with float32, all scores beyond a logit of 17 would be equal.
-    scores = {f"score_{name}": pa.array(values) for name, values in probabilities.items()}
-    return pa.table({**columns, **scores})
+    # Float64: with float32, all risks beyond a logit of 17 would be equal.
+    risks = {f"risk_{name}": pa.array(values) for name, values in probabilities.items()}
+    return pa.table({**columns, **risks})
 
 
 def _read_texts(store: Store, name: str, split: str) -> list[Any]:

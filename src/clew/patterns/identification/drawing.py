@@ -93,6 +93,6 @@ def _describe_hidden(groups: list[Group], shown: int) -> str:
         )
     return (
         f"Thumbnails show {shown:,} of {counted(total, 'photo')}, the least confident of each "
-        f"class; {IDENTIFIED_FILE} and identified.csv list all. `thumbnails={total}` shows "
-        "them all."
+        f"class; {IDENTIFIED_FILE} and identified.csv list all. To show all, set "
+        f"the number of thumbnails to {total}."
     )

@@ -130,7 +130,7 @@ def _lead(facts: PageFacts) -> list[Html | str]:
         tag("a", "identified.json", href="identified.json"),
     ]
     for number, name in enumerate(facts.sheets, 1):
-        words += [", " if number > 1 else ". To print: ", _sheet_link(name, number)]
+        words += [", " if number > 1 else ". For printing: ", _sheet_link(name, number)]
     return [*words, "."]
 
 
@@ -149,7 +149,7 @@ def _overview(facts: PageFacts) -> list[Html]:
     style = f"--{_WIDTH_PROPERTY}:{min(_LABEL, widest) * 0.62:.1f}em"
     parts = [tag("nav", bars, class_="overview", aria_label="Classes", style=style)]
     if empty:
-        parts.append(tag("p", f"Classes without photos: {', '.join(empty)}.", class_="nowhere"))
+        parts.append(tag("p", f"No photos identified as: {', '.join(empty)}.", class_="nowhere"))
     return parts
 
 

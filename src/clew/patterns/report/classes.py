@@ -11,7 +11,7 @@ from clew.patterns.report.run import Run
 from clew.wording import list_some
 
 _SHARES = (
-    ("recall", "recall", "share of the test photos of this class that are predicted correctly"),
+    ("recall", "recall", "share of this class's test photos that are classified correctly"),
     ("precision", "precision", "share of the photos predicted as this class that belong to it"),
     ("f1", "F1", "harmonic mean of precision and recall"),
 )

@@ -16,8 +16,9 @@ def describe_headline(run: Run) -> str:
         return "The test accuracy is unknown."
     right = round(accuracy * run.test_photos)
     return (
-        f"{percents(accuracy)} of the test photos are classified correctly: {right:,} of "
-        f"{run.test_photos:,}, in {counted(len(run.classes), 'class', 'classes')}."
+        f"{right:,} of {run.test_photos:,} test photos in "
+        f"{counted(len(run.classes), 'class', 'classes')} are classified correctly "
+        f"({percents(accuracy)})."
     )
 
 
@@ -59,8 +60,8 @@ def _describe_trained_before(run: Run) -> str:
     if not count:
         return ""
     return (
-        "The weights that this training started from were trained on "
-        f"{counted(count, 'test photo')}: the accuracy is too optimistic."
+        f"This run started from weights that were trained on {counted(count, 'test photo')}, so "
+        "this accuracy is too optimistic."
     )
 
 
@@ -68,7 +69,7 @@ def _describe_trained(run: Run) -> str:
     before = run.figure("trained_test_accuracy")
     if before is None:
         return ""
-    return f"After its training, the accuracy on its own test photos was {percents(before)}."
+    return f"On the test photos of its own training run, its accuracy was {percents(before)}."
 
 
 def _describe_weakest(run: Run) -> str:

@@ -145,7 +145,7 @@ def _classes_section(run: Run) -> Section:
         lead="A class with a low recall usually needs more photos, or contains photos of another "
         "class.",
         content=draw_classes(run),
-        reading="Recall: the share of the class's test photos that are predicted correctly. "
+        reading="Recall: the share of the class's test photos that are classified correctly. "
         "Precision: the share of the photos predicted as this class that belong to it. F1 is "
         "their harmonic mean. Click a column heading to sort.",
     )
@@ -183,8 +183,8 @@ def _evidence_section(run: Run, looking: Looking) -> Section:
         lead="For each class a typical correct prediction and the least confident one.",
         content=draw_evidence(run, looking) if correct else join(),
         reading="The heat should be on the object, not on its surroundings. Where it is on the "
-        "background, the model may fail on photos from elsewhere. Grad-CAM shows coarse regions, "
-        "not outlines."
+        "background, the model may fail on photos with other backgrounds. Grad-CAM shows coarse "
+        "regions, not outlines."
         if looking.model
         else _describe_no_heat(looking),
     ).if_there(correct, "No test photo was classified correctly." if run.answers else _NO_ANSWERS)
@@ -197,8 +197,8 @@ def _confidence_section(run: Run) -> Section:
         title="Confidence and calibration",
         lead=describe_threshold(run) if run.answers else "",
         content=draw_confidence(run) if run.answers else join(),
-        reading="Left: a higher threshold leaves fewer photos with a label (coverage) and makes "
-        "more of those labels correct (accuracy). Right: of the photos with a confidence of 0.8, "
+        reading="Left: with a higher threshold, fewer photos get a label (coverage), and more of "
+        "those labels are correct (accuracy). Right: of the photos with a confidence of 0.8, "
         "80% should be correct; points below the line are overconfident.",
     ).if_there(run.answers, _NO_ANSWERS)
 
@@ -231,6 +231,6 @@ def _settings_section(run: Run) -> Section:
         name="settings",
         short="Settings",
         title="Settings and versions",
-        lead="Everything needed to repeat this training.",
+        lead="Everything needed to repeat this training run.",
         content=draw_settings(run),
     )

@@ -122,7 +122,7 @@ function drawEnd() {
   const left = total - place, taught = counts.approved + counts.corrected;
   show("done");
   at("done-title").textContent =
-    !total ? "Nothing to review" : left ? `${counted(left, "photo")} left for next time` : total === 1 ? "The photo is reviewed" : `All ${counted(total, "photo")} are reviewed`;
+    !total ? "Nothing to review" : left ? `${counted(left, "photo")} left for next time` : total === 1 ? "Photo reviewed" : `All ${counted(total, "photo")} reviewed`;
   at("tiles").replaceChildren(...Object.entries(counts).map(([name, count]) =>
     element("div", { class: name }, element("dt", {}, name), element("dd", {}, count.toLocaleString("en")))));
   at("new-classes").hidden = !fresh;

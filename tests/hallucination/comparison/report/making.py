@@ -124,11 +124,11 @@ def _write_scores(
 
 
 def _column(method: str) -> str:
-    return f"score_{method}"
+    return f"risk_{method}"
 
 
 def _text_fields() -> list[pa.Field]:
-    words = ("split", "question_id", "category", "question", "answer", "right_answer")
+    words = ("split", "question_id", "category", "question", "answer", "accepted_answers")
     fields = [pa.field(name, pa.string()) for name in words]
     fields.insert(1, pa.field("global_example_id", pa.int64()))
     return [*fields, pa.field("label", pa.int8())]
@@ -144,7 +144,7 @@ def _answer(place: int, split: str, label: int) -> dict[str, Any]:
         "category": category,
         "question": question.format(name),
         "answer": (wrong if label else right).format(name),
-        "right_answer": right.format(name),
+        "accepted_answers": right.format(name),
         "label": label,
     }
 

@@ -50,7 +50,7 @@ def page(folder: Path) -> Page:
 def test_headline_names_the_best_method_and_what_it_beats(page: Page) -> None:
     headline = re.search(r"<h1[^>]*>(.*?)</h1>", page.markup)
     assert headline
-    best = r"GNN-det \+ LSTM detects hallucinated answers with AUROC 0\.\d{3} \[0\.\d{3},"
+    best = r"GNN-det \+ LSTM detects hallucinated answers with an AUROC of 0\.\d{3} \[0\.\d{3},"
     assert re.match(best, headline[1])
     assert "significantly better than perplexity (0.7" in headline[1]
 
@@ -136,7 +136,7 @@ def test_transfer_has_a_heat_map_per_method(tmp_path: Path) -> None:
 def test_section_with_nothing_to_show_is_hidden_and_its_reason_listed(page: Page) -> None:
     assert ("section", {"id": "transfer"}) not in page.elements
     assert ("a", {"href": "#transfer"}) not in page.elements
-    assert "Sections with nothing to show: transfer" in page.text
+    assert "Empty sections: transfer" in page.text
     assert "Only one question set was compared." in page.text
 
 

@@ -23,11 +23,11 @@ EVIL = (
     '<script>document.title="owned"</script><img src=x onerror=alert(1)>\'"><svg onload=alert(1)>'
 )
 TEXTS: list[dict[str, Any]] = [
-    {"question": EVIL, "answer": EVIL, "right_answer": EVIL, "category": EVIL},
-    {"question": "מהי בירת צרפת? \u202e", "answer": "פריז", "right_answer": "باريس"},
-    {"question": "🗼🇫🇷 $x_1$?", "answer": "👩‍👩‍👧", "category": None, "right_answer": None},
+    {"question": EVIL, "answer": EVIL, "accepted_answers": EVIL, "category": EVIL},
+    {"question": "מהי בירת צרפת? \u202e", "answer": "פריז", "accepted_answers": "باريس"},
+    {"question": "🗼🇫🇷 $x_1$?", "answer": "👩‍👩‍👧", "category": None, "accepted_answers": None},
     {"question": "Tell me all.", "answer": "ha " * 7000, "category": ""},
-    {"question": "x" * 600, "answer": "\x00\x08bell\x1b[31m", "right_answer": ""},
+    {"question": "x" * 600, "answer": "\x00\x08bell\x1b[31m", "accepted_answers": ""},
     {"question": "", "answer": None},
 ]
 
@@ -61,7 +61,7 @@ def test_right_to_left_text_emoji_and_long_answers_are_kept(folder: Path) -> Non
     page = read_page(folder)
     for text in ("מהי בירת צרפת?", "פריז", "🗼🇫🇷 $x_1$?", "👩‍👩‍👧", "(no category)"):
         assert text in page.text
-    assert "all 21,000 characters" in page.text and "cut here" in page.text
+    assert "all 21,000 characters" in page.text and "(truncated; " in page.text
     assert "\x00" not in page.markup and "\x1b" not in page.markup
     assert page.markup.count("ha ha ha") < 20_000
 
@@ -99,8 +99,8 @@ def test_comparison_of_one_method_is_shown(folder: Path) -> None:
     (folder / "results.json").write_text(json.dumps({"methods": rows[:1]}), encoding="utf-8")
     page = read_page(folder)
     assert "No network wrote a training log." in page.text
-    assert "This requires the risks of two methods" in page.text
-    assert "Every method was run." in page.text
+    assert "This requires at least two methods" in page.text
+    assert "Every selected method was run." in page.text
 
 
 def test_method_without_risks_keeps_its_row(folder: Path) -> None:

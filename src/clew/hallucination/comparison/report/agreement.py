@@ -81,12 +81,12 @@ def agreement_section(comparison: Comparison) -> Section:
         name="agreement",
         short="Agreement",
         title="Where the methods agree",
-        lead="Methods that rank answers alike found the same signal; methods that do not may be "
-        "worth combining.",
+        lead="Methods that rank answers alike probably use the same signal; methods that do not "
+        "may be worth combining.",
         content=draw_matrix(matrix, words=words) if matrix else join(),
         reading="A cell is Spearman's rank correlation of two methods' risks on the test split: 1 "
         "means the same order, 0 no relation. The methods most similar to the best come first. "
         "Hover over a cell to see how often the two disagree at their thresholds.",
         pictures=("agreement",),
     )
-    return section.if_there(matrix, "This requires the risks of two methods on three test answers.")
+    return section.if_there(matrix, "This requires at least two methods and three test answers.")

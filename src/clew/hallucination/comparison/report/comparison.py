@@ -20,7 +20,7 @@ _TEXTS = {
     "question": "question",
     "question_id": "question_id",
     "answer": "answer",
-    "correct_answer": "right_answer",
+    "accepted_answers": "right_answer",
 }
 _RISK_COLUMNS = ("risk_", "score_")  # the latter is the name in files of an earlier version of clew
 RESULTS_FILE = "results.json"

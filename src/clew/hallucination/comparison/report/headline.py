@@ -64,7 +64,7 @@ def tell_layers(comparison: Comparison) -> list[str]:
 
 
 def _reached(best: MethodResult) -> str:
-    return f"AUROC {decimals(best.test_auroc)} {interval_text(best.interval)}".rstrip()
+    return f"an AUROC of {decimals(best.test_auroc)} {interval_text(best.interval)}".rstrip()
 
 
 def _tell_basis(comparison: Comparison) -> str:
@@ -121,7 +121,7 @@ def _best_of(comparison: Comparison, names: set[str]) -> MethodResult | None:
 def _verdict(found: Difference) -> str:
     if found.p_value >= _SIGNIFICANT:
         return "made no statistically significant difference"
-    return "helped" if found.difference > 0 else "did not help"
+    return "helped" if found.difference > 0 else "lowered the AUROC"
 
 
 def _tell_difference(first: MethodResult, second: MethodResult, found: Difference) -> str:
@@ -143,7 +143,7 @@ def draw_tiles(comparison: Comparison) -> Html:
     others = [method for method in rivals if method and method is not comparison.best]
     tiles = [_tile(comparison.best, "best on validation", is_best=True)]
     unread = "baseline: does not use the model"
-    words = {"perplexity": "requires no training", "length": unread, "category": unread}
+    words = {"perplexity": "no training needed", "length": unread, "category": unread}
     tiles += [_tile(method, words.get(method.name, "")) for method in others]
     return tag("div", tiles, class_="tiles")
 

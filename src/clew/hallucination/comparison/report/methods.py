@@ -112,9 +112,9 @@ def table_section(comparison: Comparison) -> Section:
         content=draw_table(comparison),
         reading="F1 and accuracy use the threshold chosen on validation. Lower is better for the "
         "calibration error (ECE) and the area under the risk-coverage curve (AURC). Differences "
-        "are paired bootstraps; gray ones are not statistically significant (p ≥ 0.05). With "
-        "several seeds, a row is the seed with the median validation AUROC; the seeds column has "
-        "the mean and standard deviation over all of them.",
+        "are tested with a paired bootstrap; those in gray are not statistically significant (p ≥ "
+        "0.05). With several seeds, a row is the seed with the median validation AUROC; the seeds "
+        "column has the mean and standard deviation over all of them.",
     )
 
 
@@ -137,7 +137,9 @@ _GROUPS: tuple[tuple[str, tuple[Column, ...]], ...] = (
     (
         "AUROC",
         (
-            Column(name="test_auroc", title="test", better=1, hint="with 95% bootstrap interval"),
+            Column(
+                name="test_auroc", title="test", better=1, hint="with its 95% bootstrap interval"
+            ),
             Column(name="val_auroc", title="validation", hint="used to select the best method"),
             Column(name="test_auroc_mean", title="seeds", hint="mean ± standard deviation"),
         ),

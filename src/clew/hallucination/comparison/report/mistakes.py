@@ -76,7 +76,7 @@ def draw_text(text: str | None) -> Html:
     if len(text) <= _SHOWN_LETTERS:
         return tag("span", text, dir="auto", class_="words")
     rest = text[:_KEPT_LETTERS]
-    cut = f" (cut here: {len(text):,} characters in total)" if len(text) > _KEPT_LETTERS else ""
+    cut = f" (truncated; {len(text):,} characters in total)" if len(text) > _KEPT_LETTERS else ""
     folded = tag(
         "details",
         tag("summary", f"all {counted(len(text), 'character')}"),
@@ -115,7 +115,7 @@ def _card(comparison: Comparison, row: int, risk: Html) -> Html:
         tag(
             "dl",
             _pair("answer", draw_text(test.text("answer", row))),
-            _pair("accepted", draw_text(test.text("correct_answer", row))),
+            _pair("accepted", draw_text(test.text("accepted_answers", row))),
         ),
         risk,
         class_="card",
@@ -189,7 +189,7 @@ def _place(value: float) -> str:
 def disputed_section(comparison: Comparison) -> Section:
     return Section(
         name="disputed",
-        short="Disputes",
+        short="Disagreements",
         title="Answers on which the methods disagree",
         lead="The test answers whose risks differ most between methods.",
         content=draw_disputed(comparison),
@@ -216,7 +216,7 @@ def mistakes_section(comparison: Comparison) -> Section:
 def _tell_pages(comparison: Comparison) -> str:
     numbers = listed_mistakes(comparison)
     if any((comparison.folder / answer_page_path(number)).is_file() for number in numbers):
-        return "The link in an answer opens its tokens, attention and hidden states."
+        return "Each answer's link opens its tokens, attention and hidden states."
     if not numbers:
         return ""
     return f'For one answer in detail, run "clew show" with its number, such as {numbers[0]}.'

@@ -88,7 +88,7 @@ def _balance(share: float | None) -> Html | str:
 
 
 def _fold(title: str, values: dict[str, Any]) -> Html:
-    text = json.dumps(values, indent=2, ensure_ascii=False, default=str) if values else "unknown"
+    text = json.dumps(values, indent=2, ensure_ascii=False, default=str) if values else "none"
     return tag("details", tag("summary", title), tag("pre", text, dir="auto"))
 
 
@@ -103,7 +103,7 @@ def excluded_section(comparison: Comparison) -> Section:
         title="Excluded methods",
         lead="Methods that could not run on this data, and what they require.",
         content=draw_excluded(comparison),
-    ).if_there(_excluded_rows(comparison), "Every method was run.")
+    ).if_there(_excluded_rows(comparison), "Every selected method was run.")
 
 
 def data_section(comparison: Comparison) -> Section:

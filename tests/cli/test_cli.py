@@ -140,7 +140,7 @@ def test_excluded_questions_are_counted_and_named(
         (["--batch-size", "0"], "--shard-size is 0: it must be 1 or more"),
         (["--model", "no/such-model"], 'the model "no/such-model" could not be loaded'),
         (["--questions", "missing.jsonl"], 'questions "missing.jsonl": no such file or folder'),
-        (["--device", "abacus"], '--device is "abacus": this is not a device'),
+        (["--device", "abacus"], '--device is "abacus": unknown device'),
         (["--dtype", "float7"], '--dtype is "float7": choose from: auto, float32'),
     ],
     ids=lambda value: "=".join(value) if isinstance(value, list) else "",
@@ -166,7 +166,7 @@ def test_inspect_shows_totals_batches_lengths_answers_and_settings(
 ) -> None:
     ended = run("inspect", compact_store)
     assert ended.code == 0
-    assert re.search(r"store: 70 traces, [\d.]+ kB, [\d.]+ kB each, 4 batches", ended.out)
+    assert re.search(r"store: 70 traces, [\d.]+ kB, [\d.]+ kB each, 4 shards", ended.out)
     assert re.search(r"3\s+batch_0003.arrow\s+10\s+[\d.]+ kB", ended.out)
     assert re.search(r"prompt and answer(\s+[\d.]+){4}", ended.out)
     assert re.search(r"answer(\s+[\d.]+){4}", ended.out)
@@ -222,7 +222,7 @@ def test_verify_names_the_damage_and_how_to_repair_it(run: Any, store: Path) -> 
     ended = run("verify", store)
     assert ended.code == 1
     assert re.search(
-        r"shard batch_0001.arrow has different bytes .* intact: 12 of its 20 rows", ended.out
+        r"shard batch_0001.arrow has changed .*; 12 of its 20 rows are intact", ended.out
     )
     assert f"repair it with: clew verify {store} --repair" in ended.out
 

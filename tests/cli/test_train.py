@@ -222,7 +222,7 @@ def test_changed_settings_require_overwrite(run: Any, folder: Path) -> None:
     ended = run(*line, "--seed", 3)
     assert ended.code == 1
     assert "config.seed: was 0, is now 3" in ended.err
-    assert "--overwrite starts over" in ended.err
+    assert "--overwrite to start over" in ended.err
     assert run(*line, "--seed", 3, "--overwrite").code == 0
     assert json.loads((folder / "results/results.json").read_text())["runs"][0]["seed"] == 3
 

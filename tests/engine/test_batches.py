@@ -54,7 +54,7 @@ def test_names_are_ids_or_else_indices() -> None:
 
 
 def test_batch_without_tensors_is_refused() -> None:
-    with pytest.raises(InputError, match="a batch of type dict holds no tensors"):
+    with pytest.raises(InputError, match="a batch of type dict contains no tensors"):
         count_samples({"question_id": ["a"]})
 
 

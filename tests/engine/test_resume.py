@@ -91,7 +91,9 @@ def test_run_asked_to_stop_resumes(tmp_path: Path) -> None:
     steps = iter(range(1000))
     for _ in range(3):
         stop_at = next(steps) + 8
-        with pytest.raises(TrainingStoppedError, match="after step .* of 39. Everything is saved"):
+        with pytest.raises(
+            TrainingStoppedError, match="after step .* of 39; everything so far is saved"
+        ):
             train(tmp_path / "run", config=config, should_stop=lambda n=stop_at: next(steps) > n)
     train(tmp_path / "run", config=config)
     assert_same_run(tmp_path / "run", tmp_path / "unbroken")
@@ -186,7 +188,7 @@ def test_different_settings_are_refused_with_both_values(tmp_path: Path) -> None
     with pytest.raises(SettingsMismatchError, match="settings.data: was 'a', is now 'b'"):
         train(tmp_path, settings={"data": "b"})
     with pytest.raises(
-        SettingsMismatchError, match=r"layers.3.weight: \[1, 16\] before, \[3, 16\]"
+        SettingsMismatchError, match=r"layers.3.weight: was \[1, 16\], is now \[3, 16\]"
     ):
         train(tmp_path, model=new_model(outputs=3), settings={"data": "a"})
     with pytest.raises(SettingsMismatchError, match=r"batch_size \* grad_accum: was 16, is now 32"):

@@ -60,14 +60,16 @@ def test_splits_with_sorted_rows_are_refused(folder: Path) -> None:
 def test_splits_of_a_larger_folder_are_refused(folder: Path, tmp_path: Path) -> None:
     other = write_samples(tmp_path / "other", shards=5, rows=30, graphs=False)
     shutil.copy(other / "splits.csv", folder / "splits.csv")
-    with pytest.raises(StoreError, match=r"splits\.csv lists 150 samples, .*sequences holds 105"):
+    with pytest.raises(
+        StoreError, match=r"splits\.csv lists 150 samples, .*sequences contains 105"
+    ):
         PreprocessedLSTMDataset(folder)
 
 
 def test_truncated_splits_are_refused(folder: Path) -> None:
     text = (folder / "splits.csv").read_text()
     (folder / "splits.csv").write_text("".join(text.splitlines(keepends=True)[:40]))
-    with pytest.raises(StoreError, match=r"lists 39 samples, .* holds 105: run the"):
+    with pytest.raises(StoreError, match=r"lists 39 samples, .* contains 105: run the"):
         PreprocessedLSTMDataset(folder)
     (folder / "splits.csv").write_text(text[: len(text) - 9])
     with pytest.raises(ClewError, match=r"splits\.csv"):
@@ -124,7 +126,7 @@ def test_sequences_of_other_samples_than_the_graphs_are_refused(
     other = write_samples(tmp_path / "other", shards=5, rows=20, graphs=False)
     shutil.rmtree(folder / "sequences")
     shutil.copytree(other / "sequences", folder / "sequences")
-    with pytest.raises(StoreError, match="other samples"):
+    with pytest.raises(StoreError, match="different samples"):
         PreprocessedGNNDataset(folder, with_sequence=True)
 
 

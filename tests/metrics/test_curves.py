@@ -56,5 +56,5 @@ def test_single_sample_is_a_point() -> None:
 def test_number_of_points_is_respected() -> None:
     labels, scores = draw_scores(500)
     assert len(roc_points(labels, scores, most=7)[0]) == 7
-    with pytest.raises(InputError, match="most is 1: a curve needs at least 2 points"):
+    with pytest.raises(InputError, match="most is 1: a curve requires at least 2 points"):
         roc_points(labels, scores, most=1)

@@ -98,7 +98,7 @@ def test_changed_settings_print_command_to_start_over(
     monkeypatch.setattr("clew.patterns.workflow.training.run_training", refuse)
     ended = run("patterns", "flow", "my animals")
     assert ended.code == 1
-    assert "30 now. To start over: clew patterns train 'my animals' --overwrite\n" in ended.err
+    assert "is now 30. To start over: clew patterns train 'my animals' --overwrite\n" in ended.err
 
 
 @pytest.mark.slow

@@ -109,7 +109,7 @@ def test_ctrl_c_stops_without_results(
         (("--threshold", 60), "--threshold is 60.0: it must be a probability from 0 to 1"),
         (("--top-k", 0), "--top-k is 0: it must be 1 or more"),
         (("--device", "cuda:99"), "cuda:99"),
-        (("--name", "animals"), "two different models"),
+        (("--name", "animals"), "different models: give only one"),
     ],
 )
 def test_invalid_usage_exits_with_2(

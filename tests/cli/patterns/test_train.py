@@ -177,7 +177,7 @@ def test_finished_run_prints_its_result_again(run: Any, folder: Path) -> None:
     line = (*TRAIN, "--data", "mis fotos", "--epochs", 1, *QUICK)
     first, second = run(*line), run(*line)
     assert first.code == second.code == 0
-    assert "trained already: best epoch 1 of 1" in second.out and "epoch 1/1" not in second.out
+    assert "already trained: best epoch 1 of 1" in second.out and "epoch 1/1" not in second.out
     assert (folder / "trained" / "results.json").exists()
 
 
@@ -281,7 +281,7 @@ def test_help_states_the_defaults() -> None:
         "rand-augment": f"{augment.ops},{augment.magnitude:g}",
         "mixup": augment.mixup,
     }.items():
-        assert re.search(rf"--{name} [^-]*\[default: {re.escape(str(value))}\]", text), name
+        assert re.search(rf"--{name} (?:(?! --).)*\[default: {re.escape(str(value))}\]", text), name
 
 
 @pytest.mark.slow

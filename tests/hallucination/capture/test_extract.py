@@ -151,10 +151,10 @@ def test_fewer_questions_than_before_leave_a_store_unchanged(capture: Any, store
 @pytest.mark.parametrize(
     ("change", "before", "now"),
     [
-        ({"max_new_tokens": 9}, "generation.max_new_tokens: 6 before", "9 now"),
-        ({"shard_size": 30}, "shard_size: 20 before", "30 now"),
-        ({"keep": "full"}, "keep: 'compact' before", "'full' now"),
-        ({"prompt": "Q {question}"}, "prompt.template: 'Answer the", "'Q {question}' now"),
+        ({"max_new_tokens": 9}, "generation.max_new_tokens: was 6", "is now 9"),
+        ({"shard_size": 30}, "shard_size: was 20", "is now 30"),
+        ({"keep": "full"}, "keep: was 'compact'", "is now 'full'"),
+        ({"prompt": "Q {question}"}, "prompt.template: was 'Answer the", "is now 'Q {question}'"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
@@ -286,7 +286,7 @@ def test_question_too_long_for_the_model_is_excluded_and_listed(
     [entry] = read_manifest(tmp_path / "new").skipped
     assert entry["where"] == "question q2"
     assert entry["reason"].endswith(
-        "exceed the model's limit of 256: shorten it, or lower `max_new_tokens`"
+        "exceed the model's limit of 256: shorten the question, or lower `max_new_tokens`"
     )
 
 

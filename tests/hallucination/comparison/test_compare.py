@@ -161,7 +161,7 @@ def test_scores_of_other_data_or_settings_are_rejected(
         compare_methods(compare_config(data, tmp_path / "out", seeds=4))
     other = write_data(tmp_path / "other", rows=90)
     with pytest.raises(
-        SettingsMismatchError, match=r"results of sure .*(\n.*)*`overwrite=True`"
+        SettingsMismatchError, match=r"results for sure .*(\n.*)*`overwrite=True`"
     ) as told:
         compare_methods(compare_config(other, tmp_path / "out"))
     assert f"test_on: was ['{data.name}'], is now ['other']" in str(told.value)

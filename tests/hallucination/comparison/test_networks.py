@@ -79,7 +79,7 @@ def test_other_training_settings_are_rejected_only_for_networks(data: Path, tmp_
     with one_thread():
         compare_methods(network_config(data, tmp_path))
         other = network_config(data, tmp_path, network=NetworkSettings(lstm_hidden=16))
-        with pytest.raises(SettingsMismatchError, match="results of lstm .*"):
+        with pytest.raises(SettingsMismatchError, match="results for lstm .*"):
             compare_methods(other)
         alone = network_config(data, tmp_path, network=SMALL, methods=("perplexity",), seeds=4)
         compare_methods(alone)

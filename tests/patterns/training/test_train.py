@@ -293,7 +293,7 @@ def test_different_settings_are_refused_with_both_values(trained: Path, photos: 
     ):
         train_patterns(small_run(photos, trained, epochs=9))
     with pytest.raises(
-        SettingsMismatchError, match="image size of 16, but now it is 24.*`overwrite=True` starts"
+        SettingsMismatchError, match="image size of 16, but now it is 24.*`overwrite=True` to start"
     ):
         train_patterns(small_run(photos, trained, epochs=8, image_size=24))
     assert not (trained / "images" / "24px").exists()  # nothing is decoded in vain
@@ -379,7 +379,7 @@ def test_model_without_its_last_checkpoint_is_not_overwritten(
     out = Path(shutil.copytree(trained, tmp_path / "out"))
     (out / "last.safetensors").unlink()
     with pytest.raises(
-        SettingsMismatchError, match="choose another `out` .*`overwrite=True` starts"
+        SettingsMismatchError, match="choose another `out` .*`overwrite=True` to start"
     ):
         train_patterns(small_run(photos, out, epochs=8))
     assert read_results(out) == read_results(trained)

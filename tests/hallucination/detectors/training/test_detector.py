@@ -84,7 +84,7 @@ def test_batch_of_other_samples_is_rejected(
 ) -> None:
     graphs = PreprocessedGNNMapDataset(learnable, split="test")
     batch = next(iter(Loader(graphs, 8, num_workers=0)))
-    with pytest.raises(InputError, match=f"not of a kind that {name} reads.*{advice}"):
+    with pytest.raises(InputError, match=f"{name} cannot read this kind of batch.*{advice}"):
         load_detector(trained / name).score(batch)
 
 

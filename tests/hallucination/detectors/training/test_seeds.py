@@ -113,7 +113,7 @@ def test_each_seed_is_a_detector(seeded: tuple[TrainRunConfig, list[TrainedSeed]
     detector = load_detector(folder)
     assert (detector.name, detector.threshold) == (config.networks[0], one.fitted.threshold)
     assert (folder / "log.csv").exists()
-    with pytest.raises(InputError, match=f"not of a kind that {detector.name} reads: open"):
+    with pytest.raises(InputError, match=f"{detector.name} cannot read this kind of batch: open"):
         detector.score({"label": one.test})
 
 

@@ -149,7 +149,7 @@ def test_other_settings_are_rejected_with_both_values(trained: Path, learnable: 
     with pytest.raises(SettingsMismatchError, match="lstm_hidden: was 8, is now 16"):
         wider = NetworkSettings(lstm_hidden=16, num_lstm_layers=1)
         train_detectors(small_run(learnable, trained, network=wider))
-    with pytest.raises(SettingsMismatchError, match="positive_weight: None before, "):
+    with pytest.raises(SettingsMismatchError, match="positive_weight: was None, is now "):
         weighted = LossSettings(class_weights=True)
         train_detectors(small_run(learnable, trained, loss=weighted))
 
@@ -162,7 +162,7 @@ def test_results_file_never_mixes_samples(learnable: Path, tmp_path: Path) -> No
         SettingsMismatchError, match=r"results of lstm on different samples: train 16\d"
     ):
         train_detectors(small_run(other, out, networks=("gvae",)))
-    with pytest.raises(SettingsMismatchError, match="on other samples"):
+    with pytest.raises(SettingsMismatchError, match="on different samples"):
         train_detectors(small_run(other, out, networks=("gvae",), overwrite=True))
     train_detectors(small_run(other, out, **ONLY_LSTM, overwrite=True))
     assert read_results(out)["data"]["train"] != {}

@@ -161,7 +161,7 @@ def test_changed_settings_exit_with_1_and_show_both_values(extract: Any, store: 
     assert "generation.max_new_tokens: was 6, is now 9" in ended.err
 
 
-def test_inspect_shows_totals_batches_lengths_answers_and_settings(
+def test_inspect_shows_totals_shards_lengths_answers_and_settings(
     run: Any, compact_store: Path
 ) -> None:
     ended = run("inspect", compact_store)

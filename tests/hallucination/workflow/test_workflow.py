@@ -63,7 +63,9 @@ def test_results_are_tables(flow: dict[str, Any]) -> None:
     assert flow["scores"].table.num_rows == 60 and "60 answers" in repr(flow["scores"])
     comparison = flow["comparison"]
     assert set(comparison.table["method"].to_pylist()) == {"perplexity", "linear_probe"}
-    assert comparison.best in comparison.to_pandas().method.tolist()
+    frame = comparison.to_pandas()
+    assert comparison.best in frame.method.tolist()
+    assert frame.test_auroc_std.dtype == "float64"
     assert pa.table(comparison).equals(comparison.table)
     assert "<td>perplexity</td>" in comparison._repr_html_()
     assert repr(comparison).startswith("ComparisonResult(2 methods; best: ")

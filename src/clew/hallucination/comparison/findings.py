@@ -128,14 +128,14 @@ def _tell_few_to_choose_on(labels: np.ndarray) -> str | None:
 
 
 def _tell_few_to_measure_on(labels: np.ndarray) -> str | None:
-    """A warning if there are few test answers: bootstrap intervals are too narrow if a class is
+    """A warning if there are few test answers: bootstrap intervals are unreliable if a class is
     small."""
     few = _count_few(labels)
     if few is None:
         return None
     return (
-        f"The test split has only {few}: with so few, 95% confidence intervals are unreliable, "
-        "usually too narrow. Use more questions before relying on these results."
+        f"The test split has only {few}: the confidence intervals are unreliable with so few "
+        "answers. Use more questions before relying on these results."
     )
 
 

@@ -58,7 +58,13 @@ def make_csv(rows: Sequence[Row]) -> str:
 def make_table(rows: Sequence[Row]) -> pa.Table:
     """What table.csv holds, as an Arrow table."""
     flat = [_flatten(row) for row in sort_rows(rows)]
-    return pa.table({name: [row[name] for row in flat] for name in _COLUMNS})
+    columns = {name: pa.array([row[name] for row in flat]) for name in _COLUMNS}
+    return pa.table({name: _as_numbers(column) for name, column in columns.items()})
+
+
+def _as_numbers(column: pa.Array) -> pa.Array:
+    """A column without a value, such as the deviation over one seed, is still one of numbers."""
+    return column.cast(pa.float64()) if pa.types.is_null(column.type) else column
 
 
 def _flatten(row: Row) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from clew.hallucination.comparison.report import write_report
 from clew.hallucination.comparison.report.agreement import rank_correlations
 from clew.hallucination.comparison.report.comparison import read_comparison
 from clew.hallucination.comparison.report.mistakes import listed_mistakes
+from clew.hallucination.comparison.report.questions import draw_categories
 from tests.hallucination.comparison.report.making import (
     FINDINGS,
     METHODS,
@@ -225,11 +226,42 @@ def test_insignificant_difference_is_called_insignificant(
     assert ("significantly better than perplexity (0." in text) != is_near
 
 
-def test_interval_that_includes_chance_is_not_detection(tmp_path: Path) -> None:
+def test_interval_that_includes_chance_shows_no_detection(tmp_path: Path) -> None:
     folder = make_comparison(tmp_path / "out", test=20)
     rows = read_results(folder)["methods"]
     change_results(folder, methods=[{**row, "test_auroc_ci": [0.4, 1.0]} for row in rows])
-    assert "does not detect hallucinated answers better than chance" in read_page(folder).text
+    text = read_page(folder).text
+    assert "is not shown to detect hallucinated answers better than chance (AUROC 0." in text
+
+
+def test_headline_of_one_method_names_no_choice(tmp_path: Path) -> None:
+    folder = make_comparison(tmp_path / "out", test=20)
+    assert (
+        f"It was chosen from {len(METHODS)} methods on the validation split and measured"
+        in read_page(folder).text
+    )
+    row = {**read_results(folder)["methods"][0], "seeds": 1}
+    change_results(folder, methods=[row], best={"method": row["method"]})
+    text = read_page(folder).text
+    assert "It was measured on 20 test answers" in text
+    assert "median validation AUROC of" not in text
+
+
+def test_headline_of_several_seeds_names_the_median(tmp_path: Path) -> None:
+    folder = make_comparison(tmp_path / "out", test=20)
+    rows = read_results(folder)["methods"]
+    change_results(folder, methods=[{**row, "seeds": 3} for row in rows])
+    said = "The figures are those of the seed with the median validation AUROC of 3."
+    assert said in read_page(folder).text
+
+
+def test_category_with_few_answers_has_no_interval(tmp_path: Path) -> None:
+    rows = draw_categories(read_comparison(make_comparison(tmp_path / "few", test=20)))
+    known = [row for row in rows if row.value is not None]
+    assert known
+    assert all(row.interval is None and row.text.endswith(" \N{EN DASH}") for row in known)
+    rows = draw_categories(read_comparison(make_comparison(tmp_path / "many", test=300)))
+    assert all(row.interval is not None for row in rows)
 
 
 def test_rank_correlations_match_spearman() -> None:

@@ -32,11 +32,11 @@ def tell_headline(comparison: Comparison) -> str:
         return f"{best.title} was best on validation; its test AUROC is unknown."
     if best.interval and best.interval[0] <= CHANCE:
         reached = (
-            f"{best.title} does not detect hallucinated answers better than chance: "
-            f"{_reached(best)}"
+            f"{best.title} is not shown to detect hallucinated answers better than chance "
+            f"(AUROC {_figures(best)})"
         )
     else:
-        reached = f"{best.title} detects hallucinated answers with {_reached(best)}"
+        reached = f"{best.title} detects hallucinated answers with an AUROC of {_figures(best)}"
     return f"{reached}{_tell_rivals(_sort_rivals(comparison))}"
 
 
@@ -63,17 +63,24 @@ def tell_layers(comparison: Comparison) -> list[str]:
     return _tell_contest(comparison, ALL_LAYERS, ONE_LAYER, subject=subject)
 
 
-def _reached(best: MethodResult) -> str:
-    return f"an AUROC of {decimals(best.test_auroc)} {interval_text(best.interval)}".rstrip()
+def _figures(best: MethodResult) -> str:
+    return f"{decimals(best.test_auroc)} {interval_text(best.interval)}".rstrip()
 
 
 def _tell_basis(comparison: Comparison) -> str:
-    test = comparison.test
+    test, methods = comparison.test, len(comparison.methods)
+    chosen = f"chosen from {methods:,} methods on the validation split and " if methods > 1 else ""
     return (
-        f"It was chosen from {counted(len(comparison.methods), 'method')} on the validation split "
-        f"and measured on {counted(len(test), 'test answer')}, {int(test.labels.sum()):,} of them "
-        f"hallucinated."
+        f"It was {chosen}measured on {counted(len(test), 'test answer')}, "
+        f"{int(test.labels.sum()):,} of them hallucinated.{_tell_seeds(comparison.best)}"
     )
+
+
+def _tell_seeds(best: MethodResult) -> str:
+    seeds = int(as_number(best.row.get("seeds")) or 1)
+    if seeds < 2:
+        return ""
+    return f" The figures are those of the seed with the median validation AUROC of {seeds:,}."
 
 
 def _sort_rivals(comparison: Comparison) -> dict[str, list[str]]:

@@ -23,6 +23,8 @@ from clew.pages.shell import Section
 
 _MOST, _UNNAMED, _OTHERS = 12, "(no category)", "(all other categories)"
 _SHOWN_AT_FIRST = 4
+# With fewer answers of a class, a bootstrap interval can shrink to a point: it says nothing.
+_FEWEST_FOR_INTERVAL = 5
 
 
 def compared_methods(comparison: Comparison) -> list[MethodResult]:
@@ -63,7 +65,8 @@ def _row(
 ) -> IntervalRow:
     labels = comparison.test.labels[rows]
     value, interval = _measure(labels, comparison.test.risks[method.name][rows])
-    text = "only one class" if value is None else f"{decimals(value)} {interval_text(interval)}"
+    shown = interval_text(interval) or "\N{EN DASH}"
+    text = "only one class" if value is None else f"{decimals(value)} {shown}"
     size = f"{counted(len(rows), 'answer')}, {percent(float(labels.mean()))} hallucinated"
     return IntervalRow(
         label=category if is_first else "",
@@ -82,8 +85,11 @@ def _row(
 def _measure(
     labels: np.ndarray, risks: np.ndarray
 ) -> tuple[float | None, tuple[float, float] | None]:
-    if not 0 < labels.sum() < len(labels):
+    rarer = min(labels.sum(), len(labels) - labels.sum())
+    if not rarer:
         return None, None
+    if rarer < _FEWEST_FOR_INTERVAL:
+        return auroc(labels, risks), None
     return auroc(labels, risks), bootstrap_auroc(labels, risks, resamples=1000)
 
 
@@ -97,8 +103,9 @@ def categories_section(comparison: Comparison) -> Section:
         lead=f"{_listed_titles(comparison)} within each category of question.",
         content=join(draw_method_key(compared_methods(comparison)), forest),
         reading="Within a category, the category itself carries no information: a method with a "
-        "high AUROC here reads more than the type of question. With few answers the bars are long, "
-        "or missing where all answers happen to be ranked perfectly.",
+        "high AUROC here reads more than the type of question. A category with fewer than "
+        f"{_FEWEST_FOR_INTERVAL} correct or {_FEWEST_FOR_INTERVAL} hallucinated answers has no "
+        "confidence interval (\N{EN DASH}): do not rely on its AUROC.",
         pictures=("categories",),
     )
     return section.if_there(

@@ -99,7 +99,7 @@ def _serve(console: Console, opened: "Review", port: int, browser: bool) -> None
     again = f"{call_text(opened.again_call)} --web"
     hints = Hints(train=call_text(opened.next_call), again=again)
     with open_page(opened, port, hints) as server:
-        print_line(console, f"the page: {server.address}")
+        print_line(console, f"review page: {server.address}")
         print_line(console, "finish there or press Ctrl-C here; your decisions are saved")
         if browser and console.is_terminal and _has_screen():
             webbrowser.open(server.address)

@@ -2,7 +2,7 @@
 damage."""
 
 import resource
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -50,6 +50,13 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def after_one_batch() -> Callable[[], bool]:
+    """A `should_stop` for a model that is already loaded: asked before the first batch, it says no;
+    after that, yes."""
+    answers = iter((False,))
+    return lambda: next(answers, True)
 
 
 def make_rows(ids: Iterable[int]) -> pa.RecordBatch:

@@ -10,14 +10,25 @@ from clew.run_file import describe_run, read_run_file, repeatable, write_run_fil
 from clew.version import __version__
 
 
-@repeatable("step", always=("source",), unrecorded=("part",))
-def step(source: Any, *, out: Path, size: int = 3, part: str = "1/1", reporter: Any = None) -> str:
+@repeatable("step", always=("source",), unrecorded=("part",), growing=("count",))
+def step(
+    source: Any,
+    *,
+    out: Path,
+    size: int = 3,
+    count: int | None = None,
+    part: str = "1/1",
+    reporter: Any = None,
+) -> str:
     out.mkdir(exist_ok=True)
+    if source == "stop at once":
+        raise StoppedError("stopped.")
+    (out / "result").touch()
     if source == "stop":
         raise StoppedError("stopped.")
     if source == "fail":
         raise InputError("no.")
-    return f"{source} {size} {part} {reporter}"
+    return f"{source} {size} {part} {reporter} {count}"
 
 
 @pytest.mark.parametrize(
@@ -39,10 +50,24 @@ def test_only_inputs_and_changed_settings_are_recorded(tmp_path: Path) -> None:
     assert f'version = "{__version__}"' in (tmp_path / "new" / "run.toml").read_text()
 
 
+@pytest.mark.parametrize(
+    ("counts", "kept"), [((60, 30), 60), ((30, 60), 60), ((None, 30), None), ((30, None), None)]
+)
+def test_smaller_count_than_the_folder_holds_is_not_recorded(
+    tmp_path: Path, counts: tuple[int | None, ...], kept: int | None
+) -> None:
+    for count in counts:
+        step("a", out=tmp_path / "new", count=count)
+    assert read_run_file(tmp_path / "new" / "run.toml").settings.get("count") == kept
+
+
 def test_stopped_run_is_recorded_and_refused_run_is_not(tmp_path: Path) -> None:
     with pytest.raises(StoppedError):
         step("stop", out=tmp_path / "stopped")
     assert (tmp_path / "stopped" / "run.toml").exists()
+    with pytest.raises(StoppedError):
+        step("stop at once", out=tmp_path / "empty")
+    assert not (tmp_path / "empty" / "run.toml").exists()
     with pytest.raises(InputError):
         step("fail", out=tmp_path / "refused")
     assert not (tmp_path / "refused" / "run.toml").exists()

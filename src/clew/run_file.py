@@ -60,13 +60,16 @@ def repeatable(
     folder: str | Callable[[Any], Path | None] = "out",
     always: Collection[str] = (),
     unrecorded: Collection[str] = (),
+    growing: Collection[str] = (),
 ) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
     """Decorator for a function that is also a command: after a run, its output folder contains the
     run.toml that repeats it.
 
     `folder` names the argument with that folder, or finds it in the result. Settings are recorded
     where they differ from their defaults, those in `always` in any case, those in `unrecorded`
-    never. A run that was stopped cleanly is recorded too, where `out` was given.
+    never. Of those in `growing`, the largest number recorded in the folder is kept (no number means
+    all), since a later run with a smaller one removes nothing. A run that was stopped cleanly is
+    recorded too, where `out` was given and contains something.
     """
 
     def decorate(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
@@ -85,13 +88,14 @@ def repeatable(
                     if name in names
                     and (name in always or value != signature.parameters[name].default)
                 }
-                write_run_file(where, command, recorded)
+                write_run_file(where, command, _keep_largest(where, recorded, growing))
 
             named = bound.arguments.get(folder if isinstance(folder, str) else "out")
             try:
                 result = function(*args, **given)
             except StoppedError:
-                record(named)
+                if _has_content(named):
+                    record(named)
                 raise
             record(folder(result) if callable(folder) else named)
             return result
@@ -99,6 +103,33 @@ def repeatable(
         return call
 
     return decorate
+
+
+def _keep_largest(
+    folder: str | Path | None, settings: Mapping[str, Any], growing: Collection[str]
+) -> dict[str, Any]:
+    """`settings`, with the values of `growing` from the folder's run.toml where they are larger."""
+    kept = dict(settings)
+    if not growing or folder is None:
+        return kept
+    try:
+        earlier = read_run_file(Path(folder) / RUN_FILE).settings
+    except InputError:  # none yet, or not readable: the run itself has succeeded
+        return kept
+    for name in growing:
+        values = [value for value in (earlier.get(name), kept.pop(name, None)) if value is not None]
+        if len(values) == 2 and all(isinstance(value, int) for value in values):
+            kept[name] = max(values)
+    return kept
+
+
+def _has_content(folder: str | Path | None) -> bool:
+    """Whether a folder contains more than locks and temporary files."""
+    if folder is None or not Path(folder).is_dir():
+        return False
+    return any(
+        not path.name.startswith(".") and path.suffix != ".tmp" for path in Path(folder).iterdir()
+    )
 
 
 def write_run_file(folder: str | Path | None, command: str, settings: Mapping[str, Any]) -> None:

@@ -84,6 +84,16 @@ def test_table_fits_the_terminal(results: dict[str, Any], width: int) -> None:
     assert all(name in text for name in hidden)
 
 
+@pytest.mark.parametrize("title", ["LSTM", ""], ids=["short titles", "usual titles"])
+def test_table_cuts_no_value_at_any_width(results: dict[str, Any], title: str) -> None:
+    rows = [{**row, "title": title or row["title"]} for row in results["methods"]]
+    for width in range(60, 141):
+        page = io.StringIO()
+        table, _ = make_table(rows, best=rows[0]["method"], width=width)
+        Console(file=page, width=width, highlight=False).print(table)
+        assert "…" not in page.getvalue(), width
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [

@@ -62,6 +62,15 @@ def test_stopped_run_exits_with_the_signal_and_the_command_to_resume(
     assert said.endswith("To resume: clew train --output-dir 'my results'")
 
 
+def test_second_signal_says_how_to_resume(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    monkeypatch.setattr("sys.argv", ["clew", "extract", "--out", "tr"])
+    with pytest.raises(typer.Exit) as end, long_run(Console(width=300), "finishing the batch"):
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+    assert end.value.exit_code == 128 + signal.SIGINT
+    assert capsys.readouterr().out.splitlines()[-1] == ("stopped. To resume: clew extract --out tr")
+
+
 def test_only_the_first_process_reports_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("TORCHELASTIC_RUN_ID", "run"), ("WORLD_SIZE", "2"), ("RANK", "1")):
         monkeypatch.setenv(name, value)

@@ -14,6 +14,7 @@ from clew.cli.printing import plain_text
 from clew.wording import bytes_text, step_text
 
 _PADDING = 2
+_METHOD = "  method"
 _SPLITS = ("train", "validation", "test")
 
 
@@ -104,9 +105,9 @@ def make_table(rows: Sequence[dict[str, Any]], *, best: str, width: int) -> tupl
     """The table in at most `width` columns, and the names of the columns that do not fit."""
     names = [f"{'>' if row['method'] == best else ' '} {row['title']}" for row in rows]
     cells = {column.name: [column.show(row) for row in rows] for column in _COLUMNS}
-    shown = _choose_columns(cells, width - max(map(len, ["method", *names])) - _PADDING)
+    shown = _choose_columns(cells, width - max(map(len, [_METHOD, *names])) - _PADDING)
     table = Table(box=None, header_style="bold", padding=(0, _PADDING, 0, 0))
-    table.add_column("  method", no_wrap=True, overflow="ellipsis")
+    table.add_column(_METHOD, no_wrap=True, overflow="ellipsis")
     for column in shown:
         table.add_column(column.name, justify=column.justify, no_wrap=True)
     for number, (row, name) in enumerate(zip(rows, names, strict=True)):

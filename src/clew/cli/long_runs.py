@@ -70,8 +70,8 @@ def stop_on_signal(
 
 @contextmanager
 def long_run(console: Console, message: str, *, overwrite: bool = False) -> Iterator[StopRequest]:
-    """Context of a long run, possibly one of several processes. If a signal stops the run, it
-    prints how to resume; an error that all processes raise is printed by the first only.
+    """Context of a long run, possibly one of several processes. If a signal stops the run, even at
+    once, it prints how to resume; an error that all processes raise is printed by the first only.
     `overwrite` says whether the command had --overwrite, which must be omitted to resume.
     """
     from clew.engine.processes import count_processes, is_first_process
@@ -83,6 +83,10 @@ def long_run(console: Console, message: str, *, overwrite: bool = False) -> Iter
         except StoppedError as error:
             resume = how_to_resume(is_alone=is_alone, overwrite=overwrite)
             print_line(console, f"{error_text(error)}{resume if error.is_resumable else ''}")
+            raise stop.exit() from None
+        except KeyboardInterrupt:
+            resume = how_to_resume(is_alone=is_alone, overwrite=overwrite)
+            print_line(console, f"stopped.{resume}")
             raise stop.exit() from None
         except InputError:
             if is_first_process():

@@ -17,7 +17,14 @@ import pytest
 import torch
 
 from clew import TraceBatchLoader
-from clew.errors import ClewError, DiskFullError, InputError, SettingsMismatchError, StoreError
+from clew.errors import (
+    ClewError,
+    DiskFullError,
+    InputError,
+    SettingsMismatchError,
+    StoppedError,
+    StoreError,
+)
 from clew.hallucination.capture import ExtractConfig, ExtractResult, LoadedModel, extract, job
 from clew.hallucination.capture.decode import Decoder
 from clew.progress import Event
@@ -32,7 +39,7 @@ from clew.storage import (
 from tests.builders import tiny_loaded, tiny_model, tiny_tokenizer
 from tests.events import notes
 from tests.hallucination.capture.reference import pass_plainly
-from tests.stores import assert_same_store, one_thread, read_columns, tiny_config
+from tests.stores import after_one_batch, assert_same_store, one_thread, read_columns, tiny_config
 
 EXACT = ("global_example_id", "example_id", "batch_number", "question_id", "question", "answer")
 SAME_TOKENS = (*EXACT, "tokens", "prompt_length", "stop_reason", "accepted_answers")
@@ -112,13 +119,32 @@ def test_second_run_has_nothing_to_do(capture: Any, store: Path) -> None:
     assert {path.name: path.stat().st_mtime_ns for path in store.glob("batch_*")} == before
 
 
+def test_run_asked_to_stop_before_its_first_batch_captures_nothing(
+    capture: Any, tmp_path: Path
+) -> None:
+    result = capture(should_stop=lambda: True, num_samples=4)
+    assert (result.finished, result.traces_made) == (False, 0)
+    with pytest.raises(StoppedError, match="0 new traces saved"):
+        capture("never", model=None, should_stop=lambda: True, num_samples=4)
+    assert not (tmp_path / "never" / "manifest.json").exists()
+
+
+def test_store_with_more_traces_than_requested_says_so(capture: Any, store: Path) -> None:
+    events: list[Event] = []
+    assert capture(store.name, num_samples=30, reporter=events.append).traces_stored == 70
+    assert (
+        "the store already has 70 traces, more than the 30 requested; it keeps them all"
+        in notes(events)
+    )
+
+
 @pytest.mark.slow
 def test_stopped_run_resumes_to_an_identical_store(
     capture: Any, compact_store: Path, tmp_path: Path
 ) -> None:
     made = []
     while sum(made) < 70:
-        made.append(capture(should_stop=lambda: True).traces_made)
+        made.append(capture(should_stop=after_one_batch()).traces_made)
     assert max(made) <= 8
     assert capture().traces_made == 0
     assert_same_store(tmp_path / "new", compact_store)
@@ -192,7 +218,7 @@ def test_store_started_by_earlier_version_resumes_with_its_columns(
 
     with monkeypatch.context() as older:
         older.setattr(job, "_describe_settings", describe_as_before)
-        assert capture(should_stop=lambda: True).traces_made == 8
+        assert capture(should_stop=after_one_batch()).traces_made == 8
     events: list[Event] = []
     assert capture(reporter=events.append).traces_made == 62
     assert any(

@@ -16,7 +16,7 @@ from clew.hallucination.traces.schema import TraceShape
 from clew.storage import read_manifest
 from tests.builders import VOCABULARY, make_decoder, ragged_prompts, tiny_loaded
 from tests.hallucination.capture.reference import pass_plainly
-from tests.stores import one_thread, read_columns, tiny_config
+from tests.stores import after_one_batch, one_thread, read_columns, tiny_config
 
 PLAN = BatchPlan(rows=12, tokens=10_000)
 
@@ -133,7 +133,7 @@ def test_batches_do_not_change_what_is_drawn(
 def test_stopped_run_draws_the_same_answers(
     capture: Any, plain_store: Path, tmp_path: Path
 ) -> None:
-    while not capture(should_stop=lambda: True).finished:
+    while not capture(should_stop=after_one_batch()).finished:
         pass
     assert read_columns(tmp_path / "new") == read_columns(plain_store)
 

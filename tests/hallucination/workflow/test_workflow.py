@@ -11,7 +11,7 @@ import pytest
 import clew
 from clew.hallucination.capture import ExtractConfig, LoadedModel
 from tests.builders import write_questions
-from tests.stores import one_thread
+from tests.stores import after_one_batch, one_thread
 
 pytestmark = pytest.mark.slow
 QUICK = {"epochs": 1, "device": "cpu", "num_workers": 0, "batch_size": 16}
@@ -126,8 +126,9 @@ def test_stopped_run_raises_stopped_error_and_resumes(loaded: LoadedModel, tmp_p
     questions = write_questions(tmp_path / "q.jsonl", 8)
     settings: dict[str, Any] = {"questions": questions, "out": tmp_path / "new", "node_dim": 4}
     with one_thread():
-        with pytest.raises(clew.StoppedError, match="new traces? saved"):
-            clew.extract(model=loaded, generation_batch=2, should_stop=lambda: True, **settings)
+        with pytest.raises(clew.StoppedError, match="[1-9] new traces? saved"):
+            stop = after_one_batch()
+            clew.extract(model=loaded, generation_batch=2, should_stop=stop, **settings)
         assert clew.extract(model=loaded, generation_batch=2, **settings).num_traces == 8
 
 

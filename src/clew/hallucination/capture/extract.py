@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from clew.errors import StoppedError
 from clew.hallucination.capture.config import ExtractConfig
 from clew.hallucination.capture.job import Job, prepare_job
 from clew.hallucination.capture.models import LoadedModel, load_model
@@ -37,8 +38,9 @@ def extract(
 ) -> ExtractResult:
     """Capture a question set into `config.out`, or resume an earlier run. `loaded` is a model that
     is already in memory (from `load_model`); `config.model` is then only its name. `should_stop` is
-    called after every generation batch; if it returns true, the run ends with everything captured
-    so far on disk. Raises ClewError.
+    called after loading, before the first generation batch and after every batch; if it returns
+    true, the run ends with everything captured so far on disk. Raises ClewError, StoppedError if
+    nothing was started.
     """
     reporter = reporter or log_event
     questions = questions or load_questions(config.questions, config.num_samples)
@@ -49,8 +51,11 @@ def extract(
             loaded = load_model(
                 config.model, dtype=config.dtype, device=config.device, quantize=config.quantize
             )
+            if should_stop():
+                raise StoppedError("stopped; 0 new traces saved.")
         with explained_out_of_memory("a batch of three prompts", loaded.model.device):
             job = prepare_job(config, questions, loaded, store, reporter)
+        _report_surplus(store, reporter)
         pending = store.pending_shards()
         made = _capture_shards(job, pending, reporter, should_stop) if pending else 0
         store.reload()
@@ -64,12 +69,26 @@ def extract(
         )
 
 
+def _report_surplus(store: TraceStore, reporter: Reporter) -> None:
+    """Say that a store with more traces than this run asks for keeps them."""
+    stored = store.manifest.rows
+    if stored > store.rows:
+        reporter(
+            Note(
+                f"the store already has {stored:,} traces, more than the {store.rows:,} requested; "
+                "it keeps them all"
+            )
+        )
+
+
 def _capture_shards(
     job: Job, pending: Sequence[int], reporter: Reporter, should_stop: Callable[[], bool]
 ) -> int:
     """The number of captured traces."""
     with explained_out_of_memory("a single prompt", job.decoder.device):
         estimate = _estimate(job, pending)
+    if should_stop():
+        return 0
     store, generation = job.store, job.generation
     if generation.draws:
         reporter(

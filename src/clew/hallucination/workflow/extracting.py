@@ -46,7 +46,12 @@ def load_model(
     return load(str(model), dtype=dtype, device=device, quantize=quantize)
 
 
-@repeatable("extract", always=("model", "questions", "out"), unrecorded=("part",))
+@repeatable(
+    "extract",
+    always=("model", "questions", "out"),
+    unrecorded=("part",),
+    growing=("num_samples",),
+)
 def extract(
     *,
     model: "str | Path | LoadedModel" = "smollm2",
@@ -104,8 +109,8 @@ def extract(
         part: Create only every Nth shard, starting with the Ith, so that several processes, each
             with its own I, can fill one store.
         reporter: Called with progress events. [default: the log]
-        should_stop: Called after every batch; when it returns True, the run saves its progress and
-            stops.
+        should_stop: Called after loading the model, before the first batch and after every batch;
+            when it returns True, the run saves its progress and stops.
 
     Returns:
         The store, as a `TraceBatchLoader`.

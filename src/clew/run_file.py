@@ -61,6 +61,7 @@ def repeatable(
     always: Collection[str] = (),
     unrecorded: Collection[str] = (),
     growing: Collection[str] = (),
+    find_done: Callable[[Mapping[str, Any], Mapping[str, Any]], Any] = lambda *_: None,
 ) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
     """Decorator for a function that is also a command: after a run, its output folder contains the
     run.toml that repeats it.
@@ -69,7 +70,8 @@ def repeatable(
     where they differ from their defaults, those in `always` in any case, those in `unrecorded`
     never. Of those in `growing`, the largest number recorded in the folder is kept (no number means
     all), since a later run with a smaller one removes nothing. A run that was stopped cleanly is
-    recorded too, where `out` was given and contains something.
+    recorded too, where `out` was given and contains something. `find_done` gets all settings and
+    those to record; if nothing is to be done, it returns the earlier result.
     """
 
     def decorate(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
@@ -80,14 +82,17 @@ def repeatable(
             bound = signature.bind(*args, **given)
             bound.apply_defaults()
 
+            names = {*bound.arguments} - {*WATCHING, *unrecorded}
+            recorded = {
+                name: value
+                for name, value in bound.arguments.items()
+                if name in names and (name in always or value != signature.parameters[name].default)
+            }
+            done: Result | None = find_done(bound.arguments, recorded)
+            if done is not None:
+                return done
+
             def record(where: Any) -> None:
-                names = {*bound.arguments} - {*WATCHING, *unrecorded}
-                recorded = {
-                    name: value
-                    for name, value in bound.arguments.items()
-                    if name in names
-                    and (name in always or value != signature.parameters[name].default)
-                }
                 write_run_file(where, command, _keep_largest(where, recorded, growing))
 
             named = bound.arguments.get(folder if isinstance(folder, str) else "out")
@@ -142,6 +147,21 @@ def write_run_file(folder: str | Path | None, command: str, settings: Mapping[st
         return
     path = Path(folder) / RUN_FILE
     replace_file(path, describe_run(command, settings).encode())
+
+
+def has_same_settings(
+    folder: Path, recorded: Mapping[str, Any], *, besides: Collection[str] = ()
+) -> bool:
+    """Whether the run.toml in a folder records the same settings; those in `besides` do not count.
+    False if there is no run.toml, or if it lacks a value."""
+    try:
+        found = read_run_file(folder / RUN_FILE)
+    except InputError:
+        return False
+    again = tomllib.loads(describe_run(found.command or "", recorded))
+    names = {*found.settings, *again} - {*besides, *_ABOUT}
+    is_complete = not found.not_recorded and "not_recorded" not in again
+    return is_complete and all(found.settings.get(name) == again.get(name) for name in names)
 
 
 def describe_run(command: str, settings: Mapping[str, Any]) -> str:

@@ -163,6 +163,8 @@ def test_set_is_trained_again_from_its_last_weights(run: Any, folder: Path) -> N
     assert (
         "no photos have been added or removed since patterns/mis colores/runs/001" in unchanged.out
     )
+    same = run(*TRAIN, "--epochs", 1, *QUICK)
+    assert same.code == 0 and "runs/001 was trained: nothing to do." in same.out
     write_photo(pattern_set.photos / "azul" / "new.png", "azul", 99)
     again = run(*TRAIN, "--epochs", 1, *FAST)
     assert again.code == 0, again.err
@@ -217,6 +219,7 @@ def test_folder_of_another_run_is_refused_with_what_to_do(run: Any, folder: Path
         ),
         ([], 'the library "patterns" does not exist: .* Or give a folder of photos with --data.'),
         (["--output-dir", "x"], '--out is "x": it requires --data'),
+        (["mis fotos", "--out", "x"], '"mis fotos" is a folder: give it as --data "mis fotos".'),
         (
             ["--data", "mis fotos", "--rand-augment", "9"],
             '--rand-augment is "9": use N,M: the number',

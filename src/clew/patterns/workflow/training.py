@@ -1,14 +1,14 @@
 """From folders of photos to a trained classifier, and its accuracy on other photos."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from clew.errors import ClewError, InputError
-from clew.patterns.library.folders import LIBRARY
+from clew.patterns.library.folders import LIBRARY, SET_FILE
 from clew.progress import Note, Reporter, log_event
-from clew.run_file import repeatable
+from clew.run_file import has_same_settings, repeatable
 from clew.settings import as_path
 
 if TYPE_CHECKING:
@@ -18,9 +18,40 @@ if TYPE_CHECKING:
     from clew.patterns.workflow.results import ClassifierResult
 
 _OUT = "trained"
+# Settings that say where a set is and who watches its training, not how it is trained.
+_NOT_OF_TRAINING = ("name", "library", "log_to")
 
 
-@repeatable("patterns train", folder=lambda result: result.path, unrecorded=("overwrite",))
+def _find_unchanged(
+    settings: Mapping[str, Any], recorded: Mapping[str, Any]
+) -> "ClassifierResult | None":
+    """The set's newest model if neither its photos nor the settings have changed since; a run with
+    `data` is resumed by its own folder."""
+    from clew.patterns.library.pattern_set import PatternSet
+
+    given = [settings[name] for name in ("data", "out", "start_from")]
+    if settings["overwrite"] or any(value is not None for value in given):
+        return None
+    try:
+        pattern_set = PatternSet.open(settings["name"], Path(settings["library"]))
+    except ClewError:
+        return None  # the run itself says what is wrong
+    model = pattern_set.latest_model()
+    is_done = (
+        model is not None
+        and model == pattern_set.all_runs()[-1]
+        and not pattern_set.changed_since(model)
+        and has_same_settings(model, recorded, besides=_NOT_OF_TRAINING)
+    )
+    return _newest(pattern_set) if is_done else None
+
+
+@repeatable(
+    "patterns train",
+    folder=lambda result: result.path if result.is_new else None,
+    unrecorded=("overwrite",),
+    find_done=_find_unchanged,
+)
 def train(
     data: str | Path | None = None,
     *,
@@ -203,6 +234,8 @@ def _open_set(
                 f'the set "{name}" and `data` "{data}" cannot be combined: give only one of them.'
             )
         return None
+    if name is not None and not (library / name / SET_FILE).is_file() and Path(name).is_dir():
+        raise InputError(f'"{name}" is a folder: give it as `data="{name}"`.')
     for setting, value in of_folders.items():
         if value is not None:
             raise InputError(

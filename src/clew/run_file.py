@@ -81,7 +81,6 @@ def repeatable(
         def call(*args: Arguments.args, **given: Arguments.kwargs) -> Result:
             bound = signature.bind(*args, **given)
             bound.apply_defaults()
-
             names = {*bound.arguments} - {*WATCHING, *unrecorded}
             recorded = {
                 name: value

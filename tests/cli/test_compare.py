@@ -51,6 +51,9 @@ def test_comparison_prints_table_and_findings_and_writes_report(run: Any, folder
     assert (folder / "comparison" / "report.html").exists()
     again = run("compare", "--preprocessed-dir", "preprocessed_data", *QUICK)
     assert again.out.count(", already done") == 4
+    quiet = run("compare", "--preprocessed-dir", "preprocessed_data", *QUICK, "--quiet")
+    assert quiet.out.startswith(f"{results['data']['name']}: ")
+    assert quiet.out.endswith("\nreport: comparison/report.html\n")
 
 
 @pytest.mark.slow

@@ -93,7 +93,8 @@ def test_verify_logs_its_progress(
 ) -> None:
     monkeypatch.setattr("clew.cli.progress._LOG_EVERY_SECONDS", 0)
     out = run("verify", converted).out
-    assert "1/2 shards checked, " in out and "2/2 shards checked, " in out
+    assert f"1/2 shards checked in {converted.name}, " in out
+    assert f"2/2 shards checked in {converted.name}, " in out
     assert "checked" not in run("verify", converted, "--quiet").out
 
 

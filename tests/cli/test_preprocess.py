@@ -38,7 +38,10 @@ def test_preprocess_prints_the_splits(preprocess: Any, tmp_path: Path) -> None:
     counts = [row[1:] for row in rows if row and row[0] in ("train", "validation", "test")]
     assert [sum(map(int, column)) for column in zip(*counts, strict=True)] == [70, 42, 28]
     assert "70 samples, " in ended.out and f" in {tmp_path / 'out'}\n" in ended.out
-    assert ended.out.endswith(f"inspect them with: clew inspect {tmp_path / 'out'}\n")
+    assert ended.out.endswith(
+        f"inspect them with: clew inspect {tmp_path / 'out'}\n"
+        f"compare them with: clew compare --preprocessed-dir {tmp_path / 'out'}\n"
+    )
     again = preprocess(tmp_path / "out")
     assert "70 samples (all already existed), " in again.out
     assert "to make" not in again.out
@@ -190,5 +193,13 @@ def test_printed_command_quotes_spaces(
 ) -> None:
     store = Path(shutil.copytree(compact_store, tmp_path / "my traces"))
     ended = preprocess(tmp_path / "mis datos ñ", store=store)
-    assert ended.out.endswith(f"clew inspect '{tmp_path / 'mis datos ñ'}'\n")
+    assert f"clew inspect '{tmp_path / 'mis datos ñ'}'\n" in ended.out
+    assert ended.out.endswith(f"clew compare --preprocessed-dir '{tmp_path / 'mis datos ñ'}'\n")
     assert run("inspect", tmp_path / "mis datos ñ").code == 0
+
+
+@pytest.mark.slow
+def test_answers_of_one_class_are_warned_about_once(preprocess: Any, tmp_path: Path) -> None:
+    ended = preprocess(tmp_path / "out", "--score-threshold", "0")
+    assert ended.code == 0, ended.err
+    assert ended.out.count("a detector cannot be trained on one class alone") == 1

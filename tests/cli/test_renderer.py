@@ -118,9 +118,9 @@ STORIES = {
 }
 
 
-def show(events: tuple[Event, ...], **options: Any) -> str:
+def show(events: tuple[Event, ...], *, width: int = 200, **options: Any) -> str:
     shown = io.StringIO()
-    with Renderer(Console(file=shown, width=200, highlight=False, **options)) as reporter:
+    with Renderer(Console(file=shown, width=width, highlight=False, **options)) as reporter:
         for event in events:
             reporter(event)
     return shown.getvalue()
@@ -153,6 +153,14 @@ def test_every_event_is_shown(
         "photos": ["7 in 2 classes: cats (3), dogs (4)", "requested with --epochs", "plan.json"],
     }
     assert not [text for text in told[story] if text not in out]
+
+
+def test_narrow_terminal_keeps_bar_and_time_left() -> None:
+    out = show(WORK, width=80, force_terminal=True, color_system=None)
+    [*_, last] = [line for line in out.splitlines() if "90/90 traces, " in line]
+    assert "\N{BOX DRAWINGS HEAVY HORIZONTAL}" * 10 in last
+    assert last.rstrip().endswith("s left") and "memory" not in last
+    assert "memory" in show(WORK, force_terminal=True)
 
 
 def test_log_shows_figures_of_work_and_epochs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,6 +132,9 @@ def test_train_reports_its_progress_and_result(run: Any, folder: Path) -> None:
     again = run(*line.split(), *QUICK)
     assert again.code == 0
     assert "already trained: best epoch " in again.out and "epoch 1/2" not in again.out
+    quiet = run(*line.split(), *QUICK, "--quiet")
+    assert quiet.out.startswith("network ")
+    assert quiet.out.endswith("all metrics: results_lstm/results.json\n")
 
 
 @pytest.mark.slow

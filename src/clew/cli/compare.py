@@ -53,14 +53,14 @@ def print_result(call: Call, comparison: "ComparisonResult") -> None:
     """Print the table and the path of the report; exit with 1 if a method failed because of a bug
     in clew."""
     if not call.as_json:
-        print_comparison(call.console, comparison.folder, comparison.results)
-        folder = comparison.folder
         call.progress.print()
-        for line in (
-            f"all metrics: {folder / 'results.json'} (also table.csv, table.tex, scores.arrow)",
-            f"report: {comparison.report}",
-        ):
-            print_line(call.progress, line)
+        print_comparison(call.console, comparison.folder, comparison.results)
+        metrics = comparison.folder / "results.json"
+        call.progress.print()
+        print_line(
+            call.progress, f"all metrics: {metrics} (also table.csv, table.tex, scores.arrow)"
+        )
+        print_line(call.console, f"report: {comparison.report}")
     if comparison.faults:
         _complain_faults(comparison)
 

@@ -84,7 +84,6 @@ def print_comparison(console: Console, folder: Path, results: dict[str, Any]) ->
 
     rows, best = results["methods"], results["best"]["method"]
     table, hidden = make_table(rows, best=best, width=console.width)
-    console.print()
     say(_describe_data(results["data"]))
     console.print(table)
     notes = ["> best on validation", "vs ppl: AUROC difference from perplexity, * p < 0.05"]

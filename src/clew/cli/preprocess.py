@@ -82,7 +82,9 @@ def _print_result(call: Call, result: "PreprocessResult") -> None:
     )
     for warning in result.warnings:
         say(f"warning: {with_flags(warning)}", style="bold")
-    print_line(call.progress, f"inspect them with: clew inspect {shlex.quote(str(result.out))}")
+    folder = shlex.quote(str(result.out))
+    print_line(call.progress, f"inspect them with: clew inspect {folder}")
+    print_line(call.progress, f"compare them with: clew compare --preprocessed-dir {folder}")
 
 
 def _balance_table(result: "PreprocessResult") -> Table:

@@ -14,6 +14,9 @@ from clew.wording import bytes_text, duration_text
 _LOG_EVERY_SECONDS = 30.0
 # A bar is drawn ten times a second; its text is not needed more often.
 _DRAW_EVERY_SECONDS = 0.1
+_NARROW, _BAR_WIDTH, _NARROW_BAR_WIDTH = 120, 40, 15
+# What a narrow terminal omits, the first first: the bar and the time left matter more.
+_OMITTED = ("memory", "written", "tokens")
 
 
 def say(console: Console, message: str) -> None:
@@ -74,7 +77,8 @@ class WorkBar:
 
     def _start_bar(self, started: WorkStarted) -> Progress:
         text = TextColumn("{task.description}", markup=False)
-        bar = Progress(SpinnerColumn(), BarColumn(), text, console=self._console)
+        column = BarColumn(bar_width=self._bar_width)
+        bar = Progress(SpinnerColumn(), column, text, console=self._console)
         waiting = f", {started.waiting}" if started.waiting else ""
         first = f"{started.done:,}/{started.planned:,} {self._noun}{waiting}"
         self._task = bar.add_task(first, total=started.planned, completed=started.done)
@@ -83,17 +87,32 @@ class WorkBar:
 
     def _draw(self, bar: Progress) -> None:
         self._last_line = time.monotonic()
-        bar.update(self._task, completed=self._before + self._made, description=self._line())
+        line = self._line(self._console.width - self._bar_width - len("|  "))
+        bar.update(self._task, completed=self._before + self._made, description=line)
 
-    def _line(self) -> str:
+    @property
+    def _bar_width(self) -> int:
+        return _BAR_WIDTH if self._console.width >= _NARROW else _NARROW_BAR_WIDTH
+
+    def _line(self, room: int | None = None) -> str:
+        """The figures; those that do not fit into `room` columns are omitted."""
+        parts = self._figures()
+        for name in _OMITTED:
+            if room is None or len(", ".join(parts.values())) <= room:
+                break
+            parts.pop(name, None)
+        return ", ".join(parts.values())
+
+    def _figures(self) -> dict[str, str]:
         seconds = max(1e-9, time.monotonic() - self._started)
         done = self._before + self._made
         left = (self._planned - done) * seconds / max(1, self._made)
-        tokens = f", {self._tokens / seconds:,.0f} tokens/s" if self._tokens else ""
-        written = f", {bytes_text(self._bytes)} written" if self._bytes else ""
-        memory = bytes_text(psutil.Process().memory_info().rss)
-        return (
-            f"{done:,}/{self._planned:,} {self._noun}{self._verb}, "
-            f"{self._made / seconds:,.1f} {self._noun}/s{tokens}{written}, "
-            f"memory {memory}, {duration_text(left)} left"
-        )
+        parts = {
+            "done": f"{done:,}/{self._planned:,} {self._noun}{self._verb}",
+            "rate": f"{self._made / seconds:,.1f} {self._noun}/s",
+            "tokens": f"{self._tokens / seconds:,.0f} tokens/s" if self._tokens else "",
+            "written": f"{bytes_text(self._bytes)} written" if self._bytes else "",
+            "memory": f"memory {bytes_text(psutil.Process().memory_info().rss)}",
+            "left": f"{duration_text(left)} left",
+        }
+        return {name: text for name, text in parts.items() if text}

@@ -79,15 +79,14 @@ def run(call: Call) -> None:
 
 
 def _print(call: Call, result: "TrainingResult") -> None:
-    call.console.print()
+    call.progress.print()
     call.console.print(_results_table(result))
     networks = ", ".join(run["folder"] for run in result.runs)
-    lines = (
-        f"all metrics: {result.path / 'results.json'}",
+    print_line(call.console, f"all metrics: {result.path / 'results.json'}")
+    print_line(
+        call.progress,
         f"weights, log.csv, curves.png, TensorBoard logs: {result.path}/NETWORK ({networks})",
     )
-    for line in lines:
-        print_line(call.progress, line)
 
 
 def _results_table(result: "TrainingResult") -> Table:

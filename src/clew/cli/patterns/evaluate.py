@@ -42,9 +42,10 @@ def run(call: Call) -> None:
         call.print_json(result.raw)
         return
     _print_photos(call.console, result)
+    call.progress.print()
     print_reached(call.console, result.raw)
     _print_before(call.console, result)
-    print_places(call.progress, result)
+    print_places(call.console, result)
 
 
 def _print_photos(console: Console, result: "ClassifierResult") -> None:

@@ -19,7 +19,6 @@ def print_reached(console: Console, results: dict[str, Any]) -> None:
     """Accuracy with its confidence interval, and the classes with the lowest recall."""
     low, high = results["test_accuracy_ci"]
     right = round(results["test_accuracy"] * results["test_photos"])
-    console.print()
     console.print(
         f"[bold]test accuracy {tenth_percent(results['test_accuracy'])}[/bold] (95% confidence "
         f"interval {tenth_percent(low)} to {tenth_percent(high)}): {right:,} of "

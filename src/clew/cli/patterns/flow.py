@@ -90,6 +90,7 @@ class _ShownSteps:
         """The accuracy is printed even when there is nothing to do."""
         self._head("train")
         say_unchanged(self._progress, pattern_set)
+        self._progress.print()
         print_reached(self._console, results)
 
     def identify(self, chosen: "Chosen", config: "IdentifyConfig") -> "IdentifyResult":

@@ -69,9 +69,10 @@ def run(call: Call) -> None:
 
 
 def print_training(console: Console, progress: Console, result: "ClassifierResult") -> None:
+    progress.print()
     print_reached(console, result.raw)
     print_doubt(progress, result.raw)
-    print_places(progress, result)
+    print_places(console, result)
 
 
 def epochs_text(results: dict[str, Any], *, is_new: bool) -> str:

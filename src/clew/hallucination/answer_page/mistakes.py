@@ -33,7 +33,7 @@ def show_mistakes(
         return []
     reporter = reporter or log_event
     drawn: list[Path] = []
-    with report_work(reporter, WorkStarted(noun="pages of answers", planned=len(numbers))):
+    with report_work(reporter, WorkStarted(noun="answer pages", planned=len(numbers))):
         for number in numbers:
             config = ShowConfig(
                 store=traces,

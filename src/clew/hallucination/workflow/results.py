@@ -136,7 +136,8 @@ def _verify(store: Path, reporter: Reporter) -> list[Problem]:
             reporter(WorkAdvanced())
 
     shards = len(read_manifest(store).shards)
-    with report_work(reporter, WorkStarted(noun="shards", verb="checked", planned=shards)):
+    verb = f"checked in {store.name or store}"
+    with report_work(reporter, WorkStarted(noun="shards", verb=verb, planned=shards)):
         problems = verify_store(store, count)
         if shards:
             reporter(WorkAdvanced())

@@ -99,9 +99,8 @@ def preprocess_store(
         threshold=config.score_threshold,
         skip_unlabeled=config.skip_unlabeled,
     )
-    warnings = describe_balance(shards, config.score_threshold)
     lacking = (*_describe_unfinished(source), *_describe_lacking(config, source))
-    for note in (*scores.notes, *notes, *lacking, *warnings):
+    for note in (*scores.notes, *notes, *lacking):
         reporter(Note(note))
     if config.split_by == "file":
         count_files(len(shards), config.shares)
@@ -113,6 +112,7 @@ def preprocess_store(
         splits, more = split_samples(config, shards, stores[0], previous)
         write_splits(config.out / SPLITS_FILE, splits)
     counts = count_labels(splits.split, splits.label)
+    balance = describe_balance(shards, config.score_threshold)
     thin = find_thin_splits(counts, tuple(config.shares))
     return PreprocessResult(
         out=config.out,
@@ -121,7 +121,7 @@ def preprocess_store(
         bytes=sum(store.manifest.bytes for store in stores),
         counts=counts,
         skipped=stores[0].manifest.skipped,
-        warnings=(*warnings, *more, *thin, *_describe_other_kind(config, len(splits))),
+        warnings=(*balance, *more, *thin, *_describe_other_kind(config, len(splits))),
     )
 
 

@@ -3,9 +3,11 @@
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from numbers import Integral, Real
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, get_args
 
 from clew.errors import InputError, SettingsMismatchError
 
@@ -17,6 +19,19 @@ START_OVER = "Use `overwrite=True` to start over in this folder."
 def as_path(given: str | Path | None) -> Path | None:
     """Convert an optional path argument to a Path; None stays None."""
     return None if given is None else Path(given)
+
+
+def check_numbers(config: Any) -> None:
+    """Check that the fields of a dataclass that are annotated as int or float hold such numbers;
+    None is accepted where the annotation has it."""
+    for field in fields(config):
+        kinds = get_args(field.type) if isinstance(field.type, UnionType) else (field.type,)
+        value = getattr(config, field.name)
+        if not {int, float} & {*kinds} or (value is None and type(None) in kinds):
+            continue
+        number, wanted = (Real, "a number") if float in kinds else (Integral, "an integer")
+        if not isinstance(value, number) or isinstance(value, bool):
+            raise InputError(f"it must be {wanted}.", setting=field.name, value=value)
 
 
 def check_positive(config: Any, *names: str) -> None:

@@ -1,12 +1,12 @@
 """Settings from a --config file, checked against the options of the command."""
 
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from clew.cli.options import Setting
 from clew.errors import InputError
+from clew.names import find_close
 from clew.run_file import RunFile, read_run_file
 
 _WANTED = {
@@ -67,8 +67,8 @@ def _refuse_unknown(run: RunFile, command: str, names: Mapping[str, str]) -> Non
     unknown = [name for name in run.settings if _plain(name) not in names]
     if not unknown:
         return
-    close = get_close_matches(_plain(unknown[0]), names, n=1)
-    meant = f' Did you mean "{close[0]}"?' if close else ""
+    close = find_close(_plain(unknown[0]), names)
+    meant = f' Did you mean "{close}"?' if close else ""
     listed = ", ".join(f'"{name}"' for name in unknown)
     raise InputError(
         f'"clew {command}" has no setting named {listed}.{meant}', setting="config", value=run.path

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from clew.errors import InputError
+from clew.settings import check_numbers
 
 Monitor = Literal["auroc", "loss", "accuracy"]
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
@@ -38,6 +39,7 @@ class TrainConfig:
     checkpoint_every_seconds: float = 60.0
 
     def __post_init__(self) -> None:
+        check_numbers(self)
         _check("epochs", self.epochs, self.epochs >= 1, "1 or more")
         if self.lr is not None:
             _check("lr", self.lr, 0 < self.lr < math.inf, "greater than 0 (1e-3 is typical)")
@@ -88,6 +90,7 @@ class PlanRequest:
     calibrate: bool = True
 
     def __post_init__(self) -> None:
+        check_numbers(self)
         for name in ("batch_size", "grad_accum", "max_cache_batches"):
             value = getattr(self, name)
             if value is not None:

@@ -11,7 +11,7 @@ from clew.hallucination.capture.embedded import EMBEDDED_NAME
 from clew.hallucination.capture.models import Quantize
 from clew.hallucination.traces.loader import DEFAULT_TRACES_DIR
 from clew.hallucination.traces.schema import Keep
-from clew.settings import check_positive, check_weight
+from clew.settings import check_numbers, check_positive, check_weight
 from clew.storage import Part
 
 
@@ -63,6 +63,7 @@ class ExtractConfig:
     part: Part = field(default_factory=Part)
 
     def __post_init__(self) -> None:
+        check_numbers(self)
         check_positive(
             self, "shard_size", "max_new_tokens", "num_beams", "node_dim", "edges_per_token"
         )

@@ -12,7 +12,7 @@ from clew.hallucination.comparison.methods import choose_names
 from clew.hallucination.detectors.registry import NetworkSettings
 from clew.hallucination.detectors.training import LossSettings, TrainingSettings, TrainRunConfig
 from clew.hallucination.detectors.training.config import SAMPLES_FOLDER
-from clew.settings import check_positive
+from clew.settings import check_numbers, check_positive
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +34,7 @@ class CompareConfig:
     overwrite: bool = False
 
     def __post_init__(self) -> None:
+        check_numbers(self)
         check_positive(self, "seeds")
         if not (self.train_on and self.test_on):
             raise InputError("there is no data to compare on: give `preprocessed_dir`.")

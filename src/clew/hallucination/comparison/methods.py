@@ -8,6 +8,7 @@ from clew.errors import InputError
 from clew.hallucination.detectors.probes import PROBES, Method
 from clew.hallucination.detectors.registry import FORMS, NETWORKS, NetworkKind
 from clew.hallucination.samples.reading.answers import AnswerFeatures
+from clew.names import suggest
 
 _FAMILIES = ("baseline", "no training", "probe", "network")
 _SAMPLES = ("sequences", "graphs", "heads", "answers")
@@ -76,7 +77,8 @@ def find_methods(names: Iterable[str] | None) -> list[AnyMethod]:
     unknown = sorted(wanted - known.keys())
     if unknown or not wanted:
         named = ", ".join(f'"{name}"' for name in unknown)
-        which = f"unknown method {named}" if unknown else "no methods given"
+        meant = suggest(unknown[0], known) if unknown else ""
+        which = f"unknown method {named}{meant}" if unknown else "no methods given"
         raise InputError(f"{which}: choose `methods` from: {', '.join(known)}.")
     return [method for name, method in known.items() if name in wanted]
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from clew.engine.folders import BEST
 from clew.engine.model_files import Wanted, check_about, misfit, read_model
-from clew.errors import InputError
+from clew.errors import InputError, StoreError
 from clew.hallucination.detectors.registry import FORMS, NETWORKS
 
 # The network's prefix inside the engine's Classifier.
@@ -61,6 +61,15 @@ class Detector:
         return logits.float().sigmoid()
 
 
+def _refuse_folder_of_networks(path: Path) -> None:
+    """Raise StoreError for a folder that does not contain a network but several folders of them."""
+    if (path / BEST).exists():
+        return
+    found = [str(path / name) for name in NETWORKS if (path / name / BEST).exists()]
+    if found:
+        raise StoreError(f'"{path}": give the folder of one network: {", ".join(found)}.')
+
+
 def load_detector(path: str | Path, device: str | torch.device = "cpu") -> Detector:
     """Load a trained detector.
 
@@ -75,6 +84,7 @@ def load_detector(path: str | Path, device: str | torch.device = "cpu") -> Detec
         StoreError: The file is missing, damaged, or not a detector.
     """
     path = Path(path)
+    _refuse_folder_of_networks(path)
     saved = read_model(path / BEST if path.is_dir() else path)
     check_about(
         saved.path,

@@ -20,6 +20,8 @@ from clew.hallucination.detectors.networks import (
     LSTMConfig,
     LSTMDetector,
 )
+from clew.names import suggest
+from clew.settings import check_numbers
 
 SampleKind = Literal["sequences", "graphs", "heads", "grids"]
 _AGAIN = 'rerun the "clew preprocess" command that created it'
@@ -151,6 +153,9 @@ class NetworkSettings:
     kl_weight: float | None = None
     reconstruction_weight: float | None = None
 
+    def __post_init__(self) -> None:
+        check_numbers(self)
+
     def given(self) -> dict[str, int | float]:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
@@ -161,7 +166,8 @@ def find_networks(names: Iterable[str]) -> list[NetworkKind]:
     unknown = [name for name in wanted if name not in NETWORKS]
     if unknown:
         known = ", ".join(NETWORKS)
-        raise InputError(f'unknown network "{unknown[0]}": choose from: {known}.')
+        meant = suggest(unknown[0], NETWORKS)
+        raise InputError(f'unknown network "{unknown[0]}"{meant}: choose from: {known}.')
     if not wanted:
         settings = ", ".join(map(run_setting, NETWORKS))
         raise InputError(f"no network to train: give at least one of {settings}.")

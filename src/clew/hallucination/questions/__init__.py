@@ -51,15 +51,29 @@ def load_questions(spec: str, num_samples: int | None = None) -> QuestionSet:
     return collector.finish(source.name, source.sha256)
 
 
-def collect_questions(
-    records: Iterable[Mapping[str, Any]], num_samples: int | None = None
-) -> QuestionSet:
+def collect_questions(records: Any, num_samples: int | None = None) -> QuestionSet:
     """Questions that a program has: dicts with `question`, `answers` (or `answer`), and
-    optionally `id` and `category`. Raises InputError if none can be used."""
-    collector = Collector("question", num_samples)
-    for number, record in enumerate(records):
+    optionally `id` and `category`; plain strings, which have no accepted answers; or a pandas or
+    polars DataFrame. Raises InputError if none can be used."""
+    collector = Collector("question", num_samples, fix="give dicts with a question, or strings")
+    for number, record in enumerate(_list_records(records)):
+        record = {"question": record} if isinstance(record, str) else record
         collector.add_row(Row(number=number, where=f"question {number + 1}", record=record))
     return collector.finish("the list of questions")
+
+
+def _list_records(records: Any) -> Iterable[Any]:
+    """The rows of a polars or pandas DataFrame; anything else is iterated as it is."""
+    if hasattr(records, "to_dicts"):
+        return records.to_dicts()
+    if hasattr(records, "to_dict"):
+        return records.to_dict("records")
+    if isinstance(records, Mapping) or not isinstance(records, Iterable):
+        raise InputError(
+            f"`questions` has the type {type(records).__name__}: give a file name, a list of dicts "
+            "or strings, or a DataFrame."
+        )
+    return records
 
 
 def _open_source(spec: str) -> RowSource:

@@ -99,10 +99,13 @@ class RowSource:
 
 
 class Collector:
-    """Turns rows into questions: keeps the first `limit`, hashes all, lists the skipped."""
+    """Turns rows into questions: keeps the first `limit`, hashes all, lists the skipped. `fix` is
+    what to do if none can be used."""
 
-    def __init__(self, stem: str, limit: int | None) -> None:
-        self._stem = stem
+    def __init__(
+        self, stem: str, limit: int | None, fix: str = "fix the file or give another one"
+    ) -> None:
+        self._stem, self._fix = stem, fix
         self._limit = limit
         self._questions: list[Question] = []
         self._skipped: list[SkippedQuestion] = []
@@ -155,13 +158,13 @@ class Collector:
 
     def _why_none(self, name: str) -> str:
         if not self._skipped:
-            return f"{name} is empty: give a file with at least one question"
+            return f"{name} is empty: give at least one question"
         if self._columns and not _pick(plain_fields(self._columns), _QUESTION_COLUMNS):
             return _no_question_column(name, self._columns)
         first = self._skipped[0]
         return (
             f"{name}: none of the {len(self._skipped)} records can be used "
-            f"({first.where}: {first.reason}): fix the file or give another one"
+            f"({first.where}: {first.reason}): {self._fix}"
         )
 
 

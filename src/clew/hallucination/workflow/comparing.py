@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from clew.names import split_names
 from clew.progress import Reporter
 from clew.run_file import repeatable
 from clew.settings import as_path
@@ -135,10 +136,3 @@ def run_comparison(
     show_mistakes(config.out, config.test_on[0], reporter)
     write_report(config.out)
     return comparison
-
-
-def split_names(methods: str | Sequence[str]) -> tuple[str, ...]:
-    """ "a, b" as ("a", "b"); dashes may stand for underscores."""
-    parts = methods.split(",") if isinstance(methods, str) else methods
-    names = (part.strip().replace("-", "_") for part in parts)
-    return tuple(name for name in names if name)

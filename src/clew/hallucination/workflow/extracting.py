@@ -10,8 +10,13 @@ from clew.run_file import repeatable
 from clew.wording import counted
 
 if TYPE_CHECKING:
+    import pandas
+    import polars
+
     from clew.hallucination.capture import LoadedModel
     from clew.hallucination.traces import TraceBatchLoader
+
+    DataFrame = pandas.DataFrame | polars.DataFrame
 
 
 def load_model(
@@ -55,7 +60,7 @@ def load_model(
 def extract(
     *,
     model: "str | Path | LoadedModel" = "smollm2",
-    questions: str | Path | Sequence[Mapping[str, Any]] = "facts",
+    questions: "str | Path | Sequence[str | Mapping[str, Any]] | DataFrame" = "facts",
     out: str | Path = "traces_data",
     num_samples: int | None = None,
     shard_size: int = 500,
@@ -129,17 +134,15 @@ def extract(
     """
     from clew.hallucination.capture import ExtractConfig, LoadedModel
     from clew.hallucination.capture import extract as run
-    from clew.hallucination.questions import QuestionSet, collect_questions
+    from clew.hallucination.questions import collect_questions
     from clew.hallucination.traces import TraceBatchLoader
     from clew.storage import Part
 
     loaded = model if isinstance(model, LoadedModel) else None
-    given: QuestionSet | None = None
-    if not isinstance(questions, str | Path):
-        given = collect_questions(questions, num_samples)
+    is_named = isinstance(questions, str | Path)
     config = ExtractConfig(
         model=str(model) if loaded is None else loaded.name or loaded.model.name_or_path,
-        questions="facts" if given else str(questions),
+        questions=str(questions) if is_named else "facts",
         out=Path(out),
         num_samples=num_samples,
         shard_size=shard_size,
@@ -159,6 +162,7 @@ def extract(
         draw_temperature=draw_temperature,
         part=Part.parse(part),
     )
+    given = None if is_named else collect_questions(questions, num_samples)
     result = run(config, reporter, should_stop, loaded=loaded, questions=given)
     if not result.finished:
         raise StoppedError(f"stopped; {counted(result.traces_made, 'new trace')} saved.")

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from clew.names import split_names
 from clew.progress import Reporter, log_event
 from clew.run_file import repeatable
 from clew.settings import as_path
@@ -22,7 +23,7 @@ def train(
     out: str | Path = "results",
     overwrite: bool = False,
     compare: bool = False,
-    networks: Sequence[str] = ("lstm", "gnn_det", "gvae"),
+    networks: str | Sequence[str] = ("lstm", "gnn_det", "gvae"),
     lstm_hidden: int | None = None,
     num_lstm_layers: int | None = None,
     dropout: float | None = None,
@@ -132,7 +133,7 @@ def train(
         scores_file=as_path(scores_file),
         score_threshold=score_threshold,
         out=Path(out),
-        networks=tuple(networks),
+        networks=split_names(networks),
         network=NetworkSettings(
             lstm_hidden=lstm_hidden,
             num_lstm_layers=num_lstm_layers,

@@ -9,6 +9,7 @@ from clew.errors import InputError
 from clew.loading.splits import Shares
 from clew.patterns.augment import AugmentConfig
 from clew.patterns.photos import USUAL_SHARES
+from clew.settings import check_numbers
 
 _FOCAL_GAMMA = 2.0
 # A dataset with at least this many training photos gets the usual number of epochs. A GPU
@@ -32,6 +33,7 @@ class LossSettings:
     class_weights: bool = False
 
     def __post_init__(self) -> None:
+        check_numbers(self)
         self.build([1])  # refuses invalid values
 
     def build(self, photos: list[int]) -> CategoricalLoss:
@@ -91,6 +93,7 @@ class PatternsConfig:
     overwrite: bool = False
 
     def __post_init__(self) -> None:
+        check_numbers(self)
         if self.image_size is not None and self.image_size not in _SIZES:
             raise InputError(
                 f"it must be from {_SIZES[0]} to {_SIZES[-1]} pixels.",

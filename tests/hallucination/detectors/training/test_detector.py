@@ -55,6 +55,11 @@ def test_detector_of_earlier_version_can_be_loaded() -> None:
     assert detector.metrics["auroc"] == pytest.approx(0.9126984)
 
 
+def test_folder_of_several_networks_names_them(trained: Path) -> None:
+    with pytest.raises(StoreError, match="give the folder of one network: .*lstm, .*gvae"):
+        load_detector(trained)
+
+
 def test_files_that_are_not_detectors_are_rejected(trained: Path, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="there is no .*: train first"):
         load_detector(tmp_path)

@@ -13,6 +13,7 @@ from clew.hallucination.detectors.registry import (
     refuse_unused,
 )
 from clew.hallucination.detectors.training.sources import DataSource, PreprocessedData, open_traces
+from clew.settings import check_numbers
 
 _FOCAL_GAMMA = 2.0
 _SCORE_THRESHOLD = 0.5
@@ -33,6 +34,7 @@ class LossSettings:
     class_weights: bool = False
 
     def __post_init__(self) -> None:
+        check_numbers(self)
         self.build(1.0)  # rejects invalid values
 
     def build(self, positive_weight: float) -> BinaryLoss:
@@ -90,6 +92,7 @@ class TrainRunConfig:
     overwrite: bool = False
 
     def __post_init__(self) -> None:
+        check_numbers(self)
         refuse_unused(self.network, find_networks(self.networks))
         if self.data_pattern is None:
             self._refuse_trace_settings()

@@ -13,6 +13,7 @@ from clew.errors import InputError
 from clew.hallucination.samples.making.source import SourceShape
 from clew.hallucination.traces.schema import id_fields
 from clew.loading.splits import Shares
+from clew.settings import check_numbers
 
 Kind = Literal["sequences", "graphs", "answers", "heads"]
 KINDS: tuple[Kind, ...] = ("sequences", "graphs", "answers", "heads")
@@ -43,6 +44,7 @@ class PreprocessConfig:
     higher_is: Literal["correct", "hallucinated"] | None = None
 
     def __post_init__(self) -> None:
+        check_numbers(self)
         if not self.kinds:
             without = ", ".join(f"`{kind}=False`" for kind in KINDS)
             raise InputError(f"{without} together leave nothing to create: omit one of them.")

@@ -1,0 +1,53 @@
+"""Questions from Python: dicts, strings and DataFrames."""
+
+from typing import Any
+
+import pandas
+import polars
+import pytest
+
+from clew.errors import InputError
+from clew.hallucination.questions import collect_questions
+
+COLUMNS = {"question": ["Who wrote Emma?", "And Persuasion?"], "answer": ["Jane Austen"] * 2}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        pandas.DataFrame(COLUMNS),
+        polars.DataFrame(COLUMNS),
+        [{"question": q, "answer": a} for q, a in zip(*COLUMNS.values(), strict=True)],
+    ],
+    ids=["pandas", "polars", "dicts"],
+)
+def test_rows_become_questions(given: Any) -> None:
+    found = collect_questions(given).questions
+    assert [(one.question, one.answers) for one in found] == [
+        ("Who wrote Emma?", ("Jane Austen",)),
+        ("And Persuasion?", ("Jane Austen",)),
+    ]
+
+
+def test_strings_are_questions_without_accepted_answers() -> None:
+    [question] = collect_questions(["Who wrote Emma?"]).questions
+    assert (question.question, question.answers) == ("Who wrote Emma?", ())
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([], "the list of questions is empty: give at least one question"),
+        ([3], "it is a int, not a record with named fields): give dicts with a question, or str"),
+        (
+            {"question": "Why?"},
+            "`questions` has the type dict: give a file name, a list of dicts ",
+        ),
+        (3, "`questions` has the type int: give a file name"),
+    ],
+    ids=["none", "numbers", "one dict", "a number"],
+)
+def test_other_objects_are_refused(given: Any, message: str) -> None:
+    with pytest.raises(InputError) as error:
+        collect_questions(given)
+    assert message in str(error.value)

@@ -22,6 +22,9 @@ def test_model_folder_loads_model_and_tokenizer(tmp_path: Path) -> None:
     [
         ("/no/such/folder", 'there is no folder "/no/such/folder"'),
         ("nothing.gguf", 'there is no file "nothing.gguf"'),
+        ("models/my/model", 'there is no folder "models/my/model"'),
+        ("smolm2", r'unknown model "smolm2" \(did you mean "smollm2"\?\)'),
+        ("SmolLM2", r'unknown model "SmolLM2" \(did you mean "smollm2"\?\)'),
     ],
 )
 def test_missing_model_is_named(name: str, match: str) -> None:

@@ -136,6 +136,22 @@ def test_missing_file_is_an_error(spec: str) -> None:
         load_questions(spec)
 
 
+@pytest.mark.parametrize("spec", ["mine.cvs", "./mine.csb", "Mine.csv.gz"])
+def test_misspelled_file_is_suggested(
+    spec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.csv").touch()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r'no such file .* \(did you mean "mine.csv"\?\): check'):
+        load_questions(spec)
+
+
+@pytest.mark.parametrize("spec", ["fact", "Facts"])
+def test_misspelled_built_in_questions_are_suggested(spec: str) -> None:
+    with pytest.raises(InputError, match=r'unknown questions .* \(did you mean "facts"\?\): give'):
+        load_questions(spec)
+
+
 def test_split_of_a_file_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"question": "a"}')
     with pytest.raises(InputError, match='has no config or split: omit ":train"'):

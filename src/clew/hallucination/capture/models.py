@@ -18,6 +18,7 @@ from clew.hallucination.capture.embedded import (
     quiet_transformers,
 )
 from clew.hallucination.hub import quiet_hub, why_unreachable
+from clew.names import looks_like_path, suggest, suggest_path
 
 Quantize = Literal["4bit", "8bit"]
 
@@ -88,7 +89,7 @@ def _reach_hub(name: str) -> dict[str, Any]:
     if is_cached:
         return {"local_files_only": True}
     raise InputError(
-        f'the model "{name}" could not be loaded: it is neither a local folder nor in the cache, '
+        f'the model "{name}"{suggest_path(name)} could not be loaded: it is neither a local folder nor in the cache, '
         f"and {why}. Connect to the internet, or give a local folder, a .gguf file or "
         f"{EMBEDDED_NAME} (built in)."
     )
@@ -189,15 +190,31 @@ def _find_source(name: str) -> tuple[str, dict[str, Any]]:
     path = Path(name).expanduser()
     if name.endswith(".gguf"):
         if not path.is_file():
-            raise InputError(f'there is no file "{name}": check the path of the .gguf model.')
+            meant = suggest_path(name)
+            raise InputError(
+                f'there is no file "{name}"{meant}: check the path of the .gguf model.'
+            )
         return str(path.parent), {"gguf_file": path.name}
-    if not path.exists() and name.startswith(("/", "./", "../", "~")):
-        raise InputError(f'there is no folder "{name}": check the path of the model.')
+    if not path.exists():
+        _refuse_misspelled(name)
     if path.is_dir() and not (path / "config.json").exists():
         raise InputError(
             f'"{name}" is a folder without config.json, so it is not a model: check the path.'
         )
     return (str(path) if path.is_dir() else name), {}
+
+
+def _refuse_misspelled(name: str) -> None:
+    """Raise InputError for a name that is probably not an id on the Hub."""
+    if looks_like_path(name):
+        raise InputError(
+            f'there is no folder "{name}"{suggest_path(name)}: check the path of the model.'
+        )
+    if meant := suggest(name, [EMBEDDED_NAME]):
+        raise InputError(
+            f'unknown model "{name}"{meant}: give a Hugging Face model ID, a local folder, a .gguf '
+            f"file, or {EMBEDDED_NAME} (built in)."
+        )
 
 
 def _choose_dtype(dtype: str | torch.dtype, device: str) -> Any:

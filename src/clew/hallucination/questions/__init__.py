@@ -18,6 +18,7 @@ from clew.hallucination.questions.records import (
     RowSource,
     SkippedQuestion,
 )
+from clew.names import looks_like_path, suggest, suggest_path
 
 __all__ = [
     "Question",
@@ -96,8 +97,14 @@ def _find_local(spec: str) -> tuple[Path | None, list[str]]:
         if base and os.path.exists(path):
             return Path(path), names
     hub = _HUB_SPEC.fullmatch(spec)
-    if hub is None or file_ending(Path(hub[1])) in READERS:
+    if hub is None or file_ending(Path(hub[1])) in READERS or looks_like_path(hub[1]):
         raise InputError(
-            f'questions "{spec}": no such file or folder (looked in {Path.cwd()}): check the path'
+            f'questions "{spec}": no such file or folder (looked in {Path.cwd()})'
+            f"{suggest_path(spec)}: check the path"
+        )
+    if meant := suggest(spec, [FACTS]):
+        raise InputError(
+            f'unknown questions "{spec}"{meant}: give a file, a folder, a Hugging Face dataset as '
+            f"name:config:split, or {FACTS} (built in)"
         )
     return None, []

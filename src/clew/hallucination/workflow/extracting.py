@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from clew.errors import StoppedError
 from clew.progress import Reporter
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from clew.hallucination.capture import LoadedModel
     from clew.hallucination.traces import TraceBatchLoader
 
-    DataFrame = pandas.DataFrame | polars.DataFrame
+    DataFrame: TypeAlias = "pandas.DataFrame | polars.DataFrame"
 
 
 def load_model(

@@ -29,8 +29,8 @@ def suggest(name: str, known: Iterable[str]) -> str:
 
 
 def looks_like_path(name: str) -> bool:
-    """Whether a name that does not exist here is a mistyped path rather than an id on the Hub, which
-    has at most one slash and rarely an extension."""
+    """Whether a name that does not exist is a mistyped path rather than an id on the Hub, which has
+    at most one slash and rarely an extension."""
     if name.startswith(("/", "./", "../", "~")) or name.count("/") > 1:
         return True
     path = Path(name)

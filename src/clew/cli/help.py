@@ -4,6 +4,7 @@ descriptions."""
 import inspect
 import re
 import shlex
+import shutil
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -12,7 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 
 GENERAL = "General"
 _OPTIONS = "Options"
-_WIDEST = 100
+_NARROWEST, _WIDEST = 50, 100
 _FLAG_COLUMN = 26
 _GAP = 2
 _DEFAULT = re.compile(r"\[default: [^]]{1,30}\]")
@@ -29,14 +30,19 @@ class HelpCommand(TyperCommand):
         return _usage_words(arguments)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        formatter.write(_command_help(self, ctx, min(_WIDEST, formatter.width)))
+        formatter.write(_command_help(self, ctx, _width()))
 
 
 class HelpGroup(TyperGroup):
     """A group of commands whose help is formatted by this module."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        formatter.write(_group_help(self, ctx, min(_WIDEST, formatter.width)))
+        formatter.write(_group_help(self, ctx, _width()))
+
+
+def _width() -> int:
+    """The width of the terminal within limits; click's own is two columns narrower."""
+    return max(_NARROWEST, min(_WIDEST, shutil.get_terminal_size().columns))
 
 
 def _command_help(command: Any, ctx: Any, width: int) -> str:

@@ -89,9 +89,9 @@ def _reach_hub(name: str) -> dict[str, Any]:
     if is_cached:
         return {"local_files_only": True}
     raise InputError(
-        f'the model "{name}"{suggest_path(name)} could not be loaded: it is neither a local folder nor in the cache, '
-        f"and {why}. Connect to the internet, or give a local folder, a .gguf file or "
-        f"{EMBEDDED_NAME} (built in)."
+        f'the model "{name}"{suggest_path(name)} could not be loaded: it is neither a local folder '
+        f"nor in the cache, and {why}. Connect to the internet, or give a local folder, a .gguf "
+        f"file or {EMBEDDED_NAME} (built in)."
     )
 
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from clew.cli.errors import with_flags
-from clew.cli.printing import plain_text
+from clew.cli.printing import PlainTable, plain_text
 from clew.wording import bytes_text, step_text
 
 _PADDING = 2
@@ -105,7 +105,7 @@ def make_table(rows: Sequence[dict[str, Any]], *, best: str, width: int) -> tupl
     names = [f"{'>' if row['method'] == best else ' '} {row['title']}" for row in rows]
     cells = {column.name: [column.show(row) for row in rows] for column in _COLUMNS}
     shown = _choose_columns(cells, width - max(map(len, [_METHOD, *names])) - _PADDING)
-    table = Table(box=None, header_style="bold", padding=(0, _PADDING, 0, 0))
+    table = PlainTable()
     table.add_column(_METHOD, no_wrap=True, overflow="ellipsis")
     for column in shown:
         table.add_column(column.name, justify=column.justify, no_wrap=True)
@@ -144,7 +144,7 @@ def _print_transfer(console: Console, transfer: dict[str, Any]) -> None:
     already shows."""
     if len(transfer["train_on"]) * len(transfer["test_on"]) == 1:
         return
-    table = Table(box=None, header_style="bold", padding=(0, _PADDING, 0, 0))
+    table = PlainTable()
     table.add_column("test AUROC", no_wrap=True)
     table.add_column("trained on", no_wrap=True)
     for name in transfer["test_on"]:

@@ -1,8 +1,10 @@
 """Lines and tables that all commands print; text from files, made safe for a terminal."""
 
 import re
+from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.segment import Segment
 from rich.table import Table
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -22,10 +24,29 @@ def print_line(console: Console, text: object, style: str | None = None) -> None
     console.print(plain_text(text), style=style, markup=False, soft_wrap=True)
 
 
+class PlainTable(Table):
+    """A table without lines around its cells, and without spaces after the last one: they would be
+    copied along."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(box=None, header_style="bold", padding=(0, 2, 0, 0), **options)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        drawn = super().__rich_console__(console, options)
+        for line in Segment.split_lines(part for part in drawn if isinstance(part, Segment)):
+            while line and not line[-1].text.strip():
+                line.pop()
+            if line:
+                last = line.pop()
+                line.append(Segment(last.text.rstrip(), last.style))
+            yield from line
+            yield Segment.line()
+
+
 def make_table(first: str = "", *numbers: str) -> Table:
     """A table with a column of names (`first`) and right-aligned columns of numbers; without
     arguments, it has no columns yet."""
-    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
+    table = PlainTable()
     if first:
         table.add_column(first, overflow="fold")
     for heading in numbers:

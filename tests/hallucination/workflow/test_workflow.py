@@ -2,6 +2,7 @@
 
 import builtins
 import inspect
+import re
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,19 @@ def test_store_counts_its_traces_and_repr_describes_it(flow: dict[str, Any]) -> 
     assert next(iter(traces))["question"] == "What is 0 plus 0?"
     assert clew.verify(traces.traces_dir).is_intact
     assert clew.inspect(traces.traces_dir).rows == 60
+
+
+def test_repr_of_results_is_one_readable_line(flow: dict[str, Any]) -> None:
+    traces, samples = flow["traces"].traces_dir, flow["samples"].path
+    assert repr(clew.verify(traces)) == f"Verification({traces}: intact)"
+    assert repr(clew.inspect(traces)).startswith("StoreSummary(60 traces in 1 shard, ")
+    assert repr(clew.inspect(samples)).startswith("SamplesSummary(train ")
+    plans = repr(clew.plan(device="cpu"))
+    assert re.fullmatch(r"Plans\(\d+ CPU cores?.*; all networks: cpu, \w+, batch size \d+\)", plans)
+    detector = repr(flow["results"].detector("lstm"))
+    assert re.fullmatch(
+        r"Detector\(lstm: [\d,]+ parameters, validation AUROC [\d.]+, threshold [\d.]+\)", detector
+    )
 
 
 def test_results_are_tables(flow: dict[str, Any]) -> None:

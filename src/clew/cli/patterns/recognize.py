@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from clew.cli.commands import Call, Command
-from clew.cli.printing import plain_text, print_line
+from clew.cli.printing import PlainTable, plain_text, print_line
 from clew.patterns.workflow import recognize
 from clew.wording import whole_percent
 
@@ -53,7 +52,7 @@ def _find_model(settings: dict[str, Any]) -> Path:
 
 def _print(console: Console, found: "Recognition") -> None:
     print_line(console, f"{found.path} ({found.width:,} x {found.height:,} pixels)")
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    table = PlainTable(show_header=False)
     for label, chance in found.best:
         bar = "\N{BOX DRAWINGS HEAVY HORIZONTAL}" * round(_BAR * chance)
         table.add_row(escape(plain_text(label)), whole_percent(chance), bar)

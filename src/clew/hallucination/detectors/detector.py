@@ -23,7 +23,7 @@ _WANTED: Wanted = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Detector:
     """A trained hallucination detector. `name` is its network's name, `config` its hyperparameters;
     `network` is in eval mode. An answer whose risk is above `threshold` counts as hallucinated;
@@ -35,6 +35,14 @@ class Detector:
     config: Any
     threshold: float
     metrics: dict[str, float | None]
+
+    def __repr__(self) -> str:
+        values = sum(one.numel() for one in self.network.parameters())
+        auroc = self.metrics.get("auroc")
+        reached = "" if auroc is None else f", validation AUROC {auroc:.3f}"
+        return (
+            f"Detector({self.name}: {values:,} parameters{reached}, threshold {self.threshold:.3f})"
+        )
 
     @torch.no_grad()
     def score(self, batch: Any) -> Float[Tensor, " batch"]:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from clew.storage import StoreReader
+from clew.wording import bytes_text, counted
 
 _EXAMPLES = 5
 
@@ -30,7 +31,7 @@ class Spread:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class StoreSummary:
     """Totals, one row per batch, statistics, examples and settings of a store."""
 
@@ -54,6 +55,11 @@ class StoreSummary:
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+    def __repr__(self) -> str:
+        shards = counted(len(self.batches), "shard")
+        size = f"{self.rows:,} {self.kind} in {shards}, {bytes_text(self.bytes)}"
+        return f"StoreSummary({size}; {self.path})"
 
 
 def summarize_store(path: str | Path) -> StoreSummary:

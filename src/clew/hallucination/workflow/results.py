@@ -10,6 +10,7 @@ from clew.progress import Reporter, WorkAdvanced, WorkStarted, report_work
 from clew.storage import ensure_manifest, read_manifest, repair_store, verify_store
 from clew.storage.verify import Problem, way_on
 from clew.tables import Tabular
+from clew.wording import counted
 
 if TYPE_CHECKING:
     from clew.engine import HardwarePlan
@@ -54,7 +55,7 @@ class TrainingResult(Tabular):
         return f"TrainingResult({figures}; {self.path})"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Plans:
     """This machine, and the plan that each network's training would start with."""
 
@@ -64,6 +65,14 @@ class Plans:
     def as_dict(self) -> dict[str, Any]:
         plans = {name: made.to_dict() for name, made in self.plans.items()}
         return {"machine": self.machine.to_dict(), "plans": plans}
+
+    def __repr__(self) -> str:
+        gpus = "".join(f", {gpu.name}" for gpu in self.machine.gpus)
+        plans = "; ".join(
+            f"{name}: {made.device}, {made.precision}, batch size {made.batch_size:,}"
+            for name, made in self.plans.items()
+        )
+        return f"Plans({counted(self.machine.cores, 'CPU core')}{gpus}; {plans})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +92,7 @@ class CheckedStore:
         return any(not problem.is_unfinished for problem in self.problems)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Verification:
     """What `clew.verify` found in each store of a folder."""
 
@@ -96,6 +105,14 @@ class Verification:
     @property
     def problems(self) -> list[Problem]:
         return [problem for store in self.stores for problem in store.problems]
+
+    def __repr__(self) -> str:
+        found = {store.path: len(store.problems) for store in self.stores}
+        states = (
+            f"{path}: {counted(count, 'problem') if count else 'intact'}"
+            for path, count in found.items()
+        )
+        return f"Verification({'; '.join(states)})"
 
     def as_dict(self) -> dict[str, Any]:
         return {

@@ -39,7 +39,7 @@ class GraphSizes:
     edges_per_token: float  # per layer, if there is one graph per layer
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class SamplesSummary:
     """The class balance, and each store with its sizes."""
 
@@ -52,6 +52,13 @@ class SamplesSummary:
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+    def __repr__(self) -> str:
+        splits = ", ".join(
+            f"{split.split} {split.samples:,} ({split.hallucinated:,} hallucinated)"
+            for split in self.balance
+        )
+        return f"SamplesSummary({splits}; {self.path})"
 
 
 def summarize(path: Path) -> SamplesSummary | StoreSummary:

@@ -73,8 +73,8 @@ def test_photos_are_moved_and_a_review_can_be_quit(
 def test_page_is_served_until_the_review_is_finished(animals: PatternSet) -> None:
     with start("--web") as process:
         address = read_address(process)
-        told = ask(f"{address}answer", {"question": 0, "action": "approve"})
-        assert "copied to" in told["told"]
+        reply = ask(f"{address}answer", {"question": 0, "action": "approve"})
+        assert "copied to" in reply["message"]
         ask(f"{address}done", {})
         out, err = process.communicate(timeout=60)
     assert process.returncode == 0 and err == "", err

@@ -250,3 +250,31 @@ def test_shell_completes_commands_flags_and_choices(line: str, expected: str) ->
     }
     result = CliRunner().invoke(build_app(), [], env=environment, prog_name="clew")
     assert expected in re.split(r"\s+", result.output)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("extract --num-samples sixty", '--num-samples is "sixty": it must be an integer.'),
+        ("extract --draw-temperature=hot", '--draw-temperature is "hot": it must be a number.'),
+        ("extract --keep all", '--keep is "all": choose from: compact, full.'),
+        ("extract --threads 0", "--threads is 0: it must be 1 or more."),
+        ("extract --qestions x", "there is no option --qestions. Did you mean --questions? Run"),
+        ("extract --magic", 'there is no option --magic. Run "'),
+        ("--verison", "there is no option --verison. Did you mean --version? Run"),
+    ],
+)
+def test_mistyped_option_gets_one_message(run: Any, words: str, message: str) -> None:
+    ended = run(*words.split())
+    assert ended.code == 2 and ended.err.startswith(f"clew: {message}")
+    assert ended.err.count("\n") == 1
+
+
+def test_help_is_also_a_command(run: Any) -> None:
+    assert run("help").out == run("--help").out
+    assert run("help", "extract").out == run("extract", "--help").out
+    assert run("help", "patterns", "train").out == run("patterns", "train", "-h").out
+
+
+def test_version_has_a_short_flag(run: Any) -> None:
+    assert run("-V").out == run("--version").out

@@ -86,7 +86,7 @@ def test_compile_is_obeyed_or_refused(run: Any) -> None:
         (["--batch-size", "0"], "clew: --batch-size is 0: it must be 1 or more."),
         (["--num-workers", "-1"], "clew: --num-workers is -1: it must be 0 or more."),
         (["--epochs", "0"], "clew: --epochs is 0: it must be 1 or more."),
-        (["--grad-accum", "x"], "Invalid value for '--grad-accum'"),
+        (["--grad-accum", "x"], '--grad-accum is "x": it must be an integer.'),
     ],
 )
 def test_wrong_input_gets_one_message(run: Any, flags: list[str], sentence: str) -> None:

@@ -29,7 +29,7 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def _options(
     version: bool = typer.Option(  # noqa: ARG001 - typer calls _show_version
-        False, "--version", callback=_show_version, is_eager=True, help="Print the version."
+        False, "-V", "--version", callback=_show_version, is_eager=True, help="Print the version."
     ),
 ) -> None:
     """Detect LLM hallucinations from hidden states and attention."""

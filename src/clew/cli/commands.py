@@ -121,7 +121,7 @@ class Command:
         found: list[inspect.Parameter] = []
         if self.has_threads:
             text = "CPU threads to use. [default: all cores]"
-            add("threads", int | None, "--threads", help_=text, metavar="N", min=1)
+            add("threads", int | None, "--threads", help_=text, metavar="N")
         text = (
             "Read settings from a TOML file, such as the run.toml of an earlier run. Flags "
             "override it."
@@ -141,7 +141,7 @@ class Command:
         as_json, quiet = given.get("as_json", False), given["quiet"]
         if given["verbose"]:
             _log_everything()
-        if given.get("threads"):
+        if given.get("threads") is not None:
             use_threads(given["threads"])
         values = self._merge(context, given, settings)
         return Call(
@@ -242,6 +242,8 @@ def _log_everything() -> None:
 def use_threads(count: int) -> None:
     """Limit the CPU threads of this process. The libraries read these variables when they are
     loaded."""
+    if count < 1:
+        raise InputError("it must be 1 or more.", setting="threads", value=count)
     for name in _THREAD_VARIABLES:
         os.environ[name] = str(count)
     if "torch" in sys.modules:

@@ -9,7 +9,10 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import typer
 from typer.core import TyperCommand, TyperGroup
+
+from clew.cli.usage import explained
 
 GENERAL = "General"
 _OPTIONS = "Options"
@@ -25,6 +28,10 @@ Rows = list[tuple[str, str]]
 class HelpCommand(TyperCommand):
     """A command whose help is formatted by this module."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        with explained(self, ctx, list(args)):
+            return super().parse_args(ctx, args)
+
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         arguments = [one for one in self.get_params(ctx) if one.param_type_name == "argument"]
         return _usage_words(arguments)
@@ -34,7 +41,20 @@ class HelpCommand(TyperCommand):
 
 
 class HelpGroup(TyperGroup):
-    """A group of commands whose help is formatted by this module."""
+    """A group of commands whose help is formatted by this module. "clew help extract" is "clew
+    extract --help"."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        with explained(self, ctx, list(args)):
+            return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] != "help":
+            return super().resolve_command(ctx, args)
+        if len(args) == 1:
+            typer.echo(ctx.get_help())
+            raise typer.Exit
+        return super().resolve_command(ctx, [*args[1:], "--help"])
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         formatter.write(_group_help(self, ctx, _width()))

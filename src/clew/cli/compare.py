@@ -7,6 +7,7 @@ from rich.console import Console
 
 from clew.cli.commands import Call, Command
 from clew.cli.comparison_table import print_comparison
+from clew.cli.completion import METHODS, suggest_list
 from clew.cli.errors import with_flags
 from clew.cli.long_runs import long_run, shown_log
 from clew.cli.options import HARDWARE, Spelling
@@ -26,7 +27,12 @@ COMMAND = Command(
         "Transfer between question sets": ("train_on", "test_on", "stores"),
         **HARDWARE,
     },
-    spelling=Spelling(kinds={"methods": str}, metavars={"methods": "A,B,..."}, takes_rest="stores"),
+    spelling=Spelling(
+        kinds={"methods": str},
+        metavars={"methods": "A,B,..."},
+        completions={"methods": suggest_list(*METHODS)},
+        takes_rest="stores",
+    ),
     has_json=True,
     has_threads=True,
 )

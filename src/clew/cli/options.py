@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
 
+from clew.cli.completion import Complete, suggest_words
 from clew.cli.docstrings import read_docstring
 from clew.cli.errors import flag
 from clew.run_file import WATCHING
@@ -24,6 +25,8 @@ HARDWARE = {
         *("batch_size", "grad_accum", "gradient_checkpointing", "max_cache_batches"),
     )
 }
+# What the shell suggests in all commands.
+_COMPLETIONS = {"device": suggest_words("cpu", "cuda")}
 _METAVARS: dict[Kind, str] = {str: "TEXT", int: "N", float: "X", Path: "PATH"}
 
 
@@ -54,6 +57,7 @@ class Setting:
     flags: tuple[str, ...]
     switches: Switches | None = None
     metavar: str = ""
+    complete: Complete | None = None
 
     @property
     def is_required(self) -> bool:
@@ -81,6 +85,7 @@ class Setting:
             rich_help_panel=panel,
             metavar=self._metavar(),
             show_default=not isinstance(default, list),
+            autocompletion=self.complete,
         )
         return [_parameter(self.name, self._type(), option, default)]
 
@@ -122,15 +127,16 @@ class Setting:
 @dataclass(frozen=True, kw_only=True)
 class Spelling:
     """How a command's options differ from the signature of its function: additional flags, types,
-    metavars and switches, by argument. `words` names the positional arguments if they are not those
-    of the function. `takes_rest` names the argument that also takes the words after its flag:
-    --stores A B C.
+    metavars, switches and what the shell suggests, by argument. `words` names the positional
+    arguments if they are not those of the function. `takes_rest` names the argument that also takes
+    the words after its flag: --stores A B C.
     """
 
     flags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     kinds: Mapping[str, Kind] = field(default_factory=dict)
     metavars: Mapping[str, str] = field(default_factory=dict)
     switches: Mapping[str, Switches] = field(default_factory=dict)
+    completions: Mapping[str, Complete] = field(default_factory=dict)
     takes_rest: str = ""
     words: tuple[str, ...] | None = None
 
@@ -168,6 +174,7 @@ def _read(
         flags=spelling.flags.get(name, ()) or _usual_flags(name),
         switches=spelling.switches.get(name),
         metavar=spelling.metavars.get(name, ""),
+        complete=spelling.completions.get(name) or _COMPLETIONS.get(name),
     )
 
 

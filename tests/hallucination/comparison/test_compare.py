@@ -283,8 +283,8 @@ def test_findings_warn_about_small_splits(data: Path, tell: Any, tmp_path: Path)
     few = {split: results["data"][split]["hallucinated"] for split in ("validation", "test")}
     assert max(few.values()) < 30
     assert results["findings"]["few_to_measure_on"].startswith(
-        f"The test split has only {few['test']} hallucinated answers: with so few, 95% confidence "
-        "intervals are unreliable"
+        f"The test split has only {few['test']} hallucinated answers: the confidence "
+        "intervals are unreliable with so few answers"
     )
     assert results["findings"]["few_to_choose_on"].startswith(
         f"The validation split has only {few['validation']} hallucinated answers: the best method, "

@@ -95,7 +95,7 @@ class OtherVersionError(StoreError):
 
 
 class SettingsMismatchError(StoreError):
-    """A store or a run was started with other settings."""
+    """A store or a run was started with different settings."""
 
 
 class DiskFullError(StoreError):

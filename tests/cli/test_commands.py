@@ -278,3 +278,13 @@ def test_help_is_also_a_command(run: Any) -> None:
 
 def test_version_has_a_short_flag(run: Any) -> None:
     assert run("-V").out == run("--version").out
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [(("show",), "--id"), (("convert",), "--out"), (("patterns", "evaluate"), "--data")],
+)
+def test_required_option_is_marked_in_the_help(words: tuple[str, ...], option: str) -> None:
+    help_text = CliRunner().invoke(build_app(), [*words, "--help"]).output
+    row = help_text.split(f"\n  {option}", 1)[1].split("\n  -", 1)[0]
+    assert row.rstrip().endswith("[required]")

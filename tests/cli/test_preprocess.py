@@ -40,7 +40,7 @@ def test_preprocess_prints_the_splits(preprocess: Any, tmp_path: Path) -> None:
     assert "70 samples, " in ended.out and f" in {tmp_path / 'out'}\n" in ended.out
     assert ended.out.endswith(
         f"inspect them with: clew inspect {tmp_path / 'out'}\n"
-        f"compare them with: clew compare --preprocessed-dir {tmp_path / 'out'}\n"
+        f"compare detection methods with: clew compare --preprocessed-dir {tmp_path / 'out'}\n"
     )
     again = preprocess(tmp_path / "out")
     assert "70 samples (all already existed), " in again.out

@@ -177,7 +177,7 @@ class Command:
         name = self.spelling.takes_rest
         if not values.get(name):
             raise InputError(
-                f'unexpected argument "{words[0]}". To give several folders, list them after '
+                f'unexpected argument "{words[0]}". To pass several folders, list them after '
                 f"{flag(name)}."
             )
         values[name] = [*values[name], *words]

@@ -1,5 +1,6 @@
 """clew convert"""
 
+import shlex
 from functools import partial
 
 import typer
@@ -35,6 +36,7 @@ def run(call: Call) -> None:
         told = {"stores": [str(store) for store in result.stores], "rows": result.traces}
         call.print_json({**told, "files": result.files, "excluded": excluded})
     elif result.stores:
-        print_line(call.progress, f"inspect them with: clew inspect {result.stores[0]}")
+        store = shlex.quote(str(result.stores[0]))
+        print_line(call.progress, f"inspect them with: clew inspect {store}")
     if not result.complete:
         raise typer.Exit(1)

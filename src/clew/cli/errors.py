@@ -105,7 +105,7 @@ def complain(message: str) -> None:
 
 
 def exit_with(error: ClewError | OSError) -> NoReturn:
-    """Print one message. Exit code 2 means wrong input, 1 a failure."""
+    """Print one message. The exit code is 2 for invalid input, 1 for any other failure."""
     if isinstance(error, ClewError):
         complain(error_text(error))
         sys.exit(2 if isinstance(error, InputError) else 1)

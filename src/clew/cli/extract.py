@@ -1,5 +1,6 @@
 """clew extract"""
 
+import shlex
 from typing import TYPE_CHECKING
 
 import typer
@@ -79,4 +80,4 @@ def _print(call: Call, traces: "TraceBatchLoader") -> None:
     planned, excluded = traces.manifest.planned_rows or 0, len(traces.manifest.skipped)
     more = f" ({counted(excluded, 'question')} excluded; see its manifest)" if excluded else ""
     print_line(call.console, f"{whose}: {traces.num_traces:,} of {planned:,} traces in {out}{more}")
-    print_line(call.progress, f"inspect them with: clew inspect {out}")
+    print_line(call.progress, f"inspect them with: clew inspect {shlex.quote(str(out))}")

@@ -99,10 +99,10 @@ class Setting:
         return found
 
     def _help(self) -> str:
-        if not self.is_list:
-            return self.help
         text, default, value = self.help.partition(" [default: ")
-        return f"{text} Repeatable.{default}{value}"
+        repeatable = " Repeatable." if self.is_list else ""
+        required = " [required]" if self.is_required else ""
+        return f"{text}{repeatable}{default}{value}{required}"
 
     def _argument(self) -> Any:
         title = self.metavar or self.name.upper()

@@ -84,7 +84,9 @@ def _print_result(call: Call, result: "PreprocessResult") -> None:
         say(f"warning: {with_flags(warning)}", style="bold")
     folder = shlex.quote(str(result.out))
     print_line(call.progress, f"inspect them with: clew inspect {folder}")
-    print_line(call.progress, f"compare them with: clew compare --preprocessed-dir {folder}")
+    print_line(
+        call.progress, f"compare detection methods with: clew compare --preprocessed-dir {folder}"
+    )
 
 
 def _balance_table(result: "PreprocessResult") -> Table:

@@ -103,7 +103,7 @@ class Renderer:
         self._network.stop()  # the line of a method stays: it may have more seeds
 
     def show_ModelMeasured(self, _: "ModelMeasured") -> None:
-        """Shown nowhere: this event is for experiment trackers, and the command prints these
+        """Not displayed: this event is for experiment trackers, and the command prints these
         metrics as its result."""
 
     def show_NetworkStarted(self, event: "NetworkStarted") -> None:

@@ -1,4 +1,4 @@
-"""Wrong words on the command line: what typer found is said as clew says its own errors."""
+"""Usage errors found by typer, reported in the same form as clew's own errors."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -39,7 +39,7 @@ def describe_run(
 
 
 def refuse_other_run(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Refuse to resume a run that was started with other settings: raises SettingsMismatchError
+    """Refuse to resume a run that was started with different settings: raises SettingsMismatchError
     with both values of every difference."""
     if before["request"]["batch_size"] is None and now["request"]["batch_size"] is not None:
         # A batch size that the plan chose may now be requested explicitly, even split into other

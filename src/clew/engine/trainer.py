@@ -68,7 +68,7 @@ def fit(
             alternatives.
         output_dir: Folder for checkpoints, weights, log.csv, TensorBoard and the result.
         settings: What else identifies this run, as plain JSON data: the dataset, the dimensions of
-            the network. A run with other settings is not resumed.
+            the network. A run with different settings is not resumed.
         reporter: Called with every event instead of the log.
         callbacks: Functions that are also called with every event (`TrainingStarted`, `EpochEnded`,
             `TrainingEnded`, ...), in the first process only. `ExperimentLogger` is one.

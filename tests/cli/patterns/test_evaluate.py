@@ -65,7 +65,7 @@ def test_photos_seen_in_training_are_excluded(run: Any, folder: Path, model: Pat
             (folder / "seen" / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(photos / name, folder / "seen" / name)
     ended = run("patterns", "evaluate", "--model", "model", "--data", "seen")
-    assert "warning: the classifier was trained on all of these photos" in ended.out
+    assert "warning: all of these photos were used to train or select the classifier" in ended.out
 
 
 @pytest.mark.slow

@@ -85,7 +85,7 @@ def test_batch_stops_growing_when_time_is_up() -> None:
     size, _, why = find({FP32: {16: 6.0, 32: 6.1}})
     assert (size, why) == (
         16,
-        "2.67 samples/s; 32 was not tried: calibration may take at most 10 s",
+        "2.67 samples/s; 32 was not tried: benchmarking may take at most 10 s",
     )
 
 

@@ -55,10 +55,10 @@ def _print_photos(console: Console, result: "ClassifierResult") -> None:
         where = result.path / "excluded.csv"
         lines.append(f"excluded: {excluded_text(data['excluded'])}: see {where} for the reasons")
     if data["all_seen"]:
-        counts = " and ".join(f"{count:,} for {split}" for split, count in data["seen"].items())
+        counts = ", ".join(f"{count:,} {split}" for split, count in data["seen"].items())
         lines.append(
-            f"warning: the classifier was trained on all of these photos ({counts}), so these "
-            "metrics say nothing about new photos: evaluate on other photos."
+            f"warning: all of these photos were used to train or select the classifier ({counts}), "
+            "so these metrics say nothing about new photos: evaluate on other photos."
         )
     for line in lines:
         print_line(console, line)

@@ -89,7 +89,7 @@ class _ShownSteps:
     def keep_model(self, pattern_set: "PatternSet", results: dict[str, Any]) -> None:
         """The accuracy is printed even when there is nothing to do."""
         self._head("train")
-        say_unchanged(self._progress, pattern_set)
+        say_unchanged(self._progress, pattern_set, "no photos have been added or removed")
         self._progress.print()
         print_reached(self._console, results)
 

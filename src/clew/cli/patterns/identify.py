@@ -176,7 +176,7 @@ def _print_places(console: Console, result: "IdentifyResult") -> None:
         print_line(console, f"contact sheet: {result.sheets[0]}{more}")
     print_line(console, f"lists: {result.list_file} and {result.list_file.with_suffix('.csv')}")
     if (copies := result.copies) is not None:
-        there = f", {copies.already_there:,} were already there" if copies.already_there else ""
+        there = f", {copies.already_there:,} already there" if copies.already_there else ""
         copied = f"{counted(copies.copied, 'photo')} copied to {copies.folder}{there}"
         unsure = f"; doubtful photos are in {copies.doubtful}" if result.counts["doubtful"] else ""
         print_line(console, f"{copied}{unsure}")

@@ -63,7 +63,7 @@ def import_and_print(
     label: str | None = None,
     move: bool = False,
 ) -> "ImportResult":
-    """Import, and print the result; `clew patterns flow` has it as a step."""
+    """Import, and print the result; also a step of `clew patterns flow`."""
     with (
         stop_on_signal(console, "finishing the current photo") as stop,
         Renderer(console) as reporter,

@@ -57,7 +57,7 @@ def run_review(
     port: int = 0,
     browser: bool = True,
 ) -> None:
-    """Review what was identified, at the terminal or on a page; ends with the next command."""
+    """Review what was identified, in the terminal or the browser, then print the next command."""
     from clew.patterns.review import open_review
 
     with open_review(chosen, config) as opened:
@@ -127,7 +127,7 @@ def _print_queue(console: Console, opened: "Review") -> None:
     if any(before):
         print_line(console, f"in earlier reviews: {', '.join(filter(None, before))}")
     if queue.gone:
-        print_line(console, f"{len(queue.gone):,} no longer exist: {name_some(queue.gone)}")
+        print_line(console, f"no longer found: {len(queue.gone):,} ({name_some(queue.gone)})")
     if queue.faulty:
         print_line(console, f"{len(queue.faulty):,} could not be opened: {name_some(queue.faulty)}")
     if queue.sure:

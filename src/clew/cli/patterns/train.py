@@ -61,7 +61,8 @@ def run(call: Call) -> None:
         call.print_json(result.raw)
         return
     if not result.is_new and result.pattern_set is not None:
-        say_unchanged(call.progress, result.pattern_set)
+        why = "no photos have been added or removed and no new settings passed"
+        say_unchanged(call.progress, result.pattern_set, why)
         return
     reporter.say(epochs_text(result.raw, is_new=reporter.has_trained))
     print_training(call.console, call.progress, result)
@@ -83,12 +84,12 @@ def epochs_text(results: dict[str, Any], *, is_new: bool) -> str:
     )
 
 
-def say_unchanged(console: Console, pattern_set: "PatternSet") -> None:
+def say_unchanged(console: Console, pattern_set: "PatternSet", why: str) -> None:
     again = command_text("train", pattern_set.name, "--overwrite", library=pattern_set.library)
     print_line(
         console,
-        f"no photos have been added or removed since {pattern_set.latest_model()} was trained: "
-        f"nothing to do. To train a new model from scratch: {again}",
+        f"nothing to do: {why} since {pattern_set.latest_model()} was trained. "
+        f"To train a new model from scratch: {again}",
     )
 
 

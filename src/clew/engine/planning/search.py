@@ -103,7 +103,7 @@ def _why_not_try(bench: Bench, way: Way, size: int, larger: int, room: Room) -> 
         return f"{larger:,} would take about {bytes_text(needed)} of memory, more than {limit}"
     if bench.cost_of(way, size, larger) > bench.left_seconds:
         return (
-            f"{larger:,} was not tried: calibration may take at most {bench.budget_seconds:.0f} s"
+            f"{larger:,} was not tried: benchmarking may take at most {bench.budget_seconds:.0f} s"
         )
     return ""
 
@@ -185,7 +185,7 @@ def _why_not_measured(found: Found, name: str, ways: Sequence[Way], bench: Bench
     if timing is not None and timing.dropped:
         return f"a step {words} was not used: {timing.dropped}"
     return (
-        f"a step {words} was not tried: calibration may take at most {bench.budget_seconds:.0f} s"
+        f"a step {words} was not tried: benchmarking may take at most {bench.budget_seconds:.0f} s"
     )
 
 

@@ -41,8 +41,8 @@ def compare(
     reporter: Reporter | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> "ComparisonResult":
-    """Compare all detection methods on the same split, in a table with confidence intervals and a
-    report.
+    """Compare all detection methods on the same split; write a report and a table with confidence
+    intervals.
 
     The layer, the threshold and the best method are selected on the validation split; the test
     split is used only for the final evaluation. Run the same command again to resume a comparison
@@ -54,7 +54,7 @@ def compare(
         out: Folder for the table, the scores, the networks and the report.
         methods: Methods to compare, such as "perplexity,linear_probe,lstm". [default: all]
         seeds: Number of seeds for methods with randomness.
-        overwrite: Rerun these methods instead of resuming.
+        overwrite: Rerun the selected methods instead of resuming.
         train_on: Folders of samples to train and select on.
         test_on: Folders of samples to evaluate on.
         stores: Folders of samples: train on each and evaluate on each.
@@ -62,8 +62,9 @@ def compare(
         patience: Stop after this many epochs without a better validation AUROC; 0 disables early
             stopping.
         device: cpu, cuda or cuda:1. [default: the GPU if there is one]
-        amp: Train in mixed precision: bf16, or fp16 on GPUs without it. [default: if faster]
-        compile: Use torch.compile. [default: if the run is long enough to pay for it]
+        amp: Train in mixed precision: bf16, or fp16 on GPUs that do not
+            support bf16. [default: if faster]
+        compile: Use torch.compile. [default: if the run is long enough to benefit]
         cuda_graph: Capture the training step as a CUDA graph. [default: if faster]
         num_workers: Number of threads that prefetch batches; 0 loads them on demand. [default: as
             many as needed]
@@ -79,7 +80,7 @@ def compare(
 
     Raises:
         InputError: The samples or a setting cannot be used.
-        SettingsMismatchError: The folder holds a comparison with other settings.
+        SettingsMismatchError: The folder holds a comparison with different settings.
         StoreError: A folder is incomplete or damaged, or another run is writing into it.
         StoppedError: `should_stop` returned True; everything so far is saved.
 

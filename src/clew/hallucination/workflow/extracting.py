@@ -122,7 +122,7 @@ def extract(
 
     Raises:
         InputError: The model, the questions or a setting cannot be used.
-        SettingsMismatchError: The store was started with other settings.
+        SettingsMismatchError: The store was started with different settings.
         StoreError: The folder contains something else, another process is writing this part of the
             store, or the disk is full.
         StoppedError: `should_stop` returned True; everything so far is saved.

@@ -22,7 +22,7 @@ def plan(
     gradient_checkpointing: bool = False,
     max_cache_batches: int | None = None,
 ) -> "Plans":
-    """Plan how training would use this machine, and explain why: device, precision, batch size, ...
+    """Show how training would use this machine (device, precision, batch size, ...), and why.
 
     With samples, each network is benchmarked on them for a few seconds, as "clew train" does at
     startup. Without samples, the plan shows which choices would be measured.
@@ -31,8 +31,9 @@ def plan(
         preprocessed_dir: Folder of samples to benchmark on, written by "clew preprocess".
         epochs: Number of epochs of the planned run.
         device: cpu, cuda or cuda:1. [default: the GPU if there is one]
-        amp: Train in mixed precision: bf16, or fp16 on GPUs without it. [default: if faster]
-        compile: Use torch.compile. [default: if the run is long enough to pay for it]
+        amp: Train in mixed precision: bf16, or fp16 on GPUs that do not
+            support bf16. [default: if faster]
+        compile: Use torch.compile. [default: if the run is long enough to benefit]
         cuda_graph: Capture the training step as a CUDA graph. [default: if faster]
         channels_last: Use the channels-last memory format for images. [default: if faster]
         num_workers: Number of threads that prefetch batches; 0 loads them on demand. [default: as

@@ -64,7 +64,7 @@ def preprocess(
         InputError: The scores do not belong to the store, or a setting cannot be used.
         StoreError: There is no trace store, another process is writing into the folder, or the disk
             is full.
-        SettingsMismatchError: The folder contains samples made with other settings.
+        SettingsMismatchError: The folder contains samples made with different settings.
 
     Examples:
         >>> clew.preprocess("traces_data", scores_file="ground_truth_scores.csv")

@@ -55,7 +55,7 @@ def train(
     """Train hallucination detectors and evaluate them on the test split.
 
     Run the same command again to resume a run that was stopped or killed. With torchrun, several
-    processes train each network together, with the same results.
+    processes train each network together; `batch_size` is the global batch size.
 
     Args:
         preprocessed_dir: Folder of samples that "clew preprocess" wrote. [default:
@@ -86,8 +86,9 @@ def train(
         seed: Seed for weights, sample order and dropout.
         log_to: Log settings and metrics of each network to Weights & Biases or MLflow.
         device: cpu, cuda or cuda:1. [default: the GPU if there is one]
-        amp: Train in mixed precision: bf16, or fp16 on GPUs without it. [default: if faster]
-        compile: Use torch.compile. [default: if the run is long enough to pay for it]
+        amp: Train in mixed precision: bf16, or fp16 on GPUs that do not
+            support bf16. [default: if faster]
+        compile: Use torch.compile. [default: if the run is long enough to benefit]
         cuda_graph: Capture the training step as a CUDA graph. [default: if faster]
         channels_last: Use the channels-last memory format for images. [default: if faster]
         num_workers: Number of threads that prefetch batches; 0 loads them on demand. [default: as
@@ -106,7 +107,7 @@ def train(
 
     Raises:
         InputError: The samples or a setting cannot be used.
-        SettingsMismatchError: The folder contains a run with other settings.
+        SettingsMismatchError: The folder contains a run with different settings.
         StoreError: The samples are incomplete or damaged, or another run is writing into the
             folder.
         TrainingError: Training cannot continue: non-finite values, or out of memory.

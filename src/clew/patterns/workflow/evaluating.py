@@ -29,7 +29,8 @@ def evaluate(
 ) -> "ClassifierResult":
     """Evaluate a trained classifier on photos that it has not seen.
 
-    Photos that it was trained on are recognized by content, regardless of file name, and excluded.
+    Photos from its training and validation splits are recognized by content, regardless of file
+    name, and excluded.
 
     Args:
         data: Folder with one subfolder per class.

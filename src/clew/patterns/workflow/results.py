@@ -56,7 +56,7 @@ class ClassifierResult(Tabular):
 
     @property
     def report(self) -> Path:
-        """The page with all figures and the mistakes."""
+        """The report: all metrics, and the mistakes."""
         return self.path / "report.html"
 
     def load(self, device: str | None = None) -> "PatternModel":

@@ -1,5 +1,4 @@
-"""Let a person review the photos that the classifier was in doubt about; and run all steps in
-one."""
+"""Let a person review the photos that the classifier is unsure about; run all steps at once."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,7 +27,8 @@ def review_photos(
 ) -> "ReviewResult":
     """Review doubtful photos, with one key press per photo.
 
-    Approve, correct or skip each photo: it is filed in its class immediately and not shown again.
+    Approve, correct or skip each photo. Approved and corrected photos are added to their class
+    immediately; skipped ones stay where they are and are shown again only with `every=True`.
     Stop at any time; your decisions are saved. Then train again, starting from the last weights.
 
     Args:
@@ -88,7 +88,8 @@ def run_flow(
         identify: Folder of photos to identify after training.
         review: Afterwards, review each doubtful photo.
         web: Review on a page in the browser instead of the terminal.
-        epochs: Number of epochs. [default: 30, or more for few photos]
+        epochs: Number of epochs. A new value alone does not train the set again. [default: 30, or
+            more for few photos]
         library: Folder that contains your sets.
         device: cpu, cuda or cuda:1. [default: the GPU if there is one]
 
@@ -98,7 +99,7 @@ def run_flow(
     Raises:
         InputError: A folder is missing or a setting cannot be used; raised before anything is
             done.
-        SettingsMismatchError: An unfinished training of the set had other settings.
+        SettingsMismatchError: An unfinished training run of the set used different settings.
         StoreLockedError: Another process is working on the set.
         TrainingStoppedError: The training was stopped; everything so far is saved.
         DiskFullError: The disk is full.

@@ -17,7 +17,8 @@ logger = logging.getLogger(__name__)
 
 
 def create_set(name: str, *, library: str | Path = LIBRARY) -> "PatternSet":
-    """Create an empty set, which will contain photos by class and the models trained on them.
+    """Create an empty set: a named folder for photos, sorted by class, and the models trained on
+    them.
 
     Args:
         name: Name of the set, which is also the name of its folder.

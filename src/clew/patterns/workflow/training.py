@@ -94,8 +94,8 @@ def train(
     """Train a photo classifier and evaluate it on photos that it has not seen.
 
     Photos are decoded once; files that cannot be used are listed in excluded.csv. Run the same
-    command again to resume a run that was stopped or killed. A set that is trained again starts
-    from its last weights, and is trained only if its photos or the settings have changed.
+    command again to resume a run that was stopped or killed. Training a set again
+    starts from its last weights; nothing is done if neither photos nor settings have changed.
 
     Args:
         data: Folder with one subfolder per class, with or without train, val and test folders,
@@ -132,8 +132,9 @@ def train(
         flip: Random horizontal flips. [default: if flipped photos look like the originals]
         seed: Seed for weights, photo order and augmentation.
         device: cpu, cuda or cuda:1. [default: the GPU if there is one]
-        amp: Train in mixed precision: bf16, or fp16 on GPUs without it. [default: if faster]
-        compile: Use torch.compile. [default: if the run is long enough to pay for it]
+        amp: Train in mixed precision: bf16, or fp16 on GPUs that do not
+            support bf16. [default: if faster]
+        compile: Use torch.compile. [default: if the run is long enough to benefit]
         cuda_graph: Capture the training step as a CUDA graph. [default: if faster]
         channels_last: Use the channels-last memory format. [default: if faster]
         num_workers: Number of threads that prefetch batches; 0 loads them on demand. [default: as
@@ -152,7 +153,7 @@ def train(
 
     Raises:
         InputError: The photos or a setting cannot be used.
-        SettingsMismatchError: The folder contains a run with other settings.
+        SettingsMismatchError: The folder contains a run with different settings.
         StoreLockedError: Another run is writing to the folder.
         TrainingError: Training cannot continue, for example because it diverged.
         TrainingStoppedError: `should_stop` returned True; everything so far is saved.

@@ -60,7 +60,8 @@ def identify(
     device: str | None = None,
     reporter: Reporter | None = None,
 ) -> "IdentifyResult":
-    """Identify photos, and write lists, a page and contact sheets with doubtful photos first.
+    """Classify a folder of photos. Writes CSV and JSON lists, an HTML page and contact sheets,
+    doubtful photos first.
 
     Args:
         photos: A folder of photos, or one photo.
@@ -173,7 +174,7 @@ def export(
 ) -> "ExportedModel":
     """Export a trained classifier to a single ONNX file, for use without clew.
 
-    The file takes a photo's pixels and returns calibrated probabilities. It is written only if
+    The exported model takes pixels and returns calibrated probabilities. It is written only if
     onnxruntime returns the same predictions. Requires "clew[onnx]".
 
     Args:

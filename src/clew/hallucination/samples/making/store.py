@@ -46,7 +46,7 @@ class SampleStore:
         self, path: Path, kind: Kind, settings: Mapping[str, Any], rows_per_shard: int
     ) -> None:
         """Open the store, or prepare a new one. Raises SettingsMismatchError, with both values, if
-        it was started with other settings."""
+        it was started with different settings."""
         self.path, self.kind = path, kind
         wanted = {"command": COMMAND, **settings, "sources": []}
         if not (path / MANIFEST_NAME).exists():

@@ -94,9 +94,11 @@ def test_ctrl_c_stops_review_page_cleanly(animals: PatternSet) -> None:
 
 
 def test_ctrl_c_at_the_terminal_keeps_the_decisions(
-    animals: PatternSet, monkeypatch: pytest.MonkeyPatch
+    animals: PatternSet, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    signal.signal(signal.SIGINT, lambda *_: None)  # as an earlier step of a flow has it
+    # As an earlier step of a flow has it.
+    before = signal.signal(signal.SIGINT, lambda *_: None)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     monkeypatch.setattr(sys, "argv", ["clew", "patterns", "review"])
     shown = in_a_terminal(main, ("Enter: cat", b"a"), ("Enter: dog", b"\x03"))
     assert "1 approved, 0 corrected, 0 skipped; 2 left" in shown and "Traceback" not in shown

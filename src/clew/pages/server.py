@@ -24,6 +24,7 @@ HOST = "127.0.0.1"
 _OWN_NAMES = {HOST, "localhost"}
 _TOKEN_BYTES = 24
 _LAST_ANSWERS_SECONDS = 3
+_MOST_DISCARDED_BYTES = 1 << 20
 _HEADERS = {
     b"content-security-policy": b"default-src 'none'; script-src 'self'; style-src 'self'; "
     b"img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
@@ -119,17 +120,33 @@ class Guard:
         token = scope["path"].removeprefix("/").partition("/")[0]
         wrong = _what_is_wrong(scope["headers"])
         if wrong is not None:
-            await _refuse(send_guarded, 403, wrong)
+            await _refuse(receive, send_guarded, 403, wrong)
         elif not secrets.compare_digest(token.encode("utf-8", "replace"), self._token.encode()):
-            await _refuse(send_guarded, 404, "not found")
+            await _refuse(receive, send_guarded, 404, "not found")
         else:
             await self._app({**scope, "root_path": f"/{token}"}, receive, send_guarded)
 
 
-async def _refuse(send: Send, status: int, reason: str) -> None:
-    headers = [(b"content-type", b"text/plain; charset=utf-8")]
+async def _refuse(receive: Receive, send: Send, status: int, reason: str) -> None:
+    await _discard_body(receive)
+    body = reason.encode()
+    headers = [
+        (b"content-type", b"text/plain; charset=utf-8"),
+        (b"content-length", str(len(body)).encode()),
+    ]
     await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": reason.encode()})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def _discard_body(receive: Receive) -> None:
+    """Read the request's body, up to a limit: a connection that is closed with unread bytes is
+    reset, and the client may never see the reason."""
+    left = _MOST_DISCARDED_BYTES
+    while left > 0:
+        message = await receive()
+        if message["type"] != "http.request" or not message.get("more_body"):
+            return
+        left -= len(message.get("body", b""))
 
 
 def _guard_headers(given: Any) -> list[tuple[bytes, bytes]]:

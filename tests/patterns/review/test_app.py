@@ -114,6 +114,20 @@ def test_without_the_token_nothing_is_shown_or_changed(served: Served, review: R
     assert review.place == 0
 
 
+def test_refusal_reaches_a_client_whose_body_comes_late(served: Served) -> None:
+    """Closing a connection with unread bytes would reset it, and the reply would be lost."""
+    parts = urlsplit(served.address)
+    with socket.create_connection(
+        (str(parts.hostname), int(parts.port or 0)), timeout=60
+    ) as client:
+        head = "POST /guess/answer HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 70000\r\n"
+        client.sendall(f"{head}Connection: close\r\n\r\n".encode())
+        for _ in range(7):
+            client.sendall(b"x" * 10_000)
+        reply = b"".join(iter(lambda: client.recv(4096), b""))
+    assert reply.startswith(b"HTTP/1.1 404") and reply.endswith(b"not found")
+
+
 @pytest.mark.parametrize(
     "headers",
     [

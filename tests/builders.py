@@ -169,3 +169,14 @@ def write_questions(path: Path, count: int) -> Path:
             record = {"id": f"q{index}", "question": f"{words} {index}?", "answer": ["Paris"]}
             file.write(json.dumps(record) + "\n")
     return path
+
+
+def write_lines(path: Path, lines: list[Any]) -> Path:
+    texts = [line if isinstance(line, str) else json.dumps(line) for line in lines]
+    path.write_text("\n".join(texts) + "\n")
+    return path
+
+
+def ask(count: int, **odd: str) -> list[dict[str, str]]:
+    """Questions q0, q1, ...; `q3="..."` replaces the text of one."""
+    return [{"id": f"q{i}", "question": odd.get(f"q{i}", f"who is {i}?")} for i in range(count)]

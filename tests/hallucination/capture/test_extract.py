@@ -5,10 +5,7 @@ It lists everything it excludes.
 
 import dataclasses
 import json
-import shutil
-import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,57 +16,26 @@ import torch
 from clew import TraceBatchLoader
 from clew.errors import (
     ClewError,
-    DiskFullError,
     InputError,
     SettingsMismatchError,
     StoppedError,
     StoreError,
 )
-from clew.hallucination.capture import ExtractConfig, ExtractResult, LoadedModel, extract, job
-from clew.hallucination.capture.decode import Decoder
+from clew.hallucination.capture import ExtractConfig, LoadedModel, job
 from clew.progress import Event
 from clew.storage import (
     Part,
-    ShardWriter,
     ensure_manifest,
     read_manifest,
     repair_store,
     verify_store,
 )
-from tests.builders import tiny_loaded, tiny_model, tiny_tokenizer
+from tests.builders import ask, tiny_loaded, tiny_model, tiny_tokenizer, write_lines
 from tests.events import notes
 from tests.hallucination.capture.reference import pass_plainly
-from tests.stores import after_one_batch, assert_same_store, one_thread, read_columns, tiny_config
+from tests.stores import after_one_batch, assert_nearly_same_store, assert_same_store, read_columns
 
-EXACT = ("global_example_id", "example_id", "batch_number", "question_id", "question", "answer")
-SAME_TOKENS = (*EXACT, "tokens", "prompt_length", "stop_reason", "accepted_answers")
 FLOAT16_STEP = 2e-3
-
-
-@pytest.fixture
-def capture(model_folder: Path, loaded: LoadedModel, questions_file: Path, tmp_path: Path) -> Any:
-    """Runs an extraction into `tmp_path/name` with the tiny model."""
-
-    def run(name: str = "new", model: LoadedModel = loaded, **changes: Any) -> ExtractResult:
-        reporter = changes.pop("reporter", None)
-        should_stop = changes.pop("should_stop", lambda: False)
-        questions = changes.pop("questions", questions_file)
-        config = tiny_config(model_folder, questions, tmp_path / name, **changes)
-        with one_thread():
-            return extract(config, reporter, should_stop, model)
-
-    return run
-
-
-def write_lines(path: Path, lines: list[Any]) -> Path:
-    texts = [line if isinstance(line, str) else json.dumps(line) for line in lines]
-    path.write_text("\n".join(texts) + "\n")
-    return path
-
-
-def ask(count: int, **odd: str) -> list[dict[str, str]]:
-    """Questions q0, q1, ...; `q3="..."` replaces the text of one."""
-    return [{"id": f"q{i}", "question": odd.get(f"q{i}", f"who is {i}?")} for i in range(count)]
 
 
 def test_store_has_one_trace_per_question_in_order_with_its_text(
@@ -378,101 +344,6 @@ def test_model_that_only_returns_nan_is_rejected(capture: Any) -> None:
         capture(model=LoadedModel(model, tokenizer), num_samples=5)
 
 
-@pytest.mark.slow
-def test_out_of_device_memory_halves_the_batch_with_a_note(
-    capture: Any, compact_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    limit_device_memory(monkeypatch, prompts=4)
-    events: list[Event] = []
-    assert capture(reporter=events.append).finished
-    sentence = "out of device memory: continuing with 4 prompts at a time"
-    assert sentence in notes(events)
-    assert f"shard 0: {sentence}" in read_manifest(tmp_path / "new").notes
-    assert_nearly_same_store(tmp_path / "new", compact_store)
-
-
-@pytest.mark.slow
-def test_prompt_that_does_not_fit_even_alone_is_named(
-    capture: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    limit_device_memory(monkeypatch, prompts=4, but_never="Lyon")
-    lines = ask(9, q7="who was it that went there?", q8="who is in Lyon?")
-    with pytest.raises(ClewError, match="question q8 with .* does not fit in the memory of cpu"):
-        capture(questions=write_lines(tmp_path / "big.jsonl", lines))
-
-
-@pytest.mark.slow
-def test_out_of_memory_during_estimate_halves_the_batch(
-    capture: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    time_batch = Decoder.time_batch
-
-    def limited(decoder: Decoder, given: list[list[int]]) -> Any:
-        if len(given) > 4:
-            raise torch.OutOfMemoryError("CUDA out of memory.")
-        return time_batch(decoder, given)
-
-    monkeypatch.setattr(Decoder, "time_batch", limited)
-    assert capture().finished
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "what"),
-    [
-        ("clew.hallucination.capture.check.batching_error", "a batch of three prompts"),
-        ("clew.hallucination.capture.decode.Decoder.time_batch", "a single prompt"),
-        ("clew.hallucination.capture.observe.listen_to_whole", "the full trace of [0-9]+ tokens"),
-    ],
-)
-def test_out_of_memory_with_the_smallest_batch_is_an_error(
-    capture: Any, monkeypatch: pytest.MonkeyPatch, name: str, what: str
-) -> None:
-    def too_little(*_: Any) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory.")
-
-    monkeypatch.setattr(name, too_little)
-    with pytest.raises(ClewError, match=f"{what} does not fit in the memory of cpu. Use"):
-        capture(num_samples=3, keep="full")
-
-
-@pytest.mark.slow
-def test_disk_that_is_too_small_is_rejected_before_the_work(
-    capture: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    free = SimpleNamespace(free=10_000)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: free)
-    with pytest.raises(DiskFullError, match=r"may write up to .*, but .* has 10 kB free"):
-        capture()
-    assert not list((tmp_path / "new").glob("batch_*"))
-    free.free = 10**12
-    assert capture().finished
-
-
-@pytest.mark.slow
-def test_failed_write_never_leaves_a_shard_marked_as_finished(
-    capture: Any, compact_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The last of a shard's three writes fails late, when closing it may already be queued."""
-    write, calls = ShardWriter.write, []
-
-    def failing(writer: ShardWriter, batch: pa.RecordBatch) -> None:
-        calls.append(batch.num_rows)
-        if len(calls) == 3:
-            time.sleep(0.2)
-            raise DiskFullError("the disk is full")
-        write(writer, batch)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(ShardWriter, "write", failing)
-        with pytest.raises(DiskFullError):
-            capture()
-    assert read_manifest(tmp_path / "new").shards == ()
-    assert not (tmp_path / "new" / "batch_0000.arrow").exists()
-    assert capture().traces_made == 54
-    assert_same_store(tmp_path / "new", compact_store)
-
-
 def test_pyarrow_opens_the_shards(compact_store: Path) -> None:
     path = str(compact_store / "batch_0003.arrow")
     frame = pa.ipc.open_file(pa.memory_map(path)).read_all().to_pandas()
@@ -543,31 +414,3 @@ def always_silent() -> LoadedModel:
     with torch.no_grad():
         model.lm_head.weight.zero_()
     return LoadedModel(model, tiny_tokenizer())
-
-
-def limit_device_memory(
-    monkeypatch: pytest.MonkeyPatch, prompts: int, but_never: str | None = None
-) -> None:
-    """Answering more prompts at a time raises what CUDA raises; so does one particular text."""
-    answer = Decoder.answer
-    tokenizer = tiny_tokenizer()
-
-    def limited(decoder: Decoder, given: list[list[int]]) -> Any:
-        texts = [tokenizer.decode(prompt) for prompt in given]
-        if len(given) > prompts or (but_never and any(but_never in text for text in texts)):
-            raise torch.OutOfMemoryError("CUDA out of memory.")
-        return answer(decoder, given)
-
-    monkeypatch.setattr(Decoder, "answer", limited)
-
-
-def assert_nearly_same_store(found: Path, expected: Path) -> None:
-    """Different batches round differently; everything else is the same."""
-    mine, other = read_columns(found), read_columns(expected)
-    assert {name: mine[name] for name in SAME_TOKENS} == {n: other[n] for n in SAME_TOKENS}
-    for ours, theirs in zip(
-        TraceBatchLoader(found).iter_traces(), TraceBatchLoader(expected).iter_traces(), strict=True
-    ):
-        states = ("last_hidden", "answer_hidden", "nodes")
-        for name in (*states, "edge_weight", "laplacian_diagonal", "lookback"):
-            assert np.allclose(ours[name], theirs[name], rtol=5e-3, atol=5e-3), name

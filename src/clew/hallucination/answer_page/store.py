@@ -151,7 +151,7 @@ class Judged:
 
     def find_counterpart(self, number: int) -> int | None:
         """The answer with the other label whose question is most similar: of the same category if
-        there is one, then by wording. None without an answer with the other label."""
+        there is one, then by wording. None if no answer has the other label."""
         kind, _ = self.of(number)
         if kind is None:
             return None

@@ -11,7 +11,6 @@ from clew.settings import as_path
 
 if TYPE_CHECKING:
     from clew.hallucination.comparison import CompareConfig, ComparisonResult
-    from clew.hallucination.detectors.training import TrainRunConfig
 
 
 @repeatable(
@@ -62,8 +61,8 @@ def compare(
         patience: Stop after this many epochs without a better validation AUROC; 0 disables early
             stopping.
         device: cpu, cuda or cuda:1. [default: the GPU if there is one]
-        amp: Train in mixed precision: bf16, or fp16 on GPUs that do not
-            support bf16. [default: if faster]
+        amp: Train in mixed precision: bf16, or fp16 on GPUs that do not support bf16. [default: if
+            faster]
         compile: Use torch.compile. [default: if the run is long enough to benefit]
         cuda_graph: Capture the training step as a CUDA graph. [default: if faster]
         num_workers: Number of threads that prefetch batches; 0 loads them on demand. [default: as
@@ -116,13 +115,6 @@ def compare(
         overwrite=overwrite,
     )
     return run_comparison(config, reporter, should_stop)
-
-
-def plan_comparison(trained: "TrainRunConfig") -> "CompareConfig":
-    """The comparison that follows a training; raises InputError if none is possible."""
-    from clew.hallucination.comparison import CompareConfig
-
-    return CompareConfig.after_training(trained)
 
 
 def run_comparison(

@@ -31,8 +31,8 @@ def plan(
         preprocessed_dir: Folder of samples to benchmark on, written by "clew preprocess".
         epochs: Number of epochs of the planned run.
         device: cpu, cuda or cuda:1. [default: the GPU if there is one]
-        amp: Train in mixed precision: bf16, or fp16 on GPUs that do not
-            support bf16. [default: if faster]
+        amp: Train in mixed precision: bf16, or fp16 on GPUs that do not support bf16. [default: if
+            faster]
         compile: Use torch.compile. [default: if the run is long enough to benefit]
         cuda_graph: Capture the training step as a CUDA graph. [default: if faster]
         channels_last: Use the channels-last memory format for images. [default: if faster]

@@ -86,8 +86,8 @@ def train(
         seed: Seed for weights, sample order and dropout.
         log_to: Log settings and metrics of each network to Weights & Biases or MLflow.
         device: cpu, cuda or cuda:1. [default: the GPU if there is one]
-        amp: Train in mixed precision: bf16, or fp16 on GPUs that do not
-            support bf16. [default: if faster]
+        amp: Train in mixed precision: bf16, or fp16 on GPUs that do not support bf16. [default: if
+            faster]
         compile: Use torch.compile. [default: if the run is long enough to benefit]
         cuda_graph: Capture the training step as a CUDA graph. [default: if faster]
         channels_last: Use the channels-last memory format for images. [default: if faster]
@@ -119,13 +119,14 @@ def train(
     """
     from clew.engine import PlanRequest, TrainConfig
     from clew.engine.tracking import tracked
+    from clew.hallucination.comparison import CompareConfig
     from clew.hallucination.detectors.registry import NetworkSettings
     from clew.hallucination.detectors.training import (
         LossSettings,
         TrainRunConfig,
         train_detectors,
     )
-    from clew.hallucination.workflow.comparing import plan_comparison, run_comparison
+    from clew.hallucination.workflow.comparing import run_comparison
     from clew.hallucination.workflow.results import TrainingResult
 
     config = TrainRunConfig(
@@ -163,7 +164,7 @@ def train(
         overwrite=overwrite,
     )
     # Rejected now rather than after hours of training.
-    follows = plan_comparison(config) if compare else None
+    follows = CompareConfig.after_training(config) if compare else None
     with tracked(reporter or log_event, log_to) as report:
         runs = train_detectors(config, report, should_stop)
     comparison = run_comparison(follows, reporter, should_stop) if follows else None

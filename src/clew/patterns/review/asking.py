@@ -1,4 +1,4 @@
-"""A whole review: the questions are asked, at the terminal or on a page, until a person ends it."""
+"""Runs a review in the terminal or in the browser, until the person ends it."""
 
 import logging
 import sys
@@ -19,8 +19,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class ReviewResult:
-    """What a person decided: `counts` has approved, corrected and skipped; `left` photos were not
-    looked at. `folder` is where the photos went."""
+    """The decisions of a review: `counts` of approved, corrected and skipped photos, `left` the
+    number not yet reviewed, `folder` where the photos were put."""
 
     counts: dict[str, int]
     left: int
@@ -35,7 +35,7 @@ def run_review(
     port: int = 0,
     browser: bool = True,
 ) -> ReviewResult:
-    """Ask a person, at the terminal or on a page. Raises what `open_review` does."""
+    """Ask a person, in the terminal or in the browser. Raises what `open_review` does."""
     with open_review(chosen, config) as opened:
         if opened.queue.questions and web:
             _serve(opened, port, browser)

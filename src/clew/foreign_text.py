@@ -1,0 +1,69 @@
+"""Text from files and other people, made safe for where it goes: a terminal, a cell of a CSV file,
+a command to copy, an error message. The one place for each."""
+
+import re
+import reprlib
+import shlex
+from collections.abc import Iterable
+
+# Control characters, lone surrogates, and the characters that reorder or hide text: bidirectional
+# controls, line and paragraph separators, the byte order mark, tags.
+_UNSAFE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff"
+    "\ud800-\udfff\U000e0000-\U000e007f]"
+)
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|nan)")
+# What a spreadsheet would run as a formula.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel = 2
+_SHORT.maxdict = _SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxset = _SHORT.maxfrozenset = 4
+_SHORT.maxstring = _SHORT.maxother = 80
+_LONGEST_INT = 10**30
+
+
+def for_terminal(text: object, *, lines: bool = False) -> str:
+    """Text that cannot move the cursor, color, reorder or hide what a terminal shows: unsafe
+    characters are escaped as in JSON. `lines` keeps newlines."""
+    safe = _UNSAFE.sub(_escape, str(text))
+    return safe if lines else safe.replace("\n", "\\n")
+
+
+def for_csv(text: str) -> str:
+    """Text that a spreadsheet shows instead of running it as a formula: it gets an apostrophe in
+    front. Numbers stay as they are."""
+    safe = _UNSAFE.sub(_escape, text)
+    if text.startswith(_FORMULA) and not _NUMBER.fullmatch(text):
+        return f"'{safe}"
+    return safe
+
+
+def for_shell(words: Iterable[object]) -> str:
+    """A command to copy into a shell, on one line; words with control characters are quoted as
+    `$'...'`."""
+    return " ".join(map(_quote, map(str, words)))
+
+
+def shortened(value: object) -> str:
+    """The representation of a value of any size and depth, in about 200 characters."""
+    if isinstance(value, int) and abs(value) >= _LONGEST_INT:
+        return f"an integer of {value.bit_length():,} bits"
+    return for_terminal(_SHORT.repr(value))[:400]
+
+
+def _quote(word: str) -> str:
+    if not _UNSAFE.search(word) and not re.search(r"[\n\t]", word):
+        return shlex.quote(word)
+    body = word.replace("\\", "\\\\").replace("'", "\\'")
+    body = body.replace("\n", "\\n").replace("\t", "\\t")
+    return f"$'{_UNSAFE.sub(_escape_for_shell, body)}'"
+
+
+def _escape(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def _escape_for_shell(found: re.Match[str]) -> str:
+    # A lone surrogate stands for a byte of a file name that is not UTF-8.
+    return "".join(f"\\x{byte:02x}" for byte in found[0].encode("utf-8", "surrogateescape"))

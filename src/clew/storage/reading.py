@@ -1,0 +1,91 @@
+"""The one way to read a small file that somebody else may have written: only a regular file, never
+more than a bounded size, and JSON of bounded depth without NaN."""
+
+import errno
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any, BinaryIO, NoReturn
+
+from clew.wording import bytes_text
+
+MAX_JSON_BYTES = 1 << 26
+MAX_JSON_DEPTH = 32
+
+
+class NotRegularFileError(OSError):
+    """A pipe, a folder or a device lies where a file is expected."""
+
+    def __init__(self, path: Path, mode: int) -> None:
+        super().__init__(errno.EINVAL, f"it is {_describe(mode)}, not a file", str(path))
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Opens a file for reading. A link is followed (dataset caches are made of links), but a pipe
+    or a device is refused instead of waited for; raises NotRegularFileError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        raise NotRegularFileError(path, mode)
+    return os.fdopen(descriptor, "rb")
+
+
+def read_bounded(path: Path, max_bytes: int) -> bytes:
+    """The whole file; raises ValueError if it is larger than `max_bytes`, and OSError."""
+    with open_regular(path) as file:
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise ValueError(f"it is larger than {bytes_text(max_bytes)}")
+    return content
+
+
+def read_json(path: Path, *, max_bytes: int = MAX_JSON_BYTES, finite: bool = True) -> Any:
+    """The content of a JSON file; raises OSError, and ValueError if it is not valid JSON, larger
+    than `max_bytes`, nested too deeply or, with `finite`, holds NaN or infinity."""
+    return parse_json(read_bounded(path, max_bytes), finite=finite)
+
+
+def parse_json(content: bytes | str, *, finite: bool = True) -> Any:
+    """JSON as in `read_json`, from memory."""
+    checks: dict[str, Any] = (
+        {"parse_constant": _refuse_constant, "parse_float": _finite_float} if finite else {}
+    )
+    try:
+        value = json.loads(content, **checks)
+    except RecursionError:
+        raise ValueError(f"it is nested more than {MAX_JSON_DEPTH} levels deep") from None
+    _check_depth(value)
+    return value
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"it contains {name}, which is not a number")
+
+
+def _finite_float(text: str) -> float:
+    number = float(text)
+    if number in (float("inf"), float("-inf")):
+        raise ValueError(f"it contains {text[:20]}, which is too large a number")
+    return number
+
+
+def _check_depth(value: Any) -> None:
+    level = [value]
+    for _ in range(MAX_JSON_DEPTH):
+        level = [
+            inner
+            for one in level
+            if isinstance(one, dict | list)
+            for inner in (one.values() if isinstance(one, dict) else one)
+        ]
+        if not level:
+            return
+    raise ValueError(f"it is nested more than {MAX_JSON_DEPTH} levels deep")
+
+
+def _describe(mode: int) -> str:
+    if stat.S_ISDIR(mode):
+        return "a folder"
+    return "a pipe" if stat.S_ISFIFO(mode) else "a device or a socket"

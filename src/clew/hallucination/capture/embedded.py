@@ -30,7 +30,7 @@ _GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
 
 
 def embedded_model_folder(cache: Path | None = None) -> Path:
-    """The folder with the converted model; downloaded and converted on first use (a minute)."""
+    """The folder with the converted model; downloaded and converted on first use."""
     root = cache or Path(platformdirs.user_cache_dir("clew"))
     folder = root / "models" / "SmolLM2-135M-Instruct"
     if _is_complete(folder):
@@ -51,7 +51,7 @@ def _fetch_and_convert(folder: Path) -> None:
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".fetch-") as scratch:
         logger.info("downloading the built-in model (93 MB, once)")
         gguf = fetch_gguf(Path(scratch))
-        logger.info("converting the built-in model to safetensors (half a minute, once)")
+        logger.info("converting the built-in model to safetensors (a few seconds, once)")
         converted = Path(scratch) / "converted"
         convert_gguf(gguf, converted)
         shutil.rmtree(folder, ignore_errors=True)
@@ -89,8 +89,10 @@ def convert_gguf(gguf: Path, folder: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    from clew.hallucination.capture.gguf_files import read_gguf_once
+
     source, name = str(gguf.parent), gguf.name
-    with quiet_transformers():
+    with quiet_transformers(), read_gguf_once():
         model = AutoModelForCausalLM.from_pretrained(source, gguf_file=name, dtype=torch.float32)
         tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=name)
     # The weights are plain float32 now; saving fails while these are set.

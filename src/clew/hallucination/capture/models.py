@@ -17,6 +17,7 @@ from clew.hallucination.capture.embedded import (
     embedded_model_folder,
     quiet_transformers,
 )
+from clew.hallucination.capture.gguf_files import read_gguf_once
 from clew.hallucination.hub import quiet_hub, why_unreachable
 from clew.names import looks_like_path, suggest, suggest_path
 
@@ -62,7 +63,7 @@ def load_model(
     options = {"dtype": _choose_dtype(dtype, device), "attn_implementation": "eager"}
     if quantize is not None:
         options |= _quantize_options(quantize, device)
-    with _explained(name), quiet_transformers(), quiet_hub():
+    with _explained(name), quiet_transformers(), quiet_hub(), read_gguf_once():
         source, extra = _find_source(name)
         if not Path(source).exists():
             extra |= _reach_hub(name)

@@ -22,7 +22,7 @@ ALLOWED: dict[str, set[str]] = {
     "run_file": {"storage"},
     "storage": set(),
     "metrics": set(),
-    "pages": set(),
+    "pages": {"storage"},
     "loading": {"storage"},
     "engine": {"metrics", "storage", "loading"},
     "hallucination": {"storage", "metrics", "pages", "loading", "engine"},

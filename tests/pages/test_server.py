@@ -11,7 +11,8 @@ from email.message import Message
 import pytest
 
 from clew.errors import InputError
-from clew.pages.server import App, LocalServer, Receive, Scope, Send, open_server
+from clew.pages.guard import App, Receive, Scope, Send
+from clew.pages.server import LocalServer, open_server
 
 
 def build_app(stop: Callable[[], None]) -> App:
@@ -27,7 +28,7 @@ def build_app(stop: Callable[[], None]) -> App:
     return app
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def server() -> Iterator[LocalServer]:
     with open_server(build_app) as opened:
         running = threading.Thread(target=opened.run)

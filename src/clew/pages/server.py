@@ -1,38 +1,20 @@
 """The guarded local server that every page and API runs on: this machine alone can reach it.
 
-The address holds a random token that other pages in the same browser cannot guess. Requests with
-another Host header are refused, which prevents DNS rebinding.
+The address holds a random token that other pages in the same browser cannot guess. `guard` checks
+every request, `connections` how many there are and how long they take.
 """
 
 import secrets
 import socket
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
-from urllib.parse import urlsplit
 
 from clew.errors import InputError
+from clew.pages.guard import HOST, App, Guard, Limits
 
-# As in ASGI: https://asgi.readthedocs.io
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
-
-HOST = "127.0.0.1"
-_OWN_NAMES = {HOST, "localhost"}
 _TOKEN_BYTES = 24
 _LAST_ANSWERS_SECONDS = 3
-_MOST_DISCARDED_BYTES = 1 << 20
-_HEADERS = {
-    b"content-security-policy": b"default-src 'none'; script-src 'self'; style-src 'self'; "
-    b"img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
-    b"frame-ancestors 'none'",
-    b"cross-origin-resource-policy": b"same-origin",
-    b"referrer-policy": b"no-referrer",
-    b"x-content-type-options": b"nosniff",
-}
+_KEEP_ALIVE_SECONDS = 5
 
 
 def require_web() -> None:
@@ -50,19 +32,31 @@ def require_web() -> None:
 class LocalServer:
     """A local web server. `address` is the URL of the app; `run` returns after `stop` or Ctrl-C."""
 
-    def __init__(self, build_app: Callable[[Callable[[], None]], App], listening: socket.socket):
+    def __init__(
+        self,
+        build_app: Callable[[Callable[[], None]], App],
+        listening: socket.socket,
+        limits: Limits,
+    ) -> None:
         import uvicorn
+
+        from clew.pages.connections import limited_protocol
 
         token = secrets.token_urlsafe(_TOKEN_BYTES)
         self.address = f"http://{HOST}:{listening.getsockname()[1]}/{token}/"
         self._socket = listening
         config = uvicorn.Config(
-            Guard(build_app(self.stop), token),
-            lifespan="off",
+            Guard(build_app(self.stop), token, limits),
+            http=limited_protocol(limits),
             ws="none",
+            lifespan="off",
             access_log=False,
             log_config=None,
+            log_level="error",  # a client that sends nonsense is no news
+            proxy_headers=False,
             server_header=False,
+            h11_max_incomplete_event_size=limits.head_bytes,
+            timeout_keep_alive=_KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=_LAST_ANSWERS_SECONDS,
         )
         self._server = uvicorn.Server(config)
@@ -78,7 +72,7 @@ class LocalServer:
 
 @contextmanager
 def open_server(
-    build_app: Callable[[Callable[[], None]], App], port: int = 0
+    build_app: Callable[[Callable[[], None]], App], port: int = 0, limits: Limits | None = None
 ) -> Iterator[LocalServer]:
     """Open a server that is already listening; port 0 means any free port. `build_app` makes the
     app from a function that stops the server. Raises InputError when the port is taken or a package
@@ -98,83 +92,4 @@ def open_server(
                 setting="port",
                 value=port,
             ) from None
-        yield LocalServer(build_app, listening)
-
-
-class Guard:
-    """Keeps other web pages out: only requests for this machine's own name, from the page itself,
-    below the token. Tells the browser to load nothing else."""
-
-    def __init__(self, app: App, token: str) -> None:
-        self._app, self._token = app, token
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
-
-        async def send_guarded(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = _guard_headers(message.get("headers", ()))
-            await send(message)
-
-        token = scope["path"].removeprefix("/").partition("/")[0]
-        wrong = _what_is_wrong(scope["headers"])
-        if wrong is not None:
-            await _refuse(receive, send_guarded, 403, wrong)
-        elif not secrets.compare_digest(token.encode("utf-8", "replace"), self._token.encode()):
-            await _refuse(receive, send_guarded, 404, "not found")
-        else:
-            await self._app({**scope, "root_path": f"/{token}"}, receive, send_guarded)
-
-
-async def _refuse(receive: Receive, send: Send, status: int, reason: str) -> None:
-    await _discard_body(receive)
-    body = reason.encode()
-    headers = [
-        (b"content-type", b"text/plain; charset=utf-8"),
-        (b"content-length", str(len(body)).encode()),
-    ]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
-
-
-async def _discard_body(receive: Receive) -> None:
-    """Read the request's body, up to a limit: a connection that is closed with unread bytes is
-    reset, and the client may never see the reason."""
-    left = _MOST_DISCARDED_BYTES
-    while left > 0:
-        message = await receive()
-        if message["type"] != "http.request" or not message.get("more_body"):
-            return
-        left -= len(message.get("body", b""))
-
-
-def _guard_headers(given: Any) -> list[tuple[bytes, bytes]]:
-    kept = [(name, value) for name, value in given if name.lower() not in _HEADERS]
-    if not any(name.lower() == b"cache-control" for name, _ in kept):
-        kept.append((b"cache-control", b"no-store"))
-    return [*kept, *_HEADERS.items()]
-
-
-def _what_is_wrong(headers: Any) -> str | None:
-    """Why a request is refused, None if it is not. A forwarded port may have another number, so
-    only the name in the Host header is checked."""
-    host, origin = _find(headers, b"host") or "", _find(headers, b"origin")
-    if _name(f"//{host}") not in _OWN_NAMES:
-        return "open this page at the address that clew printed"
-    if origin is not None and origin.partition("://")[2] != host:
-        return "only clew's own page may send answers"
-    return None
-
-
-def _find(headers: Any, wanted: bytes) -> str | None:
-    found = (value for name, value in headers if name.lower() == wanted)
-    value: bytes | None = next(found, None)
-    return None if value is None else value.decode("latin-1")
-
-
-def _name(address: str) -> str | None:
-    try:
-        return urlsplit(address).hostname
-    except ValueError:
-        return None
+        yield LocalServer(build_app, listening, limits or Limits())

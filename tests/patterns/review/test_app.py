@@ -165,8 +165,49 @@ def test_impossible_answers_are_reported(served: Served, photos: Path) -> None:
     (photos / "a.png").unlink()
     status, state = answer(served, question=0, action="approve")
     assert status == 400 and "can no longer be read" in state["error"]
-    for body in ({}, {"question": 0, "action": "dance"}, [], {"question": "x", "action": "skip"}):
-        assert fetch(f"{served.address}answer", body)[0] == 422
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        *({}, [], {"question": 0, "action": "dance"}, {"question": "x", "action": "skip"}),
+        *({"question": 0, "action": ["skip"]}, {"question": 1e300, "action": "skip"}),
+        *({"question": None, "action": "skip"}, {"question": 0, "action": "correct", "label": 7}),
+    ],
+)
+def test_wrong_requests_get_a_reason_and_the_state(served: Served, body: Any) -> None:
+    status, content, _ = fetch(f"{served.address}answer", body)
+    state = json.loads(content)
+    assert status == 422 and state["error"].startswith("The request is not valid: ")
+    assert state["error"].endswith("Nothing was changed.") and state["place"] == 0
+
+
+@pytest.mark.parametrize(
+    ("label", "status"),
+    [
+        *(
+            (one, 400)
+            for one in ("", " ", "a\u202eb", "a\x1b[2J", "a\x00", "c" * 200, "c" * 900_000)
+        ),
+        *((one, 400) for one in ("\ud800", "..", "a/b", "\u2028")),
+        ("c" * 10**6, 413),
+        ("\N{PILE OF POO}", 200),
+    ],
+)
+def test_odd_labels_are_refused_in_a_short_sentence(
+    served: Served, review: Review, label: str, status: int
+) -> None:
+    body = {"question": 0, "action": "correct", "label": label}
+    told, content, _ = fetch(f"{served.address}answer", body)
+    assert told == status and len(content) < 2000
+    assert review.place == (status == 200)
+
+
+def test_unknown_methods_are_refused(served: Served) -> None:
+    for method in ("PUT", "DELETE", "PATCH", "BREW"):
+        request = urllib.request.Request(f"{served.address}answer", b"{}", method=method)
+        with pytest.raises(urllib.error.HTTPError, match="405"):
+            urllib.request.urlopen(request, timeout=60)
 
 
 def test_server_listens_only_to_this_machine(served: Served) -> None:

@@ -5,11 +5,17 @@ import unicodedata
 from pathlib import Path, PurePath
 
 from clew.errors import InputError
+from clew.foreign_text import for_terminal
 from clew.patterns.photos.photo import SUFFIXES
 
 # File systems allow 255 bytes; a number and a temporary suffix must still fit.
 _MAX_BYTES = 180
-_BAD = re.compile(r"[\x00-\x1f\x7f-\x9f/\\\ud800-\udfff]")
+# Control characters, separators, lone surrogates, and characters that reorder or hide text.
+_BAD = re.compile(
+    r"[\x00-\x1f\x7f-\x9f/\\\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff"
+    "\U000e0000-\U000e007f]"
+)
+_SHOWN_CHARACTERS = 60
 
 
 def check_set_name(name: str) -> str:
@@ -42,10 +48,15 @@ def _check(text: str, what: str) -> str:
     wrong = _what_is_wrong(name)
     if wrong is not None:
         raise InputError(
-            f'"{text}" cannot be the {what}: {wrong}. It is used as a folder name: use letters, '
-            "digits, spaces, - and _."
+            f'"{_shown(text)}" cannot be the {what}: {wrong}. It is used as a folder name: use '
+            "letters, digits, spaces, - and _."
         )
     return name
+
+
+def _shown(text: str) -> str:
+    short = text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
+    return for_terminal(short)
 
 
 def _what_is_wrong(name: str) -> str | None:

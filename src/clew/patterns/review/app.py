@@ -3,7 +3,7 @@
 import io
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.resources import files
@@ -60,6 +60,7 @@ def open_page(review: Review, port: int = 0, hints: Hints | None = None) -> Iter
 def build_app(review: Review, hints: Hints, on_done: Callable[[], None]) -> "FastAPI":
     """The application; `on_done` is called at the end."""
     from fastapi import BackgroundTasks, FastAPI, HTTPException, Response
+    from fastapi.exceptions import RequestValidationError
 
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
 
@@ -67,6 +68,11 @@ def build_app(review: Review, hints: Hints, on_done: Callable[[], None]) -> "Fas
         """The current state. Escaped: names may hold bytes that are not valid text."""
         content = json.dumps({**describe_state(review, hints), **more})
         return Response(content, status_code=status, media_type="application/json")
+
+    @app.exception_handler(RequestValidationError)
+    def explain(_: object, error: RequestValidationError) -> Response:
+        with review.lock:
+            return reply(422, error=_what_is_wrong(error.errors()))
 
     @app.get("/state")
     def state() -> Response:
@@ -103,6 +109,12 @@ def build_app(review: Review, hints: Hints, on_done: Callable[[], None]) -> "Fas
         return Response(content, media_type=_FILES[name])
 
     return app
+
+
+def _what_is_wrong(errors: Sequence[Mapping[str, Any]]) -> str:
+    """The first error of a request, without what it contained."""
+    where = ".".join(str(part) for part in errors[0]["loc"][1:])
+    return f"The request is not valid: {where or 'body'}: {errors[0]['msg']}. Nothing was changed."
 
 
 def _take(review: Review, answer: PageAnswer) -> tuple[int, dict[str, str]]:

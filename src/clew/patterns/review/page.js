@@ -10,8 +10,9 @@ let leaving = false; // the end was requested before all photos were reviewed
 async function send(path, body) {
   const options = body && { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
   const reply = await fetch(path, options || {});
-  if (!reply.headers.get("Content-Type")?.includes("json")) throw new Error(await reply.text());
-  return reply.json();
+  if (reply.headers.get("Content-Type")?.includes("json")) return reply.json();
+  if (!state || reply.status < 400 || reply.status === 404 || reply.status >= 500) throw new Error(await reply.text());
+  return { ...state, message: "", error: `${await reply.text()}. Nothing was changed.` }; // the server refused it
 }
 
 async function answer(action, label) {

@@ -1,0 +1,68 @@
+"""The server's connections: how many there are, and how long each may keep it waiting. Imports
+uvicorn, which is optional."""
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from clew.pages.guard import Limits
+
+_FULL = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+
+
+def limited_protocol(limits: Limits) -> type[asyncio.Protocol]:
+    """uvicorn's HTTP protocol, which waits for ever, with the limits on time and connections."""
+
+    class LimitedProtocol(H11Protocol):
+        def __init__(self, *given: Any, **named: Any) -> None:
+            super().__init__(*given, **named)
+            self._timers: dict[str, asyncio.TimerHandle] = {}
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            if len(self.connections) > limits.connections:
+                transport.write(_FULL)
+                transport.close()
+                return
+            self._end_after("head", limits.head_seconds)
+
+        def data_received(self, data: bytes) -> None:
+            before = self.scope
+            super().data_received(data)
+            if self.scope is not before:
+                self._keep("head")
+
+        def on_response_complete(self) -> None:
+            before = self.scope
+            super().on_response_complete()
+            if self.scope is before:  # otherwise the next request had already arrived
+                self._end_after("head", limits.head_seconds)
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self._end_after("write", limits.write_seconds)
+
+        def resume_writing(self) -> None:
+            super().resume_writing()
+            self._keep("write")
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            for name in list(self._timers):
+                self._keep(name)
+            super().connection_lost(exc)
+
+        def shutdown(self) -> None:
+            super().shutdown()
+            if self.cycle is not None and self.cycle.more_body:
+                self.transport.abort()  # its request will not be answered any more
+
+        def _end_after(self, name: str, seconds: float) -> None:
+            self._keep(name)
+            self._timers[name] = self.loop.call_later(seconds, self.transport.abort)
+
+        def _keep(self, name: str) -> None:
+            if name in self._timers:
+                self._timers.pop(name).cancel()
+
+    return LimitedProtocol

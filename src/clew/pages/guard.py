@@ -1,0 +1,213 @@
+"""What every request passes before an app sees it: the token, the names in its headers, limits on
+size and time, and valid JSON. Pure ASGI, so that it carries pages and streaming APIs alike."""
+
+import asyncio
+import json
+import secrets
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from clew.storage.reading import parse_json
+from clew.wording import bytes_text
+
+# As in ASGI: https://asgi.readthedocs.io
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+Headers = Iterable[tuple[bytes, bytes]]
+
+HOST = "127.0.0.1"
+_OWN_NAMES = {HOST, "localhost"}
+_LINGER_BYTES = 1 << 24
+_RESPONSE_HEADERS = {
+    b"content-security-policy": b"default-src 'none'; script-src 'self'; style-src 'self'; "
+    b"img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    b"frame-ancestors 'none'",
+    b"cross-origin-opener-policy": b"same-origin",
+    b"cross-origin-resource-policy": b"same-origin",
+    b"referrer-policy": b"no-referrer",
+    b"x-content-type-options": b"nosniff",
+    b"x-frame-options": b"DENY",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What one client may take: bytes and seconds per request, and connections at a time. The
+    head is a request's first line and its headers; `write_seconds` is how long a client may read
+    nothing of a response that waits for it, `linger_seconds` how long a refused request is read, so
+    that its client sees the reason."""
+
+    body_bytes: int = 1_000_000
+    head_bytes: int = 16_000
+    headers: int = 64
+    head_seconds: float = 10.0
+    body_seconds: float = 30.0
+    write_seconds: float = 30.0
+    linger_seconds: float = 2.0
+    connections: int = 64
+
+
+class _RefusedError(Exception):
+    def __init__(self, status: int, reason: str, *, is_read: bool = False) -> None:
+        super().__init__(reason)
+        self.status, self.reason, self.is_read = status, reason, is_read
+
+
+class Guard:
+    """Passes on requests for this machine's own name, from the page itself, below the token, whose
+    body is within the limits and complete. Everything else is answered here. Tells the browser to
+    load nothing else."""
+
+    def __init__(self, app: App, token: str, limits: Limits) -> None:
+        self._app, self._token, self._limits = app, token.encode(), limits
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = _guard_headers(message.get("headers", ()))
+            await send(message)
+
+        try:
+            token = self._check_head(scope)
+            body = await self._read_body(scope["headers"], receive)
+        except _RefusedError as refusal:
+            await self._refuse(refusal, receive, send_guarded)
+            return
+        if body is not None:
+            whole = _receive_again(body, receive)
+            await self._app({**scope, "root_path": f"/{token}"}, whole, send_guarded)
+
+    def _check_head(self, scope: Scope) -> str:
+        """The token; nothing of the body is read before."""
+        token: str = scope["path"].removeprefix("/").partition("/")[0]
+        if not secrets.compare_digest(token.encode("utf-8", "replace"), self._token):
+            raise _RefusedError(404, "not found")
+        headers, most = scope["headers"], self._limits
+        size = len(scope["raw_path"]) + len(scope["query_string"])
+        size += sum(len(name) + len(value) for name, value in headers)
+        if len(headers) > most.headers or size > most.head_bytes:
+            raise _RefusedError(431, "the headers of the request are too large")
+        _check_names(headers)
+        return token
+
+    async def _read_body(self, headers: Headers, receive: Receive) -> bytes | None:
+        """The whole body, valid JSON if it claims to be; None if the client has gone."""
+        self._check_size(_declared_bytes(headers))
+        body = bytearray()
+        try:
+            async with asyncio.timeout(self._limits.body_seconds):
+                while True:
+                    message = await receive()
+                    if message["type"] != "http.request":
+                        return None
+                    body += message.get("body", b"")
+                    self._check_size(len(body))
+                    if not message.get("more_body"):
+                        break
+        except TimeoutError:
+            within = f"{self._limits.body_seconds:g} s"
+            raise _RefusedError(408, f"the request did not arrive within {within}") from None
+        if body and _is_json(headers):
+            _check_json(bytes(body))
+        return bytes(body)
+
+    def _check_size(self, size: int) -> None:
+        if size > self._limits.body_bytes:
+            most = bytes_text(self._limits.body_bytes)
+            raise _RefusedError(413, f"the request is larger than {most}")
+
+    async def _refuse(self, refusal: _RefusedError, receive: Receive, send: Send) -> None:
+        """Answers at once, and closes the connection after reading on for a moment: one that is
+        closed with unread bytes is reset, and its client may never see the reason."""
+        body = refusal.reason.encode()
+        headers = [
+            (b"content-type", b"text/plain; charset=utf-8"),
+            (b"content-length", str(len(body)).encode()),
+            (b"connection", b"close"),
+        ]
+        await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+        if not refusal.is_read:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._limits.linger_seconds):
+                    await _discard_body(receive)
+        await send({"type": "http.response.body", "body": b""})
+
+
+async def _discard_body(receive: Receive) -> None:
+    left = _LINGER_BYTES
+    while left > 0:
+        message = await receive()
+        if message["type"] != "http.request" or not message.get("more_body"):
+            return
+        left -= len(message.get("body", b""))
+
+
+def _receive_again(body: bytes, receive: Receive) -> Receive:
+    """The body in one message; after it, whether the client is still there."""
+    waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive_whole() -> Message:
+        return waiting.pop() if waiting else await receive()
+
+    return receive_whole
+
+
+def _guard_headers(given: Headers) -> list[tuple[bytes, bytes]]:
+    kept = [(name, value) for name, value in given if name.lower() not in _RESPONSE_HEADERS]
+    if not any(name.lower() == b"cache-control" for name, _ in kept):
+        kept.append((b"cache-control", b"no-store"))
+    return [*kept, *_RESPONSE_HEADERS.items()]
+
+
+def _check_names(headers: Headers) -> None:
+    """A forwarded port may have another number, so only the name in the Host header is checked."""
+    hosts = _find(headers, b"host")
+    if len(hosts) != 1 or _name(f"//{hosts[0]}") not in _OWN_NAMES:
+        raise _RefusedError(403, "open this page at the address that clew printed")
+    if any(origin.partition("://")[2] != hosts[0] for origin in _find(headers, b"origin")):
+        raise _RefusedError(403, "only clew's own page may send answers")
+
+
+def _declared_bytes(headers: Headers) -> int:
+    """The largest Content-Length; the server has checked that it is a number."""
+    return max((int(size) for size in _find(headers, b"content-length")), default=0)
+
+
+def _is_json(headers: Headers) -> bool:
+    """As FastAPI decides it: a body without a type is JSON."""
+    kind = next(iter(_find(headers, b"content-type")), "application/json")
+    subtype = kind.partition(";")[0].partition("/")[2].strip().lower()
+    return subtype == "json" or subtype.endswith("+json")
+
+
+def _check_json(body: bytes) -> None:
+    try:
+        json.dumps(parse_json(body), ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        reason = "the request contains a character that is not valid"
+    except ValueError as error:
+        reason = f"the request is not valid JSON: {error}"
+    else:
+        return
+    raise _RefusedError(400, reason, is_read=True)
+
+
+def _find(headers: Headers, wanted: bytes) -> list[str]:
+    return [value.decode("latin-1") for name, value in headers if name.lower() == wanted]
+
+
+def _name(address: str) -> str | None:
+    try:
+        return urlsplit(address).hostname
+    except ValueError:
+        return None

@@ -4,7 +4,9 @@ a command to copy, an error message. The one place for each."""
 import re
 import reprlib
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Set
+from itertools import islice
+from typing import Any
 
 # Control characters, lone surrogates, and the characters that reorder or hide text: bidirectional
 # controls, line and paragraph separators, the byte order mark, tags.
@@ -15,11 +17,7 @@ _UNSAFE = re.compile(
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|nan)")
 # What a spreadsheet would run as a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
-_SHORT = reprlib.Repr()
-_SHORT.maxlevel = 2
-_SHORT.maxdict = _SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxset = _SHORT.maxfrozenset = 4
-_SHORT.maxstring = _SHORT.maxother = 80
-_LONGEST_INT = 10**30
+_MAX_ITEMS, _MAX_CHARACTERS, _LONGEST_INT = 4, 80, 10**30
 
 
 def for_terminal(text: object, *, lines: bool = False) -> str:
@@ -46,9 +44,42 @@ def for_shell(words: Iterable[object]) -> str:
 
 def shortened(value: object) -> str:
     """The representation of a value of any size and depth, in about 200 characters."""
-    if isinstance(value, int) and abs(value) >= _LONGEST_INT:
-        return f"an integer of {value.bit_length():,} bits"
     return for_terminal(_SHORT.repr(value))[:400]
+
+
+class _Short(reprlib.Repr):
+    """Looks at a few items of each container and nothing else: sorting a dict, or showing all of an
+    array or of an integer, could take minutes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel = 2
+        self.maxdict = self.maxlist = self.maxtuple = self.maxset = self.maxfrozenset = _MAX_ITEMS
+        self.maxstring = self.maxother = _MAX_CHARACTERS
+
+    def repr_int(self, value: int, level: int) -> str:
+        if abs(value) >= _LONGEST_INT:
+            return f"an integer of {value.bit_length():,} bits"
+        return super().repr_int(value, level)
+
+    def repr_dict(self, value: Mapping[Any, Any], level: int) -> str:
+        return super().repr_dict(dict(islice(value.items(), _MAX_ITEMS + 1)), level)
+
+    def repr_set(self, value: Set[Any], level: int) -> str:
+        return super().repr_set(set(islice(value, _MAX_ITEMS + 1)), level)
+
+    def repr_frozenset(self, value: Set[Any], level: int) -> str:
+        return super().repr_frozenset(frozenset(islice(value, _MAX_ITEMS + 1)), level)
+
+    def repr_instance(self, value: Any, level: int) -> str:
+        if isinstance(value, str | bytes | bytearray) and len(value) > _MAX_CHARACTERS:
+            return f"{value[:_MAX_CHARACTERS]!r}..."
+        if shape := getattr(value, "shape", ()):
+            return f"<{type(value).__name__} of shape {shape}>"
+        return super().repr_instance(value, level)
+
+
+_SHORT = _Short()
 
 
 def _quote(word: str) -> str:

@@ -14,26 +14,36 @@ _UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff"
     "\ud800-\udfff\U000e0000-\U000e007f]"
 )
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|nan)")
-# What a spreadsheet would run as a formula.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|nan)", re.ASCII)
+# What a spreadsheet would run as a formula, after any apostrophes: another one must be removable.
+_FORMULA = re.compile("'*[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
+_ESCAPE = r"u[0-9a-f]{4}|U[0-9a-f]{8}"
+# An unsafe character, or text that looks like the escape of one, with the backslashes before it.
+_TO_ESCAPE = re.compile(rf"(\\*)({_UNSAFE.pattern})|(\\+)({_ESCAPE})")
+_ESCAPED = re.compile(rf"(\\+)({_ESCAPE})")
 _MAX_ITEMS, _MAX_CHARACTERS, _LONGEST_INT = 4, 80, 10**30
 
 
 def for_terminal(text: object, *, lines: bool = False) -> str:
     """Text that cannot move the cursor, color, reorder or hide what a terminal shows: unsafe
     characters are escaped as in JSON. `lines` keeps newlines."""
-    safe = _UNSAFE.sub(_escape, str(text))
+    safe = _UNSAFE.sub(lambda found: _escape(found[0]), str(text))
     return safe if lines else safe.replace("\n", "\\n")
 
 
 def for_csv(text: str) -> str:
     """Text that a spreadsheet shows instead of running it as a formula: it gets an apostrophe in
-    front. Numbers stay as they are."""
-    safe = _UNSAFE.sub(_escape, text)
-    if text.startswith(_FORMULA) and not _NUMBER.fullmatch(text):
-        return f"'{safe}"
-    return safe
+    front. Numbers stay as they are. `from_csv` undoes it."""
+    safe = _TO_ESCAPE.sub(_escape_for_csv, text)
+    is_formula = _FORMULA.match(text) and not _NUMBER.fullmatch(text)
+    return f"'{safe}" if is_formula else safe
+
+
+def from_csv(cell: str) -> str:
+    """The text that `for_csv` made this cell of."""
+    if cell.startswith("'") and _FORMULA.match(_ESCAPED.sub(_unescape_for_csv, cell)):
+        cell = cell[1:]
+    return _ESCAPED.sub(_unescape_for_csv, cell)
 
 
 def for_shell(words: Iterable[object]) -> str:
@@ -90,9 +100,30 @@ def _quote(word: str) -> str:
     return f"$'{_UNSAFE.sub(_escape_for_shell, body)}'"
 
 
-def _escape(found: re.Match[str]) -> str:
-    code = ord(found[0])
+def _escape(character: str) -> str:
+    code = ord(character)
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def _escape_for_csv(found: re.Match[str]) -> str:
+    if found[2] is not None:
+        return found[1] * 2 + _escape(found[2])
+    slashes = found[3] * 2 if _is_unsafe(found[4]) else found[3]
+    return slashes + found[4]
+
+
+def _unescape_for_csv(found: re.Match[str]) -> str:
+    slashes, escape = found[1], found[2]
+    if not _is_unsafe(escape):
+        return found[0]
+    half = slashes[: len(slashes) // 2]
+    return half + (chr(int(escape[1:], 16)) if len(slashes) % 2 else escape)
+
+
+def _is_unsafe(escape: str) -> bool:
+    """Whether "u001b" or "U000e0001" is what an unsafe character is escaped as."""
+    code = int(escape[1:], 16)
+    return code <= 0x10FFFF and bool(_UNSAFE.match(chr(code)))
 
 
 def _escape_for_shell(found: re.Match[str]) -> str:

@@ -1,6 +1,7 @@
 """The prompt of a question, and where an answer ends."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -8,6 +9,8 @@ from clew.errors import InputError
 from clew.hallucination.capture.dialogue import (
     AnswerEnd,
     Cut,
+    Prompt,
+    PromptTokenizer,
     choose_prompt,
     ends_sentence,
     repetition_start,
@@ -35,6 +38,55 @@ def test_base_model_gets_a_completion_prompt() -> None:
     assert prompt.fill("Who?") == "Answer the question concisely. Q: Who? A:"
     with pytest.raises(InputError, match="no chat template"):
         choose_prompt(PLAIN, None, True)
+
+
+class CountingTokenizer:
+    """Counts the characters that it is given at once."""
+
+    def __init__(self) -> None:
+        self.tokenizer, self.most, self.total = tiny_tokenizer(), 0, 0
+
+    def __call__(self, text: str | list[str], **options: Any) -> Any:
+        characters = len(text) if isinstance(text, str) else sum(map(len, text))
+        self.most, self.total = max(self.most, characters), self.total + characters
+        return self.tokenizer(text, **options)
+
+
+def test_question_that_is_far_too_long_is_excluded_without_tokenizing_it() -> None:
+    tokenizer, prompt = CountingTokenizer(), Prompt(template="Q: {question}", chat=False)
+    found = PromptTokenizer(tokenizer, prompt, max_tokens=2048).tokenize(
+        ["who?", "x y " * 1_000_000, "what?"]
+    )
+    first, reason, last = found
+    assert first == tiny_tokenizer()("Q: who?")["input_ids"]
+    assert last == tiny_tokenizer()("Q: what?")["input_ids"]
+    assert isinstance(reason, str)
+    assert "it has 4,000,000 characters, and the first 16,384 alone have" in reason
+    assert "the model's limit is 2,048" in reason
+    assert tokenizer.total < 50_000
+
+
+def test_question_that_may_fit_is_tokenized_whole() -> None:
+    text = "x y " * 10_000
+    tokens = tiny_tokenizer()(text)["input_ids"]
+    prompt = Prompt(template="{question}", chat=False)
+    found = PromptTokenizer(tiny_tokenizer(), prompt, max_tokens=len(tokens)).tokenize([text])
+    assert list(found) == [tokens]
+
+
+def test_many_questions_are_tokenized_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clew.hallucination.capture.dialogue._CHARACTERS_AT_ONCE", 1000)
+    tokenizer, prompt = CountingTokenizer(), Prompt(template="{question}", chat=False)
+    texts = ["who?"] * 500
+    found = list(PromptTokenizer(tokenizer, prompt, max_tokens=65_535).tokenize(texts))
+    assert len(found) == 500
+    assert tokenizer.most == 1000
+
+
+def test_prompt_that_is_too_long_itself_excludes_every_question() -> None:
+    prompt = Prompt(template="x y " * 10_000 + "{question}", chat=False)
+    (reason,) = PromptTokenizer(tiny_tokenizer(), prompt, max_tokens=100).tokenize(["who?"])
+    assert "the prompt alone exceeds the model's limit of 100 tokens" in str(reason)
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
 """The prompt of a question, its tokens, and where the answer ends."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -21,6 +21,9 @@ _ABBREVIATION = re.compile(
     r"([A-Za-z]|St|Ste|Mr|Mrs|Ms|Dr|Prof|Jr|Sr|Mt|Ft|Gen|Col|Lt|Capt|Sgt|Gov|Sen|Rep|Rev|Hon"
     r"|No|vs|etc|Inc|Ltd|Co|Corp|Bros|Ave|Blvd|Rd|ca|approx|est|fl|cf|al|Vol|Op|pp|Ph|D\.C|U\.S)\.$"
 )
+# A tokenizer gets at most about this many characters at once, and a piece of a long text.
+_CHARACTERS_AT_ONCE = 1 << 20
+_PIECE_CHARACTERS = 1 << 14
 _REPEATS = 3
 _MIN_REPEATED_TOKENS = 6
 
@@ -64,13 +67,70 @@ def choose_prompt(
     return Prompt(template=template or own, chat=chat)
 
 
-def tokenize_prompts(tokenizer: Any, prompt: Prompt, questions: Sequence[str]) -> list[list[int]]:
-    """The token ids of every prompt, special tokens included as the model expects them."""
-    texts = [prompt.fill(question) for question in questions]
-    if prompt.chat:
-        texts = [_in_chat_format(tokenizer, text) for text in texts]
-    encoded = tokenizer(texts, add_special_tokens=not prompt.chat, return_attention_mask=False)
-    return [list(ids) for ids in encoded["input_ids"]]
+class PromptTokenizer:
+    """Turns questions into the tokens of their prompts, in bounded memory: a tokenizer takes
+    hundreds of bytes per character."""
+
+    def __init__(self, tokenizer: Any, prompt: Prompt, max_tokens: int) -> None:
+        self._tokenizer = tokenizer
+        self._prompt = prompt
+        self._max_tokens = max_tokens
+        self._template_is_too_long = bool(self._clearly_too_long(prompt.template))
+
+    def tokenize(self, questions: Sequence[str]) -> Iterator[list[int] | str]:
+        """For every question, the token ids of its prompt, special tokens included as the model
+        expects them, or why it certainly has too many to be tokenized."""
+        for some in _in_groups(questions, _CHARACTERS_AT_ONCE):
+            reasons = [self._reason_against(question) for question in some]
+            fit = [text for text, why in zip(some, reasons, strict=True) if why is None]
+            tokens = iter(self._encode([self._format(text) for text in fit]) if fit else [])
+            yield from (why if why is not None else next(tokens) for why in reasons)
+
+    def _reason_against(self, question: str) -> str | None:
+        if self._template_is_too_long:
+            return f"the prompt alone exceeds the model's limit of {self._max_tokens:,} tokens"
+        return self._clearly_too_long(question)
+
+    def _clearly_too_long(self, text: str) -> str | None:
+        """Why a text has too many tokens. Pieces of it are counted until they have twice as many
+        as allowed: a cut adds about one token."""
+        count, stop = 0, _PIECE_CHARACTERS
+        if len(text) <= stop:
+            return None
+        for start in range(0, len(text), _PIECE_CHARACTERS):
+            stop = start + _PIECE_CHARACTERS
+            ids = self._tokenizer(text[start:stop], add_special_tokens=False)["input_ids"]
+            count += len(ids)
+            if count > 2 * self._max_tokens and stop < len(text):
+                return (
+                    f"it has {len(text):,} characters, and the first {stop:,} alone have "
+                    f"{count:,} tokens; the model's limit is {self._max_tokens:,}: shorten it"
+                )
+        return None
+
+    def _format(self, question: str) -> str:
+        text = self._prompt.fill(question)
+        return _in_chat_format(self._tokenizer, text) if self._prompt.chat else text
+
+    def _encode(self, texts: list[str]) -> list[list[int]]:
+        encoded = self._tokenizer(
+            texts, add_special_tokens=not self._prompt.chat, return_attention_mask=False
+        )
+        return [list(ids) for ids in encoded["input_ids"]]
+
+
+def _in_groups(texts: Sequence[str], characters: int) -> Iterator[list[str]]:
+    """Consecutive texts that have about that many characters together, or one that has more."""
+    group: list[str] = []
+    room = characters
+    for text in texts:
+        if group and len(text) > room:
+            yield group
+            group, room = [], characters
+        group.append(text)
+        room -= len(text)
+    if group:
+        yield group
 
 
 def shared_prefix(prompts: Sequence[Sequence[int]]) -> list[int]:

@@ -16,9 +16,9 @@ from clew.hallucination.capture.decode import Decoder
 from clew.hallucination.capture.dialogue import (
     AnswerEnd,
     Prompt,
+    PromptTokenizer,
     choose_prompt,
     shared_prefix,
-    tokenize_prompts,
 )
 from clew.hallucination.capture.models import (
     LoadedModel,
@@ -216,18 +216,20 @@ def _ask(questions: QuestionSet, prompt: Prompt, tokenizer: Any, limits: _Limits
     texts = [question.question for question in questions.questions]
     skipped = [{"where": s.where, "reason": s.reason} for s in questions.skipped]
     asked = _Asked(questions=[], prompts=[], skipped=skipped)
-    prompts = tokenize_prompts(tokenizer, prompt, texts)
+    prompts = PromptTokenizer(tokenizer, prompt, limits.tokens).tokenize(texts)
     for question, tokens in zip(questions.questions, prompts, strict=True):
-        reason = limits.reason_against(len(tokens))
-        if reason is None:
+        reason: str | None
+        if isinstance(tokens, str):
+            reason = tokens
+        elif (reason := limits.reason_against(len(tokens))) is None:
             asked.questions.append(question)
             asked.prompts.append(tokens)
-        else:
-            skipped.append({"where": f"question {question.id}", "reason": reason})
+            continue
+        skipped.append({"where": f"question {question.id:.80}", "reason": reason})
     if not asked.questions:
         first = skipped[len(questions.skipped)]
         raise InputError(
-            f"none of the {len(prompts)} questions of {questions.name} can be captured. The "
+            f"none of the {len(texts)} questions of {questions.name} can be captured. The "
             f"first, {first['where']}: {first['reason']}."
         )
     return asked

@@ -1,30 +1,29 @@
 """Questions from a local file: JSON, JSON Lines, CSV, TSV, Parquet or Arrow."""
 
 import csv
-import gzip
-import json
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TextIO, cast
+from typing import Any, TextIO
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from clew.errors import InputError
-from clew.hallucination.questions.records import (
-    Row,
-    RowSource,
-    first_line,
-    plain_fields,
-    useful_columns,
+from clew.hallucination.questions.columns import read_arrow, read_parquet
+from clew.hallucination.questions.records import Row, RowSource, first_line, plain_fields
+from clew.storage.reading import NotRegularFileError, open_regular, parse_json
+from clew.storage.text_files import (
+    MAX_RECORD_CHARACTERS,
+    BoundedLines,
+    CsvRecords,
+    TooLongError,
+    open_text,
 )
 
-_BATCH_ROWS = 1024
-# Columns beside the question may hold whole articles; by default, csv rejects fields of more than
-# 131,072 characters.
-csv.field_size_limit(1 << 30)
+# A JSON file is one value, which is in memory as a whole; a value takes up to 64 bytes there.
+_MAX_JSON_CHARACTERS = 1 << 27
+_MAX_JSON_VALUES = 1 << 23
 _DELIMITERS = ",;\t|"  # of several equally frequent ones, the first
 
 
@@ -41,7 +40,13 @@ def open_file(path: Path) -> RowSource:
 
 def _read_rows(path: Path, ending: str) -> Iterator[Row]:
     try:
+        open_regular(path).close()
         yield from READERS[ending](path)
+    except NotRegularFileError as error:
+        raise InputError(
+            f"{path}: {error.strerror}: write the questions to a file first, such as "
+            "questions.jsonl"
+        ) from None
     except UnicodeDecodeError as error:
         byte = error.object[error.start]
         raise InputError(
@@ -59,41 +64,51 @@ def file_ending(path: Path) -> str:
     return "".join(endings) if endings[-1:] == [".gz"] else "".join(endings[-1:])
 
 
-def _open_text(path: Path) -> TextIO:
-    """Text with or without a byte order mark, line endings unchanged (as csv requires)."""
-    if path.suffix.lower() == ".gz":
-        return cast(TextIO, gzip.open(path, "rt", encoding="utf-8-sig", newline=""))
-    return path.open(encoding="utf-8-sig", newline="")
-
-
 def _read_json_lines(path: Path) -> Iterator[Row]:
     number = 0
-    with _open_text(path) as file:
-        for line_number, line in enumerate(file, start=1):
-            if not line.strip():
+    with open_text(path) as file:
+        for line_number, line in enumerate(_each_record(BoundedLines(file)), start=1):
+            if isinstance(line, str) and not line.strip():
                 continue
             where = f"line {line_number}"
-            try:
-                yield Row(number=number, where=where, record=json.loads(line))
-            except (ValueError, RecursionError) as error:
-                yield Row(number=number, where=where, problem=f"it is not JSON ({error})")
+            if isinstance(line, str):
+                yield _json_row(number, where, line)
+            else:
+                yield Row(number=number, where=where, problem=str(line))
             # A malformed line is counted, so that fixing it does not change the id of any other
             # record.
             number += 1
 
 
-def _read_json(path: Path) -> Iterator[Row]:
-    with _open_text(path) as file:
-        text = file.read()
+def _each_record(source: BoundedLines | CsvRecords) -> Iterator[Any]:
+    """The records, and the errors in place of those that cannot be read."""
+    while True:
+        try:
+            yield next(source)
+        except StopIteration:
+            return
+        except (csv.Error, TooLongError) as error:
+            yield error
+
+
+def _json_row(number: int, where: str, line: str) -> Row:
     try:
-        records = json.loads(text) if text.strip() else []
-    except (ValueError, RecursionError) as error:
-        # Many .json files hold one record per line. Python's decoder distinguishes a second value
-        # from malformed text only by its message.
-        if getattr(error, "msg", "") != "Extra data":
-            raise InputError(f"{path} is not JSON ({error}): fix it or save it again") from error
+        return Row(number=number, where=where, record=parse_json(line, finite=False))
+    except ValueError as error:
+        return Row(number=number, where=where, problem=f"it is not JSON ({error})")
+
+
+def _read_json(path: Path) -> Iterator[Row]:
+    with open_text(path) as file:
+        text = file.read(_MAX_JSON_CHARACTERS + 1)
+    if _is_json_lines(text):
         yield from _read_json_lines(path)
         return
+    _check_json_size(path, text)
+    try:
+        records = parse_json(text, finite=False) if text.strip() else []
+    except ValueError as error:
+        raise InputError(f"{path} is not JSON ({error}): fix it or save it again") from error
     if isinstance(records, dict):
         fields = plain_fields(records)
         records = fields.get("data", fields.get("questions"))
@@ -105,41 +120,56 @@ def _read_json(path: Path) -> Iterator[Row]:
         yield Row(number=number, where=f"row {number + 1}", record=record)
 
 
+def _is_json_lines(text: str) -> bool:
+    """Many .json files hold one record per line: a whole one on the first line, and more."""
+    first, _, rest = text.lstrip()[:MAX_RECORD_CHARACTERS].partition("\n")
+    if not first.startswith("{") or not rest.strip():
+        return False
+    try:
+        return isinstance(parse_json(first, finite=False), dict)
+    except ValueError:
+        return False
+
+
+def _check_json_size(path: Path, text: str) -> None:
+    values = sum(map(text.count, ",[{"))
+    if len(text) > _MAX_JSON_CHARACTERS or values > _MAX_JSON_VALUES:
+        raise InputError(
+            f"{path} is too large for one JSON value (at most {_MAX_JSON_CHARACTERS:,} characters "
+            f"and about {_MAX_JSON_VALUES:,} values): save it as JSON Lines (.jsonl), one record "
+            "per line, which is read line by line"
+        )
+
+
 def _find_delimiter(file: TextIO) -> str:
     """Find the delimiter of a CSV file: the candidate that occurs most often in the header
     (spreadsheets in many countries write semicolons). The file is rewound to its start."""
-    header = next((line for line in file if line.strip()), "")
+    lines = _each_record(BoundedLines(file))
+    header = next((line for line in lines if isinstance(line, str) and line.strip()), "")
     file.seek(0)
     bare = re.sub(r'"[^"]*"', "", header)
     return max(_DELIMITERS, key=bare.count)
 
 
 def _read_csv(path: Path) -> Iterator[Row]:
-    with _open_text(path) as file:
+    with open_text(path) as file:
         delimiter = "\t" if ".tsv" in file_ending(path) else _find_delimiter(file)
-        # Strict, since an unclosed quote would silently swallow the rest of the file.
-        lines = csv.reader(file, delimiter=delimiter, strict=True)
+        records = CsvRecords(file, delimiter)
         header: list[str] | None = None
         number, last_line = 0, 0
-        while True:
-            where, first_line = f"row {number + 1}", last_line + 1
-            try:
-                cells = next(lines, None)
-                last_line = lines.line_num
-            except csv.Error as error:
-                last_line = lines.line_num
-                problem = f"lines {first_line} to {last_line} are not valid CSV ({error})"
-                yield Row(number=number, where=where, problem=problem)
-                number += 1
+        for cells in _each_record(records):
+            first, last_line = last_line + 1, records.line
+            if isinstance(cells, list) and not any(map(str.strip, cells)):
                 continue
-            if cells is None:
-                return
-            if not any(map(str.strip, cells)):
-                continue
-            if header is None:
+            if isinstance(cells, list) and header is None:
                 header = cells
                 continue
-            yield _csv_row(number, where, header, cells)
+            where = f"row {number + 1}"
+            if isinstance(cells, list):
+                yield _csv_row(number, where, header or [], cells)
+            else:
+                problem = f"lines {first} to {last_line} are not valid CSV ({cells})"
+                yield Row(number=number, where=where, problem=problem)
             number += 1
 
 
@@ -150,41 +180,13 @@ def _csv_row(number: int, where: str, header: list[str], cells: list[str]) -> Ro
     return Row(number=number, where=where, record=dict(zip(header, cells, strict=False)))
 
 
-def _read_parquet(path: Path) -> Iterator[Row]:
-    with pq.ParquetFile(path) as file:
-        columns = useful_columns(path.name, file.schema_arrow.names)
-        yield from _batch_rows(file.iter_batches(batch_size=_BATCH_ROWS, columns=columns))
-
-
-def _read_arrow(path: Path) -> Iterator[Row]:
-    with pa.memory_map(str(path)) as source:
-        batches: Iterable[pa.RecordBatch]
-        try:
-            reader = pa.ipc.open_file(source)
-            batches = map(reader.get_batch, range(reader.num_record_batches))
-        except pa.ArrowInvalid:  # the stream format, which Hugging Face writes
-            source.seek(0)
-            batches = reader = pa.ipc.open_stream(source)
-        columns = useful_columns(path.name, reader.schema.names)
-        yield from _batch_rows(batch.select(columns) for batch in batches)
-
-
-def _batch_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
-    number = 0
-    for batch in batches:
-        for start in range(0, batch.num_rows, _BATCH_ROWS):
-            for record in batch.slice(start, _BATCH_ROWS).to_pylist():
-                yield Row(number=number, where=f"row {number + 1}", record=record)
-                number += 1
-
-
 READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
     ".jsonl": _read_json_lines,
     ".json": _read_json,
     ".csv": _read_csv,
     ".tsv": _read_csv,
-    ".parquet": _read_parquet,
-    ".arrow": _read_arrow,
+    ".parquet": read_parquet,
+    ".arrow": read_arrow,
     ".jsonl.gz": _read_json_lines,
     ".csv.gz": _read_csv,
     ".tsv.gz": _read_csv,

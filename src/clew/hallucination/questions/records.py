@@ -11,9 +11,11 @@ import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 from clew.errors import InputError, without_settings
+from clew.storage.text_files import MAX_RECORD_CHARACTERS
 
 # If several are present, the first in this order is used. Case, spaces and underscores are ignored:
 # "Question ID" is question_id.
@@ -30,6 +32,16 @@ _ANSWER_COLUMNS = (
 # Inside an answer: TriviaQA's {"value", "aliases", ...}, SQuAD's {"text": [...]}.
 _ANSWER_KEYS = ("value", "text", "answer", "name", "aliases", "normalized_aliases", "human_answers")
 _MAX_CATEGORY_CHARACTERS = 64
+_MAX_ID_CHARACTERS = 4096
+# Of all accepted answers of a question together. It also bounds a list that is stored as text:
+# Python's parser takes hundreds of bytes per character.
+_MAX_ANSWER_CHARACTERS = 1 << 18
+_MAX_ANSWER_DEPTH = 32
+_TOO_LARGE = 10**4000  # Python refuses to write out an integer of more than 4,300 digits.
+# Skipped records that are listed one by one, and column names that are kept for an error message.
+_MAX_LISTED = 100_000
+_MAX_COLUMNS = 1000
+_MAX_NAME_CHARACTERS = 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +122,7 @@ class Collector:
         self._questions: list[Question] = []
         self._skipped: list[SkippedQuestion] = []
         self._ids: set[str] = set()
+        self._not_listed = 0
         self._columns: dict[str, None] = {}
         self._digest = hashlib.sha256()
 
@@ -124,13 +137,21 @@ class Collector:
             if not isinstance(row.record, Mapping):
                 kind = type(row.record).__name__
                 raise _UnusableError(f"it is a {kind}, not a record with named fields")
-            self._columns.update(dict.fromkeys(row.record))
+            if len(self._columns) < _MAX_COLUMNS:
+                names = islice(row.record, _MAX_COLUMNS)
+                self._columns.update(dict.fromkeys(map(_shortened_name, names)))
             self.add(_to_question(plain_fields(row.record), f"{self._stem}_{row.number}"))
         except _UnusableError as reason:
-            fields = plain_fields(row.record) if isinstance(row.record, Mapping) else {}
-            name = _record_id(fields)
-            where = f"{row.where} (id {name})" if name else row.where
-            self._skipped.append(SkippedQuestion(where=where, reason=str(reason)))
+            self._skip(row, str(reason))
+
+    def _skip(self, row: Row, reason: str) -> None:
+        if len(self._skipped) >= _MAX_LISTED:
+            self._not_listed += 1
+            return
+        fields = plain_fields(row.record) if isinstance(row.record, Mapping) else {}
+        name = _record_id(fields)
+        where = f"{row.where} (id {name:.80})" if name else row.where
+        self._skipped.append(SkippedQuestion(where=where, reason=reason))
 
     def add(self, question: Question) -> None:
         if question.id in self._ids:
@@ -149,6 +170,9 @@ class Collector:
     def finish(self, name: str, sha256: str | None = None) -> QuestionSet:
         if not self._questions:
             raise InputError(self._why_none(name))
+        if self._not_listed:
+            where = f"{self._not_listed:,} more records"
+            self._skipped.append(SkippedQuestion(where=where, reason="not listed one by one"))
         return QuestionSet(
             name=name,
             questions=self._questions,
@@ -159,17 +183,18 @@ class Collector:
     def _why_none(self, name: str) -> str:
         if not self._skipped:
             return f"{name} is empty: give at least one question"
-        if self._columns and not _pick(plain_fields(self._columns), _QUESTION_COLUMNS):
+        few = 0 < len(self._columns) < _MAX_COLUMNS
+        if few and not _pick(plain_fields(self._columns), _QUESTION_COLUMNS):
             return _no_question_column(name, self._columns)
         first = self._skipped[0]
         return (
-            f"{name}: none of the {len(self._skipped)} records can be used "
+            f"{name}: none of the {len(self._skipped) + self._not_listed:,} records can be used "
             f"({first.where}: {first.reason}): {self._fix}"
         )
 
 
 def _no_question_column(name: str, columns: Iterable[str]) -> str:
-    found = ", ".join(list(columns)[:20]) or "none"
+    found = ", ".join(map(_shortened_name, islice(columns, 20))) or "none"
     return (
         f"{name} has no question column (found: {found}): name it one of "
         f"{', '.join(_QUESTION_COLUMNS)}"
@@ -180,8 +205,13 @@ def _to_question(fields: Mapping[str, Any], fallback_id: str) -> Question:
     column = next(iter(_pick(fields, _QUESTION_COLUMNS)), None)
     if column is None:
         raise _UnusableError("it has no question")
+    name = _record_id(fields) or fallback_id
+    if len(name) > _MAX_ID_CHARACTERS:
+        raise _UnusableError(
+            f"its id has {len(name):,} characters; at most {_MAX_ID_CHARACTERS:,} are allowed"
+        )
     return Question(
-        id=_record_id(fields) or fallback_id,
+        id=name,
         question=_question_text(fields[column]),
         answers=_accepted_answers(fields),
         category=_category(fields),
@@ -195,13 +225,19 @@ def _question_text(value: object) -> str:
         raise _UnusableError("its question is empty")
     if not isinstance(value, str):
         raise _UnusableError(f"its question is a {type(value).__name__}, not text")
+    if len(value) > MAX_RECORD_CHARACTERS:
+        raise _UnusableError(
+            f"its question has {len(value):,} characters; at most {MAX_RECORD_CHARACTERS:,} are "
+            "allowed"
+        )
     return value.strip()
 
 
 def _record_id(fields: Mapping[str, Any]) -> str | None:
     for column in _pick(fields, _ID_COLUMNS):
-        if isinstance(fields[column], str | int | float):
-            return next(_texts(fields[column]), None)
+        value = fields[column]
+        if isinstance(value, str | float) or (isinstance(value, int) and abs(value) < _TOO_LARGE):
+            return next(_texts(value), None)
     return None
 
 
@@ -211,7 +247,19 @@ def _accepted_answers(fields: Mapping[str, Any]) -> tuple[str, ...]:
         for column in _pick(fields, _ANSWER_COLUMNS)
         for text in _texts(_unpack(fields[column]))
     )
-    return tuple(dict.fromkeys(answers))
+    found: dict[str, None] = {}
+    characters = 0
+    for text in answers:
+        if text in found:
+            continue
+        found[text] = None
+        characters += len(text)
+        if characters > _MAX_ANSWER_CHARACTERS:
+            raise _UnusableError(
+                f"its accepted answers have more than {_MAX_ANSWER_CHARACTERS:,} characters in "
+                "total"
+            )
+    return tuple(found)
 
 
 def _category(fields: Mapping[str, Any]) -> str | None:
@@ -222,8 +270,10 @@ def _category(fields: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _texts(value: object) -> Iterator[str]:
-    """The answers in a value, however deeply nested, without empty ones."""
+def _texts(value: object, depth: int = 0) -> Iterator[str]:
+    """The answers in a value, nested or not, without empty ones."""
+    if depth > _MAX_ANSWER_DEPTH:
+        raise _UnusableError(f"its answers are nested more than {_MAX_ANSWER_DEPTH} levels deep")
     if isinstance(value, str):
         if text := value.strip():
             yield text
@@ -235,17 +285,21 @@ def _texts(value: object) -> Iterator[str]:
     elif isinstance(value, Mapping):
         fields = plain_fields(value)
         for key in _pick(fields, _ANSWER_KEYS):
-            yield from _texts(fields[key])
+            yield from _texts(fields[key], depth + 1)
     elif isinstance(value, list | tuple):
         for inner in value:
-            yield from _texts(inner)
+            yield from _texts(inner, depth + 1)
+    elif isinstance(value, int) and abs(value) >= _TOO_LARGE:
+        raise _UnusableError("it contains an integer of more than 4,000 digits")
     elif value is not None and not isinstance(value, bytes):
         yield str(value)
 
 
 def _unpack(cell: object) -> object:
     """A list or TriviaQA answer stored as text in a table, in JSON or Python syntax."""
-    if not isinstance(cell, str) or not cell.strip().startswith(("[", "{")):
+    if not isinstance(cell, str) or len(cell) > _MAX_ANSWER_CHARACTERS:
+        return cell
+    if not cell.strip().startswith(("[", "{")):
         return cell
     for parse in (json.loads, ast.literal_eval):
         try:
@@ -276,9 +330,17 @@ def _plain_names(columns: tuple[str, ...]) -> dict[str, None]:
     return dict.fromkeys(map(plain_name, columns))
 
 
-@lru_cache(maxsize=4096)
 def plain_name(column: str) -> str:
-    return re.sub(r"[\W_]+", "", str(column)).casefold()
+    return _plain_name(_shortened_name(column))
+
+
+def _shortened_name(column: object) -> str:
+    return str(column)[:_MAX_NAME_CHARACTERS]
+
+
+@lru_cache(maxsize=4096)
+def _plain_name(column: str) -> str:
+    return re.sub(r"[\W_]+", "", column).casefold()
 
 
 def useful_columns(name: str, columns: Sequence[str]) -> list[str]:

@@ -1,0 +1,111 @@
+"""Questions from Parquet and Arrow files, which may claim more rows or text than they hold."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from clew.errors import InputError
+from clew.hallucination.questions.records import Row, useful_columns
+from clew.wording import bytes_text
+
+_BATCH_ROWS = 1024
+# Text of a few rows that are in memory at once, and of one row.
+_MAX_TEXT_BYTES = 1 << 26
+# Real questions take some bytes each, and text compresses 3 to 20 times.
+_ROWS_PER_BYTE = 64
+_MAX_RATIO = 200
+_FREE_BYTES = 1 << 26
+_FREE_ROWS = 1 << 20
+
+
+def read_parquet(path: Path) -> Iterator[Row]:
+    with pq.ParquetFile(path) as file:
+        columns = useful_columns(path.name, file.schema_arrow.names)
+        _check_rows(path, file.metadata.num_rows)
+        _check_ratio(path, file.metadata)
+        texts = [name for name in columns if _is_text(file.schema_arrow.field(name).type)]
+    # As dictionaries, or one long text that many rows refer to would be copied for each. Arrow
+    # cannot read nested columns that way; it ends them at 2 GB.
+    with pq.ParquetFile(path, read_dictionary=texts, pre_buffer=False) as file:
+        yield from _batch_rows(path, file.iter_batches(batch_size=_BATCH_ROWS, columns=columns))
+
+
+def read_arrow(path: Path) -> Iterator[Row]:
+    with pa.memory_map(str(path)) as source:
+        batches: Iterable[pa.RecordBatch]
+        try:
+            reader = pa.ipc.open_file(source)
+            batches = map(reader.get_batch, range(reader.num_record_batches))
+        except pa.ArrowInvalid:  # the stream format, which Hugging Face writes
+            source.seek(0)
+            batches = reader = pa.ipc.open_stream(source)
+        columns = useful_columns(path.name, reader.schema.names)
+        yield from _batch_rows(path, (batch.select(columns) for batch in batches))
+
+
+def _check_rows(path: Path, rows: int) -> None:
+    size = path.stat().st_size
+    if rows > _ROWS_PER_BYTE * size + _FREE_ROWS:
+        raise InputError(
+            f"{path} claims {rows:,} rows, but has only {bytes_text(size)}: it is damaged; get it "
+            "again"
+        )
+
+
+def _check_ratio(path: Path, metadata: pq.FileMetaData) -> None:
+    size = path.stat().st_size
+    for group in range(metadata.num_row_groups):
+        # Never ask for a column of it: pyarrow 26 ends the process if its description is damaged.
+        claimed = metadata.row_group(group).total_byte_size
+        if claimed > _MAX_RATIO * size + _FREE_BYTES:
+            raise InputError(
+                f"{path} decompresses to more than {_MAX_RATIO} times its size "
+                f"({bytes_text(size)} to {bytes_text(claimed)}): if you trust it, save it as JSON "
+                "Lines (.jsonl)"
+            )
+
+
+def _batch_rows(path: Path, batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
+    number = 0
+    for batch in batches:
+        _check_rows(path, number + batch.num_rows)
+        batch.validate(full=True)
+        for start in range(0, batch.num_rows, _BATCH_ROWS):
+            for record in _records(batch.slice(start, _BATCH_ROWS)):
+                problem = record if isinstance(record, str) else None
+                yield Row(number=number, where=f"row {number + 1}", record=record, problem=problem)
+                number += 1
+
+
+def _records(batch: pa.RecordBatch) -> Iterator[dict[str, object] | str]:
+    """The records, a few at a time; in place of one that is too large, what is wrong."""
+    size = sum(map(_text_bytes, batch.columns))
+    if size <= _MAX_TEXT_BYTES:
+        yield from batch.to_pylist()
+    elif batch.num_rows == 1:
+        yield f"it has {bytes_text(size)} of text; at most {bytes_text(_MAX_TEXT_BYTES)} are read"
+    else:
+        half = batch.num_rows // 2
+        yield from _records(batch.slice(0, half))
+        yield from _records(batch.slice(half))
+
+
+def _text_bytes(column: pa.Array) -> int:
+    """Bytes of a column once each reference to a shared text is a text of its own."""
+    if isinstance(column, pa.DictionaryArray):
+        values = column.dictionary
+        if not _is_text(values.type):
+            return int(column.nbytes)
+        return int(pc.sum(pc.binary_length(values).take(column.indices)).as_py() or 0)
+    if isinstance(column, pa.ListArray | pa.LargeListArray | pa.FixedSizeListArray):
+        return _text_bytes(column.flatten())
+    if isinstance(column, pa.StructArray):
+        return sum(map(_text_bytes, column.flatten()))
+    return int(column.nbytes)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)

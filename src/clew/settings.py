@@ -13,6 +13,7 @@ from clew.errors import InputError, SettingsMismatchError
 
 # The names of these settings in files of an earlier version of clew.
 _OLD_NAMES = {"right": "correct", "made_up": "hallucinated"}
+MAX_SIZE, MAX_LAYERS = 2**20, 1_000
 START_OVER = "Use `overwrite=True` to start over in this folder."
 
 
@@ -34,10 +35,18 @@ def check_numbers(config: Any) -> None:
             raise InputError(f"it must be {wanted}.", setting=field.name, value=value)
 
 
-def check_positive(config: Any, *names: str) -> None:
+def check_positive(config: Any, *names: str, most: int | None = None) -> None:
     for name in names:
-        if getattr(config, name) < 1:
-            raise InputError("it must be 1 or more.", setting=name, value=getattr(config, name))
+        value = getattr(config, name)
+        if value < 1:
+            raise InputError("it must be 1 or more.", setting=name, value=value)
+        if most is not None and value > most:
+            raise InputError(f"it must be at most {most:,}.", setting=name, value=value)
+
+
+def check_sizes(config: Any, *names: str) -> None:
+    """Check sizes of layers: a larger one is a mistake, and nothing of it could be trained."""
+    check_positive(config, *names, most=MAX_SIZE)
 
 
 def check_fraction(config: Any, *names: str) -> None:
@@ -63,7 +72,7 @@ class Difference:
     now: Any
 
     def __str__(self) -> str:
-        return f"{self.name}: was {self.before!r}, is now {self.now!r}"
+        return f"{self.name}: was {self.before!r:.200}, is now {self.now!r:.200}"
 
 
 def find_differences(

@@ -78,11 +78,12 @@ def test_folder_is_refused_as_a_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("about", "wrong"),
     [
-        ({}, "settings.network is None"),
-        ({"settings": 3}, "settings.network is None"),
+        ({}, "settings.network is missing"),
+        ({"settings": 3}, "settings.network is missing"),
         ({"settings": {"network": "new"}}, "settings.network is 'new'"),
         ({"settings": {"network": ["lstm"]}}, "settings.network is"),
         ({"settings": {"network": "lstm", "size": "3"}}, "settings.size is '3'"),
+        ({"settings": {"network": "lstm"}}, "settings.size is missing"),
     ],
 )
 def test_incomplete_description_is_reported(about: dict[str, Any], wrong: str) -> None:

@@ -1,26 +1,61 @@
 """`last.safetensors`, from which a run resumes, and `best.safetensors`, the weights to use."""
 
+import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from clew.engine.config import PlanRequest
 from clew.engine.feed import Position
 from clew.engine.folders import BEST, LAST, NEXT_BEST
-from clew.engine.model_files import read_about, read_model, write_model
-from clew.engine.optimizer import load_optimizer, optimizer_tensors
+from clew.engine.model_files import (
+    ModelFile,
+    Wanted,
+    check_about,
+    read_model,
+    write_model,
+)
+from clew.engine.optimizer import load_optimizer, optimizer_shapes, optimizer_tensors
 from clew.engine.planning.plan import HardwarePlan
 from clew.engine.processes import gather
-from clew.engine.seeding import random_state, restore_random_state
-from clew.engine.state import EpochSums, RunState
-from clew.errors import SettingsMismatchError
+from clew.engine.seeding import check_random_state, random_state, restore_random_state
+from clew.engine.state import Best, EpochSums, RunState
+from clew.errors import SettingsMismatchError, StoreError
+from clew.typed_json import read_as, without_nan
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
     from clew.engine.precision import Precision
+
+
+T = TypeVar("T")
+_MOST_RANDOM = 1 << 16  # values of a random number generator's state
+_ADVICE = "restore it from a backup, delete it to train again, or choose another output folder"
+_RUN: Wanted = {
+    "model": dict,
+    "config": dict,
+    "request": PlanRequest,
+    "settings": dict,
+    "plan": HardwarePlan,
+    "state": dict,
+    "processes": list,
+    "scaler": dict[str, float],
+}
+_BEST: Wanted = {"best": Best}
+
+
+@dataclass(kw_only=True)
+class _Process:
+    """What each process saved of its own."""
+
+    position: Position
+    sums: EpochSums
 
 
 @dataclass(kw_only=True)
@@ -86,21 +121,24 @@ class Checkpoints:
     def restore(self, parts: Parts) -> RunState:
         """Restores weights, optimizer and random state; returns the training state that goes with
         them."""
-        saved = read_model(self.last)
-        tensors, about = saved.tensors, saved.about
+        saved = read_checkpoint(self.last)
         rank = self._fabric.global_rank
-        state = RunState.from_dict(about["state"])
-        mine = about["processes"][rank]
-        state.position, state.sums = Position(**mine["position"]), EpochSums(**mine["sums"])
-        load_weights(parts.model, _under("model", tensors), self.last)
-        load_optimizer(parts.optimizer, parts.model, _under("optimizer", tensors))
-        if about["scaler"]:
-            parts.precision.load_state_dict(about["scaler"])
-        self._random = _under(f"random/{rank}", tensors)
+        state = _read_state(saved, rank)
+        load_weights(parts.model, saved, prefix="model/")
+        _load_optimizer(parts, saved)
+        self._load_scaler(parts, saved)
+        self._random = _read_random(saved, rank, self._fabric.device)
         if self._fabric.is_global_zero:
             settle_best(self._folder, state)
         self._fabric.barrier()
         return state
+
+    def _load_scaler(self, parts: Parts, saved: ModelFile) -> None:
+        scaler, wanted = saved.about["scaler"], parts.precision.state_dict()
+        if scaler.keys() != wanted.keys():
+            raise _damaged(saved.path, "its loss scaler is incomplete")
+        if scaler:
+            parts.precision.load_state_dict(scaler)
 
     def restore_random(self) -> None:
         """Restore the checkpoint's random state. Call this after reopening the epoch, which draws
@@ -108,7 +146,60 @@ class Checkpoints:
         restore_random_state(self._random, self._fabric.device)
 
     def load_best(self, model: nn.Module) -> None:
-        load_weights(model, read_model(self._folder / BEST).tensors, self._folder / BEST)
+        load_weights(model, read_model(self._folder / BEST))
+
+
+def read_checkpoint(path: Path) -> ModelFile:
+    """A `last.safetensors` whose description is complete. Raises StoreError if it is damaged."""
+    saved = read_model(path)
+    check_about(
+        path, saved.about, _RUN, what="a checkpoint of this version of clew", advice=_ADVICE
+    )
+    return saved
+
+
+def read_settings(folder: Path) -> dict[str, Any]:
+    """The `settings` that the run in a folder was started with. Raises StoreError if its checkpoint
+    is damaged."""
+    return read_checkpoint(folder / LAST).about["settings"]
+
+
+def _read_state(saved: ModelFile, rank: int) -> RunState:
+    try:
+        state = RunState.from_dict(saved.about["state"])
+        processes = read_as(list[_Process], without_nan(saved.about["processes"]), "processes")
+    except ValueError as error:
+        raise _damaged(saved.path, str(error)) from None
+    if rank >= len(processes):
+        raise _damaged(saved.path, f"it has the positions of {len(processes)} processes")
+    state.position, state.sums = processes[rank].position, processes[rank].sums
+    return state
+
+
+def _load_optimizer(parts: Parts, saved: ModelFile) -> None:
+    kinds = _under("optimizer", saved.kinds)
+    wanted = optimizer_shapes(parts.model, kinds)
+    for name, shape in wanted.items():
+        if name not in kinds or kinds[name].shape != shape or kinds[name].dtype[0] not in "FB":
+            raise _damaged(saved.path, f"the optimizer's {name} has another shape or type")
+    tensors = saved.read(f"optimizer/{name}" for name in wanted)
+    load_optimizer(parts.optimizer, parts.model, _under("optimizer", tensors))
+
+
+def _read_random(saved: ModelFile, rank: int, device: torch.device) -> dict[str, Tensor]:
+    kinds = _under(f"random/{rank}", saved.kinds)
+    if any(math.prod(kind.shape) > _MOST_RANDOM for kind in kinds.values()):
+        raise _damaged(saved.path, "its random state is too large")
+    state = _under(f"random/{rank}", saved.read(f"random/{rank}/{name}" for name in kinds))
+    try:
+        check_random_state(state, device)
+    except ValueError as error:
+        raise _damaged(saved.path, str(error)) from None
+    return state
+
+
+def _damaged(path: Path, reason: str) -> StoreError:
+    return StoreError(f'the checkpoint "{path}" is damaged ({reason}): {_ADVICE}.')
 
 
 def settle_best(folder: Path, state: RunState) -> None:
@@ -117,29 +208,37 @@ def settle_best(folder: Path, state: RunState) -> None:
     new = folder / NEXT_BEST
     if not new.exists():
         return
-    if state.best is not None and read_about(new)["best"]["epoch"] == state.best.epoch:
+    if state.best is not None and _best_epoch(new) == state.best.epoch:
         new.replace(folder / BEST)
     else:
         new.unlink()
 
 
-def load_weights(model: nn.Module, tensors: dict[str, Tensor], source: Path) -> None:
+def _best_epoch(path: Path) -> int:
+    about = read_model(path).about
+    check_about(path, about, _BEST, what="the best epoch of a run", advice=_ADVICE)
+    return int(about["best"]["epoch"])
+
+
+def load_weights(model: nn.Module, saved: ModelFile, prefix: str = "") -> None:
     """Load the weights into the model. Raises SettingsMismatchError if they belong to another
-    model."""
+    model, StoreError if they are damaged."""
+    name = type(model).__name__
     try:
-        model.load_state_dict(tensors)
-    except RuntimeError as error:
+        saved.check(model, name=name, prefix=prefix)
+    except StoreError as error:
         raise SettingsMismatchError(
-            f'the weights in "{source}" belong to a different network: use the same settings, '
+            f'the weights in "{saved.path}" belong to a different network: use the same settings, '
             f"or another output folder.\n{error}"
         ) from error
+    saved.load_into(model, name=name, prefix=prefix)
 
 
 def _prefixed(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {f"{prefix}/{name}": value for name, value in tensors.items()}
 
 
-def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def _under(prefix: str, tensors: Mapping[str, T]) -> dict[str, T]:
     return {
         name.removeprefix(f"{prefix}/"): value
         for name, value in tensors.items()

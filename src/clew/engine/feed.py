@@ -16,6 +16,7 @@ from clew.engine.planning.plan import HardwarePlan
 from clew.engine.protocols import Batches, LoadSettings, OpenBatches
 from clew.engine.seeding import seed_epoch, seed_generators
 from clew.errors import InputError
+from clew.typed_json import Count
 
 # How many steps the host may run ahead of a GPU: enough that the GPU never waits, few enough that
 # batches do not pile up in its memory.
@@ -82,8 +83,8 @@ def build_courier(device: torch.device, *, channels_last: bool = False) -> Couri
 class Position:
     """A position in an epoch: what this process has read of it, and the loader's own state."""
 
-    epoch: int
-    samples: int = 0
+    epoch: Count
+    samples: Count = 0
     loader: dict[str, Any] | None = None
 
 

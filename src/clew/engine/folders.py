@@ -1,6 +1,5 @@
 """The output folder of a run: its files, its lock, how it is created and emptied."""
 
-import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from filelock import FileLock, Timeout
 from clew.engine.processes import is_first_process
 from clew.errors import InputError, StoreLockedError
 from clew.storage.writing import remove_temporaries, replace_file
+from clew.typed_json import to_json
 
 # A run resumes from `last`, `best` has the weights to use, `next best` waits for its `last`.
 LAST, BEST, NEXT_BEST = "last.safetensors", "best.safetensors", "best.next.safetensors"
@@ -42,7 +42,7 @@ def clear_run(folder: Path, *more: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    replace_file(path, f"{json.dumps(value, indent=1)}\n".encode())
+    replace_file(path, f"{to_json(value, indent=1)}\n".encode())
 
 
 @contextmanager

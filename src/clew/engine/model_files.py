@@ -1,58 +1,138 @@
 """Model files: safetensors whose header describes the weights in JSON, no pickle. The one reader
-and writer of checkpoints, detectors and classifiers."""
+and writer of checkpoints, detectors and classifiers: nothing in a file is believed unchecked."""
 
-import json
-from collections.abc import Collection, Mapping
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from types import UnionType
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
+import psutil
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from clew.errors import StoreError
+from clew.foreign_text import shortened
+from clew.storage.reading import open_regular, parse_json
 from clew.storage.writing import replacing
+from clew.typed_json import read_as, to_json
+from clew.wording import bytes_text
 
-_Kind = type | UnionType | Collection[str]
-# What a header must have: the type of each value, or the names to choose from.
-Wanted = Mapping[str, _Kind]
+# What a header must have: the type of each value, as for `read_as`, or the names to choose from.
+Wanted = Mapping[str, Any]
 
 _HEADER = "clew"
 _REASON_LETTERS = 300
+# A description of 100,000 classes or 10,000 epochs takes a few MB.
+_MAX_HEADER_BYTES = 1 << 24
+_LENGTH_BYTES = 8
+_FLOATS = {"F16", "BF16", "F32", "F64"}
+_OTHERS = {torch.int64: "I64", torch.int32: "I32", torch.uint8: "U8", torch.bool: "BOOL"}
+
+
+class TensorKind(NamedTuple):
+    """The type (as safetensors names it) and the shape of a tensor in a file."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    def suits(self, tensor: Tensor) -> bool:
+        """Whether the tensor can take its values: floating-point types are converted."""
+        known = _FLOATS if tensor.is_floating_point() else {_OTHERS.get(tensor.dtype)}
+        return self.shape == tuple(tensor.shape) and self.dtype in known
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFile:
-    """Tensors by name, and `about`, the description in the header; read from `path`."""
+    """A model file whose header was read: `about` is its description, `kinds` are the types and
+    shapes of its tensors, which are read on demand."""
 
     path: Path
-    tensors: dict[str, Tensor]
     about: dict[str, Any]
+    kinds: dict[str, TensorKind]
+
+    @cached_property
+    def tensors(self) -> dict[str, Tensor]:
+        """All tensors. Check their shapes before: a file may be large."""
+        return self.read(self.kinds)
+
+    def read(self, names: Iterable[str]) -> dict[str, Tensor]:
+        with _explained(self.path), safe_open(self.path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in names}
+
+    def build(self, make: Callable[[], nn.Module], *, name: str, prefix: str = "") -> nn.Module:
+        """Build a network and load its weights. A network that does not match the file is refused
+        before memory is allocated for it. Raises StoreError as `load_into` does."""
+        try:
+            with torch.device("meta"):
+                outline = make()
+        except (RuntimeError, TypeError, ValueError) as error:
+            raise misfit(self.path, name, error) from None
+        self.check(outline, name=name, prefix=prefix)
+        network = make()
+        self.load_into(network, name=name, prefix=prefix)
+        return network
 
     def load_into(self, network: nn.Module, *, name: str, prefix: str = "") -> None:
         """Loads a network's weights, whose names in the file start with `prefix`.
 
-        Raises StoreError when one is missing, unexpected or of another shape; `name` is the name of
-        the network for the message.
+        Raises StoreError when one is missing, unexpected, of another shape or type, or not finite;
+        `name` is the name of the network for the message.
         """
-        weights = {
-            key.removeprefix(prefix): value
-            for key, value in self.tensors.items()
-            if key.startswith(prefix)
-        }
-        try:
-            network.load_state_dict(weights)
-        except RuntimeError as error:
-            raise misfit(self.path, name, error) from None
+        self.check(network, name=name, prefix=prefix)
+        inside = [key for key in self.kinds if key.startswith(prefix)]
+        weights = self.read(inside)
+        network.load_state_dict({key.removeprefix(prefix): weights[key] for key in inside})
+        refuse_non_finite(self.path, network)
+
+    def check(self, network: nn.Module, *, name: str, prefix: str = "") -> None:
+        """Compare the names, shapes and types of the weights with those of a network, from the
+        header alone. Raises StoreError."""
+        wanted = {f"{prefix}{key}": value for key, value in network.state_dict().items()}
+        found = {key: kind for key, kind in self.kinds.items() if key.startswith(prefix)}
+        for key in (*wanted, *found):
+            if key not in found:
+                raise misfit(self.path, name, f"{key} is missing")
+            if key not in wanted:
+                raise misfit(self.path, name, f"{shortened(key)} is unexpected")
+            if not found[key].suits(wanted[key]):
+                there, needed = found[key], wanted[key]
+                raise misfit(
+                    self.path,
+                    name,
+                    f"{key} has shape {shortened(list(there.shape))} and type {there.dtype} "
+                    f"instead of {list(needed.shape)} and {needed.dtype}",
+                )
+
+
+def refuse_non_finite(path: Path, network: nn.Module) -> None:
+    """Raise StoreError if a network was loaded with weights that give NaN for every input."""
+    states = network.state_dict()
+    spoiled = [key for key, value in states.items() if not value.isfinite().all()]
+    spoiled += [
+        f"{key}.running_var"
+        for key, module in network.named_modules()
+        if isinstance(module, _BatchNorm)
+        and module.running_var is not None
+        and (module.running_var < 0).any()
+    ]
+    if spoiled:
+        raise StoreError(
+            f'the weights in "{path}" are damaged ({spoiled[0]} contains NaN, infinity or a '
+            "negative variance): train again, or restore the file from a backup."
+        )
 
 
 def write_model(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
     """Write a model file atomically. Raises StoreError if the disk is full."""
     try:
         with replacing(path) as file:
-            save_file(_apart(tensors), file.name, metadata={_HEADER: json.dumps(about)})
+            save_file(_apart(tensors), file.name, metadata={_HEADER: to_json(about)})
     except SafetensorError as error:  # its error hides the operating system's "disk full"
         raise StoreError(
             f'"{path}" cannot be written ({error}). Everything written so far is kept. Free '
@@ -61,14 +141,25 @@ def write_model(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, A
 
 
 def read_model(path: Path) -> ModelFile:
-    """Read a model file. Raises StoreError if it is missing, damaged or not written by clew."""
-    tensors, about = _read(path, with_tensors=True)
-    return ModelFile(path=path, tensors=tensors, about=about)
+    """Read the header of a model file. Raises StoreError if it is missing, damaged or not written
+    by clew."""
+    with _explained(path):
+        _check_size(path)
+        with safe_open(path, framework="pt") as file:
+            about = parse_json(_description(file.metadata()), finite=False)
+            if not isinstance(about, dict):
+                raise ValueError(f"its header contains {shortened(about)}")
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - no dict
+            kinds = {
+                name: TensorKind(one.get_dtype(), tuple(one.get_shape()))
+                for name, one in slices.items()
+            }
+    return ModelFile(path=path, about=about, kinds=kinds)
 
 
 def read_about(path: Path) -> dict[str, Any]:
-    """The header's description, without reading the tensors; raises like `read_model`."""
-    return _read(path, with_tensors=False)[1]
+    """The header's description alone; raises like `read_model`."""
+    return read_model(path).about
 
 
 def check_about(
@@ -80,23 +171,27 @@ def check_about(
     advice: str,
 ) -> None:
     """Check the description in the header of `path`. Raises StoreError, which says that the file is
-    not `what`, if an entry of `wanted` ("settings.classes": list) is missing, has another type or
-    names an unknown choice."""
+    not `what`, if an entry of `wanted` ("settings.classes": list[str]) is missing, has another type
+    or names an unknown choice."""
     for name, kind in wanted.items():
         value: Any = about
-        for part in name.split("."):
-            value = value.get(part) if isinstance(value, Mapping) else None
-        if not _is_of(value, kind):
-            raise StoreError(f'"{path}" is not {what} (its {name} is {value!r:.60}): {advice}.')
+        try:
+            for part in name.split("."):
+                if not isinstance(value, Mapping) or part not in value:
+                    raise ValueError(f"{name} is missing")
+                value = value[part]
+            _check_entry(value, kind, name)
+        except ValueError as error:
+            raise StoreError(f'"{path}" is not {what} (its {error}): {advice}.') from None
 
 
-def _is_of(value: Any, kind: _Kind) -> bool:
-    if isinstance(kind, type | UnionType):
-        return isinstance(value, kind)
-    return isinstance(value, str) and value in kind
+def _check_entry(value: Any, kind: Any, name: str) -> None:
+    if isinstance(kind, Collection):
+        kind = Literal[tuple(kind)]
+    read_as(kind, value, name)
 
 
-def misfit(path: Path, network: str, error: Exception) -> StoreError:
+def misfit(path: Path, network: str, error: Exception | str) -> StoreError:
     """The error for weights that belong to another network."""
     reason = " ".join(str(error).split())[:_REASON_LETTERS]
     return StoreError(
@@ -105,17 +200,34 @@ def misfit(path: Path, network: str, error: Exception) -> StoreError:
     )
 
 
-def _read(path: Path, *, with_tensors: bool) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def _check_size(path: Path) -> None:
+    """Raise ValueError for a file that claims a larger header or takes more memory than there can
+    be."""
+    with open_regular(path) as file:
+        length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+        size = file.seek(0, os.SEEK_END)
+    if length > min(size, _MAX_HEADER_BYTES):
+        raise ValueError(f"its header claims {length:,} bytes")
+    memory = psutil.virtual_memory().total
+    if size > memory:
+        raise ValueError(
+            f"it takes {bytes_text(size)}, but there are {bytes_text(memory)} of memory"
+        )
+
+
+def _description(metadata: Mapping[str, str] | None) -> str:
+    if metadata is None or _HEADER not in metadata:
+        raise ValueError("its header has no description")
+    return metadata[_HEADER]
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
     try:
-        with safe_open(path, framework="pt") as file:
-            about = json.loads(file.metadata()[_HEADER])
-            if not isinstance(about, dict):
-                raise TypeError(f"its header contains {about!r:.60}")
-            names = file.keys() if with_tensors else []
-            return {name: file.get_tensor(name) for name in names}, about
+        yield
     except FileNotFoundError:
         raise StoreError(f'there is no "{path}": train first.') from None
-    except (SafetensorError, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
+    except (SafetensorError, OSError, ValueError) as error:
         raise StoreError(
             f'"{path}" cannot be read ({error}): it is damaged or was not written by clew. '
             "Delete it to train again, or choose another output folder."

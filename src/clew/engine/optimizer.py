@@ -2,7 +2,7 @@
 of the step, so that the schedule has no state to save."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +16,7 @@ _START, _END = (
     1 / 25,
     1e-4 / 25,
 )  # relative to the peak: at the start of the warm-up, at the end of the run
+_STEP, _MOMENTS = "step", ("exp_avg", "exp_avg_sq")  # AdamW's state of a parameter
 
 
 def build_optimizer(
@@ -61,16 +62,24 @@ def optimizer_tensors(optimizer: Optimizer, model: nn.Module) -> dict[str, Tenso
     }
 
 
+def optimizer_shapes(model: nn.Module, names: Collection[str]) -> dict[str, tuple[int, ...]]:
+    """The names and shapes of the state that `optimizer_tensors` gives for those parameters that
+    have any in `names`."""
+    return {
+        f"{name}/{what}": () if what == _STEP else tuple(parameter.shape)
+        for name, parameter in model.named_parameters()
+        if f"{name}/{_STEP}" in names
+        for what in (_STEP, *_MOMENTS)
+    }
+
+
 def load_optimizer(optimizer: Optimizer, model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Restores the state; counters go where this device's optimizer keeps them."""
-    states: dict[str, dict[str, Tensor]] = {}
-    for key, value in tensors.items():
-        name, what = key.rsplit("/", 1)
-        states.setdefault(name, {})[what] = value
     for name, parameter in model.named_parameters():
-        if name in states:
+        if f"{name}/{_STEP}" in tensors:
             optimizer.state[parameter] = {
-                what: _like_parameter(value, parameter) for what, value in states[name].items()
+                what: _like_parameter(tensors[f"{name}/{what}"], parameter)
+                for what in (_STEP, *_MOMENTS)
             }
 
 

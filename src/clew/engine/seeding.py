@@ -38,6 +38,25 @@ def random_state(device: torch.device) -> dict[str, Tensor]:
     return state
 
 
+def check_random_state(state: Mapping[str, Tensor], device: torch.device) -> None:
+    """Check that a saved random state can be restored. Raises ValueError."""
+    for name, known in random_state(device).items():
+        saved = state.get(name)
+        if saved is None and name == "cuda":
+            continue
+        if saved is None or (saved.shape, saved.dtype) != (known.shape, known.dtype):
+            raise ValueError(f"its random state has no {name}, or one of another kind")
+    *keys, place, has_gauss = state["numpy"].tolist()
+    in_range = min(keys) >= 0 and max(keys) < 2**32 and 0 <= place <= len(keys)
+    if not in_range or has_gauss not in (0, 1):  # NumPy would read beyond its own memory
+        raise ValueError("the random state of NumPy is invalid")
+    try:
+        torch.Generator().set_state(state["torch"])
+        random.Random().setstate((random.getstate()[0], tuple(state["python"].tolist()), None))
+    except (RuntimeError, OverflowError) as error:
+        raise ValueError(f"its random state is invalid ({error})") from None
+
+
 def restore_random_state(state: Mapping[str, Tensor], device: torch.device) -> None:
     torch.set_rng_state(state["torch"])
     cached, gauss = state["gauss"].tolist()

@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import torch
 
@@ -15,7 +15,13 @@ from clew.engine.feed import Position
 from clew.engine.folders import RESULT, write_json
 from clew.engine.planning.plan import HardwarePlan
 from clew.engine.step import StepResult
+from clew.typed_json import Bounds, Count, Seconds, read_as, without_nan
 
+# One row of log.csv: every number that it may have, and those that are always there.
+Row = dict[str, int | float | None]
+_ROW_COLUMNS = ("epoch", "step", "samples_per_second", "data_wait_share", "seconds")
+# A threshold below 0 calls every sample positive.
+Threshold = Annotated[float, Bounds(least=-1, most=1)]
 # A GPU runs asynchronously; reading a value makes the host wait for it, so that is done rarely.
 STEPS_A_READING = 50
 
@@ -74,9 +80,9 @@ class Readings:
 class EpochSums:
     """Running sums of an epoch, of one process or of all."""
 
-    samples: int = 0
-    steps: int = 0
-    skipped: int = 0
+    samples: Count = 0
+    steps: Count = 0
+    skipped: Count = 0
     sums: dict[str, float] = field(default_factory=dict)
 
     def add(self, figures: Figures) -> None:
@@ -111,9 +117,9 @@ class EpochSums:
 class Best:
     """The epoch with the best validation so far; `threshold` is where its F1 is highest."""
 
-    epoch: int
+    epoch: Count
     metrics: Metrics
-    threshold: float | None
+    threshold: Threshold | None
 
     def is_beaten_by(self, metrics: Metrics, monitor: Monitor) -> bool:
         name = monitored(metrics, monitor)
@@ -143,18 +149,18 @@ class RunState:
     `sums` and `position` belong to this process, the rest is the same in all of them.
     """
 
-    total_steps: int = 0
-    epoch: int = 0
-    step: int = 0
+    total_steps: Count = 0
+    epoch: Count = 0
+    step: Count = 0
     position: Position = field(default_factory=lambda: Position(epoch=0))
     sums: EpochSums = field(default_factory=EpochSums)
-    epoch_seconds: float = 0.0
-    epoch_wait_seconds: float = 0.0
+    epoch_seconds: Seconds = 0.0
+    epoch_wait_seconds: Seconds = 0.0
     best: Best | None = None
-    epochs_without_better: int = 0
-    history: list[dict[str, Any]] = field(default_factory=list)
-    seconds: float = 0.0
-    peak_memory_bytes: int = 0
+    epochs_without_better: Count = 0
+    history: list[Row] = field(default_factory=list)
+    seconds: Seconds = 0.0
+    peak_memory_bytes: Count = 0
     is_trained: bool = False
 
     def begin_next_epoch(self) -> None:
@@ -176,12 +182,10 @@ class RunState:
 
     @classmethod
     def from_dict(cls, saved: dict[str, Any]) -> Self:
-        parts = {
-            "position": Position(**saved["position"]),
-            "sums": EpochSums(**saved["sums"]),
-            "best": Best(**saved["best"]) if saved["best"] else None,
-        }
-        return cls(**saved | parts)
+        """The state that `to_dict` saved; raises ValueError when it is invalid."""
+        state = read_as(cls, without_nan(saved), "its state")
+        _check_history(state.history)
+        return state
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,17 +199,17 @@ class FitResult:
     training alone. `history` has one row per epoch, like log.csv.
     """
 
-    history: list[dict[str, Any]]
-    best_epoch: int
+    history: list[Row]
+    best_epoch: Count
     best_val: Metrics
-    threshold: float | None
+    threshold: Threshold | None
     test: Metrics | None
     plan: HardwarePlan
-    seconds: float
-    samples_per_second: float
-    data_wait_share: float
-    peak_memory_bytes: int
-    parameters: int
+    seconds: Seconds
+    samples_per_second: Seconds
+    data_wait_share: Seconds
+    peak_memory_bytes: Count
+    parameters: Count
 
     @classmethod
     def of_run(
@@ -234,7 +238,17 @@ class FitResult:
 
     @classmethod
     def from_dict(cls, saved: dict[str, Any]) -> Self:
-        return cls(**saved | {"plan": HardwarePlan.from_dict(saved["plan"])})
+        """The result that `save` wrote; raises ValueError when it is invalid."""
+        result = read_as(cls, without_nan(saved))
+        _check_history(result.history)
+        return result
+
+
+def _check_history(history: list[Row]) -> None:
+    for number, row in enumerate(history):
+        for column in _ROW_COLUMNS:
+            if row.get(column) is None:
+                raise ValueError(f"row {number} of its history has no {column}")
 
 
 def _over_all(history: list[dict[str, Any]], name: str) -> float:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from clew.engine.checkpoint import Checkpoints, Parts
+from clew.engine.checkpoint import Checkpoints, Parts, read_checkpoint
 from clew.engine.config import PlanRequest, TrainConfig
 from clew.engine.evaluate import Metrics, score
 from clew.engine.events import TrainingEnded, TrainingStarted
@@ -18,7 +18,6 @@ from clew.engine.folders import LAST, PLAN, RESULT, only_one, write_json
 from clew.engine.identity import adapt_plan, describe_run, refuse_other_run, saved_request
 from clew.engine.logs import Logs
 from clew.engine.loop import Loop
-from clew.engine.model_files import read_about
 from clew.engine.planning.hardware import limit_threads, look_at_machine
 from clew.engine.planning.plan import HardwarePlan
 from clew.engine.planning.planner import plan_hardware
@@ -28,6 +27,7 @@ from clew.engine.setup import Setup
 from clew.engine.state import FitResult, RunState
 from clew.errors import InputError, StoreError
 from clew.progress import Reporter, ignore_event, log_event, report_to_all
+from clew.storage.reading import read_json
 from clew.storage.writing import remove_temporaries
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ class _Task:
         run."""
         if not (self.folder / LAST).exists():
             return None
-        about = read_about(self.folder / LAST)
+        about = read_checkpoint(self.folder / LAST).about
         refuse_other_run(self.folder, about, self.identity)
         return about
 
@@ -188,8 +188,8 @@ class _Task:
         Checkpoints(self.folder, fabric, self.identity).load_best(self.model)
         path = self.folder / RESULT
         try:
-            return FitResult.from_dict(json.loads(path.read_text(encoding="utf-8")))
-        except (ValueError, TypeError, KeyError) as error:
+            return FitResult.from_dict(read_json(path, finite=False))
+        except (OSError, ValueError) as error:
             raise StoreError(
                 f'"{path}" cannot be read ({error}): delete it, then run the same command again '
                 "to re-create it."

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from clew.errors import InputError
+from clew.foreign_text import shortened
 from clew.loading.buffers import BufferPool
 from clew.loading.order import Order, Rank, check_seed, current_rank, global_order
 from clew.loading.reader import Access, Rows, SampleReader
@@ -142,6 +143,10 @@ class Loader:
         """Resume the next iteration from a saved position. Raises InputError if the order of
         samples differs."""
         mine = self.state_dict()
+        if any(type(state.get(name)) is not type(mine[name]) for name in mine):
+            raise InputError(
+                f"the saved position {shortened(state)} is damaged: start over in another folder."
+            )
         for name in ("seed", "samples", "shuffle"):
             if state[name] != mine[name]:
                 raise InputError(

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from clew.engine import PlanRequest
+from clew.engine.checkpoint import read_settings
 from clew.engine.folders import LAST
-from clew.engine.model_files import read_about
 from clew.engine.processes import is_first_process
 from clew.errors import InputError
 from clew.patterns.identification.results import find_newest
@@ -70,7 +70,7 @@ def _began_from_scratch(run: Path) -> bool:
     """Whether there is an unfinished run that started without earlier weights."""
     if not (run / LAST).exists():
         return False
-    return read_about(run / LAST)["settings"].get("started_from") is None
+    return read_settings(run).get("started_from") is None
 
 
 def _newest_results(pattern_set: PatternSet) -> dict[str, Any]:

@@ -3,10 +3,11 @@ every run prints and saves it."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 from clew.engine.config import Precision
 from clew.errors import InputError
+from clew.typed_json import Bounds, Seconds, read_as
 
 # What was chosen, and why.
 Choice = tuple[Any, str]
@@ -62,23 +63,23 @@ class HardwarePlan:
     """
 
     device: str = "cpu"
-    processes: int = 1
+    processes: Annotated[int, Bounds(least=1, most=2**20)] = 1
     precision: Precision = "fp32"
     compile: bool = False
     cuda_graph: bool = False
     channels_last: bool = False
-    num_workers: int = 0
+    num_workers: Annotated[int, Bounds(least=0, most=2**12)] = 0
     persistent_workers: bool = False
-    prefetch_factor: int = 2
+    prefetch_factor: Annotated[int, Bounds(least=1, most=2**12)] = 2
     pin_memory: bool = False
     non_blocking: bool = False
-    batch_size: int = 32
-    grad_accum: int = 1
+    batch_size: Annotated[int, Bounds(least=1, most=2**31)] = 32
+    grad_accum: Annotated[int, Bounds(least=1, most=2**31)] = 1
     gradient_checkpointing: bool = False
-    max_cache_batches: int | None = None
+    max_cache_batches: Annotated[int, Bounds(least=1)] | None = None
     reasons: dict[str, str] = field(default_factory=dict)
     timings: tuple[Timing, ...] = ()
-    calibration_seconds: float = 0.0
+    calibration_seconds: Seconds = 0.0
 
     @property
     def choices(self) -> dict[str, Any]:
@@ -118,9 +119,10 @@ class HardwarePlan:
     def from_dict(cls, saved: dict[str, Any]) -> Self:
         """The plan that `to_dict` saved; raises InputError when it is invalid."""
         try:
-            timings = tuple(Timing(**timing) for timing in saved["timings"])
-            return cls(**saved | {"timings": timings})
-        except (TypeError, KeyError) as error:
+            if "timings" not in saved:
+                raise ValueError("timings is missing")
+            return read_as(cls, saved)
+        except (TypeError, ValueError) as error:
             raise InputError(
                 f"the saved hardware plan is invalid ({error}): train into a new output folder, "
                 "or with the clew version that wrote it."

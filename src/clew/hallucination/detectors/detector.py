@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from jaxtyping import Float
@@ -12,22 +12,27 @@ from clew.engine.folders import BEST
 from clew.engine.model_files import Wanted, check_about, misfit, read_model
 from clew.errors import InputError, StoreError
 from clew.hallucination.detectors.registry import FORMS, NETWORKS
+from clew.typed_json import Bounds, read_as
 
 # The network's prefix inside the engine's Classifier.
 _PREFIX = "network."
 _WANTED: Wanted = {
     "settings.network": NETWORKS,
     "settings.network_config": dict,
-    "best.threshold": float | None,
-    "best.metrics": dict,
+    # A threshold below 0 calls every answer hallucinated.
+    "best.threshold": Annotated[float, Bounds(least=-1, most=1)] | None,
+    "best.metrics": dict[str, float | None],
 }
+# Where validation had no hallucinated answer to choose one by.
+_USUAL_THRESHOLD = 0.5
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Detector:
     """A trained hallucination detector. `name` is its network's name, `config` its hyperparameters;
     `network` is in eval mode. An answer whose risk is above `threshold` counts as hallucinated;
-    the threshold has the highest F1 on validation. `metrics` are the validation metrics.
+    the threshold has the highest F1 on validation (0.5 if that is undefined). `metrics` are the
+    validation metrics.
     """
 
     name: str
@@ -104,15 +109,15 @@ def load_detector(path: str | Path, device: str | torch.device = "cpu") -> Detec
     settings, best = saved.about["settings"], saved.about["best"]
     kind = NETWORKS[settings["network"]]
     try:
-        config = kind.config(**settings["network_config"])
-    except TypeError as error:
+        config = read_as(kind.config, settings["network_config"])
+    except ValueError as error:
         raise misfit(saved.path, kind.name, error) from None
-    network = kind.build(config)
-    saved.load_into(network, name=kind.name, prefix=_PREFIX)
+    network = saved.build(lambda: kind.build(config), name=kind.name, prefix=_PREFIX)
+    threshold = best["threshold"]
     return Detector(
         name=kind.name,
         network=network.to(device).eval(),
         config=config,
-        threshold=best["threshold"],
+        threshold=_USUAL_THRESHOLD if threshold is None else float(threshold),
         metrics=best["metrics"],
     )

@@ -1,14 +1,13 @@
 """A trained network with its classes, its image size and its calibration, and its predictions for
 photos: read ahead in threads, a batch at a time, in order."""
 
-import json
-import math
+import re
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -19,18 +18,29 @@ from clew.engine import PlanRequest, plan_hardware
 from clew.engine.folders import BEST
 from clew.engine.model_files import Wanted, check_about, read_about, read_model
 from clew.errors import InputError, StoreError
+from clew.foreign_text import shortened
 from clew.patterns.cache import hash_picture
 from clew.patterns.classifier import normalize
 from clew.patterns.networks import build_network
 from clew.patterns.photos.decode import PhotoError, read_square
 from clew.patterns.photos.find import find_photos
 from clew.patterns.photos.photo import Fault, Photo
+from clew.storage.reading import read_json
 from clew.threads import map_in_threads
+from clew.typed_json import Bounds, read_as
 
 RESULTS = "results.json"
 # The network's name inside the PatternClassifier that was trained.
 PREFIX = "network."
-_WANTED: Wanted = {"settings.network": str, "settings.classes": list, "settings.image_size": int}
+_WANTED: Wanted = {
+    "settings.network": Annotated[str, Bounds(least=1, most=100)],
+    "settings.classes": Annotated[list[Annotated[str, Bounds(least=1)]], Bounds(least=1)],
+    "settings.image_size": Annotated[int, Bounds(least=1, most=1024)],
+}
+_Temperature = Annotated[float, Bounds(least=1e-3, most=1e3)]
+# What no folder is called, and so no class.
+_NO_CLASS = re.compile(r"[/\0\ud800-\udfff]|\A\.{1,2}\Z")
+_ADVICE = 'give a folder that "clew patterns train" wrote'
 
 Images = UInt8[np.ndarray, "batch size size 3"] | UInt8[Tensor, "batch size size 3"]
 # Enough that a thread always has a photo to read while the network works.
@@ -84,10 +94,17 @@ class PatternModel:
     @torch.no_grad()
     def logits(self, images: Images) -> Float32[np.ndarray, "batch classes"]:
         """Logits `[batch, classes]` of decoded photos, uint8 `[batch, image_size, image_size, 3]`.
-        Raises InputError for images of another shape or type."""
+        Raises InputError for images of another shape or type, StoreError if the network returns NaN
+        or infinity."""
         pixels = torch.as_tensor(images)
         self._check(pixels)
-        return self.network(normalize(pixels.to(self.device))).float().cpu().numpy()
+        logits = self.network(normalize(pixels.to(self.device))).float().cpu().numpy()
+        if not np.isfinite(logits).all():
+            raise StoreError(
+                f'the model in "{self.folder}" returns NaN or infinity: its weights are damaged. '
+                "Train it again, or restore it from a backup."
+            )
+        return logits
 
     def probabilities(self, images: Images) -> Float32[np.ndarray, "batch classes"]:
         """Calibrated probabilities `[batch, classes]` of decoded photos; arguments and errors are
@@ -124,10 +141,13 @@ def load_classifier(folder: str | Path, device: str | torch.device | None = None
     temperature = _read_temperature(folder)
     saved = read_model(folder / BEST)
     settings = _check_settings(saved.path, saved.about)
-    network = build_network(
-        settings["network"], classes=len(settings["classes"]), image_size=settings["image_size"]
+    make = partial(
+        build_network,
+        settings["network"],
+        classes=len(settings["classes"]),
+        image_size=settings["image_size"],
     )
-    saved.load_into(network, name=settings["network"], prefix=PREFIX)
+    network = saved.build(make, name=settings["network"], prefix=PREFIX)
     place = torch.device(usual_device(None if device is None else str(device)))
     return PatternModel(
         folder=folder,
@@ -155,21 +175,18 @@ def read_results(folder: Path) -> dict[str, Any]:
     """What results.json of a finished run holds; raises StoreError when there is none."""
     path = folder / RESULTS
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        return read_as(dict[str, Any], read_json(path, finite=False))
     except FileNotFoundError:
         raise StoreError(_explain_missing(folder)) from None
     except (OSError, ValueError) as error:
         raise StoreError(_explain_damage(path, str(error))) from None
-    if not isinstance(content, dict):
-        raise StoreError(_explain_damage(path, "it contains no settings"))
-    return content
 
 
 def _read_temperature(folder: Path) -> float:
-    temperature = read_results(folder).get("temperature")
-    if not isinstance(temperature, float | int) or not 0 < temperature < math.inf:
-        raise StoreError(_explain_damage(folder / RESULTS, f"its temperature is {temperature!r}"))
-    return float(temperature)
+    try:
+        return read_as(_Temperature, read_results(folder).get("temperature"), "its temperature")
+    except ValueError as error:
+        raise StoreError(_explain_damage(folder / RESULTS, str(error))) from None
 
 
 def _check_settings(path: Path, about: dict[str, Any]) -> dict[str, Any]:
@@ -178,8 +195,14 @@ def _check_settings(path: Path, about: dict[str, Any]) -> dict[str, Any]:
         about,
         _WANTED,
         what="an image classifier",
-        advice='give a folder that "clew patterns train" wrote',
+        advice=_ADVICE,
     )
+    classes = about["settings"]["classes"]
+    wrong = next(filter(_NO_CLASS.search, classes), None)
+    twice = len(set(classes)) < len(classes)
+    if wrong is not None or twice:
+        reason = "its classes repeat" if twice else f"it has a class {shortened(wrong)}"
+        raise StoreError(f'"{path}" is not an image classifier ({reason}): {_ADVICE}.')
     return about["settings"]
 
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from clew.engine.checkpoint import read_settings
 from clew.engine.folders import BEST, LAST, clear_run, make_folder, only_one
-from clew.engine.model_files import read_about
 from clew.errors import InputError, SettingsMismatchError
 from clew.patterns.report import REPORT_FILE
 from clew.patterns.trained.model import RESULTS
@@ -73,7 +73,7 @@ class RunFolder:
         size."""
         if self._overwrite or not self.is_started:
             return
-        started = read_about(self.path / LAST).get("settings", {}).get("image_size")
+        started = read_settings(self.path).get("image_size")
         if started != size:
             raise SettingsMismatchError(
                 f'the run in "{self.path}" was started with an image size of {started}, but now '

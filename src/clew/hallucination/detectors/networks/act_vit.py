@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from clew.errors import InputError
 from clew.hallucination.detectors.networks.graphs import round_up
 from clew.hallucination.detectors.networks.lstm import scale
-from clew.settings import check_fraction, check_positive
+from clew.settings import MAX_LAYERS, check_fraction, check_positive, check_sizes
 
 _GRID, _PATCH = (8, 100), (2, 10)
 _ROWS, _COLUMNS = _GRID[0] // _PATCH[0], _GRID[1] // _PATCH[1]
@@ -35,7 +35,8 @@ class ActViTConfig:
     dropout: float = 0.3
 
     def __post_init__(self) -> None:
-        check_positive(self, "layers", "node_dim", "width", "encoder_layers", "heads")
+        check_sizes(self, "node_dim", "width", "heads")
+        check_positive(self, "layers", "encoder_layers", most=MAX_LAYERS)
         check_fraction(self, "dropout")
         if self.width % self.heads:
             raise InputError(

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from clew.hallucination.detectors.networks.graphs import round_up
-from clew.settings import check_fraction, check_positive
+from clew.settings import MAX_LAYERS, check_fraction, check_positive, check_sizes
 
 # Attention below this is treated as none: the logarithm would amplify noise there.
 _FAINT = 1e-3
@@ -31,7 +31,8 @@ class CharmConfig:
     dropout: float = 0.25
 
     def __post_init__(self) -> None:
-        check_positive(self, "node_dim", "edge_dim", "gnn_hidden", "rounds")
+        check_sizes(self, "node_dim", "edge_dim", "gnn_hidden")
+        check_positive(self, "rounds", most=MAX_LAYERS)
         check_fraction(self, "dropout")
 
 

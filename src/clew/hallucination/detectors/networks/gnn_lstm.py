@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from clew.hallucination.detectors.networks.graphs import AttentionGraphs, Neighbors, pad_graphs
 from clew.hallucination.detectors.networks.lstm import LayerLSTM, StateProjection, scale
 from clew.hallucination.detectors.networks.messages import EdgeMessages
-from clew.settings import check_fraction, check_positive
+from clew.settings import MAX_LAYERS, check_fraction, check_positive, check_sizes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,8 @@ class GNNLSTMConfig:
 
     def __post_init__(self) -> None:
         sizes = ("input_dim", "node_dim", "edge_dim", "gnn_hidden", "lstm_hidden")
-        check_positive(self, *sizes, "num_lstm_layers")
+        check_sizes(self, *sizes)
+        check_positive(self, "num_lstm_layers", most=MAX_LAYERS)
         check_fraction(self, "dropout")
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from clew.hallucination.detectors.networks.gnn_lstm import GNNLSTMConfig, GraphReadout, Readout
 from clew.hallucination.detectors.networks.graphs import AttentionGraphs, pad_graphs
 from clew.hallucination.detectors.networks.lstm import LayerLSTM, StateProjection
-from clew.settings import check_positive, check_weight
+from clew.settings import check_sizes, check_weight
 
 _LOG_VARIANCE_LIMIT = 8.0
 
@@ -28,7 +28,7 @@ class GVAELSTMConfig(GNNLSTMConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive(self, "latent_dim")
+        check_sizes(self, "latent_dim")
         check_weight(self, "kl_weight", "reconstruction_weight")
 
 

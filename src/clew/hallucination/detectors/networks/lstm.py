@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from clew.settings import check_fraction, check_positive
+from clew.settings import MAX_LAYERS, check_fraction, check_positive, check_sizes
 
 _ROWS_IN_CACHE = 128
 
@@ -99,7 +99,8 @@ class LSTMConfig:
     dropout: float = 0.2
 
     def __post_init__(self) -> None:
-        check_positive(self, "input_dim", "lstm_hidden", "num_lstm_layers")
+        check_sizes(self, "input_dim", "lstm_hidden")
+        check_positive(self, "num_lstm_layers", most=MAX_LAYERS)
         check_fraction(self, "dropout")
 
 

@@ -1,5 +1,8 @@
-"""Requests to an OpenAI-compatible chat endpoint, retried if the server is busy."""
+"""Requests to an OpenAI-compatible chat endpoint, retried if the server is busy. The server is not
+trusted: each request has a time limit, its reply a size limit, and the key appears nowhere."""
 
+import asyncio
+import concurrent.futures
 import logging
 import random
 import threading
@@ -12,7 +15,10 @@ from urllib.parse import urlsplit
 
 import httpx2 as httpx
 
-from clew.errors import ClewError, InputError, without_settings
+from clew.errors import ClewError, InputError
+from clew.hallucination.labels.secret import Secret, is_sendable
+from clew.storage.reading import parse_json
+from clew.wording import bytes_text
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +40,8 @@ class _TryAgainError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class ChatConfig:
-    """The chat endpoint, and how often and how long to try. The key is never shown."""
+    """The chat endpoint, and how often and how long to try; `timeout_seconds` is the limit of a
+    whole request. The key is never shown."""
 
     url: str
     model: str
@@ -44,6 +51,7 @@ class ChatConfig:
     attempts: int = 5
     timeout_seconds: float = 120.0
     first_wait_seconds: float = 1.0
+    max_reply_bytes: int = 4_000_000
 
     def __post_init__(self) -> None:
         if not self.model.strip():
@@ -73,20 +81,38 @@ def _is_address(url: str) -> bool:
     return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.username is None
 
 
+@dataclass(frozen=True)
+class _Reply:
+    status: int
+    headers: httpx.Headers
+    body: bytes
+
+
 class Chat:
-    """An open connection. `ask` may be called from several threads; `stop` interrupts them."""
+    """An open connection. `ask` may be called from several threads; `stop` interrupts them.
+
+    The requests run in an event loop of their own thread: only there can a whole request be given
+    a time limit, from the first byte sent to the last one received.
+    """
 
     def __init__(self, config: ChatConfig) -> None:
         self.config = config
-        headers = {"Authorization": f"Bearer {config.key}"} if config.key else {}
-        try:
-            self._client = httpx.Client(headers=headers, timeout=config.timeout_seconds)
-        except (ValueError, UnicodeError):
+        if config.key and not is_sendable(config.key):
             raise InputError(
                 f"the key in {config.key_name} contains characters that are not allowed in an HTTP "
                 "header: set it again without spaces and line breaks."
-            ) from None
+            )
+        self.secret = Secret(config.key)
+        # A compressed reply could be a thousand times larger than what is received.
+        headers = {"Accept-Encoding": "identity"}
+        if config.key:
+            headers["Authorization"] = f"Bearer {config.key}"
+        self._client = httpx.AsyncClient(headers=headers, timeout=None, follow_redirects=False)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
         self._stopped = threading.Event()
+        self._calls: set[concurrent.futures.Future[_Reply]] = set()
         self._options: dict[str, Any] = {"temperature": 0}
         self._reached = False
 
@@ -99,10 +125,20 @@ class Chat:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._client.close()
+        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _close(self) -> None:
+        interrupted = asyncio.all_tasks() - {asyncio.current_task()}
+        await asyncio.gather(*interrupted, return_exceptions=True)
+        await self._client.aclose()
 
     def stop(self) -> None:
         self._stopped.set()
+        for call in list(self._calls):
+            call.cancel()
 
     def ask(self, messages: list[dict[str, str]]) -> str:
         """The text of the reply. Raises JudgeError if every attempt failed, InputError if the URL,
@@ -127,32 +163,62 @@ class Chat:
 
     def _ask_once(self, messages: list[dict[str, str]]) -> str:
         body = {"model": self.config.model, "messages": messages, **self._options}
+        reply = self._post(body)
+        self._reached = True
+        self._check_status(reply, body)
+        text = _reply_text(reply)
+        if text is None:
+            shown = self.secret.hide(_decode(reply), 100)
+            raise _TryAgainError(f"its reply is not a chat completion ({shown!r})")
+        return text
+
+    def _post(self, body: dict[str, Any]) -> _Reply:
+        call = asyncio.run_coroutine_threadsafe(self._send(body), self._loop)
+        self._calls.add(call)
+        call.add_done_callback(self._calls.discard)
+        if self._stopped.is_set():
+            call.cancel()
         try:
-            reply = self._client.post(self.config.address, json=body)
+            return call.result()
         except httpx.ConnectError as error:
             reason = (
-                f"the connection failed ({error}): check `judge_url`, and that the server "
-                "is running"
+                f"the connection failed ({self._explain(error)}): check `judge_url`, and that the "
+                "server is running"
             )
             # A server that has responded before may be restarting; one that never has is a wrong
             # URL.
             if not self._reached:
                 raise JudgeError(self._gave_up(reason, 1)) from None
             raise _TryAgainError(reason) from None
-        except httpx.TimeoutException:
+        except TimeoutError:
             raise _TryAgainError(
                 f"it did not reply within {self.config.timeout_seconds:g} s"
             ) from None
         except httpx.RequestError as error:
-            raise _TryAgainError(
-                f"the connection was lost ({error or type(error).__name__})"
-            ) from None
-        self._reached = True
-        self._check_status(reply, body)
-        return _reply_text(reply)
+            raise _TryAgainError(f"the connection was lost ({self._explain(error)})") from None
+        except concurrent.futures.CancelledError:
+            raise _TryAgainError("it was interrupted") from None
 
-    def _check_status(self, reply: httpx.Response, asked: dict[str, Any]) -> None:
-        status, text = reply.status_code, self._excerpt(reply)
+    def _explain(self, error: httpx.RequestError) -> str:
+        """An error's text may contain what the server sent."""
+        return self.secret.hide(str(error)) or type(error).__name__
+
+    async def _send(self, body: dict[str, Any]) -> _Reply:
+        async with (
+            asyncio.timeout(self.config.timeout_seconds),
+            self._client.stream("POST", self.config.address, json=body) as reply,
+        ):
+            self._client.cookies.clear()  # none is wanted
+            content = bytearray()
+            async for piece in reply.aiter_raw():
+                content += piece
+                if len(content) > self.config.max_reply_bytes:
+                    most = bytes_text(self.config.max_reply_bytes)
+                    raise JudgeError(self._gave_up(f"its reply is larger than {most}", 1))
+        return _Reply(reply.status_code, reply.headers, bytes(content))
+
+    def _check_status(self, reply: _Reply, asked: dict[str, Any]) -> None:
+        status, text = reply.status, self._excerpt(reply)
         if status in _BUSY or status >= 500:
             raise _TryAgainError(f"it returned {status} ({text})", _told_to_wait(reply))
         if status == 400 and "temperature" in text and "temperature" in asked:
@@ -172,25 +238,28 @@ class Chat:
                 f"check `judge_url` and `judge_model={self.config.model!r}`."
             )
 
-    def _excerpt(self, reply: httpx.Response) -> str:
-        text = " ".join(reply.text.split())
-        text = text.replace(self.config.key, "***") if self.config.key else text
+    def _excerpt(self, reply: _Reply) -> str:
         moved = reply.headers.get("location")
-        return f"moved to {moved}" if moved else (without_settings(text)[:200] or "no text")
+        if moved:
+            return f"moved to {self.secret.hide(moved)}"
+        return self.secret.hide(_decode(reply)) or "no text"
 
 
-def _reply_text(reply: httpx.Response) -> str:
+def _decode(reply: _Reply) -> str:
+    coding = reply.headers.get("content-encoding", "identity")
+    return reply.body.decode("utf-8", "replace") if coding == "identity" else "compressed, unasked"
+
+
+def _reply_text(reply: _Reply) -> str | None:
+    """The text of a chat completion; None if the reply is something else."""
     try:
-        text = reply.json()["choices"][0]["message"]["content"]
+        text = parse_json(reply.body, finite=False)["choices"][0]["message"]["content"]
     except (ValueError, LookupError, TypeError):
-        text = None
-    if not isinstance(text, str):
-        shown = without_settings(reply.text[:100])
-        raise _TryAgainError(f"its reply is not a chat completion ({shown!r})")
-    return text
+        return None
+    return text if isinstance(text, str) else None
 
 
-def _told_to_wait(reply: httpx.Response) -> float | None:
+def _told_to_wait(reply: _Reply) -> float | None:
     """The seconds of a Retry-After header, which is a number or a date; None if there is none."""
     told = reply.headers.get("retry-after")
     if told is None:
@@ -200,11 +269,11 @@ def _told_to_wait(reply: httpx.Response) -> float | None:
     except ValueError:
         try:
             seconds = (parsedate_to_datetime(told) - datetime.now(UTC)).total_seconds()
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, OverflowError):
             return None
     if seconds > _LONGEST_WAIT_SECONDS:
         raise JudgeError(
-            f"the judge returned {reply.status_code} and asks to wait {seconds:,.0f} s: "
+            f"the judge returned {reply.status} and asks to wait {min(seconds, 1e9):,.0f} s: "
             "run the same command again after that."
         )
     return max(0.0, seconds)

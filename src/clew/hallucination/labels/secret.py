@@ -1,0 +1,54 @@
+"""An API key, and how it is kept out of every text that a server sends back."""
+
+import re
+from base64 import b64encode, urlsafe_b64encode
+
+from clew.errors import without_settings
+from clew.foreign_text import for_terminal
+
+HIDDEN = "***"
+_PRINTABLE = re.compile(r"[\x21-\x7e]+")
+# A key may be broken over lines, or escaped.
+_BETWEEN = r"[\s\\\u200b]*"
+# More than is ever shown, so that no part of a key remains at the cut.
+_LONGEST_TEXT = 20_000
+
+
+class Secret:
+    """Hides a key as it is, URL-encoded, escaped as in JSON, HTML or Python, broken over lines, and
+    in Base64."""
+
+    def __init__(self, key: str | None) -> None:
+        self._pattern = _compile(key) if key else None
+
+    def hide(self, text: str, most: int = 200) -> str:
+        """A server's text for errors, logs and files: one line of at most `most` characters,
+        without the key, and with nothing that a terminal or an error would interpret."""
+        text = text[:_LONGEST_TEXT]
+        if self._pattern is not None:
+            text = self._pattern.sub(HIDDEN, text)
+        return for_terminal(without_settings(" ".join(text.split())))[:most]
+
+
+def is_sendable(key: str) -> bool:
+    """Whether a key may be the value of an HTTP header."""
+    return _PRINTABLE.fullmatch(key) is not None
+
+
+def _compile(key: str) -> re.Pattern[str]:
+    plain = _BETWEEN.join(map(_spellings, key))
+    coded = {
+        encode(text.encode()).decode().rstrip("=")
+        for encode in (b64encode, urlsafe_b64encode)
+        for text in (key, f"Bearer {key}")
+    }
+    wrapped = (r"\s*".join(map(re.escape, text)) + "=*" for text in sorted(coded, key=len))
+    return re.compile("|".join((plain, *reversed(list(wrapped)))), re.IGNORECASE)
+
+
+def _spellings(sign: str) -> str:
+    """A character as itself and in the escapes of URLs, JSON, Python and HTML."""
+    code = ord(sign)
+    escapes = rf"%(?:25)*{code:02x}|\\+u00{code:02x}|\\+x{code:02x}|&#0*{code};|&#x0*{code:x};"
+    named = {"&": "|&amp;", "<": "|&lt;", ">": "|&gt;", '"': "|&quot;", "'": "|&apos;"}
+    return f"(?:{re.escape(sign)}|{escapes}{named.get(sign, '')})"

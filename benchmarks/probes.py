@@ -26,7 +26,8 @@ from clew.hallucination.samples.splits import Splits, write_splits
 from clew.hallucination.traces.schema import id_fields, shaped
 from clew.loading.splits import SPLIT_NAMES
 from clew.storage import Manifest, ShardWriter, add_shard
-from clew.storage.manifest import describe_in_schema, write_manifest
+from clew.storage.manifest import write_manifest
+from clew.storage.origin import describe_in_schema
 
 RESULTS = Path(__file__).resolve().parent / "results"
 MOST_SECONDS, MOST_BYTES = 600, 4 << 30

@@ -11,8 +11,9 @@ import pyarrow as pa
 from clew.hallucination.samples.splits import Splits, assign_splits, write_splits
 from clew.hallucination.traces.schema import id_fields, shaped
 from clew.loading.splits import Shares
-from clew.storage import Manifest, ShardWriter, add_shard, read_manifest
-from clew.storage.manifest import describe_in_schema, write_manifest
+from clew.storage import Manifest, ShardReader, ShardWriter, add_shard, read_manifest
+from clew.storage.manifest import write_manifest
+from clew.storage.origin import describe_in_schema
 from clew.storage.reader import is_list
 
 LABELLED = [*id_fields(), pa.field("label", pa.float32()), pa.field("score", pa.float32())]
@@ -66,7 +67,7 @@ def write_samples(
     if heads:
         write_heads(folder / "heads", shards, rows, batch_rows, sizes)
     for store in folder.iterdir() if settings else ():
-        write_manifest(store, replace(read_manifest(store), settings=dict(settings or {})))
+        _change_settings(store, dict(settings or {}))
     ids = np.arange(shards * rows)
     question_ids = [question_id(i) for i in ids]
     splits = assign_splits(question_ids, None, label(ids), shares=Shares())
@@ -79,6 +80,20 @@ def write_samples(
     )
     write_splits(folder / "splits.csv", table)
     return folder
+
+
+def _change_settings(store: Path, settings: dict[str, Any]) -> None:
+    manifest = replace(read_manifest(store), settings=settings)
+    write_manifest(store, manifest)
+    for shard in manifest.shards:
+        old = ShardReader(store / shard.file)
+        batches = [old.record_batch(index) for index in range(old.num_record_batches)]
+        old.path.unlink()
+        schema = describe_in_schema(old.schema, manifest)
+        writer = ShardWriter(store, shard.batch_number, schema, id_column="global_example_id")
+        for batch in batches:
+            writer.write(batch)
+        add_shard(store, writer.finish())
 
 
 def question_id(number: int) -> str:

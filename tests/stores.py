@@ -14,8 +14,16 @@ import torch
 
 from clew import TraceBatchLoader
 from clew.hallucination.capture import ExtractConfig
-from clew.storage import Manifest, ShardReader, ShardWriter, StoreReader, add_shard
-from clew.storage.manifest import describe_in_schema, write_manifest
+from clew.storage import (
+    Manifest,
+    ShardReader,
+    ShardWriter,
+    StoreReader,
+    add_shard,
+    read_manifest,
+)
+from clew.storage.manifest import write_manifest
+from clew.storage.origin import describe_in_schema
 
 ROWS_PER_SHARD = 12
 TEXTS = ("global_example_id", "example_id", "batch_number", "question_id", "question", "answer")
@@ -86,17 +94,23 @@ def new_manifest(planned_rows: int | None = None) -> Manifest:
     )
 
 
-def write_store(store: Path, shards: int = 3, groups: int = 3) -> Path:
+def write_store(
+    store: Path, shards: int = 3, groups: int = 3, manifest: Manifest | None = None
+) -> Path:
     """A finished store: `shards` shards of 12 rows in `groups` record batches each."""
     store.mkdir(parents=True)
-    manifest = new_manifest(shards * ROWS_PER_SHARD)
-    write_manifest(store, manifest)
-    schema = describe_in_schema(SCHEMA, manifest)
+    write_manifest(store, manifest or new_manifest(shards * ROWS_PER_SHARD))
     for number in range(shards):
-        writer = ShardWriter(store, number, schema, id_column="global_example_id")
+        writer = open_writer(store, number)
         write_groups(writer, groups)
         add_shard(store, writer.finish())
     return store
+
+
+def open_writer(store: Path, number: int) -> ShardWriter:
+    """The writer that the command which made the store would open."""
+    schema = describe_in_schema(SCHEMA, read_manifest(store))
+    return ShardWriter(store, number, schema, id_column="global_example_id")
 
 
 def write_groups(writer: ShardWriter, groups: int = 3) -> list[int]:

@@ -7,7 +7,8 @@ from clew.datasets import Loader, PreprocessedGNNMapDataset, PreprocessedLSTMMap
 from clew.hallucination.traces.schema import id_fields
 from clew.loading.buffers import BufferPool
 from clew.storage import Manifest, ShardWriter, add_shard
-from clew.storage.manifest import describe_in_schema, write_manifest
+from clew.storage.manifest import write_manifest
+from clew.storage.origin import describe_in_schema
 
 from .graphs import BATCH as GRAPH_BATCH
 from .graphs import make_samples

@@ -23,7 +23,9 @@ from tests.stores import (
     assert_same_store,
     flip_byte,
     forget_shards,
+    new_manifest,
     offset_of,
+    open_writer,
     read_rows,
     write_groups,
     write_store,
@@ -48,7 +50,7 @@ def damage_one_batch(store: Path) -> None:
 
 def finish_shard(store: Path, number: int) -> set[int]:
     """What the next extraction does with a shard; returns the rows it did not have to create."""
-    writer = ShardWriter(store, number, SCHEMA, id_column="global_example_id")
+    writer = open_writer(store, number)
     write_groups(writer)
     add_shard(store, writer.finish())
     return writer.recovered_ids
@@ -138,7 +140,8 @@ def test_unlisted_shard_without_its_end_becomes_half_written(store: Path) -> Non
 
 
 def test_half_written_shard_is_reported_with_its_rows(store: Path) -> None:
-    writer = ShardWriter(store, 3, SCHEMA, id_column="global_example_id")
+    write_manifest(store, replace(read_manifest(store), planned_rows=48))
+    writer = open_writer(store, 3)
     write_groups(writer)
     writer.abandon()
     assert only_problem(store).message == (
@@ -149,7 +152,7 @@ def test_half_written_shard_is_reported_with_its_rows(store: Path) -> None:
 
 def test_unfinished_shard_is_reported_once(store: Path) -> None:
     write_manifest(store, replace(read_manifest(store), planned_rows=60))
-    writer = ShardWriter(store, 3, SCHEMA, id_column="global_example_id")
+    writer = open_writer(store, 3)
     write_groups(writer)
     writer.abandon()
     assert [(p.kind, p.batch_number) for p in verify_store(store)] == [("part", 3), ("gap", 4)]
@@ -174,9 +177,8 @@ def test_rows_not_created_yet_are_reported_as_a_gap(store: Path) -> None:
 
 
 def test_incomplete_last_shard_is_reported_as_a_gap(tmp_path: Path) -> None:
-    store = write_store(tmp_path / "store", shards=1)
-    manifest = read_manifest(store)
-    write_manifest(store, replace(manifest, planned_rows=20, rows_per_shard=20))
+    manifest = replace(new_manifest(20), rows_per_shard=20)
+    store = write_store(tmp_path / "store", shards=1, manifest=manifest)
     assert only_problem(store).lost_rows == 8
 
 

@@ -78,7 +78,7 @@ class SampleReader:
         self._known = [False] * len(self.shards)
         self._first_rows = self.first_rows.tolist()
         self._lock = threading.Lock()
-        first = read_layout(path, self.shards[0], columns)
+        first = read_layout(path, self.shards[0], columns, self.manifest)
         self.columns = {name: _Column(first.columns[name], self.rows) for name in columns}
 
     def _open_files(self, max_open: int) -> ShardFiles:
@@ -182,10 +182,10 @@ class SampleReader:
 
     def _read_layout(self, entry: ShardEntry) -> ShardLayout:
         try:
-            return read_layout(self.path, entry, list(self.columns))
+            return read_layout(self.path, entry, list(self.columns), self.manifest)
         except TooManyFilesError:
             self.files.let_go()
-        return read_layout(self.path, entry, list(self.columns))
+        return read_layout(self.path, entry, list(self.columns), self.manifest)
 
     def _is_as_listed(self, layout: ShardLayout, first: int, end: int) -> bool:
         # The ids of every store start at 0: only the questions tell two stores apart.

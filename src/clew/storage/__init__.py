@@ -2,16 +2,19 @@
 
 from clew.storage.files import CachedFiles, MappedFiles, ReadFiles, ShardFiles
 from clew.storage.lock import Part, writer_lock
-from clew.storage.manifest import Manifest, ShardEntry, read_manifest, shard_name
+from clew.storage.manifest import Manifest, ShardEntry, read_manifest
+from clew.storage.manifest_fields import shard_name
 from clew.storage.reader import (
     ColumnLayout,
     ShardLayout,
     ShardReader,
     StoreReader,
+    open_shard,
     read_layout,
     read_value,
 )
-from clew.storage.verify import Problem, add_shard, ensure_manifest, repair_store, verify_store
+from clew.storage.repair import add_shard, ensure_manifest, repair_store
+from clew.storage.verify import Problem, verify_store
 from clew.storage.writer import ShardWriter, read_intact_batches
 
 __all__ = [
@@ -30,6 +33,7 @@ __all__ = [
     "StoreReader",
     "add_shard",
     "ensure_manifest",
+    "open_shard",
     "read_intact_batches",
     "read_layout",
     "read_manifest",

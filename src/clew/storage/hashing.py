@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from clew.storage.reading import open_regular
+
 _CHUNK_BYTES = 1 << 22
 
 
 def hash_file(path: Path) -> str:
-    """SHA-256 of a file as hex, read in chunks."""
+    """SHA-256 of a regular file as hex, read in chunks; raises OSError."""
     digest = hashlib.sha256()
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         while chunk := file.read(_CHUNK_BYTES):
             digest.update(chunk)
     return digest.hexdigest()

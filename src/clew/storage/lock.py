@@ -14,9 +14,12 @@ from pathlib import Path
 import filelock
 
 from clew.errors import InputError, StoreLockedError
-from clew.storage.manifest import manifest_lock
-from clew.storage.writing import replace_file
+from clew.foreign_text import for_terminal
+from clew.storage.manifest import MANIFEST_NAME, manifest_lock
+from clew.storage.reading import read_json
+from clew.storage.writing import lock_file, remove_temporaries, replace_file
 
+_MAX_OWNER_BYTES = 10_000
 _LOCK_NAME = re.compile(r"\.writer-(\d+)-of-(\d+)\.lock$")
 
 
@@ -64,13 +67,15 @@ def writer_lock(store: Path, part: Part) -> Iterator[None]:
             f'the folder "{store}" cannot be created ({error.strerror}): choose another `out`.'
         ) from None
     path = store / f".writer-{part.index}-of-{part.count}.lock"
-    lock = filelock.FileLock(path, blocking=False)
-    with manifest_lock(store):
+    lock = lock_file(path, timeout_seconds=0)
+    with _changing(store):
         for other in sorted(store.glob(".writer-*-of-*.lock")):
             match = _LOCK_NAME.search(other.name)
             if match and (int(match[2]) != part.count or other == path):
                 _refuse_if_held(other, part)
         lock.acquire()
+        # Only written under the lock of the manifest: what is there now, a killed process left.
+        remove_temporaries(store, MANIFEST_NAME, _owner_file(path).name)
         replace_file(_owner_file(path), _describe_owner().encode())
     try:
         yield
@@ -79,12 +84,24 @@ def writer_lock(store: Path, part: Part) -> Iterator[None]:
         lock.release()
 
 
+@contextmanager
+def _changing(store: Path) -> Iterator[None]:
+    try:
+        with manifest_lock(store):
+            yield
+    except PermissionError as error:
+        raise InputError(
+            f'the folder "{store}" cannot be written to ({error.strerror}): check its '
+            "permissions, or choose another `out`."
+        ) from None
+
+
 def _owner_file(lock_path: Path) -> Path:
     return lock_path.with_suffix(".json")
 
 
 def _refuse_if_held(path: Path, part: Part) -> None:
-    probe = filelock.FileLock(path, blocking=False)
+    probe = lock_file(path, timeout_seconds=0)
     try:
         probe.acquire()
         probe.release()
@@ -105,7 +122,8 @@ def _describe_owner() -> str:
 
 def _read_owner(path: Path) -> str:
     try:
-        owner = json.loads(_owner_file(path).read_text())
-        return f"process {owner['pid']} on {owner['host']}, since {owner['since']}"
-    except (OSError, ValueError, KeyError):
+        owner = read_json(_owner_file(path), max_bytes=_MAX_OWNER_BYTES)
+        words = [for_terminal(owner[name])[:80] for name in ("pid", "host", "since")]
+        return "process {} on {}, since {}".format(*words)
+    except (OSError, ValueError, KeyError, TypeError):
         return path.name

@@ -8,18 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import filelock
-import pyarrow as pa
 
 from clew.errors import OtherVersionError, SettingsMismatchError, StoreError
+from clew.foreign_text import shortened
 from clew.settings import find_differences
-from clew.storage.writing import replace_file
+from clew.storage.manifest_fields import check_manifest
+from clew.storage.reading import read_json
+from clew.storage.writing import lock_file, replace_file
 
 MANIFEST_NAME = "manifest.json"
 FORMAT = "clew-store"
 SCHEMA_VERSION = 1
-ORIGIN_KEY = b"clew"
+_MAX_BYTES = 1 << 28
 _UNTOUCHED = "The shards beside it are untouched; a repair rebuilds the manifest from them."
-_ORIGIN_FIELDS = ("kind", "settings", "rows_per_shard", "planned_rows", "clew_version", "created")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,35 +64,18 @@ class Manifest:
         return next((s for s in self.shards if s.batch_number == batch_number), None)
 
 
-def describe_in_schema(schema: pa.Schema, manifest: Manifest) -> pa.Schema:
-    """The schema with the manifest's settings in its metadata: shards describe themselves."""
-    origin = {name: getattr(manifest, name) for name in _ORIGIN_FIELDS}
-    return schema.with_metadata({ORIGIN_KEY: json.dumps(origin, ensure_ascii=False).encode()})
-
-
-def manifest_from_schema(schema: pa.Schema) -> Manifest | None:
-    """The manifest, without its shards, that `describe_in_schema` stored in a shard."""
-    origin = (schema.metadata or {}).get(ORIGIN_KEY)
-    return Manifest(**json.loads(origin)) if origin else None
-
-
-def shard_name(batch_number: int) -> str:
-    """The file name of a shard: four digits as in legacy files, more when needed."""
-    return f"batch_{batch_number:04d}.arrow"
-
-
 def read_manifest(store: Path) -> Manifest:
     """Reads a store's manifest; raises StoreError when it is missing or invalid."""
     path = store / MANIFEST_NAME
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        raw = read_json(path, max_bytes=_MAX_BYTES)
     except (FileNotFoundError, NotADirectoryError):
         raise _explain_missing(store) from None
     except OSError as error:
         raise StoreError(
-            f"{path} cannot be read ({error.strerror}): check its permissions."
+            f"{path} cannot be read ({error.strerror}): check what it is and its permissions."
         ) from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise StoreError(
             f"{path} cannot be read ({error}). {_UNTOUCHED}", action="repair", store=store
         ) from None
@@ -99,53 +83,32 @@ def read_manifest(store: Path) -> Manifest:
 
 
 def parse_manifest(raw: Any, path: Path) -> Manifest:
+    """The manifest in a JSON document; raises StoreError if it is none or has invalid members."""
     if not isinstance(raw, dict) or raw.get("format") != FORMAT:
         raise StoreError(
             f'{path} is not a clew manifest (it has no "format": "{FORMAT}"). Check the path.'
         )
-    if raw.get("schema_version") != SCHEMA_VERSION:
+    version = raw.get("schema_version")
+    if version != SCHEMA_VERSION or isinstance(version, bool):
         raise OtherVersionError(
-            f"{path} has schema version {raw.get('schema_version')}, but this version of clew "
+            f"{path} has schema version {shortened(version)}, but this version of clew "
             f"reads version {SCHEMA_VERSION}. Use the version of clew that wrote it: "
-            f"{raw.get('clew_version', 'unknown')}."
+            f"{shortened(raw.get('clew_version', 'unknown'))}."
         )
-    raw = dict(raw)
     try:
-        raw["shards"] = tuple(ShardEntry(**entry) for entry in raw.get("shards", ()))
-        raw["skipped"] = tuple(raw.get("skipped", ()))
-        raw["notes"] = tuple(raw.get("notes", ()))
-        manifest = Manifest(**raw)
-        _check_fields(manifest)
-        return manifest
-    except (TypeError, ValueError, AttributeError) as error:
+        return build_manifest(raw)
+    except ValueError as error:
         raise StoreError(
             f"{path} is damaged ({error}). {_UNTOUCHED}", action="repair", store=path.parent
         ) from None
 
 
-def _check_fields(manifest: Manifest) -> None:
-    """Validate a manifest; raises ValueError. Above all, no file name may point outside the store,
-    because a repair renames files."""
-    for shard in manifest.shards:
-        if shard.file != shard_name(shard.batch_number):
-            raise ValueError(
-                f"shard {shard.batch_number} has the unexpected file name {shard.file!r:.80}"
-            )
-        if not all(_is_count(number) for number in (shard.rows, shard.bytes)):
-            raise ValueError(f"{shard.file}: {shard.rows!r:.20} rows, {shard.bytes!r:.20} bytes")
-    for name in manifest.files:
-        if Path(name).name != name or not isinstance(manifest.files[name], str):
-            raise ValueError(f"invalid file name {name!r:.80}")
-    if not _is_count(manifest.rows_per_shard) or manifest.rows_per_shard == 0:
-        raise ValueError(f"rows_per_shard is {manifest.rows_per_shard!r:.20}")
-    if manifest.planned_rows is not None and not _is_count(manifest.planned_rows):
-        raise ValueError(f"planned_rows is {manifest.planned_rows!r:.20}")
-    if not all(isinstance(value, dict) for value in (manifest.settings, *manifest.skipped)):
-        raise ValueError("settings or skipped have an unexpected format")
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and value >= 0
+def build_manifest(raw: dict[str, Any]) -> Manifest:
+    """A manifest from its members as JSON has them; raises ValueError if one is invalid."""
+    check_manifest(raw)
+    lists = {name: tuple(raw.get(name, ())) for name in ("skipped", "notes")}
+    shards = tuple(ShardEntry(**entry) for entry in raw.get("shards", ()))
+    return Manifest(**{**raw, **lists, "shards": shards})
 
 
 def write_manifest(store: Path, manifest: Manifest) -> None:
@@ -167,7 +130,7 @@ def update_manifest(store: Path, change: Callable[[Manifest], Manifest]) -> Mani
 
 def manifest_lock(store: Path) -> filelock.BaseFileLock:
     """The lock held briefly while the manifest changes."""
-    return filelock.FileLock(store / ".manifest.lock")
+    return lock_file(store / ".manifest.lock")
 
 
 def _explain_missing(store: Path) -> StoreError:

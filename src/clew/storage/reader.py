@@ -6,8 +6,9 @@ known, reading a row is a single copy from the file, without any Arrow or Python
 
 import errno
 import os
+import stat
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,21 +18,26 @@ import pyarrow as pa
 from jaxtyping import Int64
 
 from clew.errors import Call, StoreError, TooManyFilesError
+from clew.storage.arrow import ARROW_ERRORS, BatchHeaders, check_batch, check_types, map_file
 from clew.storage.manifest import Manifest, ShardEntry, read_manifest
+from clew.storage.origin import ID_COLUMN, find_foreign, foreign_error
+from clew.storage.reading import irregular_kind
 from clew.wording import counted
 
 
 class ShardReader:
-    """One mapped shard. Record batches are opened when first touched."""
+    """One mapped shard. Record batches are opened and checked when first touched."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            self._map = pa.memory_map(str(path))
+            self._map = map_file(path)
             self._file = pa.ipc.open_file(self._map)
+            check_types(self._file.schema)
+            self._headers = BatchHeaders(self.whole_file())
         except FileNotFoundError:
             raise missing_shard(path) from None
-        except (pa.ArrowInvalid, OSError) as error:
+        except ARROW_ERRORS as error:
             raise _explain(path, error) from None
         self._batches: list[pa.RecordBatch | None] = [None] * self._file.num_record_batches
         self._row_of_id: np.ndarray | None = None
@@ -56,7 +62,16 @@ class ShardReader:
     def record_batch(self, index: int) -> pa.RecordBatch:
         batch = self._batches[index]
         if batch is None:
-            batch = self._batches[index] = self._file.get_batch(index)
+            batch = self._batches[index] = self._open_batch(index)
+        return batch
+
+    def _open_batch(self, index: int) -> pa.RecordBatch:
+        try:
+            self._headers.check(index)
+            batch = self._file.get_batch(index)
+            check_batch(batch)
+        except ARROW_ERRORS as error:
+            raise _explain(self.path, error) from None
         return batch
 
     def count_rows(self) -> int:
@@ -71,15 +86,25 @@ class ShardReader:
         chunks = [self.record_batch(i).column(name) for i in range(self.num_record_batches)]
         return pa.chunked_array(chunks, type=self.schema.field(name).type)
 
+    def read_ids(self, name: str = ID_COLUMN) -> Int64[np.ndarray, " rows"]:
+        """The column that identifies the rows; raises StoreError if it holds anything but int64."""
+        column = self.read_column(name)
+        if column.type != pa.int64() or column.null_count:
+            raise StoreError(
+                f'the column "{name}" of {self.path.name} has missing values or is not of type '
+                "int64",
+                action="repair",
+                store=self.path.parent,
+            )
+        return column.to_numpy()
+
     def locate(self, column: str, value: int) -> tuple[int, int] | None:
         """(record batch, row in it) of the row whose integer `column` equals `value`."""
         if self._row_of_id is None:
-            rows = [
-                np.stack([ids, np.full(len(ids), i), np.arange(len(ids))], axis=1)
-                for i in range(self.num_record_batches)
-                for ids in [self.record_batch(i).column(column).to_numpy()]
-            ]
-            table = np.concatenate(rows) if rows else np.zeros((0, 3), np.int64)
+            sizes = [self.record_batch(i).num_rows for i in range(self.num_record_batches)]
+            batches = np.repeat(np.arange(len(sizes)), sizes)
+            rows = np.concatenate([np.zeros(0, np.int64), *map(np.arange, sizes)])
+            table = np.stack([self.read_ids(column), batches, rows], axis=1)
             self._row_of_id = table[np.argsort(table[:, 0], kind="stable")]
         at = int(np.searchsorted(self._row_of_id[:, 0], value))
         if at == len(self._row_of_id) or self._row_of_id[at, 0] != value:
@@ -102,11 +127,44 @@ class StoreReader:
         if index in self._open:
             self._open.move_to_end(index)
             return self._open[index]
-        reader = ShardReader(self.path / self.shards[index].file)
+        reader = open_shard(self.path, self.shards[index], self.manifest)
         self._open[index] = reader
         while len(self._open) > self._max_open:
             self._open.popitem(last=False)
         return reader
+
+
+def open_shard(store: Path, entry: ShardEntry, manifest: Manifest | None) -> ShardReader:
+    """The reader of a finished shard. Raises StoreError if it is missing, truncated, not a file, or
+    belongs to another store or number than those of the manifest, if one is given."""
+    path = store / entry.file
+    check_size(path, entry.bytes)
+    reader = ShardReader(path)
+    if manifest is None:
+        return reader
+    reason = find_foreign(reader.schema, manifest, entry.batch_number, listed=True)
+    if reason is not None:
+        raise foreign_error(path, reason)
+    return reader
+
+
+def refuse_damaged_shards(store: Path, manifest: Manifest) -> None:
+    """Raises StoreError if a finished shard is missing, of another size, not a file, unreadable or
+    foreign. Reads only their footers: `verify_store` reads the rows too."""
+    damaged = list(_find_damaged(store, manifest))
+    if damaged:
+        more = f" {len(damaged) - 1:,} more shards are damaged." if len(damaged) > 1 else ""
+        raise StoreError(f"{damaged[0].text}{more}", action="repair", store=store)
+
+
+def _find_damaged(store: Path, manifest: Manifest) -> Iterator[StoreError]:
+    for entry in manifest.shards:
+        try:
+            open_shard(store, entry, manifest).close()
+        except TooManyFilesError:
+            raise
+        except StoreError as error:
+            yield error
 
 
 def _explain(path: Path, error: Exception) -> StoreError:
@@ -184,19 +242,18 @@ class ShardLayout:
     columns: dict[str, ColumnLayout]
 
 
-def read_layout(store: Path, entry: ShardEntry, columns: Sequence[str]) -> ShardLayout:
+def read_layout(
+    store: Path, entry: ShardEntry, columns: Sequence[str], manifest: Manifest | None = None
+) -> ShardLayout:
     """Reads a shard's footer and offsets; the values themselves stay on disk.
 
-    Raises StoreError when the shard is missing or truncated, or lacks a column.
+    Raises StoreError when the shard is missing, truncated or foreign, or lacks a column.
     """
-    path = store / entry.file
-    check_size(path, entry.bytes)
-    reader = ShardReader(path)
+    reader = open_shard(store, entry, manifest)
     base = reader.whole_file().address
     batches = [reader.record_batch(index) for index in range(reader.num_record_batches)]
-    ids = [batch.column("global_example_id").to_numpy() for batch in batches]
     layout = ShardLayout(
-        ids=np.concatenate(ids) if ids else np.zeros(0, np.int64),
+        ids=reader.read_ids(),
         questions=_read_questions(reader),
         columns={name: _locate_column(reader, batches, name, base) for name in columns},
     )
@@ -213,14 +270,20 @@ def read_layout(store: Path, entry: ShardEntry, columns: Sequence[str]) -> Shard
 def check_size(file: str | Path, expected: int) -> None:
     """Raises StoreError when a shard is missing or its size has changed since it was written."""
     try:
-        found = os.stat(file).st_size
+        state = os.stat(file)
+        found = state.st_size
     except FileNotFoundError:
-        found = -1
-    if found == expected:
+        raise missing_shard(Path(file)) from None
+    if found == expected and stat.S_ISREG(state.st_mode):
         return
     path = Path(file)
-    if found < 0:
-        raise missing_shard(path)
+    kind = irregular_kind(path)
+    if kind is not None:
+        raise StoreError(
+            f"{path.name} in {path.parent} is {kind}, not a shard.",
+            action="repair",
+            store=path.parent,
+        )
     raise StoreError(
         f"shard {path.name} in {path.parent} has {found:,} bytes, but the manifest says "
         f"{expected:,}: it was truncated or replaced.",
@@ -243,8 +306,7 @@ def _locate_column(
             f'{reader.path} has no column "{name}": re-create the samples from their traces with '
             '"clew preprocess".'
         )
-    kind = reader.schema.field(name).type
-    shape, dtype = _item_of(kind)
+    shape, dtype = _item_of(reader, name)
     size = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
     places = []
     for batch in batches:
@@ -254,13 +316,7 @@ def _locate_column(
                 f'no "{name}" in {counted(column.null_count, "row")} of {reader.path.name}: this '
                 "store cannot be used for training. Re-create it from traces that have that field."
             )
-        first, count = _locate_rows(column, size, base)
-        if len(first) and not 0 <= first[0] <= first[-1] <= len(reader.whole_file()):
-            raise StoreError(
-                f"{reader.path.name} is compressed, but its values must be readable in place. "
-                "Write it without compression."
-            )
-        places.append((first, count))
+        places.append(_locate_rows(column, size, base))
     starts = [start for start, _ in places] or [np.zeros(0, np.int64)]
     counts = [count for _, count in places] or [np.zeros(0, np.int64)]
     return ColumnLayout(
@@ -275,14 +331,22 @@ def _is_ragged(kind: pa.DataType) -> bool:
     return is_list(kind) and not pa.types.is_fixed_size_list(kind)
 
 
-def _item_of(kind: pa.DataType) -> tuple[tuple[int, ...], np.dtype]:
+def _item_of(reader: ShardReader, name: str) -> tuple[tuple[int, ...], np.dtype]:
     """What a row consists of: the list's items when it is ragged, else the whole row."""
+    kind = reader.schema.field(name).type
     if _is_ragged(kind):
         kind = kind.value_type
     shape: list[int] = []
     while pa.types.is_fixed_size_list(kind):
         shape.append(kind.list_size)
         kind = kind.value_type
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        raise StoreError(
+            f'the column "{name}" of {reader.path.name} holds values of type {kind}, not numbers '
+            "that can be read in place",
+            action="repair",
+            store=reader.path.parent,
+        )
     return tuple(shape), np.dtype(kind.to_pandas_dtype())
 
 

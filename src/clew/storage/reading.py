@@ -32,6 +32,16 @@ def open_regular(path: Path) -> BinaryIO:
     return os.fdopen(descriptor, "rb")
 
 
+def irregular_kind(path: Path, *, follow_links: bool = True) -> str | None:
+    """What lies at `path` ("a folder", "a symbolic link") if it is not a regular file, None if it
+    is one or nothing is there. Nothing is opened: opening a pipe would wait for a writer."""
+    try:
+        mode = (os.stat if follow_links else os.lstat)(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return "a broken link" if follow_links and path.is_symlink() else None
+    return None if stat.S_ISREG(mode) else _describe(mode)
+
+
 def read_bounded(path: Path, max_bytes: int) -> bytes:
     """The whole file; raises ValueError if it is larger than `max_bytes`, and OSError."""
     with open_regular(path) as file:
@@ -57,6 +67,9 @@ def parse_json(content: bytes | str, *, finite: bool = True) -> Any:
     except RecursionError:
         raise ValueError(f"it is nested more than {MAX_JSON_DEPTH} levels deep") from None
     _check_depth(value)
+    if "\\u" in content if isinstance(content, str) else b"\\u" in content:
+        # Half of a surrogate pair is valid JSON, but could never be written again.
+        json.dumps(value, ensure_ascii=False).encode()
     return value
 
 
@@ -86,6 +99,8 @@ def _check_depth(value: Any) -> None:
 
 
 def _describe(mode: int) -> str:
+    if stat.S_ISLNK(mode):
+        return "a symbolic link"
     if stat.S_ISDIR(mode):
         return "a folder"
     return "a pipe" if stat.S_ISFIFO(mode) else "a device or a socket"

@@ -1,37 +1,31 @@
 """Check a store against its manifest, and repair what can be repaired."""
 
+import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import pyarrow as pa
 
-from clew.errors import OtherVersionError, StoreError
+from clew.errors import StoreError
 from clew.storage.hashing import hash_file
-from clew.storage.lock import Part, writer_lock
-from clew.storage.manifest import (
-    MANIFEST_NAME,
-    Manifest,
-    ShardEntry,
-    manifest_from_schema,
-    read_manifest,
-    shard_name,
-    update_manifest,
-    write_manifest,
-)
+from clew.storage.manifest import MANIFEST_NAME, Manifest, ShardEntry, read_manifest
+from clew.storage.manifest_fields import shard_name
+from clew.storage.origin import ID_COLUMN, find_foreign, find_foreign_ids, has_fixed_ids
 from clew.storage.reader import ShardReader
-from clew.storage.writer import ShardWriter, read_intact_batches
-from clew.storage.writing import put_in_place
+from clew.storage.writer import describe_irregular, read_intact_batches, read_schema
+from clew.wording import counted
 
 OnShard = Callable[[str, int, int], None]
-_SHARD_NAME = re.compile(r"(batch_(\d+)\.arrow)(\.part|\.recovered)?")
-# The ID column, which every store has.
-_ID_COLUMN = "global_example_id"
+_SHARD_NAME = re.compile(r"(batch_(\d{1,12})\.arrow)(\.part|\.recovered)?", re.ASCII)
+# Shards not created yet that are listed one by one; the rest is counted.
+_MAX_GAPS = 100
 
-ProblemKind = Literal["missing", "damaged", "rows", "unlisted", "part", "gap", "file"]
+ProblemKind = Literal["missing", "damaged", "rows", "foreign", "unlisted", "part", "gap", "file"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +52,8 @@ def find_stores(folder: Path) -> list[Path]:
 
 
 def verify_store(store: Path, on_shard: OnShard | None = None) -> list[Problem]:
-    """Checks hashes, row counts, gaps and half-written files; reads every byte once.
+    """Checks hashes, row counts, gaps and half-written files, and that every row belongs to this
+    store and is there once; reads every byte once.
 
     `on_shard(file, number, total)` is called before each shard; `number` counts from 1.
     """
@@ -68,9 +63,11 @@ def verify_store(store: Path, on_shard: OnShard | None = None) -> list[Problem]:
     for number, shard in enumerate(shards, start=1):
         if on_shard is not None:
             on_shard(shard.file, number, len(shards))
-        problem = _check_shard(store, shard)
+        problem = _check_shard(store, shard, manifest)
         if problem:
             problems.append(problem)
+    if not problems and not has_fixed_ids(manifest):
+        problems += _check_shared_ids(store, shards)
     extra = _check_extra_files(store, manifest)
     problems += extra
     problems += _check_side_files(store, manifest)
@@ -87,11 +84,15 @@ def way_on(manifest: Manifest) -> str:
     return f'run "clew {command}" again'
 
 
-def expected_rows(manifest: Manifest) -> dict[int, int]:
-    """The rows each shard must have: as planned, or as many valid records as its source had."""
+def expected_rows(manifest: Manifest, batch_number: int) -> int:
+    """The rows a shard must have: as planned, or as many valid records as its source had."""
     planned, size = manifest.planned_rows, manifest.rows_per_shard
     if planned is not None:
-        return {n: min(size, planned - n * size) for n in range(-(-planned // size))}
+        return max(0, min(size, planned - batch_number * size))
+    return _rows_of_sources(manifest).get(batch_number, 0)
+
+
+def _rows_of_sources(manifest: Manifest) -> dict[int, int]:
     unfit = Counter(skip.get("file") for skip in manifest.skipped if skip.get("record") is not None)
     return {
         source["batch_number"]: source["records"] - unfit[source["file"]]
@@ -100,127 +101,93 @@ def expected_rows(manifest: Manifest) -> dict[int, int]:
     }
 
 
-def ensure_manifest(store: Path) -> str | None:
-    """Rebuilds the manifest from the shards if it is missing or unreadable, and says so if it did.
-
-    Other half-written files are left to `verify_store` and the next run.
-    """
-    try:
-        read_manifest(store)
-        return None
-    except OtherVersionError:
-        raise
-    except StoreError:
-        shards = sorted(store.glob("batch_*.arrow")) if store.is_dir() else []
-        if not shards:
-            raise
-    schemas = [schema for path in shards if (schema := _read_schema(path)) is not None]
-    origins = [origin for schema in schemas if (origin := _read_origin(schema)) is not None]
-    if origins:
-        with writer_lock(store, Part()):
-            files = {
-                side.name: hash_file(side)
-                for side in sorted(store.glob("*.arrow"))
-                if not side.name.startswith("batch_")
-            }
-            write_manifest(store, replace(_join_origins(origins), files=files))
-        return "the manifest was missing or unreadable: rebuilt it from the shards"
-    raise StoreError(f"{store} has no readable manifest, and {_no_origin(schemas, len(shards))}")
-
-
-def _read_schema(path: Path) -> pa.Schema | None:
-    try:
-        return ShardReader(path).schema
-    except StoreError:
-        return None
-
-
-def _read_origin(schema: pa.Schema) -> Manifest | None:
-    try:
-        return manifest_from_schema(schema)
-    except (ValueError, TypeError):  # flipped bytes
-        return None
-
-
-def _join_origins(origins: Sequence[Manifest]) -> Manifest:
-    """The manifest rebuilt from those stored in the shards. Shards written before the store grew
-    plan fewer rows; converted shards name their source."""
-    manifest = max(origins, key=lambda origin: origin.planned_rows or 0)
-    if "sources" not in manifest.settings:
-        return manifest
-    known = {
-        source["batch_number"]: source
-        for origin in origins
-        for source in origin.settings.get("sources", ())
-    }
-    sources = [known[number] for number in sorted(known)]
-    return replace(manifest, settings={**manifest.settings, "sources": sources})
-
-
-def _no_origin(readable: Sequence[pa.Schema], shards: int) -> str:
-    if not readable:
-        return (
-            f"none of its shards ({shards}) can be read either: restore it from a backup, or "
-            "extract or convert again into another folder."
-        )
-    return (
-        f"its shards do not record how they were created: {len(readable)} of {shards} can be "
-        "read, but a manifest cannot be built from them. Restore manifest.json from a backup, or "
-        "extract or convert again into another folder."
-    )
-
-
-def repair_store(store: Path, problems: list[Problem] | None = None) -> list[str]:
-    """Keeps every intact record batch and drops what is damaged; returns what was done.
-
-    `problems` are those that `verify_store` found; without them it runs that check first. Damaged
-    shards become `.part` files: the next run of the same extraction reuses their intact rows and
-    creates the lost ones again. A conversion never resumes from a `.part`, so the damaged shards of
-    a converted store are rewritten at once from their intact rows.
-    """
-    done: list[str] = []
-    if problems is None:
-        rebuilt = ensure_manifest(store)
-        done += [rebuilt] if rebuilt else []
-        problems = verify_store(store)
-    with writer_lock(store, Part()):
-        return done + [line for problem in problems for line in _repair_one(store, problem)]
-
-
-def _check_shard(store: Path, shard: ShardEntry) -> Problem | None:
+def _check_shard(store: Path, shard: ShardEntry, manifest: Manifest) -> Problem | None:
     path = store / shard.file
-    if not path.exists():
-        return Problem(
-            kind="missing",
-            file=shard.file,
-            batch_number=shard.batch_number,
-            lost_rows=shard.rows,
-            message=f"shard {shard.file} is missing; the manifest says it has {_rows(shard.rows)}",
-        )
-    found_bytes = path.stat().st_size
-    if found_bytes == shard.bytes and hash_file(path) == shard.sha256:
-        rows = ShardReader(path).count_rows()
-        if rows == shard.rows:
-            return None
-        return Problem(
-            kind="rows",
-            file=shard.file,
-            batch_number=shard.batch_number,
-            message=f"shard {shard.file} has {_rows(rows)}, but the manifest says {shard.rows}",
-        )
-    intact = _count_intact(path)
-    what = (
-        f"{found_bytes:,} bytes instead of {shard.bytes:,}"
-        if found_bytes != shard.bytes
-        else "changed content (SHA-256 mismatch)"
-    )
+    reason = describe_irregular(path)
+    if reason is None and not path.exists():
+        message = f"shard {shard.file} is missing; the manifest says it has {rows_text(shard.rows)}"
+        return _problem("missing", shard, message, lost_rows=shard.rows)
+    if reason is None and (schema := read_schema(path)) is not None:
+        reason = find_foreign(schema, manifest, shard.batch_number, listed=True)
+    found_bytes = 0 if reason else path.stat().st_size
+    if reason is None and (found_bytes != shard.bytes or hash_file(path) != shard.sha256):
+        what = "changed content (SHA-256 mismatch)"
+        if found_bytes != shard.bytes:
+            what = f"{found_bytes:,} bytes instead of {shard.bytes:,}"
+        return _check_damaged(path, shard, manifest, f"has {what}")
+    if reason is None:
+        return _check_rows(path, shard, manifest)
+    return _foreign(shard, reason)
+
+
+def _check_rows(path: Path, shard: ShardEntry, manifest: Manifest) -> Problem | None:
+    """Check the rows of a shard whose hash is right."""
+    try:
+        ids = ShardReader(path).read_ids()
+    except StoreError as error:
+        return _check_damaged(path, shard, manifest, f"cannot be used ({error.text})")
+    reason = find_foreign_ids(ids, manifest, shard.batch_number)
+    if reason is not None:
+        return _foreign(shard, reason)
+    if len(ids) == shard.rows:
+        return None
+    message = f"shard {shard.file} has {rows_text(len(ids))}, but the manifest says {shard.rows}"
+    return _problem("rows", shard, message)
+
+
+def _check_damaged(path: Path, shard: ShardEntry, manifest: Manifest, what: str) -> Problem:
+    reason = _find_foreign_rows(path, manifest, shard.batch_number)
+    if reason is not None:
+        return _foreign(shard, reason)
+    intact = count_intact(path)
+    message = f"shard {shard.file} {what}; {intact} of its {rows_text(shard.rows)} are intact"
+    return _problem("damaged", shard, message, lost_rows=max(0, shard.rows - intact))
+
+
+def _foreign(shard: ShardEntry, reason: str) -> Problem:
+    message = f"shard {shard.file} {reason}: it is not part of this store"
+    return _problem("foreign", shard, message, lost_rows=shard.rows)
+
+
+def _problem(kind: ProblemKind, shard: ShardEntry, message: str, lost_rows: int = 0) -> Problem:
     return Problem(
-        kind="damaged",
+        kind=kind,
         file=shard.file,
         batch_number=shard.batch_number,
-        lost_rows=shard.rows - intact,
-        message=f"shard {shard.file} has {what}; {intact} of its {_rows(shard.rows)} are intact",
+        lost_rows=lost_rows,
+        message=message,
     )
+
+
+def _find_foreign_rows(path: Path, manifest: Manifest, number: int) -> str | None:
+    """Why the intact rows of a file are not those of shard `number`, None if they are."""
+    for batch in read_intact_batches(path):
+        if ID_COLUMN not in batch.schema.names or batch.schema.field(ID_COLUMN).type != pa.int64():
+            return f'has no column "{ID_COLUMN}" of integers'
+        reason = find_foreign_ids(batch.column(ID_COLUMN).drop_null().to_numpy(), manifest, number)
+        if reason is not None:
+            return reason
+    return None
+
+
+def _check_shared_ids(store: Path, shards: list[ShardEntry]) -> list[Problem]:
+    """Rows that two shards have. Only shards whose ids overlap are compared row by row."""
+    problems: list[Problem] = []
+    seen: list[tuple[int, int, ShardEntry]] = []
+    for shard in shards:
+        ids = ShardReader(store / shard.file).read_ids()
+        if not len(ids):
+            continue
+        first, last = int(ids.min()), int(ids.max())
+        for other_first, other_last, other in seen:
+            if other_first <= last and first <= other_last:
+                shared = np.intersect1d(ids, ShardReader(store / other.file).read_ids())
+                if len(shared):
+                    reason = f"has {counted(len(shared), 'row')} that {other.file} has too"
+                    problems.append(_foreign(shard, reason))
+                    break
+        seen.append((first, last, shard))
+    return problems
 
 
 def _check_extra_files(store: Path, manifest: Manifest) -> list[Problem]:
@@ -228,25 +195,41 @@ def _check_extra_files(store: Path, manifest: Manifest) -> list[Problem]:
     to_do = "to finish it" if manifest.planned_rows is not None else "to re-create it"
     problems = []
     for path in sorted(store.glob("batch_*.arrow*")):
-        number = _batch_number(path)
+        number = batch_number_of(path)
         if number is None or path.name in listed:
             continue
         kind: ProblemKind = "unlisted" if path.suffix == ".arrow" else "part"
         state = "is not in the manifest"
-        if kind == "part":
-            rows = _rows(_count_intact(path), "complete")
+        reason = _find_foreign_extra(path, manifest, number)
+        if reason is not None:
+            kind, state = "foreign", f"{reason}: it is not part of this store"
+        elif kind == "part":
+            rows = rows_text(count_intact(path), "complete")
             state = f"is half-written, with {rows}: {way_on(manifest)} {to_do}"
         message = f"{path.name} {state}"
         problems.append(Problem(kind=kind, file=path.name, batch_number=number, message=message))
     return problems
 
 
+def _find_foreign_extra(path: Path, manifest: Manifest, number: int) -> str | None:
+    reason = describe_irregular(path)
+    if reason is not None:
+        return reason
+    schema = read_schema(path)
+    reason = None if schema is None else find_foreign(schema, manifest, number)
+    return reason or _find_foreign_rows(path, manifest, number)
+
+
 def _check_side_files(store: Path, manifest: Manifest) -> list[Problem]:
     problems = []
     for name, sha256 in manifest.files.items():
         path = store / name
-        if not path.exists() or hash_file(path) != sha256:
-            state = "is missing" if not path.exists() else "has changed since it was written"
+        state = describe_irregular(path)
+        if state is None and not path.exists():
+            state = "is missing"
+        if state is None and hash_file(path) != sha256:
+            state = "has changed since it was written"
+        if state is not None:
             problems.append(
                 Problem(
                     kind="file",
@@ -263,90 +246,59 @@ def _check_side_files(store: Path, manifest: Manifest) -> list[Problem]:
 def _check_gaps(manifest: Manifest, reported: Collection[int | None]) -> list[Problem]:
     """Rows that no file has; batches in `reported` have a file with a problem of its own."""
     made = {shard.batch_number: shard.rows for shard in manifest.shards}
-    problems = []
-    for number, rows in expected_rows(manifest).items():
-        missing = rows - made.get(number, 0)
-        if missing > 0 and number not in reported:
-            problems.append(
-                Problem(
-                    kind="gap",
-                    file=shard_name(number),
-                    batch_number=number,
-                    lost_rows=missing,
-                    message=f"{_describe_gap(manifest, number, missing, rows)}: {way_on(manifest)}",
-                )
-            )
-    return problems
+    expected = _rows_of_sources(manifest)
+    if manifest.planned_rows is not None:
+        numbers = {*made, *_first_unmade(manifest, {*made, *reported})}
+        expected = {n: expected_rows(manifest, n) for n in numbers}
+    gaps = [
+        _gap(manifest, n, rows - made.get(n, 0), rows)
+        for n, rows in sorted(expected.items())
+        if rows > made.get(n, 0) and n not in reported
+    ]
+    return gaps[:_MAX_GAPS] + _count_other_gaps(manifest, gaps[:_MAX_GAPS], made, reported)
+
+
+def _first_unmade(manifest: Manifest, known: Collection[int | None]) -> Iterator[int]:
+    """The first shards without a file; a manifest may plan more than could ever be listed."""
+    count = -(-(manifest.planned_rows or 0) // manifest.rows_per_shard)
+    return itertools.islice((n for n in range(count) if n not in known), _MAX_GAPS)
+
+
+def _count_other_gaps(
+    manifest: Manifest,
+    listed: list[Problem],
+    made: dict[int, int],
+    reported: Collection[int | None],
+) -> list[Problem]:
+    if manifest.planned_rows is None or len(listed) < _MAX_GAPS:
+        return []
+    here = sum(min(rows, expected_rows(manifest, n)) for n, rows in made.items())
+    in_part = {n for n in reported if n is not None and n not in made}
+    here += sum(expected_rows(manifest, n) for n in in_part)
+    rows = manifest.planned_rows - here - sum(gap.lost_rows for gap in listed)
+    if rows <= 0:
+        return []
+    message = f"{rows:,} more rows have not been created yet: {way_on(manifest)}"
+    return [Problem(kind="gap", file=MANIFEST_NAME, lost_rows=rows, message=message)]
+
+
+def _gap(manifest: Manifest, number: int, missing: int, rows: int) -> Problem:
+    return Problem(
+        kind="gap",
+        file=shard_name(number),
+        batch_number=number,
+        lost_rows=missing,
+        message=f"{_describe_gap(manifest, number, missing, rows)}: {way_on(manifest)}",
+    )
 
 
 def _describe_gap(manifest: Manifest, number: int, missing: int, rows: int) -> str:
     if manifest.planned_rows is None:
-        return f"shard {number} is missing {missing} of the {_rows(rows)} in its source file"
-    return f"shard {number} ({_rows(missing)}) has not been created yet"
+        return f"shard {number} is missing {missing} of the {rows_text(rows)} in its source file"
+    return f"shard {number} ({rows_text(missing)}) has not been created yet"
 
 
-def _repair_one(store: Path, problem: Problem) -> list[str]:
-    path = store / problem.file
-    lost = (
-        f"{_rows(problem.lost_rows)} lost, to be re-created" if problem.lost_rows else "none lost"
-    )
-    if problem.kind == "missing":
-        _forget_shard(store, problem.batch_number)
-        return [f"removed {problem.file} from the manifest; {lost}"]
-    if problem.kind in ("damaged", "rows"):
-        return [f"{_keep_intact_rows(store, path)}; {lost}"]
-    if problem.kind == "unlisted":
-        return [_adopt_shard(store, path)]
-    return []
-
-
-def _keep_intact_rows(store: Path, path: Path) -> str:
-    """Turn a damaged shard back into a `.part` file, or rewrite it if no run resumes from `.part`
-    files."""
-    number = _batch_number(path)
-    assert number is not None  # files with other names are not looked at
-    first = next(read_intact_batches(path), None)
-    kept = _rows(_count_intact(path), "intact")
-    if read_manifest(store).planned_rows is None and first is not None:
-        # The writer takes over the intact rows of the old file, then replaces it.
-        writer = ShardWriter(store, number, first.schema, id_column=_ID_COLUMN)
-        add_shard(store, writer.finish())
-        return f"rewrote {path.name} with its {kept}"
-    # First the manifest, then the rename: a crash in between leaves an unlisted shard, which the
-    # next run recovers just the same.
-    _forget_shard(store, number)
-    put_in_place(path, path.with_suffix(".arrow.part"))
-    return f"marked {path.name} as half-written, keeping its {kept}"
-
-
-def _forget_shard(store: Path, batch_number: int | None) -> None:
-    def forget(manifest: Manifest) -> Manifest:
-        kept = tuple(s for s in manifest.shards if s.batch_number != batch_number)
-        return replace(manifest, shards=kept)
-
-    update_manifest(store, forget)
-
-
-def _adopt_shard(store: Path, path: Path) -> str:
-    try:
-        rows = ShardReader(path).count_rows()
-    except (StoreError, pa.ArrowException):
-        rows = -1
-    # The manifest has no hash for it: only the checksums of its record batches can tell.
-    if rows != _count_intact(path):
-        return f"{_keep_intact_rows(store, path)}: it was incomplete"
-    entry = ShardEntry(
-        batch_number=int(path.stem.split("_")[1]),
-        file=path.name,
-        rows=rows,
-        bytes=path.stat().st_size,
-        sha256=hash_file(path),
-    )
-    add_shard(store, entry)
-    return f"added {path.name} with {_rows(rows)} to the manifest"
-
-
-def _batch_number(path: Path) -> int | None:
+def batch_number_of(path: Path) -> int | None:
     """The number of a shard or a half-written one; None for any other file."""
     match = _SHARD_NAME.fullmatch(path.name)
     if match is None or match[1] != shard_name(int(match[2])):
@@ -354,21 +306,10 @@ def _batch_number(path: Path) -> int | None:
     return int(match[2])
 
 
-def _count_intact(path: Path) -> int:
+def count_intact(path: Path) -> int:
     return sum(batch.num_rows for batch in read_intact_batches(path))
 
 
-def _rows(count: int, state: str = "") -> str:
+def rows_text(count: int, state: str = "") -> str:
     noun = "row" if count == 1 else "rows"
     return " ".join(filter(None, (str(count), state, noun)))
-
-
-def add_shard(store: Path, entry: ShardEntry) -> Manifest:
-    """Adds a finished shard to the manifest, replacing an older entry with the same number."""
-
-    def add(manifest: Manifest) -> Manifest:
-        others = tuple(s for s in manifest.shards if s.batch_number != entry.batch_number)
-        shards = sorted((*others, entry), key=lambda s: s.batch_number)
-        return replace(manifest, shards=tuple(shards))
-
-    return update_manifest(store, add)

@@ -10,14 +10,25 @@ import hashlib
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from clew.storage.arrow import ARROW_ERRORS, check_batch, check_stream, check_types, map_file
 from clew.storage.disk import disk_errors
 from clew.storage.hashing import checksum_batch
-from clew.storage.manifest import ShardEntry, shard_name
+from clew.storage.manifest import Manifest, ShardEntry
+from clew.storage.manifest_fields import shard_name
+from clew.storage.origin import (
+    find_foreign,
+    find_foreign_ids,
+    foreign_error,
+    number_in_schema,
+    read_origin,
+)
+from clew.storage.reading import irregular_kind
 from clew.storage.writing import create_file, is_leftover, put_in_place
 
 CHECKSUM_KEY = b"crc32"
@@ -28,24 +39,41 @@ _HASH_ASIDE_BYTES = 1 << 20
 class ShardWriter:
     """Writes `batch_NNNN.arrow`, taking over the intact rows of an earlier, interrupted attempt.
 
-    `recovered_ids` holds the `id_column` of those rows: they need not be created again.
+    `recovered_ids` holds the `id_column` of those rows: they need not be created again. With
+    `start_over` what was there is dropped instead. Raises StoreError, before anything is changed,
+    if what is there belongs to another store or number, or is not a file.
     """
 
     def __init__(
-        self, store: Path, batch_number: int, schema: pa.Schema, *, id_column: str
+        self,
+        store: Path,
+        batch_number: int,
+        schema: pa.Schema,
+        *,
+        id_column: str,
+        start_over: bool = False,
     ) -> None:
         self.path = store / shard_name(batch_number)
         self.batch_number = batch_number
-        self.schema = schema
+        self.schema = number_in_schema(schema, batch_number)
+        self._origin = read_origin(self.schema)
         self.rows = 0
         self.recovered_ids: set[int] = set()
         self._id_column = id_column
         self._aside = self.path.with_suffix(".arrow.recovered")
         self._part = self.path.with_suffix(".arrow.part")
+        self._refuse_foreign_files(start_over)
+        if start_over:
+            for old in (self.path, self._part, self._aside):
+                old.unlink(missing_ok=True)
         self._set_old_rows_aside()
         self._sink = _HashingFile(self._part)
-        self._ipc = pa.ipc.new_file(pa.PythonFile(self._sink, mode="w"), schema)
-        self._take_over_old_rows()
+        self._ipc = pa.ipc.new_file(pa.PythonFile(self._sink, mode="w"), self.schema)
+        try:
+            self._take_over_old_rows()
+        except BaseException:
+            self.abandon()
+            raise
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Appends one record batch; it is on its way to the disk when this returns."""
@@ -79,6 +107,18 @@ class ShardWriter:
         with contextlib.suppress(OSError):  # a full disk, which `write` has already reported
             self._sink.close()
 
+    def _refuse_foreign_files(self, start_over: bool) -> None:
+        manifest = self._origin.manifest if self._origin else None
+        if manifest is not None and start_over and "sources" in manifest.settings:
+            # What is dropped may have been made from an earlier version of its source.
+            manifest = replace(manifest, settings={**manifest.settings, "sources": []})
+        for old in (self.path, self._part, self._aside):
+            reason = describe_irregular(old)
+            if reason is None and manifest is not None and old.exists():
+                reason = find_foreign_file(old, manifest, self.batch_number)
+            if reason is not None:
+                raise foreign_error(old, reason)
+
     def _set_old_rows_aside(self) -> None:
         safe = is_leftover(self._aside)
         if is_leftover(self._part):
@@ -95,11 +135,45 @@ class ShardWriter:
 
     def _copy_new_rows(self, old: Path) -> None:
         for batch in read_intact_batches(old, self.schema):
-            ids = batch.column(self._id_column).to_pylist()
+            ids = self._read_ids(old, batch)
             fresh = [row for row, i in enumerate(ids) if i not in self.recovered_ids]
             if fresh:
                 self.write(batch if len(fresh) == len(ids) else batch.take(pa.array(fresh)))
                 self.recovered_ids.update(ids)
+
+    def _read_ids(self, old: Path, batch: pa.RecordBatch) -> list[int]:
+        ids = batch.column(self._id_column)
+        if self._origin is not None:
+            reason = find_foreign_ids(ids.to_numpy(), self._origin.manifest, self.batch_number)
+            if reason is not None:
+                raise foreign_error(old, reason)
+        return ids.to_pylist()
+
+
+def describe_irregular(path: Path) -> str | None:
+    """Why this cannot be a shard ("is a folder, not a file"), None if it is a file or missing. A
+    finished shard may be a link to a file; what is written to may not."""
+    kind = irregular_kind(path, follow_links=path.suffix == ".arrow")
+    return None if kind is None else f"is {kind}, not a file"
+
+
+def find_foreign_file(path: Path, manifest: Manifest, batch_number: int) -> str | None:
+    """Why a file that the manifest does not list is not shard `batch_number` of the store or a
+    half-written one, None if it is. A file too damaged to tell counts as damaged, not as
+    foreign."""
+    schema = read_schema(path)
+    return None if schema is None else find_foreign(schema, manifest, batch_number)
+
+
+def read_schema(path: Path) -> pa.Schema | None:
+    """The schema at the beginning of a shard, finished or not; None if it cannot be read."""
+    if path.stat().st_size <= _MAGIC_BYTES:
+        return None
+    with map_file(path) as mapped:
+        try:
+            return pa.ipc.open_stream(mapped.read_buffer().slice(_MAGIC_BYTES)).schema
+        except ARROW_ERRORS:
+            return None
 
 
 def read_intact_batches(path: Path, schema: pa.Schema | None = None) -> Iterator[pa.RecordBatch]:
@@ -110,19 +184,22 @@ def read_intact_batches(path: Path, schema: pa.Schema | None = None) -> Iterator
     """
     if path.stat().st_size <= _MAGIC_BYTES:
         return
-    with pa.memory_map(str(path)) as mapped:
-        content = mapped.read_buffer()
+    with map_file(path) as mapped:
+        content = mapped.read_buffer().slice(_MAGIC_BYTES)
         try:
-            stream = pa.ipc.open_stream(content.slice(_MAGIC_BYTES))
-        except (pa.ArrowException, OSError, ValueError):
+            stream = pa.ipc.open_stream(content)
+            check_types(stream.schema)
+        except ARROW_ERRORS:
             return
         if schema is not None and stream.schema != schema:
             return
+        headers = check_stream(content)
         while True:
             try:
+                next(headers)
                 batch, metadata = stream.read_next_batch_with_custom_metadata()
                 intact = _is_intact(batch, metadata)
-            except (StopIteration, pa.ArrowException, OSError, ValueError):
+            except (StopIteration, *ARROW_ERRORS):
                 return
             if intact:
                 yield batch
@@ -130,7 +207,7 @@ def read_intact_batches(path: Path, schema: pa.Schema | None = None) -> Iterator
 
 def _is_intact(batch: pa.RecordBatch, metadata: Any) -> bool:
     try:
-        batch.validate(full=True)
+        check_batch(batch)
         expected = (metadata or {}).get(CHECKSUM_KEY)
         return expected is not None and int(expected) == checksum_batch(batch)
     except (pa.ArrowException, ValueError):

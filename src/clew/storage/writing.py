@@ -2,6 +2,7 @@
 link, synced, and moved into place atomically. Readers see the old file or the new one."""
 
 import os
+import re
 import secrets
 import stat
 from collections.abc import Iterator
@@ -9,9 +10,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+import filelock
+
 from clew.errors import StoreError
 from clew.storage.disk import disk_errors
+from clew.storage.reading import irregular_kind
 
+# A file being replaced; earlier versions used the number of the process.
+_TEMPORARY = re.compile(r"(.+)\.([0-9a-f]{8}|[0-9]+)\.tmp")
 _ENDING = ".tmp"
 _BUFFER_BYTES = 1 << 20
 
@@ -46,6 +52,20 @@ def create_file(path: Path) -> BinaryIO:
     return open(path, "xb", buffering=_BUFFER_BYTES, opener=_open_no_link)  # noqa: SIM115
 
 
+def append_to_file(path: Path) -> BinaryIO:
+    """Opens a file, new or existing, to add to its end and to read it; raises StoreError if a link
+    or anything else that is not a regular file has its name."""
+    is_leftover(path)
+    return open(path, "ab+", buffering=0, opener=_open_no_link)  # noqa: SIM115
+
+
+def lock_file(path: Path, *, timeout_seconds: float = -1) -> filelock.BaseFileLock:
+    """A lock that the kernel releases when its process dies. The library empties the file that it
+    locks, so a link in its place is refused with StoreError."""
+    is_leftover(path)
+    return filelock.FileLock(path, timeout=timeout_seconds)
+
+
 def _open_no_link(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
@@ -59,23 +79,23 @@ def put_in_place(part: Path, path: Path) -> None:
 def is_leftover(path: Path) -> bool:
     """Whether an earlier process left this file. Raises StoreError if it is not a regular file: a
     link, a folder or a pipe is not ours to write through."""
-    try:
-        mode = os.lstat(path).st_mode
-    except FileNotFoundError:
-        return False
-    if not stat.S_ISREG(mode):
-        kind = "a symbolic link" if stat.S_ISLNK(mode) else "a folder or a device, not a file"
+    kind = irregular_kind(path, follow_links=False)
+    if kind is not None:
         raise StoreError(
             f'"{path}" is {kind}, but clew has to write a file there: move it elsewhere, then run '
             "the same command again."
         )
-    return True
+    return path.exists()
 
 
-def remove_temporaries(folder: Path) -> None:
-    """Deletes what killed processes left half-written; only for the folder's sole writer."""
-    for part in folder.glob(f"*.{'[0-9a-f]' * 8}{_ENDING}"):
-        if is_leftover(part):
+def remove_temporaries(folder: Path, *names: str) -> None:
+    """Deletes what killed processes left half-written, of all files or of those with these names;
+    only for their sole writer."""
+    for part in folder.glob(f"*{_ENDING}"):
+        match = _TEMPORARY.fullmatch(part.name)
+        if match is None or (names and match[1] not in names):
+            continue
+        if irregular_kind(part, follow_links=False) is None:
             part.unlink(missing_ok=True)
 
 

@@ -8,7 +8,8 @@ import pyarrow as pa
 
 from clew.hallucination.traces.schema import id_fields, text_fields
 from clew.storage import Manifest, ShardWriter, add_shard
-from clew.storage.manifest import describe_in_schema, write_manifest
+from clew.storage.manifest import write_manifest
+from clew.storage.origin import describe_in_schema
 
 ROWS_PER_SHARD = 4
 

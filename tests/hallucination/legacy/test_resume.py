@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from clew.errors import SettingsMismatchError
+from clew.errors import SettingsMismatchError, StoreError
 from clew.hallucination.legacy import convert_folder
 from clew.hallucination.legacy.store import ConvertedStore
 from clew.hallucination.legacy.trace_rows import TraceFormat
@@ -120,11 +120,24 @@ def test_rows_of_another_source_are_never_mixed_in(tmp_path: Path) -> None:
     write_traces(old, 0)
     convert_folder(old, new)
     # A partially written shard of batch 1, as a killed run leaves it; then a different batch 1.
-    os.link(new / "batch_0000.arrow", new / "batch_0001.arrow.part")
+    write_traces(old, 1, count=1)
+    convert_folder(old, tmp_path / "killed")
+    os.link(tmp_path / "killed" / "batch_0001.arrow", new / "batch_0001.arrow.part")
     write_traces(old, 1)
     convert_folder(old, new)
     ids = [trace["question_id"] for trace in TraceBatchLoader(new).get_batch(1)]
     assert ids == ["q100", "q101"]
+
+
+def test_shard_under_the_name_of_another_is_kept_and_reported(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    write_traces(old, 0)
+    convert_folder(old, new)
+    write_traces(old, 1)
+    os.link(new / "batch_0000.arrow", new / "batch_0001.arrow.part")
+    with pytest.raises(StoreError, match=r"batch_0001.arrow.part in .* is shard 0, not shard 1"):
+        convert_folder(old, new)
+    assert (new / "batch_0001.arrow.part").exists()
 
 
 def test_other_sources_for_the_same_batch_are_rejected(tmp_path: Path) -> None:

@@ -46,6 +46,7 @@ def extract(
     questions = questions or load_questions(config.questions, config.num_samples)
     store = TraceStore(config.out, rows_per_shard=config.shard_size, part=config.part)
     with store.lock():
+        store.refuse_damaged_shards()
         if loaded is None:
             reporter(Note(f"loading {config.model}"))
             loaded = load_model(
@@ -59,6 +60,7 @@ def extract(
         pending = store.pending_shards()
         made = _capture_shards(job, pending, reporter, should_stop) if pending else 0
         store.reload()
+        store.refuse_damaged_shards()
         return ExtractResult(
             store=store.path,
             finished=not store.pending_shards(),

@@ -39,7 +39,7 @@ from clew.hallucination.traces.basis import Basis
 from clew.hallucination.traces.schema import ANSWER_HIDDEN, Keep, TraceShape, trace_schema
 from clew.progress import Note, Reporter
 from clew.storage import Manifest
-from clew.storage.manifest import describe_in_schema
+from clew.storage.origin import describe_in_schema
 from clew.wording import bytes_text
 
 # Edges are stored as 16-bit token numbers.

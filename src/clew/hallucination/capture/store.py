@@ -9,7 +9,7 @@ from typing import Any
 from clew.errors import StoreError
 from clew.hallucination.traces.basis import BASIS_NAME, Basis, load_basis, save_basis
 from clew.hallucination.traces.schema import ANSWER_HIDDEN
-from clew.storage import Part, ShardReader, shard_name, writer_lock
+from clew.storage import Part, open_shard, shard_name, writer_lock
 from clew.storage.hashing import hash_file
 from clew.storage.manifest import (
     MANIFEST_NAME,
@@ -20,6 +20,7 @@ from clew.storage.manifest import (
     update_manifest,
     write_manifest,
 )
+from clew.storage.reader import refuse_damaged_shards
 from clew.version import __version__
 
 # Describes the machine, not the traces: a resumed run may differ.
@@ -74,6 +75,12 @@ class TraceStore:
                 if now != self.manifest:
                     write_manifest(self.path, now)
                 self.manifest = now
+
+    def refuse_damaged_shards(self) -> None:
+        """Raises StoreError if a finished shard is not what was written: such traces are not
+        stored, whatever the manifest says."""
+        if (self.path / MANIFEST_NAME).exists():
+            refuse_damaged_shards(self.path, read_manifest(self.path))
 
     def reload(self) -> None:
         """Read the manifest again: other parts write to it too."""
@@ -134,8 +141,8 @@ class TraceStore:
         if entry.rows == self.rows_per_shard:
             return True
         # If it was started with more questions, it may contain later rows instead of these.
-        ids = ShardReader(self.path / entry.file).read_column("global_example_id")
-        return set(wanted) <= set(ids.to_pylist())
+        ids = open_shard(self.path, entry, self.manifest).read_ids()
+        return set(wanted) <= set(ids.tolist())
 
     def _refuse_other_settings(self, settings: Mapping[str, Any]) -> None:
         kind = self.manifest.kind

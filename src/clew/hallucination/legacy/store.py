@@ -17,10 +17,10 @@ from clew.storage import Manifest, ShardEntry, ShardWriter, read_manifest, shard
 from clew.storage.hashing import hash_file
 from clew.storage.manifest import (
     MANIFEST_NAME,
-    describe_in_schema,
     update_manifest,
     write_manifest,
 )
+from clew.storage.origin import describe_in_schema
 from clew.storage.verify import expected_rows
 from clew.version import __version__
 
@@ -96,7 +96,7 @@ class ConvertedStore:
             )
         assert self._manifest is not None
         shard = self._manifest.shard(number)
-        whole = shard is not None and shard.rows >= expected_rows(self._manifest).get(number, 0)
+        whole = shard is not None and shard.rows >= expected_rows(self._manifest, number)
         return whole and (self.path / shard_name(number)).exists()
 
     def skip(self, path: Path, reason: str) -> None:
@@ -169,15 +169,12 @@ class ConvertedStore:
         source: Source,
         origin: Mapping[str, Any],
     ) -> tuple[ShardEntry, list[SkippedSource]]:
-        self._drop_leftovers(source.batch_number)
         schema = self._describe_shard(form, origin)
         skips: list[SkippedSource] = []
         writer: ShardWriter | None = None
         try:
             for batch in _join_rows(_make_rows(form, samples, ids, origin["file"], skips)):
-                writer = writer or ShardWriter(
-                    self.path, source.batch_number, schema, id_column="global_example_id"
-                )
+                writer = writer or self._begin_shard(source.batch_number, schema)
                 writer.write(batch)
         except BaseException:
             if writer is not None:
@@ -194,12 +191,12 @@ class ConvertedStore:
         settings = {**self._manifest.settings, "sources": [origin]}
         return describe_in_schema(form.schema, replace(self._manifest, settings=settings))
 
-    def _drop_leftovers(self, batch_number: int) -> None:
-        """Delete what an interrupted run left: it may come from another source, and is quickly
-        rewritten."""
-        for ending in (".arrow", ".arrow.part", ".arrow.recovered"):
-            path = (self.path / shard_name(batch_number)).with_suffix(ending)
-            path.unlink(missing_ok=True)
+    def _begin_shard(self, batch_number: int, schema: pa.Schema) -> ShardWriter:
+        """A writer that drops what an interrupted run left: it may come from another source, and
+        is quickly rewritten."""
+        return ShardWriter(
+            self.path, batch_number, schema, id_column="global_example_id", start_over=True
+        )
 
     def _enter(self, form: Format, origin: Mapping[str, Any], entry: ShardEntry) -> None:
         """Add the shard and its source to the manifest in one step: a shard without its source

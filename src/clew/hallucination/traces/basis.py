@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from clew.errors import StoreError
+from clew.storage.arrow import ARROW_ERRORS, read_table
 from clew.storage.writing import replace_file
 
 BASIS_NAME = "basis.arrow"
@@ -88,12 +89,11 @@ def load_basis(store: Path) -> Basis:
     """The basis of a store; raises StoreError if it is missing or damaged."""
     path = store / BASIS_NAME
     try:
-        with pa.OSFile(str(path)) as file:
-            table = pa.ipc.open_file(file).read_all()
+        table = read_table(path)
         layers, dim, node_dim = (int(n) for n in table.schema.metadata[b"shape"].split(b","))
         mean = _as_tensor(table["mean"], (layers, dim))
         components = _as_tensor(table["components"], (layers, dim, node_dim))
-    except (OSError, pa.ArrowException, KeyError, ValueError) as error:
+    except (*ARROW_ERRORS, KeyError, TypeError) as error:
         raise StoreError(
             f"{path} cannot be read ({str(error).splitlines()[0]}): restore it from a backup of "
             "the store, or start a new store with another `out`."

@@ -27,10 +27,10 @@ from clew.storage import (
 from clew.storage.disk import refuse_full_disk
 from clew.storage.manifest import (
     MANIFEST_NAME,
-    describe_in_schema,
     update_manifest,
     write_manifest,
 )
+from clew.storage.origin import describe_in_schema
 from clew.version import __version__
 
 KIND = "photos"

@@ -12,6 +12,7 @@ from clew.hallucination.samples.making import PreprocessConfig
 from clew.hallucination.traces import Trace
 from clew.storage import ShardReader, ShardWriter, StoreReader, add_shard, read_manifest, read_value
 from clew.storage.manifest import write_manifest
+from clew.storage.origin import describe_in_schema
 
 KINDS = ("sequences", "graphs", "answers")
 
@@ -108,8 +109,9 @@ def rewrite_rows(store: Path, out: Path, rows_per_shard: int, **columns: list[An
     out.mkdir(parents=True)
     manifest = replace(read_manifest(store), shards=(), rows_per_shard=rows_per_shard)
     write_manifest(out, manifest)
+    schema = describe_in_schema(table.schema, manifest)
     for number, start in enumerate(range(0, table.num_rows, rows_per_shard)):
-        writer = ShardWriter(out, number, table.schema, id_column="global_example_id")
+        writer = ShardWriter(out, number, schema, id_column="global_example_id")
         for batch in table.slice(start, rows_per_shard).to_batches():
             writer.write(batch)
         add_shard(out, writer.finish())

@@ -14,7 +14,7 @@ from jaxtyping import Int
 from clew.errors import InputError, StoreError
 from clew.hallucination.samples.making.flat import lengths
 from clew.hallucination.traces.schema import ANSWER_HIDDEN, SHAPE_KEY
-from clew.storage import ShardEntry, ShardReader, StoreReader
+from clew.storage import ShardEntry, ShardReader, StoreReader, open_shard
 from clew.storage.hashing import hash_text
 
 _NEEDED = ("last_hidden", "nodes", "edge_source", "edge_weight")
@@ -73,7 +73,7 @@ class TraceSource:
             )
 
     def open(self, entry: ShardEntry) -> ShardReader:
-        return ShardReader(self.path / entry.file)
+        return open_shard(self.path, entry, self.manifest)
 
     @cached_property
     def shape(self) -> SourceShape:

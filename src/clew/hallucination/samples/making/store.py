@@ -16,11 +16,11 @@ from clew.hallucination.samples.making.source import ShardTable
 from clew.storage import Manifest, ShardEntry, ShardReader, ShardWriter, read_manifest, shard_name
 from clew.storage.manifest import (
     MANIFEST_NAME,
-    describe_in_schema,
     refuse_other_settings,
     update_manifest,
     write_manifest,
 )
+from clew.storage.origin import describe_in_schema
 from clew.version import __version__
 
 COMMAND = "preprocess"
@@ -102,12 +102,15 @@ class SampleStore:
     def begin_shard(self, schema: pa.Schema, entry: ShardEntry) -> ShardWriter:
         """A writer for the shard. What an interrupted run left is dropped: writing it again takes
         as long as checking and copying it, and produces the same file."""
-        path = self.path / shard_name(entry.batch_number)
-        for ending in (".arrow", ".arrow.part", ".arrow.recovered"):
-            path.with_suffix(ending).unlink(missing_ok=True)
         settings = {**self.manifest.settings, "sources": [_origin(entry)]}
         described = describe_in_schema(schema, replace(self.manifest, settings=settings))
-        return ShardWriter(self.path, entry.batch_number, described, id_column="global_example_id")
+        return ShardWriter(
+            self.path,
+            entry.batch_number,
+            described,
+            id_column="global_example_id",
+            start_over=True,
+        )
 
     def enter(
         self, made: ShardEntry | None, entry: ShardEntry, skipped: Sequence[Mapping[str, Any]]

@@ -15,7 +15,7 @@ from clew.hallucination.traces.schema import id_fields
 from clew.loading.reader import Rows, SampleReader
 from clew.loading.samples import SampleIndex
 from clew.loading.splits import SPLIT_NAMES
-from clew.storage import ShardReader, StoreReader, read_manifest
+from clew.storage import ShardReader, StoreReader, open_shard, read_manifest
 from clew.storage.manifest import MANIFEST_NAME
 from clew.storage.reader import check_size, is_list
 
@@ -112,7 +112,7 @@ class StoredFields:
             yield from self._open(shard).read_column(name).chunks
 
     def _open(self, shard: int) -> ShardReader:
-        return ShardReader(self.store.path / self.store.shards[shard].file)
+        return open_shard(self.store.path, self.store.shards[shard], self.store.manifest)
 
 
 def _copy_pieces(reader: SampleReader, name: str, rows: Rows, first: int, size: int) -> np.ndarray:

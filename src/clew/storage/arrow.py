@@ -1,0 +1,126 @@
+"""Open Arrow files that somebody else may have written. Arrow trusts the lengths in a file: a wrong
+one, once touched, ends the process. So they are checked first, without reading the values."""
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from clew.foreign_text import shortened
+from clew.storage.reading import open_regular
+
+MAGIC = b"ARROW1\0\0"
+# What Arrow raises for a file that it cannot read.
+ARROW_ERRORS = (pa.ArrowException, OSError, ValueError, struct.error)
+_FOOTER_BYTES = 10  # the footer's length and the magic, at the end of a file
+_CONTINUATION = b"\xff\xff\xff\xff"
+_BLOCK = struct.Struct("<qiiq")
+
+
+def map_file(path: Path) -> pa.MemoryMappedFile:
+    """Maps a regular file, or one that a link leads to; raises OSError. Mapping a pipe would wait
+    forever."""
+    open_regular(path).close()
+    return pa.memory_map(str(path))
+
+
+def check_types(schema: pa.Schema) -> None:
+    """Raises ValueError if a column has a type that clew never writes. Those it does write hold
+    nothing but their own values: no dictionaries, views or extensions."""
+    for field in schema:
+        if not _is_plain(field.type):
+            raise ValueError(
+                f"column {shortened(field.name)} has the type {shortened(str(field.type))}"
+            )
+
+
+def check_batch(batch: pa.RecordBatch) -> None:
+    """Raises pa.ArrowInvalid if a length or offset points outside the batch, or text is not UTF-8.
+    Numbers are not read."""
+    batch.validate(full=True)
+
+
+class BatchHeaders:
+    """The headers of a file's record batches, read before Arrow decodes what they announce."""
+
+    def __init__(self, content: pa.Buffer) -> None:
+        self._content = memoryview(content).cast("B")
+        size = len(self._content)
+        [length] = struct.unpack_from("<i", self._content, size - _FOOTER_BYTES)
+        if not 0 < length <= size - _FOOTER_BYTES:
+            raise ValueError("its footer is damaged")
+        self._footer = self._content[size - _FOOTER_BYTES - length :]
+        place = _field(self._footer, _root(self._footer), 3)
+        self._blocks = place + _unsigned(self._footer, place) + 4 if place else 0
+
+    def check(self, index: int) -> None:
+        """Raises ValueError if record batch `index` is compressed or claims more rows than the file
+        has bytes."""
+        offset = _BLOCK.unpack_from(self._footer, self._blocks + index * _BLOCK.size)[0]
+        if self._content[offset : offset + 4] != _CONTINUATION:
+            raise ValueError("its footer is damaged")
+        check_header(self._content[offset + 8 :], len(self._content))
+
+
+def check_header(message: Any, file_bytes: int) -> None:
+    """Checks the flatbuffer of one record batch; see `BatchHeaders.check`."""
+    place = _field(message, _root(message), 2)
+    header = place + _unsigned(message, place)
+    length = _field(message, header, 0)
+    [rows] = struct.unpack_from("<q", message, length) if length else (0,)
+    if not 0 <= rows <= file_bytes:
+        raise ValueError(f"a record batch claims {rows:,} rows in {file_bytes:,} bytes")
+    if _field(message, header, 3):
+        raise ValueError("it is compressed, but its values must be readable in place")
+
+
+def check_stream(content: pa.Buffer) -> Iterator[None]:
+    """Checks the headers of a stream one by one; yields before each record batch is decoded."""
+    messages = pa.ipc.MessageReader.open_stream(content)
+    for message in messages:
+        if message.type == "record batch":
+            check_header(memoryview(message.metadata), content.size)
+            yield
+
+
+def read_table(path: Path) -> pa.Table:
+    """A small Arrow file, checked; raises one of ARROW_ERRORS if it cannot be read."""
+    with map_file(path) as mapped:
+        content = mapped.read_buffer()
+        file, headers = pa.ipc.open_file(content), BatchHeaders(content)
+        check_types(file.schema)
+        batches = []
+        for index in range(file.num_record_batches):
+            headers.check(index)
+            batches.append(file.get_batch(index))
+            check_batch(batches[-1])
+        return pa.Table.from_batches(batches, file.schema)
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    types = pa.types
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return _is_plain(kind.value_type)
+    if types.is_string(kind) or types.is_large_string(kind):
+        return True
+    return types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
+
+
+def _root(table: Any) -> int:
+    return _unsigned(table, 0)
+
+
+def _unsigned(table: Any, place: int) -> int:
+    return struct.unpack_from("<I", table, place)[0]
+
+
+def _field(table: Any, start: int, index: int) -> int:
+    """Where a member of a flatbuffer's table lies; 0 if it is absent."""
+    vtable = start - struct.unpack_from("<i", table, start)[0]
+    entry = 4 + 2 * index
+    if entry >= struct.unpack_from("<H", table, vtable)[0]:
+        return 0
+    offset = struct.unpack_from("<H", table, vtable + entry)[0]
+    return start + offset if offset else 0

@@ -2,14 +2,22 @@
 
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from clew.errors import DiskFullError, StoreError
-from clew.storage import ShardWriter
-from clew.storage.writing import create_file, remove_temporaries, replace_file, replacing
-from tests.stores import SCHEMA, largest_file, make_rows
+from clew.storage import Part, ShardWriter, repair_store, writer_lock
+from clew.storage.writing import (
+    append_to_file,
+    create_file,
+    lock_file,
+    remove_temporaries,
+    replace_file,
+    replacing,
+)
+from tests.stores import SCHEMA, largest_file, make_rows, write_store
 
 
 def test_file_is_replaced_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
@@ -91,3 +99,42 @@ def test_shard_is_not_written_through_a_hard_link(tmp_path: Path) -> None:
     writer.write(make_rows(range(4)))
     writer.finish()
     assert mine.read_bytes() == b"mine"
+
+
+@pytest.mark.parametrize("kind", ["link", "folder", "pipe"])
+@pytest.mark.parametrize("use", [append_to_file, lock_file])
+def test_nothing_is_appended_to_or_locked_through_a_link_or_device(
+    tmp_path: Path, use: Callable[[Path], object], kind: str
+) -> None:
+    """A lock empties the file that it locks."""
+    mine, place = tmp_path / "mine.txt", tmp_path / "place"
+    mine.write_bytes(b"mine")
+    make = {"link": lambda: place.symlink_to(mine), "folder": place.mkdir}
+    make.get(kind, lambda: os.mkfifo(place))()
+    with pytest.raises(StoreError, match=r'place" is a .*: move it elsewhere'):
+        use(place)
+    assert mine.read_bytes() == b"mine"
+
+
+def test_store_is_not_locked_through_a_link(tmp_path: Path) -> None:
+    store, mine = write_store(tmp_path / "store", shards=1), tmp_path / "mine.txt"
+    mine.write_bytes(b"mine")
+    for name in (".manifest.lock", ".writer-1-of-1.lock"):
+        (store / name).unlink(missing_ok=True)
+        (store / name).symlink_to(mine)
+        with pytest.raises(StoreError, match="is a symbolic link"):
+            repair_store(store, [])
+        (store / name).unlink()
+    assert mine.read_bytes() == b"mine"
+
+
+def test_next_writer_removes_what_killed_writers_left(tmp_path: Path) -> None:
+    """Also under the names of earlier versions; files of the user stay, and so do those that
+    another process may be writing."""
+    store = write_store(tmp_path / "store", shards=1)
+    left = ("manifest.json.4711.tmp", "manifest.json.0123abcd.tmp")
+    kept = ("notes.tmp", "run.toml.0123abcd.tmp", "manifest.json.backup.tmp")
+    for name in (*left, *kept):
+        (store / name).touch()
+    with writer_lock(store, Part()):
+        assert sorted(path.name for path in store.glob("*.tmp")) == sorted(kept)

@@ -6,11 +6,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
 from clew.engine.processes import is_first_process
 from clew.errors import InputError, StoreLockedError
-from clew.storage.writing import remove_temporaries, replace_file
+from clew.storage.writing import lock_file, remove_temporaries, replace_file
 from clew.typed_json import to_json
 
 # A run resumes from `last`, `best` has the weights to use, `next best` waits for its `last`.
@@ -53,7 +53,7 @@ def only_one(folder: Path) -> Iterator[None]:
         yield
         return
     folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / ".lock", timeout=0)
+    lock = lock_file(folder / ".lock", timeout_seconds=0)
     try:
         lock.acquire()
     except Timeout as error:

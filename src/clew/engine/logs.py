@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from tensorboardX import SummaryWriter
 
 from clew.engine.folders import LOG, TENSORBOARD
-from clew.storage.writing import replace_file
+from clew.errors import StoreError
+from clew.storage.writing import append_to_file, replace_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,6 +31,11 @@ class Logs:
     def __init__(self, folder: Path, history: Sequence[Row]) -> None:
         self._csv = folder / LOG
         board = folder / TENSORBOARD
+        if board.is_symlink():
+            raise StoreError(
+                f'"{board}" is a symbolic link, but training writes there and deletes its earlier '
+                "files: move it elsewhere, then run the same command again."
+            )
         for left_over in board.glob(_EVENTS):
             left_over.unlink()
         self._board = SummaryWriter(str(board))
@@ -39,8 +45,8 @@ class Logs:
             self._show(row)
 
     def add(self, row: Row) -> None:
-        with self._csv.open("a", encoding="utf-8", newline="") as file:
-            file.write(self._lines(row))
+        with append_to_file(self._csv) as file:
+            file.write(self._lines(row).encode())
         self._show(row)
 
     def close(self) -> None:

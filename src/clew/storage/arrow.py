@@ -17,6 +17,11 @@ ARROW_ERRORS = (pa.ArrowException, OSError, ValueError, struct.error)
 _FOOTER_BYTES = 10  # the footer's length and the magic, at the end of a file
 _CONTINUATION = b"\xff\xff\xff\xff"
 _BLOCK = struct.Struct("<qiiq")
+_LISTS = {kind(pa.int8()).id for kind in (pa.list_, pa.large_list)} | {pa.list_(pa.int8(), 1).id}
+_SIGNED = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
+_UNSIGNED = (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())
+_OTHERS = (pa.float16(), pa.float32(), pa.float64(), pa.bool_(), pa.string(), pa.large_string())
+_PLAIN = {kind.id for kind in (*_SIGNED, *_UNSIGNED, *_OTHERS)}
 
 
 def map_file(path: Path) -> pa.MemoryMappedFile:
@@ -100,12 +105,9 @@ def read_table(path: Path) -> pa.Table:
 
 
 def _is_plain(kind: pa.DataType) -> bool:
-    types = pa.types
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        return _is_plain(kind.value_type)
-    if types.is_string(kind) or types.is_large_string(kind):
-        return True
-    return types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
+    while kind.id in _LISTS:
+        kind = kind.value_type
+    return kind.id in _PLAIN
 
 
 def _root(table: Any) -> int:

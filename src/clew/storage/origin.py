@@ -89,6 +89,8 @@ def find_other_store(origin: Manifest, manifest: Manifest) -> str | None:
     """Why the two describe different stores, None if they describe the same."""
     if origin.kind != manifest.kind:
         return f'contains {shortened(origin.kind)}, but the store contains "{manifest.kind}"'
+    if origin.settings == manifest.settings and origin.rows_per_shard == manifest.rows_per_shard:
+        return _find_other_files(origin, manifest)
     different = find_differences(
         {**origin.settings, "shard_size": origin.rows_per_shard},
         {**with_current_names(manifest.settings), "shard_size": manifest.rows_per_shard},

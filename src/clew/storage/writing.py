@@ -56,7 +56,7 @@ def append_to_file(path: Path) -> BinaryIO:
     """Opens a file, new or existing, to add to its end and to read it; raises StoreError if a link
     or anything else that is not a regular file has its name."""
     is_leftover(path)
-    return open(path, "ab+", buffering=0, opener=_open_no_link)  # noqa: SIM115
+    return open(path, "ab+", opener=_open_no_link)  # noqa: SIM115
 
 
 def lock_file(path: Path, *, timeout_seconds: float = -1) -> filelock.BaseFileLock:

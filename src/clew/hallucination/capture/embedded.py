@@ -15,11 +15,11 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import filelock
 import platformdirs
 
 from clew.errors import InputError, without_settings
 from clew.storage.hashing import hash_file
+from clew.storage.writing import lock_file
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ def embedded_model_folder(cache: Path | None = None) -> Path:
     if _is_complete(folder):
         return folder
     root.mkdir(parents=True, exist_ok=True)
-    with filelock.FileLock(root / ".embedded.lock"):
+    with lock_file(root / ".embedded.lock"):
         if not _is_complete(folder):
             _fetch_and_convert(folder)
     return folder

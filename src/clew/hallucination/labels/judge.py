@@ -18,7 +18,7 @@ from clew.hallucination.labels.chat import Chat, ChatConfig, JudgeError
 from clew.storage.disk import disk_errors
 from clew.storage.hashing import hash_text
 from clew.storage.reading import open_regular, parse_json
-from clew.storage.writing import is_leftover
+from clew.storage.writing import append_to_file, is_leftover
 from clew.threads import map_ahead
 
 OnJudged = Callable[[int, int], None]
@@ -52,7 +52,7 @@ class JudgedFile:
         self._scores = _read_judgments(path) if is_leftover(path) else {}
 
     def __enter__(self) -> "JudgedFile":
-        self._file = self.path.open("a+b")
+        self._file = append_to_file(self.path)
         # A partial line left by a killed process must not corrupt the next one.
         if self._file.tell():
             self._file.seek(-1, os.SEEK_END)

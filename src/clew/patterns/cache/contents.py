@@ -17,6 +17,8 @@ from jaxtyping import Bool, Int32, Int64
 from clew.patterns.photos.photo import Photo
 from clew.storage import StoreReader
 from clew.storage.disk import disk_errors
+from clew.storage.reading import open_regular, parse_json
+from clew.storage.writing import append_to_file, is_leftover
 from clew.version import __version__
 
 _GONE = -1
@@ -103,9 +105,9 @@ class Ledger:
         self._path = store / LEDGER_NAME
 
     def read(self) -> list[OtherFile]:
-        if not self._path.exists():
+        if not is_leftover(self._path):
             return []
-        with self._path.open("rb") as file:
+        with open_regular(self._path) as file:
             parsed = [_parse(line) for line in file]
         return [entry for entry in parsed if entry is not None]
 
@@ -114,7 +116,7 @@ class Ledger:
         lines = b"".join(map(_line, entries))
         if not lines:
             return
-        with disk_errors(self._path.parent), self._path.open("ab+", buffering=0) as file:
+        with disk_errors(self._path.parent), append_to_file(self._path) as file:
             whole = os.fstat(file.fileno()).st_size
             if whole:
                 file.seek(-1, os.SEEK_END)
@@ -130,7 +132,7 @@ def _line(entry: OtherFile) -> bytes:
 def _parse(line: bytes) -> OtherFile | None:
     """Parse a line; None for a truncated one, and for a fault that should be checked again."""
     try:
-        found: Any = json.loads(line)
+        found: Any = parse_json(line)
         read_by = found.pop("read_by")
         entry = OtherFile(**found)
     except (ValueError, TypeError, KeyError, AttributeError):

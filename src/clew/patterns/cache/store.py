@@ -178,7 +178,8 @@ class ImageStore:
 
     def _files(self, number: int) -> list[Path]:
         """A shard with its half-written files."""
-        return list(self.path.glob(f"{shard_name(number)}*"))
+        names = (f"{shard_name(number)}{ending}" for ending in ("", ".part", ".recovered"))
+        return [self.path / name for name in names if (self.path / name).exists()]
 
     def _forget(self, numbers: set[int]) -> None:
         def forget(manifest: Manifest) -> Manifest:
@@ -190,10 +191,8 @@ class ImageStore:
 
 
 def _size(path: Path) -> int | None:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return None
+    """The size of a file; None if there is none, or something else has its name."""
+    return path.stat().st_size if path.is_file() else None
 
 
 class RowWriter:

@@ -4,6 +4,7 @@ import filecmp
 import itertools
 import os
 import re
+import secrets
 import shutil
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from clew.errors import Call, InputError
 from clew.patterns.identification.results import Identified
 from clew.patterns.library.folders import SET_FILE, library_settings
 from clew.storage.disk import disk_errors
+from clew.storage.writing import create_file
 
 DOUBTFUL_FOLDER = "_doubtful"
 # What some file systems do not allow in a name, and what would lead out of the folder.
@@ -96,9 +98,11 @@ def _numbered(source: Path, number: int) -> str:
 
 def _copy_new(source: Path, target: Path) -> bool:
     """A complete copy or none; False if another process has created `target` in the meantime."""
-    part = target.with_name(f".clew-{os.getpid()}.tmp")
+    part = target.with_name(f".clew-{secrets.token_hex(4)}.tmp")
     try:
-        shutil.copy2(source, part)
+        with source.open("rb") as reading, create_file(part) as writing:
+            shutil.copyfileobj(reading, writing, 1 << 20)
+        shutil.copystat(source, part)
         return _name_exclusively(part, target)
     finally:
         part.unlink(missing_ok=True)

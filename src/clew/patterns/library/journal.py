@@ -18,7 +18,7 @@ from typing import Any
 from clew.patterns.photos.decode import read_square
 from clew.patterns.photos.photo import class_name, natural_order
 from clew.storage.disk import disk_errors
-from clew.storage.writing import replace_file
+from clew.storage.writing import append_to_file, replace_file
 
 JOURNAL, LISTING = "photos.jsonl", "import.csv"
 _COLUMNS = ("file", "class", "result", "kind", "reason", "photo")
@@ -88,7 +88,7 @@ class Journal:
         """Record an event on disk and in memory."""
         self._take(event)
         line = json.dumps(asdict(event)) + "\n"  # names that are not UTF-8 come out as escapes
-        with disk_errors(self._path.parent), self._path.open("a+b") as file:
+        with disk_errors(self._path.parent), append_to_file(self._path) as file:
             if _ends_in_a_cut_line(file):
                 line = "\n" + line
             file.write(line.encode("ascii"))

@@ -30,7 +30,7 @@ from clew.patterns.photos.decode import PhotoError
 from clew.patterns.photos.find import find_classes
 from clew.patterns.photos.photo import Photo
 from clew.patterns.photos.walk import walk
-from clew.storage.writing import replace_file
+from clew.storage.writing import lock_file, replace_file
 from clew.version import __version__
 
 logger = logging.getLogger(__name__)
@@ -204,7 +204,7 @@ class PatternSet:
 @contextmanager
 def set_lock(pattern_set: PatternSet, *, wait_seconds: float = 0.0) -> Iterator[None]:
     """Hold the lock for adding photos; raises StoreLockedError if another process has it."""
-    lock = filelock.FileLock(pattern_set.folder / ".import.lock", timeout=wait_seconds)
+    lock = lock_file(pattern_set.folder / ".import.lock", timeout_seconds=wait_seconds)
     try:
         lock.acquire()
     except filelock.Timeout:

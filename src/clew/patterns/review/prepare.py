@@ -24,6 +24,7 @@ from clew.patterns.review.notes import NOTES_NAME, Notes
 from clew.patterns.review.questions import Queue, make_queue
 from clew.patterns.review.session import Review
 from clew.patterns.review.shelf import Carrier, Shelf
+from clew.storage.writing import lock_file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,7 +153,7 @@ def _results(chosen: Chosen) -> dict[str, Any]:
 @contextmanager
 def _only_one(home: Path) -> Iterator[None]:
     try:
-        with filelock.FileLock(home / ".review.lock", blocking=False):
+        with lock_file(home / ".review.lock", timeout_seconds=0):
             yield
     except filelock.Timeout:
         raise StoreLockedError(

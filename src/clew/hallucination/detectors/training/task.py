@@ -18,7 +18,7 @@ from clew.hallucination.detectors.registry import NETWORKS, NetworkKind, configu
 from clew.hallucination.detectors.training.config import TrainingSettings
 from clew.hallucination.detectors.training.samples import DetectorSamples
 from clew.settings import offer_overwrite, with_current_names
-from clew.storage.writing import replace_file
+from clew.storage.writing import lock_file, replace_file
 
 RESULTS_FILE = "results.json"
 # An additional dependency of networks on graphs.
@@ -199,7 +199,7 @@ class ResultsFile:
     def _locked(self) -> filelock.BaseFileLock:
         """The lock held while results.json is changed: another network may be training into the
         same folder."""
-        return filelock.FileLock(self.path.parent / ".results.lock")
+        return lock_file(self.path.parent / ".results.lock")
 
     def _read(self) -> dict[str, Any]:
         if not self.path.exists():

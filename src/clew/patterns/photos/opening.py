@@ -4,7 +4,6 @@ header before any memory is allocated for it, and every failure becomes a PhotoE
 import math
 import os
 import re
-import stat
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -22,11 +21,21 @@ from PIL.PngImagePlugin import PngImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
+from clew.patterns.photos.budget import (
+    MAX_MEMORY_BYTES,
+    TooExpensiveError,
+    needed_bytes,
+    refuse_many_parts,
+    refuse_slow,
+)
+from clew.storage.reading import NotRegularFileError, open_regular
+from clew.wording import bytes_text
+
 MIN_SIDE = 8
 MAX_PIXELS = 100_000_000
 MAX_BYTES = 2**30
-# Above this, threads take turns: 100 million pixels take up to 800 MB while they are read.
-_LARGE_PIXELS = 25_000_000
+# Above this, threads take turns.
+_LARGE_BYTES = 200_000_000
 _LARGE_TURN = threading.Lock()
 HEAD_BYTES = 32
 _FILTERS_LOCK = threading.Lock()
@@ -56,6 +65,8 @@ def opened_photo(path: Path) -> Iterator[ImageFile]:
                 yield image
         except PhotoError:
             raise
+        except TooExpensiveError as error:
+            raise PhotoError("too large", f"{error}: save it as a plain JPEG or PNG") from None
         except Image.DecompressionBombError:
             raise PhotoError("too large", "decoding it would take too much memory") from None
         except MemoryError:  # the machine is short of memory right now: not the photo's fault
@@ -65,7 +76,8 @@ def opened_photo(path: Path) -> Iterator[ImageFile]:
 
 
 def prepare_decoding(image: ImageFile, at_least: int | None) -> AbstractContextManager[object]:
-    """Requests a reduced JPEG if sides of `at_least` are enough, and refuses what is too large.
+    """Requests a reduced JPEG if sides of `at_least` are enough, and refuses what would take too
+    much memory or time.
 
     Hold the returned context while the image is decoded: large ones take turns.
     """
@@ -73,23 +85,31 @@ def prepare_decoding(image: ImageFile, at_least: int | None) -> AbstractContextM
     kept_whole = is_kept_whole(image)
     if at_least is not None:
         image.draft(None, (at_least, at_least))
-    needed = sides if kept_whole else image.size
-    _refuse_too_large(sides, math.prod(needed))
-    return _LARGE_TURN if math.prod(needed) > _LARGE_PIXELS else nullcontext()
+    _refuse_too_large(sides, math.prod(sides if kept_whole else image.size))
+    needed = needed_bytes(image, sides, kept_whole=kept_whole)
+    if needed > MAX_MEMORY_BYTES:
+        raise PhotoError(
+            "too large",
+            f"it is {sides[0]:,} x {sides[1]:,} pixels and would take {bytes_text(needed)} of "
+            f"memory, but the limit is {bytes_text(MAX_MEMORY_BYTES)}: resize it",
+        )
+    refuse_slow(image, sides, kept_whole=kept_whole)
+    return _LARGE_TURN if needed > _LARGE_BYTES else nullcontext()
 
 
 def _open_file(path: Path) -> BinaryIO:
-    state = os.stat(path)
-    if not stat.S_ISREG(state.st_mode):  # opening a pipe would block forever
-        raise PhotoError("unreadable", "it is a folder, a pipe or a device, not a file")
-    if not state.st_size:
+    try:
+        file = open_regular(path)
+    except NotRegularFileError as error:
+        raise PhotoError("unreadable", error.strerror or "it is not a file") from None
+    size = os.fstat(file.fileno()).st_size
+    if 0 < size <= MAX_BYTES:
+        return file
+    file.close()
+    if not size:
         raise PhotoError("empty", "the file is empty (0 bytes)")
-    if state.st_size > MAX_BYTES:
-        size = f"{state.st_size / 2**30:,.1f} GiB"
-        raise PhotoError(
-            "too large", f"the file is {size}, but the limit is 1 GiB: make it smaller"
-        )
-    return open(path, "rb")
+    shown = f"{size / 2**30:,.1f} GiB"
+    raise PhotoError("too large", f"the file is {shown}, but the limit is 1 GiB: make it smaller")
 
 
 def _open_image(file: BinaryIO) -> ImageFile:
@@ -103,6 +123,7 @@ def _open_image(file: BinaryIO) -> ImageFile:
     if found.name == "WebP":
         sides = webp_size(head)
         _refuse_too_large(sides, math.prod(sides))
+    refuse_many_parts(file, found.name)
     file.seek(0)
     return found.open(file)
 

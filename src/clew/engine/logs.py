@@ -1,7 +1,6 @@
 """What a run leaves for people to look at: `log.csv` and TensorBoard, one row per epoch, and a plot
 of its curves."""
 
-import csv
 import io
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from tensorboardX import SummaryWriter
 
 from clew.engine.folders import LOG, TENSORBOARD
 from clew.errors import StoreError
+from clew.storage.text_files import csv_text
 from clew.storage.writing import append_to_file, replace_file
 
 if TYPE_CHECKING:
@@ -60,13 +60,9 @@ class Logs:
 
     def _lines(self, row: Row) -> str:
         """The row, below the column names if it is the first."""
-        text, is_first = io.StringIO(), not self._columns
+        head = [] if self._columns else [tuple(row)]
         self._columns = self._columns or tuple(row)
-        writer = csv.DictWriter(text, self._columns, extrasaction="ignore", lineterminator="\n")
-        if is_first:
-            writer.writeheader()
-        writer.writerow(row)
-        return text.getvalue()
+        return csv_text([*head, [row.get(name, "") for name in self._columns]])
 
 
 def _group(name: str) -> str:

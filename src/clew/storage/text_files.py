@@ -147,13 +147,14 @@ def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]])
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:
-    """The rows of a file that `write_csv` wrote, exactly as they were; raises OSError, csv.Error
-    and ValueError. A short row has fewer columns."""
+    """The rows of a file that `write_csv` wrote, exactly as they were; raises OSError, and
+    ValueError if it is not valid CSV. A short row has fewer columns."""
     # Earlier versions wrote file names that are not valid text as their bytes.
     raw = open_regular(path)
     with io.TextIOWrapper(raw, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
         records = CsvRecords(file)
-        columns = [from_csv(cell) for cell in next(records, [])]
-        return [
-            dict(zip(columns, map(from_csv, cells), strict=False)) for cells in records if cells
-        ]
+        try:
+            columns, *rows = [[from_csv(cell) for cell in cells] for cells in records] or [[]]
+        except csv.Error as error:
+            raise ValueError(f"line {records.line}: {error}") from None
+    return [dict(zip(columns, cells, strict=False)) for cells in rows if cells]

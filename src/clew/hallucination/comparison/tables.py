@@ -1,16 +1,16 @@
 """Tables for other programs: table.csv with every metric, table.tex ready to paste, and
 transfer.csv with one matrix per method of training and test sets."""
 
-import csv
-import io
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
+from clew.foreign_text import for_terminal
 from clew.hallucination.comparison.rows import Measured, Row
 from clew.hallucination.comparison.trial import Trial
+from clew.storage.text_files import csv_text
 
 _PLAIN = (
     *("method", "title", "family", "val_auroc", "test_auroc"),
@@ -48,11 +48,7 @@ def sort_rows(rows: Sequence[Row]) -> list[Row]:
 
 
 def make_csv(rows: Sequence[Row]) -> str:
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(_COLUMNS)
-    writer.writerows(_flatten(row).values() for row in sort_rows(rows))
-    return out.getvalue()
+    return csv_text([_COLUMNS, *([*_flatten(row).values()] for row in sort_rows(rows))])
 
 
 def make_table(rows: Sequence[Row]) -> pa.Table:
@@ -95,7 +91,7 @@ def make_latex(rows: Sequence[Row], *, best: str, test_answers: int) -> str:
 
 
 def escape_latex(text: str) -> str:
-    return re.sub(r"[&%$#_{}\\~^<>]", lambda found: _LATEX[found[0]], text)
+    return re.sub(r"[&%$#_{}\\~^<>]", lambda found: _LATEX[found[0]], for_terminal(text))
 
 
 def _latex_row(row: Row, *, is_best: bool) -> str:
@@ -152,18 +148,18 @@ def describe_transfer(trials: Sequence[Trial], cells: Cells) -> dict[str, Any]:
 
 def make_transfer_csv(trials: Sequence[Trial], cells: Cells) -> str:
     """One line per method and pair of stores."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
     names = ("val_auroc", "test_auroc")
-    writer.writerow(["method", "train_on", "test_on", *names, "low", "high", "answers", "excluded"])
+    lines: list[Sequence[Any]] = [
+        ("method", "train_on", "test_on", *names, "low", "high", "answers", "excluded")
+    ]
     left = {(t.train.name, name): shared for t in trials for name, shared in t.shared.items()}
     for method, of in cells.items():
         for (train, test), row in of.items():
             shared = left[train, test]
             counts = (int((~shared).sum()), int(shared.sum()))
             figures = (row[name] for name in names)
-            writer.writerow([method, train, test, *figures, *row["test_auroc_ci"], *counts])
-    return out.getvalue()
+            lines.append([method, train, test, *figures, *row["test_auroc_ci"], *counts])
+    return csv_text(lines)
 
 
 def collect_cells(measured: Mapping[tuple[str, str], Sequence[Measured]]) -> dict[str, Any]:

@@ -8,14 +8,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice, zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from clew.errors import Call, InputError
+from clew.foreign_text import from_csv
 from clew.hallucination.labels.answers import LabeledAnswer
+from clew.storage.reading import open_regular
+from clew.storage.text_files import CsvRecords, TooLongError, csv_text, open_text
 from clew.storage.writing import replace_file
-
-if TYPE_CHECKING:
-    import _csv
 
 ID_COLUMN = "question_id"
 EXAMPLE_COLUMN = "global_example_id"
@@ -37,7 +36,8 @@ class ScoresTable:
     def __init__(self, path: Path, score_column: str | None) -> None:
         self.path = path
         if not path.is_file():
-            what = "is a folder" if path.is_dir() else "does not exist"
+            what = "is a folder" if path.is_dir() else "is not a file"
+            what = what if path.exists() else "does not exist"
             raise InputError(
                 f'scores file "{path}" {what}: create one with ', label_into(path), "."
             )
@@ -55,12 +55,13 @@ class ScoresTable:
         with self._reading() as reader:
             next(reader)
             while True:
-                line = reader.line_num + 1
+                line = reader.line + 1
                 row = next(reader, None)
                 if row is None:
                     return
                 if not row:
                     continue
+                row = [from_csv(cell) for cell in row]
                 if len(row) != len(self.columns):
                     raise InputError(
                         f"{self.path}, line {line}: {len(row)} values for {len(self.columns)} "
@@ -69,20 +70,20 @@ class ScoresTable:
                 yield line, row
 
     @contextmanager
-    def _reading(self) -> Iterator["_csv.Reader"]:
-        with self.path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file, strict=True)
+    def _reading(self) -> Iterator[CsvRecords]:
+        with open_text(self.path) as file:
+            reader = CsvRecords(file)
             try:
                 yield reader
-            except csv.Error as error:
+            except (csv.Error, TooLongError) as error:
                 raise InputError(
-                    f"{self.path}, line {reader.line_num}: {error}. A double quote is not closed, "
+                    f"{self.path}, line {reader.line}: {error}. A double quote is not closed, "
                     'or is inside a value, where it must be doubled ("").'
                 ) from None
             except UnicodeDecodeError as error:
                 raise InputError(
                     f"{self.path} is not UTF-8 ({error.reason}, about line "
-                    f'{reader.line_num + 1}): save it as "CSV UTF-8".'
+                    f'{reader.line + 1}): save it as "CSV UTF-8".'
                 ) from None
 
     def _read_header(self) -> list[str]:
@@ -185,8 +186,9 @@ def write_rows(path: Path, rows: Sequence[LabeledAnswer], *, overwrite: bool) ->
     """
     content = _render(rows)
     if path.exists():
-        before = path.read_bytes()
-        if before == content:
+        with open_regular(path) as file:
+            before = file.read()
+        if before == content or _read_cells(before) == _read_cells(content):
             return False
         if not overwrite:
             raise InputError(_explain_difference(path, before, content))
@@ -196,16 +198,17 @@ def write_rows(path: Path, rows: Sequence[LabeledAnswer], *, overwrite: bool) ->
 
 
 def _render(rows: Sequence[LabeledAnswer]) -> bytes:
-    text = io.StringIO()
-    plain = csv.writer(text, lineterminator="\n")
-    # The csv module leaves a lone carriage return unquoted, and then cannot read it back.
-    quoted = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL)
-    plain.writerow(OWN_COLUMNS)
-    for row in rows:
-        values = [getattr(row, name) for name in OWN_COLUMNS]
-        has_return = any("\r" in value for value in values if isinstance(value, str))
-        (quoted if has_return else plain).writerow(values)
-    return text.getvalue().encode()
+    lines = ([getattr(row, name) for name in OWN_COLUMNS] for row in rows)
+    return csv_text([OWN_COLUMNS, *lines]).encode()
+
+
+def _read_cells(content: bytes) -> list[list[str]] | None:
+    """What a file holds, however an earlier version wrote it; None if it is not CSV."""
+    text = io.StringIO(content.decode("utf-8", "replace"), newline="")
+    try:
+        return [[from_csv(cell) for cell in cells] for cells in CsvRecords(text)]
+    except (csv.Error, TooLongError):
+        return None
 
 
 def _explain_difference(path: Path, before: bytes, content: bytes) -> str:

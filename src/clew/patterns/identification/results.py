@@ -2,8 +2,6 @@
 spreadsheet. Written as the predictions come, so that memory does not grow with the folder; review
 reads the first again."""
 
-import csv
-import io
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +9,12 @@ from typing import IO, Any
 
 from clew.errors import StoreError
 from clew.patterns.photos.photo import Fault
+from clew.storage.text_files import csv_text
 
 IDENTIFIED_FILE, IDENTIFIED_FOLDER = "identified.json", "identified"
 MADE_BY = "clew patterns identify"
 # How our table starts; the other files contain MADE_BY.
 TABLE_HEAD = "name,class,probability,doubtful,second,second_probability,fault"
-# Spreadsheets take text that starts like this for a formula.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -169,14 +166,8 @@ class TableWriter:
             _number(second_chance),
             fault,
         )
-        line = io.StringIO()
-        csv.writer(line).writerow([_as_text(value) for value in row])
-        self._file.write(line.getvalue().encode("utf-8", "replace"))
+        self._file.write(csv_text([row], line_end="\r\n").encode())
 
 
 def _number(probability: float | None) -> str:
     return "" if probability is None else f"{probability:.4f}"
-
-
-def _as_text(value: str) -> str:
-    return f"'{value}" if value.startswith(_FORMULA) else value

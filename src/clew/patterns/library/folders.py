@@ -1,12 +1,13 @@
 """Finds sets and their training runs on disk: which run is a set's model, which one is resumed, and
 which photos are new since. Imports nothing heavy: the command line takes its default from here."""
 
-import csv
 import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from clew.errors import StoreError
 
 LIBRARY = Path("patterns")  # the default folder for sets
 SET_FILE = "set.json"
@@ -71,8 +72,13 @@ def compare_photos(run: Path, names: set[str]) -> Change | None:
 
 
 def _read_names(path: Path) -> set[str]:
+    from clew.storage.text_files import read_csv
+
     try:
-        with path.open(encoding="utf-8", errors="surrogateescape", newline="") as file:
-            return {row["name"] for row in csv.DictReader(file) if row.get("name")}
+        return {row["name"] for row in read_csv(path) if row.get("name")}
     except FileNotFoundError:
         return set()
+    except ValueError as error:
+        raise StoreError(
+            f'"{path}" cannot be read ({error}): delete its folder and train again.'
+        ) from None

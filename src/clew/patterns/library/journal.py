@@ -5,9 +5,7 @@ One line of JSON per event, append-only: a killed import loses at most its last 
 is essential: what is missing is recovered by reading the photos.
 """
 
-import csv
 import hashlib
-import io
 import json
 import os
 from collections import defaultdict
@@ -18,7 +16,8 @@ from typing import Any
 from clew.patterns.photos.decode import read_square
 from clew.patterns.photos.photo import class_name, natural_order
 from clew.storage.disk import disk_errors
-from clew.storage.writing import append_to_file, replace_file
+from clew.storage.text_files import write_csv
+from clew.storage.writing import append_to_file
 
 JOURNAL, LISTING = "photos.jsonl", "import.csv"
 _COLUMNS = ("file", "class", "result", "kind", "reason", "photo")
@@ -155,13 +154,8 @@ def write_listing(folder: Path, journal: Journal) -> Path:
     """Excluded files come first."""
     decided = [source for source in journal.sources.values() if source.result]
     decided.sort(key=lambda one: (_ORDER.index(one.result), natural_order(one.source)))
-    text = io.StringIO(newline="")
-    writer = csv.writer(text)
-    writer.writerow(_COLUMNS)
-    writer.writerows(map(_row, decided))
     path = folder / LISTING
-    # A name that is not valid text comes out as its bytes on disk.
-    replace_file(path, text.getvalue().encode("utf-8", "surrogateescape"))
+    write_csv(path, _COLUMNS, map(_row, decided))
     return path
 
 

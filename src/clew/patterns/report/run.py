@@ -1,6 +1,5 @@
 """Reads and checks the folder of a training or an evaluation."""
 
-import csv
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from clew.pages.figures import History, as_dict, as_interval, as_number, read_re
 from clew.patterns.photos.photo import Fault
 from clew.patterns.trained.model import RESULTS
 from clew.patterns.trained.tables import EXCLUDED_FILE, OLD_EXCLUDED_FILE, PREDICTIONS_FILE
+from clew.storage.text_files import read_csv
 
 LOG_FILE = "log.csv"
 _AGAIN = 'Run "clew patterns train" again with this output folder'
@@ -144,11 +144,10 @@ def _read_results(path: Path) -> dict[str, Any]:
 
 def _read_table(path: Path) -> list[dict[str, str]]:
     try:
-        with path.open(encoding="utf-8", errors="surrogateescape", newline="") as file:
-            return list(csv.DictReader(file))
+        return read_csv(path)
     except FileNotFoundError:
         return []
-    except (OSError, ValueError, csv.Error) as error:
+    except (OSError, ValueError) as error:
         raise StoreError(f'"{path}" cannot be read ({error}). {_AGAIN}.') from None
 
 

@@ -1,8 +1,6 @@
 """The tables beside a model: which photo is in which split, what was excluded, what was
 predicted."""
 
-import csv
-import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +10,7 @@ from jaxtyping import Float
 
 from clew.errors import StoreError
 from clew.patterns.photos.photo import Fault
-from clew.storage.writing import replace_file
+from clew.storage.text_files import read_csv, write_csv
 
 SPLITS_FILE, EXCLUDED_FILE = "splits.csv", "excluded.csv"
 OLD_EXCLUDED_FILE = "left_out.csv"  # of runs of earlier versions
@@ -50,7 +48,7 @@ class RunTables:
 
 def write_splits(folder: Path, rows: Iterable[SplitRow]) -> None:
     lines = ((row.name, row.label, row.split, row.digest) for row in rows)
-    _write(folder / SPLITS_FILE, ("name", "class", "split", "digest"), lines)
+    write_csv(folder / SPLITS_FILE, ("name", "class", "split", "digest"), lines)
 
 
 def read_splits(folder: Path) -> list[SplitRow]:
@@ -63,7 +61,7 @@ def read_splits(folder: Path) -> list[SplitRow]:
 def write_earlier_splits(folder: Path, splits: Mapping[str, str]) -> None:
     """Write earlier_splits.csv, the splits by digest; no file if there are none."""
     if splits:
-        _write(folder / EARLIER_FILE, ("digest", "split"), splits.items())
+        write_csv(folder / EARLIER_FILE, ("digest", "split"), splits.items())
     else:
         (folder / EARLIER_FILE).unlink(missing_ok=True)
 
@@ -97,7 +95,7 @@ def describe_changes(before: Sequence[SplitRow], now: Sequence[SplitRow]) -> str
 
 def write_excluded(folder: Path, faults: Iterable[Fault]) -> None:
     lines = ((fault.name, fault.label or "", fault.kind, fault.reason) for fault in faults)
-    _write(folder / EXCLUDED_FILE, ("name", "class", "kind", "reason"), lines)
+    write_csv(folder / EXCLUDED_FILE, ("name", "class", "kind", "reason"), lines)
     (folder / OLD_EXCLUDED_FILE).unlink(missing_ok=True)
 
 
@@ -115,24 +113,14 @@ def write_predictions(
     for (name, label), places, row in zip(photos, order, probabilities, strict=True):
         top_two = [text for place in places for text in (classes[place], f"{row[place]:.6f}")]
         lines.append((name, label, *top_two))
-    _write(folder / PREDICTIONS_FILE, header, lines)
+    write_csv(folder / PREDICTIONS_FILE, header, lines)
 
 
 def _read(path: Path, columns: Sequence[str]) -> list[list[str]]:
     try:
-        with path.open(encoding="utf-8", errors="surrogateescape", newline="") as file:
-            return [[row[column] for column in columns] for row in csv.DictReader(file)]
-    except (OSError, KeyError, csv.Error) as error:
+        return [[row[column] for column in columns] for row in read_csv(path)]
+    except (OSError, KeyError, ValueError) as error:
         raise StoreError(
             f'"{path}" cannot be read ({error}), but it lists the photos that the model was '
             "trained on: restore it, or train again."
         ) from None
-
-
-def _write(path: Path, header: Sequence[str], lines: Iterable[Sequence[str]]) -> None:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(lines)
-    # A file's name need not be valid text: it is written as it is.
-    replace_file(path, text.getvalue().encode("utf-8", "surrogateescape"))

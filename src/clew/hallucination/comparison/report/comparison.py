@@ -1,7 +1,6 @@
 """Reads and checks a comparison folder: results.json, the test answers in scores.arrow with every
 method's risk, and the training logs."""
 
-import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ import pyarrow.compute as pc
 
 from clew.errors import StoreError
 from clew.pages.figures import History, as_dict, as_interval, as_number, read_results
+from clew.storage.text_files import read_csv
 
 # The text columns, each with the name it has in files of an earlier version of clew.
 _TEXTS = {
@@ -241,8 +241,12 @@ def _read_histories(folder: Path) -> dict[str, History]:
 
 
 def _read_log(path: Path) -> History:
-    with path.open(encoding="utf-8", newline="") as file:
-        return [{name: _parse(text) for name, text in row.items()} for row in csv.DictReader(file)]
+    """Without rows if it cannot be read: a report without the curves is still a report."""
+    try:
+        rows = read_csv(path)
+    except (OSError, ValueError):
+        return []
+    return [{name: _parse(text) for name, text in row.items()} for row in rows]
 
 
 def _parse(text: Any) -> float | None:

@@ -1,7 +1,5 @@
 """splits.csv: one row per sample, in the order of the samples in the shards."""
 
-import csv
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +11,9 @@ from jaxtyping import Float32, Int, Int64, UInt8
 from pyarrow import csv as arrow_csv
 
 from clew.errors import InputError
+from clew.foreign_text import from_csv
 from clew.loading.splits import SPLIT_NAMES
-from clew.storage.writing import replace_file
+from clew.storage.text_files import write_csv
 
 SPLITS_FILE = "splits.csv"
 _TYPES = {
@@ -62,11 +61,7 @@ def write_splits(path: Path, table: Splits) -> None:
     # Arrow writes the shortest text that reads back as the same float32.
     scores = pa.array(table.score).cast(pa.string()).to_pylist()
     labels = (table.label > 0.5).astype(int).tolist()
-    sink = io.StringIO(newline="")
-    writer = csv.writer(sink, lineterminator="\n")
-    writer.writerow(_TYPES)
-    writer.writerows(zip(ids, question_ids, names, labels, scores, strict=True))
-    replace_file(path, sink.getvalue().encode())
+    write_csv(path, [*_TYPES], zip(ids, question_ids, names, labels, scores, strict=True))
 
 
 def read_splits(path: str | Path) -> Splits:
@@ -91,7 +86,7 @@ def read_splits(path: str | Path) -> Splits:
     _refuse(path, repeated, "repeats the global_example_id of an earlier line")
     return Splits(
         global_example_id=table_ids,
-        question_id=columns["question_id"],
+        question_id=_unescape(columns["question_id"]),
         split=numbers,
         label=label,
         score=columns["score"].to_numpy(),
@@ -150,6 +145,14 @@ def _read_table(path: Path) -> pa.Table:
     except (pa.ArrowException, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
         raise InputError(f'"{path}" is truncated or malformed ({reason}). {_WAY_OUT}') from None
+
+
+def _unescape(column: pa.StringArray) -> pa.StringArray:
+    """The IDs as they were before they were made safe for spreadsheets; nearly always the same."""
+    marked = pc.match_substring_regex(column, r"^'|\\[uU]")
+    if not pc.any(marked).as_py():
+        return column
+    return pa.array(map(from_csv, column.to_pylist()), pa.string())
 
 
 def _number_splits(path: Path, names: pa.StringArray) -> UInt8[np.ndarray, " rows"]:

@@ -5,13 +5,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from clew.foreign_text import for_terminal, quoted
+
 # Actions that fix an error, as a user would run them; `clew.cli` has a command for each.
 Action = Literal["repair", "convert", "preprocess"]
 _ACTIONS: dict[Action, str] = {
-    "repair": 'repair the store with clew.verify("{store}", repair=True)',
-    "convert": 'convert the legacy files into a store with clew.convert("{store}", out=...)',
-    "preprocess": 'create training samples from it with clew.preprocess("{store}", ...)',
+    "repair": "repair the store with clew.verify({store}, repair=True)",
+    "convert": "convert the legacy files into a store with clew.convert({store}, out=...)",
+    "preprocess": "create training samples from it with clew.preprocess({store}, ...)",
 }
+
+
+_MOST_SHOWN = 400  # characters of a value
 
 
 @dataclass(frozen=True)
@@ -32,8 +37,8 @@ class Call:
 
 def _as_python(value: object) -> str:
     if isinstance(value, Path):
-        return f'Path("{value}")'
-    return f'"{value}"' if isinstance(value, str) else f"{value}"
+        return f"Path({quoted(str(value))})"
+    return quoted(value) if isinstance(value, str) else f"{value}"
 
 
 class ClewError(Exception):
@@ -64,7 +69,9 @@ class ClewError(Exception):
 
     def __str__(self) -> str:
         about = f"{describe_setting(self.setting, self.value)}: " if self.setting else ""
-        way_out = _ACTIONS[self.action].format(store=self.store) if self.action else ""
+        way_out = ""
+        if self.action:
+            way_out = _ACTIONS[self.action].format(store=quoted(str(self.store)))
         return join_sentences(f"{about}{self.text}", way_out)
 
 
@@ -137,8 +144,9 @@ def without_settings(text: str) -> str:
 
 def describe_setting(name: str, value: Any) -> str:
     """`batch_size is 0`, `split is "70/20"`."""
-    shown = f'"{value}"' if isinstance(value, str | Path) else f"{value}"
-    return f"{name} is {shown}"
+    text = for_terminal(value)
+    text = text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+    return f'{name} is "{text}"' if isinstance(value, str | Path) else f"{name} is {text}"
 
 
 def join_sentences(text: str, way_out: str) -> str:

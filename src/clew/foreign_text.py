@@ -1,11 +1,13 @@
 """Text from files and other people, made safe for where it goes: a terminal, a cell of a CSV file,
 a command to copy, an error message. The one place for each."""
 
+import json
 import re
 import reprlib
 import shlex
 from collections.abc import Iterable, Mapping, Set
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 # Control characters, lone surrogates, and the characters that reorder or hide text: bidirectional
@@ -48,8 +50,14 @@ def from_csv(cell: str) -> str:
 
 def for_shell(words: Iterable[object]) -> str:
     """A command to copy into a shell, on one line; words with control characters are quoted as
-    `$'...'`."""
-    return " ".join(map(_quote, map(str, words)))
+    `$'...'`. A path that starts like an option gets "./" in front."""
+    return " ".join(map(_quote, words))
+
+
+def quoted(text: str) -> str:
+    """The text as a string in double quotes on one line, as Python, TOML and, for most texts, JSON
+    read it."""
+    return _UNSAFE.sub(lambda found: _escape(found[0]), json.dumps(text, ensure_ascii=False))
 
 
 def shortened(value: object) -> str:
@@ -92,7 +100,10 @@ class _Short(reprlib.Repr):
 _SHORT = _Short()
 
 
-def _quote(word: str) -> str:
+def _quote(given: object) -> str:
+    word = str(given)
+    if isinstance(given, Path) and word.startswith("-"):
+        word = f"./{word}"
     if not _UNSAFE.search(word) and not re.search(r"[\n\t]", word):
         return shlex.quote(word)
     body = word.replace("\\", "\\\\").replace("'", "\\'")

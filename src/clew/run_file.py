@@ -2,7 +2,6 @@
 
 import functools
 import inspect
-import json
 import os
 import tomllib
 from collections.abc import Callable, Collection, Mapping
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from clew.errors import InputError, StoppedError
+from clew.foreign_text import quoted
 from clew.version import __version__
 
 RUN_FILE = "run.toml"
@@ -193,10 +193,9 @@ def _as_toml(value: Any) -> str | None:
 
 
 def _quote(text: str) -> str | None:
-    """Quote a string for TOML. JSON escapes everything that TOML requires except DEL; a lone
-    surrogate cannot be written (None)."""
+    """Quote a string for TOML; a lone surrogate cannot be written (None)."""
     try:
         text.encode()
     except UnicodeEncodeError:
         return None
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return quoted(text)

@@ -19,9 +19,10 @@ from clew.cli.docstrings import read_docstring
 from clew.cli.errors import flag
 from clew.cli.help import GENERAL, HelpCommand
 from clew.cli.options import REST, Setting, Spelling, read_settings, rest_parameter
-from clew.cli.printing import plain_text
 from clew.cli.run_config import read_config, refuse_unrecorded
 from clew.errors import ClewError, InputError
+from clew.foreign_text import for_terminal
+from clew.terminal import TextConsole
 
 Run = Callable[["Call"], None]
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -42,7 +43,7 @@ class Call:
     def print_json(self, value: Any) -> None:
         """Print `value` as JSON: with --json, the only output on stdout."""
         text = json.dumps(_finite(value), indent=1, ensure_ascii=False, default=str)
-        typer.echo(plain_text(text, lines=True))
+        typer.echo(for_terminal(text, lines=True))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,8 +149,8 @@ class Command:
             settings={one.name: values.get(one.name, one.default) for one in settings},
             given=frozenset(values),
             as_json=as_json,
-            console=Console(highlight=False, soft_wrap=True, stderr=as_json),
-            progress=Console(highlight=False, soft_wrap=True, stderr=as_json, quiet=quiet),
+            console=TextConsole(soft_wrap=True, stderr=as_json),
+            progress=TextConsole(soft_wrap=True, stderr=as_json, quiet=quiet),
         )
 
     def _merge(

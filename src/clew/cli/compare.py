@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING
 
 import typer
-from rich.console import Console
 
 from clew.cli.commands import Call, Command
 from clew.cli.comparison_table import print_comparison
@@ -14,6 +13,7 @@ from clew.cli.options import HARDWARE, Spelling
 from clew.cli.printing import print_line
 from clew.cli.renderer import Renderer
 from clew.hallucination.workflow import compare
+from clew.terminal import TextConsole
 
 if TYPE_CHECKING:
     from clew.hallucination.comparison import ComparisonResult
@@ -73,7 +73,7 @@ def print_result(call: Call, comparison: "ComparisonResult") -> None:
 
 def _complain_faults(comparison: "ComparisonResult") -> None:
     names = ", ".join(dict.fromkeys(one.title for one in comparison.faults))
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console = TextConsole(stderr=True, soft_wrap=True)
     text = f"clew: {names}: {with_flags(comparison.faults[0].reason)}. Please report this bug."
     print_line(console, text)
     raise typer.Exit(1)

@@ -10,7 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from clew.cli.errors import with_flags
-from clew.cli.printing import PlainTable, plain_text
+from clew.cli.printing import PlainTable
+from clew.foreign_text import for_terminal
 from clew.wording import bytes_text, step_text
 
 _PADDING = 2
@@ -80,7 +81,7 @@ def print_comparison(console: Console, folder: Path, results: dict[str, Any]) ->
     """Print the most important results; the files in `folder` contain the rest."""
 
     def say(text: str, style: str | None = None) -> None:
-        console.print(plain_text(text), style=style, markup=False, soft_wrap=False)
+        console.print(for_terminal(text), style=style, soft_wrap=False)
 
     rows, best = results["methods"], results["best"]["method"]
     table, hidden = make_table(rows, best=best, width=console.width)
@@ -112,7 +113,7 @@ def make_table(rows: Sequence[dict[str, Any]], *, best: str, width: int) -> tupl
     for number, (row, name) in enumerate(zip(rows, names, strict=True)):
         style = "bold" if row["method"] == best else None
         values = [cells[column.name][number] for column in shown]
-        table.add_row(Text(plain_text(name)), *map(Text, values), style=style)
+        table.add_row(Text(for_terminal(name)), *map(Text, values), style=style)
     return table, [column.name for column in _COLUMNS if column not in shown]
 
 
@@ -148,11 +149,11 @@ def _print_transfer(console: Console, transfer: dict[str, Any]) -> None:
     table.add_column("test AUROC", no_wrap=True)
     table.add_column("trained on", no_wrap=True)
     for name in transfer["test_on"]:
-        table.add_column(Text(f"on {plain_text(name)}"), justify="right", overflow="fold")
+        table.add_column(Text(f"on {for_terminal(name)}"), justify="right", overflow="fold")
     for title, matrix in zip(transfer["titles"], transfer["auroc"], strict=True):
         for number, values in enumerate(matrix):
             told = ["-" if value is None else f"{value:.3f}" for value in values]
-            name = plain_text(transfer["train_on"][number])
+            name = for_terminal(transfer["train_on"][number])
             table.add_row(Text(title if number == 0 else ""), Text(name), *told)
     console.print()
     console.print(table)
@@ -165,5 +166,5 @@ def _print_excluded(console: Console, excluded: Sequence[dict[str, Any]]) -> Non
         titles.setdefault(one["reason"], []).append(one["title"])
     for reason, some in titles.items():
         names = ", ".join(dict.fromkeys(some))
-        text = plain_text(f"excluded: {names}: {with_flags(reason)}")
-        console.print(text, markup=False, soft_wrap=False)
+        text = for_terminal(f"excluded: {names}: {with_flags(reason)}")
+        console.print(text, soft_wrap=False)

@@ -1,6 +1,5 @@
 """clew convert"""
 
-import shlex
 from functools import partial
 
 import typer
@@ -9,6 +8,7 @@ from clew.cli.commands import Call, Command
 from clew.cli.errors import with_flags
 from clew.cli.printing import print_line
 from clew.cli.renderer import Renderer
+from clew.foreign_text import for_shell
 from clew.hallucination.workflow import convert
 from clew.wording import counted
 
@@ -36,7 +36,7 @@ def run(call: Call) -> None:
         told = {"stores": [str(store) for store in result.stores], "rows": result.traces}
         call.print_json({**told, "files": result.files, "excluded": excluded})
     elif result.stores:
-        store = shlex.quote(str(result.stores[0]))
-        print_line(call.progress, f"inspect them with: clew inspect {store}")
+        command = for_shell(["clew", "inspect", result.stores[0]])
+        print_line(call.progress, f"inspect them with: {command}")
     if not result.complete:
         raise typer.Exit(1)

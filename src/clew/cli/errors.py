@@ -1,14 +1,12 @@
 """Errors of the library on the command line: settings become flags, actions become commands."""
 
 import re
-import shlex
 import sys
 from typing import NoReturn
 
-from rich.console import Console
-
-from clew.cli.printing import plain_text
 from clew.errors import Action, Call, ClewError, InputError, describe_setting, join_sentences
+from clew.foreign_text import for_shell, for_terminal
+from clew.terminal import TextConsole
 
 # Settings whose flags are not derived from their names: (flag, negative flag).
 _FLAGS = {
@@ -52,7 +50,7 @@ def error_text(error: ClewError) -> str:
         about = f"{describe_setting(flag(error.setting), error.value)}: "
     way_out = ""
     if error.action:
-        way_out = _COMMANDS[error.action].format(store=shlex.quote(str(error.store)))
+        way_out = _COMMANDS[error.action].format(store=for_shell([error.store]))
     text = "".join(
         f'"{call_text(part)}"' if isinstance(part, Call) else with_flags(part)
         for part in error.parts
@@ -70,8 +68,8 @@ def call_text(call: Call) -> str:
         [flag(name)] if value is True else [flag(name), str(value)]
         for name, value in settings.items()
     )
-    words = [*map(str, (*call.words, *bare)), *(word for pair in flags for word in pair)]
-    return shlex.join(["clew", *_CALLS[call.function].split(), *words])
+    words = [*call.words, *bare, *(word for pair in flags for word in pair)]
+    return for_shell(["clew", *_CALLS[call.function].split(), *words])
 
 
 def with_flags(text: str) -> str:
@@ -96,12 +94,13 @@ def _dashed(prefix: str, name: str) -> str:
 def _shell_value(value: str) -> str:
     """A Python string without its quotes, unless a shell needs them."""
     text = value[1:-1] if value[:1] in ("'", '"') and value[-1:] == value[:1] else value
-    return text if re.fullmatch(r"[\w./,:-]+", text) else f'"{text}"'
+    return for_shell([text])
 
 
 def complain(message: str) -> None:
-    console = Console(stderr=True, highlight=False)
-    console.print(f"clew: {plain_text(message, lines=True)}", markup=False, soft_wrap=True)
+    # A newline may come from a file name: what follows it must not look like a message of its own.
+    text = re.sub(r"\n(?=\S)", "\n  ", for_terminal(message, lines=True))
+    TextConsole(stderr=True).print(f"clew: {text}", soft_wrap=True)
 
 
 def exit_with(error: ClewError | OSError) -> NoReturn:

@@ -1,6 +1,5 @@
 """clew extract"""
 
-import shlex
 from typing import TYPE_CHECKING
 
 import typer
@@ -11,6 +10,7 @@ from clew.cli.long_runs import log_to_stderr, long_run
 from clew.cli.options import Spelling
 from clew.cli.printing import print_line
 from clew.cli.renderer import Renderer
+from clew.foreign_text import for_shell
 from clew.hallucination.workflow import extract
 from clew.wording import counted
 
@@ -80,4 +80,4 @@ def _print(call: Call, traces: "TraceBatchLoader") -> None:
     planned, excluded = traces.manifest.planned_rows or 0, len(traces.manifest.skipped)
     more = f" ({counted(excluded, 'question')} excluded; see its manifest)" if excluded else ""
     print_line(call.console, f"{whose}: {traces.num_traces:,} of {planned:,} traces in {out}{more}")
-    print_line(call.progress, f"inspect them with: clew inspect {shlex.quote(str(out))}")
+    print_line(call.progress, f"inspect them with: {for_shell(['clew', 'inspect', out])}")

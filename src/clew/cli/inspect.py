@@ -5,13 +5,15 @@ from typing import Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from clew.cli.commands import Call, Command
 from clew.cli.errors import with_flags
-from clew.cli.printing import make_table, plain_text
+from clew.cli.printing import make_table
+from clew.foreign_text import for_terminal
 from clew.hallucination.workflow import inspect
+from clew.terminal import TextConsole
 from clew.wording import bytes_text, counted
 
 _MAX_BATCH_ROWS = 20
@@ -29,7 +31,7 @@ def run(call: Call) -> None:
     from clew.hallucination.samples.making.summary import SamplesSummary
 
     summary = inspect(**call.settings)
-    console = Console(highlight=False)
+    console = TextConsole()
     if call.as_json:
         call.print_json(summary.as_dict())
     elif isinstance(summary, SamplesSummary):
@@ -60,9 +62,9 @@ def _print_samples(console: Console, summary: Any) -> None:
     if summary.heads:
         _print_graph_sizes(console, summary.heads, "edges, over all heads")
     if summary.answer_fields:
-        fields = plain_text(f"fields per answer: {', '.join(summary.answer_fields)}")
+        fields = for_terminal(f"fields per answer: {', '.join(summary.answer_fields)}")
         console.print()
-        console.print(fields, markup=False, soft_wrap=True)
+        console.print(fields, soft_wrap=True)
     # All stores of a folder have the same settings and exclude the same traces.
     _print_notes(console, summary.stores[0])
 
@@ -70,7 +72,7 @@ def _print_samples(console: Console, summary: Any) -> None:
 def _print_notes(console: Console, summary: Any) -> None:
     _print_settings(console, summary.settings)
     for note in summary.notes:
-        console.print(plain_text(f"note: {with_flags(note)}"), markup=False)
+        console.print(for_terminal(f"note: {with_flags(note)}"))
     _print_skipped(console, summary)
 
 
@@ -101,12 +103,14 @@ def _print_graph_sizes(console: Console, sizes: Any, edges: str) -> None:
 def _print_totals(console: Console, summary: Any) -> None:
     planned = summary.planned_rows
     of = f" of {planned:,} planned" if planned not in (None, summary.rows) else ""
-    nouns = _NOUNS.get(summary.kind, (plain_text(summary.kind).removesuffix("s"),))
+    nouns = _NOUNS.get(summary.kind, (for_terminal(summary.kind).removesuffix("s"),))
     rows = counted(summary.rows, *nouns)
     console.print(
-        f"[bold]{escape(plain_text(summary.path))}[/bold]: {escape(rows)}{of}, "
-        f"{bytes_text(summary.bytes)}, {bytes_text(summary.bytes_per_row)} each, "
-        f"{counted(len(summary.batches), 'shard')}"
+        Text.assemble(
+            (for_terminal(summary.path), "bold"),
+            f": {rows}{of}, {bytes_text(summary.bytes)}, {bytes_text(summary.bytes_per_row)} "
+            f"each, {counted(len(summary.batches), 'shard')}",
+        )
     )
 
 
@@ -134,7 +138,7 @@ def _print_lengths(console: Console, summary: Any) -> None:
     ends = ", ".join(f"{name} {count:,}" for name, count in summary.stop_reasons.items())
     if ends:
         empty = f"{summary.empty_answers:,}"
-        console.print(plain_text(f"stop reasons: {ends}; empty answers: {empty}"), markup=False)
+        console.print(for_terminal(f"stop reasons: {ends}; empty answers: {empty}"))
 
 
 def _print_examples(console: Console, summary: Any) -> None:
@@ -155,13 +159,13 @@ def _print_examples(console: Console, summary: Any) -> None:
 
 
 def _cell(text: str) -> str:
-    return escape(plain_text(text, lines=True))
+    return for_terminal(text, lines=True)
 
 
 def _print_settings(console: Console, settings: dict[str, Any]) -> None:
-    console.print("\n[bold]settings[/bold]")
+    console.print("\nsettings", style="bold")
     for key, value in _each_setting(settings):
-        console.print(plain_text(f"  {key}: {value}"), markup=False, soft_wrap=True)
+        console.print(for_terminal(f"  {key}: {value}"), soft_wrap=True)
 
 
 def _each_setting(settings: dict[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
@@ -185,8 +189,8 @@ def _print_skipped(console: Console, summary: Any) -> None:
         nouns = by_command.get(summary.settings.get("command"), ("question",))
         console.print(f"\nexcluded: {counted(len(summary.skipped), *nouns)}")
         for entry in summary.skipped[:10]:
-            text = plain_text(f"  {_where(entry)}: {with_flags(entry['reason'])}")
-            console.print(text, markup=False, soft_wrap=True)
+            text = for_terminal(f"  {_where(entry)}: {with_flags(entry['reason'])}")
+            console.print(text, soft_wrap=True)
         if len(summary.skipped) > 10:
             console.print("  ... (see the manifest for the full list)")
 

@@ -1,19 +1,19 @@
 """clew label"""
 
-import shlex
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from clew.cli.commands import Call, Command
 from clew.cli.options import Spelling
-from clew.cli.printing import make_table, plain_text, print_line
+from clew.cli.printing import make_table, print_line
 from clew.cli.renderer import Renderer
+from clew.foreign_text import for_shell, for_terminal
 from clew.hallucination.workflow import label
 from clew.wording import counted
 
@@ -49,9 +49,8 @@ def run(call: Call) -> None:
     _print_examples(call.console, result)
     _print_categories(call.console, result)
     _print_totals(call.console, result)
-    scores = f"--scores-file {shlex.quote(str(result.path))}"
-    store = shlex.quote(str(call.settings["store"]))
-    next_command = f"clew preprocess {store} {scores} --out preprocessed_data"
+    words = ("clew", "preprocess", Path(call.settings["store"]), "--scores-file", result.path)
+    next_command = for_shell([*words, "--out", "preprocessed_data"])
     print_line(call.progress, f"create training samples with: {next_command}")
 
 
@@ -89,7 +88,7 @@ def _add_rows(table: Table, kind: str, rows: Sequence["LabeledAnswer"]) -> None:
 
 def _cell(text: str) -> str:
     short = text if len(text) <= _CELL_CHARACTERS else text[: _CELL_CHARACTERS - 3] + "..."
-    return escape(plain_text(short))
+    return for_terminal(short)
 
 
 def _print_categories(console: Console, result: "LabelResult") -> None:

@@ -2,7 +2,6 @@
 stops early says how to resume it."""
 
 import logging
-import shlex
 import signal
 import sys
 import time
@@ -17,6 +16,7 @@ from clew.cli.errors import error_text, with_flags
 from clew.cli.printing import print_line
 from clew.cli.progress import say
 from clew.errors import InputError, StoppedError
+from clew.foreign_text import for_shell
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # A second signal within this time is the first one, forwarded by torchrun.
@@ -101,7 +101,7 @@ def how_to_resume(*, is_alone: bool = True, overwrite: bool = False) -> str:
         without = " without --overwrite" if overwrite else ""
         return f" Run the same command again{without} to resume."
     words = [word for word in sys.argv[1:] if word != "--overwrite"]
-    return f" To resume: {shlex.join(['clew', *words])}"
+    return f" To resume: {for_shell(['clew', *words])}"
 
 
 @contextmanager

@@ -11,7 +11,8 @@ from rich.text import Text
 from clew.cli.commands import Call, Command
 from clew.cli.errors import with_flags
 from clew.cli.options import HARDWARE
-from clew.cli.printing import make_table, plain_text
+from clew.cli.printing import make_table
+from clew.foreign_text import for_terminal
 from clew.hallucination.workflow import plan
 from clew.wording import bytes_text, counted, duration_text
 
@@ -49,7 +50,7 @@ def run(call: Call) -> None:
 
 def _print_plans(console: Console, plans: "Plans") -> None:
     for line in _describe(plans.machine):
-        console.print(plain_text(line), markup=False)
+        console.print(for_terminal(line))
     for name, made in plans.plans.items():
         took = duration_text(made.calibration_seconds)
         how = f"measured in {took}" if made.timings else "nothing measured"
@@ -79,7 +80,7 @@ def plan_table(made: "HardwarePlan", before: "HardwarePlan | None" = None) -> Ta
         if before is not None and not _is_news(made, before, name):
             continue
         why = with_flags(made.reasons.get(name, ""))
-        table.add_row(name, _value_text(name, value), Text(plain_text(why)))
+        table.add_row(name, _value_text(name, value), Text(for_terminal(why)))
     return table
 
 

@@ -1,8 +1,8 @@
 """Formats what training found in the photos and what it decided, as lines of text."""
 
-import shlex
 from typing import TYPE_CHECKING
 
+from clew.foreign_text import for_shell
 from clew.wording import counted
 
 if TYPE_CHECKING:
@@ -67,4 +67,4 @@ def _classes_text(classes: dict[str, int]) -> str:
 
 def _start_text(told: "Prepared") -> str:
     new = f"; new classes: {', '.join(told.new_classes)}" if told.new_classes else ""
-    return f"the weights in {shlex.quote(str(told.started_from))}{new}"
+    return f"the weights in {for_shell([told.started_from])}{new}"

@@ -1,6 +1,5 @@
 """clew preprocess"""
 
-import shlex
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ from clew.cli.errors import with_flags
 from clew.cli.options import Spelling
 from clew.cli.printing import make_table, print_line
 from clew.cli.renderer import Renderer
+from clew.foreign_text import for_shell
 from clew.hallucination.workflow import preprocess
 from clew.wording import bytes_text, counted
 
@@ -82,7 +82,7 @@ def _print_result(call: Call, result: "PreprocessResult") -> None:
     )
     for warning in result.warnings:
         say(f"warning: {with_flags(warning)}", style="bold")
-    folder = shlex.quote(str(result.out))
+    folder = for_shell([result.out])
     print_line(call.progress, f"inspect them with: clew inspect {folder}")
     print_line(
         call.progress, f"compare detection methods with: clew compare --preprocessed-dir {folder}"

@@ -1,27 +1,18 @@
-"""Lines and tables that all commands print; text from files, made safe for a terminal."""
+"""Lines and tables that all commands print."""
 
-import re
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.segment import Segment
 from rich.table import Table
+from rich.text import Text
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
-
-
-def plain_text(text: object, *, lines: bool = False) -> str:
-    """Text from files, safe for a terminal: control characters are escaped as in JSON.
-
-    `lines` keeps newlines.
-    """
-    plain = _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", str(text))
-    return plain if lines else plain.replace("\n", "\\n")
+from clew.foreign_text import for_terminal
 
 
 def print_line(console: Console, text: object, style: str | None = None) -> None:
     """Print one line, however long, so that a path or command can be copied."""
-    console.print(plain_text(text), style=style, markup=False, soft_wrap=True)
+    console.print(Text(for_terminal(text)), style=style, soft_wrap=True)
 
 
 class PlainTable(Table):

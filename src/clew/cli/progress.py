@@ -7,7 +7,7 @@ import psutil
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
-from clew.cli.printing import plain_text
+from clew.foreign_text import for_terminal
 from clew.progress import WorkAdvanced, WorkKept, WorkStarted
 from clew.wording import bytes_text, duration_text
 
@@ -22,7 +22,7 @@ _OMITTED = ("memory", "written", "tokens")
 def say(console: Console, message: str) -> None:
     """Print a line above the bar; in a log, with the time."""
     text = message if console.is_terminal else f"{datetime.now():%F %T}  {message}"
-    console.print(plain_text(text), style="dim", markup=False)
+    console.print(for_terminal(text), style="dim")
 
 
 def is_line_due(last_line: float) -> bool:
@@ -76,7 +76,7 @@ class WorkBar:
             self._bar = None
 
     def _start_bar(self, started: WorkStarted) -> Progress:
-        text = TextColumn("{task.description}", markup=False)
+        text = TextColumn("{task.description}")
         column = BarColumn(bar_width=self._bar_width)
         bar = Progress(SpinnerColumn(), column, text, console=self._console)
         waiting = f", {started.waiting}" if started.waiting else ""

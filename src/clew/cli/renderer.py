@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Self
 from rich.console import Console
 
 from clew.cli.errors import with_flags
-from clew.cli.printing import plain_text
 from clew.cli.progress import WorkBar, say
 from clew.cli.training_progress import MethodLine, TrainingBar
+from clew.foreign_text import for_terminal
 from clew.progress import Event, Note, WorkAdvanced, WorkEnded, WorkKept, WorkStarted
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class Renderer:
         self._network.measure()
 
     def show_StoreStarted(self, event: "StoreStarted") -> None:
-        self._console.print(plain_text(str(event)), style="bold", markup=False)
+        self._console.print(for_terminal(str(event)), style="bold")
 
     def show_MethodStarted(self, event: "MethodStarted") -> None:
         self._method = MethodLine(self._console, event)

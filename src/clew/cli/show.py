@@ -5,13 +5,14 @@ from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 
 from clew.cli.commands import Call, Command
 from clew.cli.errors import with_flags
 from clew.cli.options import Spelling
-from clew.cli.printing import make_table, plain_text, print_line
+from clew.cli.printing import make_table, print_line
+from clew.foreign_text import for_terminal
 from clew.hallucination.workflow import show
+from clew.terminal import TextConsole
 
 if TYPE_CHECKING:
     from clew.hallucination.answer_page import Picture, ShownAnswer
@@ -40,7 +41,7 @@ def run(call: Call) -> None:
             }
         )
         return
-    console = Console(highlight=False)
+    console = TextConsole()
     _print_picture(console, result.picture)
     for path in result.paths:
         print_line(console, f"written to {path}")
@@ -79,7 +80,7 @@ def _print_answer(console: Console, shown: "ShownAnswer") -> None:
     )
 
     score = "" if shown.score is None else f", score {shown.score:.2f}"
-    console.print(f"[bold]{escape(plain_text(describe_source(shown)))}[/bold]", soft_wrap=True)
+    print_line(console, describe_source(shown), style="bold")
     print_line(console, f"question: {shown.question}")
     print_line(console, f"answer:   {shown.answer or '(empty)'}")
     print_line(console, f"accepted: {accepted_text(shown)}")
@@ -104,7 +105,7 @@ def _print_tokens(console: Console, shown: "ShownAnswer") -> None:
     rows = list(zip(shown.answer_texts, chances, entropies, strict=True))
     for text, chance, entropy in rows[:_MOST_TOKENS]:
         bar = "\N{BOX DRAWINGS HEAVY HORIZONTAL}" * round(_BAR * chance)
-        cell = escape(plain_text(visible_text(text)))
+        cell = for_terminal(visible_text(text))
         table.add_row(cell, f"{chance:.3f}", bar, f"{entropy:.2f}")
     console.print(table)
     if len(rows) > _MOST_TOKENS:

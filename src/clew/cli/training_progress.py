@@ -4,14 +4,15 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.status import Status
+from rich.text import Text
 
 from clew.cli.errors import with_flags
 from clew.cli.preparation import describe_plan, describe_preparation
-from clew.cli.printing import plain_text
 from clew.cli.progress import is_line_due, say
+from clew.foreign_text import for_terminal
+from clew.terminal import as_text
 from clew.wording import bytes_text, counted, duration_text
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class TrainingBar:
     def announce(self, event: "NetworkStarted") -> None:
         above = "\n" if event.number > 1 else ""
         title = f"{above}{event.title} ({event.number} of {event.count})"
-        self._console.print(title, style="bold", markup=False)
+        self._console.print(title, style="bold")
         self._wait("finding the fastest settings")
 
     def prepare(self, event: "Prepared") -> None:
@@ -69,7 +70,7 @@ class TrainingBar:
         self._run, self._validation = event, {}
         self._started = self._last_line = time.monotonic()
         if self._console.is_terminal:
-            text = TextColumn("{task.description}", markup=False)
+            text = TextColumn("{task.description}")
             bar = BarColumn(bar_width=max(6, min(30, self._console.width - _LINE_WIDTH)))
             self._bar = Progress(bar, text, console=self._console)
             self._task = self._bar.add_task(
@@ -116,7 +117,7 @@ class TrainingBar:
 
     def _wait(self, text: str) -> None:
         if self._console.is_terminal:
-            self._waiting = self._console.status(text)
+            self._waiting = self._console.status(as_text(text))
             self._waiting.start()
 
     def _log(self, values: dict[str, Any], figures: dict[str, float | None]) -> None:
@@ -151,8 +152,8 @@ class TrainingBar:
 
     def _tell(self, name: str, told: str) -> None:
         """Print one line, so that a path can be copied."""
-        text = escape(plain_text(with_flags(told)))
-        self._console.print(f"[bold]{name:<{_NAME_WIDTH}}[/bold]{text}")
+        text = for_terminal(with_flags(told))
+        self._console.print(Text.assemble((f"{name:<{_NAME_WIDTH}}", "bold"), text))
 
 
 class MethodLine:
@@ -166,7 +167,7 @@ class MethodLine:
         self._last_line = time.monotonic()
         self._status: Status | None = None
         if console.is_terminal:
-            self._status = console.status(escape(plain_text(self._title)))
+            self._status = console.status(as_text(self._title))
             self._status.start()
 
     def start_seed(self, event: "SeedStarted") -> None:
@@ -216,7 +217,7 @@ class MethodLine:
     def _show(self, state: str) -> None:
         text = f"{self._title}{self._seed}{state}"
         if self._status is not None:
-            self._status.update(escape(plain_text(text)))
+            self._status.update(as_text(text))
         elif is_line_due(self._last_line):
             self._last_line = time.monotonic()
             say(self._console, text)

@@ -7,6 +7,7 @@ from typing import Any
 import typer
 
 from clew.errors import InputError
+from clew.foreign_text import for_terminal
 from clew.names import find_close
 
 # Not exported by typer: the base class of errors about what was typed.
@@ -25,12 +26,14 @@ def explained(command: Any, ctx: Any, words: Sequence[str]) -> Iterator[None]:
         option: Any = getattr(error, "param", None)
         wanted = _wanted(option)
         if not wanted:
+            error.message = for_terminal(error.message)
             raise
         value = _read_value(command, ctx, words, option.name)
         raise InputError(f"{wanted}.", setting=option.name, value=value) from None
     except _UsageError as error:
         name = getattr(error, "option_name", None)
         if name is None or not hasattr(error, "possibilities"):
+            error.message = for_terminal(getattr(error, "message", ""))  # type: ignore[attr-defined]
             raise
         raise InputError(_describe_unknown(command, ctx, name)) from None
 

@@ -1,6 +1,5 @@
 """clew verify"""
 
-import shlex
 from typing import TYPE_CHECKING
 
 import typer
@@ -10,6 +9,7 @@ from clew.cli.commands import Call, Command
 from clew.cli.errors import with_flags
 from clew.cli.printing import print_line
 from clew.cli.renderer import Renderer
+from clew.foreign_text import for_shell
 from clew.hallucination.workflow import verify
 
 if TYPE_CHECKING:
@@ -57,4 +57,5 @@ def _print(console: Console, store: "CheckedStore", *, repair: bool) -> None:
     elif repair and not store.is_damaged:
         print_line(console, f"{store.next_step} to re-create the missing rows")
     elif store.is_damaged:
-        print_line(console, f"repair it with: clew verify {shlex.quote(str(store.path))} --repair")
+        command = for_shell(["clew", "verify", store.path, "--repair"])
+        print_line(console, f"repair it with: {command}")

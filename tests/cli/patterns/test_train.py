@@ -221,7 +221,7 @@ def test_folder_of_another_run_is_refused_with_what_to_do(run: Any, folder: Path
         ),
         ([], 'the library "patterns" does not exist: .* Or give a folder of photos with --data.'),
         (["--output-dir", "x"], '--out is "x": it requires --data'),
-        (["mis fotos", "--out", "x"], '"mis fotos" is a folder: give it as --data "mis fotos".'),
+        (["mis fotos", "--out", "x"], "\"mis fotos\" is a folder: give it as --data 'mis fotos'."),
         (
             ["--data", "mis fotos", "--rand-augment", "9"],
             '--rand-augment is "9": use N,M: the number',

@@ -3,10 +3,11 @@
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
-from clew.cli.printing import make_table, plain_text, print_line
+from clew.cli.printing import make_table, print_line
+from clew.foreign_text import for_terminal
 from clew.wording import counted, tenth_percent
 
 if TYPE_CHECKING:
@@ -20,9 +21,11 @@ def print_reached(console: Console, results: dict[str, Any]) -> None:
     low, high = results["test_accuracy_ci"]
     right = round(results["test_accuracy"] * results["test_photos"])
     console.print(
-        f"[bold]test accuracy {tenth_percent(results['test_accuracy'])}[/bold] (95% confidence "
-        f"interval {tenth_percent(low)} to {tenth_percent(high)}): {right:,} of "
-        f"{counted(results['test_photos'], 'photo')} correct"
+        Text.assemble(
+            (f"test accuracy {tenth_percent(results['test_accuracy'])}", "bold"),
+            f" (95% confidence interval {tenth_percent(low)} to {tenth_percent(high)}): {right:,} "
+            f"of {counted(results['test_photos'], 'photo')} correct",
+        )
     )
     table = _weakest_table(results)
     if table.rows:
@@ -59,7 +62,7 @@ def _weakest_table(results: dict[str, Any]) -> Table:
     for row in sorted(rows, key=lambda row: row["recall"])[:_WEAKEST]:
         right = f"{tenth_percent(row['recall'])} of {row['test']:,}"
         other = _taken_for(results, row["class"])
-        table.add_row(*(escape(plain_text(text)) for text in (row["class"], right, other)))
+        table.add_row(*(for_terminal(text) for text in (row["class"], right, other)))
     return table
 
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 
 from clew.cli.commands import Call, Command
 from clew.cli.errors import call_text, with_flags
 from clew.cli.options import Spelling
 from clew.cli.patterns.hints import check_web
 from clew.cli.patterns.review import run_review
-from clew.cli.printing import make_table, plain_text, print_line
+from clew.cli.printing import make_table, print_line
 from clew.cli.renderer import Renderer
+from clew.foreign_text import for_terminal
 from clew.patterns.workflow import identify
 from clew.wording import counted, whole_percent
 
@@ -135,7 +135,7 @@ def print_result(console: Console, progress: Console, result: "IdentifyResult") 
 def _print_classes(console: Console, result: "IdentifyResult") -> None:
     table = make_table("class", "photos")
     for label, count in result.class_counts:
-        table.add_row(escape(plain_text(label)), f"{count:,}")
+        table.add_row(for_terminal(label), f"{count:,}")
     console.print(table)
     console.print()
 
@@ -157,7 +157,7 @@ def _print_photos(console: Console, title: str, photos: "tuple[Identified, ...]"
         first, others = _tell(photo)
         if photo.doubtful and title != "doubtful":
             first += " (doubtful)"
-        table.add_row(*(escape(plain_text(text)) for text in (photo.name, first, others)))
+        table.add_row(*(for_terminal(text) for text in (photo.name, first, others)))
     console.print(table)
 
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 
 from clew.cli.commands import Call, Command
 from clew.cli.long_runs import how_to_resume, stop_on_signal
 from clew.cli.options import Spelling
-from clew.cli.printing import make_table, plain_text, print_line
+from clew.cli.printing import make_table, print_line
 from clew.cli.renderer import Renderer
+from clew.foreign_text import for_terminal
 from clew.patterns.workflow import import_photos
 from clew.wording import counted
 
@@ -98,7 +98,7 @@ def _print_result(console: Console, result: "ImportResult") -> None:
     counts = [result.count(name) for name in _RESULTS]
     table = make_table("class", *_RESULTS)
     for label in sorted(set().union(*counts), key=natural_order):
-        cell = escape(plain_text(label or "(no class)"))
+        cell = for_terminal(label or "(no class)")
         table.add_row(cell, *(f"{count[label]:,}" for count in counts))
     if len(table.rows) > 1:
         table.add_section()

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 
 from clew.cli.commands import Call, Command
 from clew.cli.patterns.hints import command_text
-from clew.cli.printing import make_table, plain_text, print_line
+from clew.cli.printing import make_table, print_line
+from clew.foreign_text import for_terminal
 from clew.patterns.workflow import describe_set
 from clew.wording import bytes_text, counted, tenth_percent
 
@@ -73,11 +74,12 @@ def accuracy_text(run: "RunSummary | None") -> str:
 def _print_classes(console: Console, summary: "SetSummary") -> None:
     what = f"{counted(len(summary.classes), 'class', 'classes')}, "
     what += f"{counted(summary.photos, 'photo')} ({bytes_text(summary.bytes)})"
-    name = escape(plain_text(summary.name))
-    console.print(f"[bold]{name}[/bold]: {what}, created {summary.created[:10]}")
+    name = for_terminal(summary.name)
+    title = Text.assemble((name, "bold"), f": {what}, created {for_terminal(summary.created[:10])}")
+    console.print(title)
     table = make_table("class", "photos")
     for label, photos in summary.classes.items():
-        table.add_row(escape(plain_text(label)), f"{photos:,}")
+        table.add_row(for_terminal(label), f"{photos:,}")
     if table.rows:
         console.print(table)
     console.print()

@@ -4,15 +4,15 @@ from dataclasses import asdict
 from pathlib import Path
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 
 from clew.cli.commands import Call, Command
 from clew.cli.errors import error_text
 from clew.cli.patterns.hints import command_text
 from clew.cli.patterns.info import accuracy_text
-from clew.cli.printing import make_table, plain_text, print_line
+from clew.cli.printing import make_table, print_line
+from clew.foreign_text import for_terminal
 from clew.patterns.workflow import list_sets
+from clew.terminal import TextConsole
 
 COMMAND = Command(
     function=list_sets, name="patterns list", example="clew patterns list", has_json=True
@@ -29,7 +29,7 @@ def run(call: Call) -> None:
     library = Path(call.settings["library"])
     summaries, damaged = summarize_library(library)
     for error in damaged:
-        print_line(Console(stderr=True, highlight=False), f"clew: {error_text(error)}")
+        print_line(TextConsole(stderr=True), f"clew: {error_text(error)}")
     if call.as_json:
         call.print_json([asdict(one) for one in summaries])
         return
@@ -41,6 +41,6 @@ def run(call: Call) -> None:
     for one in summaries:
         trained = one.model.finished[:10] if one.model and one.model.finished else "-"
         counts = (f"{len(one.classes):,}", f"{one.photos:,}")
-        table.add_row(escape(plain_text(one.name)), *counts, accuracy_text(one.model), trained)
+        table.add_row(for_terminal(one.name), *counts, accuracy_text(one.model), trained)
     if summaries:
         call.console.print(table)

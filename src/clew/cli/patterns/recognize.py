@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 
 from clew.cli.commands import Call, Command
-from clew.cli.printing import PlainTable, plain_text, print_line
+from clew.cli.printing import PlainTable, print_line
+from clew.foreign_text import for_terminal
 from clew.patterns.workflow import recognize
 from clew.wording import whole_percent
 
@@ -55,7 +55,7 @@ def _print(console: Console, found: "Recognition") -> None:
     table = PlainTable(show_header=False)
     for label, chance in found.best:
         bar = "\N{BOX DRAWINGS HEAVY HORIZONTAL}" * round(_BAR * chance)
-        table.add_row(escape(plain_text(label)), whole_percent(chance), bar)
+        table.add_row(for_terminal(label), whole_percent(chance), bar)
     console.print(table)
     if found.is_doubtful:
         limit = whole_percent(found.threshold)

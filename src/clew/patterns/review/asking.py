@@ -5,14 +5,13 @@ import sys
 import webbrowser
 from dataclasses import dataclass
 
-from rich.console import Console
-
 from clew.patterns.library.choose import Chosen
 from clew.patterns.review.app import open_page
 from clew.patterns.review.keys import open_keys
 from clew.patterns.review.prepare import ReviewConfig, open_review
 from clew.patterns.review.session import Review
 from clew.patterns.review.terminal import Dialogue
+from clew.terminal import TextConsole
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +45,7 @@ def run_review(
 
 
 def _ask(opened: Review) -> None:
-    console = Console(highlight=False, soft_wrap=True)
+    console = TextConsole(soft_wrap=True)
     Dialogue(console, opened, open_keys(sys.stdin, console.print)).run()
 
 

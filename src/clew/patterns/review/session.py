@@ -1,25 +1,23 @@
 """A running review: one question after the other, each answer applied at once, and the messages
 that the terminal and the page show."""
 
-import re
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from clew.errors import Call, InputError
+from clew.foreign_text import for_terminal
 from clew.patterns.library.names import check_class_name
 from clew.patterns.library.summary import MIN_PHOTOS
 from clew.patterns.review.notes import Action, Decision, digest_file
 from clew.patterns.review.questions import Choice, Question, Queue, find_label, list_choices
 from clew.patterns.review.shelf import Carrier
 
-_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-
 
 def safe_text(text: str) -> str:
-    """Replace unprintable characters: a terminal must not interpret what a file name contains."""
-    return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)
+    """For a terminal and a page: neither must interpret what a file name contains."""
+    return for_terminal(text)
 
 
 def describe_new_classes(classes: Mapping[str, int]) -> str:

@@ -6,7 +6,6 @@ import numpy as np
 from PIL import Image
 from rich.color import Color
 from rich.console import Console
-from rich.markup import escape
 from rich.style import Style
 from rich.table import Table
 from rich.text import Text
@@ -134,7 +133,8 @@ class Dialogue:
     def _show(self, question: Question) -> None:
         number, total = self._review.place + 1, len(self._review.queue.questions)
         self._console.print()
-        title = f"[bold]{number:,} of {total:,}[/bold]  {escape(safe_text(question.name))}"
+        place, name = f"{number:,} of {total:,}", safe_text(question.name)
+        title = Text.assemble((place, "bold"), f"  {name}")
         self._console.print(title, soft_wrap=True)
         self._draw(question)
         self._console.print(self._table())
@@ -174,7 +174,7 @@ class Dialogue:
         return [one for one in choices if len(one.key) == 1 or one.probability is not None]
 
     def _say(self, text: str, style: str | None = None) -> None:
-        self._console.print(safe_text(text), style=style, markup=False, soft_wrap=True)
+        self._console.print(Text(safe_text(text)), style=style, soft_wrap=True)
 
 
 def _confidence(choice: Choice) -> tuple[Text, Text]:

@@ -1,6 +1,5 @@
 """Labeling a store: the scores file, excluded answers, examples, and existing files."""
 
-import csv
 from pathlib import Path
 
 import pytest
@@ -8,6 +7,7 @@ import pytest
 from clew.errors import InputError, StoreError
 from clew.hallucination.labels import read_scores
 from clew.hallucination.labels.label import label_store
+from clew.storage.text_files import read_csv
 from tests.hallucination.labels.text_stores import trace_row, write_text_store
 from tests.stores import write_store
 
@@ -41,8 +41,7 @@ def test_texts_with_quotes_and_newlines_survive_a_round_trip(tmp_path: Path, out
     texts = ['say "x", or\ny', "a\rb", "=1+1", "\x00", "東京\u2028", "  "]
     rows = [trace_row(i, text, ["z"], question_id=f"00{i}") for i, text in enumerate(texts)]
     label_store(write_text_store(tmp_path / "store", rows), out)
-    with out.open(encoding="utf-8", newline="") as file:
-        assert [row["answer"] for row in csv.DictReader(file)] == texts
+    assert [row["answer"] for row in read_csv(out)] == texts
     scores = read_scores(out)
     assert scores.scores == {f"00{i}": 0.0 for i in range(6)}
     assert scores.notes == ()

@@ -12,24 +12,23 @@ Each step is one function and one command of the same name:
 loads nothing heavy.
 """
 
-from typing import TYPE_CHECKING
-
-from clew.errors import (
-    ClewError,
-    DiskFullError,
-    InputError,
-    OtherVersionError,
-    SettingsMismatchError,
-    StoppedError,
-    StoreError,
-    StoreLockedError,
-    TrainingError,
-    TrainingStoppedError,
-)
 from clew.lazy import lazy_names
 from clew.version import __version__
 
+TYPE_CHECKING = False  # as in typing, which takes longer to import than the rest
 if TYPE_CHECKING:
+    from clew.errors import (
+        ClewError,
+        DiskFullError,
+        InputError,
+        OtherVersionError,
+        SettingsMismatchError,
+        StoppedError,
+        StoreError,
+        StoreLockedError,
+        TrainingError,
+        TrainingStoppedError,
+    )
     from clew.hallucination.comparison import ComparisonResult
     from clew.hallucination.detectors import Detector, load_detector
     from clew.hallucination.traces import (
@@ -84,6 +83,14 @@ __all__ = [
     "verify",
 ]
 _HOMES = {
+    **dict.fromkeys(
+        (
+            *("ClewError", "DiskFullError", "InputError", "OtherVersionError"),
+            *("SettingsMismatchError", "StoppedError", "StoreError", "StoreLockedError"),
+            *("TrainingError", "TrainingStoppedError"),
+        ),
+        "errors",
+    ),
     **dict.fromkeys(
         ("Trace", "TraceBatchLoader", "extract_batch_subset", "merge_batches"),
         "hallucination.traces",

@@ -7,7 +7,8 @@ import pytest
 import typer
 from rich.console import Console
 
-from clew.cli.long_runs import long_run, shown_log, stop_on_signal
+from clew.cli.long_runs import long_run, shown_log
+from clew.cli.signals import stop_on_signal
 from clew.errors import InputError, TrainingStoppedError
 
 Capture = pytest.CaptureFixture[str]

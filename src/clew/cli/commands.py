@@ -3,6 +3,7 @@ the flags that every command has."""
 
 import inspect
 import json
+import logging
 import math
 import os
 import sys
@@ -18,6 +19,7 @@ from rich.console import Console
 from clew.cli.docstrings import read_docstring
 from clew.cli.errors import flag
 from clew.cli.help import GENERAL, HelpCommand
+from clew.cli.long_runs import log_to_stderr, saying_how_it_was_stopped
 from clew.cli.options import REST, Setting, Spelling, read_settings, rest_parameter
 from clew.cli.run_config import read_config, refuse_unrecorded
 from clew.errors import ClewError, InputError
@@ -42,7 +44,8 @@ class Call:
 
     def print_json(self, value: Any) -> None:
         """Print `value` as JSON: with --json, the only output on stdout."""
-        text = json.dumps(_finite(value), indent=1, ensure_ascii=False, default=str)
+        is_unicode = (sys.stdout.encoding or "").lower() in ("utf-8", "utf8")
+        text = json.dumps(_finite(value), indent=1, ensure_ascii=not is_unicode, default=str)
         typer.echo(for_terminal(text, lines=True))
 
 
@@ -51,7 +54,7 @@ class Command:
     """A command made from `function`: its name, its option groups (a heading and the names of its
     arguments; ungrouped options come first, under "Options") and an example line. `has_json` adds
     --json, `has_threads` adds --threads. `note` is a sentence for the help that does not apply in
-    Python.
+    Python. `is_resumable`: the same command continues one that was stopped.
     """
 
     function: Callable[..., Any]
@@ -62,6 +65,7 @@ class Command:
     spelling: Spelling = field(default_factory=Spelling)
     has_json: bool = False
     has_threads: bool = False
+    is_resumable: bool = False
 
     @property
     def words(self) -> str:
@@ -85,8 +89,10 @@ class Command:
         settings = self.read_settings()
 
         def callback(context: typer.Context, **given: Any) -> None:
-            call = self._read_call(context, given, settings)
-            _show_errors_in_full(run, call, verbose=given["verbose"])
+            overwrite = given.get("overwrite", False)
+            with saying_how_it_was_stopped(is_resumable=self.is_resumable, overwrite=overwrite):
+                call = self._read_call(context, given, settings)
+                _show_errors_in_full(run, call, verbose=given["verbose"])
 
         parameters = [
             inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context),
@@ -232,10 +238,6 @@ def _show_errors_in_full(run: Run, call: Call, *, verbose: bool) -> None:
 
 
 def _log_everything() -> None:
-    import logging
-
-    from clew.cli.long_runs import log_to_stderr
-
     log_to_stderr()
     logging.getLogger("clew").setLevel(logging.DEBUG)
 

@@ -35,6 +35,7 @@ COMMAND = Command(
     ),
     has_json=True,
     has_threads=True,
+    is_resumable=True,
 )
 
 

@@ -13,7 +13,10 @@ from clew.hallucination.workflow import convert
 from clew.wording import counted
 
 COMMAND = Command(
-    function=convert, example="clew convert old_traces --out traces_data", has_json=True
+    function=convert,
+    example="clew convert old_traces --out traces_data",
+    has_json=True,
+    is_resumable=True,
 )
 
 

@@ -44,6 +44,7 @@ COMMAND = Command(
     ),
     has_threads=True,
     has_json=True,
+    is_resumable=True,
 )
 
 

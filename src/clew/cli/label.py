@@ -32,6 +32,7 @@ COMMAND = Command(
         metavars={"judge_url": "URL", "judge_model": "NAME", "judge_key_env": "NAME"}
     ),
     has_json=True,
+    is_resumable=True,
 )
 _CELL_CHARACTERS = 160
 

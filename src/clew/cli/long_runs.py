@@ -2,70 +2,20 @@
 stops early says how to resume it."""
 
 import logging
-import signal
+import os
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
 
 import typer
 from rich.console import Console
 
-from clew.cli.errors import error_text, with_flags
+from clew.cli.errors import complain, error_text, with_flags
 from clew.cli.printing import print_line
 from clew.cli.progress import say
+from clew.cli.signals import StopRequest, exit_interrupted, interruptible, stop_on_signal
 from clew.errors import InputError, StoppedError
 from clew.foreign_text import for_shell
-
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-# A second signal within this time is the first one, forwarded by torchrun.
-_SAME_SECONDS = 1.0
-
-
-class StopRequest:
-    """Records that a signal asked the run to stop. The run calls it to check; `number` is the
-    signal number, or 0.
-    """
-
-    def __init__(self, console: Console, message: str, *, same_seconds: float = 0.0) -> None:
-        self._console, self._message, self._same_seconds = console, message, same_seconds
-        self.number = 0
-        self._received = 0.0
-
-    def __call__(self) -> bool:
-        return self.number != 0
-
-    def exit(self) -> typer.Exit:
-        """The exit code that shells use for a command that a signal ended."""
-        return typer.Exit(128 + self.number)
-
-    def receive(self, number: int, _frame: FrameType | None) -> None:
-        if self.number:
-            if time.monotonic() - self._received >= self._same_seconds:
-                raise KeyboardInterrupt
-            return
-        self.number, self._received = number, time.monotonic()
-        self._console.print(f"stopping: {self._message} (press Ctrl-C again to stop immediately)")
-
-
-@contextmanager
-def stop_on_signal(
-    console: Console, message: str, *, is_passed_on: bool = False
-) -> Iterator[StopRequest]:
-    """The first Ctrl-C or SIGTERM asks the run to stop, the second stops it at once. The previous
-    handlers are restored afterwards.
-
-    Set `is_passed_on` under torchrun, which forwards a Ctrl-C that its processes have already
-    received.
-    """
-    stop = StopRequest(console, message, same_seconds=_SAME_SECONDS if is_passed_on else 0.0)
-    before = {number: signal.signal(number, stop.receive) for number in _SIGNALS}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 @contextmanager
@@ -77,21 +27,47 @@ def long_run(console: Console, message: str, *, overwrite: bool = False) -> Iter
     from clew.engine.processes import count_processes, is_first_process
 
     is_alone = count_processes() == 1
-    with stop_on_signal(console, message, is_passed_on=not is_alone) as stop:
+    resume = how_to_resume(is_alone=is_alone, overwrite=overwrite)
+    with stop_on_signal(console, message, resume=resume, is_passed_on=not is_alone) as stop:
         try:
             yield stop
         except StoppedError as error:
-            resume = how_to_resume(is_alone=is_alone, overwrite=overwrite)
-            print_line(console, f"{error_text(error)}{resume if error.is_resumable else ''}")
+            _say_last(console, f"{error_text(error)}{resume if error.is_resumable else ''}")
             raise stop.exit() from None
         except KeyboardInterrupt:
-            resume = how_to_resume(is_alone=is_alone, overwrite=overwrite)
-            print_line(console, f"stopped.{resume}")
+            _say_last(console, f"stopped.{resume}")
             raise stop.exit() from None
         except InputError:
             if is_first_process():
                 raise
             raise typer.Exit(2) from None
+
+
+@contextmanager
+def saying_how_it_was_stopped(*, is_resumable: bool, overwrite: bool = False) -> Iterator[None]:
+    """Context of every command: Ctrl-C and SIGTERM end it, with a message that says whether the
+    same command resumes it or starts over."""
+    is_alone = "TORCHELASTIC_RUN_ID" not in os.environ
+    message = "stopped. Run the same command again to start over."
+    if is_resumable:
+        message = f"stopped.{how_to_resume(is_alone=is_alone, overwrite=overwrite)}"
+    try:
+        with interruptible(message):
+            yield
+    except KeyboardInterrupt as interrupt:
+        if is_alone or os.environ.get("RANK") == "0":
+            complain(message)
+        raise exit_interrupted(interrupt) from None
+
+
+def _say_last(console: Console, text: str) -> None:
+    """Also for --quiet: a run never stops without a word."""
+    from clew.engine.processes import is_first_process
+
+    if not console.quiet:
+        print_line(console, text)
+    elif is_first_process():
+        complain(text)
 
 
 def how_to_resume(*, is_alone: bool = True, overwrite: bool = False) -> str:

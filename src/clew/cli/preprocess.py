@@ -35,6 +35,7 @@ COMMAND = Command(
     },
     spelling=Spelling(flags={"workers": ("--workers", "--threads")}, metavars={"split": "A/B/C"}),
     has_json=True,
+    is_resumable=True,
 )
 # Excluded traces that are printed one by one; the manifest lists all.
 _MAX_SAID = 10

@@ -45,6 +45,7 @@ COMMAND = Command(
     spelling=Spelling(switches={"networks": _NETWORKS}),
     has_json=True,
     has_threads=True,
+    is_resumable=True,
 )
 
 

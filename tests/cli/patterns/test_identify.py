@@ -97,9 +97,7 @@ def test_ctrl_c_stops_without_results(
     monkeypatch.setattr("clew.patterns.trained.model.PatternModel.probabilities", interrupted)
     ended = run("patterns", "identify", photos, "--model", model)
     assert ended.code == 130
-    assert ended.out.endswith(
-        "stopped before all photos were identified. Run the same command again to start over.\n"
-    )
+    assert ended.err == "clew: stopped. Run the same command again to start over.\n"
     assert not list((model / "identified").rglob("*.*"))
 
 

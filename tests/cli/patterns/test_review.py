@@ -83,12 +83,13 @@ def test_page_is_served_until_the_review_is_finished(animals: PatternSet) -> Non
 
 
 @pytest.mark.slow
-def test_ctrl_c_stops_review_page_cleanly(animals: PatternSet) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, 143)])
+def test_signal_stops_review_page_cleanly(animals: PatternSet, number: int, code: int) -> None:
     with start("--web") as process:
         ask(f"{read_address(process)}answer", {"question": 0, "action": "skip"})
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         out, err = process.communicate(timeout=60)
-    assert process.returncode == 0 and "Traceback" not in err
+    assert process.returncode == code and err == ""
     again = "continue with: clew patterns review animals --web"
     assert f"1 skipped; 2 left, {again}\n" in out and (animals.folder / "review.json").exists()
 

@@ -37,6 +37,7 @@ COMMAND = Command(
     example="clew patterns flow animals --from my_photos --identify holiday_photos --web",
     has_json=True,
     has_threads=True,
+    is_resumable=True,
 )
 
 

@@ -1,8 +1,5 @@
 """clew patterns identify"""
 
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,7 +52,7 @@ def run(call: Call) -> None:
     check_web(wished["web"])
     # the review runs below, at the terminal
     settings = {**call.settings, "review": False, "web": False}
-    with _interruptible(call.progress), Renderer(call.progress) as reporter:
+    with Renderer(call.progress) as reporter:
         result = identify(**settings, reporter=reporter)
     if call.as_json:
         call.print_json(describe_identification(result))
@@ -88,22 +85,10 @@ def identify_and_print(
     """Identify photos and print the result, as a step of `clew patterns flow`."""
     from clew.patterns.identification.run import identify_photos
 
-    with _interruptible(progress), Renderer(progress) as reporter:
+    with Renderer(progress) as reporter:
         result = identify_photos(config, reporter)
     print_result(console, progress, result)
     return result
-
-
-@contextmanager
-def _interruptible(console: Console) -> Iterator[None]:
-    try:
-        yield
-    except KeyboardInterrupt:
-        print_line(
-            console,
-            "stopped before all photos were identified. Run the same command again to start over.",
-        )
-        raise typer.Exit(128 + signal.SIGINT) from None
 
 
 def describe_identification(result: "IdentifyResult") -> dict[str, object]:

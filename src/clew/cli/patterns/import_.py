@@ -9,10 +9,11 @@ import typer
 from rich.console import Console
 
 from clew.cli.commands import Call, Command
-from clew.cli.long_runs import how_to_resume, stop_on_signal
+from clew.cli.long_runs import how_to_resume
 from clew.cli.options import Spelling
 from clew.cli.printing import make_table, print_line
 from clew.cli.renderer import Renderer
+from clew.cli.signals import stop_on_signal
 from clew.foreign_text import for_terminal
 from clew.patterns.workflow import import_photos
 from clew.wording import counted
@@ -27,6 +28,7 @@ COMMAND = Command(
     example="clew patterns import animals my_photos",
     spelling=Spelling(metavars={"sources": "DIR..."}),
     has_json=True,
+    is_resumable=True,
 )
 _MOST_NAMED = 10
 _RESULTS = ("added", "already there", "excluded")
@@ -65,7 +67,7 @@ def import_and_print(
 ) -> "ImportResult":
     """Import, and print the result; also a step of `clew patterns flow`."""
     with (
-        stop_on_signal(console, "finishing the current photo") as stop,
+        stop_on_signal(console, "finishing the current photo", resume=how_to_resume()) as stop,
         Renderer(console) as reporter,
     ):
         result = import_photos(

@@ -4,8 +4,6 @@ import os
 import signal
 import sys
 import webbrowser
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import typer
@@ -15,6 +13,7 @@ from clew.cli.commands import Call, Command
 from clew.cli.errors import call_text
 from clew.cli.patterns.hints import check_web
 from clew.cli.printing import print_line
+from clew.cli.signals import exit_interrupted
 from clew.patterns.workflow import review_photos
 from clew.wording import counted
 
@@ -62,25 +61,19 @@ def run_review(
 
     with open_review(chosen, config) as opened:
         _print_queue(console, opened)
-        if opened.queue.questions:
-            with _ctrl_c_ends():
-                if web:
-                    _serve(console, opened, port, browser)
-                else:
-                    _ask(console, opened)
+        if not opened.queue.questions:
+            return
+        try:
+            if web:
+                _serve(console, opened, port, browser)
+            else:
+                _ask(console, opened)
+        except KeyboardInterrupt as interrupt:
             _print_end(console, opened, web=web)
-
-
-@contextmanager
-def _ctrl_c_ends() -> Iterator[None]:
-    """Ctrl-C ends the block at once, even if an earlier step installed its own handler."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    except KeyboardInterrupt:
-        pass
-    finally:
-        signal.signal(signal.SIGINT, before)
+            if getattr(interrupt, "number", signal.SIGINT) != signal.SIGINT:
+                raise exit_interrupted(interrupt) from None
+        else:
+            _print_end(console, opened, web=web)
 
 
 def _ask(console: Console, opened: "Review") -> None:

@@ -167,4 +167,4 @@ def test_store_not_written_by_convert_is_left_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "new" / "manifest.json"
     path.write_text(path.read_text().replace('"convert"', '"extract"'))
     with pytest.raises(SettingsMismatchError, match='"clew convert" did not write'):
-        ConvertedStore(tmp_path / "new", "full", [])
+        ConvertedStore(tmp_path / "new", keep="full", files=[])

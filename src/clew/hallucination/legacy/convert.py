@@ -3,11 +3,13 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from clew.errors import InputError
+from clew.hallucination.legacy.budget import read_size
 from clew.hallucination.legacy.sources import Source, SourceGroup, find_sources
 from clew.hallucination.legacy.store import ConvertedStore, SkippedSource, printable
 from clew.hallucination.traces.schema import Keep
@@ -42,27 +44,32 @@ def convert_folder(
     *,
     keep: Keep = "full",
     names: str | None = None,
+    max_memory: int | str | None = None,
     on_file: OnFile | None = None,
 ) -> ConvertResult:
     """Convert every legacy file in `folder`, one shard per file.
 
     Files directly in the folder make a store at `out`, those of a subfolder one at
     `out/<subfolder>`; with `names`, a pattern such as "*.pkl.gz", only files directly in it that
-    match. The same call again resumes a stopped conversion. `on_file(path, number, total)` is
-    called before each file. A file or record that cannot be used is listed in `skipped`. Raises
-    InputError if there is nothing to convert, SettingsMismatchError if a store at `out` was made
-    from other files or with another `keep`.
+    match. `max_memory` bounds what one file may take, in bytes or as text ("4GB"); by default 32
+    times its size, at least 256 MB and at most what is free. The same call again resumes a stopped
+    conversion. `on_file(path, number, total)` is called before each file. A file or record that
+    cannot be used is listed in `skipped`. Raises InputError if there is nothing to convert,
+    SettingsMismatchError if a store at `out` was made from other files or with another `keep`.
     """
     folder, out = Path(folder), Path(out)
     if keep not in ("full", "compact"):
         raise InputError('choose "full" or "compact".', setting="keep", value=keep)
+    if max_memory is not None:
+        max_memory = read_size(max_memory)
+    open_store = partial(ConvertedStore, keep=keep, max_memory=max_memory)
     groups = find_sources(folder, out, names)
     total = sum(len(group.files) for group in groups)
     parts: list[ConvertResult] = []
     done = 0
     with _one_torch_thread():
         for group in groups:
-            parts.append(_convert_group(group, folder, keep, on_file, done, total))
+            parts.append(_convert_group(group, folder, open_store, on_file, done, total))
             done += len(group.files)
     return ConvertResult(
         stores=tuple(store for part in parts for store in part.stores),
@@ -87,11 +94,16 @@ def _one_torch_thread() -> Iterator[None]:
 
 
 def _convert_group(
-    group: SourceGroup, folder: Path, keep: Keep, on_file: OnFile | None, done: int, total: int
+    group: SourceGroup,
+    folder: Path,
+    open_store: Callable[..., ConvertedStore],
+    on_file: OnFile | None,
+    done: int,
+    total: int,
 ) -> ConvertResult:
     with writer_lock(group.out, Part()):
         paths = [*(source.path for source in group.files), *group.unnumbered]
-        store = ConvertedStore(group.out, keep, paths)
+        store = open_store(group.out, files=paths)
         # All files are checked against the store first: a mismatch must stop the run before it
         # writes.
         present = {source.path for source in group.files if store.has(source)}

@@ -1,20 +1,30 @@
 """One record of an old file: validated, with missing fields recovered, and its ids."""
 
 import re
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from clew.errors import InputError
+from clew.foreign_text import shortened
 
 # Tokens that an answer's text omits at its end: <|im_end|>, </s>, <eos>, [SEP], ...
 _SPECIAL_TOKEN = re.compile(r"<[^<>\s]+>|\[[A-Z]+\]")
 _QUESTION_MARK = re.compile(r"(?<!\w)Q:")
+_ANSWER_MARK = re.compile(r"\sA:")
 # Positions of edges are stored in 16 bits.
 MAX_TOKENS = 1 << 16
+# Far more than any model has, and than any answer: they bound the time that a record takes.
+MAX_LAYERS = 1000
+_MAX_TEXT = 1 << 22
+_MAX_NOTES = 100
+_MAX_STOPS = 1000
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class MalformedRecordError(InputError):
@@ -78,40 +88,51 @@ def recover_question(decoded: Sequence[str] | None, prompt_length: int | None) -
     text = "".join(decoded[:prompt_length])
     if prompt_length is None and len(_QUESTION_MARK.findall(text)) != 1:
         return None
-    last = list(_QUESTION_MARK.finditer(text))[-1:]
-    rest = text[last[0].end() :] if last else ""
-    end = r"\s+A:" if prompt_length is None else r"\s+A:\s*$"
-    match = re.match(rf"\s*(\S.*?){end}", rest, re.DOTALL)
-    return match[1] if match else None
+    start = max((match.end() for match in _QUESTION_MARK.finditer(text)), default=len(text))
+    rest = text[start:].strip()
+    if prompt_length is None:
+        match = _ANSWER_MARK.search(rest, 1)
+        return rest[: match.start()].rstrip() if match else None
+    before = rest.removesuffix("A:")
+    asked = before.rstrip()
+    return asked if asked and asked != before else None
 
 
 def find_prompt_length(decoded: Sequence[str], answer: str) -> int | None:
     """Where the answer starts: it is the tail of the tokens without trailing special tokens,
     matched exactly or else up to surrounding whitespace.
     """
-    end = len(decoded)
-    ends = [end]
-    while end and _SPECIAL_TOKEN.fullmatch(decoded[end - 1].strip()):
-        end -= 1
-        ends.append(end)
-    for plain in (str, str.strip):
-        for stop in ends:
-            start = _find_tail(decoded[:stop], plain(answer), plain)
+    stop = len(decoded)
+    stops = [stop]
+    while stop and len(stops) < _MAX_STOPS and _SPECIAL_TOKEN.fullmatch(decoded[stop - 1].strip()):
+        stop -= 1
+        stops.append(stop)
+    text, starts = "".join(decoded), [0, *accumulate(map(len, decoded))]
+    for find in (_find_tail, _find_stripped_tail):
+        for stop in stops:
+            start = find(text, starts, starts[stop], answer)
             if start is not None:
                 return start
     return None
 
 
-def _find_tail(decoded: Sequence[str], answer: str, plain: Any) -> int | None:
-    """The earliest start whose joined tail is `answer`; stops when the tail is longer."""
-    tail, found = "", None
-    for start in range(len(decoded), -1, -1):
-        tail = (decoded[start] if start < len(decoded) else "") + tail
-        if plain(tail) == answer:
-            found = start
-        elif len(plain(tail)) > len(answer):
-            break
-    return found
+def _find_tail(text: str, starts: Sequence[int], end: int, answer: str) -> int | None:
+    """The first token from which the text up to `end` is the answer, given where tokens start."""
+    first = end - len(answer)
+    if first < 0 or not text.endswith(answer, 0, end):
+        return None
+    token = bisect_left(starts, first)
+    return token if starts[token] == first else None
+
+
+def _find_stripped_tail(text: str, starts: Sequence[int], end: int, answer: str) -> int | None:
+    """As `_find_tail`, ignoring whitespace around the answer."""
+    plain = answer.strip()
+    first = len(text[:end].rstrip()) - len(plain)
+    if first < 0 or not text.startswith(plain, first):
+        return None
+    token = bisect_left(starts, len(text[:first].rstrip()))
+    return token if starts[token] <= (first if plain else end) else None
 
 
 def read_text(record: Mapping[str, Any], name: str) -> str | None:
@@ -119,7 +140,7 @@ def read_text(record: Mapping[str, Any], name: str) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str) or not _is_unicode(value):
-        raise MalformedRecordError(f"{name} is {value!r:.60}, not text")
+        raise MalformedRecordError(f"{name} is {shortened(value)}, not text")
     return str(value)
 
 
@@ -128,9 +149,10 @@ def read_layers(record: Mapping[str, Any], name: str) -> list[np.ndarray]:
     value = record.get(name)
     if value is None:
         raise MalformedRecordError(f"it has no {name}")
-    if not is_list(value) or len(value) == 0:
+    if not is_list(value) or not 0 < len(value) <= MAX_LAYERS:
+        count = f" of {len(value):,}" if is_list(value) else ""
         raise MalformedRecordError(
-            f"{name} is not a list with one array per layer ({type(value).__name__})"
+            f"{name} is not a list with one array per layer ({type(value).__name__}{count})"
         )
     for layer, array in enumerate(value):
         if not isinstance(array, np.ndarray) or array.dtype.kind != "f":
@@ -185,6 +207,8 @@ def _read_texts(record: Mapping[str, Any], name: str) -> list[str] | None:
     texts = isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
     if not texts or not all(_is_unicode(item) for item in value):
         raise MalformedRecordError(f"{name} is not a list of strings")
+    if sum(map(len, value)) > _MAX_TEXT:
+        raise MalformedRecordError(f"{name} has more than {_MAX_TEXT:,} characters")
     return [str(item) for item in value]
 
 
@@ -204,8 +228,16 @@ def _read_prompt_length(
     if value is None:
         return find_prompt_length(decoded, answer) if decoded and answer is not None else None
     if not is_whole(value) or not 0 <= value <= tokens:
-        raise MalformedRecordError(f"prompt_length is {value!r:.40}, but it has {tokens} tokens")
+        raise MalformedRecordError(
+            f"prompt_length is {shortened(value)}, but it has {tokens} tokens"
+        )
     return int(value)
+
+
+def add_note(notes: set[str], text: str) -> None:
+    """Add what a reader of the store should know; a file cannot fill the manifest with notes."""
+    if len(notes) < _MAX_NOTES:
+        notes.add(text)
 
 
 def is_list(value: Any) -> bool:
@@ -219,7 +251,7 @@ def is_whole(value: Any) -> bool:
 def _is_unicode(text: str) -> bool:
     """Whether the text can be stored. A lone surrogate is valid in a Python string, but not in
     UTF-8."""
-    return not any("\ud800" <= character <= "\udfff" for character in text)
+    return _SURROGATE.search(text) is None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,7 +296,7 @@ def read_label(value: Any) -> float | None:
     plain = isinstance(value, int | float | np.generic | np.ndarray)
     array = np.asarray(value if plain else "")
     if array.dtype.kind not in "biuf" or array.size != 1:
-        raise MalformedRecordError(f"its label is {value!r:.60}, not a number")
+        raise MalformedRecordError(f"its label is {shortened(value)}, not a number")
     return float(array.reshape(()))
 
 

@@ -11,10 +11,20 @@ import pyarrow as pa
 import torch
 from jaxtyping import Float, Int
 
-from clew.hallucination.legacy.records import MalformedRecordError, RowIds, read_label
+from clew.foreign_text import shortened
+from clew.hallucination.legacy.records import (
+    MAX_LAYERS,
+    MalformedRecordError,
+    RowIds,
+    add_note,
+    read_label,
+)
 from clew.hallucination.legacy.stand_ins import Inert
 from clew.hallucination.traces.compact import to_float16
 from clew.hallucination.traces.schema import id_fields, shaped
+
+# Node numbers and the lengths of lists are stored in 32 bits.
+_MAX_NODES = _MAX_FEATURES = (1 << 31) - 1
 
 
 def narrow(array: np.ndarray, notes: set[str]) -> np.ndarray:
@@ -103,7 +113,8 @@ def _read_sequence(content: Any) -> Float[np.ndarray, "layers dim"]:
 
 def _shape_of(content: Any) -> tuple[int, int] | None:
     fits = isinstance(content, np.ndarray) and content.ndim == 2 and content.dtype.kind == "f"
-    return content.shape if fits and content.size else None
+    fits = fits and content.size > 0 and max(content.shape) <= _MAX_FEATURES
+    return content.shape if fits else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,7 +207,7 @@ class GraphFormat:
 
 
 def _read_graphs(content: Any, notes: set[str] | None = None) -> list[LayerGraph]:
-    if not isinstance(content, list | tuple) or not content:
+    if not isinstance(content, list | tuple) or not 0 < len(content) <= MAX_LAYERS:
         raise MalformedRecordError(
             f"it is a {type(content).__name__}, not a list with one graph per layer"
         )
@@ -206,11 +217,11 @@ def _read_graphs(content: Any, notes: set[str] | None = None) -> list[LayerGraph
 
 
 def _read_graph(graph: Any, layer: int, notes: set[str] | None) -> LayerGraph:
-    fields = _graph_fields(graph)
+    fields = read_graph_fields(graph)
     nodes: Any = fields.get("x")
     edges: Any = fields.get("edge_index")
     attr: Any = fields.get("edge_attr")
-    if not _is_array(nodes, 2, "f"):
+    if not _is_array(nodes, 2, "f") or not 0 < nodes.shape[1] <= _MAX_FEATURES:
         raise MalformedRecordError(f"the graph of layer {layer} has no nodes x [nodes, features]")
     if not _is_array(edges, 2, "i") or len(edges) != 2:
         raise MalformedRecordError(f"the graph of layer {layer} has no edge_index [2, edges]")
@@ -223,11 +234,11 @@ def _read_graph(graph: Any, layer: int, notes: set[str] | None) -> LayerGraph:
     if notes is not None:
         for name, value in fields.items():
             if value is not None and name not in ("x", "edge_index", "edge_attr"):
-                notes.add(f"the field {name!r:.60} of the old graphs was not converted")
+                add_note(notes, f"the field {shortened(name)} of the old graphs was not converted")
     return LayerGraph(nodes=nodes, edges=edges.astype(np.int32), edge_attr=attr)
 
 
-def _graph_fields(graph: Any) -> Mapping[str, Any]:
+def read_graph_fields(graph: Any) -> Mapping[str, Any]:
     """The tensors of a graph by name: PyG 2 keeps them in the mapping of a storage, PyG 1 in the
     object itself."""
     state = graph.state if isinstance(graph, Inert) else graph
@@ -241,6 +252,8 @@ def _graph_fields(graph: Any) -> Mapping[str, Any]:
 
 def _sizes_of(graphs: Sequence[LayerGraph]) -> tuple[int, int, int]:
     """Layers, features per node, features per edge (0: edges have none)."""
+    if sum(len(graph.nodes) for graph in graphs) > _MAX_NODES:
+        raise MalformedRecordError(f"its graphs have more than {_MAX_NODES:,} nodes")
     sizes = {
         (graph.nodes.shape[1], 0 if graph.edge_attr is None else graph.edge_attr.shape[1])
         for graph in graphs

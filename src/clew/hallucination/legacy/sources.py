@@ -12,9 +12,11 @@ from typing import Any, Literal
 import numpy as np
 
 from clew.errors import InputError
+from clew.hallucination.legacy.budget import Budget, choose_limit
 from clew.hallucination.legacy.records import is_list
-from clew.hallucination.legacy.torchfile import load_torch_file
-from clew.hallucination.legacy.unpickle import load_pickle
+from clew.hallucination.legacy.row_sizes import check_rows
+from clew.hallucination.legacy.torchfile import read_torch
+from clew.hallucination.legacy.unpickle import explain_errors, unpickle
 
 FileKind = Literal["pickle", "torch"]
 
@@ -116,14 +118,20 @@ def _other(kind: FileKind) -> FileKind:
     return "torch" if kind == "pickle" else "pickle"
 
 
-def load_samples(path: Path, file_kind: FileKind) -> tuple[StoreKind, Sequence[Any]]:
+def load_samples(
+    path: Path, file_kind: FileKind, max_memory: int | str | None = None
+) -> tuple[StoreKind, Sequence[Any]]:
     """The kind of store that the file belongs to, and its samples; raises InputError."""
+    with explain_errors(path):
+        budget = Budget(path, choose_limit(path, max_memory))
+        content = (read_torch if file_kind == "torch" else unpickle)(path, budget)
     if file_kind == "torch":
-        kind, samples = _split_torch_content(load_torch_file(path), path)
+        kind, samples = _split_torch_content(content, path)
     else:
-        kind, samples = "traces", _check_list(load_pickle(path), path)
+        kind, samples = "traces", _check_list(content, path)
     if len(samples) == 0:
         raise InputError(f'"{path}" contains no records: there is nothing to convert.')
+    check_rows(samples, budget)
     return kind, samples
 
 

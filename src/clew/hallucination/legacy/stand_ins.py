@@ -4,13 +4,17 @@ rebuilt from checked parts: only numbers, booleans and text of fixed width exist
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from clew.errors import UnsafePickleError
+from clew.foreign_text import shortened
 
+_MAX_KEY_LENGTH, _MAX_KEY_PARTS = 1000, 8
+_MAX_DIMENSIONS, _LONGEST_DIMENSION, _LONGEST_EMPTY_DIMENSION = 32, 1 << 48, 1 << 16
 _PLAIN_DTYPE = re.compile(r"[<>=|]?(\?|b1|[iu][1248]|f[248]|c8|c16|[SU][1-9]\d{0,5})")
 
 
@@ -23,13 +27,24 @@ def refuse_unless(fine: bool, what: str) -> None:
         raise RefusedContentError(what)
 
 
-class Allowed:
-    """A function that a pickle may only call.
+def check_key(key: Any) -> Any:
+    """Let a key of a dict or a member of a set through if it is small and flat: the hash of nested
+    tuples takes time exponential in their depth."""
+    flat = isinstance(key, tuple) and len(key) <= _MAX_KEY_PARTS and all(map(_is_small, key))
+    refuse_unless(flat or _is_small(key), f"it uses {shortened(key)} as the key of a dict or set")
+    return key
 
-    A bare function is not enough: pickle's BUILD sets attributes on whatever it is given, so a file
-    could change our own functions for the rest of the process. `__setstate__` is called first, and
-    refuses.
-    """
+
+def _is_small(value: Any) -> bool:
+    if isinstance(value, str | bytes):
+        return len(value) <= _MAX_KEY_LENGTH
+    if isinstance(value, int):
+        return value.bit_length() <= 64
+    return value is None or isinstance(value, float | complex | np.generic)
+
+
+class Allowed:
+    """A function that a pickle may call, and nothing else."""
 
     __slots__ = ("_call",)
 
@@ -38,9 +53,6 @@ class Allowed:
 
     def __call__(self, *arguments: Any) -> Any:
         return self._call(*arguments)
-
-    def __setstate__(self, state: Any) -> None:
-        raise RefusedContentError("it tries to change a function")
 
 
 class Inert:
@@ -67,7 +79,7 @@ class DtypeStandIn:
     def __init__(self, code: Any, *_align_and_copy: Any) -> None:
         plain = isinstance(code, str) and _PLAIN_DTYPE.fullmatch(code) is not None
         refuse_unless(
-            plain, f"it contains a NumPy array of type {code!r:.40}, not of plain numbers"
+            plain, f"it contains a NumPy array of type {shortened(code)}, not of plain numbers"
         )
         self._code = code
         self._order = "="
@@ -75,7 +87,8 @@ class DtypeStandIn:
     def __setstate__(self, state: Any) -> None:
         """(version, byte order, subtype, names, fields, ...): only the byte order may be set."""
         refuse_unless(isinstance(state, tuple) and len(state) >= 5, "a NumPy dtype is malformed")
-        refuse_unless(state[1] in ("<", ">", "|", "="), "a NumPy dtype has an unknown byte order")
+        known = isinstance(state[1], str) and state[1] in ("<", ">", "|", "=")
+        refuse_unless(known, "a NumPy dtype has an unknown byte order")
         structured = any(part is not None for part in state[2:5])
         refuse_unless(not structured, "it contains a NumPy array of a structured type")
         self._order = state[1]
@@ -108,9 +121,6 @@ class _NdarrayName:
     def __call__(self, *_arguments: Any) -> Any:
         raise RefusedContentError("it creates a NumPy array directly")
 
-    def __setstate__(self, state: Any) -> None:
-        raise RefusedContentError("it tries to change numpy.ndarray")
-
 
 _NDARRAY = _NdarrayName()
 
@@ -124,9 +134,15 @@ def _frombuffer(content: Any, dtype: Any, shape: Any, order: Any, axes: Any = No
     """As in protocol 5: all bytes at once; `axes` preserves unusual memory layouts."""
     plain = _resolve(dtype)
     _check_size(shape, plain, content)
-    fortran = order == "F"
+    fortran = isinstance(order, str) and order == "F"
     array = np.ndarray(tuple(shape), plain, bytes(content), order="F" if fortran else "C")
-    return (array if axes is None else array.transpose(axes)).view(ArrayStandIn)
+    return (array if axes is None else _transpose(array, axes)).view(ArrayStandIn)
+
+
+def _transpose(array: np.ndarray, axes: Any) -> np.ndarray:
+    if not is_shape(axes):
+        raise ValueError(f"a NumPy array has the axes {shortened(axes)}")
+    return array.transpose(axes)
 
 
 def _scalar(dtype: Any, content: Any) -> Any:
@@ -143,16 +159,22 @@ def _resolve(dtype: Any) -> np.dtype:
 def _check_size(shape: Any, dtype: np.dtype, content: Any) -> None:
     if not isinstance(content, bytes | bytearray):
         raise RefusedContentError("a NumPy array contains objects instead of bytes")
-    if not _is_shape(shape) or math.prod(shape) * dtype.itemsize != len(content):
-        raise ValueError(f"a NumPy array of shape {shape!r:.60} has {len(content):,} bytes")
+    if not is_shape(shape) or math.prod(shape) * dtype.itemsize != len(content):
+        raise ValueError(f"a NumPy array of shape {shortened(shape)} has {len(content):,} bytes")
     if dtype.kind == "U":
         # NumPy checks the characters only when they are used, and then fails with an unclear error.
-        order = "be" if dtype.byteorder == ">" else "le"
-        bytes(content).decode(f"utf-32-{order}", "surrogatepass")
+        characters = np.frombuffer(content, np.dtype("u4").newbyteorder(dtype.byteorder))
+        if len(characters) and characters.max() > sys.maxunicode:
+            raise ValueError("a NumPy array contains characters that do not exist")
 
 
-def _is_shape(shape: Any) -> bool:
-    return isinstance(shape, Sequence) and all(isinstance(n, int) and n >= 0 for n in shape)
+def is_shape(shape: Any) -> bool:
+    """Whether an array can have this shape. An array without values takes no bytes in a file, so
+    its other dimensions must be plausible too."""
+    if not isinstance(shape, tuple | list) or len(shape) > _MAX_DIMENSIONS:
+        return False
+    whole = all(isinstance(n, int) and 0 <= n <= _LONGEST_DIMENSION for n in shape)
+    return whole and (0 not in shape or max(shape) <= _LONGEST_EMPTY_DIMENSION)
 
 
 # NumPy 2 renamed `core` to `_core`; there are files of both versions.

@@ -28,6 +28,8 @@ COMMAND = "convert"
 # The largest batches in legacy files.
 _LEAST_ROWS_PER_SHARD = 500
 _RECORD_BATCH_BYTES = 64 << 20
+# The manifest names each skipped record.
+_MAX_SKIPPED_RECORDS, _MAX_SHOWN_ID = 10_000, 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +50,10 @@ class SkippedSource:
 class ConvertedStore:
     """A store at `path` that files of one kind go into, one shard each."""
 
-    def __init__(self, path: Path, keep: Keep, files: Iterable[Path]) -> None:
-        self.path, self.keep = path, keep
+    def __init__(
+        self, path: Path, *, keep: Keep, files: Iterable[Path], max_memory: int | None = None
+    ) -> None:
+        self.path, self.keep, self._max_memory = path, keep, max_memory
         self._names = {printable(file.name) for file in files}
         self._format: Format | None = None
         self._manifest: Manifest | None = None
@@ -107,7 +111,7 @@ class ConvertedStore:
         """Write the file's shard; raises InputError if the file cannot be used."""
         with explain_errors(source.path):
             sha256 = hash_file(source.path)
-        kind, samples = load_samples(source.path, file_kind)
+        kind, samples = load_samples(source.path, file_kind, self._max_memory)
         form = self._choose_format(kind, samples, source.path)
         assert self._manifest is not None
         size = self._manifest.rows_per_shard
@@ -248,7 +252,12 @@ def _make_rows(
         try:
             yield form.row(sample, row_ids)
         except MalformedRecordError as error:
-            named = row_ids.question_id
+            if len(skips) == _MAX_SKIPPED_RECORDS:
+                raise InputError(
+                    f'"{file}": more than {len(skips):,} of its records cannot be converted. The '
+                    f"first one: {skips[0].reason}."
+                ) from None
+            named = row_ids.question_id[:_MAX_SHOWN_ID]
             skips.append(
                 SkippedSource(file=file, reason=str(error), record=index, question_id=named)
             )
@@ -257,11 +266,13 @@ def _make_rows(
 def _join_rows(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Group rows into record batches that are efficient to read and small compared to memory."""
     waiting: list[pa.RecordBatch] = []
+    size = 0
     for row in rows:
         waiting.append(row)
-        if sum(batch.nbytes for batch in waiting) >= _RECORD_BATCH_BYTES:
+        size += row.nbytes
+        if size >= _RECORD_BATCH_BYTES:
             yield pa.concat_batches(waiting)
-            waiting = []
+            waiting, size = [], 0
     if waiting:
         yield pa.concat_batches(waiting)
 

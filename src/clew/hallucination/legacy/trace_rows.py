@@ -13,7 +13,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from clew.errors import InputError
-from clew.hallucination.legacy.records import LegacyTrace, MalformedRecordError, RowIds, parse_trace
+from clew.foreign_text import shortened
+from clew.hallucination.legacy.records import (
+    LegacyTrace,
+    MalformedRecordError,
+    RowIds,
+    add_note,
+    parse_trace,
+)
 from clew.hallucination.traces.basis import BASIS_NAME, Basis, fit_basis, load_basis, save_basis
 from clew.hallucination.traces.compact import (
     CompactRecord,
@@ -37,7 +44,7 @@ EDGES_PER_TOKEN = 16
 # Principal components are stable with this many states; more only cost time.
 _MAX_BASIS_TOKENS = 1024
 
-_KNOWN_FIELDS = {
+KNOWN_FIELDS = {
     *("hidden_states", "attentions", "tokens", "tokens_decoded", "generated_answer_clean"),
     *("question", "answer", "accepted_answers", "prompt_length"),
     *("question_id", "example_id", "global_example_id", "batch_number"),
@@ -127,8 +134,9 @@ class TraceFormat:
         return columns
 
     def _note(self, trace: LegacyTrace, record: Mapping[str, Any]) -> None:
-        for name in record.keys() - _KNOWN_FIELDS:
-            self.notes.add(f"the field {name!r:.60} of the old records was not converted")
+        for name in record.keys() - KNOWN_FIELDS:
+            text = f"the field {shortened(name)} of the old records was not converted"
+            add_note(self.notes, text)
         arrays = [*trace.hidden_states, *trace.attentions]
         if any(array.dtype.itemsize > 2 for array in arrays):
             self.notes.add("arrays that were wider than float16 are stored as float16")

@@ -72,6 +72,7 @@ def convert(
     *,
     out: str | Path,
     keep: Literal["full", "compact"] = "full",
+    max_memory: str | int | None = None,
     reporter: Reporter | None = None,
 ) -> "ConvertResult":
     """Convert legacy .pkl and .pt files into a store.
@@ -83,6 +84,8 @@ def convert(
         source: Folder of .pkl, .pkl.gz or .pt files.
         out: Folder of the store. It is created if it does not exist.
         keep: full keeps everything in the files; compact keeps only what detectors need.
+        max_memory: Memory that one file may take, such as 4GB; a file that takes more is excluded.
+            [default: 32 times the file's size, at least 256 MB and at most the free memory]
         reporter: Called with progress events. [default: the log]
 
     Returns:
@@ -102,4 +105,6 @@ def convert(
     def show_file(path: Path, number: int, total: int) -> None:
         report(Note(f"{number}/{total}  {path.name}"))
 
-    return convert_folder(Path(source), Path(out), keep=keep, on_file=show_file)
+    return convert_folder(
+        Path(source), Path(out), keep=keep, max_memory=max_memory, on_file=show_file
+    )

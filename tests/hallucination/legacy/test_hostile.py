@@ -1,0 +1,152 @@
+"""Files that are made to hang, to exhaust memory or to crash end with one sentence."""
+
+import gzip
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from clew.errors import ClewError, InputError
+from clew.hallucination.legacy import convert_folder, load_pickle
+from clew.hallucination.legacy.budget import LEAST_BYTES, OverBudgetError, choose_limit, read_size
+from clew.storage import read_manifest
+from tests.hallucination.legacy.hostile import mutations, valid_files, write_bombs
+from tests.hallucination.legacy.old_files import make_record, write_pickle, write_traces
+
+# A hang detector only.
+_TIMEOUT_SECONDS = 300
+_CONVERT_ALL = """
+import json, resource, sys
+from pathlib import Path
+from clew.hallucination.legacy import convert_folder
+
+pages = int(Path("/proc/self/statm").read_text().split()[0])
+limit = pages * resource.getpagesize() + 300_000_000
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+for folder in sorted(Path(sys.argv[1]).iterdir()):
+    result = convert_folder(folder, Path(sys.argv[2], folder.name), max_memory="16MB")
+    print(json.dumps([folder.name, [skip.reason for skip in result.skipped]]), flush=True)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits the memory of a process as on Linux")
+def test_bombs_end_with_an_error_in_little_memory(tmp_path: Path) -> None:
+    expected = write_bombs(tmp_path / "old")
+    command = [sys.executable, "-c", _CONVERT_ALL, tmp_path / "old", tmp_path / "new"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS)
+    reasons = dict(map(json.loads, ended.stdout.splitlines()))
+    assert reasons.keys() == expected.keys(), ended.stderr
+    wrong = {
+        name: found
+        for name, found in reasons.items()
+        if len(found) != 1 or not re.search(expected[name], found[0]) or len(found[0]) > 1000
+    }
+    assert wrong == {}
+
+
+def test_ctrl_c_ends_a_conversion_that_takes_long(tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir()
+    endless = gzip.compress(b"\x80\x04" + b"N0" * 20_000_000 + b"N.", 1)
+    (tmp_path / "old" / "x_0000.pkl.gz").write_bytes(endless)
+    command = ["-m", "clew", "convert", tmp_path / "old", "--out", tmp_path / "new"]
+    running = subprocess.Popen(
+        [sys.executable, *command, "--max-memory", "100GB"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert running.stdout is not None
+    assert "x_0000.pkl.gz" in running.stdout.readline()
+    running.send_signal(signal.SIGINT)
+    rest, _ = running.communicate(timeout=_TIMEOUT_SECONDS)
+    assert running.returncode == 130
+    assert "Traceback" not in rest
+
+
+@pytest.mark.parametrize("name", valid_files())
+def test_damaged_files_raise_the_documented_error(tmp_path: Path, name: str) -> None:
+    (tmp_path / "old").mkdir()
+    variants = mutations(valid_files()[name], seed=0)
+    for number in range(25):
+        (tmp_path / "old" / name).write_bytes(next(variants))
+        try:
+            convert_folder(tmp_path / "old", tmp_path / str(number), max_memory="32MB")
+        except ClewError as error:
+            assert str(error)
+
+
+def test_file_that_takes_too_much_is_excluded_until_it_is_allowed(tmp_path: Path) -> None:
+    write_traces(tmp_path / "old", 0)
+    write_traces(tmp_path / "old", 1, count=20)
+    result = convert_folder(tmp_path / "old", tmp_path / "new", max_memory=200_000)
+    assert [skip.file for skip in result.skipped] == ["trivia_qa_traces_batch_0001.pkl.gz"]
+    assert "takes more than 200 kB of memory" in result.skipped[0].reason
+    assert "give a larger `max_memory`" in result.skipped[0].reason
+    assert convert_folder(tmp_path / "old", tmp_path / "new", max_memory="1 MB").complete
+
+
+def test_limit_grows_with_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.pkl"
+    path.touch()
+    assert choose_limit(path, None) == LEAST_BYTES
+    with path.open("wb") as file:
+        file.truncate(20_000_000)
+    assert LEAST_BYTES < choose_limit(path, None) <= 640_000_000
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+    assert choose_limit(path, None) < 1 << 45
+
+
+@pytest.mark.parametrize(
+    ("given", "size"),
+    [(5, 5), ("5", 5), ("4GB", 4 * 10**9), ("1.5 MiB", 3 << 19), ("500mb", 5 * 10**8)],
+)
+def test_sizes_are_read_with_their_units(given: int | str, size: int) -> None:
+    assert read_size(given) == size
+
+
+@pytest.mark.parametrize("given", [0, -1, "0", "4 bananas", "", "nan", "1e9", True, 1.5])
+def test_other_sizes_are_rejected(tmp_path: Path, given: object) -> None:
+    write_traces(tmp_path, 0)
+    with pytest.raises(InputError, match=r'max_memory is .*give a size such as "4GB"'):
+        convert_folder(tmp_path, tmp_path / "new", max_memory=given)  # type: ignore[arg-type]
+
+
+def test_short_flat_tuples_may_be_keys(tmp_path: Path) -> None:
+    content = {(0, "a"): 1, ("b",): {(1, 2)}, None: frozenset({1.5})}
+    for protocol in range(6):
+        assert load_pickle(write_pickle(tmp_path / "a.pkl", content, protocol)) == content
+
+
+def test_what_follows_a_pickle_is_not_decompressed(tmp_path: Path) -> None:
+    path = tmp_path / "a.pkl.gz"
+    path.write_bytes(gzip.compress(b"\x80\x04N." + bytes(10**7), 1))
+    with pytest.raises(InputError, match="continues with more bytes after its first pickle"):
+        load_pickle(path, max_memory="1MB")
+
+
+def test_unpickled_data_counts_against_the_limit(tmp_path: Path) -> None:
+    path = write_pickle(tmp_path / "a.pkl", [bytes(1000)] * 2)
+    assert load_pickle(path, max_memory=10_000) == [bytes(1000)] * 2
+    with pytest.raises(OverBudgetError, match="takes more than 1 kB"):
+        load_pickle(path, max_memory=1000)
+
+
+def test_unknown_fields_cannot_fill_the_manifest(tmp_path: Path) -> None:
+    fields = {f"field {number}": 0 for number in range(5000)}
+    write_pickle(tmp_path / "old" / "a_0000.pkl", [make_record(**fields)])
+    assert convert_folder(tmp_path / "old", tmp_path / "new").complete
+    assert len(read_manifest(tmp_path / "new").notes) == 100
+
+
+def test_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir()
+    os.mkfifo(tmp_path / "old" / "a_0000.pkl")
+    os.mkfifo(tmp_path / "old" / "b_0001.pkl")
+    result = convert_folder(tmp_path / "old", tmp_path / "new")
+    assert "it is a pipe, not a file" in result.skipped[0].reason

@@ -33,6 +33,11 @@ def for_terminal(text: object, *, lines: bool = False) -> str:
     return safe if lines else safe.replace("\n", "\\n")
 
 
+def for_json(text: str) -> str:
+    """The same JSON, safe for a terminal: unsafe characters in its strings are escaped."""
+    return _UNSAFE.sub(lambda found: json.dumps(found[0])[1:-1], text)
+
+
 def for_csv(text: str) -> str:
     """Text that a spreadsheet shows instead of running it as a formula: it gets an apostrophe in
     front. Numbers stay as they are. `from_csv` undoes it."""

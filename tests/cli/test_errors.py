@@ -46,6 +46,12 @@ def test_action_is_a_call_in_python_and_a_command_on_a_terminal() -> None:
     assert error_text(error) == "it was truncated: run \"clew verify --repair 'my traces'\"."
 
 
+def test_command_for_a_folder_named_like_an_option_names_the_folder() -> None:
+    error = StoreError("it was truncated", action="repair", store=Path("-rf\n$(touch x)"))
+    command = r"clew verify --repair $'./-rf\n$(touch x)'"
+    assert error_text(error) == f'it was truncated: run "{command}".'
+
+
 def test_call_in_a_text_is_shown_as_the_equivalent_command() -> None:
     settings = {"label": "cat", "library": "elsewhere", "move": True}
     call = Call("clew.patterns.import_photos", ("my cats", "DIR"), settings)

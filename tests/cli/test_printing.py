@@ -11,7 +11,7 @@ from rich.progress import Progress, TextColumn
 
 import clew
 from clew.cli.printing import make_table, print_line
-from clew.foreign_text import for_terminal
+from clew.foreign_text import for_json, for_terminal
 from clew.terminal import TextConsole, as_text
 from tests.test_foreign_text import UNSAFE, hostile
 
@@ -29,8 +29,10 @@ def test_newlines_are_kept_only_on_request() -> None:
 
 
 def test_json_stays_json() -> None:
-    text = json.dumps({"a": "\x9b\x1b\n"}, indent=1, ensure_ascii=False)
-    assert json.loads(for_terminal(text, lines=True)) == {"a": "\x9b\x1b\n"}
+    value = {"a": "\x9b\x1b\n\u202e\U000e0041\\"}
+    text = for_json(json.dumps(value, indent=1, ensure_ascii=False))
+    assert json.loads(text) == value
+    assert not UNSAFE - {"\n"} & {*text}
 
 
 def test_table_lines_have_no_trailing_spaces() -> None:

@@ -23,7 +23,7 @@ from clew.cli.long_runs import log_to_stderr, saying_how_it_was_stopped
 from clew.cli.options import REST, Setting, Spelling, read_settings, rest_parameter
 from clew.cli.run_config import read_config, refuse_unrecorded
 from clew.errors import ClewError, InputError
-from clew.foreign_text import for_terminal
+from clew.foreign_text import for_json, for_terminal
 from clew.terminal import TextConsole
 
 Run = Callable[["Call"], None]
@@ -46,7 +46,7 @@ class Call:
         """Print `value` as JSON: with --json, the only output on stdout."""
         is_unicode = (sys.stdout.encoding or "").lower() in ("utf-8", "utf8")
         text = json.dumps(_finite(value), indent=1, ensure_ascii=not is_unicode, default=str)
-        typer.echo(for_terminal(text, lines=True))
+        typer.echo(for_json(text))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,7 +233,7 @@ def _show_errors_in_full(run: Run, call: Call, *, verbose: bool) -> None:
         run(call)
     except (ClewError, OSError):
         if verbose:
-            traceback.print_exc()
+            print(for_terminal(traceback.format_exc(), lines=True), end="", file=sys.stderr)
         raise
 
 

@@ -15,7 +15,7 @@ from clew.cli.printing import print_line
 from clew.cli.progress import say
 from clew.cli.signals import StopRequest, exit_interrupted, interruptible, stop_on_signal
 from clew.errors import InputError, StoppedError
-from clew.foreign_text import for_shell
+from clew.foreign_text import for_shell, for_terminal
 
 
 @contextmanager
@@ -104,7 +104,7 @@ def log_to_stderr() -> None:
 
 class _WithFlags(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        text = super().format(record)
+        text = for_terminal(super().format(record), lines=True)
         return with_flags(text) if record.name.startswith("clew") else text
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from clew.hallucination.capture import LoadedModel, load_model
-from clew.hallucination.capture.dialogue import choose_prompt, shared_prefix, tokenize_prompts
+from clew.hallucination.capture.dialogue import PromptTokenizer, choose_prompt, shared_prefix
 from clew.hallucination.capture.embedded import embedded_model_folder, fetch_gguf
 from clew.hallucination.capture.models import fingerprint
 from tests.builders import make_decoder
@@ -47,7 +47,7 @@ def test_states_beyond_single_precision_are_recorded_faithfully(embedded: Loaded
     close to the exact (float64) values as a plain float32 pass."""
     questions = [f"What is the capital of {'the old ' * (i % 4)}country {i}?" for i in range(12)]
     prompt = choose_prompt(embedded.tokenizer, None, None)
-    prompts = tokenize_prompts(embedded.tokenizer, prompt, questions)
+    prompts = list(PromptTokenizer(embedded.tokenizer, prompt, 8192).tokenize(questions))
     decoder = make_decoder(
         embedded, prefix=shared_prefix(prompts), max_new_tokens=6, cut="sentence"
     )
@@ -81,7 +81,7 @@ def test_states_beyond_single_precision_are_recorded_faithfully(embedded: Loaded
 def test_laplacian_diagonals_are_the_eigenvalues(embedded: LoadedModel) -> None:
     questions = ["What is the capital of Peru?", "In which country does the city of Lyon lie?"]
     prompt = choose_prompt(embedded.tokenizer, None, None)
-    prompts = tokenize_prompts(embedded.tokenizer, prompt, questions)
+    prompts = list(PromptTokenizer(embedded.tokenizer, prompt, 8192).tokenize(questions))
     decoder = make_decoder(embedded, max_new_tokens=6, cut="sentence")
     answers, reduced = decoder.answer(prompts)
     shape, start = decoder.shape, 0

@@ -114,7 +114,7 @@ def _handling(handler: Callable[[int, FrameType | None], None]) -> Iterator[None
 
 def _is_importing(frame: FrameType | None) -> bool:
     """Whether the signal interrupted an import. An exception raised there may be swallowed, as by
-    torch, which imports numpy from C++: the command would go on with half of the module."""
+    torch, which imports numpy from C++: the command would continue with half of a module."""
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             return True

@@ -51,11 +51,13 @@ def saying_how_it_was_stopped(*, is_resumable: bool, overwrite: bool = False) ->
     message = "stopped. Run the same command again to start over."
     if is_resumable:
         message = f"stopped.{how_to_resume(is_alone=is_alone, overwrite=overwrite)}"
+    if not is_alone and os.environ.get("RANK") != "0":
+        message = ""  # the first process says it
     try:
         with interruptible(message):
             yield
     except KeyboardInterrupt as interrupt:
-        if is_alone or os.environ.get("RANK") == "0":
+        if message:
             complain(message)
         raise exit_interrupted(interrupt) from None
 

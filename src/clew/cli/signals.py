@@ -33,8 +33,8 @@ def exit_interrupted(interrupt: KeyboardInterrupt) -> typer.Exit:
 @contextmanager
 def interruptible(message: str) -> Iterator[None]:
     """Ctrl-C and SIGTERM raise Interrupted in the block; the second one ends the process with the
-    message, whatever the block still has to clean up. So does the first one during an import. The
-    previous handlers are restored afterwards."""
+    message (none if it is ""), whatever the block still has to clean up. So does the first one
+    during an import. The previous handlers are restored afterwards."""
     first: list[int] = []
 
     def receive(number: int, frame: FrameType | None) -> None:
@@ -127,5 +127,6 @@ def _end_now(number: int, message: str) -> None:
     with suppress(OSError):
         if os.isatty(1):
             os.write(1, b"\x1b[?25h\n")  # the cursor, which a progress bar hides
-        os.write(2, f"clew: {for_terminal(message)}\n".encode())
+        if message:
+            os.write(2, f"clew: {for_terminal(message)}\n".encode())
     os._exit(128 + number)

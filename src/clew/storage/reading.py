@@ -57,8 +57,9 @@ def read_json(path: Path, *, max_bytes: int = MAX_JSON_BYTES, finite: bool = Tru
     return parse_json(read_bounded(path, max_bytes), finite=finite)
 
 
-def parse_json(content: bytes | str, *, finite: bool = True) -> Any:
-    """JSON as in `read_json`, from memory."""
+def parse_json(content: bytes | str, *, finite: bool = True, encodable: bool = True) -> Any:
+    """JSON as in `read_json`, from memory; without `encodable`, its strings may contain half of a
+    surrogate pair, which is valid JSON, but could never be written again."""
     checks: dict[str, Any] = (
         {"parse_constant": _refuse_constant, "parse_float": _finite_float} if finite else {}
     )
@@ -67,8 +68,7 @@ def parse_json(content: bytes | str, *, finite: bool = True) -> Any:
     except RecursionError:
         raise ValueError(f"it is nested more than {MAX_JSON_DEPTH} levels deep") from None
     _check_depth(value)
-    if "\\u" in content if isinstance(content, str) else b"\\u" in content:
-        # Half of a surrogate pair is valid JSON, but could never be written again.
+    if encodable and ("\\u" in content if isinstance(content, str) else b"\\u" in content):
         json.dumps(value, ensure_ascii=False).encode()
     return value
 

@@ -93,7 +93,9 @@ def _each_record(source: BoundedLines | CsvRecords) -> Iterator[Any]:
 
 def _json_row(number: int, where: str, line: str) -> Row:
     try:
-        return Row(number=number, where=where, record=parse_json(line, finite=False))
+        return Row(
+            number=number, where=where, record=parse_json(line, finite=False, encodable=False)
+        )
     except ValueError as error:
         return Row(number=number, where=where, problem=f"it is not JSON ({error})")
 
@@ -106,7 +108,7 @@ def _read_json(path: Path) -> Iterator[Row]:
         return
     _check_json_size(path, text)
     try:
-        records = parse_json(text, finite=False) if text.strip() else []
+        records = parse_json(text, finite=False, encodable=False) if text.strip() else []
     except ValueError as error:
         raise InputError(f"{path} is not JSON ({error}): fix it or save it again") from error
     if isinstance(records, dict):
@@ -126,7 +128,7 @@ def _is_json_lines(text: str) -> bool:
     if not first.startswith("{") or not rest.strip():
         return False
     try:
-        return isinstance(parse_json(first, finite=False), dict)
+        return isinstance(parse_json(first, finite=False, encodable=False), dict)
     except ValueError:
         return False
 

@@ -23,6 +23,19 @@ def start(function: Callable[..., Any], *arguments: Any) -> Any:
     return child
 
 
+def torchrun(function: Callable[..., Any], *arguments: Any) -> int:
+    """The exit code of two processes that torchrun's own launcher starts, forked as well."""
+    return wait(start(_launch, function, arguments))
+
+
+def _launch(function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    place = {"rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0", "run_id": str(os.getpid())}
+    config = LaunchConfig(1, 1, 2, start_method="fork", max_restarts=0, **place)
+    elastic_launch(config, function)(*arguments)
+
+
 def wait(child: Any) -> int:
     """The exit code; negative when a signal ended it."""
     child.join(_DEADLINE_SECONDS)

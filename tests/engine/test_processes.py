@@ -2,61 +2,22 @@
 
 import json
 import os
-import subprocess
-import sys
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from clew.engine import HardwarePlan, PlanRequest, TrainConfig
 from clew.engine.trainer import _refuse_other_machine
-from clew.errors import InputError
-from tests.engine.children import tensors
-from tests.engine.learning import PLAIN, Samples, new_model, open_loader, train
+from clew.errors import ClewError, InputError, TrainingStoppedError
+from tests.engine.children import tensors, torchrun
+from tests.engine.learning import PLAIN, Samples, new_model, open_loader, torch_loader, train
 
-ROOT = Path(__file__).parents[2]
 CONFIG = TrainConfig(epochs=3, lr=1e-2, checkpoint_every_seconds=0)
 REQUEST = PlanRequest(**{**vars(PLAIN), "batch_size": 16, "grad_accum": 2})
-
-
-def torchrun(code: str, processes: int = 2) -> subprocess.Popen:
-    """Real processes, as the user starts them."""
-    script = f"""
-import os, signal
-import torch
-torch.set_num_threads(1)
-from pathlib import Path
-from clew.engine import TrainConfig
-from clew.errors import ClewError, TrainingStoppedError
-from tests.engine.test_processes import *
-from tests.engine.learning import *
-{code}
-"""
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
-    return subprocess.Popen(
-        [*command, "--standalone", "--no-python", sys.executable, "-c", script],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
-def tell(line: str) -> None:
-    """In one go: the processes write to the same pipe."""
-    os.write(1, f"{line}\n".encode())
-
-
-def end(run: subprocess.Popen) -> str:
-    """What it printed; a run that does not end is killed."""
-    try:
-        return run.communicate(timeout=100)[0]
-    except subprocess.TimeoutExpired:
-        run.terminate()  # torchrun then ends its processes
-        raise AssertionError(run.communicate()[0]) from None
 
 
 def odd(folder: Path, **changes: Any) -> Any:
@@ -71,37 +32,36 @@ def odd(folder: Path, **changes: Any) -> Any:
     )
 
 
-TOGETHER = """
-folder = Path({folder!r})
-odd(folder / "two")
+def together(folder: Path, output: Path) -> None:
+    """In each of two processes: trains; is stopped and resumes; tries a loader of PyTorch."""
+    torch.set_num_threads(1)
+    odd(folder / "two")
+    got: list[int] = []
+    steps = iter(range(1000))
+    signal.signal(signal.SIGTERM, lambda number, _: got.append(number))
 
-got, steps = [], iter(range(1000))
-signal.signal(signal.SIGTERM, lambda number, _: got.append(number))
+    def signalled() -> bool:
+        if os.environ["RANK"] == "1" and next(steps) == 9:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return bool(got)
 
-def signalled():
-    if os.environ["RANK"] == "1" and next(steps) == 9:
-        os.kill(os.getpid(), signal.SIGTERM)
-    return bool(got)
-
-try:
-    odd(folder / "broken", should_stop=signalled)
-except TrainingStoppedError as error:
-    tell("STOPPED: " + str(error))
-odd(folder / "broken")
-
-try:
-    train(folder / "refused", train=torch_loader(Samples(64)), request=PLAIN)
-except ClewError as error:
-    tell("REFUSED: " + str(error))
-"""
+    with output.with_suffix("." + os.environ["RANK"]).open("w") as lines:
+        try:
+            odd(folder / "broken", should_stop=signalled)
+        except TrainingStoppedError as error:
+            print("STOPPED:", error, file=lines)
+        odd(folder / "broken")
+        try:
+            train(folder / "refused", train=torch_loader(Samples(64)), request=PLAIN)
+        except ClewError as error:
+            print("REFUSED:", error, file=lines)
 
 
 @pytest.mark.slow
 def test_two_processes_train_the_same_network_as_one(tmp_path: Path) -> None:
     odd(tmp_path / "one")
-    run = torchrun(TOGETHER.format(folder=str(tmp_path)))
-    output = end(run)
-    assert run.returncode == 0, output
+    assert torchrun(together, tmp_path, tmp_path / "said") == 0
+    said = [(tmp_path / f"said.{rank}").read_text().splitlines() for rank in (0, 1)]
     one, two = (json.loads((tmp_path / n / "result.json").read_text()) for n in ("one", "two"))
     assert two["plan"]["processes"] == 2
     for name in ("auroc", "accuracy", "f1", "loss"):
@@ -115,12 +75,12 @@ def test_two_processes_train_the_same_network_as_one(tmp_path: Path) -> None:
         if name.startswith("model/"):
             assert value.allclose(weights[1][name], atol=1e-5), name
     # A signal to one of them stops both after the same step; resumed, it is the same run.
-    stopped = [line for line in output.splitlines() if line.startswith("STOPPED")]
-    assert len(stopped) == 2 and len(set(stopped)) == 1, output
+    assert said[0] == said[1]
+    assert said[0][0].startswith("STOPPED")
     last = "last.safetensors"
     assert tensors(tmp_path / "broken" / last) == tensors(tmp_path / "two" / last)
     # Batches that every process would read in full are refused.
-    assert output.count("REFUSED: 2 processes train together, but this DataLoader would") == 2
+    assert said[0][1].startswith("REFUSED: 2 processes train together, but this DataLoader would")
 
 
 def test_run_of_two_processes_is_not_resumed_by_one() -> None:

@@ -1,10 +1,8 @@
 """Calibration keeps the fastest variant, drops what fails, and leaves nothing changed."""
 
 import copy
-import os
+import json
 import random
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,8 +15,10 @@ from torch import nn
 from clew.engine import HardwarePlan, LoadSettings, PlanRequest, plan_hardware
 from clew.engine.config import TrainConfig
 from clew.engine.planning.real_batches import RealBatches
+from clew.engine.processes import start_fabric
 from clew.engine.seeding import random_state
 from clew.errors import InputError
+from tests.engine.children import torchrun
 from tests.engine.planning.making import (
     LONG_RUN,
     Network,
@@ -28,8 +28,6 @@ from tests.engine.planning.making import (
     classifier,
     machine,
 )
-
-ROOT = Path(__file__).parents[3]
 
 
 def calibrated(
@@ -221,33 +219,27 @@ def test_shapes_that_never_repeat_are_detected() -> None:
     assert not RealBatches(SomeBatches(), settings).shapes_differ(20, None)
 
 
-TOGETHER = """
-import json, sys, torch
-from clew.engine import PlanRequest, plan_hardware
-from clew.engine.processes import start_fabric
-from tests.engine.planning.making import LONG_RUN, Opener, classifier, machine
-torch.set_num_threads(1)
-fabric = start_fabric("cpu")
-opener = Opener()
-made = plan_hardware(PlanRequest(compile=False), model=classifier(), open_batches=opener,
-    samples=400, epochs=LONG_RUN, machine=machine(), processes=2, device=fabric.device)
-assert {settings.batch_size for settings in opener.asked} <= {8, 16}, opener.asked
-open(f"{sys.argv[1]}/{fabric.global_rank}", "w").write(json.dumps(made.to_dict()))
-"""
+def plan_together(folder: Path) -> None:
+    """In each of two processes."""
+    torch.set_num_threads(1)
+    fabric, opener = start_fabric("cpu"), Opener()
+    made = plan_hardware(
+        PlanRequest(compile=False),
+        model=classifier(),
+        open_batches=opener,
+        samples=400,
+        epochs=LONG_RUN,
+        machine=machine(),
+        processes=2,
+        device=fabric.device,
+    )
+    assert {settings.batch_size for settings in opener.asked} <= {8, 16}, opener.asked
+    (folder / str(fabric.global_rank)).write_text(json.dumps(made.to_dict()))
 
 
 @pytest.mark.slow
 def test_processes_agree_on_one_plan(tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(TOGETHER)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    ended = subprocess.run(
-        [*torchrun, "--nproc-per-node", "2", tmp_path / "script.py", tmp_path],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
+    assert torchrun(plan_together, tmp_path) == 0
     first, second = (tmp_path / "0").read_text(), (tmp_path / "1").read_text()
     assert first == second
     assert '"processes": 2' in first

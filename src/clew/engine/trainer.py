@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from clew.cpu import leave_slow_kernels
 from clew.engine.checkpoint import Checkpoints, Parts, read_checkpoint
 from clew.engine.config import PlanRequest, TrainConfig
 from clew.engine.evaluate import Metrics, score
@@ -105,6 +106,7 @@ def fit(
         folder=Path(output_dir),
         settings=settings or {},
     )
+    leave_slow_kernels()
     limit_threads(max(1, look_at_machine().cores // count_processes()))
     with only_one(task.folder):
         about = task.find_saved()

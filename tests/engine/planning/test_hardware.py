@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from clew.cpu import leave_slow_kernels
 from clew.engine.planning.hardware import limit_threads
 
 
@@ -20,3 +21,21 @@ def threads() -> Iterator[None]:
 def test_threads_do_not_exceed_cores(cores: int, used: int) -> None:
     limit_threads(cores)
     assert torch.get_num_threads() == used
+
+
+@pytest.mark.parametrize(
+    ("machine", "capability", "is_left"),
+    [("aarch64", "DEFAULT", True), ("aarch64", "SVE256", False), ("x86_64", "DEFAULT", False)],
+)
+def test_onednn_is_left_only_on_arm_without_vectors(
+    monkeypatch: pytest.MonkeyPatch, machine: str, capability: str, is_left: bool
+) -> None:
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    before = torch.backends.mkldnn.enabled
+    torch.backends.mkldnn.enabled = True
+    try:
+        leave_slow_kernels()
+        assert torch.backends.mkldnn.enabled != is_left
+    finally:
+        torch.backends.mkldnn.enabled = before

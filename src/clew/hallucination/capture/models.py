@@ -11,6 +11,7 @@ import torch
 from safetensors import SafetensorError
 from transformers import PreTrainedModel
 
+from clew.cpu import leave_slow_kernels
 from clew.errors import InputError, without_settings
 from clew.hallucination.capture.embedded import (
     EMBEDDED_NAME,
@@ -59,6 +60,7 @@ def load_model(
     """
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    leave_slow_kernels()
     device = choose_device(device)
     options = {"dtype": _choose_dtype(dtype, device), "attn_implementation": "eager"}
     if quantize is not None:

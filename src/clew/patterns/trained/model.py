@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float32, UInt8
 from torch import Tensor, nn
 
+from clew.cpu import leave_slow_kernels
 from clew.engine import PlanRequest, plan_hardware
 from clew.engine.folders import BEST
 from clew.engine.model_files import Wanted, check_about, read_about, read_model
@@ -137,6 +138,7 @@ def load_classifier(folder: str | Path, device: str | torch.device | None = None
     Raises StoreError when there is none, when its training was not finished, or when a file of it
     is damaged; InputError for a device that is not available.
     """
+    leave_slow_kernels()
     folder = Path(folder)
     temperature = _read_temperature(folder)
     saved = read_model(folder / BEST)

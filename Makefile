@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DEMO := demo
+unexport PYTHONDONTWRITEBYTECODE  # each command would compile the package again
 
 .PHONY: demo test test-fast check docs pictures wheel clean
 

@@ -1,5 +1,6 @@
 """What many tests share: a tiny model, its questions, and stores captured once per session."""
 
+import gc
 import os
 import shutil
 from pathlib import Path
@@ -14,9 +15,19 @@ if not os.environ.get("CLEW_TEST_GPU"):
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+from clew.cpu import leave_slow_kernels
 from clew.hallucination.capture import LoadedModel, extract, load_model
 from tests.builders import save_tiny_model, write_questions
 from tests.stores import one_thread, tiny_config
+
+leave_slow_kernels()  # at once: one kind of rounding for all tests
+
+
+def pytest_collection_finish() -> None:
+    """Leaves the imported libraries out of each later collection of garbage: training asks for
+    one per network."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

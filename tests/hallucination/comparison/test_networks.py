@@ -11,7 +11,7 @@ from clew.errors import SettingsMismatchError, TrainingStoppedError
 from clew.hallucination.comparison import CompareConfig, compare_methods
 from clew.hallucination.detectors.registry import NetworkSettings
 from tests.hallucination.comparison.making import compare_config, describe_capture
-from tests.hallucination.detectors.training.making import write_learnable
+from tests.hallucination.detectors.training.making import small_act_vit, write_learnable
 from tests.stores import one_thread
 
 SMALL = NetworkSettings(lstm_hidden=8, num_lstm_layers=1, latent_dim=4)
@@ -39,7 +39,7 @@ def rows_of(folder: Path) -> dict[str, dict[str, Any]]:
 @pytest.mark.slow
 def test_every_network_has_a_row(data: Path, tmp_path: Path) -> None:
     names = ("lstm", "gnn_det", "gvae", "charm", "act_vit")
-    with one_thread():
+    with one_thread(), small_act_vit():
         made = compare_methods(network_config(data, tmp_path, methods=names, seeds=1))
     assert not made.results["excluded"]
     assert set(rows_of(tmp_path)) == set(names) == set(made.results["plans"])

@@ -128,8 +128,8 @@ def test_shard_truncated_during_training_is_reported(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_memory_stays_flat_while_photos_are_cached_and_read_from_disk(tmp_path: Path) -> None:
-    """226 MB of images; the process grows by a few buffers."""
-    photos, size = 1500, 224
+    """120 MB of images; the process grows by a few buffers."""
+    photos, size = 800, 224
     make_folder(tmp_path / "photos", photos)
     child = Path(__file__).with_name("flat_memory.py")
     command = [sys.executable, child, tmp_path / "photos", tmp_path / "cache", str(size)]

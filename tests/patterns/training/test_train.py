@@ -142,7 +142,7 @@ def test_repeated_call_decodes_and_trains_nothing(trained: Path, photos: Path) -
 
 @pytest.mark.slow
 def test_run_killed_while_training_gives_the_same_result(photos: Path, tmp_path: Path) -> None:
-    config = small_run(photos, tmp_path / "killed", epochs=12)
+    config = small_run(photos, tmp_path / "killed", epochs=7)
     saving = replace(config, train=replace(config.train, checkpoint_every_seconds=0))
     child = start(train_patterns, saving)
     log = config.out / "log.csv"
@@ -151,8 +151,8 @@ def test_run_killed_while_training_gives_the_same_result(photos: Path, tmp_path:
     assert wait(child) == -signal.SIGKILL
     events = Events()
     results = train_patterns(config, events)
-    assert events.decoded == 0 and 0 < events.epochs < 12
-    unbroken = small_run(photos, tmp_path / "unbroken", epochs=12)
+    assert events.decoded == 0 and 0 < events.epochs < 7
+    unbroken = small_run(photos, tmp_path / "unbroken", epochs=7)
     whole = train_patterns(unbroken)
     best = "best.safetensors"
     assert tensors(config.out / best) == tensors(unbroken.out / best)

@@ -1,5 +1,8 @@
 """Samples that can be learned, and small runs on them."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +10,8 @@ import numpy as np
 import pytest
 
 from clew.engine import PlanRequest, TrainConfig
-from clew.hallucination.detectors.registry import NetworkSettings
+from clew.hallucination.detectors.networks.act_vit import ActViTConfig
+from clew.hallucination.detectors.registry import NETWORKS, NetworkSettings
 from clew.hallucination.detectors.training import TrainRunConfig
 from tests import samples
 
@@ -45,3 +49,19 @@ def small_run(data: Path, out: Path, **changes: Any) -> TrainRunConfig:
         "request": PLAIN,
     }
     return TrainRunConfig(out=out, **options | changes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmallActViTConfig(ActViTConfig):
+    width: int = 32
+    encoder_layers: int = 2
+    heads: int = 4
+
+
+@contextmanager
+def small_act_vit() -> Iterator[None]:
+    """ACT-ViT has no setting for its size; a run within it trains a small one."""
+    small = replace(NETWORKS["act_vit"], config=SmallActViTConfig)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(NETWORKS, "act_vit", small)
+        yield

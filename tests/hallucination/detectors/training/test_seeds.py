@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,13 +24,18 @@ from clew.hallucination.detectors.training import (
 from clew.hallucination.detectors.training.sources import PreprocessedData
 from clew.progress import Event
 from tests.engine.children import start, tensors, wait, wait_until
-from tests.hallucination.detectors.training.making import PLAIN, small_run, write_learnable
+from tests.hallucination.detectors.training.making import (
+    PLAIN,
+    small_act_vit,
+    small_run,
+    write_learnable,
+)
 from tests.hallucination.detectors.training.test_train import ended
 from tests.stores import one_thread
 
 pytestmark = pytest.mark.slow
 
-EPOCHS = {"lstm": 4, "charm": 12, "act_vit": 2}
+EPOCHS = {"lstm": 4, "charm": 12, "act_vit": 4}
 # One in seven of the samples has no answer, and CHARM then nothing to read.
 REACHED = {"lstm": 0.9, "charm": 0.75, "act_vit": 0.9}
 OWN = {"lstm": NetworkSettings(lstm_hidden=8), "charm": NetworkSettings(gnn_hidden=16)}
@@ -39,7 +45,7 @@ def run_of(name: str, data: Path, out: Path, **changes: Any) -> TrainRunConfig:
     options = {
         "networks": (name,),
         "network": OWN.get(name, NetworkSettings()),
-        "train": TrainConfig(epochs=EPOCHS[name], lr=0.001 if name == "act_vit" else 0.01),
+        "train": TrainConfig(epochs=EPOCHS[name], lr=0.005 if name == "act_vit" else 0.01),
     }
     return small_run(data, out, **options | changes)
 
@@ -64,6 +70,12 @@ def seeded(
     config = run_of(request.param, learnable, tmp_path_factory.mktemp("seeded") / "networks")
     with one_thread():
         return config, train(config, [0, 7])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_networks() -> Iterator[None]:
+    with small_act_vit():
+        yield
 
 
 def labels(folder: Path, split: str) -> np.ndarray:
@@ -119,7 +131,7 @@ def test_each_seed_is_a_detector(seeded: tuple[TrainRunConfig, list[TrainedSeed]
 
 def test_resume_after_kill_gives_identical_seeds(learnable: Path, tmp_path: Path) -> None:
     """The first seed is kept; the second ends as in an uninterrupted run."""
-    whole = TrainConfig(epochs=12, patience=None)
+    whole = TrainConfig(epochs=8, patience=None)
     config = run_of("lstm", learnable, tmp_path, train=whole, request=replace(PLAIN, batch_size=64))
     saving = replace(config, train=replace(whole, checkpoint_every_seconds=0))
     child = start(train, saving, [0, 1])

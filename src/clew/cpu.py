@@ -11,4 +11,4 @@ def leave_slow_kernels() -> None:
     times."""
     is_arm = platform.machine().lower() in ("aarch64", "arm64")
     if is_arm and torch.backends.cpu.get_cpu_capability() == "DEFAULT":
-        torch.backends.mkldnn.enabled = False
+        torch.backends.mkldnn.enabled = False  # type: ignore[assignment]

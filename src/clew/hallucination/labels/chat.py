@@ -253,9 +253,8 @@ def _decode(reply: _Reply) -> str:
 def _reply_text(reply: _Reply) -> str | None:
     """The text of a chat completion; None if the reply is something else."""
     try:
-        text = parse_json(reply.body, finite=False, encodable=False)["choices"][0]["message"][
-            "content"
-        ]
+        found = parse_json(reply.body, finite=False, encodable=False)
+        text = found["choices"][0]["message"]["content"]
     except (ValueError, LookupError, TypeError):
         return None
     return text if isinstance(text, str) else None

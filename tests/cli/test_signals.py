@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -62,6 +63,29 @@ def test_signal_during_imports_ends_with_one_message(
     assert ended.returncode == 128 + number, ended.stderr
     assert ended.stdout == "" and ended.stderr.endswith(said)
     assert ended.stderr.startswith("clew: stopped.") and ended.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("words", "resumes"),
+    [
+        *((("preprocess", "a"), True), (("convert", "a", "--out", "b"), True)),
+        *((("label", "a"), True), (("inspect", "a"), False), (("verify", "a"), False)),
+        *((("show", "a", "--id", "1"), False), (("plan",), False)),
+    ],
+)
+def test_interrupted_command_says_what_the_next_one_does(
+    run: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+    resumes: bool,
+    number: signal.Signals,
+) -> None:
+    monkeypatch.setattr(f"clew.cli.{words[0]}.{words[0]}", lambda **_: signal.raise_signal(number))
+    ended = run(*words)
+    assert (ended.code, ended.out) == (128 + number, "")
+    resume = f"clew: stopped. To resume: clew {' '.join(words)}\n"
+    assert ended.err == (resume if resumes else OVER)
 
 
 def test_ignored_signals_stay_ignored() -> None:

@@ -167,6 +167,8 @@ def _keep_intact_rows(store: Path, path: Path) -> str:
         writer = ShardWriter(store, number, first.schema, id_column=ID_COLUMN)
         add_shard(store, writer.finish())
         return f"rewrote {path.name} with its {kept}"
+    if path.is_symlink():
+        return _move_aside(store, path)
     # First the manifest, then the rename: a crash in between leaves an unlisted shard, which the
     # next run recovers just the same.
     _forget_shard(store, number)

@@ -15,9 +15,9 @@ from clew.errors import StoreError
 from clew.storage.hashing import hash_file
 from clew.storage.manifest import MANIFEST_NAME, Manifest, ShardEntry, read_manifest
 from clew.storage.manifest_fields import shard_name
-from clew.storage.origin import ID_COLUMN, find_foreign, find_foreign_ids, has_fixed_ids
+from clew.storage.origin import ID_COLUMN, find_foreign_ids, has_fixed_ids
 from clew.storage.reader import ShardReader
-from clew.storage.writer import describe_irregular, read_intact_batches, read_schema
+from clew.storage.writer import describe_irregular, find_foreign_file, read_intact_batches
 from clew.wording import counted
 
 OnShard = Callable[[str, int, int], None]
@@ -107,8 +107,8 @@ def _check_shard(store: Path, shard: ShardEntry, manifest: Manifest) -> Problem 
     if reason is None and not path.exists():
         message = f"shard {shard.file} is missing; the manifest says it has {rows_text(shard.rows)}"
         return _problem("missing", shard, message, lost_rows=shard.rows)
-    if reason is None and (schema := read_schema(path)) is not None:
-        reason = find_foreign(schema, manifest, shard.batch_number, listed=True)
+    if reason is None:
+        reason = find_foreign_file(path, manifest, shard.batch_number, listed=True)
     found_bytes = 0 if reason else path.stat().st_size
     if reason is None and (found_bytes != shard.bytes or hash_file(path) != shard.sha256):
         what = "changed content (SHA-256 mismatch)"
@@ -215,8 +215,7 @@ def _find_foreign_extra(path: Path, manifest: Manifest, number: int) -> str | No
     reason = describe_irregular(path)
     if reason is not None:
         return reason
-    schema = read_schema(path)
-    reason = None if schema is None else find_foreign(schema, manifest, number)
+    reason = find_foreign_file(path, manifest, number)
     return reason or _find_foreign_rows(path, manifest, number)
 
 

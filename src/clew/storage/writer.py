@@ -16,7 +16,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from clew.storage.arrow import ARROW_ERRORS, check_batch, check_stream, check_types, map_file
+from clew.storage.arrow import (
+    ARROW_ERRORS,
+    MAGIC,
+    check_batch,
+    check_stream,
+    check_types,
+    map_file,
+)
 from clew.storage.disk import disk_errors
 from clew.storage.hashing import checksum_batch
 from clew.storage.manifest import Manifest, ShardEntry
@@ -28,11 +35,11 @@ from clew.storage.origin import (
     number_in_schema,
     read_origin,
 )
-from clew.storage.reading import irregular_kind
+from clew.storage.reading import irregular_kind, open_regular
 from clew.storage.writing import create_file, is_leftover, put_in_place
 
 CHECKSUM_KEY = b"crc32"
-_MAGIC_BYTES = 8
+_MAGIC_BYTES = len(MAGIC)
 _HASH_ASIDE_BYTES = 1 << 20
 
 
@@ -157,12 +164,19 @@ def describe_irregular(path: Path) -> str | None:
     return None if kind is None else f"is {kind}, not a file"
 
 
-def find_foreign_file(path: Path, manifest: Manifest, batch_number: int) -> str | None:
-    """Why a file that the manifest does not list is not shard `batch_number` of the store or a
-    half-written one, None if it is. A file too damaged to tell counts as damaged, not as
-    foreign."""
+def find_foreign_file(
+    path: Path, manifest: Manifest, batch_number: int, *, listed: bool = False
+) -> str | None:
+    """Why a file is not shard `batch_number` of the store or a half-written one, None if it is.
+    `listed` says whether the manifest lists it. A shard too damaged to tell is not foreign."""
     schema = read_schema(path)
-    return None if schema is None else find_foreign(schema, manifest, batch_number)
+    if schema is not None:
+        return find_foreign(schema, manifest, batch_number, listed=listed)
+    with open_regular(path) as file:
+        start = file.read(_MAGIC_BYTES)
+    # A power cut may leave zeros.
+    is_ours = MAGIC.startswith(start) or not any(start)
+    return None if is_ours else "is not an Arrow file"
 
 
 def read_schema(path: Path) -> pa.Schema | None:

@@ -67,7 +67,7 @@ def write_samples(
     if heads:
         write_heads(folder / "heads", shards, rows, batch_rows, sizes)
     for store in folder.iterdir() if settings else ():
-        _change_settings(store, dict(settings or {}))
+        change_settings(store, dict(settings or {}))
     ids = np.arange(shards * rows)
     question_ids = [question_id(i) for i in ids]
     splits = assign_splits(question_ids, None, label(ids), shares=Shares())
@@ -82,7 +82,8 @@ def write_samples(
     return folder
 
 
-def _change_settings(store: Path, settings: dict[str, Any]) -> None:
+def change_settings(store: Path, settings: dict[str, Any]) -> None:
+    """Gives a store other settings, in its manifest and in its shards."""
     manifest = replace(read_manifest(store), settings=settings)
     write_manifest(store, manifest)
     for shard in manifest.shards:

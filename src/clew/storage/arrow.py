@@ -20,8 +20,9 @@ _BLOCK = struct.Struct("<qiiq")
 _LISTS = {kind(pa.int8()).id for kind in (pa.list_, pa.large_list)} | {pa.list_(pa.int8(), 1).id}
 _SIGNED = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 _UNSIGNED = (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())
-_OTHERS = (pa.float16(), pa.float32(), pa.float64(), pa.bool_(), pa.string(), pa.large_string())
-_PLAIN = {kind.id for kind in (*_SIGNED, *_UNSIGNED, *_OTHERS)}
+_FLOATS = (pa.float16(), pa.float32(), pa.float64(), pa.bool_())
+_TEXTS = (pa.string(), pa.large_string(), pa.null())
+_PLAIN = {kind.id for kind in (*_SIGNED, *_UNSIGNED, *_FLOATS, *_TEXTS)}
 
 
 def map_file(path: Path) -> pa.MemoryMappedFile:

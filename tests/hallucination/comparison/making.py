@@ -12,8 +12,7 @@ from clew.hallucination.comparison import CompareConfig
 from clew.hallucination.detectors.probes import Outcome
 from clew.hallucination.samples.reading.answers import AnswerFeatures
 from clew.storage import read_manifest
-from clew.storage.manifest import write_manifest
-from tests.samples import write_samples
+from tests.samples import change_settings, write_samples
 
 PLAIN = PlanRequest(device="cpu", calibrate=False, batch_size=16, num_workers=0)
 
@@ -31,7 +30,7 @@ def describe_capture(folder: Path, **capture: Any) -> None:
             manifest = read_manifest(store)
             source = {"store": "traces", "sha256": folder.name, "capture": capture}
             settings = {**manifest.settings, "source": source}
-            write_manifest(store, replace(manifest, settings=settings))
+            change_settings(store, settings)
 
 
 def compare_config(data: Path, out: Path, **changes: Any) -> CompareConfig:

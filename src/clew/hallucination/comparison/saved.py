@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from clew.errors import SettingsMismatchError, StoreError
 from clew.settings import find_differences
+from clew.storage.arrow import ARROW_ERRORS, read_table
 from clew.storage.writing import replace_file
 
 _VALIDATION = "validation"
@@ -47,9 +48,9 @@ class SavedScores:
             return None
         refuse_other(self.folder.parent, method, about["identity"], identity)
         try:
-            table = pa.ipc.open_file(self._path(method, "arrow")).read_all()
+            table = read_table(self._path(method, "arrow"))
             return [_from_table(table, number, told) for number, told in enumerate(about["seeds"])]
-        except (OSError, pa.ArrowException, KeyError, TypeError) as error:
+        except (*ARROW_ERRORS, KeyError, TypeError) as error:
             raise self._explain_damaged(method, error) from None
 
     def add(self, method: str, identity: Mapping[str, Any], seeds: Sequence[SeedScores]) -> None:

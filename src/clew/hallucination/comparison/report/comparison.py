@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from clew.errors import StoreError
 from clew.pages.figures import History, as_dict, as_interval, as_number, read_results
+from clew.storage.arrow import ARROW_ERRORS, read_table
 from clew.storage.text_files import read_csv
 
 # The text columns, each with the name it has in files of an earlier version of clew.
@@ -82,11 +83,10 @@ def read_answers(
 
 def _read_table(path: Path, again: str) -> pa.Table:
     try:
-        with pa.OSFile(str(path)) as file:
-            return pa.ipc.open_file(file).read_all()
+        return read_table(path)
     except FileNotFoundError:
         raise StoreError(f'There is no "{path.name}" in "{path.parent}". {again}.') from None
-    except (OSError, pa.ArrowInvalid) as error:
+    except ARROW_ERRORS as error:
         raise StoreError(f'"{path}" cannot be read ({error}). {again}.') from None
 
 

@@ -105,6 +105,8 @@ def test_every_spelling_of_the_key_is_hidden(echo: str) -> None:
         sends(f"your key: {KEY}".encode(), status=500),
         sends(b"", f"Location: http://evil.example/?key={quote(KEY)}", status=307),
         sends(b"", f"{KEY} is no header"),
+        sends(b"", f"A: {KEY}", status=500),
+        lambda client: client.sendall(f"HTTP/1.1 500 {KEY}\r\n\r\n".encode()),
         lambda client: client.sendall(f"{KEY}\r\n\r\n".encode()),
         lambda client: client.sendall(f"HTTP/1.1 200 OK\r\nContent-Length: {KEY}\r\n\r\n".encode()),
     ],
@@ -112,7 +114,7 @@ def test_every_spelling_of_the_key_is_hidden(echo: str) -> None:
 def test_key_is_in_no_error_traceback_or_log(
     attack: Attack, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.DEBUG)
     with pytest.raises(ClewError) as caught:
         ask(attack, attempts=2)
     told = "".join(traceback.format_exception(caught.value)) + caplog.text

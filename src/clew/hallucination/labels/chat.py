@@ -24,6 +24,10 @@ logger = logging.getLogger(__name__)
 
 _BUSY = (408, 409, 425, 429)
 _LONGEST_WAIT_SECONDS = 300.0
+_CLIENT_LOGGERS = (
+    "httpx2",
+    *(f"httpcore2.{part}" for part in ("connection", "http11", "http2", "proxy", "socks")),
+)
 
 
 class JudgeError(ClewError):
@@ -103,6 +107,8 @@ class Chat:
                 "header: set it again without spaces and line breaks."
             )
         self.secret = Secret(config.key)
+        for name in _CLIENT_LOGGERS:
+            logging.getLogger(name).addFilter(self.secret)
         # A compressed reply could be a thousand times larger than what is received.
         headers = {"Accept-Encoding": "identity"}
         if config.key:
@@ -129,6 +135,8 @@ class Chat:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+        for name in _CLIENT_LOGGERS:
+            logging.getLogger(name).removeFilter(self.secret)
 
     async def _close(self) -> None:
         interrupted = asyncio.all_tasks() - {asyncio.current_task()}

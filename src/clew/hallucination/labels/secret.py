@@ -1,5 +1,6 @@
 """An API key, and how it is kept out of every text that a server sends back."""
 
+import logging
 import re
 from base64 import b64encode, urlsafe_b64encode
 
@@ -28,6 +29,11 @@ class Secret:
         if self._pattern is not None:
             text = self._pattern.sub(HIDDEN, text)
         return for_terminal(without_settings(" ".join(text.split())))[:most]
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """As a filter of a logger: the HTTP client logs what a server sends."""
+        record.msg, record.args = self.hide(record.getMessage(), _LONGEST_TEXT), ()
+        return True
 
 
 def is_sendable(key: str) -> bool:

@@ -342,3 +342,83 @@ def _mutate(content: bytearray, source: random.Random) -> None:
             content[at:at] = content[at : at + source.randrange(64)]
         case _:
             content[at:at] = source.choice(_PIECES)
+
+
+def odd_files(seed: int) -> Iterator[tuple[str, bytes]]:
+    """Endless well-formed files whose records have odd values: their names, and their bytes."""
+    source = random.Random(seed)
+    while True:
+        records = [_odd_record(source) for _ in range(source.choice((1, 1, 2, 3)))]
+        yield "odd_0000.pkl", pickle.dumps(records, protocol=source.choice((2, 4, 5)))
+        kind, make = source.choice((("sequences", _odd_tensor), ("graphs", _odd_graphs)))
+        count = source.choice((1, 2, 3))
+        content = {kind: [make(source) for _ in range(count)]}
+        for name in ("labels", "question_ids"):
+            if source.random() < 0.7:
+                content[name] = [_odd_value(source) for _ in range(count)]
+        packed = io.BytesIO()
+        torch.save(content, packed)
+        yield "odd_0000.pt", packed.getvalue()
+
+
+def _odd_record(source: random.Random) -> Any:
+    record = make_record(source.randrange(9), dtype=source.choice((np.float16, np.float64)))
+    names = [*record, "question", "answer", "prompt_length", "example_id", "global_example_id"]
+    for name in source.sample(names, source.choice((1, 1, 2, 3))):
+        record[name] = _odd_value(source)
+    if source.random() < 0.3:
+        # The same shape everywhere, so that nothing but the values is odd.
+        tokens, dim, heads = (source.choice((1, 2, 5)) for _ in range(3))
+        record |= {
+            "hidden_states": [_odd_array(source, (tokens, dim))] * 2,
+            "attentions": [_odd_array(source, (heads, tokens, tokens))] * 2,
+            "tokens": [0] * tokens,
+            "tokens_decoded": [source.choice(_TEXTS) for _ in range(tokens)],
+        }
+    return record if source.random() < 0.95 else _odd_value(source)
+
+
+_TEXTS = ("", " ", "x", "Q: a A:", "\ud800", "\x00", "\x1b[2J", "\u202e", "<e>", "=1+1", "y" * 5000)
+_DTYPES = ("f2", "f4", "f8", "i1", "i8", "u8", "?", "c8", "U3", "S2", ">f4", ">i8")
+_NUMBERS = (0, 1, -1, 2**31, -(2**63), 2**64, 10**400, True, 0.5, -0.0, 1e300, np.nan, np.inf, 1j)
+
+
+def _odd_value(source: random.Random, depth: int = 2) -> Any:
+    inner = [_odd_value(source, depth - 1) for _ in range(source.randrange(4))] if depth else []
+    return source.choice(
+        (
+            *(None, inner, tuple(inner), nested(), {"a": inner}, {1}, b"bytes", np.float16(2)),
+            *(source.choice(_TEXTS), source.choice(_NUMBERS), np.int64(3), np.str_("s")),
+            _odd_array(source, tuple(source.choice((0, 1, 2, 3)) for _ in inner)),
+            [_odd_array(source, (3, 8))] * 3,
+        )
+    )
+
+
+def _odd_array(source: random.Random, shape: tuple[int, ...]) -> np.ndarray:
+    kind = np.dtype(source.choice((*_DTYPES, "f2", "f4", "f8")))
+    value = source.choice((0.0, 1.0, -1.0, 60000.0, np.nan, np.inf))
+    return np.full(shape, value if kind.kind == "f" else 1).astype(kind)
+
+
+def _odd_tensor(source: random.Random) -> Any:
+    shape = tuple(source.choice((0, 1, 2, 3)) for _ in range(source.choice((1, 2, 2, 2, 3))))
+    kind = source.choice((torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.bool))
+    tensor = torch.full(shape, source.choice((0.0, 1.0, 2.0, 1e5, float("nan")))).to(kind)
+    return tensor if source.random() < 0.9 else _odd_value(source)
+
+
+def _odd_graphs(source: random.Random) -> Any:
+    def graph() -> Any:
+        nodes, edges = source.choice((0, 1, 3)), source.choice((0, 1, 2))
+        fields = {
+            "x": torch.ones(nodes, source.choice((0, 1, 2))),
+            "edge_index": torch.zeros(2, edges, dtype=torch.int64),
+            "edge_attr": source.choice((None, torch.ones(edges), torch.ones(edges, 2))),
+            source.choice(_TEXTS[:-1]): None,
+        }
+        if source.random() < 0.3:
+            fields[source.choice([*fields])] = source.choice((_odd_tensor, _odd_value))(source)
+        return fields
+
+    return [graph() for _ in range(source.choice((1, 2, 3)))]

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from clew.errors import ClewError, InputError
 from clew.hallucination.legacy import convert_folder, load_pickle
 from clew.hallucination.legacy.budget import LEAST_BYTES, OverBudgetError, choose_limit, read_size
 from clew.storage import read_manifest
-from tests.hallucination.legacy.hostile import mutations, valid_files, write_bombs
+from tests.hallucination.legacy.hostile import mutations, odd_files, valid_files, write_bombs
 from tests.hallucination.legacy.old_files import make_record, write_pickle, write_traces
 
 # A hang detector only.
@@ -76,6 +77,18 @@ def test_damaged_files_raise_the_documented_error(tmp_path: Path, name: str) -> 
         (tmp_path / "old" / name).write_bytes(next(variants))
         try:
             convert_folder(tmp_path / "old", tmp_path / str(number), max_memory="32MB")
+        except ClewError as error:
+            assert str(error)
+
+
+def test_odd_values_raise_the_documented_error(tmp_path: Path) -> None:
+    """Only the file is odd: its bytes are a valid pickle or zip."""
+    (tmp_path / "old").mkdir()
+    for number, (name, content) in enumerate(islice(odd_files(seed=0), 60)):
+        path = tmp_path / "old" / name
+        path.write_bytes(content)
+        try:
+            convert_folder(path.parent, tmp_path / str(number), names=name)
         except ClewError as error:
             assert str(error)
 

@@ -48,6 +48,7 @@ ROOMS = {
         "workflow",
     ),
     "patterns": (
+        "results_file",
         "photos",
         "augment",
         "networks",

@@ -46,14 +46,21 @@ def to_json(value: Any, *, indent: int | None = None, default: Any = None) -> st
 
 
 def without_nan(value: Any) -> Any:
-    """The same value with None for numbers that JSON does not have."""
+    """The same value with None for numbers that JSON does not have, and Python's numbers for
+    NumPy's."""
+    if type(value).__module__ == "numpy" and not getattr(value, "shape", None):
+        value = value.item()
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {name: without_nan(inner) for name, inner in value.items()}
+        return {_as_key(name): without_nan(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
         return [without_nan(inner) for inner in value]
     return value
+
+
+def _as_key(name: Any) -> Any:
+    return name if name is None or isinstance(name, str | int) else str(name)
 
 
 def read_as(kind: Any, value: Any, name: str = "it") -> Any:
@@ -98,10 +105,12 @@ def _read_annotated(kind: Any, value: Any, name: str) -> Any:
 
 
 def _read_union(kind: Any, value: Any, name: str) -> Any:
-    options = get_args(kind)
-    if value is None and types.NoneType in options:
+    if value is None and types.NoneType in get_args(kind):
         return None
-    for option in options:
+    reason = wrong(name, value)
+    for option in get_args(kind):
+        if option is types.NoneType:
+            continue
         try:
             return read_as(option, value, name)
         except ValueError as error:

@@ -4,7 +4,6 @@ the flags that every command has."""
 import inspect
 import json
 import logging
-import math
 import os
 import sys
 import traceback
@@ -25,6 +24,7 @@ from clew.cli.run_config import read_config, refuse_unrecorded
 from clew.errors import ClewError, InputError
 from clew.foreign_text import for_json, for_terminal
 from clew.terminal import TextConsole
+from clew.typed_json import without_nan
 
 Run = Callable[["Call"], None]
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -45,7 +45,9 @@ class Call:
     def print_json(self, value: Any) -> None:
         """Print `value` as JSON: with --json, the only output on stdout."""
         is_unicode = (sys.stdout.encoding or "").lower() in ("utf-8", "utf8")
-        text = json.dumps(_finite(value), indent=1, ensure_ascii=not is_unicode, default=str)
+        text = json.dumps(
+            without_nan(value), indent=1, ensure_ascii=not is_unicode, allow_nan=False, default=str
+        )
         typer.echo(for_json(text))
 
 
@@ -188,15 +190,6 @@ class Command:
                 f"{flag(name)}."
             )
         values[name] = [*values[name], *words]
-
-
-def _finite(value: Any) -> Any:
-    """Replace NaN and infinity, which JSON cannot represent, with None."""
-    if isinstance(value, Mapping):
-        return {name: _finite(inner) for name, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _from_flags(

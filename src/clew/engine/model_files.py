@@ -146,7 +146,7 @@ def read_model(path: Path) -> ModelFile:
     with _explained(path):
         _check_size(path)
         with safe_open(path, framework="pt") as file:
-            about = parse_json(_description(file.metadata()), finite=False)
+            about = parse_json(_description(file.metadata()), finite=False, encodable=False)
             if not isinstance(about, dict):
                 raise ValueError(f"its header contains {shortened(about)}")
             slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - no dict

@@ -1,15 +1,15 @@
 """Experiment logging: a callback that sends a run's settings and metrics to Weights & Biases or
 MLflow."""
 
-import json
 import logging
 import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, Protocol, Self, get_args
+from typing import Annotated, Any, Literal, Protocol, Self, get_args
 
 from clew.engine.events import EpochEnded, ModelMeasured, TrainingEnded, TrainingStarted
 from clew.engine.folders import TRACKING, write_json
@@ -17,6 +17,8 @@ from clew.engine.state import FitResult
 from clew.errors import InputError, without_settings
 from clew.progress import Event, Reporter, report_to_all
 from clew.settings import flatten_settings
+from clew.storage.reading import read_json
+from clew.typed_json import Bounds, Count, read_as
 
 logger = logging.getLogger("clew")
 Tracker = Literal["wandb", "mlflow"]
@@ -179,9 +181,9 @@ class _Note:
     def __init__(self, path: Path, tracker: str = "") -> None:
         self._path, self._tracker = path, tracker
         self._all = _read(path)
-        noted = self._all.get(tracker, {})
-        self.run_id: str | None = noted.get("run_id")
-        self.epochs: int = noted.get("epochs", 0)
+        noted = self._all.get(tracker, _Noted())
+        self.run_id: str | None = noted.run_id
+        self.epochs: int = noted.epochs
 
     def start(self, run_id: str) -> None:
         self.run_id = run_id
@@ -192,14 +194,20 @@ class _Note:
         self._write()
 
     def _write(self) -> None:
-        noted = {"run_id": self.run_id, "epochs": self.epochs}
-        write_json(self._path, self._all | {self._tracker: noted})
+        self._all[self._tracker] = _Noted(run_id=self.run_id, epochs=self.epochs)
+        write_json(self._path, {tracker: asdict(noted) for tracker, noted in self._all.items()})
 
 
-def _read(path: Path) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class _Noted:
+    run_id: Annotated[str, Bounds(most=200)] | None = None
+    epochs: Count = 0
+
+
+def _read(path: Path) -> dict[str, _Noted]:
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
+        return read_as(dict[str, _Noted], read_json(path))
+    except (OSError, ValueError):
         return {}  # a new run in the tracker
 
 

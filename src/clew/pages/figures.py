@@ -1,12 +1,12 @@
 """The numbers of a report: read from results.json, where any may be missing, and formatted for
 readers; a missing one is shown as a dash."""
 
-import json
 import math
 from pathlib import Path
 from typing import Any
 
 from clew.errors import StoreError
+from clew.storage.reading import read_json
 from clew.wording import bytes_text, step_text, three_digits
 from clew.wording import counted as counted  # reports import their wording from here
 
@@ -18,19 +18,21 @@ def read_results(path: Path, *, made_from: str, again: str) -> Any:
     """Read a results.json. Raises a StoreError that says what writes such a file (`made_from`) and
     how to write it again (`again`)."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return read_json(path, finite=False, encodable=False)
     except FileNotFoundError:
         raise StoreError(
             f'There is no "{path.name}" in "{path.parent}": a report requires a finished '
             f"{made_from}. {again}, or pass the folder that it wrote."
         ) from None
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise StoreError(f'"{path}" cannot be read ({error}). {again}.') from None
 
 
 def as_number(value: Any) -> float | None:
     """The number, or None if the value is missing, non-finite or not a number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    if isinstance(value, int) and value.bit_length() > 64:
         return None
     return float(value) if math.isfinite(value) else None
 

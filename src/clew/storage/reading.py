@@ -51,15 +51,18 @@ def read_bounded(path: Path, max_bytes: int) -> bytes:
     return content
 
 
-def read_json(path: Path, *, max_bytes: int = MAX_JSON_BYTES, finite: bool = True) -> Any:
+def read_json(
+    path: Path, *, max_bytes: int = MAX_JSON_BYTES, finite: bool = True, encodable: bool = True
+) -> Any:
     """The content of a JSON file; raises OSError, and ValueError if it is not valid JSON, larger
-    than `max_bytes`, nested too deeply or, with `finite`, holds NaN or infinity."""
-    return parse_json(read_bounded(path, max_bytes), finite=finite)
+    than `max_bytes`, nested too deeply or, with `finite`, holds NaN or infinity. Without
+    `encodable`, its strings may contain half of a surrogate pair, which stands for a byte of a file
+    name that is not UTF-8; it is valid JSON, but could never be written as UTF-8 again."""
+    return parse_json(read_bounded(path, max_bytes), finite=finite, encodable=encodable)
 
 
 def parse_json(content: bytes | str, *, finite: bool = True, encodable: bool = True) -> Any:
-    """JSON as in `read_json`, from memory; without `encodable`, its strings may contain half of a
-    surrogate pair, which is valid JSON, but could never be written again."""
+    """JSON as in `read_json`, from memory."""
     checks: dict[str, Any] = (
         {"parse_constant": _refuse_constant, "parse_float": _finite_float} if finite else {}
     )

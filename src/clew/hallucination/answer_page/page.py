@@ -15,6 +15,7 @@ from clew.hallucination.answer_page.heads import draw_heads
 from clew.hallucination.answer_page.picture import Picture
 from clew.hallucination.answer_page.plots import draw_paths, draw_places
 from clew.pages.markup import Html, tag, with_settings
+from clew.typed_json import without_nan
 from clew.version import __version__
 
 _FITTED = " The probes were fitted without the answers shown and without those in the bands."
@@ -181,7 +182,7 @@ def _page_data(picture: Picture) -> dict[str, Any]:
 
 def _as_script_data(data: dict[str, Any]) -> Html:
     """JSON that is safe inside a <script> element."""
-    text = json.dumps(data, separators=(",", ":"))
+    text = json.dumps(without_nan(data), separators=(",", ":"), allow_nan=False)
     return Html(text.replace("<", "\\u003c").replace("&", "\\u0026"))
 
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +10,12 @@ import numpy as np
 import pyarrow as pa
 
 from clew.errors import SettingsMismatchError, StoreError
+from clew.foreign_text import shortened
 from clew.settings import find_differences
 from clew.storage.arrow import ARROW_ERRORS, read_table
+from clew.storage.reading import read_json
 from clew.storage.writing import replace_file
+from clew.typed_json import Count, Seconds, read_as, to_json, without_nan
 
 _VALIDATION = "validation"
 
@@ -34,6 +37,24 @@ class SeedScores:
     plan: dict[str, Any] | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Told:
+    """The part of a seed's result that is in the JSON."""
+
+    parameters: Count
+    chosen: dict[str, Any]
+    by_layer: dict[str, list[float | None]] | None
+    train_seconds: Seconds
+    ms_per_answer: Seconds
+    plan: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _About:
+    identity: dict[str, Any]
+    seeds: list[_Told]
+
+
 class SavedScores:
     """The finished methods of one folder: NAME.arrow with the scores, then NAME.json."""
 
@@ -46,11 +67,11 @@ class SavedScores:
         about = self._read_about(method)
         if about is None:
             return None
-        refuse_other(self.folder.parent, method, about["identity"], identity)
+        refuse_other(self.folder.parent, method, about.identity, identity)
         try:
-            table = read_table(self._path(method, "arrow"))
-            return [_from_table(table, number, told) for number, told in enumerate(about["seeds"])]
-        except (*ARROW_ERRORS, KeyError, TypeError) as error:
+            table = _check_table(read_table(self._path(method, "arrow")), len(about.seeds))
+            return [_from_table(table, number, told) for number, told in enumerate(about.seeds)]
+        except (*ARROW_ERRORS, ValueError) as error:
             raise self._explain_damaged(method, error) from None
 
     def add(self, method: str, identity: Mapping[str, Any], seeds: Sequence[SeedScores]) -> None:
@@ -63,7 +84,7 @@ class SavedScores:
             writer.write_table(table)
         replace_file(self._path(method, "arrow"), sink.getvalue().to_pybytes())
         about = {"identity": identity, "seeds": [_describe(seed) for seed in seeds]}
-        text = json.dumps(about, indent=1, ensure_ascii=False)
+        text = to_json(about, indent=1)
         replace_file(self._path(method, "json"), f"{text}\n".encode())
 
     def names(self) -> list[str]:
@@ -77,16 +98,19 @@ class SavedScores:
     def _path(self, method: str, ending: str) -> Path:
         return self.folder / f"{method}.{ending}"
 
-    def _read_about(self, method: str) -> dict[str, Any] | None:
+    def _read_about(self, method: str) -> "_About | None":
         path = self._path(method, "json")
         if not path.exists():
             return None
         try:
-            about = json.loads(path.read_text(encoding="utf-8"))
-            _ = about["identity"].items(), [told["chosen"] for told in about["seeds"]]
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            about = read_as(
+                dict[str, Any], without_nan(read_json(path, finite=False, encodable=False))
+            )
+            identity = read_as(dict[str, Any], about.get("identity"), "identity")
+            seeds = read_as(list[_Told], about.get("seeds"), "seeds")
+        except (OSError, ValueError) as error:
             raise self._explain_damaged(method, error) from None
-        return about
+        return _About(identity=identity, seeds=seeds)
 
     def _explain_damaged(self, method: str, error: Exception) -> StoreError:
         return StoreError(
@@ -138,9 +162,21 @@ def _to_table(seeds: Sequence[SeedScores]) -> pa.Table:
     return pa.table({"set": pa.array(sets).dictionary_encode(), **columns})
 
 
-def _from_table(table: pa.Table, number: int, told: Mapping[str, Any]) -> SeedScores:
+def _check_table(table: pa.Table, seeds: int) -> pa.Table:
+    """The table that `_to_table` made. Raises ValueError for any other."""
+    columns = {f"seed-{number}": pa.float64() for number in range(seeds)}
+    wanted = {"set": pa.dictionary(pa.int32(), pa.string()), **columns}
+    found = {field.name: field.type for field in table.schema}
+    if found != wanted or any(column.null_count for column in table.columns):
+        raise ValueError(f"its columns are {shortened(list(found))}, or have missing values")
+    if not all(np.isfinite(table[name].to_numpy()).all() for name in columns):
+        raise ValueError("it contains NaN or infinity")
+    return table
+
+
+def _from_table(table: pa.Table, number: int, told: _Told) -> SeedScores:
     sets = np.array(table["set"].to_pylist(), dtype=object)
     values = table[f"seed-{number}"].to_numpy()
     names = [name for name in dict.fromkeys(sets) if name != _VALIDATION]
     tests = {name.removeprefix("test of "): values[sets == name] for name in names}
-    return SeedScores(validation=values[sets == _VALIDATION], tests=tests, **told)
+    return SeedScores(validation=values[sets == _VALIDATION], tests=tests, **asdict(told))

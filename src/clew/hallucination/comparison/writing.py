@@ -1,7 +1,5 @@
 """Write the files of a comparison: results.json, two tables, scores.arrow and transfer.csv."""
 
-import json
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +25,7 @@ from clew.hallucination.comparison.trial import Trial, TrialResult
 from clew.hallucination.detectors.training.task import LIBRARY, RESULTS_FILE
 from clew.metrics import RESAMPLES
 from clew.storage.writing import replace_file
+from clew.typed_json import to_json
 
 SCORES_FILE, CSV_FILE, LATEX_FILE, TRANSFER_FILE = (
     "scores.arrow",
@@ -133,8 +132,7 @@ def write_text(path: Path, text: str) -> None:
 
 def write_results(folder: Path, content: Mapping[str, Any]) -> None:
     """Write results.json; non-finite values become null, since JSON has no NaN."""
-    text = json.dumps(_finite(content), indent=1, ensure_ascii=False, allow_nan=False)
-    write_text(folder / RESULTS_FILE, f"{text}\n")
+    write_text(folder / RESULTS_FILE, f"{to_json(content, indent=1)}\n")
 
 
 def write_scores(
@@ -196,15 +194,3 @@ def _join(answers: Sequence[str | None]) -> str:
 
 def _pick(values: Sequence[Any], rows: np.ndarray) -> list[Any]:
     return [values[row] for row in rows]
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _finite(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(inner) for inner in value]
-    if isinstance(value, np.generic):
-        return _finite(value.item())
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value

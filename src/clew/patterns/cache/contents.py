@@ -19,6 +19,7 @@ from clew.storage import StoreReader
 from clew.storage.disk import disk_errors
 from clew.storage.reading import open_regular, parse_json
 from clew.storage.writing import append_to_file, is_leftover
+from clew.typed_json import read_as
 from clew.version import __version__
 
 _GONE = -1
@@ -132,12 +133,12 @@ def _line(entry: OtherFile) -> bytes:
 def _parse(line: bytes) -> OtherFile | None:
     """Parse a line; None for a truncated one, and for a fault that should be checked again."""
     try:
-        found: Any = parse_json(line)
-        read_by = found.pop("read_by")
-        entry = OtherFile(**found)
-    except (ValueError, TypeError, KeyError, AttributeError):
+        found = read_as(dict[str, Any], parse_json(line))
+        read_by = found.pop("read_by", None)
+        entry = read_as(OtherFile, found)
+    except ValueError:
         return None
-    is_whole = isinstance(entry.key, str) and (entry.digest is None) != (entry.kind is None)
+    is_whole = (entry.digest is None) != (entry.kind is None)
     return entry if is_whole and (entry.digest is not None or read_by == _READ_BY) else None
 
 

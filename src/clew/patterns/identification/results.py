@@ -2,18 +2,20 @@
 spreadsheet. Written as the predictions come, so that memory does not grow with the folder; review
 reads the first again."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from clew.errors import StoreError
 from clew.patterns.photos.photo import Fault
+from clew.storage.reading import open_regular, parse_json, read_json
 from clew.storage.text_files import csv_text
+from clew.typed_json import read_as, to_json, wrong
 
 IDENTIFIED_FILE, IDENTIFIED_FOLDER = "identified.json", "identified"
 MADE_BY = "clew patterns identify"
 # How our table starts; the other files contain MADE_BY.
+_MAX_BYTES, _MAX_LINE_BYTES = 1 << 30, 1 << 24
 TABLE_HEAD = "name,class,probability,doubtful,second,second_probability,fault"
 
 
@@ -40,6 +42,29 @@ class Identified:
 
 
 @dataclass(frozen=True, kw_only=True)
+class _Record:
+    """A photo in the file. Raises ValueError if it is not one that `_to_record` made."""
+
+    name: str
+    path: str
+    best: list[dict[str, str | float]]
+    doubtful: bool
+    fault: dict[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        for one in self.best:
+            label, probability = one.get("class"), one.get("probability")
+            if not isinstance(label, str) or not isinstance(probability, float):
+                raise wrong("best", self.best)
+            if not 0 <= probability <= 1:
+                raise wrong("probability", probability)
+        if self.fault is not None and not {"kind", "reason"} <= self.fault.keys():
+            raise wrong("fault", self.fault)
+        if (self.fault is None) != bool(self.best) or "\0" in self.path:
+            raise wrong("photo", self.path)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Identification:
     """A whole identified.json. `settings` has folder, model, threshold, top_k, classes, ..."""
 
@@ -51,10 +76,12 @@ class Identification:
 def read_identified(path: Path) -> Identification:
     """Raises StoreError when the file is missing or was not written by identify."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        photos = tuple(map(_from_record, content["photos"]))
-        return Identification(file=path, settings=dict(content["settings"]), photos=photos)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        content = read_as(dict[str, Any], read_json(path, max_bytes=_MAX_BYTES, encodable=False))
+        settings = _read_settings(content)
+        records = read_as(list[_Record], content.get("photos"), "photos")
+        photos = tuple(map(_from_record, records))
+        return Identification(file=path, settings=settings, photos=photos)
+    except (OSError, ValueError) as error:
         raise StoreError(
             f'"{path}" is not a valid result of "clew patterns identify" ({error}): run "clew '
             'patterns identify FOLDER" again.'
@@ -76,10 +103,18 @@ def find_newest(folder: Path) -> Path | None:
 def read_settings(path: Path) -> dict[str, Any] | None:
     """The settings alone, from the first line; None if there is no such file, or it is damaged."""
     try:
-        with path.open(encoding="utf-8") as file:
-            return dict(json.loads(f"{file.readline().rstrip()}]}}")["settings"])
-    except (OSError, ValueError, KeyError, TypeError):
+        with open_regular(path) as file:
+            line = file.readline(_MAX_LINE_BYTES).rstrip()
+        return _read_settings(read_as(dict[str, Any], parse_json(line + b"]}", encodable=False)))
+    except (OSError, ValueError):
         return None
+
+
+def _read_settings(content: dict[str, Any]) -> dict[str, Any]:
+    settings = read_as(dict[str, Any], content.get("settings"), "settings")
+    read_as(list[str] | None, settings.get("classes"), "settings.classes")
+    read_as(str | None, settings.get("folder"), "settings.folder")
+    return settings
 
 
 class IdentifiedWriter:
@@ -107,7 +142,9 @@ class IdentifiedWriter:
 def read_entry(file: IO[bytes], place: int) -> Identified:
     """One photo of a finished file, by the offset that `IdentifiedWriter.add` returned."""
     file.seek(place)
-    return _from_record(json.loads(file.readline().rstrip(b",\n")))
+    return _from_record(
+        read_as(_Record, parse_json(file.readline().rstrip(b",\n"), encodable=False))
+    )
 
 
 def _to_record(photo: Identified) -> dict[str, Any]:
@@ -122,26 +159,20 @@ def _to_record(photo: Identified) -> dict[str, Any]:
     }
 
 
-def _from_record(record: dict[str, Any]) -> Identified:
-    fault = record["fault"]
+def _from_record(record: _Record) -> Identified:
+    told = record.fault
+    fault = told and Fault(name=record.name, label=None, kind=told["kind"], reason=told["reason"])
     return Identified(
-        name=record["name"],
-        path=Path(record["path"]),
-        best=tuple((str(one["class"]), float(one["probability"])) for one in record["best"]),
-        doubtful=bool(record["doubtful"]),
-        fault=fault
-        and Fault(
-            name=record["name"], label=None, kind=str(fault["kind"]), reason=str(fault["reason"])
-        ),
+        name=record.name,
+        path=Path(record.path),
+        best=tuple((str(one["class"]), float(one["probability"])) for one in record.best),
+        doubtful=record.doubtful,
+        fault=fault or None,
     )
 
 
 def _as_json(content: dict[str, Any]) -> bytes:
-    """Readable UTF-8; a file name that is not valid text (half a surrogate pair) is escaped."""
-    try:
-        return json.dumps(content, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        return json.dumps(content).encode()
+    return to_json(content).encode()
 
 
 class TableWriter:

@@ -1,18 +1,17 @@
 """Finds sets and their training runs on disk: which run is a set's model, which one is resumed, and
 which photos are new since. Imports nothing heavy: the command line takes its default from here."""
 
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from clew.errors import StoreError
+from clew.patterns.results_file import RESULTS, read_results_file
 
 LIBRARY = Path("patterns")  # the default folder for sets
 SET_FILE = "set.json"
 _RUN = re.compile(r"\d{3,}")
-RESULTS = "results.json"
 _EXCLUDED = ("excluded.csv", "left_out.csv")  # the second in runs of earlier versions
 
 
@@ -53,10 +52,9 @@ def is_finished(run: Path) -> bool:
 def read_results(run: Path) -> dict[str, Any]:
     """What results.json holds; empty if it is missing or damaged."""
     try:
-        results = json.loads((run / RESULTS).read_text(encoding="utf-8"))
+        return read_results_file(run / RESULTS)
     except (OSError, ValueError):
         return {}
-    return results if isinstance(results, dict) else {}
 
 
 def compare_photos(run: Path, names: set[str]) -> Change | None:

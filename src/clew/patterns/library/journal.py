@@ -10,15 +10,18 @@ import json
 import os
 from collections import defaultdict
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, Literal
 
 from clew.patterns.photos.decode import read_square
 from clew.patterns.photos.photo import class_name, natural_order
 from clew.storage.disk import disk_errors
+from clew.storage.reading import open_regular, parse_json
 from clew.storage.text_files import write_csv
 from clew.storage.writing import append_to_file
+from clew.typed_json import Bounds, Count, read_as, wrong
 
+PathText = Annotated[str, Bounds(most=4_096)]
 JOURNAL, LISTING = "photos.jsonl", "import.csv"
 _COLUMNS = ("file", "class", "result", "kind", "reason", "photo")
 _ORDER = ("excluded", "added", "already there")
@@ -30,10 +33,10 @@ _SIDE = 128
 class Picture:
     """A photo of the set: `photo` is its path in the folder of photos ("cats/a b.jpg")."""
 
-    photo: str
-    bytes: int
+    photo: PathText
+    bytes: Count
     modified_ns: int
-    digest: str
+    digest: PathText
 
     @property
     def label(self) -> str:
@@ -47,12 +50,12 @@ class Source:
     `digest` is "" for a file that is not a valid photo, `result` for one that was only examined.
     """
 
-    source: str
-    label: str
-    bytes: int
+    source: PathText
+    label: PathText
+    bytes: Count
     modified_ns: int
-    digest: str = ""
-    result: str = ""  # "added", "already there" or "excluded"
+    digest: PathText = ""
+    result: Literal["", "added", "already there", "excluded"] = ""
     kind: str = ""
     reason: str = ""
     photo: str = ""
@@ -74,7 +77,7 @@ class Journal:
         """Reads what was appended since, by any process."""
         if not self._path.exists():
             return
-        with self._path.open("rb") as file:
+        with open_regular(self._path) as file:
             file.seek(self._read_bytes)
             for line in file:
                 if line.endswith(
@@ -109,8 +112,8 @@ class Journal:
 
     def _take_line(self, line: bytes) -> None:
         try:
-            self._take(_read_event(json.loads(line)))
-        except (ValueError, TypeError):
+            self._take(_read_event(parse_json(line, encodable=False)))
+        except ValueError:
             return  # truncated by a kill: the photo is read again
 
     def _take(self, event: Picture | Source) -> None:
@@ -122,10 +125,21 @@ class Journal:
             self._by_digest[event.digest].append(event.photo)
 
 
-def _read_event(entry: dict[str, Any]) -> Picture | Source:
+def _read_event(found: Any) -> Picture | Source:
+    entry = read_as(dict[str, Any], found)
     if entry.get("result") == "left out":  # as earlier versions wrote it
         entry = {**entry, "result": "excluded"}
-    return Source(**entry) if "source" in entry else Picture(**entry)
+    if "source" in entry:
+        return read_as(Source, entry)
+    picture = read_as(Picture, entry)
+    if not _lies_inside(picture.photo):
+        raise wrong("photo", picture.photo)
+    return picture
+
+
+def _lies_inside(name: str) -> bool:
+    path = PurePosixPath(name)
+    return not path.is_absolute() and ".." not in path.parts and "\0" not in name
 
 
 def _ends_in_a_cut_line(file: Any) -> bool:

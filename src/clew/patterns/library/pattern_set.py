@@ -1,6 +1,5 @@
 """A set of patterns: one folder with its photos, its trained models and what was done with them."""
 
-import json
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import filelock
 
@@ -30,7 +29,9 @@ from clew.patterns.photos.decode import PhotoError
 from clew.patterns.photos.find import find_classes
 from clew.patterns.photos.photo import Photo
 from clew.patterns.photos.walk import walk
+from clew.storage.reading import read_json
 from clew.storage.writing import lock_file, replace_file
+from clew.typed_json import Bounds, read_as, to_json
 from clew.version import __version__
 
 logger = logging.getLogger(__name__)
@@ -89,7 +90,7 @@ class PatternSet:
             )
         _make(folder / "photos")
         about = {"format": _FORMAT, "version": 1, "name": name, "created": _now()}
-        text = json.dumps(about | {"clew": __version__}, indent=1, ensure_ascii=False) + "\n"
+        text = to_json(about | {"clew": __version__}, indent=1) + "\n"
         replace_file(folder / SET_FILE, text.encode())
         return cls(name=name, folder=folder)
 
@@ -126,7 +127,7 @@ class PatternSet:
         return [cls(name=file.parent.name, folder=file.parent) for file in files]
 
     def created(self) -> str:
-        return str(read_about(self.folder).get("created", ""))
+        return read_about(self.folder).get("created", "")
 
     def find_photos(self) -> tuple[Photo, ...]:
         """The photos of all classes; none in a new set."""
@@ -222,11 +223,12 @@ def read_about(folder: Path) -> dict[str, Any]:
     """What set.json says; raises StoreError when it is damaged or of another kind."""
     path = folder / SET_FILE
     try:
-        about = json.loads(path.read_text(encoding="utf-8"))
+        about = read_as(dict[str, Any], read_json(path))
+        read_as(Annotated[str, Bounds(most=100)], about.get("created", ""), "created")
     except (OSError, ValueError) as error:
         about = {}
         logger.debug("%s: %s", path, error)
-    if not isinstance(about, dict) or about.get("format") != _FORMAT:
+    if about.get("format") != _FORMAT:
         raise StoreError(
             f'"{path}" is damaged or was not written by clew: restore it from a backup. The '
             f'photos in "{folder / "photos"}" do not depend on it; a new set can import them.'

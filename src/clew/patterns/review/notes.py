@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from clew.errors import StoreError
+from clew.foreign_text import shortened
+from clew.storage.reading import read_json
 from clew.storage.writing import replace_file
+from clew.typed_json import Count, read_as, to_json
 from clew.version import __version__
 
 NOTES_NAME = "review.json"
@@ -32,7 +35,7 @@ class Decision:
 
     name: str
     path: str
-    bytes: int
+    bytes: Count
     modified_ns: int
     digest: str
     action: Action
@@ -122,7 +125,7 @@ class Notes:
 
 
 def _line(decision: Decision) -> str:
-    return json.dumps(asdict(decision))  # escaped: names may hold bytes that are not valid text
+    return to_json(asdict(decision))
 
 
 def digest_file(path: Path) -> str:
@@ -136,13 +139,14 @@ def digest_file(path: Path) -> str:
 
 def _read(path: Path) -> list[Decision]:
     try:
-        raw = json.loads(path.read_bytes())
-        if raw["format"] != _FORMAT or raw["version"] != _VERSION:
-            raise ValueError(f"it is version {raw['version']} of {raw['format']}")
-        return [Decision(**decision) for decision in raw["decisions"]]
+        raw = read_as(dict[str, Any], read_json(path, encodable=False))
+        kind = raw.get("format"), raw.get("version")
+        if kind != (_FORMAT, _VERSION):
+            raise ValueError(f"it is version {shortened(kind[1])} of {shortened(kind[0])}")
+        return read_as(list[Decision], raw.get("decisions"), "decisions")
     except FileNotFoundError:
         return []
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise StoreError(
             f'"{path}", the record of earlier reviews, cannot be read ({error}): restore it from '
             "a backup, or rename it to start over (photos that you have already reviewed are then "

@@ -26,11 +26,10 @@ from clew.patterns.networks import build_network
 from clew.patterns.photos.decode import PhotoError, read_square
 from clew.patterns.photos.find import find_photos
 from clew.patterns.photos.photo import Fault, Photo
-from clew.storage.reading import read_json
+from clew.patterns.results_file import RESULTS, read_results_file
 from clew.threads import map_in_threads
 from clew.typed_json import Bounds, read_as
 
-RESULTS = "results.json"
 # The network's name inside the PatternClassifier that was trained.
 PREFIX = "network."
 _WANTED: Wanted = {
@@ -173,11 +172,12 @@ def usual_device(wanted: str | None = None) -> str:
     return plan_hardware(PlanRequest(device=wanted)).device
 
 
-def read_results(folder: Path) -> dict[str, Any]:
-    """What results.json of a finished run holds; raises StoreError when there is none."""
+def read_results(folder: Path, *, complete: bool = False) -> dict[str, Any]:
+    """What results.json of a finished run holds, all of it if `complete`; raises StoreError when
+    there is none, or it is damaged."""
     path = folder / RESULTS
     try:
-        return read_as(dict[str, Any], read_json(path, finite=False))
+        return read_results_file(path, complete=complete)
     except FileNotFoundError:
         raise StoreError(_explain_missing(folder)) from None
     except (OSError, ValueError) as error:

@@ -1,6 +1,5 @@
 """`evaluate_patterns`: how good a model is on photos that it has not seen."""
 
-import json
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
@@ -15,6 +14,7 @@ from clew.engine.planning.hardware import look_at_machine
 from clew.errors import InputError, TrainingStoppedError
 from clew.patterns.photos import Fault, PhotoFolder, find_classes
 from clew.patterns.photos.photo import refuse_equals
+from clew.patterns.results_file import RESULTS, read_results_file
 from clew.patterns.trained.model import (
     PatternModel,
     Prediction,
@@ -66,7 +66,7 @@ def usual_evaluation_folder(model: Path, data: Path) -> Path:
 
 def _is_of_other(folder: Path, data: Path) -> bool:
     try:
-        results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+        results = read_results_file(folder / RESULTS)
         return results["data"]["folder"] != str(data.absolute())
     except FileNotFoundError:
         return False

@@ -16,8 +16,10 @@ from clew.engine import FitResult
 from clew.engine.identity import read_versions
 from clew.errors import StoreError
 from clew.metrics import expected_calibration_error
+from clew.patterns.results_file import read_results_file
 from clew.patterns.trained.model import RESULTS
 from clew.storage.writing import replace_file
+from clew.typed_json import to_json
 
 _Z = 1.959963984540054  # the 97.5% quantile of the normal distribution
 # Limits of the temperature: beyond them, a handful of photos would dominate.
@@ -128,13 +130,13 @@ def refuse_other_results(folder: Path, *wanted: str) -> None:
     if not path.exists():
         return
     try:
-        there = json.loads(path.read_text(encoding="utf-8"))
+        there = read_results_file(path)
     except (OSError, ValueError) as error:
         raise StoreError(
             f'"{path}" cannot be read ({error}): delete it and run the same command again to '
             "re-create it (the model beside it is kept), or choose another `out`."
         ) from None
-    if not isinstance(there, dict) or not set(wanted) <= there.keys():
+    if not set(wanted) <= there.keys():
         raise StoreError(f'"{path}" was not written by this command: choose another `out`.')
 
 
@@ -183,7 +185,6 @@ def describe_versions() -> dict[str, str]:
 
 def write_results(folder: Path, results: Mapping[str, Any]) -> dict[str, Any]:
     """Write results.json; returns the results as they read back (JSON has no tuples)."""
-    text = json.dumps(results, indent=1, ensure_ascii=False)
-    # The name of a folder need not be valid text.
-    replace_file(folder / RESULTS, f"{text}\n".encode("utf-8", "backslashreplace"))
+    text = to_json(results, indent=1)
+    replace_file(folder / RESULTS, f"{text}\n".encode())
     return json.loads(text)

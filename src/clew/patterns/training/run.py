@@ -131,7 +131,7 @@ def _finish(task: Task, classifier: PatternClassifier, fitted: FitResult) -> dic
     everything does. Returns its content."""
     folder = task.out
     if (folder / RESULTS).exists():
-        return read_results(folder)
+        return read_results(folder, complete=True)
     photos, model = task.photos, _wrap(task, classifier)
     labels = {split: photos.labels[photos.places(split)] for split in SPLITS}
     logits = {split: _score(model, task, split) for split in ("validation", "test")}

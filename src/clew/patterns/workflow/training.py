@@ -276,7 +276,11 @@ def _newest(pattern_set: "PatternSet") -> "ClassifierResult":
     model = pattern_set.latest_model()
     assert model is not None
     return ClassifierResult(
-        path=model, model=model, raw=read_results(model), pattern_set=pattern_set, is_new=False
+        path=model,
+        model=model,
+        raw=read_results(model, complete=True),
+        pattern_set=pattern_set,
+        is_new=False,
     )
 
 

@@ -1,11 +1,10 @@
 """One network to train: its samples, loss and folder; and results.json with the results and
 settings of every network in an output folder."""
 
-import json
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import filelock
 import torch
@@ -14,11 +13,14 @@ from clew.engine import BinaryLoss, Classifier, FitResult, HardwarePlan, Reporte
 from clew.engine.folders import LAST, RESULT, clear_run, only_one
 from clew.engine.identity import read_versions
 from clew.errors import SettingsMismatchError, StoreError
+from clew.foreign_text import shortened
 from clew.hallucination.detectors.registry import NETWORKS, NetworkKind, configure
 from clew.hallucination.detectors.training.config import TrainingSettings
 from clew.hallucination.detectors.training.samples import DetectorSamples
 from clew.settings import offer_overwrite, with_current_names
+from clew.storage.reading import read_json
 from clew.storage.writing import lock_file, replace_file
+from clew.typed_json import Bounds, read_as, to_json, without_nan
 
 RESULTS_FILE = "results.json"
 # An additional dependency of networks on graphs.
@@ -205,24 +207,30 @@ class ResultsFile:
         if not self.path.exists():
             return {"runs": [], "data": {}, "settings": {}}
         try:
-            content = json.loads(self.path.read_text(encoding="utf-8"))
-            _ = [run["model"] for run in content["runs"]]
-            data = with_current_names(content["data"])
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            content = read_as(
+                dict[str, Any], without_nan(read_json(self.path, finite=False, encodable=False))
+            )
+            runs = read_as(list[dict[str, Any]], content.get("runs"), "runs")
+            for run in runs:
+                read_as(Annotated[str, Bounds(most=100)], run.get("model"), "model")
+            data = with_current_names(read_as(dict[str, Any], content.get("data"), "data"))
+        except (OSError, ValueError) as error:
             raise StoreError(
                 f'"{self.path}" cannot be read ({error}): delete it and run the same command '
                 "again to re-create it (the trained networks are kept), or choose another `out`."
             ) from None
-        return {**content, "data": data}
+        return {"settings": {}, **content, "data": data}
 
     def _write(self, content: dict[str, Any]) -> None:
         ordered = {name: content[name] for name in ("runs", "data", "settings")}
-        text = json.dumps(
-            {**ordered, "versions": read_versions(LIBRARY)}, indent=1, ensure_ascii=False
-        )
+        text = to_json({**ordered, "versions": read_versions(LIBRARY)}, indent=1)
         replace_file(self.path, f"{text}\n".encode())
 
 
 def _describe(data: dict[str, Any]) -> str:
-    counts = [f"{name} {sum(of.values()):,}" for name, of in data.items() if isinstance(of, dict)]
-    return f"{', '.join(counts)} (questions {data.get('questions', 'unknown')})"
+    counts = [
+        f"{name} {sum(count for count in of.values() if isinstance(count, int)):,}"
+        for name, of in data.items()
+        if isinstance(of, dict)
+    ]
+    return f"{', '.join(counts)} (questions {shortened(data.get('questions', 'unknown'))})"

@@ -198,5 +198,5 @@ def test_edited_lines_of_a_journal_are_forgotten(tmp_path: Path) -> None:
     write_listing(tmp_path, journal)
 
 
-def test_numbers_beyond_all_sizes_are_no_numbers() -> None:
+def test_integer_too_large_for_a_float_is_shown_as_missing() -> None:
     assert as_number(10**400) is None and as_number(3) == 3.0

@@ -58,22 +58,40 @@ class BatchHeaders:
         if not 0 < length <= size - _FOOTER_BYTES:
             raise ValueError("its footer is damaged")
         self._footer = self._content[size - _FOOTER_BYTES - length :]
-        place = _field(self._footer, _root(self._footer), 3)
-        self._blocks = place + _unsigned(self._footer, place) + 4 if place else 0
+        self._dictionaries, self._batches = (self._list_blocks(member) for member in (2, 3))
 
     def check(self, index: int) -> None:
         """Raises ValueError if record batch `index` is compressed or claims more rows than the file
         has bytes."""
-        offset = _BLOCK.unpack_from(self._footer, self._blocks + index * _BLOCK.size)[0]
+        check_header(self._message(self._batches + index * _BLOCK.size), len(self._content))
+
+    def check_dictionaries(self) -> None:
+        """The same for the dictionaries, which Arrow decodes with the first record batch."""
+        if not self._dictionaries:
+            return
+        for index in range(_unsigned(self._footer, self._dictionaries - 4)):
+            message = self._message(self._dictionaries + index * _BLOCK.size)
+            values = _follow(message, _header(message), 1)
+            _check_record_batch(message, values, len(self._content))
+
+    def _list_blocks(self, member: int) -> int:
+        """Where the footer lists the places of its messages; 0 if it has none."""
+        place = _field(self._footer, _root(self._footer), member)
+        return place + _unsigned(self._footer, place) + 4 if place else 0
+
+    def _message(self, block: int) -> Any:
+        offset = _BLOCK.unpack_from(self._footer, block)[0]
         if self._content[offset : offset + 4] != _CONTINUATION:
             raise ValueError("its footer is damaged")
-        check_header(self._content[offset + 8 :], len(self._content))
+        return self._content[offset + 8 :]
 
 
 def check_header(message: Any, file_bytes: int) -> None:
     """Checks the flatbuffer of one record batch; see `BatchHeaders.check`."""
-    place = _field(message, _root(message), 2)
-    header = place + _unsigned(message, place)
+    _check_record_batch(message, _header(message), file_bytes)
+
+
+def _check_record_batch(message: Any, header: int, file_bytes: int) -> None:
     length = _field(message, header, 0)
     [rows] = struct.unpack_from("<q", message, length) if length else (0,)
     if not 0 <= rows <= file_bytes:
@@ -91,12 +109,14 @@ def check_stream(content: pa.Buffer) -> Iterator[None]:
             yield
 
 
-def read_table(path: Path) -> pa.Table:
-    """A small Arrow file, checked; raises one of ARROW_ERRORS if it cannot be read."""
+def read_table(path: Path, *, dictionaries: bool = False) -> pa.Table:
+    """A small Arrow file, checked; raises one of ARROW_ERRORS if it cannot be read. With
+    `dictionaries`, its columns may be dictionaries of texts."""
     with map_file(path) as mapped:
         content = mapped.read_buffer()
         file, headers = pa.ipc.open_file(content), BatchHeaders(content)
-        check_types(file.schema)
+        check_types(_without_dictionaries(file.schema) if dictionaries else file.schema)
+        headers.check_dictionaries()
         batches = []
         for index in range(file.num_record_batches):
             headers.check(index)
@@ -105,10 +125,31 @@ def read_table(path: Path) -> pa.Table:
         return pa.Table.from_batches(batches, file.schema)
 
 
+def _without_dictionaries(schema: pa.Schema) -> pa.Schema:
+    texts = {
+        field.name: field.type.value_type
+        for field in schema
+        if pa.types.is_dictionary(field.type) and field.type.value_type == pa.string()
+    }
+    return pa.schema([field.with_type(texts.get(field.name, field.type)) for field in schema])
+
+
 def _is_plain(kind: pa.DataType) -> bool:
     while kind.id in _LISTS:
         kind = kind.value_type
     return kind.id in _PLAIN
+
+
+def _header(message: Any) -> int:
+    return _follow(message, _root(message), 2)
+
+
+def _follow(table: Any, start: int, index: int) -> int:
+    """The table that a member of a flatbuffer's table refers to. Raises ValueError if absent."""
+    place = _field(table, start, index)
+    if not place:
+        raise ValueError("a header is damaged")
+    return place + _unsigned(table, place)
 
 
 def _root(table: Any) -> int:

@@ -69,7 +69,8 @@ class SavedScores:
             return None
         refuse_other(self.folder.parent, method, about.identity, identity)
         try:
-            table = _check_table(read_table(self._path(method, "arrow")), len(about.seeds))
+            table = read_table(self._path(method, "arrow"), dictionaries=True)
+            _check_table(table, len(about.seeds))
             return [_from_table(table, number, told) for number, told in enumerate(about.seeds)]
         except (*ARROW_ERRORS, ValueError) as error:
             raise self._explain_damaged(method, error) from None
@@ -162,8 +163,8 @@ def _to_table(seeds: Sequence[SeedScores]) -> pa.Table:
     return pa.table({"set": pa.array(sets).dictionary_encode(), **columns})
 
 
-def _check_table(table: pa.Table, seeds: int) -> pa.Table:
-    """The table that `_to_table` made. Raises ValueError for any other."""
+def _check_table(table: pa.Table, seeds: int) -> None:
+    """Raises ValueError for a table that `_to_table` did not make."""
     columns = {f"seed-{number}": pa.float64() for number in range(seeds)}
     wanted = {"set": pa.dictionary(pa.int32(), pa.string()), **columns}
     found = {field.name: field.type for field in table.schema}
@@ -171,7 +172,6 @@ def _check_table(table: pa.Table, seeds: int) -> pa.Table:
         raise ValueError(f"its columns are {shortened(list(found))}, or have missing values")
     if not all(np.isfinite(table[name].to_numpy()).all() for name in columns):
         raise ValueError("it contains NaN or infinity")
-    return table
 
 
 def _from_table(table: pa.Table, number: int, told: _Told) -> SeedScores:

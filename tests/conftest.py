@@ -4,6 +4,7 @@ import gc
 import os
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,34 +16,39 @@ if not os.environ.get("CLEW_TEST_GPU"):
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from clew.cpu import leave_slow_kernels
-from clew.hallucination.capture import LoadedModel, extract, load_model
-from tests.builders import save_tiny_model, write_questions
-from tests.stores import one_thread, tiny_config
-
-leave_slow_kernels()  # at once: one kind of rounding for all tests
+if TYPE_CHECKING:  # the process that only distributes the tests need not load the libraries
+    from clew.hallucination.capture import LoadedModel
 
 
 def pytest_collection_finish() -> None:
-    """Leaves the imported libraries out of each later collection of garbage: training asks for
-    one per network."""
+    """One kind of rounding for all tests; and the imported libraries are left out of each later
+    collection of garbage: training asks for one per network."""
+    from clew.cpu import leave_slow_kernels
+
+    leave_slow_kernels()
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(scope="session")
 def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from tests.builders import save_tiny_model
+
     return save_tiny_model(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="session")
-def loaded(model_folder: Path) -> LoadedModel:
+def loaded(model_folder: Path) -> "LoadedModel":
     """The same model in memory, so that a capture need not load it."""
+    from clew.hallucination.capture import load_model
+
     return load_model(str(model_folder), device="cpu")
 
 
 @pytest.fixture(scope="session")
 def questions_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from tests.builders import write_questions
+
     return write_questions(tmp_path_factory.mktemp("questions") / "questions.jsonl", 70)
 
 
@@ -50,30 +56,35 @@ def questions_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def compact_store(
     tmp_path_factory: pytest.TempPathFactory,
     model_folder: Path,
-    loaded: LoadedModel,
+    loaded: "LoadedModel",
     questions_file: Path,
 ) -> Path:
     """70 traces in four shards. Shared: do not modify."""
     out = tmp_path_factory.mktemp("compact") / "store"
-    with one_thread():
-        extract(tiny_config(model_folder, questions_file, out), loaded=loaded)
-    return out
+    return _extract(loaded, model_folder, questions_file, out)
 
 
 @pytest.fixture(scope="session")
 def full_store(
     tmp_path_factory: pytest.TempPathFactory,
     model_folder: Path,
-    loaded: LoadedModel,
+    loaded: "LoadedModel",
     questions_file: Path,
 ) -> Path:
     """12 traces with every state and map, in three shards. Shared: do not modify."""
     out = tmp_path_factory.mktemp("full") / "store"
-    config = tiny_config(
-        model_folder, questions_file, out, num_samples=12, shard_size=5, keep="full"
-    )
+    changes = {"num_samples": 12, "shard_size": 5, "keep": "full"}
+    return _extract(loaded, model_folder, questions_file, out, **changes)
+
+
+def _extract(
+    loaded: "LoadedModel", model: Path, questions: Path, out: Path, **changes: Any
+) -> Path:
+    from clew.hallucination.capture import extract
+    from tests.stores import one_thread, tiny_config
+
     with one_thread():
-        extract(config, loaded=loaded)
+        extract(tiny_config(model, questions, out, **changes), loaded=loaded)
     return out
 
 

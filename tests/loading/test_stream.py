@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from clew.datasets import PreprocessedGNNDataset, PreprocessedLSTMDataset, Rank
 from clew.errors import InputError
+from tests.forking import FORKSERVER
 from tests.loading.reading import (
     COUNT,
     assert_graph,
@@ -288,14 +289,14 @@ def test_single_split_is_streamed(samples: Path) -> None:
 
 
 @pytest.mark.slow
-def test_spawned_workers_give_the_same_batches(
+def test_workers_that_inherit_nothing_give_the_same_batches(
     samples: Path, expected: list[list[list[int]]]
 ) -> None:
     loader = DataLoader(
         PreprocessedLSTMDataset(samples, batch_size=8),
         batch_size=8,
         num_workers=2,
-        multiprocessing_context="spawn",
+        multiprocessing_context=FORKSERVER,  # a process that inherits nothing, as with "spawn"
         persistent_workers=True,
     )
     assert [places_of(loader) for _ in range(2)] == expected[:2]

@@ -397,8 +397,9 @@ def _odd_value(source: random.Random, depth: int = 2) -> Any:
 
 def _odd_array(source: random.Random, shape: tuple[int, ...]) -> np.ndarray:
     kind = np.dtype(source.choice((*_DTYPES, "f2", "f4", "f8")))
-    value = source.choice((0.0, 1.0, -1.0, 60000.0, np.nan, np.inf))
-    return np.full(shape, value if kind.kind == "f" else 1).astype(kind)
+    value = source.choice((0.0, -1.0, 60000.0, np.finfo(np.float64).max, np.nan, np.inf))
+    with np.errstate(over="ignore"):
+        return np.full(shape, value if kind.kind == "f" else 1).astype(kind)
 
 
 def _odd_tensor(source: random.Random) -> Any:

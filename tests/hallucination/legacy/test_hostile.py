@@ -81,6 +81,7 @@ def test_damaged_files_raise_the_documented_error(tmp_path: Path, name: str) -> 
             assert str(error)
 
 
+@pytest.mark.filterwarnings("error")
 def test_odd_values_raise_the_documented_error(tmp_path: Path) -> None:
     """Only the file is odd: its bytes are a valid pickle or zip."""
     (tmp_path / "old").mkdir()
@@ -91,6 +92,24 @@ def test_odd_values_raise_the_documented_error(tmp_path: Path) -> None:
             convert_folder(path.parent, tmp_path / str(number), names=name)
         except ClewError as error:
             assert str(error)
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")]
+)
+def test_file_that_exhausts_memory_is_excluded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(*_arguments: object) -> None:
+        raise error
+
+    write_traces(tmp_path / "old", 0)
+    write_traces(tmp_path / "old", 1)
+    result = convert_folder(tmp_path / "old", tmp_path / "new", names="*_0000.*")
+    assert result.complete
+    monkeypatch.setattr("clew.hallucination.legacy.trace_rows._reduce", fail)
+    result = convert_folder(tmp_path / "old", tmp_path / "new")
+    assert "requires more memory than is available" in result.skipped[0].reason
 
 
 def test_file_that_takes_too_much_is_excluded_until_it_is_allowed(tmp_path: Path) -> None:

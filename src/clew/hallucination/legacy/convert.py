@@ -12,7 +12,9 @@ from clew.errors import InputError
 from clew.hallucination.legacy.budget import read_size
 from clew.hallucination.legacy.sources import Source, SourceGroup, find_sources
 from clew.hallucination.legacy.store import ConvertedStore, SkippedSource, printable
+from clew.hallucination.legacy.unpickle import explain_no_memory
 from clew.hallucination.traces.schema import Keep
+from clew.memory import is_out_of_memory
 from clew.storage import Part, writer_lock
 
 OnFile = Callable[[Path, int, int], None]
@@ -123,6 +125,10 @@ def _convert_one(store: ConvertedStore, source: Source, group: SourceGroup) -> N
         store.convert(source, group.kind)
     except InputError as error:
         store.skip(source.path, str(error))
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and not is_out_of_memory(error):
+            raise
+        store.skip(source.path, explain_no_memory(source.path))
 
 
 def _sum_up(

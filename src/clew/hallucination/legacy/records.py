@@ -234,6 +234,12 @@ def _read_prompt_length(
     return int(value)
 
 
+def to_float32(array: np.ndarray) -> np.ndarray:
+    """A copy in float32; values beyond its range become infinite, without a warning."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return array.astype(np.float32)
+
+
 def add_note(notes: set[str], text: str) -> None:
     """Add what a reader of the store should know; a file cannot fill the manifest with notes."""
     if len(notes) < _MAX_NOTES:

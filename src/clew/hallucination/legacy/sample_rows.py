@@ -18,6 +18,7 @@ from clew.hallucination.legacy.records import (
     RowIds,
     add_note,
     read_label,
+    to_float32,
 )
 from clew.hallucination.legacy.stand_ins import Inert
 from clew.hallucination.traces.compact import to_float16
@@ -32,7 +33,7 @@ def narrow(array: np.ndarray, notes: set[str]) -> np.ndarray:
     if array.dtype == np.float16:
         return array
     notes.add("arrays that were wider than float16 are stored as float16")
-    return to_float16(torch.from_numpy(array.astype(np.float32))).numpy()
+    return to_float16(torch.from_numpy(to_float32(array))).numpy()
 
 
 def common_fields() -> list[pa.Field]:

@@ -20,6 +20,7 @@ from clew.hallucination.legacy.records import (
     RowIds,
     add_note,
     parse_trace,
+    to_float32,
 )
 from clew.hallucination.traces.basis import BASIS_NAME, Basis, fit_basis, load_basis, save_basis
 from clew.hallucination.traces.compact import (
@@ -193,7 +194,7 @@ def _text_columns(trace: LegacyTrace) -> dict[str, Any]:
 
 
 def _as_float32(array: np.ndarray) -> Tensor:
-    return torch.from_numpy(array.astype(np.float32))
+    return torch.from_numpy(to_float32(array))
 
 
 def _stack_float16(arrays: Sequence[np.ndarray]) -> np.ndarray:

@@ -76,16 +76,20 @@ def explain_errors(path: Path) -> Iterator[None]:
     except PermissionError:
         raise InputError(f'"{path}" cannot be read: check its permissions.') from None
     except MemoryError:
-        raise InputError(
-            f'"{path}" requires more memory than is available: it is damaged or too large for this '
-            "machine. Convert it on a machine with more memory."
-        ) from None
+        raise InputError(explain_no_memory(path)) from None
     except _DAMAGE as error:
         lines = str(error).splitlines() or [type(error).__name__]
         raise InputError(
             f'"{path}" is damaged or truncated ({for_terminal(lines[0][:200])}): copy it again '
             "from its source, or create it again."
         ) from None
+
+
+def explain_no_memory(path: Path) -> str:
+    return (
+        f'"{path}" requires more memory than is available: it is damaged or too large for this '
+        "machine. Convert it on a machine with more memory."
+    )
 
 
 def _decompress(file: BinaryIO) -> BinaryIO:

@@ -77,11 +77,10 @@ def test_a_repaired_shard_can_be_repaired_again(store: Path) -> None:
 def test_a_shard_without_an_intact_row_is_converted_again(store: Path, old: Path) -> None:
     (store / "batch_0001.arrow").write_bytes(b"nothing")
     [line] = repair(store)
-    assert line.endswith("keeping its 0 intact rows; 3 rows lost, to be re-created")
+    assert line.endswith("to batch_0001.arrow.foreign; 3 rows lost, to be re-created")
     [problem] = verify_store(store)
     assert problem.message == (
-        "batch_0001.arrow.part is half-written, with 0 complete rows: "
-        'run "clew convert" again to re-create it'
+        'shard 1 is missing 3 of the 3 rows in its source file: run "clew convert" again'
     )
     assert convert_folder(old, store).already == 1
     assert verify_store(store) == []

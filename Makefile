@@ -5,8 +5,9 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DEMO := demo
 unexport PYTHONDONTWRITEBYTECODE  # each command would compile the package again
+MINUTES ?= 30
 
-.PHONY: demo test test-fast check docs pictures wheel clean
+.PHONY: demo test test-fast fuzz check docs pictures wheel clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -39,6 +40,9 @@ test: check
 
 test-fast: $(READY)  # no slow test: under a minute, for while you work
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m "not slow"
+
+fuzz: $(READY)  # hostile files and requests, then 90 kills per command: make fuzz MINUTES=5
+	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
 
 docs: $(READY)  # the command reference, then the site in site/
 	$(BIN)/python docs/make_commands.py

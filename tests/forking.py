@@ -4,13 +4,4 @@ import multiprocessing
 
 # There is one server, whoever asks for it: a second list would replace this one.
 FORKSERVER = multiprocessing.get_context("forkserver")
-FORKSERVER.set_forkserver_preload(
-    [
-        "torch",
-        "pandas",  # Arrow asks for it
-        "transformers.models.llama.modeling_llama",
-        "clew.hallucination.capture",
-        "clew.patterns.cache",
-        "clew.cli.progress",
-    ]
-)
+FORKSERVER.set_forkserver_preload(["tests.preloaded"])

@@ -1,8 +1,6 @@
 """A run that was interrupted, at any moment and in any way, ends like an uninterrupted one."""
 
 import csv
-import json
-import random
 import signal
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,6 @@ from clew.errors import SettingsMismatchError, StoreError, StoreLockedError, Tra
 from tests.engine.children import kill_at_rename, start, tensors, wait, wait_until
 from tests.engine.learning import PLAIN, Samples, new_model, open_loader, torch_loader, train
 
-EVERY_STEP = TrainConfig(epochs=4, lr=1e-2, checkpoint_every_seconds=0)
 SHORT = TrainConfig(epochs=2, lr=1e-2, checkpoint_every_seconds=0)
 FEW = PlanRequest(**{**vars(PLAIN), "batch_size": 16, "grad_accum": 2})
 
@@ -40,30 +37,6 @@ def assert_same_run(folder: Path, unbroken: Path) -> None:
 def read_log(folder: Path) -> list[dict[str, str]]:
     with (folder / "log.csv").open(newline="") as file:
         return list(csv.DictReader(file))
-
-
-def saved_steps(folder: Path) -> int:
-    """Read in one go: the file may be replaced at any moment."""
-    last = folder / "last.safetensors"
-    content = last.read_bytes() if last.exists() else b""
-    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")] or "{}")
-    return json.loads(header["__metadata__"]["clew"])["state"]["step"] if header else 0
-
-
-@pytest.mark.slow
-def test_run_killed_at_random_moments_gives_the_same_network(tmp_path: Path) -> None:
-    train(tmp_path / "unbroken", config=EVERY_STEP)
-    folder = tmp_path / "killed"
-    kills = 0
-    for step in sorted(random.Random(5).sample(range(1, 45), 6)):
-        child = start(lambda: train(folder, config=EVERY_STEP))
-        wait_until(lambda: saved_steps(folder) >= step, child)  # noqa: B023
-        child.kill()
-        kills += wait(child) == -signal.SIGKILL
-    assert kills, "nothing was tested"
-    result = train(folder, config=EVERY_STEP)
-    assert_same_run(folder, tmp_path / "unbroken")
-    assert result.plan.choices == train(tmp_path / "unbroken", config=EVERY_STEP).plan.choices
 
 
 @pytest.mark.slow

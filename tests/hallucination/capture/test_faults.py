@@ -1,10 +1,8 @@
 """Whatever ends a capture, the same command again produces the store of an uninterrupted run."""
 
 import os
-import random
 import re
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,6 @@ from tests.stores import assert_same_store
 pytestmark = pytest.mark.slow
 
 QUESTIONS = 60
-KILLS = 10
 SETTINGS = (
     *("--batch-size", "10", "--generation-batch", "4", "--max-new-tokens", "6"),
     *("--node-dim", "4", "--edges-per-token", "4", "--device", "cpu"),
@@ -74,29 +71,6 @@ def rows_on_disk(store: Path) -> int:
     finished = read_manifest(store).rows
     parts = store.glob("*.part")
     return finished + sum(b.num_rows for part in parts for b in read_intact_batches(part))
-
-
-def test_resume_after_ten_kills_gives_identical_store(
-    start: Any, unbroken: Path, tmp_path: Path
-) -> None:
-    """Each kill comes at a different moment of the capture, by how far the files have grown."""
-    store, chance = tmp_path / "store", random.Random(20)
-    whole, hits, finished_before = bytes_in(unbroken), 0, {}
-    for kill in range(KILLS):
-        goal = whole * (kill + chance.random()) / KILLS
-        with start(store) as process:
-            if process.wait_until(lambda goal=goal: bytes_in(store) >= goal):
-                time.sleep(chance.random() * 0.03)
-            process.send(signal.SIGKILL)
-            hits += process.wait() == -signal.SIGKILL
-        for path, changed in finished_before.items():
-            assert path.stat().st_mtime_ns == changed, f"{path.name} was written again"
-        if (store / "manifest.json").exists():
-            shards = [store / shard.file for shard in read_manifest(store).shards]
-            finished_before = {path: path.stat().st_mtime_ns for path in shards}
-    assert hits > KILLS // 2
-    finish(start, store)
-    assert_whole(store, unbroken)
 
 
 @pytest.mark.parametrize("moment", [".writer-1-of-1.json", "manifest.json", "basis.arrow"])

@@ -1,0 +1,98 @@
+"""`make fuzz`: hostile inputs and kills until the time is over, then the counts.
+
+python -m tests.fuzz --minutes 30          # every kind in turn, then 90 kills per command
+python -m tests.fuzz kills --kills 5       # only the kills
+python -m tests.fuzz shards 17             # one case again, its folder kept
+"""
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from tests.fuzz.corpus import make_corpus
+from tests.fuzz.harness import try_cases
+from tests.fuzz.inputs import KINDS
+from tests.fuzz.kills import COMMANDS, kill_and_resume
+
+ENDINGS = ("ok", "refused", "failed")
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("kind", nargs="?", choices=[*KINDS, "kills"])
+    options.add_argument("seed", nargs="?", type=int)
+    options.add_argument("--minutes", type=float, default=30.0)
+    options.add_argument("--first-seed", type=int, default=1000)
+    options.add_argument("--kills", type=int, default=90, help="per command")
+    given = options.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
+    corpus = make_corpus(folder / "corpus")
+    if given.seed is not None:
+        return _try_one(given.kind, given.seed, corpus, folder)
+    failures = 0
+    if given.kind != "kills":
+        kinds = [given.kind] if given.kind else list(KINDS)
+        cases = _until(time.monotonic() + 60 * given.minutes, kinds, given.first_seed)
+        failures += _try_all(cases, corpus, folder / "cases")
+    if given.kind in (None, "kills"):
+        failures += _kill_all(given.kills, given.first_seed, corpus, folder / "kills")
+    shutil.rmtree(folder)
+    return int(failures > 0)
+
+
+def _try_one(kind: str, seed: int, corpus: Path, folder: Path) -> int:
+    (outcome,) = try_cases([(kind, seed)], corpus, folder / "cases", keep=True)
+    _say(f"{outcome}\n{outcome.ended}; kept in {folder / 'cases'}")
+    return int(outcome.ended == "failed")
+
+
+def _try_all(cases: Iterator[tuple[str, int]], corpus: Path, folder: Path) -> int:
+    counts: Counter[tuple[str, str]] = Counter()
+    for outcome in try_cases(cases, corpus, folder):
+        counts[outcome.kind, outcome.ended] += 1
+        if outcome.ended == "failed":
+            _say(f"{outcome} [{outcome.cpu_seconds:.1f} s, {outcome.megabytes} MB]\n")
+    _say(f"{'kind':<16}" + "".join(f"{name:>9}" for name in ("cases", *ENDINGS)))
+    for kind in dict.fromkeys(kind for kind, _ in counts):
+        found = [counts[kind, ended] for ended in ENDINGS]
+        _say(f"{kind:<16}" + "".join(f"{number:>9,}" for number in (sum(found), *found)))
+    return sum(number for (_, ended), number in counts.items() if ended == "failed")
+
+
+def _kill_all(kills: int, seed: int, corpus: Path, folder: Path) -> int:
+    failures = 0
+    _say(f"{'command':<16}{'kills':>9}{'resumed':>9}{'different':>11}")
+    for command in COMMANDS:
+        home = folder / command.replace(" ", "-")
+        home.mkdir(parents=True)
+        killed = kill_and_resume(command, kills, seed, corpus, home)
+        failures += bool(killed.problems)
+        _say(f"{command:<16}{killed.kills:>9}{killed.completed:>9}{len(killed.problems):>11}")
+        for problem in killed.problems:
+            _say(f"  {problem}")
+    return failures
+
+
+def _until(deadline: float, kinds: list[str], seed: int) -> Iterator[tuple[str, int]]:
+    while time.monotonic() < deadline:
+        yield from ((kind, seed) for kind in kinds)
+        seed += 1
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

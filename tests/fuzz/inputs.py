@@ -1,0 +1,265 @@
+"""The kinds of hostile input: each writes one and returns what a user would do with it."""
+
+import contextlib
+import gzip
+import json
+import shutil
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+from tests.fuzz.corpus import CAPTURE, ROWS
+from tests.fuzz.harness import MakeCase, Refused, clew
+from tests.fuzz.mutations import edit_bytes, edit_file, edit_json, hostile_value, replace_entry
+from tests.fuzz.services import judge, page
+from tests.stores import assert_same_store
+
+PRECIOUS = b"what nobody may touch\n"
+
+
+def manifests(chance: Random, corpus: Path, folder: Path) -> Callable[[], None]:
+    """A store whose manifest was edited."""
+    store = _copy(corpus / chance.choice(("traces", "samples")), folder / "store")
+    path = chance.choice(sorted(store.rglob("manifest.json")))
+    edit_file(chance, path, chance.choice((edit_json, edit_json, edit_json, edit_bytes)))
+    return _use_store(chance, corpus, store)
+
+
+def shards(chance: Random, corpus: Path, folder: Path) -> Callable[[], None]:
+    """A store whose other files were edited, replaced, swapped, or come from another store."""
+    store = _copy(corpus / "traces", folder / "store")
+    outside = folder / "outside"
+    outside.write_bytes(PRECIOUS)
+    for _ in range(chance.choice((1, 1, 2, 3))):
+        _damage(chance, store, sorted((corpus / "other_traces").glob("*.arrow")), outside)
+    use = _use_store(chance, corpus, store)
+
+    def attempt() -> None:
+        try:
+            with contextlib.suppress(Refused):
+                use()
+            _repair_to_the_same_rows(corpus, store)
+        finally:
+            assert outside.read_bytes() == PRECIOUS, "a file outside the store was changed"
+
+    return attempt
+
+
+def _damage(chance: Random, store: Path, foreign: list[Path], outside: Path) -> None:
+    files = sorted(path for path in store.glob("*.arrow") if path.is_file())
+    names = (*(p.name for p in files), "batch_0001.arrow.part", "batch_0001.arrow.recovered")
+    path = store / chance.choice((*names, "manifest.json.1234abcd.tmp"))
+    if path.is_file() and not path.is_symlink() and chance.random() < 0.4:
+        edit_file(chance, path, edit_bytes)
+    else:
+        others = [p for p in files if p != path]
+        replace_entry(chance, path, [*others, *foreign], outside)
+    if chance.random() < 0.3:  # as a run that was killed leaves it
+        unfinished = store / "batch_0001.arrow"
+        if unfinished.is_file() and not unfinished.is_symlink():
+            unfinished.rename(store / "batch_0001.arrow.part")
+
+
+def _repair_to_the_same_rows(corpus: Path, store: Path) -> None:
+    """Whatever was damaged: a store that clew calls intact and complete has the original rows."""
+    clew("verify", "--repair", store)
+    said = _extract(corpus, store)
+    if f"{ROWS} of {ROWS}" in said and "is intact" in clew("verify", store):
+        assert_same_store(store, corpus / "traces")
+
+
+def _use_store(chance: Random, corpus: Path, store: Path) -> Callable[[], None]:
+    scores, out = corpus / "scores.csv", store.parent / "out"
+    if (store / "sequences").is_dir():
+        words = chance.choice(
+            (("inspect", store), ("verify", store), ("verify", "--repair", store))
+        )
+        return lambda: _run(*words)
+    return chance.choice(
+        (
+            lambda: _run("inspect", store),
+            lambda: _run("verify", store),
+            lambda: _run("verify", "--repair", store),
+            lambda: _run("label", store, "--out", out),
+            lambda: _run("preprocess", store, "--scores-file", scores, "--out", out),
+            lambda: _run("show", store, "--id", 1, "--out", out / "page.html"),
+            lambda: _extract(corpus, store),
+            lambda: _read_samples(store.parent, corpus),
+        )
+    )
+
+
+def _extract(corpus: Path, store: Path) -> str:
+    where = ("--model", corpus / "model", "--questions", corpus / "questions.jsonl")
+    return clew("extract", *where, "--out", store, *CAPTURE)
+
+
+def _run(*words: object) -> None:
+    clew(*words)
+
+
+def _read_samples(folder: Path, corpus: Path) -> None:
+    from clew import ClewError, TraceBatchLoader
+
+    del corpus
+    try:
+        for trace in TraceBatchLoader(folder / "store").iter_traces():
+            dict(trace)
+    except (ClewError, OSError) as error:
+        raise _refusal(error) from None
+
+
+def questions(chance: Random, corpus: Path, folder: Path) -> Callable[[], None]:
+    """A question file of any format."""
+    source = chance.choice(sorted((corpus / "questions").iterdir()))
+    path = folder / source.name
+    content = source.read_bytes()
+    if path.suffix == ".gz":
+        inner = gzip.decompress(content)
+        changed = edit_bytes(chance, inner) if chance.random() < 0.5 else _grow(chance, inner)
+        content = gzip.compress(changed)
+        path.write_bytes(content if chance.random() < 0.7 else edit_bytes(chance, content))
+    elif path.suffix == ".json" and chance.random() < 0.6:
+        path.write_bytes(edit_json(chance, content))
+    elif path.suffix == ".jsonl" and chance.random() < 0.6:
+        lines = content.splitlines()
+        at = chance.randrange(len(lines))
+        lines[at] = edit_json(chance, lines[at])
+        path.write_bytes(b"\n".join(lines))
+    elif path.suffix in (".csv", ".tsv") and chance.random() < 0.3:
+        path.write_bytes(_grow(chance, content))
+    else:
+        path.write_bytes(edit_bytes(chance, content))
+    where = ("--model", corpus / "model", "--questions", path, "--out", folder / "store")
+    return lambda: _run("extract", *where, *CAPTURE, "--num-samples", 6)
+
+
+def _grow(chance: Random, content: bytes) -> bytes:
+    """One value or line that is far too long."""
+    at = chance.randrange(len(content) + 1)
+    filler = chance.choice((b"a", b'"', b"\n", b",", b"[", b"\\", b"\0", "é".encode(), b"a "))
+    return content[:at] + filler * chance.choice((10_000, 1_000_000, 10_000_000)) + content[at:]
+
+
+def scores(chance: Random, corpus: Path, folder: Path) -> Callable[[], None]:
+    """A table of scores."""
+    path = folder / "scores.csv"
+    edit = chance.choice((edit_bytes, _grow))
+    path.write_bytes(edit(chance, (corpus / "scores.csv").read_bytes()))
+    return lambda: _run(
+        "preprocess", corpus / "traces", "--scores-file", path, "--out", folder / "out"
+    )
+
+
+def models(chance: Random, corpus: Path, folder: Path) -> Callable[[], None]:
+    """A detector or a classifier: weights, their description, results."""
+    kind = chance.choice(("lstm", "gnn_det", "classifier"))
+    source = corpus / "classifier" if kind == "classifier" else corpus / "trained" / kind
+    model = _copy(source, folder / "model")
+    path = chance.choice(
+        [p for p in sorted(model.iterdir()) if p.suffix in (".safetensors", ".json")]
+    )
+    if path.suffix == ".json":
+        edit_file(chance, path, chance.choice((edit_json, edit_json, edit_bytes)))
+    else:
+        edit_file(chance, path, chance.choice((_edit_header, _edit_header, edit_bytes)))
+    if kind == "classifier":
+        photos = corpus / "photos"
+        return lambda: _run(
+            "patterns", "identify", photos, "--model", model, "--out", folder / "out"
+        )
+    return lambda: _score(model, corpus / "learnable", kind)
+
+
+def _edit_header(chance: Random, content: bytes) -> bytes:
+    """The JSON header of a safetensors file, and the JSON inside its metadata."""
+    size = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + size])
+    about = header.get("__metadata__", {})
+    if about and chance.random() < 0.7:
+        name = chance.choice(sorted(about))
+        try:
+            about[name] = edit_json(chance, about[name].encode()).decode()
+        except ValueError:
+            about[name] = str(hostile_value(chance))
+        edited = json.dumps(header).encode()
+    else:
+        edited = edit_json(chance, content[8 : 8 + size])
+    return len(edited).to_bytes(8, "little") + edited + content[8 + size :]
+
+
+def _score(model: Path, data: Path, kind: str) -> None:
+    from clew import ClewError, load_detector
+    from clew.datasets import Loader, PreprocessedGNNMapDataset, PreprocessedLSTMMapDataset
+
+    try:
+        detector = load_detector(model)
+        samples = (
+            PreprocessedLSTMMapDataset(data, split="test")
+            if kind == "lstm"
+            else PreprocessedGNNMapDataset(data, split="test", with_sequence=True)
+        )
+        risks = detector.score(next(iter(Loader(samples, 5))))
+    except ClewError as error:
+        raise _refusal(error) from None
+    assert ((risks >= 0) & (risks <= 1)).all(), f"risks {risks}"
+    assert 0 <= detector.threshold <= 1, f"threshold {detector.threshold}"
+
+
+def legacy(chance: Random, corpus: Path, folder: Path) -> Callable[[], None]:
+    """Pickles and .pt files."""
+    old = folder / "old"
+    old.mkdir()
+    source = chance.choice(sorted((corpus / "legacy").iterdir()))
+    path, content = old / source.name, source.read_bytes()
+    if path.suffix == ".gz":
+        path.write_bytes(gzip.compress(edit_bytes(chance, gzip.decompress(content))))
+    elif path.suffix == ".pt" and chance.random() < 0.6:
+        _edit_zip(chance, source, path)
+    else:
+        path.write_bytes(edit_bytes(chance, content))
+    return lambda: _run("convert", old, "--out", folder / "out")
+
+
+def _edit_zip(chance: Random, source: Path, path: Path) -> None:
+    """One entry of an archive edited, its checksum right again."""
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(path, "w") as new:
+        chosen = chance.choice(old.namelist())
+        for name in old.namelist():
+            content = old.read(name)
+            new.writestr(name, edit_bytes(chance, content) if name == chosen else content)
+
+
+def photos(chance: Random, corpus: Path, folder: Path) -> Callable[[], None]:
+    """A photo of any format."""
+    (folder / "photos").mkdir()
+    source = chance.choice(sorted((corpus / "photos").iterdir()))
+    path = folder / "photos" / source.name
+    path.write_bytes(edit_bytes(chance, source.read_bytes()))
+    where = ("--model", corpus / "classifier", "--out", folder / "out")
+    return lambda: _run("patterns", "identify", folder / "photos", *where)
+
+
+def _copy(source: Path, target: Path) -> Path:
+    return Path(shutil.copytree(source, target))
+
+
+def _refusal(error: Exception) -> Refused:
+    """Only errors that clew raises on purpose, and those of the operating system."""
+    if isinstance(error, OSError):
+        assert error.errno, f"not an error of the operating system: {error!r}"
+    return Refused(str(error))
+
+
+KINDS: dict[str, MakeCase] = {
+    "manifests": manifests,
+    "shards": shards,
+    "questions": questions,
+    "scores": scores,
+    "models": models,
+    "legacy": legacy,
+    "photos": photos,
+    "page": page,
+    "judge": judge,
+}

@@ -1,0 +1,204 @@
+"""Kills long commands at random moments until they are done, and compares what they leave with an
+uninterrupted run, byte for byte."""
+
+import csv
+import mmap
+import os
+import re
+import signal
+import sys
+import time
+import traceback
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from tests.forking import FORKSERVER
+from tests.fuzz.corpus import CAPTURE
+
+_PLAIN = ("--device", "cpu", "--no-amp", "--no-compile", "--num-workers", 0, "--batch-size", 16)
+_SMALL = ("--lstm-hidden", 4, "--gnn-hidden", 4, "--num-lstm-layers", 1, "--no-run-gvae")
+# With CORPUS and OUT in place of folders.
+COMMANDS: dict[str, tuple[object, ...]] = {
+    "extract": (
+        *("extract", "--model", "CORPUS/model", "--questions", "CORPUS/questions.jsonl"),
+        *("--out", "OUT", *CAPTURE),
+    ),
+    "preprocess": (
+        *("preprocess", "CORPUS/traces", "--scores-file", "CORPUS/scores.csv", "--out", "OUT"),
+    ),
+    "train": (
+        *("train", "--preprocessed-dir", "CORPUS/learnable", "--out", "OUT", "--epochs", 2),
+        *(*_SMALL, *_PLAIN),
+    ),
+    "compare": (
+        *("compare", "--preprocessed-dir", "CORPUS/learnable", "--out", "OUT", "--epochs", 1),
+        *("--methods", "perplexity,lookback,lstm", "--seeds", 1, *_PLAIN),
+    ),
+    "patterns train": (
+        *("patterns", "train", "--data", "CORPUS/classes", "--out", "OUT", "--epochs", 2),
+        *("--network", "tiny", "--image-size", 16, "--no-augment", *_PLAIN),
+    ),
+}
+_CHANGES = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.truncate"}
+
+# What differs between two uninterrupted runs of the same command, and is therefore not compared:
+# times, rates and memory (by the names of their fields), dates, the output folder's own name, and
+# in pages, which show times, every number: results.json is compared in full.
+_MEASURED = r"(?:\w*seconds|\w+_per_second|data_wait_share|\w*memory_bytes|ms_per_answer)"
+_FIELD = re.compile(rf'({_MEASURED}\\?(?:"|&quot;): )[-+.\w]+'.encode())
+_DATE = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:\+00:00)?")
+_FREE = re.compile(rb"[\d.]+ .B of free memory")
+_NUMBER = re.compile(r"[-\d.,]+(?:e[-+]\d+)?(?: (?:µs|ms|s|min|h)\b)?".encode())
+_HASH = re.compile(rb'"sha256": "\w+"')  # of shards that hold dates; `verify` checks it
+
+
+@dataclass(frozen=True)
+class Killed:
+    """How often a command was killed, how often it was then resumed to the end, and every file in
+    which a resumed run differs from an uninterrupted one."""
+
+    kills: int
+    completed: int
+    problems: list[str]
+
+
+def kill_and_resume(command: str, kills: int, seed: int, corpus: Path, folder: Path) -> Killed:
+    """In a process of its own, which has the libraries loaded and no thread."""
+    ours, theirs = FORKSERVER.Pipe()
+    arguments = (theirs, command, kills, Random(f"{command} {seed}"), corpus, folder)
+    process = FORKSERVER.Process(target=_serve, args=arguments)
+    process.start()
+    theirs.close()
+    try:
+        return ours.recv()  # type: ignore[no-any-return]
+    finally:
+        process.kill()
+        process.join()
+
+
+def _serve(
+    connection: Any, command: str, kills: int, chance: Random, corpus: Path, folder: Path
+) -> None:
+    words, begin = COMMANDS[command], time.monotonic()
+    whole = _Run(words, corpus, folder / "whole")
+    whole.wait()
+    usual_seconds = time.monotonic() - begin
+    done, completed, problems = 0, 0, whole.problems()
+    while done < kills and completed < 3 * kills and not problems:
+        out = folder / f"{completed}"
+        while True:
+            by_change = done % 2 and done < kills
+            run = _Run(words, corpus, out, chance.randrange(whole.changes) if by_change else None)
+            if not done % 2 and done < kills:
+                run.kill_after(chance.uniform(0, usual_seconds))
+            if run.wait() != -signal.SIGKILL:
+                break
+            done += 1
+        completed += 1
+        problems = run.problems() or compare_folders(out, whole.out)
+    connection.send(Killed(done, completed, problems))
+
+
+class _Run:
+    """One run of a command, forked. `changes` counts what it did to files below `out`; it dies
+    right before the one with the number `last`."""
+
+    def __init__(
+        self, words: tuple[object, ...], corpus: Path, out: Path, last: int | None = None
+    ) -> None:
+        self.out, self._last, self._count = out, last, mmap.mmap(-1, 8)
+        self._said = out.with_name(f"{out.name}.txt")
+        self._code: int | None = None
+        places = {"CORPUS": corpus, "OUT": out}
+        filled = [re.sub("CORPUS|OUT", lambda at: str(places[at[0]]), str(word)) for word in words]
+        self._child = os.fork()
+        if self._child == 0:
+            os._exit(self._call(filled))
+
+    @property
+    def changes(self) -> int:
+        return int.from_bytes(self._count[:], "little")
+
+    def kill_after(self, seconds: float) -> None:
+        time.sleep(seconds)
+        os.kill(self._child, signal.SIGKILL)
+
+    def wait(self) -> int:
+        """The exit code, -9 after a kill."""
+        self._code = os.waitstatus_to_exitcode(os.waitpid(self._child, 0)[1])
+        return self._code
+
+    def problems(self) -> list[str]:
+        return [f"exit code {self._code}: {self._said.read_text()}"] if self._code else []
+
+    def _call(self, words: list[str]) -> int:
+        """In the child."""
+        from clew.cli import main
+
+        output = os.open(self._said, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        sys.argv = ["clew", *words]
+        sys.addaudithook(self._watch)
+        try:
+            main()
+        except SystemExit as end:
+            return int(end.code or 0)
+        except BaseException:
+            os.write(2, traceback.format_exc().encode())
+            return 3
+        return 0
+
+    def _watch(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event in _CHANGES and str(arguments[0]).startswith(str(self.out)):
+            if self.changes == self._last:
+                os.kill(os.getpid(), signal.SIGKILL)
+            self._count[:] = (self.changes + 1).to_bytes(8, "little")
+
+
+def compare_folders(found: Path, expected: Path) -> list[str]:
+    """The files that are missing, too many, or different, with where they first differ."""
+    ours, theirs = _read(found), _read(expected)
+    problems = [f"{name} is missing" for name in sorted(theirs.keys() - ours.keys())]
+    problems += [f"{name} is left over" for name in sorted(ours.keys() - theirs.keys())]
+    for name in sorted(ours.keys() & theirs.keys()):
+        if ours[name] != theirs[name]:
+            at = len(os.path.commonprefix([ours[name], theirs[name]]))
+            shown = (content[max(0, at - 60) : at + 60] for content in (ours[name], theirs[name]))
+            problems.append("{}: {!r} instead of {!r}".format(name, *shown))
+    return problems
+
+
+def _read(folder: Path) -> dict[str, bytes]:
+    """Every file without what may differ. Locks and the logs of TensorBoard, whose names hold dates
+    and the machine's name, are skipped."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {
+        str(path.relative_to(folder)): _mask(path, path.read_bytes().replace(bytes(folder), b"OUT"))
+        for path in files
+        if not path.name.endswith(".lock") and path.parent.name != "tensorboard"
+    }
+
+
+def _mask(path: Path, content: bytes) -> bytes:
+    if path.suffix == ".safetensors":  # the length of the header changes with its times
+        size = 8 + int.from_bytes(content[:8], "little")
+        return _mask_fields(content[8:size]).rstrip() + content[size:]
+    if path.suffix == ".csv":
+        return _mask_columns(content.decode()).encode()
+    return _NUMBER.sub(b"0", content) if path.suffix == ".html" else _mask_fields(content)
+
+
+def _mask_fields(content: bytes) -> bytes:
+    for pattern, instead in ((_FIELD, rb"\1"), (_DATE, b""), (_FREE, b""), (_HASH, b"")):
+        content = pattern.sub(instead, content)
+    return content
+
+
+def _mask_columns(content: str) -> str:
+    rows = list(csv.reader(StringIO(content)))
+    kept = [at for at, name in enumerate(rows[0]) if not re.fullmatch(_MEASURED, name)]
+    return repr([[row[at] for at in kept] for row in rows])

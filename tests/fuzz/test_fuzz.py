@@ -1,0 +1,30 @@
+"""Hostile files and requests: clew uses them or refuses them with a message, soon and in little
+memory. `make fuzz` tries more of them."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz.harness import try_cases
+from tests.fuzz.inputs import KINDS
+
+pytestmark = pytest.mark.slow
+
+CASES = 30
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_hostile_input_is_used_or_refused_with_a_message(
+    kind: str, corpus: Path, tmp_path: Path
+) -> None:
+    outcomes = list(try_cases([(kind, seed) for seed in range(CASES)], corpus, tmp_path))
+    assert [str(outcome) for outcome in outcomes if outcome.ended == "failed"] == []
+
+
+def test_same_seed_gives_the_same_input(corpus: Path, tmp_path: Path) -> None:
+    for place in ("one", "two"):
+        list(
+            try_cases([("models", seed) for seed in range(3)], corpus, tmp_path / place, keep=True)
+        )
+    first, second = (sorted((tmp_path / p).rglob("*.safetensors")) for p in ("one", "two"))
+    assert [p.read_bytes() for p in first] == [p.read_bytes() for p in second]

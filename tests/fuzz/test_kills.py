@@ -1,0 +1,20 @@
+"""Commands that are killed at random moments resume to what an uninterrupted run leaves."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz.kills import COMMANDS, kill_and_resume
+
+pytestmark = pytest.mark.slow
+
+KILLS = 10
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_resume_after_random_kills_gives_identical_files(
+    command: str, corpus: Path, tmp_path: Path
+) -> None:
+    killed = kill_and_resume(command, KILLS, 0, corpus, tmp_path)
+    assert killed.problems == []
+    assert killed.kills == KILLS

@@ -1,0 +1,25 @@
+"""Imports everything that a command may need, so that processes forked from here start at once."""
+
+import contextlib
+import importlib
+import pkgutil
+
+from PIL import Image
+
+import clew
+
+_FOREIGN = (
+    *("torch", "pandas", "transformers.models.llama.modeling_llama", "torch_geometric.nn"),
+    *("sklearn.linear_model", "sklearn.decomposition", "matplotlib.pyplot", "rapidfuzz.process"),
+    *("fastapi", "uvicorn", "uvicorn.protocols.http.auto", "anyio._backends._asyncio"),
+    *("uvicorn.loops.auto", "uvicorn.lifespan.off", "pydantic.v1", "pydantic.dataclasses"),
+    *("pyarrow.pandas_compat", "rich._emoji_codes", "typer._adapters", "tomllib"),
+    *("encodings.idna", "encodings.utf_8_sig"),
+)
+
+for _name in _FOREIGN:
+    importlib.import_module(_name)
+Image.init()
+for _module in pkgutil.walk_packages(clew.__path__, "clew."):
+    with contextlib.suppress(ImportError):  # kernels for a GPU
+        importlib.import_module(_module.name)

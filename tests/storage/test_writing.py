@@ -138,3 +138,15 @@ def test_next_writer_removes_what_killed_writers_left(tmp_path: Path) -> None:
         (store / name).touch()
     with writer_lock(store, Part()):
         assert sorted(path.name for path in store.glob("*.tmp")) == sorted(kept)
+
+
+def test_files_that_killed_processes_left_are_removed_and_those_of_living_ones_kept(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "a.json.0123abcd.tmp").write_bytes(b"half")
+    (tmp_path / "b.json.0123abcd.tmp").write_bytes(b"of another file")
+    with replacing(tmp_path / "a.json") as slow:
+        slow.write(b"slow")
+        replace_file(tmp_path / "a.json", b"fast")
+    assert (tmp_path / "a.json").read_bytes() == b"slow"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.json", "b.json.0123abcd.tmp"]

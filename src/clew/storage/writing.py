@@ -1,12 +1,14 @@
 """The one way to write a file into a store or a result folder: created exclusively, never through a
 link, synced, and moved into place atomically. Readers see the old file or the new one."""
 
+import fcntl
+import glob
 import os
 import re
 import secrets
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -33,18 +35,44 @@ def replace_file(path: Path, content: bytes) -> None:
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """A file beside `path` that replaces it at the end; after an error nothing has changed.
 
-    Code that can only write to a name may use the file's `name` instead.
+    Code that can only write to a name may use the file's `name` instead. What killed processes left
+    of the same file is removed.
     """
-    part = path.with_name(f"{path.name}.{secrets.token_hex(4)}{_ENDING}")
     with disk_errors(path.parent):
+        _remove_abandoned(path)
+        file = _create_locked(path)
+        part, held = Path(file.name), os.dup(file.fileno())
         try:
-            with create_file(part) as file:
+            with file:
                 mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
                 yield file
             _sync_file(part, mode)
             put_in_place(part, path)
         finally:
             part.unlink(missing_ok=True)
+            os.close(held)
+
+
+def _create_locked(path: Path) -> BinaryIO:
+    """A new file beside `path`. The kernel holds its lock as long as this process lives, which is
+    how others tell it from an abandoned one."""
+    while True:
+        file = create_file(path.with_name(f"{path.name}.{secrets.token_hex(4)}{_ENDING}"))
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(file, fcntl.LOCK_EX)
+        if os.path.exists(file.name):  # not removed between the two
+            return file
+        file.close()
+
+
+def _remove_abandoned(path: Path) -> None:
+    for part in path.parent.glob(f"{glob.escape(path.name)}.*{_ENDING}"):
+        match = _TEMPORARY.fullmatch(part.name)
+        if match is None or match[1] != path.name or irregular_kind(part, follow_links=False):
+            continue
+        with suppress(OSError), open(part, "rb", opener=_open_no_link) as left:
+            fcntl.flock(left, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            part.unlink()
 
 
 def create_file(path: Path) -> BinaryIO:

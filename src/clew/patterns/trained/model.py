@@ -22,7 +22,7 @@ from clew.errors import InputError, StoreError
 from clew.foreign_text import shortened
 from clew.patterns.cache import hash_picture
 from clew.patterns.classifier import normalize
-from clew.patterns.networks import build_network
+from clew.patterns.networks import NETWORKS, TIMM, build_network
 from clew.patterns.photos.decode import PhotoError, read_square
 from clew.patterns.photos.find import find_photos
 from clew.patterns.photos.photo import Fault, Photo
@@ -199,13 +199,20 @@ def _check_settings(path: Path, about: dict[str, Any]) -> dict[str, Any]:
         what="an image classifier",
         advice=_ADVICE,
     )
-    classes = about["settings"]["classes"]
-    wrong = next(filter(_NO_CLASS.search, classes), None)
-    twice = len(set(classes)) < len(classes)
-    if wrong is not None or twice:
-        reason = "its classes repeat" if twice else f"it has a class {shortened(wrong)}"
+    reason = _find_wrong(**about["settings"])
+    if reason:
         raise StoreError(f'"{path}" is not an image classifier ({reason}): {_ADVICE}.')
     return about["settings"]
+
+
+def _find_wrong(*, network: str, classes: list[str], **_others: Any) -> str:
+    """What no training can have written, for a message; "" if nothing."""
+    if network not in NETWORKS and not network.startswith(TIMM):
+        return f"its network is {shortened(network)}"
+    if len(set(classes)) < len(classes):
+        return "its classes repeat"
+    wrong = next(filter(_NO_CLASS.search, classes), None)
+    return "" if wrong is None else f"it has a class {shortened(wrong)}"
 
 
 def _explain_missing(folder: Path) -> str:

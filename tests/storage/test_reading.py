@@ -7,7 +7,7 @@ from clew.storage.reading import parse_json
 
 @pytest.mark.parametrize("unit", ["[],", "{},", '"a",', "1,"])
 def test_millions_of_tiny_values_are_refused(unit: str) -> None:
-    content = f"[{unit * 3_500_000}0]"
+    content = f"[{unit * 4_500_000}0]"
     for given in (content, content.encode()):
         with pytest.raises(ValueError, match="it contains .* values in"):
             parse_json(given)

@@ -1,7 +1,7 @@
 """`make fuzz`: hostile inputs and kills until the time is over, then the counts.
 
-python -m tests.fuzz --minutes 30          # every kind in turn, then 90 kills per command
-python -m tests.fuzz kills --kills 5       # only the kills
+python -m tests.fuzz --minutes 30          # every kind in turn, then kills and limits
+python -m tests.fuzz kills --kills 5       # only kills and limits
 python -m tests.fuzz shards 17             # one case again, its folder kept
 """
 
@@ -23,6 +23,7 @@ from tests.fuzz.corpus import make_corpus
 from tests.fuzz.harness import try_cases
 from tests.fuzz.inputs import KINDS
 from tests.fuzz.kills import COMMANDS, kill_and_resume
+from tests.fuzz.limits import LIMITS, limit_and_resume
 
 ENDINGS = ("ok", "refused", "failed")
 
@@ -46,6 +47,7 @@ def main() -> int:
         failures += _try_all(cases, corpus, folder / "cases")
     if given.kind in (None, "kills"):
         failures += _kill_all(given.kills, given.first_seed, corpus, folder / "kills")
+        failures += _limit_all(given.kills // 30, given.first_seed, corpus, folder / "limits")
     shutil.rmtree(folder)
     return int(failures > 0)
 
@@ -79,6 +81,20 @@ def _kill_all(kills: int, seed: int, corpus: Path, folder: Path) -> int:
         failures += bool(killed.problems)
         _say(f"{command:<16}{killed.kills:>9}{killed.completed:>9}{len(killed.problems):>11}")
         for problem in killed.problems:
+            _say(f"  {problem}")
+    return failures
+
+
+def _limit_all(rounds: int, seed: int, corpus: Path, folder: Path) -> int:
+    failures = 0
+    _say(f"{'command':<16}{'limited':>9}{'different':>20}")
+    for command in COMMANDS:
+        home = folder / command.replace(" ", "-")
+        home.mkdir(parents=True)
+        problems = limit_and_resume(command, rounds, seed, corpus, home)
+        failures += len(problems)
+        _say(f"{command:<16}{rounds * len(LIMITS):>9}{len(problems):>20}")
+        for problem in problems:
             _say(f"  {problem}")
     return failures
 

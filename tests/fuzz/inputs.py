@@ -57,8 +57,9 @@ def _damage(chance: Random, store: Path, foreign: list[Path], outside: Path) -> 
         replace_entry(chance, path, [*others, *foreign], outside)
     if chance.random() < 0.3:  # as a run that was killed leaves it
         unfinished = store / "batch_0001.arrow"
-        if unfinished.is_file() and not unfinished.is_symlink():
-            unfinished.rename(store / "batch_0001.arrow.part")
+        part = store / "batch_0001.arrow.part"
+        if unfinished.is_file() and not unfinished.is_symlink() and not part.is_dir():
+            unfinished.rename(part)
 
 
 def _repair_to_the_same_rows(corpus: Path, store: Path) -> None:

@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -83,7 +84,7 @@ def _serve(
     connection: Any, command: str, kills: int, chance: Random, corpus: Path, folder: Path
 ) -> None:
     words, begin = COMMANDS[command], time.monotonic()
-    whole = _Run(words, corpus, folder / "whole")
+    whole = Run(words, corpus, folder / "whole")
     whole.wait()
     usual_seconds = time.monotonic() - begin
     done, completed, problems = 0, 0, whole.problems()
@@ -91,7 +92,8 @@ def _serve(
         out = folder / f"{completed}"
         while True:
             by_change = done % 2 and done < kills
-            run = _Run(words, corpus, out, chance.randrange(whole.changes) if by_change else None)
+            last = chance.randrange(whole.changes) if by_change else None
+            run = Run(words, corpus, out, last=last)
             if not done % 2 and done < kills:
                 run.kill_after(chance.uniform(0, usual_seconds))
             if run.wait() != -signal.SIGKILL:
@@ -102,14 +104,21 @@ def _serve(
     connection.send(Killed(done, completed, problems))
 
 
-class _Run:
-    """One run of a command, forked. `changes` counts what it did to files below `out`; it dies
-    right before the one with the number `last`."""
+class Run:
+    """One run of a command, forked; `before` is called in the new process. `changes` counts what it
+    did to files below `out`; it dies right before the one with the number `last`."""
 
     def __init__(
-        self, words: tuple[object, ...], corpus: Path, out: Path, last: int | None = None
+        self,
+        words: tuple[object, ...],
+        corpus: Path,
+        out: Path,
+        *,
+        last: int | None = None,
+        before: Callable[[], object] = lambda: None,
     ) -> None:
         self.out, self._last, self._count = out, last, mmap.mmap(-1, 8)
+        self._before = before
         self._said = out.with_name(f"{out.name}.txt")
         self._code: int | None = None
         places = {"CORPUS": corpus, "OUT": out}
@@ -131,8 +140,10 @@ class _Run:
         self._code = os.waitstatus_to_exitcode(os.waitpid(self._child, 0)[1])
         return self._code
 
-    def problems(self) -> list[str]:
-        return [f"exit code {self._code}: {self._said.read_text()}"] if self._code else []
+    def problems(self, expected: tuple[int, ...] = (0,)) -> list[str]:
+        said = self._said.read_text()
+        is_good = self._code in expected and "Traceback" not in said and said.strip()
+        return [] if is_good else [f"exit code {self._code}: {said}"]
 
     def _call(self, words: list[str]) -> int:
         """In the child."""
@@ -144,6 +155,7 @@ class _Run:
         sys.argv = ["clew", *words]
         sys.addaudithook(self._watch)
         try:
+            self._before()
             main()
         except SystemExit as end:
             return int(end.code or 0)

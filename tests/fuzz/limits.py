@@ -1,0 +1,142 @@
+"""Runs long commands where something is missing (disk, memory, permissions, a home), then without
+the limit: a message first, the files of an uninterrupted run afterwards."""
+
+import os
+import resource
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import product
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from tests.forking import FORKSERVER
+from tests.fuzz.kills import COMMANDS, Run, compare_folders
+
+_NOBODY = 65534
+_ANY_END = (0, 1, 2)
+_FILLER = "somebody elses"
+
+
+def small_files(chance: Random, folder: Path) -> None:
+    """As `ulimit -f` and quotas do it: a write beyond the limit fails with EFBIG."""
+    del folder
+    size = int(2 ** chance.uniform(0, 20))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+
+def little_memory(chance: Random, folder: Path) -> None:
+    """As `ulimit -v`."""
+    del folder
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    most = pages * resource.getpagesize() + int(2 ** chance.uniform(20, 30))
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+
+
+def few_files(chance: Random, folder: Path) -> None:
+    """As `ulimit -n`."""
+    del folder
+    most = len(os.listdir("/proc/self/fd")) + chance.randrange(2, 40)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def read_only(chance: Random, folder: Path) -> None:
+    """A folder that belongs to somebody else, as a user who may only read it."""
+    del chance
+    folder.parent.chmod(0o755)
+    if os.getuid() == 0:
+        os.setgroups([])
+        os.setgid(_NOBODY)
+        os.setuid(_NOBODY)
+    else:
+        folder.parent.chmod(0o555)
+
+
+def no_home(chance: Random, folder: Path) -> None:
+    """No home, no folder for temporary files, and a working folder that does not exist anymore."""
+    del chance
+    gone = folder.parent / "gone"
+    gone.mkdir()
+    os.chdir(gone)
+    gone.rmdir()
+    os.environ.pop("HOME", None)
+    for name in ("TMPDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "HF_HOME"):
+        os.environ[name] = "/nonexistent"
+
+
+def full_disk(chance: Random, folder: Path) -> None:
+    """Another program has filled the disk, up to some bytes."""
+    filler = folder.parent / _FILLER
+    space = shutil.disk_usage(folder.parent).free - int(2 ** chance.uniform(10, 20))
+    filler.write_bytes(bytes(max(0, space)))
+
+
+LIMITS: tuple[Callable[[Random, Path], None], ...] = (
+    *(small_files, little_memory, few_files, read_only, no_home),
+    *((full_disk,) if os.getuid() == 0 else ()),
+)
+
+
+def limit_and_resume(command: str, rounds: int, seed: int, corpus: Path, folder: Path) -> list[str]:
+    """The problems, in a process of its own."""
+    ours, theirs = FORKSERVER.Pipe()
+    process = FORKSERVER.Process(
+        target=_serve, args=(theirs, command, rounds, seed, corpus, folder)
+    )
+    process.start()
+    theirs.close()
+    try:
+        return ours.recv()  # type: ignore[no-any-return]
+    finally:
+        process.kill()
+        process.join()
+
+
+def _serve(
+    connection: Any, command: str, rounds: int, seed: int, corpus: Path, folder: Path
+) -> None:
+    words = COMMANDS[command]
+    whole = Run(words, corpus, folder / "whole")
+    whole.wait()
+    problems = whole.problems()
+    for number, limit in product(range(seed, seed + rounds), LIMITS):
+        with _disk(folder / f"{limit.__name__}-{number}", is_small=limit is full_disk) as home:
+            found = _limit_once(words, corpus, home / "out", limit, number)
+            found = found or compare_folders(home / "out", whole.out)
+            problems += [f"{limit.__name__} {number}: {problem}" for problem in found]
+    connection.send(problems)
+
+
+def _limit_once(
+    words: tuple[object, ...],
+    corpus: Path,
+    out: Path,
+    limit: Callable[[Random, Path], None],
+    seed: int,
+) -> list[str]:
+    chance = Random(f"{limit.__name__} {seed}")
+    limited = Run(words, corpus, out, before=lambda: limit(chance, out))
+    limited.wait()
+    out.parent.chmod(0o755)
+    (out.parent / _FILLER).unlink(missing_ok=True)
+    found = limited.problems(_ANY_END)
+    again = Run(words, corpus, out)
+    again.wait()
+    return found or again.problems()
+
+
+@contextmanager
+def _disk(folder: Path, *, is_small: bool) -> Iterator[Path]:
+    """A new folder, on a disk of its own if it is to be filled; it is removed afterwards."""
+    folder.mkdir()
+    if is_small:
+        mount = ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(folder)]
+        is_small = subprocess.run(mount, capture_output=True).returncode == 0
+    try:
+        yield folder
+    finally:
+        if is_small:
+            subprocess.run(["umount", str(folder)], check=True)
+        shutil.rmtree(folder)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from clew import cli
 from clew.cli.errors import error_text, with_flags
 from clew.errors import Call, InputError, StoreError, without_settings
 from clew.hallucination.detectors import NETWORKS
@@ -83,3 +84,15 @@ def test_folder_of_old_files_gets_the_convert_command(tmp_path: Path) -> None:
 def test_backticks_of_other_programs_are_not_flags() -> None:
     error = InputError(f"it answered ({without_settings('pass `trust_remote_code=True`')}).")
     assert error_text(error) == "it answered (pass 'trust_remote_code=True')."
+
+
+def test_out_of_memory_is_one_message(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run_out() -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(cli, "build_app", lambda: run_out)
+    with pytest.raises(SystemExit, match="1"):
+        cli.main()
+    assert capsys.readouterr().err.startswith("clew: out of memory. Everything written so far")

@@ -9,6 +9,10 @@ from clew.errors import ClewError
 from clew.version import __version__
 
 SUMMARY = "Detect LLM hallucinations from hidden states and attention."
+_OUT_OF_MEMORY = (
+    "out of memory. Everything written so far is kept. Free some memory or choose smaller "
+    "settings, then run the same command again."
+)
 app = typer.Typer(
     name="clew",
     cls=HelpGroup,
@@ -60,9 +64,16 @@ def build_app() -> typer.Typer:
 
 
 def main() -> None:
-    """Entry point. Expected errors (ClewError, OSError) are printed as one message, without a
-    traceback."""
+    """Entry point. Expected errors (ClewError, OSError, out of memory) are printed as one message,
+    without a traceback."""
     try:
         build_app()()
     except (ClewError, OSError) as error:
         exit_with(error)
+    except (MemoryError, RuntimeError) as error:
+        from clew.memory import is_out_of_memory
+
+        if not is_out_of_memory(error):
+            raise
+        error.__traceback__ = None  # frees what the command held
+        exit_with(ClewError(_OUT_OF_MEMORY))

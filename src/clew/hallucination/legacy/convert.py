@@ -126,7 +126,7 @@ def _convert_one(store: ConvertedStore, source: Source, group: SourceGroup) -> N
     except InputError as error:
         store.skip(source.path, str(error))
     except (MemoryError, RuntimeError) as error:
-        if not isinstance(error, MemoryError) and not is_out_of_memory(error):
+        if not is_out_of_memory(error):
             raise
         store.skip(source.path, explain_no_memory(source.path))
 

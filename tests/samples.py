@@ -302,7 +302,10 @@ def _nested(arrays: list[np.ndarray], kind: pa.DataType) -> pa.Array:
 def _write(store, kind, schema, columns, shards, rows, batch_rows) -> Path:  # type: ignore[no-untyped-def]
     store.mkdir(parents=True)
     manifest = Manifest(
-        kind=kind, settings={"source": "a test"}, rows_per_shard=rows, planned_rows=shards * rows
+        kind=kind,
+        settings={"source": {"store": "a test"}},
+        rows_per_shard=rows,
+        planned_rows=shards * rows,
     )
     write_manifest(store, manifest)
     schema = describe_in_schema(schema, manifest)

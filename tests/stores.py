@@ -88,7 +88,7 @@ def make_rows(ids: Iterable[int]) -> pa.RecordBatch:
 def new_manifest(planned_rows: int | None = None) -> Manifest:
     return Manifest(
         kind="samples",
-        settings={"source": "a test"},
+        settings={"source": {"store": "a test"}},
         rows_per_shard=ROWS_PER_SHARD,
         planned_rows=planned_rows,
     )

@@ -12,7 +12,7 @@ import filelock
 from clew.errors import OtherVersionError, SettingsMismatchError, StoreError
 from clew.foreign_text import shortened
 from clew.settings import find_differences
-from clew.storage.manifest_fields import check_manifest
+from clew.storage.manifest_fields import check_manifest, find_setting
 from clew.storage.reading import read_json
 from clew.storage.writing import lock_file, replace_file
 
@@ -59,6 +59,16 @@ class Manifest:
     @property
     def bytes(self) -> int:
         return sum(shard.bytes for shard in self.shards)
+
+    def setting(self, name: str) -> Any:
+        """The setting called "shape.layers"; raises StoreError if there is none."""
+        value = find_setting(self.settings, name)
+        if value is None:
+            raise StoreError(
+                f'the manifest of a store of {self.kind} has no setting "{name}": re-create the '
+                "store with the command that wrote it."
+            )
+        return value
 
     def shard(self, batch_number: int) -> ShardEntry | None:
         return next((s for s in self.shards if s.batch_number == batch_number), None)

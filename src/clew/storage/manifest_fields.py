@@ -9,6 +9,7 @@ from clew.foreign_text import shortened
 
 MAX_ROWS = 10**12
 MAX_BYTES = 1 << 60
+_MAX_SIZE = 1 << 31
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _PLAIN_NAME = re.compile(r"[\w][\w.-]*", re.ASCII)
 _ENTRY_FIELDS = {"batch_number", "file", "rows", "bytes", "sha256"}
@@ -67,9 +68,11 @@ def _is_entry(shard: dict[str, Any]) -> bool:
 
 
 def _check_settings(settings: dict[str, Any]) -> None:
-    """Checks what every store may have: the command that wrote it, and the source of each shard."""
-    if not isinstance(settings.get("command", ""), str):
-        raise _invalid("settings.command", settings["command"])
+    """Checks the settings that are read back; others are only shown and compared."""
+    for name, is_valid in _SETTINGS.items():
+        value = find_setting(settings, name)
+        if value is not None and not is_valid(value):
+            raise _invalid(f"settings.{name}", value)
     sources = settings.get("sources", [])
     if not isinstance(sources, list):
         raise _invalid("settings.sources", sources)
@@ -78,6 +81,14 @@ def _check_settings(settings: dict[str, Any]) -> None:
         if not _is_source(source) or source["batch_number"] in seen:
             raise _invalid(f"settings.sources[{place}]", source)
         seen.add(source["batch_number"])
+
+
+def find_setting(settings: dict[str, Any], name: str) -> Any:
+    """The setting called "model.id", None if there is none."""
+    found: Any = settings
+    for part in name.split("."):
+        found = found.get(part) if isinstance(found, dict) else None
+    return found
 
 
 def _is_source(source: Any) -> bool:
@@ -111,6 +122,14 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
+def _is_group(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+def _is_shape(value: Any) -> bool:
+    return isinstance(value, dict) and all(is_count(size, _MAX_SIZE) for size in value.values())
+
+
 def _is_texts(value: Any) -> bool:
     return isinstance(value, list) and all(map(_is_text, value))
 
@@ -122,7 +141,7 @@ def _invalid(name: str, value: Any) -> ValueError:
 # The check of each member, and whether it is required.
 _MEMBERS: dict[str, tuple[Check, bool]] = {
     "kind": (_is_text, True),
-    "settings": (lambda value: isinstance(value, dict), True),
+    "settings": (_is_group, True),
     "rows_per_shard": (lambda value: is_count(value) and value > 0, True),
     "planned_rows": (lambda value: value is None or is_count(value), True),
     "shards": (lambda value: isinstance(value, list), False),
@@ -133,4 +152,19 @@ _MEMBERS: dict[str, tuple[Check, bool]] = {
     "created": (_is_text, False),
     "format": (_is_text, False),
     "schema_version": (is_count, False),
+}
+_GROUPS = ("model", "prompt", "generation", "questions", "machine", "source", "scores")
+_CAPTURE = ("source.capture", "source.capture.model", "source.capture.questions")
+_TEXTS = (
+    *("command", "keep", "method", "model.id", "questions.name", "questions.sha256"),
+    *("source.store", "source.model", "source.sha256"),
+)
+_COUNTS = ("node_dim", "edges_per_token", "top_k", "machine.generation_batch")
+# The settings that are read back, outer ones first.
+_SETTINGS: dict[str, Check] = {
+    **dict.fromkeys((*_GROUPS, *_CAPTURE), _is_group),
+    **dict.fromkeys(_TEXTS, _is_text),
+    **dict.fromkeys((*_COUNTS, "machine.generation_tokens", "size"), is_count),
+    "shape": _is_shape,
+    "answer_hidden": lambda value: isinstance(value, bool),
 }

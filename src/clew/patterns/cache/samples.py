@@ -213,4 +213,4 @@ def _open_reader(store: Path) -> SampleReader:
 
 
 def _side(reader: SampleReader) -> int:
-    return int(reader.manifest.settings["size"])
+    return int(reader.manifest.setting("size"))

@@ -131,7 +131,7 @@ def _graph_sizes(store: StoreReader) -> GraphSizes:
     nodes = _read(store, "nodes", _lengths)
     edges = _read(store, "edge_source", _lengths)
     of_layers = store.manifest.kind == "graphs"
-    layers = store.manifest.settings["shape"]["layers"] if of_layers else 1
+    layers = store.manifest.setting("shape.layers") if of_layers else 1
     return GraphSizes(
         tokens=Spread.of(nodes // layers),
         edges=Spread.of(edges),

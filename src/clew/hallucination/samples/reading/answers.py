@@ -144,7 +144,7 @@ class AnswerFeatures:
         self.samples |= {*paths}
         indices = {kind: read_index(path, kind) for kind, path in paths.items()}
         self._stores = {kind: StoredFields(path, indices[kind]) for kind, path in paths.items()}
-        self._settings = next(iter(self._stores.values())).store.manifest.settings
+        self._manifest = next(iter(self._stores.values())).store.manifest
         self.fields = self._list_fields()
         index = next(iter(indices.values()))
         self._parts = {name: index.select(name) for name in SPLIT_NAMES}
@@ -155,12 +155,12 @@ class AnswerFeatures:
 
     @property
     def layers(self) -> int:
-        return self._size(0, _BY_LAYER) or int(self._settings["shape"]["layers"])
+        return self._size(0, _BY_LAYER) or int(self._manifest.setting("shape.layers"))
 
     @property
     def dim(self) -> int:
         """The dimension of the states."""
-        return self._size(1, (SEQUENCE, "state_mean")) or int(self._settings["shape"]["dim"])
+        return self._size(1, (SEQUENCE, "state_mean")) or int(self._manifest.setting("shape.dim"))
 
     @property
     def heads(self) -> int | None:
@@ -183,7 +183,9 @@ class AnswerFeatures:
         """The settings behind the samples: `capture` says how the traces were made (empty if
         unknown), `preprocess` how the samples were made from them."""
         not_said = ("command", "source", "sources")
-        made = {name: value for name, value in self._settings.items() if name not in not_said}
+        made = {
+            name: value for name, value in self._manifest.settings.items() if name not in not_said
+        }
         return {"capture": self._source.get("capture") or {}, "preprocess": made}
 
     def read(self, field: str, split: str, *, layer: int | None = None) -> Any:
@@ -238,5 +240,5 @@ class AnswerFeatures:
 
     @property
     def _source(self) -> dict[str, Any]:
-        source = self._settings.get("source")
+        source = self._manifest.settings.get("source")
         return source if isinstance(source, dict) else {}

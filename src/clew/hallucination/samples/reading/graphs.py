@@ -120,8 +120,9 @@ class GraphSamples:
     @property
     def max_degree(self) -> int | None:
         """The maximum number of edges to one node, if the store has a limit; otherwise None."""
-        settings = self.reader.manifest.settings
-        return settings["top_k"] if settings.get("command") == "preprocess" else None
+        manifest = self.reader.manifest
+        from_traces = manifest.settings.get("command") == "preprocess"
+        return manifest.setting("top_k") if from_traces else None
 
     def read_batch(self, indices: Rows, buffers: BufferPool) -> "Batch | dict[str, Any]":
         rows = self.index.rows[indices]

@@ -124,3 +124,25 @@ def test_column_of_another_type_is_not_read_in_place(store: Path) -> None:
     [entry] = read_manifest(store).shards
     with pytest.raises(StoreError, match='"text" of batch_0000.arrow holds values of type string'):
         read_layout(store, entry, ["text"])
+
+
+def test_column_of_an_unexpected_type_is_named(store: Path) -> None:
+    reader = StoreReader(store, types={"text": pa.int32(), "color": pa.string()})
+    with pytest.raises(StoreError, match='column "text" of .* has the type string, not int32'):
+        reader.shard(0)
+
+
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_table_with_a_dictionary_is_read_unless_it_is_compressed(
+    tmp_path: Path, compression: str | None
+) -> None:
+    names = pa.array(["validation", "test"] * 500).dictionary_encode()
+    rows = pa.record_batch({"set": names})
+    rewrite(tmp_path / "scores.arrow", rows, compression=compression)
+    if compression is None:
+        assert read_table(tmp_path / "scores.arrow", dictionaries=True).equals(
+            pa.Table.from_batches([rows])
+        )
+        return
+    with pytest.raises(ValueError, match="it is compressed"):
+        read_table(tmp_path / "scores.arrow", dictionaries=True)

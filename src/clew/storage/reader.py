@@ -8,7 +8,7 @@ import errno
 import os
 import stat
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,8 @@ from clew.storage.manifest import Manifest, ShardEntry, read_manifest
 from clew.storage.origin import ID_COLUMN, find_foreign, foreign_error
 from clew.storage.reading import irregular_kind
 from clew.wording import counted
+
+ColumnTypes = Mapping[str, pa.DataType]
 
 
 class ShardReader:
@@ -113,13 +115,16 @@ class ShardReader:
 
 
 class StoreReader:
-    """A store's manifest and its shards; at most `max_open` shards are mapped at a time."""
+    """A store's manifest and its shards; at most `max_open` shards are mapped at a time. `types`
+    are the types that columns must have where a shard has them."""
 
-    def __init__(self, store: str | Path, max_open: int = 64) -> None:
+    def __init__(
+        self, store: str | Path, max_open: int = 64, types: ColumnTypes | None = None
+    ) -> None:
         self.path = Path(store)
         self.manifest: Manifest = read_manifest(self.path)
         self.shards = sorted(self.manifest.shards, key=lambda shard: shard.batch_number)
-        self._max_open = max_open
+        self._max_open, self._types = max_open, types
         self._open: OrderedDict[int, ShardReader] = OrderedDict()
 
     def shard(self, index: int) -> ShardReader:
@@ -127,25 +132,42 @@ class StoreReader:
         if index in self._open:
             self._open.move_to_end(index)
             return self._open[index]
-        reader = open_shard(self.path, self.shards[index], self.manifest)
+        reader = open_shard(self.path, self.shards[index], self.manifest, self._types)
         self._open[index] = reader
         while len(self._open) > self._max_open:
             self._open.popitem(last=False)
         return reader
 
 
-def open_shard(store: Path, entry: ShardEntry, manifest: Manifest | None) -> ShardReader:
-    """The reader of a finished shard. Raises StoreError if it is missing, truncated, not a file, or
-    belongs to another store or number than those of the manifest, if one is given."""
+def open_shard(
+    store: Path,
+    entry: ShardEntry,
+    manifest: Manifest | None,
+    types: ColumnTypes | None = None,
+) -> ShardReader:
+    """The reader of a finished shard. Raises StoreError if it is missing, truncated, not a file,
+    belongs to another store or number than those of the manifest, if one is given, or has a column
+    of another type than in `types`."""
     path = store / entry.file
     check_size(path, entry.bytes)
     reader = ShardReader(path)
+    for name, kind in (types or {}).items():
+        _check_type(reader, name, kind)
     if manifest is None:
         return reader
     reason = find_foreign(reader.schema, manifest, entry.batch_number, listed=True)
     if reason is not None:
         raise foreign_error(path, reason)
     return reader
+
+
+def _check_type(reader: ShardReader, name: str, kind: pa.DataType) -> None:
+    if name in reader.schema.names and reader.schema.field(name).type != kind:
+        raise StoreError(
+            f'the column "{name}" of {reader.path.name} in {reader.path.parent} has the type '
+            f"{reader.schema.field(name).type}, not {kind}: re-create the store with the command "
+            "that wrote it."
+        )
 
 
 def refuse_damaged_shards(store: Path, manifest: Manifest) -> None:

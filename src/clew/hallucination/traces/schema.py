@@ -58,6 +58,12 @@ def probability_fields() -> list[pa.Field]:
     ]
 
 
+def column_types() -> dict[str, pa.DataType]:
+    """The columns whose type is the same in every trace store."""
+    fields = (*id_fields(), *text_fields(), *probability_fields())
+    return {field.name: field.type for field in fields}
+
+
 def reduced_fields(shape: TraceShape) -> list[pa.Field]:
     """What `keep="compact"` stores of the hidden states and the attention."""
     layers, heads, k = shape.layers, shape.heads, shape.edges_per_token

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from clew.hallucination.traces.schema import column_types
 from clew.storage import StoreReader
 from clew.wording import bytes_text, counted
 
@@ -66,7 +67,7 @@ def summarize_store(path: str | Path) -> StoreSummary:
     """Summarize a store; raises StoreError if it is not one."""
     store = StoreReader(path)
     manifest = store.manifest
-    extra = _summarize_traces(store) if manifest.kind == "traces" and store.shards else {}
+    extra = _summarize_traces(store.path) if manifest.kind == "traces" and store.shards else {}
     return StoreSummary(
         path=str(path),
         kind=manifest.kind,
@@ -90,7 +91,8 @@ def _columns(store: StoreReader) -> dict[str, str]:
     return {field.name: str(field.type) for field in store.shard(0).schema}
 
 
-def _summarize_traces(store: StoreReader) -> dict[str, Any]:
+def _summarize_traces(path: Path) -> dict[str, Any]:
+    store = StoreReader(path, types=column_types())
     tokens, answers, reasons, texts = [], [], [], []
     for index in range(len(store.shards)):
         shard = store.shard(index)

@@ -13,7 +13,7 @@ from jaxtyping import Int
 
 from clew.errors import InputError, StoreError
 from clew.hallucination.samples.making.flat import lengths
-from clew.hallucination.traces.schema import ANSWER_HIDDEN, SHAPE_KEY
+from clew.hallucination.traces.schema import ANSWER_HIDDEN, SHAPE_KEY, column_types
 from clew.storage import ShardEntry, ShardReader, StoreReader, open_shard
 from clew.storage.hashing import hash_text
 
@@ -73,7 +73,7 @@ class TraceSource:
             )
 
     def open(self, entry: ShardEntry) -> ShardReader:
-        return open_shard(self.path, entry, self.manifest)
+        return open_shard(self.path, entry, self.manifest, column_types())
 
     @cached_property
     def shape(self) -> SourceShape:

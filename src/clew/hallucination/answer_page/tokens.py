@@ -136,7 +136,12 @@ def _decode_with_transformers(name: str) -> Decode | None:
     from transformers import AutoTokenizer
 
     try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(source, local_files_only=True, **extra)
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError, TypeError):
+        tokenizer: Any = AutoTokenizer.from_pretrained(
+            source,
+            local_files_only=True,
+            trust_remote_code=False,  # left out, transformers asks whether to run such code
+            **extra,
+        )
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError, TypeError, AttributeError):
         return None
     return lambda tokens: tokenizer.decode(tokens, skip_special_tokens=False)

@@ -2,17 +2,21 @@
 
 import contextlib
 import hashlib
+import pickle
+import struct
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from transformers import PreTrainedModel
 
 from clew.cpu import leave_slow_kernels
 from clew.errors import InputError, without_settings
+from clew.foreign_text import shortened
 from clew.hallucination.capture.embedded import (
     EMBEDDED_NAME,
     embedded_model_folder,
@@ -21,6 +25,7 @@ from clew.hallucination.capture.embedded import (
 from clew.hallucination.capture.gguf_files import read_gguf_once
 from clew.hallucination.hub import quiet_hub, why_unreachable
 from clew.names import looks_like_path, suggest, suggest_path
+from clew.storage.reading import read_json
 
 Quantize = Literal["4bit", "8bit"]
 
@@ -28,6 +33,18 @@ _DTYPES = {
     "float32": torch.float32,
     "float16": torch.float16,
     "bfloat16": torch.bfloat16,
+}
+# What the libraries raise for files that they cannot use.
+_LIBRARY_ERRORS = (
+    *(OSError, ValueError, LookupError, ImportError, RuntimeError),
+    *(TypeError, AttributeError, ArithmeticError, struct.error, pickle.PickleError),
+    *(SafetensorError, StrictDataclassError),
+)
+# What transformers builds one object for, however small the weights are.
+_MOST = {
+    "num_labels": 100_000,
+    **dict.fromkeys(("num_hidden_layers", "num_layers", "n_layers", "n_layer"), 10_000),
+    **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), 10_000),
 }
 
 
@@ -56,9 +73,10 @@ def load_model(
 
     `name` is "smollm2" (built in), a local folder, a `.gguf` file, or a Hugging Face id.
     `dtype` "auto" is float32 on the CPU and the model's own on a GPU. `device` "auto" is the
-    first GPU, or the CPU. Raises InputError if the model is not available.
+    first GPU, or the CPU. Code in a model's folder is never run. Raises InputError if the model is
+    not available, or requires such code.
     """
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM
 
     leave_slow_kernels()
     device = choose_device(device)
@@ -69,13 +87,39 @@ def load_model(
         source, extra = _find_source(name)
         if not Path(source).exists():
             extra |= _reach_hub(name)
-        tokenizer = AutoTokenizer.from_pretrained(source, **extra)
+        tokenizer = _load_tokenizer(source, extra)
         load: Any = AutoModelForCausalLM.from_pretrained
+        # Left out, transformers asks on the terminal whether to run the code.
+        options["trust_remote_code"] = False
         model, info = load(source, output_loading_info=True, **extra, **options)
     _refuse_missing_weights(name, info["missing_keys"])
     if quantize is None:
         model = model.to(device)
     return LoadedModel(model.eval(), tokenizer, name=name, quantize=quantize)
+
+
+def _load_tokenizer(source: str, extra: dict[str, Any]) -> Any:
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(source, trust_remote_code=False, **extra)
+    except Exception as error:
+        if type(error) is Exception:  # what tokenizers raises for an invalid file
+            raise ValueError(str(error)) from error
+        raise
+
+
+def _check_config(path: Path) -> None:
+    """Raise ValueError if transformers would not end reading the description of a model."""
+    waiting = [read_json(path, finite=False)]
+    if not isinstance(waiting[0], dict):
+        raise ValueError(f"config.json contains {shortened(waiting[0])}")
+    while waiting:
+        config = waiting.pop()
+        for name, most in _MOST.items():
+            if isinstance(value := config.get(name), int) and value > most:
+                raise ValueError(f"{name} in config.json is {shortened(value)}")
+        waiting += [inner for inner in config.values() if isinstance(inner, dict)]
 
 
 def _reach_hub(name: str) -> dict[str, Any]:
@@ -204,6 +248,8 @@ def _find_source(name: str) -> tuple[str, dict[str, Any]]:
         raise InputError(
             f'"{name}" is a folder without config.json, so it is not a model: check the path.'
         )
+    if path.is_dir():
+        _check_config(path / "config.json")
     return (str(path) if path.is_dir() else name), {}
 
 
@@ -256,7 +302,7 @@ def _explained(name: str) -> Iterator[None]:
         yield
     except InputError:
         raise
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
+    except _LIBRARY_ERRORS as error:
         reason = without_settings(str(error)).strip().splitlines() or [type(error).__name__]
         raise InputError(
             f'the model "{name}" could not be loaded ({reason[0][:300]}). Give a local folder '

@@ -17,6 +17,7 @@ ARROW_ERRORS = (pa.ArrowException, OSError, ValueError, struct.error)
 _FOOTER_BYTES = 10  # the footer's length and the magic, at the end of a file
 _CONTINUATION = b"\xff\xff\xff\xff"
 _BLOCK = struct.Struct("<qiiq")
+_BUFFER, _LENGTH = struct.Struct("<qq"), struct.Struct("<q")
 _LISTS = {kind(pa.int8()).id for kind in (pa.list_, pa.large_list)} | {pa.list_(pa.int8(), 1).id}
 _SIGNED = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 _UNSIGNED = (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())
@@ -74,6 +75,21 @@ class BatchHeaders:
             values = _follow(message, _header(message), 1)
             _check_record_batch(message, values, len(self._content))
 
+    def unpacked_bytes(self, index: int) -> int:
+        """What record batch `index` takes in memory, by its own account, if it is compressed."""
+        block = self._batches + index * _BLOCK.size
+        message = self._message(block)
+        return _unpacked_bytes(message, _header(message), self._body(block))
+
+    def unpacked_dictionaries(self) -> int:
+        """The same for all dictionaries."""
+        if not self._dictionaries:
+            return 0
+        count = _unsigned(self._footer, self._dictionaries - 4)
+        blocks = (self._dictionaries + index * _BLOCK.size for index in range(count))
+        messages = ((self._message(block), self._body(block)) for block in blocks)
+        return sum(_unpacked_bytes(one, _follow(one, _header(one), 1), at) for one, at in messages)
+
     def _list_blocks(self, member: int) -> int:
         """Where the footer lists the places of its messages; 0 if it has none."""
         place = _field(self._footer, _root(self._footer), member)
@@ -84,6 +100,35 @@ class BatchHeaders:
         if self._content[offset : offset + 4] != _CONTINUATION:
             raise ValueError("its footer is damaged")
         return self._content[offset + 8 :]
+
+    def _body(self, block: int) -> Any:
+        offset, header_bytes, _, _ = _BLOCK.unpack_from(self._footer, block)
+        return self._content[offset + header_bytes :]
+
+
+def unpacked_bytes(message: pa.Message) -> int:
+    """What a message of a stream takes in memory, by its own account, if it is compressed."""
+    if message.type not in ("record batch", "dictionary"):
+        return 0
+    table = memoryview(message.metadata)
+    header = _header(table)
+    header = _follow(table, header, 1) if message.type == "dictionary" else header
+    return _unpacked_bytes(table, header, memoryview(message.body))
+
+
+def _unpacked_bytes(message: Any, header: int, body: Any) -> int:
+    """Each compressed buffer starts with the number of bytes that it takes; Arrow allocates them
+    before it reads on. -1 is a buffer that is stored as it is."""
+    place = _field(message, header, 2)
+    if not _field(message, header, 3) or not place:
+        return 0
+    start = place + _unsigned(message, place)
+    total = 0
+    for index in range(_unsigned(message, start)):
+        offset, length = _BUFFER.unpack_from(message, start + 4 + index * _BUFFER.size)
+        if length > 0:
+            total += max(0, _LENGTH.unpack_from(body, offset)[0])
+    return total
 
 
 def check_header(message: Any, file_bytes: int) -> None:

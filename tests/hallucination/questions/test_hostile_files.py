@@ -5,6 +5,7 @@ import json
 import os
 import random
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -126,14 +127,16 @@ def test_a_million_unusable_records_are_counted(
     assert loaded.skipped[-1].where == "990 more records"
 
 
-@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+@pytest.mark.parametrize("kind", ["parquet", "arrow", "zstd.arrow"])
 def test_flipped_bytes_in_a_binary_table_give_an_error_or_rows(tmp_path: Path, kind: str) -> None:
     path = tmp_path / f"q.{kind}"
     table = pa.table({"question": ["who?", "what?"] * 50, "answers": [["a", "b"], None] * 50})
     if kind == "parquet":
         pq.write_table(table, path)
     else:
-        with pa.ipc.new_file(str(path), table.schema) as writer:
+        packed = "zstd" if "zstd" in kind else None
+        options = pa.ipc.IpcWriteOptions(compression=packed)
+        with pa.ipc.new_file(str(path), table.schema, options=options) as writer:
             writer.write_table(table)
     content, chance = path.read_bytes(), random.Random(0)
     for _ in range(150):
@@ -168,6 +171,22 @@ def test_parquet_bomb_is_refused_by_its_footer(
     pq.write_table(table, tmp_path / "q.parquet", compression="zstd")
     with pytest.raises(InputError, match="decompresses to more than 200 times its size"):
         load_questions(str(tmp_path / "q.parquet"))
+
+
+@pytest.mark.parametrize("write", [pa.ipc.new_file, pa.ipc.new_stream])
+@pytest.mark.parametrize("kind", [pa.string(), pa.dictionary(pa.int32(), pa.string())])
+def test_arrow_bomb_is_refused_before_it_is_decompressed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Any, kind: pa.DataType
+) -> None:
+    monkeypatch.setattr("clew.hallucination.questions.columns._FREE_BYTES", 0)
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    for length, path in ((10, tmp_path / "good.arrow"), (3_000_000, tmp_path / "bad.arrow")):
+        table = pa.table({"question": pa.array(["x" * length]).cast(kind)})
+        with write(str(path), table.schema, options=options) as writer:
+            writer.write_table(table)
+    assert len(load_questions(str(tmp_path / "good.arrow")).questions) == 1
+    with pytest.raises(InputError, match="decompresses to more than 200 times its size"):
+        load_questions(str(tmp_path / "bad.arrow"))
 
 
 def test_rows_that_a_file_cannot_hold_are_refused(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -9,6 +10,7 @@ import pyarrow.parquet as pq
 
 from clew.errors import InputError
 from clew.hallucination.questions.records import Row, useful_columns
+from clew.storage.arrow import BatchHeaders, map_file, unpacked_bytes
 from clew.wording import bytes_text
 
 _BATCH_ROWS = 1024
@@ -34,16 +36,34 @@ def read_parquet(path: Path) -> Iterator[Row]:
 
 
 def read_arrow(path: Path) -> Iterator[Row]:
-    with pa.memory_map(str(path)) as source:
-        batches: Iterable[pa.RecordBatch]
+    with map_file(path) as source:
+        content = source.read_buffer()
         try:
-            reader = pa.ipc.open_file(source)
-            batches = map(reader.get_batch, range(reader.num_record_batches))
+            reader = pa.ipc.open_file(content)
+            batches = _file_batches(path, reader, content)
         except pa.ArrowInvalid:  # the stream format, which Hugging Face writes
-            source.seek(0)
-            batches = reader = pa.ipc.open_stream(source)
+            reader = pa.ipc.open_stream(content)
+            batches = _stream_batches(path, reader, content)
         columns = useful_columns(path.name, reader.schema.names)
         yield from _batch_rows(path, (batch.select(columns) for batch in batches))
+
+
+def _file_batches(path: Path, reader: Any, content: pa.Buffer) -> Iterator[pa.RecordBatch]:
+    headers = BatchHeaders(content)
+    _check_unpacked(path, headers.unpacked_dictionaries())
+    for index in range(reader.num_record_batches):
+        _check_unpacked(path, headers.unpacked_bytes(index))
+        yield reader.get_batch(index)
+
+
+def _stream_batches(path: Path, reader: Any, content: pa.Buffer) -> Iterator[pa.RecordBatch]:
+    dictionaries = 0
+    for message in pa.ipc.MessageReader.open_stream(content):
+        if message.type == "dictionary":
+            dictionaries += unpacked_bytes(message)
+        elif message.type == "record batch":
+            _check_unpacked(path, dictionaries + unpacked_bytes(message))
+            yield reader.read_next_batch()
 
 
 def _check_rows(path: Path, rows: int) -> None:
@@ -56,16 +76,19 @@ def _check_rows(path: Path, rows: int) -> None:
 
 
 def _check_ratio(path: Path, metadata: pq.FileMetaData) -> None:
-    size = path.stat().st_size
     for group in range(metadata.num_row_groups):
         # Never ask for a column of it: pyarrow 26 ends the process if its description is damaged.
-        claimed = metadata.row_group(group).total_byte_size
-        if claimed > _MAX_RATIO * size + _FREE_BYTES:
-            raise InputError(
-                f"{path} decompresses to more than {_MAX_RATIO} times its size "
-                f"({bytes_text(size)} to {bytes_text(claimed)}): if you trust it, save it as JSON "
-                "Lines (.jsonl)"
-            )
+        _check_unpacked(path, metadata.row_group(group).total_byte_size)
+
+
+def _check_unpacked(path: Path, claimed: int) -> None:
+    size = path.stat().st_size
+    if claimed > _MAX_RATIO * size + _FREE_BYTES:
+        raise InputError(
+            f"{path} decompresses to more than {_MAX_RATIO} times its size "
+            f"({bytes_text(size)} to {bytes_text(claimed)}): if you trust it, save it as JSON "
+            "Lines (.jsonl)"
+        )
 
 
 def _batch_rows(path: Path, batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:

@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-import pyarrow as pa
-
 from clew.errors import InputError
 from clew.hallucination.questions.columns import read_arrow, read_parquet
 from clew.hallucination.questions.records import Row, RowSource, first_line, plain_fields
+from clew.storage.arrow import ARROW_ERRORS
 from clew.storage.reading import NotRegularFileError, open_regular, parse_json
 from clew.storage.text_files import (
     MAX_RECORD_CHARACTERS,
@@ -52,7 +51,7 @@ def _read_rows(path: Path, ending: str) -> Iterator[Row]:
         raise InputError(
             f"{path} is not UTF-8 text (found the byte 0x{byte:02x}): save it as UTF-8"
         ) from error
-    except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
+    except (EOFError, zlib.error, *ARROW_ERRORS) as error:
         raise InputError(
             f"{path} cannot be read as {ending} ({first_line(error)}): check the file"
         ) from error

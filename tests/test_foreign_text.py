@@ -61,6 +61,11 @@ def test_number_stays_as_it_is(text: str) -> None:
     assert for_csv(text) == text
 
 
+@pytest.mark.parametrize("text", ["\\" * 10**6, "+" + "1" * 10**6 + "x", "\\" * 10**6 + "u001b"])
+def test_millions_of_characters_are_read_back_in_one_pass(text: str) -> None:
+    assert from_csv(for_csv(text)) == text
+
+
 @pytest.mark.parametrize("text", ["\udcff.jpg", "=\ud800", "\ud83d\ude00"])
 def test_name_that_is_not_valid_text_gives_a_valid_csv_file(tmp_path: Path, text: str) -> None:
     write_csv(tmp_path / "a.csv", ["name", text], [[text, 1]])

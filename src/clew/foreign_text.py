@@ -16,13 +16,14 @@ _UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff"
     "\ud800-\udfff\U000e0000-\U000e007f]"
 )
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|nan)", re.ASCII)
+_NUMBER = re.compile(r"[+-]?(\d++\.?\d*+|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|nan)", re.ASCII)
 # What a spreadsheet would run as a formula, after any apostrophes: another one must be removable.
 _FORMULA = re.compile("'*[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
 _ESCAPE = r"u[0-9a-f]{4}|U[0-9a-f]{8}"
-# An unsafe character, or text that looks like the escape of one, with the backslashes before it.
-_TO_ESCAPE = re.compile(rf"(\\*)({_UNSAFE.pattern})|(\\+)({_ESCAPE})")
-_ESCAPED = re.compile(rf"(\\+)({_ESCAPE})")
+# An unsafe character, or text that looks like the escape of one, with all backslashes before it.
+# Each run of backslashes is tried once: trying again from each of them takes hours for millions.
+_TO_ESCAPE = re.compile(rf"(?<!\\)(?:(\\*+)({_UNSAFE.pattern})|(\\++)({_ESCAPE}))")
+_ESCAPED = re.compile(rf"(?<!\\)(\\++)({_ESCAPE})")
 _MAX_ITEMS, _MAX_CHARACTERS, _LONGEST_INT = 4, 80, 10**30
 
 

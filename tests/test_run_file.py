@@ -1,5 +1,6 @@
 """run.toml: what is recorded, and that it reads back as it was."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -88,3 +89,30 @@ def test_only_the_first_process_writes(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_none_is_not_recorded() -> None:
     assert "size" not in describe_run("step", {"size": None})
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("a = " + "[" * 5_000, "nested too deeply"),
+        ("a" + ".a" * 50_000 + " = 1", "more than 64 parts"),
+        ("[a" + ".a" * 50_000 + "]", "more than 64 parts"),
+        ("x = {a" + ".a" * 50_000 + " = 1}", "more than 64 parts"),
+        ("a = " + "1" * 5_000, "4300 digits"),
+        ("a = '" + "x" * (1 << 20) + "'", "larger than"),
+        ("command = [1]", r"command is \[1\]"),
+        ("not_recorded = 5", "not_recorded is 5"),
+    ],
+)
+def test_hostile_file_is_refused_in_bounded_time(tmp_path: Path, content: str, reason: str) -> None:
+    (tmp_path / "run.toml").write_text(content, encoding="utf-8")
+    with pytest.raises(InputError, match=reason):
+        read_run_file(tmp_path / "run.toml")
+    step("a", out=tmp_path)  # the output folder's own file is replaced
+    assert read_run_file(tmp_path / "run.toml").command == "step"
+
+
+def test_pipe_is_refused_instead_of_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "run.toml")
+    with pytest.raises(InputError, match="it is a pipe"):
+        read_run_file(tmp_path / "run.toml")

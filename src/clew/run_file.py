@@ -11,12 +11,15 @@ from typing import Any, ParamSpec, TypeVar
 
 from clew.errors import InputError, StoppedError
 from clew.foreign_text import quoted
+from clew.typed_json import read_as
 from clew.version import __version__
 
 RUN_FILE = "run.toml"
 # Arguments that say how a call is watched, not what it does.
 WATCHING = ("reporter", "should_stop")
 _ABOUT = ("command", "version", "not_recorded")
+_MAX_BYTES = 1 << 20
+_MAX_PARTS = 64
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -34,24 +37,39 @@ class RunFile:
 
 
 def read_run_file(path: str | Path) -> RunFile:
-    """Raises InputError for a file that is missing or not TOML."""
+    """Raises InputError for a file that is missing, too large or not TOML."""
     path = Path(path)
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = _parse(_read(path))
+        command = read_as(str | None, content.get("command"), "command")
+        unknown = read_as(list[str], content.get("not_recorded", []), "not_recorded")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise InputError(
             f"it cannot be read ({reason}). Check the path.", setting="config", value=path
         ) from None
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # TOMLDecodeError is one
         raise InputError(f"it is not valid TOML: {error}.", setting="config", value=path) from None
     settings = {name: value for name, value in content.items() if name not in _ABOUT}
-    return RunFile(
-        path=path,
-        command=content.get("command"),
-        settings=settings,
-        not_recorded=tuple(content.get("not_recorded", ())),
-    )
+    return RunFile(path=path, command=command, settings=settings, not_recorded=tuple(unknown))
+
+
+def _read(path: Path) -> str:
+    from clew.storage.reading import read_bounded
+
+    return read_bounded(path, _MAX_BYTES).decode()
+
+
+def _parse(text: str) -> dict[str, Any]:
+    """TOML; raises ValueError. What tomllib takes for a key of n parts grows with n squared."""
+    for line in text.split("\n"):
+        keys = line.split("=")[:-1] or ([line] if line.lstrip().startswith("[") else [])
+        if any(key.count(".") > _MAX_PARTS for key in keys):
+            raise ValueError(f"a name has more than {_MAX_PARTS} parts")
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def repeatable(

@@ -6,6 +6,7 @@ from typing import Any
 
 from clew.cli.options import Setting
 from clew.errors import InputError
+from clew.foreign_text import shortened
 from clew.names import find_close
 from clew.run_file import RunFile, read_run_file
 
@@ -16,6 +17,9 @@ _WANTED = {
     bool: "true or false",
     Path: "text",
 }
+# Of a file that somebody else may have written.
+_SHOWN, _LISTED = 60, 5
+_INT_LIMIT = 1 << 63
 
 
 def read_config(path: Path, command: str, settings: Sequence[Setting]) -> RunFile:
@@ -24,8 +28,8 @@ def read_config(path: Path, command: str, settings: Sequence[Setting]) -> RunFil
     run = read_run_file(path)
     if run.command not in (None, command):
         raise InputError(
-            f'it was written by "clew {run.command}". Pass it to that command, or give a file '
-            f'written by "clew {command}".',
+            f'it was written by "clew {str(run.command)[:_SHOWN]}". Pass it to that command, or '
+            f'give a file written by "clew {command}".',
             setting="config",
             value=path,
         )
@@ -69,7 +73,7 @@ def _refuse_unknown(run: RunFile, command: str, names: Mapping[str, str]) -> Non
         return
     close = find_close(_plain(unknown[0]), names)
     meant = f' Did you mean "{close}"?' if close else ""
-    listed = ", ".join(f'"{name}"' for name in unknown)
+    listed = ", ".join(f'"{name[:_SHOWN]}"' for name in unknown[:_LISTED])
     raise InputError(
         f'"clew {command}" has no setting named {listed}.{meant}', setting="config", value=run.path
     )
@@ -91,12 +95,12 @@ def _check_one(run: RunFile, setting: Setting, value: Any) -> Any:
     kind: type = setting.kind
     accepted = {float: (int, float), Path: (str,)}.get(kind, (kind,))
     fits = isinstance(value, accepted) and (kind is bool or not isinstance(value, bool))
-    if not fits:
+    if not fits or (isinstance(value, int) and abs(value) >= _INT_LIMIT):
         raise _wrong(run, setting, value)
     allowed = tuple(setting.switches.choices) if setting.switches else setting.choices
     if allowed and value not in allowed:
         raise InputError(
-            f'its {setting.name} is "{value}". Choose from: {", ".join(allowed)}.',
+            f'its {setting.name} is "{value[:_SHOWN]}". Choose from: {", ".join(allowed)}.',
             setting="config",
             value=run.path,
         )
@@ -108,7 +112,7 @@ def _wrong(run: RunFile, setting: Setting, value: Any) -> InputError:
     if setting.may_be_list:
         wanted = f"{wanted}, or a list"
     return InputError(
-        f"its {setting.name} is {value!r}, but it must be {wanted}.",
+        f"its {setting.name} is {shortened(value)}, but it must be {wanted}.",
         setting="config",
         value=run.path,
     )

@@ -12,9 +12,9 @@ from clew.hallucination.samples.splits import Splits, assign_splits, write_split
 from clew.hallucination.traces.schema import id_fields, shaped
 from clew.loading.splits import Shares
 from clew.storage import Manifest, ShardReader, ShardWriter, add_shard, read_manifest
+from clew.storage.arrow import is_list
 from clew.storage.manifest import write_manifest
 from clew.storage.origin import describe_in_schema
-from clew.storage.reader import is_list
 
 LABELLED = [*id_fields(), pa.field("label", pa.float32()), pa.field("score", pa.float32())]
 TOP = 100

@@ -89,7 +89,7 @@ def test_wrong_lengths_are_an_error_even_if_the_hash_matches(store: Path, damage
     for read in (
         lambda: ShardReader(shard).read_column("tokens").to_pylist(),
         lambda: ShardReader(shard).locate("global_example_id", 3),
-        lambda: read_layout(store, entry, ["states"]),
+        lambda: read_layout(ShardReader(shard), entry.rows, ["states"]),
         lambda: StoreReader(store).shard(0).count_rows(),
     ):
         with pytest.raises(StoreError, match=r"batch_0000.arrow .*: (it was|check|repair)"):
@@ -121,15 +121,43 @@ def test_pipe_in_the_place_of_a_shard_does_not_hang(store: Path) -> None:
 
 
 def test_column_of_another_type_is_not_read_in_place(store: Path) -> None:
-    [entry] = read_manifest(store).shards
     with pytest.raises(StoreError, match='"text" of batch_0000.arrow holds values of type string'):
-        read_layout(store, entry, ["text"])
+        read_layout(ShardReader(store / "batch_0000.arrow"), 12, ["text"])
 
 
-def test_column_of_an_unexpected_type_is_named(store: Path) -> None:
-    reader = StoreReader(store, types={"text": pa.int32(), "color": pa.string()})
-    with pytest.raises(StoreError, match='column "text" of .* has the type string, not int32'):
-        reader.shard(0)
+def refuse_texts(schema: pa.Schema) -> None:
+    if "text" in schema.names:
+        raise ValueError("has a text")
+
+
+def test_columns_are_checked_when_a_shard_is_opened(store: Path) -> None:
+    with pytest.raises(StoreError, match="batch_0000.arrow in .* has a text: re-create the store"):
+        StoreReader(store, check=refuse_texts).shard(0)
+
+
+def test_shards_of_one_store_have_the_same_types(tmp_path: Path) -> None:
+    store = write_store(tmp_path / "two", shards=2)
+    shard = store / "batch_0001.arrow"
+    rows = pa.record_batch({"global_example_id": range(12, 24), "text": range(12)})
+    rewrite(shard, rows)
+    entry = read_manifest(store).shards[1]
+    add_shard(store, replace(entry, bytes=shard.stat().st_size))
+    reader = StoreReader(store)
+    reader.shard(0)
+    with pytest.raises(
+        StoreError, match=r"has the column 'text' with the type 'int64', but in batch_0000.arrow"
+    ):
+        reader.shard(1)
+
+
+@pytest.mark.parametrize("hostile", ["twice", "null"])
+def test_two_columns_of_a_name_and_missing_numbers_are_refused(store: Path, hostile: str) -> None:
+    shard, ids = store / "batch_0000.arrow", pa.array(range(2))
+    values = ids if hostile == "twice" else pa.array([[1], [None]])
+    name = "global_example_id" if hostile == "twice" else "tokens"
+    rewrite(shard, pa.RecordBatch.from_arrays([ids, values], names=["global_example_id", name]))
+    with pytest.raises(StoreError, match=r"\((two columns have the same name|numbers are missing)"):
+        ShardReader(shard).read_ids()
 
 
 @pytest.mark.parametrize("compression", [None, "zstd"])

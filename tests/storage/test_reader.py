@@ -10,8 +10,20 @@ import pyarrow as pa
 import pytest
 
 from clew.errors import StoreError
-from clew.storage import ShardEntry, ShardReader, StoreReader, read_layout, read_value
+from clew.storage import (
+    ShardEntry,
+    ShardLayout,
+    ShardReader,
+    StoreReader,
+    open_shard,
+    read_layout,
+    read_value,
+)
 from tests.stores import write_store
+
+
+def layout_of(store: Path, entry: ShardEntry, columns: list[str]) -> ShardLayout:
+    return read_layout(open_shard(store, entry), entry.rows, columns)
 
 
 @pytest.fixture
@@ -23,7 +35,7 @@ def store(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("column", ["states", "tokens", "global_example_id"])
 def test_bytes_at_the_offsets_are_the_values(store: Path, column: str) -> None:
     for entry in StoreReader(store).shards:
-        layout = read_layout(store, entry, [column])
+        layout = layout_of(store, entry, [column])
         content = (store / entry.file).read_bytes()
         place = layout.columns[column]
         for row, value in enumerate(values_of(store / entry.file, column)):
@@ -42,7 +54,7 @@ def values_of(shard: Path, column: str) -> list[np.ndarray]:
 
 
 def test_shapes_follow_the_column_types(store: Path) -> None:
-    layout = read_layout(store, StoreReader(store).shards[0], ["states", "tokens"])
+    layout = layout_of(store, StoreReader(store).shards[0], ["states", "tokens"])
     states, tokens = layout.columns["states"], layout.columns["tokens"]
     assert (states.item_shape, states.dtype, states.item_bytes) == ((3, 4), np.float16, 24)
     assert (tokens.item_shape, tokens.dtype, tokens.item_bytes) == ((), np.int32, 4)
@@ -55,7 +67,7 @@ def test_ragged_rows_of_vectors_are_read(tmp_path: Path, wide: object) -> None:
     kind = wide(pa.list_(pa.float16(), 2))  # type: ignore[operator]
     rows = [[[1, 2], [3, 4]], [], [[5, 6]]]
     entry = write_shard(tmp_path, [rows, [[[7, 8]]]], kind)
-    place = read_layout(tmp_path, entry, ["values"]).columns["values"]
+    place = layout_of(tmp_path, entry, ["values"]).columns["values"]
     content = (tmp_path / entry.file).read_bytes()
     assert place.counts.tolist() == [2, 0, 1, 1]
     assert place.item_shape == (2,)
@@ -68,7 +80,7 @@ def test_ragged_rows_of_vectors_are_read(tmp_path: Path, wide: object) -> None:
 
 def test_record_batch_without_rows_is_read(tmp_path: Path) -> None:
     entry = write_shard(tmp_path, [[[1, 2]], [], [[3]]], pa.list_(pa.int32()))
-    place = read_layout(tmp_path, entry, ["values"]).columns["values"]
+    place = layout_of(tmp_path, entry, ["values"]).columns["values"]
     assert place.counts.tolist() == [2, 1]
 
 
@@ -76,29 +88,29 @@ def test_compressed_shards_are_refused(tmp_path: Path) -> None:
     """Other programs may write such files; their values cannot be read in place."""
     entry = write_shard(tmp_path, [[[1, 2]] * 999], pa.list_(pa.int32()), compression="zstd")
     with pytest.raises(StoreError, match="compressed"):
-        read_layout(tmp_path, entry, ["values"])
+        layout_of(tmp_path, entry, ["values"])
 
 
 def test_column_with_nulls_or_missing_column_is_refused(tmp_path: Path) -> None:
     entry = write_shard(tmp_path, [[[1], None, None]], pa.list_(pa.int32()))
     with pytest.raises(StoreError, match='no "values" in 2 rows of batch_0000.arrow'):
-        read_layout(tmp_path, entry, ["values"])
+        layout_of(tmp_path, entry, ["values"])
     with pytest.raises(StoreError, match='batch_0000.arrow has no column "color"'):
-        read_layout(tmp_path, entry, ["color"])
+        layout_of(tmp_path, entry, ["color"])
 
 
 def test_shard_that_contradicts_the_manifest_is_refused(store: Path) -> None:
     entry = StoreReader(store).shards[1]
     with pytest.raises(StoreError, match="has 12 rows, but the manifest says 13: repair the store"):
-        read_layout(store, replace(entry, rows=13), ["states"])
+        layout_of(store, replace(entry, rows=13), ["states"])
     os.truncate(store / entry.file, 100)
     with pytest.raises(
         StoreError, match=r"has 100 bytes, but the manifest says [\d,]+: it was truncated"
     ):
-        read_layout(store, entry, ["states"])
+        layout_of(store, entry, ["states"])
     (store / entry.file).unlink()
     with pytest.raises(StoreError, match=r"batch_0001.arrow is missing from .*restore the file"):
-        read_layout(store, entry, ["states"])
+        layout_of(store, entry, ["states"])
 
 
 def write_shard(

@@ -18,6 +18,7 @@ from clew.storage import (
     ColumnLayout,
     MappedFiles,
     ReadFiles,
+    SchemaCheck,
     ShardEntry,
     ShardFiles,
     ShardLayout,
@@ -54,7 +55,7 @@ class SampleReader:
     `access` "mapped" keeps every touched shard mapped, "cached" at most `max_open`; "read" maps
     none and reads piece by piece. None maps a store that fits easily into free memory, and reads a
     larger one. `ids` are the `global_example_id`s that the rows must have, `questions` their
-    questions.
+    questions; `check` checks the columns of each shard.
     """
 
     def __init__(
@@ -64,11 +65,12 @@ class SampleReader:
         *,
         ids: Rows | None = None,
         questions: np.ndarray | None = None,
+        check: SchemaCheck | None = None,
         access: Access | None = None,
         max_open: int = 64,
     ) -> None:
-        reader = StoreReader(path)
-        self.path, self.manifest, self.shards = path, reader.manifest, reader.shards
+        self._store = StoreReader(path, check=check)
+        self.path, self.manifest, self.shards = path, self._store.manifest, self._store.shards
         self.first_rows = np.cumsum([0, *(shard.rows for shard in self.shards)])
         if not self.rows:
             raise StoreError(f"{path} contains no samples yet: rerun the command that creates it.")
@@ -78,7 +80,8 @@ class SampleReader:
         self._known = [False] * len(self.shards)
         self._first_rows = self.first_rows.tolist()
         self._lock = threading.Lock()
-        first = read_layout(path, self.shards[0], columns, self.manifest)
+        self._names = tuple(columns)
+        first = self._open_layout(self.shards[0])
         self.columns = {name: _Column(first.columns[name], self.rows) for name in columns}
 
     def _open_files(self, max_open: int) -> ShardFiles:
@@ -176,16 +179,20 @@ class SampleReader:
                     f"splits.csv and {entry.file} in {self.path} list different samples: run the "
                     '"clew preprocess" command again.'
                 )
-            for name, column in layout.columns.items():
-                self._fill(name, first, end, column)
+            for name, found in layout.columns.items():
+                self.columns[name].starts[first:end] = found.starts
+                self.columns[name].counts[first:end] = found.counts
             self._known[shard] = True
 
     def _read_layout(self, entry: ShardEntry) -> ShardLayout:
         try:
-            return read_layout(self.path, entry, list(self.columns), self.manifest)
+            return self._open_layout(entry)
         except TooManyFilesError:
             self.files.let_go()
-        return read_layout(self.path, entry, list(self.columns), self.manifest)
+        return self._open_layout(entry)
+
+    def _open_layout(self, entry: ShardEntry) -> ShardLayout:
+        return read_layout(self._store.open(entry), entry.rows, self._names)
 
     def _is_as_listed(self, layout: ShardLayout, first: int, end: int) -> bool:
         # The ids of every store start at 0: only the questions tell two stores apart.
@@ -193,17 +200,6 @@ class SampleReader:
         if ids is not None and not np.array_equal(layout.ids, ids[first:end]):
             return False
         return questions is None or layout.questions == questions[first:end].tolist()
-
-    def _fill(self, name: str, first: int, end: int, layout: ColumnLayout) -> None:
-        column = self.columns[name]
-        found, expected = (layout.item_shape, layout.dtype), (column.item_shape, column.dtype)
-        if found != expected:
-            raise StoreError(
-                f'the shards of {self.path} do not match: "{name}" is {_kind(*found)} in one and '
-                f"{_kind(*expected)} in another. Re-create the store."
-            )
-        column.starts[first:end] = layout.starts
-        column.counts[first:end] = layout.counts
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_lock": None}
@@ -215,7 +211,3 @@ class SampleReader:
 
 def _is_large(size: int) -> bool:
     return size > _MAPPED_SHARE * psutil.virtual_memory().available
-
-
-def _kind(shape: tuple[int, ...], dtype: np.dtype) -> str:
-    return f"{dtype} {list(shape)}"

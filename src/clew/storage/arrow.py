@@ -23,6 +23,7 @@ _SIGNED = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 _UNSIGNED = (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())
 _FLOATS = (pa.float16(), pa.float32(), pa.float64(), pa.bool_())
 _TEXTS = (pa.string(), pa.large_string(), pa.null())
+_TEXT_IDS = {kind.id for kind in _TEXTS}
 _PLAIN = {kind.id for kind in (*_SIGNED, *_UNSIGNED, *_FLOATS, *_TEXTS)}
 
 
@@ -34,8 +35,11 @@ def map_file(path: Path) -> pa.MemoryMappedFile:
 
 
 def check_types(schema: pa.Schema) -> None:
-    """Raises ValueError if a column has a type that clew never writes. Those it does write hold
-    nothing but their own values: no dictionaries, views or extensions."""
+    """Raises ValueError if a column has a type that clew never writes, or there are two of a name.
+    The types it does write hold nothing but their own values: no dictionaries, views or
+    extensions."""
+    if len(set(schema.names)) != len(schema.names):
+        raise ValueError("two columns have the same name")
     for field in schema:
         if not _is_plain(field.type):
             raise ValueError(
@@ -44,9 +48,14 @@ def check_types(schema: pa.Schema) -> None:
 
 
 def check_batch(batch: pa.RecordBatch) -> None:
-    """Raises pa.ArrowInvalid if a length or offset points outside the batch, or text is not UTF-8.
-    Numbers are not read."""
+    """Raises pa.ArrowInvalid if a length or offset points outside the batch, or text is not UTF-8,
+    and ValueError if a number is missing inside a list. Numbers are not read."""
     batch.validate(full=True)
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        while is_list(column.type):
+            column = column.flatten()  # noqa: PLW2901
+            if column.null_count and column.type.id not in _TEXT_IDS:
+                raise ValueError(f"numbers are missing in the lists of column {shortened(name)}")
 
 
 class BatchHeaders:
@@ -177,6 +186,12 @@ def _without_dictionaries(schema: pa.Schema) -> pa.Schema:
         if pa.types.is_dictionary(field.type) and field.type.value_type == pa.string()
     }
     return pa.schema([field.with_type(texts.get(field.name, field.type)) for field in schema])
+
+
+def is_list(kind: pa.DataType) -> bool:
+    return (
+        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    )
 
 
 def _is_plain(kind: pa.DataType) -> bool:

@@ -1,15 +1,10 @@
-"""Read memory-mapped shards: opening one reads only its footer, a row only its own bytes.
-
-Arrow writes the values of a list column contiguously and uncompressed. Once their offsets are
-known, reading a row is a single copy from the file, without any Arrow or Python objects.
-"""
+"""Read memory-mapped shards: opening one reads only its footer, a row only its own bytes."""
 
 import errno
 import os
 import stat
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +13,21 @@ import pyarrow as pa
 from jaxtyping import Int64
 
 from clew.errors import Call, StoreError, TooManyFilesError
-from clew.storage.arrow import ARROW_ERRORS, BatchHeaders, check_batch, check_types, map_file
+from clew.foreign_text import shortened
+from clew.storage.arrow import (
+    ARROW_ERRORS,
+    BatchHeaders,
+    check_batch,
+    check_types,
+    is_list,
+    map_file,
+)
 from clew.storage.manifest import Manifest, ShardEntry, read_manifest
 from clew.storage.origin import ID_COLUMN, find_foreign, foreign_error
 from clew.storage.reading import irregular_kind
-from clew.wording import counted
 
-ColumnTypes = Mapping[str, pa.DataType]
+# Raises ValueError if a shard does not have the columns of its kind of store.
+SchemaCheck = Callable[[pa.Schema], None]
 
 
 class ShardReader:
@@ -115,16 +118,18 @@ class ShardReader:
 
 
 class StoreReader:
-    """A store's manifest and its shards; at most `max_open` shards are mapped at a time. `types`
-    are the types that columns must have where a shard has them."""
+    """A store's manifest and its shards; at most `max_open` shards are mapped at a time. `check`
+    checks the columns of every shard that is opened. Shards that differ in the type of a column are
+    refused."""
 
     def __init__(
-        self, store: str | Path, max_open: int = 64, types: ColumnTypes | None = None
+        self, store: str | Path, max_open: int = 64, check: SchemaCheck | None = None
     ) -> None:
         self.path = Path(store)
         self.manifest: Manifest = read_manifest(self.path)
         self.shards = sorted(self.manifest.shards, key=lambda shard: shard.batch_number)
-        self._max_open, self._types = max_open, types
+        self._max_open, self._check = max_open, check
+        self._first: tuple[str, pa.Schema] | None = None
         self._open: OrderedDict[int, ShardReader] = OrderedDict()
 
     def shard(self, index: int) -> ShardReader:
@@ -132,42 +137,50 @@ class StoreReader:
         if index in self._open:
             self._open.move_to_end(index)
             return self._open[index]
-        reader = open_shard(self.path, self.shards[index], self.manifest, self._types)
-        self._open[index] = reader
+        reader = self._open[index] = self.open(self.shards[index])
         while len(self._open) > self._max_open:
             self._open.popitem(last=False)
         return reader
 
+    def open(self, entry: ShardEntry) -> ShardReader:
+        """A reader of a finished shard that is not kept open here."""
+        reader = open_shard(self.path, entry, self.manifest)
+        try:
+            if self._check is not None:
+                self._check(reader.schema)
+            self._check_same_types(entry.file, reader.schema)
+        except ValueError as error:
+            raise StoreError(
+                f"{entry.file} in {self.path} {error}: re-create the store with the command that "
+                "wrote it."
+            ) from None
+        return reader
 
-def open_shard(
-    store: Path,
-    entry: ShardEntry,
-    manifest: Manifest | None,
-    types: ColumnTypes | None = None,
-) -> ShardReader:
-    """The reader of a finished shard. Raises StoreError if it is missing, truncated, not a file,
-    belongs to another store or number than those of the manifest, if one is given, or has a column
-    of another type than in `types`."""
+    def _check_same_types(self, file: str, schema: pa.Schema) -> None:
+        if self._first is None:
+            self._first = (file, schema)
+        other, first = self._first
+        for field in () if schema.equals(first) else schema:
+            if field.name in first.names and first.field(field.name).type != field.type:
+                raise ValueError(
+                    f"has the column {shortened(field.name)} with the type "
+                    f"{shortened(str(field.type))}, but in {other} it is "
+                    f"{shortened(str(first.field(field.name).type))}"
+                )
+
+
+def open_shard(store: Path, entry: ShardEntry, manifest: Manifest | None = None) -> ShardReader:
+    """The reader of a finished shard. Raises StoreError if it is missing, truncated, not a file, or
+    belongs to another store or number than those of the manifest, if one is given."""
     path = store / entry.file
     check_size(path, entry.bytes)
     reader = ShardReader(path)
-    for name, kind in (types or {}).items():
-        _check_type(reader, name, kind)
     if manifest is None:
         return reader
     reason = find_foreign(reader.schema, manifest, entry.batch_number, listed=True)
     if reason is not None:
         raise foreign_error(path, reason)
     return reader
-
-
-def _check_type(reader: ShardReader, name: str, kind: pa.DataType) -> None:
-    if name in reader.schema.names and reader.schema.field(name).type != kind:
-        raise StoreError(
-            f'the column "{name}" of {reader.path.name} in {reader.path.parent} has the type '
-            f"{reader.schema.field(name).type}, not {kind}: re-create the store with the command "
-            "that wrote it."
-        )
 
 
 def refuse_damaged_shards(store: Path, manifest: Manifest) -> None:
@@ -235,60 +248,6 @@ def read_value(array: pa.Array, row: int) -> Any:
     return one.to_numpy(zero_copy_only=True)
 
 
-def is_list(kind: pa.DataType) -> bool:
-    return (
-        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class ColumnLayout:
-    """One column of one shard: row r holds `counts[r]` items of `item_shape`, from `starts[r]`."""
-
-    dtype: np.dtype
-    item_shape: tuple[int, ...]
-    starts: Int64[np.ndarray, " rows"]  # in bytes from the beginning of the file
-    counts: Int64[np.ndarray, " rows"]  # 1 in a column whose rows all have the same size
-
-    @property
-    def item_bytes(self) -> int:
-        return self.dtype.itemsize * int(np.prod(self.item_shape, dtype=np.int64))
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShardLayout:
-    """The rows of a shard, and where the requested columns lie in its file."""
-
-    ids: Int64[np.ndarray, " rows"]
-    questions: list[str] | None  # None in a store that has none
-    columns: dict[str, ColumnLayout]
-
-
-def read_layout(
-    store: Path, entry: ShardEntry, columns: Sequence[str], manifest: Manifest | None = None
-) -> ShardLayout:
-    """Reads a shard's footer and offsets; the values themselves stay on disk.
-
-    Raises StoreError when the shard is missing, truncated or foreign, or lacks a column.
-    """
-    reader = open_shard(store, entry, manifest)
-    base = reader.whole_file().address
-    batches = [reader.record_batch(index) for index in range(reader.num_record_batches)]
-    layout = ShardLayout(
-        ids=reader.read_ids(),
-        questions=_read_questions(reader),
-        columns={name: _locate_column(reader, batches, name, base) for name in columns},
-    )
-    if len(layout.ids) != entry.rows:
-        raise StoreError(
-            f"shard {entry.file} has {len(layout.ids):,} rows, "
-            f"but the manifest says {entry.rows:,}",
-            action="repair",
-            store=store,
-        )
-    return layout
-
-
 def check_size(file: str | Path, expected: int) -> None:
     """Raises StoreError when a shard is missing or its size has changed since it was written."""
     try:
@@ -312,75 +271,3 @@ def check_size(file: str | Path, expected: int) -> None:
         action="repair",
         store=path.parent,
     )
-
-
-def _read_questions(reader: ShardReader) -> list[str] | None:
-    if "question_id" not in reader.schema.names:
-        return None
-    return reader.read_column("question_id").to_pylist()
-
-
-def _locate_column(
-    reader: ShardReader, batches: Sequence[pa.RecordBatch], name: str, base: int
-) -> ColumnLayout:
-    if name not in reader.schema.names:
-        raise StoreError(
-            f'{reader.path} has no column "{name}": re-create the samples from their traces with '
-            '"clew preprocess".'
-        )
-    shape, dtype = _item_of(reader, name)
-    size = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
-    places = []
-    for batch in batches:
-        column = batch.column(name)
-        if column.null_count:
-            raise StoreError(
-                f'no "{name}" in {counted(column.null_count, "row")} of {reader.path.name}: this '
-                "store cannot be used for training. Re-create it from traces that have that field."
-            )
-        places.append(_locate_rows(column, size, base))
-    starts = [start for start, _ in places] or [np.zeros(0, np.int64)]
-    counts = [count for _, count in places] or [np.zeros(0, np.int64)]
-    return ColumnLayout(
-        dtype=dtype,
-        item_shape=shape,
-        starts=np.concatenate(starts),
-        counts=np.concatenate(counts),
-    )
-
-
-def _is_ragged(kind: pa.DataType) -> bool:
-    return is_list(kind) and not pa.types.is_fixed_size_list(kind)
-
-
-def _item_of(reader: ShardReader, name: str) -> tuple[tuple[int, ...], np.dtype]:
-    """What a row consists of: the list's items when it is ragged, else the whole row."""
-    kind = reader.schema.field(name).type
-    if _is_ragged(kind):
-        kind = kind.value_type
-    shape: list[int] = []
-    while pa.types.is_fixed_size_list(kind):
-        shape.append(kind.list_size)
-        kind = kind.value_type
-    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
-        raise StoreError(
-            f'the column "{name}" of {reader.path.name} holds values of type {kind}, not numbers '
-            "that can be read in place",
-            action="repair",
-            store=reader.path.parent,
-        )
-    return tuple(shape), np.dtype(kind.to_pandas_dtype())
-
-
-def _locate_rows(column: pa.Array, item_bytes: int, base: int) -> tuple[np.ndarray, np.ndarray]:
-    """The first byte of each row in the file, and the number of items in it."""
-    buffers = column.buffers()
-    values = buffers[-1]
-    # When every row is empty, the buffer lies nowhere in the file.
-    first = values.address - base if values is not None and values.size else 0
-    if _is_ragged(column.type):
-        wide = np.int64 if pa.types.is_large_list(column.type) else np.int32
-        items = np.frombuffer(buffers[1], wide, len(column) + 1).astype(np.int64)
-    else:
-        items = np.arange(len(column) + 1, dtype=np.int64)
-    return first + items[:-1] * item_bytes, np.diff(items)

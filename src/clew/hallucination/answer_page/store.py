@@ -20,6 +20,7 @@ from clew.hallucination.answer_page.source import (
 )
 from clew.hallucination.labels import read_scores, refuse_other_answers, require_scores
 from clew.hallucination.traces import Trace, TraceBatchLoader
+from clew.hallucination.traces.schema import check_traces
 from clew.storage import ShardReader, StoreReader, read_manifest
 from clew.storage.manifest import MANIFEST_NAME
 
@@ -71,7 +72,7 @@ def find_answer(loader: TraceBatchLoader, wanted: str, setting: str = "answer") 
 
 def iter_shards(loader: TraceBatchLoader) -> Iterator[ShardReader]:
     """The shards of the store in order."""
-    store = StoreReader(loader.traces_dir)
+    store = StoreReader(loader.traces_dir, check=check_traces)
     for index in range(len(store.shards)):
         yield store.shard(index)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from clew.errors import StoreError
-from clew.hallucination.traces.schema import column_types
+from clew.hallucination.traces.schema import check_traces
 from clew.storage import ShardReader, StoreReader
 
 _COLUMNS = ("global_example_id", "question_id", "question", "category", "accepted_answers")
@@ -53,7 +53,7 @@ class LabeledAnswer:
 
 def open_traces(path: Path) -> StoreReader:
     """Open a trace store; raises StoreError for any other store."""
-    store = StoreReader(path, types=column_types())
+    store = StoreReader(path, check=check_traces)
     if store.manifest.kind != "traces":
         raise StoreError(
             f'"{path}" contains {store.manifest.kind}, not traces: give the store that '

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from clew.errors import InputError, StoreError
-from clew.hallucination.traces.schema import column_types, resolve_shape
+from clew.hallucination.traces.schema import check_traces, resolve_shape
 from clew.storage import ShardReader, StoreReader, read_value
 from clew.storage.writing import replacing
 from clew.wording import bytes_text, counted
@@ -90,7 +90,7 @@ class TraceBatchLoader:
     """
 
     def __init__(self, traces_dir: str | Path = DEFAULT_TRACES_DIR) -> None:
-        self._store = StoreReader(traces_dir, types=column_types())
+        self._store = StoreReader(traces_dir, check=check_traces)
         if self._store.manifest.kind != "traces":
             raise StoreError(
                 f'"{traces_dir}" contains {self._store.manifest.kind}, not traces: '

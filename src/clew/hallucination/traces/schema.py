@@ -3,12 +3,17 @@ columns carry their shape in the field's metadata ("layers,tokens,64" with the n
 so that a reader needs only the file."""
 
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
+
+from clew.foreign_text import shortened
+from clew.storage.arrow import is_list
 
 Keep = Literal["compact", "full"]
 
@@ -17,6 +22,7 @@ TOKENS = "tokens"
 ANSWER = "answer"
 # Stores started before this column existed continue without it.
 ANSWER_HIDDEN = "answer_hidden"
+_NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,12 +64,6 @@ def probability_fields() -> list[pa.Field]:
     ]
 
 
-def column_types() -> dict[str, pa.DataType]:
-    """The columns whose type is the same in every trace store."""
-    fields = (*id_fields(), *text_fields(), *probability_fields())
-    return {field.name: field.type for field in fields}
-
-
 def reduced_fields(shape: TraceShape) -> list[pa.Field]:
     """What `keep="compact"` stores of the hidden states and the attention."""
     layers, heads, k = shape.layers, shape.heads, shape.edges_per_token
@@ -101,6 +101,81 @@ def trace_schema(
     if keep == "full":
         fields += full_fields(shape)
     return pa.schema(fields)
+
+
+def check_traces(schema: pa.Schema) -> None:
+    """Raises ValueError if a shard does not have the columns of traces: an id is missing, or a
+    column has another type or shape than the sizes of the store require."""
+    check_fields(schema, _all_fields(read_shape(schema)))
+
+
+@cache
+def _all_fields(shape: TraceShape) -> tuple[pa.Field, ...]:
+    texts = (pa.field(name, pa.list_(pa.string())) for name in ("samples", "tokens_decoded"))
+    return (*trace_schema(shape, "full"), *texts)
+
+
+def read_shape(schema: pa.Schema) -> TraceShape:
+    """The sizes of the traces in a shard, from the types of its columns; 0 for those it does not
+    have."""
+    layers, dim = item_sizes(schema, "last_hidden", 2)
+    return TraceShape(
+        layers=layers,
+        dim=dim,
+        heads=_count_heads(schema),
+        node_dim=item_sizes(schema, "nodes", 1)[0],
+        edges_per_token=item_sizes(schema, "edge_source", 1)[0],
+    )
+
+
+def _count_heads(schema: pa.Schema) -> int:
+    """From the shape of any per-head column: layers, heads, ..."""
+    for name in ("lookback", "attentions", "attention_log_diagonal", "laplacian_diagonal"):
+        if name in schema.names:
+            shape = _shape_text(schema.field(name)).split(",")
+            return int(shape[1]) if len(shape) > 1 and _NUMBER.fullmatch(shape[1]) else 0
+    return 0
+
+
+def item_sizes(schema: pa.Schema, name: str, count: int) -> tuple[int, ...]:
+    """The sizes of a column's items, `count` of them, from the outside in; zeros if the column does
+    not have that many."""
+    sizes = _fixed_sizes(schema.field(name).type) if name in schema.names else ()
+    return sizes if len(sizes) == count else (0,) * count
+
+
+def _fixed_sizes(kind: pa.DataType) -> tuple[int, ...]:
+    sizes: list[int] = []
+    while is_list(kind):
+        sizes += [kind.list_size] if pa.types.is_fixed_size_list(kind) else []
+        kind = kind.value_type
+    return tuple(sizes)
+
+
+def check_fields(schema: pa.Schema, fields: Iterable[pa.Field]) -> None:
+    """Raises ValueError if the schema has no ids, or a column whose type or shape is not that of
+    the field of its name. Others may be missing; what is not in `fields` is not looked at."""
+    for field in id_fields():
+        if field.name not in schema.names:
+            raise ValueError(f'has no column "{field.name}"')
+    for field in fields:
+        if field.name not in schema.names:
+            continue
+        found = schema.field(field.name)
+        if found.type != field.type or 0 in _fixed_sizes(found.type):
+            raise ValueError(
+                f'has the column "{field.name}" with the type {shortened(str(found.type))}, not '
+                f"{field.type}"
+            )
+        if _shape_text(found) != _shape_text(field):
+            raise ValueError(
+                f'has the column "{field.name}" with the shape {shortened(_shape_text(found))}, '
+                f"not {_shape_text(field)}"
+            )
+
+
+def _shape_text(field: pa.Field) -> str:
+    return (field.metadata or {}).get(SHAPE_KEY, b"").decode(errors="replace")
 
 
 def resolve_shape(field: pa.Field, tokens: int, answer: int) -> tuple[int, ...] | None:

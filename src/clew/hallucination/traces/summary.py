@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from clew.hallucination.traces.schema import column_types
+from clew.hallucination.traces.schema import check_traces
 from clew.storage import StoreReader
 from clew.wording import bytes_text, counted
 
@@ -92,7 +92,7 @@ def _columns(store: StoreReader) -> dict[str, str]:
 
 
 def _summarize_traces(path: Path) -> dict[str, Any]:
-    store = StoreReader(path, types=column_types())
+    store = StoreReader(path, check=check_traces)
     tokens, answers, reasons, texts = [], [], [], []
     for index in range(len(store.shards)):
         shard = store.shard(index)

@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Int
 
-from clew.storage.reader import is_list
+from clew.storage.arrow import is_list
 
 
 def flat(column: pa.Array) -> np.ndarray:

@@ -23,7 +23,7 @@ from clew.hallucination.samples.making.graphs import (
 )
 from clew.hallucination.samples.making.source import count_answer
 from clew.hallucination.traces.schema import id_fields, shaped
-from clew.storage.reader import is_list
+from clew.storage.arrow import is_list
 
 # The exponent of infinity and NaN.
 _EXPONENTS: dict[int, Any] = {2: np.uint16(0x7C00), 4: np.uint32(0x7F800000)}

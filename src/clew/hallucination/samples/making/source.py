@@ -13,8 +13,8 @@ from jaxtyping import Int
 
 from clew.errors import InputError, StoreError
 from clew.hallucination.samples.making.flat import lengths
-from clew.hallucination.traces.schema import ANSWER_HIDDEN, SHAPE_KEY, column_types
-from clew.storage import ShardEntry, ShardReader, StoreReader, open_shard
+from clew.hallucination.traces.schema import ANSWER_HIDDEN, check_traces, read_shape
+from clew.storage import ShardEntry, ShardReader, StoreReader
 from clew.storage.hashing import hash_text
 
 _NEEDED = ("last_hidden", "nodes", "edge_source", "edge_weight")
@@ -59,7 +59,7 @@ class TraceSource:
     """A trace store; raises StoreError if it is not one, InputError if it is empty."""
 
     def __init__(self, path: Path) -> None:
-        store = StoreReader(path)
+        self._store = store = StoreReader(path, check=check_traces)
         self.path, self.manifest = store.path, store.manifest
         if self.manifest.kind != "traces":
             raise InputError(
@@ -73,7 +73,7 @@ class TraceSource:
             )
 
     def open(self, entry: ShardEntry) -> ShardReader:
-        return open_shard(self.path, entry, self.manifest, column_types())
+        return self._store.open(entry)
 
     @cached_property
     def shape(self) -> SourceShape:
@@ -84,13 +84,13 @@ class TraceSource:
                 f'the traces of "{self.path}" have no "{missing[0]}": extract or convert them '
                 "again with this version of clew."
             )
-        last = schema.field("last_hidden").type
+        sizes = read_shape(schema)
         return SourceShape(
-            layers=last.list_size,
-            dim=last.value_type.list_size,
-            node_dim=schema.field("nodes").type.value_type.list_size,
-            edges_per_token=schema.field("edge_source").type.value_type.list_size,
-            heads=_count_heads(schema),
+            layers=sizes.layers,
+            dim=sizes.dim,
+            node_dim=sizes.node_dim,
+            edges_per_token=sizes.edges_per_token,
+            heads=sizes.heads or None,
             has_maps="attentions" in schema.names,
             extras=self._find_extras(),
         )
@@ -150,14 +150,6 @@ def _holds(reader: ShardReader, name: str) -> bool:
     if name not in reader.schema.names:
         return False
     return name in TEXTS or not reader.read_column(name).null_count
-
-
-def _count_heads(schema: pa.Schema) -> int | None:
-    """From the shape of any per-head column: layers, heads, ..."""
-    for name in ("attentions", "attention_log_diagonal", "laplacian_diagonal", "lookback"):
-        if name in schema.names:
-            return int((schema.field(name).metadata or {})[SHAPE_KEY].split(b",")[1])
-    return None
 
 
 def _count_text(reader: ShardReader) -> int:

@@ -10,19 +10,21 @@ import numpy as np
 import pyarrow as pa
 
 from clew.errors import InputError, StoreError
+from clew.hallucination.samples.making.config import KINDS, Kind
+from clew.hallucination.samples.reading.columns import check_samples
 from clew.hallucination.samples.reading.index import find_store, read_index
 from clew.hallucination.traces.schema import id_fields
 from clew.loading.reader import Rows, SampleReader
 from clew.loading.samples import SampleIndex
 from clew.loading.splits import SPLIT_NAMES
-from clew.storage import ShardReader, StoreReader, open_shard, read_manifest
+from clew.storage import ShardReader, StoreReader, read_manifest
+from clew.storage.arrow import is_list
 from clew.storage.manifest import MANIFEST_NAME
-from clew.storage.reader import check_size, is_list
+from clew.storage.reader import check_size
 
 _READ_BYTES = 16 << 20
 _OPEN_FILES = 16
 SEQUENCE = "sequence"
-_KINDS = ("sequences", "graphs", "answers", "heads")
 _NOT_FIELDS = {*(field.name for field in id_fields()), "label", "score"}
 _BY_LAYER = (SEQUENCE, "state_mean", "lookback", "log_diagonal_all", "node_mean")
 _BY_HEAD = ("lookback", "log_diagonal_all", "laplacian_answer")
@@ -31,8 +33,9 @@ _BY_HEAD = ("lookback", "log_diagonal_all", "laplacian_answer")
 class StoredFields:
     """Reads columns of a store whose samples are those of `index`."""
 
-    def __init__(self, path: Path, index: SampleIndex) -> None:
-        self.store, self._index = StoreReader(path), index
+    def __init__(self, path: Path, kind: Kind, index: SampleIndex) -> None:
+        self._check = check_samples(kind)
+        self.store, self._index = StoreReader(path, check=self._check), index
         if not self.store.shards:
             raise StoreError(f"{path} has no samples yet: rerun the command that writes it.")
         for shard in self.store.shards:  # otherwise a long comparison would only fail at its end
@@ -101,6 +104,7 @@ class StoredFields:
                 (name,),
                 ids=self._index.example_ids,
                 questions=self._index.question_ids,
+                check=self._check,
                 access="read",
                 max_open=_OPEN_FILES,
             )
@@ -112,7 +116,7 @@ class StoredFields:
             yield from self._open(shard).read_column(name).chunks
 
     def _open(self, shard: int) -> ShardReader:
-        return open_shard(self.store.path, self.store.shards[shard], self.store.manifest)
+        return self.store.open(self.store.shards[shard])
 
 
 def _copy_pieces(reader: SampleReader, name: str, rows: Rows, first: int, size: int) -> np.ndarray:
@@ -138,12 +142,14 @@ class AnswerFeatures:
 
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
-        held = [kind for kind in _KINDS if (self.folder / kind / MANIFEST_NAME).exists()]
+        held = [kind for kind in KINDS if (self.folder / kind / MANIFEST_NAME).exists()]
         self.samples = frozenset(held)
         paths = {k: find_store(self.folder, k) for k in self._choose_stores()}
         self.samples |= {*paths}
         indices = {kind: read_index(path, kind) for kind, path in paths.items()}
-        self._stores = {kind: StoredFields(path, indices[kind]) for kind, path in paths.items()}
+        self._stores = {
+            kind: StoredFields(path, kind, indices[kind]) for kind, path in paths.items()
+        }
         self._manifest = next(iter(self._stores.values())).store.manifest
         self.fields = self._list_fields()
         index = next(iter(indices.values()))
@@ -204,9 +210,9 @@ class AnswerFeatures:
             return manifest.bytes / max(1, manifest.rows)
         return self._store_of(field).count_bytes(field) / max(1, self._count)
 
-    def _choose_stores(self) -> list[str]:
+    def _choose_stores(self) -> list[Kind]:
         """The stores to read fields from; the folder may also be a store of sequences."""
-        found: list[str] = [k for k in ("sequences", "answers") if k in self.samples]
+        found: list[Kind] = [k for k in ("sequences", "answers") if k in self.samples]
         if found or (self.folder / MANIFEST_NAME).exists():
             return found or ["sequences"]
         raise InputError(

@@ -18,6 +18,7 @@ from clew.hallucination.samples.making.source import TraceSource
 from clew.hallucination.samples.reading.arrays import SequenceSamples
 from clew.hallucination.samples.reading.graphs import GraphParts, GraphSamples
 from clew.hallucination.samples.splits import assign_splits
+from clew.hallucination.traces.schema import check_traces
 from clew.loading.buffers import BufferPool
 from clew.loading.reader import Access, Rows, SampleReader
 from clew.loading.samples import LazyDataset, SampleIndex, Samples, to_strings
@@ -65,7 +66,13 @@ class RawSequences:
     traces: RawTraces
 
     def open(self, *, access: Access | None, max_open: int) -> SequenceSamples:
-        reader = SampleReader(self.traces.store, ("last_hidden",), access=access, max_open=max_open)
+        reader = SampleReader(
+            self.traces.store,
+            ("last_hidden",),
+            check=check_traces,
+            access=access,
+            max_open=max_open,
+        )
         return TraceSequenceSamples(reader, self.traces.read_index(), column="last_hidden")
 
 
@@ -84,6 +91,7 @@ class RawGraphs:
         reader = SampleReader(
             self.traces.store,
             ("last_hidden", "nodes", *_EDGES),
+            check=check_traces,
             access=access,
             max_open=max_open,
         )

@@ -13,7 +13,7 @@ from clew.errors import InputError, SettingsMismatchError
 
 # The names of these settings in files of an earlier version of clew.
 _OLD_NAMES = {"right": "correct", "made_up": "hallucinated"}
-MAX_SIZE, MAX_LAYERS = 2**20, 1_000
+MAX_SIZE, MAX_LAYERS = 2**20, 256
 START_OVER = "Use `overwrite=True` to start over in this folder."
 
 

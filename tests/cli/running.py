@@ -1,14 +1,19 @@
 """Runs the command in this process and catches what it prints."""
 
+import functools
 import signal
 import sys
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
+import typer.main
 
 from clew.cli import main
 from tests.stores import one_thread
+
+# Typer reads the signatures of all commands for each call; once is enough for a test run.
+_get_command = functools.cache(typer.main.get_command)
 
 
 @dataclass(frozen=True)
@@ -24,6 +29,7 @@ class Ended:
 def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Any:
     """Runs `clew ARGUMENTS` in this process, wide enough that no line is broken."""
     monkeypatch.setenv("COLUMNS", "300")
+    monkeypatch.setattr(typer.main, "get_command", _get_command)
 
     def call(*arguments: object) -> Ended:
         monkeypatch.setattr(sys, "argv", ["clew", *map(str, arguments)])

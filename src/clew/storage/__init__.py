@@ -1,14 +1,20 @@
-"""Bytes on disk: Arrow shards, their manifest, locks and checks. Knows nothing above it."""
+"""Bytes on disk: Arrow shards, their manifest, locks and checks. Knows nothing above it. Its names
+are imported on first use: commands that only read a small JSON file load no Arrow."""
 
-from clew.storage.files import CachedFiles, MappedFiles, ReadFiles, ShardFiles
-from clew.storage.layout import ColumnLayout, ShardLayout, read_layout
-from clew.storage.lock import Part, writer_lock
-from clew.storage.manifest import Manifest, ShardEntry, read_manifest
-from clew.storage.manifest_fields import shard_name
-from clew.storage.reader import SchemaCheck, ShardReader, StoreReader, open_shard, read_value
-from clew.storage.repair import add_shard, ensure_manifest, repair_store
-from clew.storage.verify import Problem, verify_store
-from clew.storage.writer import ShardWriter, read_intact_batches
+from typing import TYPE_CHECKING
+
+from clew.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from clew.storage.files import CachedFiles, MappedFiles, ReadFiles, ShardFiles
+    from clew.storage.layout import ColumnLayout, ShardLayout, read_layout
+    from clew.storage.lock import Part, writer_lock
+    from clew.storage.manifest import Manifest, ShardEntry, read_manifest
+    from clew.storage.manifest_fields import shard_name
+    from clew.storage.reader import SchemaCheck, ShardReader, StoreReader, open_shard, read_value
+    from clew.storage.repair import add_shard, ensure_manifest, repair_store
+    from clew.storage.verify import Problem, verify_store
+    from clew.storage.writer import ShardWriter, read_intact_batches
 
 __all__ = [
     "CachedFiles",
@@ -37,3 +43,31 @@ __all__ = [
     "verify_store",
     "writer_lock",
 ]
+_HOMES = {
+    "CachedFiles": "files",
+    "MappedFiles": "files",
+    "ReadFiles": "files",
+    "ShardFiles": "files",
+    "Part": "lock",
+    "writer_lock": "lock",
+    "Manifest": "manifest",
+    "ShardEntry": "manifest",
+    "read_manifest": "manifest",
+    "shard_name": "manifest_fields",
+    "ColumnLayout": "layout",
+    "ShardLayout": "layout",
+    "SchemaCheck": "reader",
+    "ShardReader": "reader",
+    "StoreReader": "reader",
+    "open_shard": "reader",
+    "read_layout": "layout",
+    "read_value": "reader",
+    "add_shard": "repair",
+    "ensure_manifest": "repair",
+    "repair_store": "repair",
+    "Problem": "verify",
+    "verify_store": "verify",
+    "ShardWriter": "writer",
+    "read_intact_batches": "writer",
+}
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -12,6 +12,8 @@ from clew.wording import bytes_text
 
 MAX_JSON_BYTES = 1 << 26
 MAX_JSON_DEPTH = 32
+# Enough for a table of 1,700 x 1,700 numbers; files with more have longer values.
+_FEW_VALUES, _BYTES_A_VALUE = 3_000_000, 16
 
 
 class NotRegularFileError(OSError):
@@ -67,6 +69,9 @@ def parse_json(content: bytes | str, *, finite: bool = True, encodable: bool = T
     checks: dict[str, Any] = (
         {"parse_constant": _refuse_constant, "parse_float": _finite_float} if finite else {}
     )
+    _refuse_many_values(
+        content if isinstance(content, bytes) else content.encode("utf-8", "replace")
+    )
     try:
         value = json.loads(content, **checks)
     except RecursionError:
@@ -75,6 +80,13 @@ def parse_json(content: bytes | str, *, finite: bool = True, encodable: bool = T
     if encodable and ("\\u" in content if isinstance(content, str) else b"\\u" in content):
         json.dumps(value, ensure_ascii=False).encode()
     return value
+
+
+def _refuse_many_values(content: bytes) -> None:
+    """A value takes up to 70 bytes in memory, but as few as three in a file."""
+    values = sum(map(content.count, (b",", b"[", b"{")))
+    if values > _FEW_VALUES + len(content) // _BYTES_A_VALUE:
+        raise ValueError(f"it contains {values:,} values in {bytes_text(len(content))}")
 
 
 def _refuse_constant(name: str) -> NoReturn:

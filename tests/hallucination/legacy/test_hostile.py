@@ -36,6 +36,7 @@ for folder in sorted(Path(sys.argv[1]).iterdir()):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits the memory of a process as on Linux")
+@pytest.mark.slow
 def test_bombs_end_with_an_error_in_little_memory(tmp_path: Path) -> None:
     expected = write_bombs(tmp_path / "old")
     command = [sys.executable, "-c", _CONVERT_ALL, tmp_path / "old", tmp_path / "new"]
@@ -50,6 +51,7 @@ def test_bombs_end_with_an_error_in_little_memory(tmp_path: Path) -> None:
     assert wrong == {}
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_conversion_that_takes_long(tmp_path: Path) -> None:
     (tmp_path / "old").mkdir()
     endless = gzip.compress(b"\x80\x04" + b"N0" * 20_000_000 + b"N.", 1)

@@ -9,7 +9,9 @@ import pytest
 
 from clew.engine.folders import BEST
 from clew.errors import StoreError
+from clew.patterns.networks import build_network
 from clew.patterns.trained.model import load_classifier
+from clew.patterns.training.start import Start
 from tests.engine.hostile_models import (
     ODD_VALUES,
     about_edits,
@@ -66,6 +68,18 @@ def test_class_that_no_folder_can_have_is_refused(tmp_path: Path, classes: list[
     path.write_bytes(with_about(path.read_bytes(), lambda old: replaced(old, at, classes)))
     with pytest.raises(StoreError, match="not an image classifier .*class"):
         load_classifier(tmp_path, "cpu")
+
+
+def test_training_does_not_start_from_nan(tmp_path: Path) -> None:
+    path = write_classifier(tmp_path) / BEST
+    header, body = split(path.read_bytes())
+    first, _ = header["network.classify.weight"]["data_offsets"]
+    path.write_bytes(join(header, body[:first] + b"\x00\x00\xc0\x7f" + body[first + 4 :]))
+    start = Start(
+        folder=tmp_path, network="tiny", image_size=16, classes=("a", "b"), digest="", splits={}
+    )
+    with pytest.raises(StoreError, match="contains NaN.*train again"):
+        start.load_into(build_network("tiny", classes=2, image_size=16), ("a", "c"))
 
 
 def test_negative_variance_is_refused(tmp_path: Path) -> None:

@@ -54,6 +54,9 @@ class Allowed:
     def __call__(self, *arguments: Any) -> Any:
         return self._call(*arguments)
 
+    def __repr__(self) -> str:
+        return "a function"
+
 
 class Inert:
     """Stands in for a class: it can be created and given a state, which it holds, and no more."""
@@ -69,6 +72,9 @@ class Inert:
 
     def __setstate__(self, state: Any) -> None:
         self.state = state
+
+    def __repr__(self) -> str:
+        return "an object"
 
 
 class DtypeStandIn:
@@ -92,6 +98,9 @@ class DtypeStandIn:
         structured = any(part is not None for part in state[2:5])
         refuse_unless(not structured, "it contains a NumPy array of a structured type")
         self._order = state[1]
+
+    def __repr__(self) -> str:
+        return "numpy.dtype"
 
     def resolve(self) -> np.dtype:
         plain = np.dtype(self._code)
@@ -118,8 +127,8 @@ class _NdarrayName:
 
     __slots__ = ()
 
-    def __call__(self, *_arguments: Any) -> Any:
-        raise RefusedContentError("it creates a NumPy array directly")
+    def __repr__(self) -> str:
+        return "numpy.ndarray"
 
 
 _NDARRAY = _NdarrayName()

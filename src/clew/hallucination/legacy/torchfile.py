@@ -184,6 +184,9 @@ class _StorageName:
     def __init__(self, code: str) -> None:
         self.code = code
 
+    def __repr__(self) -> str:
+        return "a type of storage"
+
 
 class _Storage:
     """The numbers behind one or more tensors, flat.
@@ -196,6 +199,9 @@ class _Storage:
 
     def __init__(self, values: Shaped[np.ndarray, " values"]) -> None:
         self.values = values
+
+    def __repr__(self) -> str:
+        return "a storage"
 
 
 def _rebuild_tensor(

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from clew.engine.folders import BEST
-from clew.engine.model_files import misfit, read_model
+from clew.engine.model_files import read_model, refuse_non_finite
 from clew.errors import InputError
 from clew.patterns.networks import build_network
 from clew.patterns.trained.model import PREFIX, read_model_settings
@@ -45,17 +45,20 @@ class Start:
 
     def load_into(self, network: nn.Module, classes: tuple[str, ...]) -> None:
         """Load the starting weights. Known classes keep theirs; new ones keep the network's initial
-        weights. Raises StoreError for weights of another clew version's network."""
-        tensors = read_model(self.folder / BEST).tensors
+        weights. Raises StoreError for weights of another clew version's network, or damaged ones.
+        """
+        saved = read_model(self.folder / BEST)
+        with torch.device("meta"):
+            own = build_network(self.network, classes=len(self.classes), image_size=self.image_size)
+        saved.check(own, name=self.network, prefix=PREFIX)
         weights = network.state_dict()
         heads = find_head(self.network, self.image_size)
-        try:
-            for name, fresh in weights.items():
-                trained = tensors[f"{PREFIX}{name}"]
-                weights[name] = self._match(fresh, trained, classes) if name in heads else trained
-            network.load_state_dict(weights)
-        except (RuntimeError, KeyError) as error:
-            raise misfit(self.folder / BEST, self.network, error) from None
+        tensors = saved.read(f"{PREFIX}{name}" for name in weights)
+        for name, fresh in weights.items():
+            trained = tensors[f"{PREFIX}{name}"]
+            weights[name] = self._match(fresh, trained, classes) if name in heads else trained
+        network.load_state_dict(weights)
+        refuse_non_finite(saved.path, network)
 
     def _match(self, fresh: Tensor, trained: Tensor, classes: tuple[str, ...]) -> Tensor:
         places = {name: place for place, name in enumerate(self.classes)}

@@ -32,9 +32,15 @@ TEXTS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_comparison(tmp_path_factory.mktemp("made") / "out", test=6, texts=TEXTS)
+
+
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return make_comparison(tmp_path / "out", test=6, texts=TEXTS)
+def folder(made: Path, tmp_path: Path) -> Path:
+    """A copy, to change or to damage."""
+    return Path(shutil.copytree(made, tmp_path / "out"))
 
 
 @pytest.mark.slow

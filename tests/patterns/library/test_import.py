@@ -153,6 +153,20 @@ def test_moving_deletes_what_was_added_and_nothing_else(
     assert sorted(contents(animals.photos).values()) == before
 
 
+def test_moving_deletes_nothing_that_a_linked_folder_leads_to(
+    animals: PatternSet, tmp_path: Path
+) -> None:
+    source = draw(tmp_path / "in/cats/one.png", 7).parents[1]
+    others = make_photos(tmp_path / "private", {"dogs": 2})
+    (source / "dogs").symlink_to(others / "dogs")
+    (tmp_path / "link").symlink_to(source)
+    before = contents(others)
+    result = import_photos(animals, [tmp_path / "link"], move=True)
+    assert tally(result) == {"cats": (1, 0, 0), "dogs": (2, 0, 0)}
+    assert contents(others) == before
+    assert not list((source / "cats").iterdir())
+
+
 def test_label_applies_to_loose_photos_and_single_files(
     animals: PatternSet, tmp_path: Path
 ) -> None:

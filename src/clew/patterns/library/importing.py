@@ -71,7 +71,8 @@ def import_photos(
         try:
             looked = look_at_photos(journal, photos, found.sources, reporter, should_stop)
             decided = decide(journal, looked or [])
-            done = _carry_out(pattern_set, journal, decided, move, reporter, should_stop)
+            own = [root.expanduser().resolve() for root in sources] if move else []
+            done = _carry_out(pattern_set, journal, decided, own, reporter, should_stop)
             for source in found.excluded:
                 _note(journal, source)
         finally:
@@ -120,12 +121,13 @@ def _carry_out(
     pattern_set: PatternSet,
     journal: Journal,
     decided: Sequence[Source],
-    move: bool,
+    emptied: Sequence[Path],
     reporter: Reporter,
     should_stop: Callable[[], bool],
 ) -> list[Source]:
-    """Copy or move the photos; returns those that were done before the import ended or was
-    stopped."""
+    """Copy the photos, and delete those that lie in the folders `emptied`; returns those that were
+    done before the import ended or was stopped."""
+    move = bool(emptied)
     to_add = [source for source in decided if not source.result]
     if not move:  # moving frees the space again
         refuse_full_disk(
@@ -147,7 +149,7 @@ def _carry_out(
             if should_stop():
                 break
             if not source.result:
-                source = _add(pattern_set.photos, journal, source, next(copies), move)
+                source = _add(pattern_set.photos, journal, source, next(copies), emptied)
                 reporter(WorkAdvanced(written_bytes=source.bytes))
             _note(journal, source)
             done.append(source)
@@ -164,16 +166,25 @@ def _copy(photos: Path, source: Source) -> Path | str:
         return f"it could be read but not copied ({error.strerror})"
 
 
-def _add(photos: Path, journal: Journal, source: Source, copy: Path | str, move: bool) -> Source:
+def _add(
+    photos: Path, journal: Journal, source: Source, copy: Path | str, emptied: Sequence[Path]
+) -> Source:
     if isinstance(copy, str):
         return replace(source, result="excluded", kind="unreadable", reason=copy)
     path = Path(source.source)
     photo = describe_picture(photos, name_copy(copy, path.name), source.digest)
     journal.note(photo)
-    if move:
+    if _lies_in(path, emptied):
         sync_folder(copy.parent)
         remove_source(path)
     return replace(source, result="added", photo=photo.photo)
+
+
+def _lies_in(path: Path, folders: Sequence[Path]) -> bool:
+    """Whether a photo is in one of the given folders, or is one of the given files. One that a
+    linked folder leads to is not: nobody asked for that folder to be emptied."""
+    real = path.parent.resolve()
+    return any(real.is_relative_to(folder) or path.resolve() == folder for folder in folders)
 
 
 def _note(journal: Journal, source: Source) -> None:

@@ -6,6 +6,7 @@ import json
 import shutil
 import zipfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -13,9 +14,29 @@ from tests.fuzz.corpus import CAPTURE, ROWS
 from tests.fuzz.harness import MakeCase, Refused, clew
 from tests.fuzz.mutations import edit_bytes, edit_file, edit_json, hostile_value, replace_entry
 from tests.fuzz.services import judge, page
+from tests.hallucination.legacy import hostile as old_bombs
+from tests.patterns.photos import hostile as photo_bombs
 from tests.stores import assert_same_store
 
 PRECIOUS = b"what nobody may touch\n"
+_LEGACY_BOMBS: dict[str, Callable[[], bytes]] = {
+    **{
+        name: partial(bytes, b"\x80\x02" + content + b".")
+        for name, (content, _) in old_bombs.PICKLES.items()
+    },
+    **{name: make for name, (make, _) in old_bombs.TORCH_FILES.items()},
+}
+_PHOTO_BOMBS: tuple[tuple[str, Callable[[], bytes]], ...] = (
+    ("wide.tif", partial(photo_bombs.wide_tiff, "F")),
+    ("wide.tif", partial(photo_bombs.wide_tiff, "I;16")),
+    ("tiled.tif", photo_bombs.tiled_tiff),
+    ("scans.jpg", partial(photo_bombs.many_scans, 400)),
+    ("segments.jpg", partial(photo_bombs.many_segments, 300_000)),
+    ("chunks.png", partial(photo_bombs.many_chunks, 300_000)),
+    ("runs.bmp", photo_bombs.run_lengths),
+    ("exif.jpg", photo_bombs.exif_bomb),
+    ("text.png", photo_bombs.text_bomb),
+)
 
 
 def manifests(chance: Random, corpus: Path, folder: Path) -> Callable[[], None]:
@@ -209,9 +230,15 @@ def _score(model: Path, data: Path, kind: str) -> None:
 
 
 def legacy(chance: Random, corpus: Path, folder: Path) -> Callable[[], None]:
-    """Pickles and .pt files."""
+    """Pickles and .pt files: edited ones, and bombs of many kinds."""
     old = folder / "old"
     old.mkdir()
+    if chance.random() < 0.3:
+        content = _LEGACY_BOMBS[chance.choice(sorted(_LEGACY_BOMBS))]()
+        is_torch = content[:2] == b"PK"
+        name = "preprocessed_batch_0000.pt" if is_torch else "trivia_qa_traces_batch_0000.pkl"
+        (old / name).write_bytes(_maybe_edit(chance, content))
+        return lambda: _run("convert", old, "--out", folder / "out")
     source = chance.choice(sorted((corpus / "legacy").iterdir()))
     path, content = old / source.name, source.read_bytes()
     if path.suffix == ".gz":
@@ -233,13 +260,22 @@ def _edit_zip(chance: Random, source: Path, path: Path) -> None:
 
 
 def photos(chance: Random, corpus: Path, folder: Path) -> Callable[[], None]:
-    """A photo of any format."""
+    """A photo of any format: an edited one, or a bomb."""
     (folder / "photos").mkdir()
+    where = ("--model", corpus / "classifier", "--out", folder / "out")
+    use = partial(_run, "patterns", "identify", folder / "photos", *where)
+    if chance.random() < 0.3:
+        name, make = chance.choice(_PHOTO_BOMBS)
+        (folder / "photos" / name).write_bytes(_maybe_edit(chance, make()))
+        return use
     source = chance.choice(sorted((corpus / "photos").iterdir()))
     path = folder / "photos" / source.name
     path.write_bytes(edit_bytes(chance, source.read_bytes()))
-    where = ("--model", corpus / "classifier", "--out", folder / "out")
-    return lambda: _run("patterns", "identify", folder / "photos", *where)
+    return use
+
+
+def _maybe_edit(chance: Random, content: bytes) -> bytes:
+    return edit_bytes(chance, content) if chance.random() < 0.5 else content
 
 
 def _copy(source: Path, target: Path) -> Path:

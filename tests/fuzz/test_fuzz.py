@@ -10,7 +10,7 @@ from tests.fuzz.inputs import KINDS
 
 pytestmark = pytest.mark.slow
 
-CASES = 30
+CASES = 20
 
 
 @pytest.mark.parametrize("kind", KINDS)

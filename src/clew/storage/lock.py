@@ -40,7 +40,7 @@ class Part:
 
     @classmethod
     def parse(cls, text: str) -> "Part":
-        match = re.fullmatch(r"(\d+)/(\d+)", text.strip())
+        match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text.strip())
         if match is None:
             raise InputError(
                 'write it as I/N, for example `part="2/8"`.', setting="part", value=text

@@ -11,7 +11,7 @@ from clew.errors import InputError, StoreError, StoreLockedError
 from clew.patterns.library.choose import choose_model
 from clew.patterns.library.pattern_set import PatternSet
 from clew.patterns.review import ReviewConfig, open_review
-from clew.patterns.review.notes import Notes
+from clew.patterns.review.notes import Notes, digest_file
 from tests.patterns.review.making import (
     NAMES,
     identify,
@@ -269,3 +269,52 @@ def test_unreadable_notes_are_left_alone(animals: PatternSet) -> None:
         with pytest.raises(StoreError, match="cannot be read .* rename it to start over"):
             reviewing(animals).__enter__()
         assert notes.read_text() == text
+
+
+def decide(animals: PatternSet, **changes: object) -> None:
+    """Notes a decision that a review was killed in, as somebody else may have written it."""
+    photo = animals.photos / "cat/first.png"
+    decision = {
+        "name": "a.png",
+        "path": str(photo),
+        "bytes": photo.stat().st_size,
+        "modified_ns": 0,
+        "digest": digest_file(photo),
+        "action": "approved",
+        "label": "cat",
+        "placed": "cat/first.png",
+    }
+    content = {"format": "clew-review", "version": 1, "decisions": [decision | changes]}
+    (animals.folder / "review.json").write_text(json.dumps(content), encoding="utf-8")
+
+
+@pytest.mark.parametrize("step", ["take back", "take away"])
+def test_notes_of_somebody_else_write_and_delete_only_photos(
+    animals: PatternSet, tmp_path: Path, step: str
+) -> None:
+    script = tmp_path / "autostart" / "run.sh"
+    decide(animals, step=step, path=str(script), moves=True)
+    with pytest.raises(StoreError, match=r"path is .*run\.sh"), reviewing(animals):
+        pass
+    assert not script.exists()
+
+
+def test_notes_of_somebody_else_delete_nothing_outside(animals: PatternSet, tmp_path: Path) -> None:
+    outside = tmp_path / "mine.png"
+    outside.write_bytes((animals.photos / "cat/first.png").read_bytes())
+    decide(animals, step="take back", placed="../../../mine.png", is_new=True)
+    with pytest.raises(StoreError, match="placed is '../../../mine.png'"), reviewing(animals):
+        pass
+    assert outside.exists()
+
+
+def test_predicted_class_of_somebody_else_cannot_lead_out(tmp_path: Path, photos: Path) -> None:
+    model = make_model(tmp_path / "model", tmp_path / "data")
+    out = identify(model, photos, classes=("../../x", "dog", "fox"))
+    chosen = choose_model(model=model)
+    with (
+        open_review(chosen, ReviewConfig(identified=out)) as review,
+        pytest.raises(InputError, match='"../../x" cannot be the name of a class'),
+    ):
+        review.approve()
+    assert not (tmp_path.parent / "x").exists()

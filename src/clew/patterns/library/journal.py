@@ -10,9 +10,10 @@ import json
 import os
 from collections import defaultdict
 from dataclasses import asdict, dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from clew.patterns.library.names import lies_inside
 from clew.patterns.photos.decode import read_square
 from clew.patterns.photos.photo import class_name, natural_order
 from clew.storage.disk import disk_errors
@@ -132,14 +133,9 @@ def _read_event(found: Any) -> Picture | Source:
     if "source" in entry:
         return read_as(Source, entry)
     picture = read_as(Picture, entry)
-    if not _lies_inside(picture.photo):
+    if not lies_inside(picture.photo):
         raise wrong("photo", picture.photo)
     return picture
-
-
-def _lies_inside(name: str) -> bool:
-    path = PurePosixPath(name)
-    return not path.is_absolute() and ".." not in path.parts and "\0" not in name
 
 
 def _ends_in_a_cut_line(file: Any) -> bool:

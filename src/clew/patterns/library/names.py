@@ -2,7 +2,7 @@
 
 import re
 import unicodedata
-from pathlib import Path, PurePath
+from pathlib import Path, PurePath, PurePosixPath
 
 from clew.errors import InputError
 from clew.foreign_text import for_terminal
@@ -26,6 +26,12 @@ def check_set_name(name: str) -> str:
 def check_class_name(label: str) -> str:
     """The class as used for its folder; raises InputError for an invalid one."""
     return _check(label, "name of a class")
+
+
+def lies_inside(name: str) -> bool:
+    """Whether a path that somebody else may have written leads to a file below the folder."""
+    path = PurePosixPath(name)
+    return not path.is_absolute() and ".." not in path.parts and "\0" not in name
 
 
 def check_photo_name(path: Path) -> None:

@@ -10,9 +10,11 @@ from typing import Any, Literal
 
 from clew.errors import StoreError
 from clew.foreign_text import shortened
+from clew.patterns.library.names import lies_inside
+from clew.patterns.photos.photo import SUFFIXES
 from clew.storage.reading import read_json
 from clew.storage.writing import replace_file
-from clew.typed_json import Count, read_as, to_json
+from clew.typed_json import Count, read_as, to_json, wrong
 from clew.version import __version__
 
 NOTES_NAME = "review.json"
@@ -143,7 +145,10 @@ def _read(path: Path) -> list[Decision]:
         kind = raw.get("format"), raw.get("version")
         if kind != (_FORMAT, _VERSION):
             raise ValueError(f"it is version {shortened(kind[1])} of {shortened(kind[0])}")
-        return read_as(list[Decision], raw.get("decisions"), "decisions")
+        decisions: list[Decision] = read_as(list[Decision], raw.get("decisions"), "decisions")
+        for decision in decisions:
+            _check(decision)
+        return decisions
     except FileNotFoundError:
         return []
     except (OSError, ValueError) as error:
@@ -152,3 +157,13 @@ def _read(path: Path) -> list[Decision]:
             "a backup, or rename it to start over (photos that you have already reviewed are then "
             "shown again)."
         ) from None
+
+
+def _check(decision: Decision) -> None:
+    """Raises ValueError for a decision that no review has made. The next review completes what is
+    left to do, so it would write or delete whatever file the decision names."""
+    if decision.placed is not None and not lies_inside(decision.placed):
+        raise wrong("placed", decision.placed)
+    is_carried_out = decision.placed is not None or decision.step != "done"
+    if is_carried_out and Path(decision.path).suffix.lower() not in SUFFIXES:
+        raise wrong("path", decision.path)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clew.errors import ClewError, InputError
-from clew.patterns.library.names import check_photo_name
+from clew.patterns.library.names import check_class_name, check_photo_name
 from clew.patterns.library.placing import put_photo, remove_parts
 from clew.patterns.photos.photo import class_name, natural_order
 from clew.patterns.review.notes import Decision, Notes, digest_file
@@ -107,7 +107,8 @@ class Shelf:
         if not path.exists():
             return
         self._refuse_changed(path, digest)
-        self._by_bytes[path.stat().st_size].remove(path)
+        alike = self._by_bytes[path.stat().st_size]
+        alike[:] = [one for one in alike if one != path]
         path.unlink()
         if path.parent in self._made and not any(path.parent.iterdir()):
             path.parent.rmdir()
@@ -123,7 +124,9 @@ class Shelf:
 
     def _copy(self, path: Path, label: str) -> Path:
         check_photo_name(path)
-        return put_photo(path, self._class_folders.get(label, self.folder / label))
+        # A prediction may come from a file that somebody else has written.
+        folder = self._class_folders.get(label) or self.folder / check_class_name(label)
+        return put_photo(path, folder)
 
     def _look_into(self, folder: Path) -> None:
         for root, folders, names in os.walk(folder):

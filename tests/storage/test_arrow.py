@@ -11,6 +11,7 @@ import pytest
 
 from clew.errors import StoreError
 from clew.storage import (
+    Manifest,
     ShardReader,
     StoreReader,
     add_shard,
@@ -125,9 +126,10 @@ def test_column_of_another_type_is_not_read_in_place(store: Path) -> None:
         read_layout(ShardReader(store / "batch_0000.arrow"), 12, ["text"])
 
 
-def refuse_texts(schema: pa.Schema) -> None:
+def refuse_texts(schema: pa.Schema, _manifest: Manifest) -> tuple[str, ...]:
     if "text" in schema.names:
         raise ValueError("has a text")
+    return ()
 
 
 def test_columns_are_checked_when_a_shard_is_opened(store: Path) -> None:

@@ -4,7 +4,7 @@ import errno
 import os
 import stat
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,9 @@ from clew.storage.manifest import Manifest, ShardEntry, read_manifest
 from clew.storage.origin import ID_COLUMN, find_foreign, foreign_error
 from clew.storage.reading import irregular_kind
 
-# Raises ValueError if a shard does not have the columns of its kind of store.
-SchemaCheck = Callable[[pa.Schema], None]
+# Raises ValueError if a shard does not have the columns of its kind of store; returns those that
+# have a value in every row.
+SchemaCheck = Callable[[pa.Schema, Manifest], Collection[str]]
 
 
 class ShardReader:
@@ -45,6 +46,7 @@ class ShardReader:
         except ARROW_ERRORS as error:
             raise _explain(path, error) from None
         self._batches: list[pa.RecordBatch | None] = [None] * self._file.num_record_batches
+        self.complete_columns: Collection[str] = ()
         self._row_of_id: np.ndarray | None = None
 
     @property
@@ -75,9 +77,15 @@ class ShardReader:
             self._headers.check(index)
             batch = self._file.get_batch(index)
             check_batch(batch)
+            self._check_complete(batch)
         except ARROW_ERRORS as error:
             raise _explain(self.path, error) from None
         return batch
+
+    def _check_complete(self, batch: pa.RecordBatch) -> None:
+        for name in self.complete_columns:
+            if batch.column(name).null_count:
+                raise ValueError(f'rows have no "{name}"')
 
     def count_rows(self) -> int:
         return sum(self.record_batch(i).num_rows for i in range(self.num_record_batches))
@@ -144,16 +152,11 @@ class StoreReader:
 
     def open(self, entry: ShardEntry) -> ShardReader:
         """A reader of a finished shard that is not kept open here."""
-        reader = open_shard(self.path, entry, self.manifest)
+        reader = open_shard(self.path, entry, self.manifest, self._check)
         try:
-            if self._check is not None:
-                self._check(reader.schema)
             self._check_same_types(entry.file, reader.schema)
         except ValueError as error:
-            raise StoreError(
-                f"{entry.file} in {self.path} {error}: re-create the store with the command that "
-                "wrote it."
-            ) from None
+            raise _wrong_columns(reader.path, error) from None
         return reader
 
     def _check_same_types(self, file: str, schema: pa.Schema) -> None:
@@ -169,9 +172,15 @@ class StoreReader:
                 )
 
 
-def open_shard(store: Path, entry: ShardEntry, manifest: Manifest | None = None) -> ShardReader:
-    """The reader of a finished shard. Raises StoreError if it is missing, truncated, not a file, or
-    belongs to another store or number than those of the manifest, if one is given."""
+def open_shard(
+    store: Path,
+    entry: ShardEntry,
+    manifest: Manifest | None = None,
+    check: SchemaCheck | None = None,
+) -> ShardReader:
+    """The reader of a finished shard. Raises StoreError if it is missing, truncated, not a file,
+    belongs to another store or number than those of the manifest, if one is given, or fails the
+    check of its columns."""
     path = store / entry.file
     check_size(path, entry.bytes)
     reader = ShardReader(path)
@@ -180,7 +189,17 @@ def open_shard(store: Path, entry: ShardEntry, manifest: Manifest | None = None)
     reason = find_foreign(reader.schema, manifest, entry.batch_number, listed=True)
     if reason is not None:
         raise foreign_error(path, reason)
+    try:
+        reader.complete_columns = check(reader.schema, manifest) if check else ()
+    except ValueError as error:
+        raise _wrong_columns(path, error) from None
     return reader
+
+
+def _wrong_columns(path: Path, error: ValueError) -> StoreError:
+    return StoreError(
+        f"{path.name} in {path.parent} {error}: re-create the store with the command that wrote it."
+    )
 
 
 def refuse_damaged_shards(store: Path, manifest: Manifest) -> None:

@@ -2,6 +2,7 @@
 the calls that legacy scripts use."""
 
 import gzip
+import math
 import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -45,7 +46,15 @@ class Trace(Mapping[str, Any]):
             raise KeyError(self._explain_missing(name))
         value = read_value(self._batch.column(index), self._row)
         shape = resolve_shape(self._batch.schema.field(index), self._tokens, self._answer_tokens)
-        return value if value is None or shape is None else value.reshape(shape)
+        if value is None or shape is None:
+            return value
+        if value.size != math.prod(shape):
+            number = self["global_example_id"]
+            raise StoreError(
+                f'"{name}" of trace {number} has {value.size:,} values, but its tokens require '
+                f"{list(shape)}: extract or convert it again."
+            )
+        return value.reshape(shape)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._batch.schema.names)
@@ -288,7 +297,7 @@ class _ListOfTraces:
 def _as_plain_dict(trace: Trace) -> dict[str, Any]:
     plain = {name: trace[name] for name in trace}
     for name in ("hidden_states", "attentions"):
-        if name in plain:
+        if plain.get(name) is not None:
             plain[name] = [np.array(layer) for layer in plain[name]]
     plain["generated_answer_clean"] = plain["answer"]
     return plain

@@ -5,7 +5,7 @@ so that a reader needs only the file."""
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any, Literal
 
@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from clew.foreign_text import shortened
+from clew.storage import Manifest
 from clew.storage.arrow import is_list
 
 Keep = Literal["compact", "full"]
@@ -103,10 +104,14 @@ def trace_schema(
     return pa.schema(fields)
 
 
-def check_traces(schema: pa.Schema) -> None:
-    """Raises ValueError if a shard does not have the columns of traces: an id is missing, or a
-    column has another type or shape than the sizes of the store require."""
-    check_fields(schema, _all_fields(read_shape(schema)))
+def check_traces(schema: pa.Schema, manifest: Manifest) -> tuple[str, ...]:
+    """Raises ValueError if a shard does not have the columns of traces: one is missing, or has
+    another type or shape than the sizes of the store require. Returns the columns that have a value
+    in every row."""
+    shape = read_shape(schema)
+    check_sizes(asdict(shape), manifest)
+    check_fields(schema, _all_fields(shape), required=text_fields())
+    return *(field.name for field in id_fields()), "tokens"
 
 
 @cache
@@ -152,10 +157,20 @@ def _fixed_sizes(kind: pa.DataType) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def check_fields(schema: pa.Schema, fields: Iterable[pa.Field]) -> None:
-    """Raises ValueError if the schema has no ids, or a column whose type or shape is not that of
-    the field of its name. Others may be missing; what is not in `fields` is not looked at."""
-    for field in id_fields():
+def check_sizes(found: Mapping[str, int], manifest: Manifest) -> None:
+    """Raises ValueError if the manifest names other sizes than those found."""
+    expected = manifest.settings.get("shape", {})
+    for name, size in found.items():
+        if size and expected.get(name, size) != size:
+            raise ValueError(f"has {name}={size}, but the manifest says {expected[name]}")
+
+
+def check_fields(
+    schema: pa.Schema, fields: Iterable[pa.Field], *, required: Iterable[pa.Field] = ()
+) -> None:
+    """Raises ValueError if the schema lacks an id or a required column, or has one whose type or
+    shape is not that of the field of its name. What is not in `fields` is not looked at."""
+    for field in (*id_fields(), *required):
         if field.name not in schema.names:
             raise ValueError(f'has no column "{field.name}"')
     for field in fields:

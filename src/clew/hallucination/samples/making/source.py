@@ -17,6 +17,7 @@ from clew.hallucination.traces.schema import ANSWER_HIDDEN, check_traces, read_s
 from clew.storage import ShardEntry, ShardReader, StoreReader
 from clew.storage.hashing import hash_text
 
+MAPS = "attentions"
 _NEEDED = ("last_hidden", "nodes", "edge_source", "edge_weight")
 # Optional columns for answers; a store without some of them yields answers without them.
 TEXTS = ("question", "category", "accepted_answers", "answer", "stop_reason", "samples")
@@ -73,17 +74,19 @@ class TraceSource:
             )
 
     def open(self, entry: ShardEntry) -> ShardReader:
-        return self._store.open(entry)
-
-    @cached_property
-    def shape(self) -> SourceShape:
-        schema = self.open(self.shards[0]).schema
-        missing = [name for name in _NEEDED if name not in schema.names]
+        """The reader of a shard; raises StoreError if it lacks what samples are built from."""
+        reader = self._store.open(entry)
+        missing = [name for name in _NEEDED if name not in reader.schema.names]
         if missing:
             raise StoreError(
                 f'the traces of "{self.path}" have no "{missing[0]}": extract or convert them '
                 "again with this version of clew."
             )
+        return reader
+
+    @cached_property
+    def shape(self) -> SourceShape:
+        schema, found = self.open(self.shards[0]).schema, self._find_extras()
         sizes = read_shape(schema)
         return SourceShape(
             layers=sizes.layers,
@@ -91,13 +94,13 @@ class TraceSource:
             node_dim=sizes.node_dim,
             edges_per_token=sizes.edges_per_token,
             heads=sizes.heads or None,
-            has_maps="attentions" in schema.names,
-            extras=self._find_extras(),
+            has_maps=MAPS in found,
+            extras=found - {MAPS},
         )
 
     def _find_extras(self) -> frozenset[str]:
         """Shard by shard: a large store has too many files to open at once."""
-        found = {*TEXTS, *NUMBERS}
+        found = {*TEXTS, *NUMBERS, MAPS}
         for entry in self.shards:
             reader = self.open(entry)
             found = {name for name in found if _holds(reader, name)}
@@ -149,7 +152,7 @@ def _holds(reader: ShardReader, name: str) -> bool:
     """Whether a shard has the column without missing rows."""
     if name not in reader.schema.names:
         return False
-    return name in TEXTS or not reader.read_column(name).null_count
+    return name in (*TEXTS, MAPS) or not reader.read_column(name).null_count
 
 
 def _count_text(reader: ShardReader) -> int:

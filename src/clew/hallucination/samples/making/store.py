@@ -11,9 +11,17 @@ import pyarrow as pa
 from jaxtyping import Float32, Int
 
 from clew.errors import SettingsMismatchError, StoreError
+from clew.hallucination.samples.making.columns import check_samples
 from clew.hallucination.samples.making.config import Kind
 from clew.hallucination.samples.making.source import ShardTable
-from clew.storage import Manifest, ShardEntry, ShardReader, ShardWriter, read_manifest, shard_name
+from clew.storage import (
+    Manifest,
+    ShardEntry,
+    ShardReader,
+    ShardWriter,
+    open_shard,
+    read_manifest,
+)
 from clew.storage.manifest import (
     MANIFEST_NAME,
     refuse_other_settings,
@@ -77,10 +85,9 @@ class SampleStore:
     def stored_rows(self, batch_number: int) -> StoredRows:
         """The rows of a finished shard; empty if it does not exist."""
         shard = self.manifest.shard(batch_number)
-        path = self.path / shard_name(batch_number)
-        if shard is None or not path.exists():
+        if shard is None or not (self.path / shard.file).exists():
             return _read_rows(None)
-        return _read_rows(ShardReader(path))
+        return _read_rows(open_shard(self.path, shard, self.manifest, check_samples))
 
     def unusable_rows(self, file: str) -> list[int]:
         """The unusable rows of a trace shard, by position."""

@@ -10,12 +10,13 @@ import pyarrow as pa
 from jaxtyping import Int
 
 from clew.errors import StoreError
+from clew.hallucination.samples.making.columns import check_samples
 from clew.hallucination.samples.making.config import KINDS
 from clew.hallucination.samples.splits import SPLITS_FILE, Splits, read_splits
 from clew.hallucination.traces.schema import id_fields
 from clew.hallucination.traces.summary import Spread, StoreSummary, summarize_store
 from clew.loading.splits import SPLIT_NAMES
-from clew.storage import StoreReader
+from clew.storage import StoreReader, read_manifest
 from clew.storage.manifest import MANIFEST_NAME
 
 
@@ -69,7 +70,7 @@ def summarize(path: Path) -> SamplesSummary | StoreSummary:
 
 def _holds_samples(path: Path) -> bool:
     if (path / MANIFEST_NAME).exists():
-        return StoreReader(path).manifest.kind in KINDS
+        return read_manifest(path).kind in KINDS
     return any((path / name / MANIFEST_NAME).exists() for name in KINDS)
 
 
@@ -79,7 +80,8 @@ def summarize_samples(path: Path) -> SamplesSummary:
     """
     alone = (path / MANIFEST_NAME).exists()
     folders = [path] if alone else [path / name for name in KINDS]
-    stores = [StoreReader(folder) for folder in folders if (folder / MANIFEST_NAME).exists()]
+    found = [folder for folder in folders if (folder / MANIFEST_NAME).exists()]
+    stores = [StoreReader(folder, check=check_samples) for folder in found]
     filled = {store.manifest.kind: store for store in stores if store.shards}
     # A single store may be next to the splits of its folder.
     splits_path = (path.absolute().parent if alone else path) / SPLITS_FILE

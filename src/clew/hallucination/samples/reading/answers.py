@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from clew.errors import InputError, StoreError
-from clew.hallucination.samples.making.config import KINDS, Kind
-from clew.hallucination.samples.reading.columns import check_samples
+from clew.hallucination.samples.making.columns import check_samples
+from clew.hallucination.samples.making.config import KINDS
 from clew.hallucination.samples.reading.index import find_store, read_index
 from clew.hallucination.traces.schema import id_fields
 from clew.loading.reader import Rows, SampleReader
@@ -33,9 +33,8 @@ _BY_HEAD = ("lookback", "log_diagonal_all", "laplacian_answer")
 class StoredFields:
     """Reads columns of a store whose samples are those of `index`."""
 
-    def __init__(self, path: Path, kind: Kind, index: SampleIndex) -> None:
-        self._check = check_samples(kind)
-        self.store, self._index = StoreReader(path, check=self._check), index
+    def __init__(self, path: Path, index: SampleIndex) -> None:
+        self.store, self._index = StoreReader(path, check=check_samples), index
         if not self.store.shards:
             raise StoreError(f"{path} has no samples yet: rerun the command that writes it.")
         for shard in self.store.shards:  # otherwise a long comparison would only fail at its end
@@ -104,7 +103,7 @@ class StoredFields:
                 (name,),
                 ids=self._index.example_ids,
                 questions=self._index.question_ids,
-                check=self._check,
+                check=check_samples,
                 access="read",
                 max_open=_OPEN_FILES,
             )
@@ -142,14 +141,12 @@ class AnswerFeatures:
 
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
-        held = [kind for kind in KINDS if (self.folder / kind / MANIFEST_NAME).exists()]
+        held: list[str] = [kind for kind in KINDS if (self.folder / kind / MANIFEST_NAME).exists()]
         self.samples = frozenset(held)
         paths = {k: find_store(self.folder, k) for k in self._choose_stores()}
         self.samples |= {*paths}
         indices = {kind: read_index(path, kind) for kind, path in paths.items()}
-        self._stores = {
-            kind: StoredFields(path, kind, indices[kind]) for kind, path in paths.items()
-        }
+        self._stores = {kind: StoredFields(path, indices[kind]) for kind, path in paths.items()}
         self._manifest = next(iter(self._stores.values())).store.manifest
         self.fields = self._list_fields()
         index = next(iter(indices.values()))
@@ -210,9 +207,9 @@ class AnswerFeatures:
             return manifest.bytes / max(1, manifest.rows)
         return self._store_of(field).count_bytes(field) / max(1, self._count)
 
-    def _choose_stores(self) -> list[Kind]:
+    def _choose_stores(self) -> list[str]:
         """The stores to read fields from; the folder may also be a store of sequences."""
-        found: list[Kind] = [k for k in ("sequences", "answers") if k in self.samples]
+        found: list[str] = [k for k in ("sequences", "answers") if k in self.samples]
         if found or (self.folder / MANIFEST_NAME).exists():
             return found or ["sequences"]
         raise InputError(

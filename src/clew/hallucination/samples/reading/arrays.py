@@ -14,7 +14,8 @@ from clew.loading.buffers import BufferPool
 from clew.loading.reader import Rows, SampleReader
 from clew.loading.samples import SampleIndex
 
-HEAD_COLUMNS = ("nodes", "edge_source", "edge_target", "edge_attr", "answer_start")
+EDGE_COLUMNS = ("edge_source", "edge_target", "edge_attr")
+HEAD_COLUMNS = ("nodes", *EDGE_COLUMNS, "answer_start")
 _INT64, _BOOL = np.dtype(np.int64), np.dtype(np.bool_)
 GRID_COLUMNS = ("nodes", "node_counts")
 
@@ -88,6 +89,36 @@ def describe(index: SampleIndex, indices: Rows) -> dict[str, Any]:
     }
 
 
+class EdgeCheck:
+    """Checks that edges lead to nodes that exist. Every row is checked once, when it is first read:
+    training reads it again in every epoch."""
+
+    def __init__(self, reader: SampleReader) -> None:
+        self._path, self._known = reader.path, np.zeros(reader.rows, bool)
+
+    def check(
+        self, rows: Rows, nodes: Sequence[np.ndarray], edges: Sequence[Sequence[np.ndarray]]
+    ) -> None:
+        """`edges` are the sources, the targets and the values of each row's edges; raises
+        StoreError."""
+        for place in np.flatnonzero(~self._known[rows]).tolist():
+            ends, size = [part[place] for part in edges], len(nodes[place])
+            if len({*map(len, ends)}) > 1:
+                raise self.mismatch(rows[place], "has columns of edges that differ in length")
+            if any(len(end) and not 0 <= end.min() <= end.max() < size for end in ends[:2]):
+                raise self.mismatch(rows[place], "has an edge to a node that does not exist")
+        self._known[rows] = True
+
+    def is_known(self, rows: Rows) -> bool:
+        return bool(self._known[rows].all())
+
+    def mismatch(self, row: int, reason: str) -> StoreError:
+        return StoreError(
+            f'sample {row} of {self._path} {reason}: create the samples again with "clew '
+            'preprocess".'
+        )
+
+
 class HeadsSamples:
     """Reads graphs over all heads as whole batches or one by one.
 
@@ -100,6 +131,7 @@ class HeadsSamples:
 
     def __init__(self, reader: SampleReader, index: SampleIndex) -> None:
         self.reader, self.index = reader, index
+        self._edges = EdgeCheck(reader)
 
     def __len__(self) -> int:
         return len(self.index.rows)
@@ -108,6 +140,7 @@ class HeadsSamples:
         rows = self.index.rows[indices]
         shards = self.reader.locate(rows)
         parts = {name: self.reader.read_rows(name, rows, shards) for name in HEAD_COLUMNS}
+        self._edges.check(rows, parts["nodes"], [parts[name] for name in EDGE_COLUMNS])
         nodes, edges = _counts(parts["nodes"]), _counts(parts["edge_source"])
         first = np.cumsum(nodes) - nodes
         borders = first + np.array([int(start[0]) for start in parts["answer_start"]])
@@ -182,7 +215,7 @@ class GridSamples:
         rows = self.index.rows[indices]
         shards = self.reader.locate(rows)
         nodes, counts = (self.reader.read_rows(name, rows, shards) for name in GRID_COLUMNS)
-        tokens = self._count_tokens(np.concatenate(counts), indices)
+        tokens = self._count_tokens(np.concatenate(counts), _counts(nodes), indices)
         laid = buffers.take((sum(map(len, nodes)), *nodes[0].shape[1:]), nodes[0].dtype)
         np.concatenate(nodes, out=laid.numpy())
         return {
@@ -198,15 +231,15 @@ class GridSamples:
     def read_sample(self, index: int, buffers: BufferPool | None) -> dict[str, Any]:
         return self.read_batch(np.array([index]), buffers or BufferPool())
 
-    def _count_tokens(self, counts: np.ndarray, indices: Rows) -> np.ndarray:
+    def _count_tokens(self, counts: np.ndarray, nodes: np.ndarray, indices: Rows) -> np.ndarray:
         """Raises StoreError for a sample whose layers differ, which is possible for graphs but not
         for grids."""
-        bad = (counts != counts[:, :1]).any(1) | (counts[:, 0] < 1)
+        bad = (counts != counts[:, :1]).any(1) | (counts[:, 0] < 1) | (counts.sum(1) != nodes)
         if bad.any():
             first = int(np.argmax(bad))
             raise StoreError(
                 f"the sample of {self.index.question_ids[indices[first]]} in {self.reader.path} is "
-                f"not a grid: its layers have {counts[first].tolist()} tokens. Create the samples "
-                'with "clew preprocess".'
+                f"not a grid: its layers have {counts[first].tolist()} tokens, and there are "
+                f'{nodes[first]:,} states. Create the samples with "clew preprocess".'
             )
         return counts[:, 0].astype(np.int64)

@@ -14,7 +14,12 @@ from jaxtyping import Float, Int, Int64
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from clew.errors import StoreError
-from clew.hallucination.samples.reading.arrays import SequenceSamples, describe
+from clew.hallucination.samples.reading.arrays import (
+    EDGE_COLUMNS,
+    EdgeCheck,
+    SequenceSamples,
+    describe,
+)
 from clew.loading.buffers import BufferPool
 from clew.loading.reader import Rows, SampleReader
 from clew.loading.samples import SampleIndex
@@ -23,7 +28,7 @@ if TYPE_CHECKING:
     from torch_geometric.data import Batch, Data
 
 _INT32, _INT64 = np.dtype(np.int32), np.dtype(np.int64)
-GRAPH_COLUMNS = ("nodes", "edge_source", "edge_target", "edge_attr", "node_counts", "edge_counts")
+GRAPH_COLUMNS = ("nodes", *EDGE_COLUMNS, "node_counts", "edge_counts")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +118,7 @@ class GraphSamples:
         if not flat:
             _batch_class()  # imports PyG before workers are forked, which takes seconds
         self.reader, self.index, self.sequences, self.flat = reader, index, sequences, flat
+        self._edges = EdgeCheck(reader)
 
     def __len__(self) -> int:
         return len(self.index.rows)
@@ -186,6 +192,7 @@ class GraphSamples:
         """The ragged arrays of some samples, as they are in the files."""
         shards = self.reader.locate(rows)
         columns = {name: self.reader.read_rows(name, rows, shards) for name in GRAPH_COLUMNS}
+        self._check_once(rows, columns)
         return [
             GraphParts(
                 nodes=nodes,
@@ -198,6 +205,17 @@ class GraphSamples:
                 *columns.values(), strict=True
             )
         ]
+
+    def _check_once(self, rows: Rows, columns: dict[str, list[np.ndarray]]) -> None:
+        """Raises StoreError if the counts per layer do not match the arrays, or an edge leads to a
+        node that does not exist."""
+        if self._edges.is_known(rows):
+            return
+        for name, counts in (("nodes", "node_counts"), ("edge_source", "edge_counts")):
+            for row, part, sizes in zip(rows, columns[name], columns[counts], strict=True):
+                if sizes.min() < 0 or sizes.sum(dtype=np.int64) != len(part):
+                    raise self._edges.mismatch(row, f"has {counts} that do not match its {name}")
+        self._edges.check(rows, columns["nodes"], [columns[name] for name in EDGE_COLUMNS])
 
 
 @dataclass(kw_only=True, slots=True)

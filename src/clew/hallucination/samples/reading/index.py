@@ -7,8 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from clew.errors import StoreError
-from clew.hallucination.samples.making.config import Kind
-from clew.hallucination.samples.reading.columns import check_samples
+from clew.hallucination.samples.making.columns import check_samples
 from clew.hallucination.samples.splits import SPLITS_FILE, assign_splits, read_splits
 from clew.loading.samples import SampleIndex, to_strings
 from clew.loading.splits import Shares
@@ -30,10 +29,10 @@ def find_store(folder: Path, kind: str) -> Path:
     return folder
 
 
-def read_index(store: Path, kind: Kind) -> SampleIndex:
+def read_index(store: Path, kind: str) -> SampleIndex:
     """Read the index of a sample store: splits.csv beside it, or the shards' small columns for one
     written by `clew convert`."""
-    reader = StoreReader(store, check=check_samples(kind))
+    reader = StoreReader(store, check=check_samples)
     if reader.manifest.kind != kind:
         raise _explain_kind(store, reader.manifest.kind, kind)
     written = store.absolute().parent / SPLITS_FILE

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from clew.errors import StoreError
-from clew.hallucination.samples.making.config import Kind
+from clew.hallucination.samples.making.columns import check_samples
 from clew.hallucination.samples.reading.arrays import (
     GRID_COLUMNS,
     HEAD_COLUMNS,
@@ -15,7 +15,6 @@ from clew.hallucination.samples.reading.arrays import (
     HeadsSamples,
     SequenceSamples,
 )
-from clew.hallucination.samples.reading.columns import check_samples
 from clew.hallucination.samples.reading.graphs import GRAPH_COLUMNS, GraphSamples
 from clew.hallucination.samples.reading.index import find_store, read_index
 from clew.loading.order import Rank
@@ -25,7 +24,7 @@ from clew.loading.stream import StreamDataset
 
 
 def _open_store(
-    folder: Path, kind: Kind, columns: tuple[str, ...], access: Access | None, max_open: int
+    folder: Path, kind: str, columns: tuple[str, ...], access: Access | None, max_open: int
 ) -> tuple[SampleReader, SampleIndex]:
     """The reader of one sample store, and the index of all its splits."""
     path = find_store(folder, kind)
@@ -35,7 +34,7 @@ def _open_store(
         columns,
         ids=whole.example_ids,
         questions=whole.question_ids,
-        check=check_samples(kind),
+        check=check_samples,
         access=access,
         max_open=max_open,
     )

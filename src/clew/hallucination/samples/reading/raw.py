@@ -151,6 +151,8 @@ class TraceGraphSamples(GraphSamples):
     def _build(
         self, row: int, nodes: np.ndarray, source: np.ndarray, weight: np.ndarray
     ) -> GraphParts:
+        if len({len(nodes), len(source), len(weight)}) > 1 or len(nodes) % self._layers:
+            raise broken_trace(self, row, "its nodes and edges do not match its tokens")
         tokens = np.array([len(nodes) // self._layers])
         edges = Edges(source=source, weight=weight)
         places = Nodes(tokens=tokens, layers=self._layers)

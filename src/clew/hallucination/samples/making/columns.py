@@ -1,31 +1,42 @@
 """What the columns of a sample store must be, whoever wrote it."""
 
-from functools import cache, partial
+from functools import cache
 
 import pyarrow as pa
 
-from clew.hallucination.samples.making.config import Kind, SampleShape
+from clew.foreign_text import shortened
+from clew.hallucination.samples.making.config import KINDS, Kind, SampleShape
 from clew.hallucination.samples.making.rows import sample_schema
 from clew.hallucination.samples.making.source import NUMBERS, TEXTS, SourceShape
-from clew.hallucination.traces.schema import check_fields, item_sizes, shaped
-from clew.storage import SchemaCheck
+from clew.hallucination.traces.schema import (
+    check_fields,
+    check_sizes,
+    id_fields,
+    item_sizes,
+    shaped,
+)
+from clew.storage import Manifest
 
 _BY_LAYER = ("sequence", "lookback", "log_diagonal_all", "laplacian_answer", "node_mean")
 
 
-def check_samples(kind: Kind) -> SchemaCheck:
-    """A check that raises ValueError if a shard does not have the columns of this kind: an id is
-    missing, or a column has another type or shape than the sizes of the store require."""
-    return partial(_check, kind)
-
-
-def _check(kind: Kind, schema: pa.Schema) -> None:
-    fields = {field.name: field for field in _fields(kind, *_read_sizes(kind, schema))}
+def check_samples(schema: pa.Schema, manifest: Manifest) -> tuple[str, ...]:
+    """Raises ValueError if a shard does not have the columns of its kind: an id is missing, or a
+    column has another type or shape than the sizes of the store require. Returns the columns that
+    have a value in every row."""
+    kind = next((kind for kind in KINDS if kind == manifest.kind), None)
+    if kind is None:
+        raise ValueError(f"contains {shortened(manifest.kind)}, not samples")
+    sizes = _read_sizes(kind, schema)
+    if kind != "heads":
+        check_sizes(dict(zip(("layers", "dim", "heads", "features"), sizes, strict=True)), manifest)
+    fields = {field.name: field for field in _fields(kind, *sizes)}
     [width] = item_sizes(schema, "edge_attr", 1)
     if kind == "graphs" and width:  # converted graphs may have any number of features per edge
         attr = pa.list_(pa.list_(pa.float16(), width))
         fields["edge_attr"] = shaped("edge_attr", attr, "edges", width)
     check_fields(schema, fields.values())
+    return tuple(field.name for field in id_fields())
 
 
 def _read_sizes(kind: Kind, schema: pa.Schema) -> tuple[int, int, int, int]:
@@ -37,7 +48,7 @@ def _read_sizes(kind: Kind, schema: pa.Schema) -> tuple[int, int, int, int]:
 
     [features] = item_sizes(schema, "nodes", 1)
     if kind == "graphs":
-        return item_sizes(schema, "node_counts", 1)[0], 1, 1, features
+        return item_sizes(schema, "node_counts", 1)[0], 0, 0, features
     if kind == "heads":
         return features, 1, 1, 1
     return (

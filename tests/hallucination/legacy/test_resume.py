@@ -1,5 +1,6 @@
 """A stopped conversion resumes; one that would mix sources is rejected."""
 
+import json
 import os
 import signal
 import subprocess
@@ -7,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from clew.errors import SettingsMismatchError, StoreError
@@ -168,3 +170,42 @@ def test_store_not_written_by_convert_is_left_unchanged(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace('"convert"', '"extract"'))
     with pytest.raises(SettingsMismatchError, match='"clew convert" did not write'):
         ConvertedStore(tmp_path / "new", keep="full", files=[])
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        ({"settings": {"shape": {"layers": 1, "color": 2}}}, "settings.shape.*must contain layers"),
+        ({"settings": {"shape": {"dim": 9}}}, "basis.arrow .* has the shape"),
+        ({"settings": {"shape": {"edges_per_token": 99}}}, "has other columns than the settings"),
+        ({"skipped": [{"file": "a", "reason": "b", "color": 1}]}, "skipped: color is unknown"),
+    ],
+    ids=["unknown size", "another size", "other columns", "unknown member of a skip"],
+)
+def test_store_with_edited_settings_is_not_resumed(
+    tmp_path: Path, edit: dict[str, Any], message: str
+) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    write_traces(old, 0)
+    convert_folder(old, new)
+    manifest = json.loads((new / "manifest.json").read_text())
+    if "settings" in edit:
+        shape = {**manifest["settings"]["shape"], **edit["settings"]["shape"]}
+        edit = {"settings": {**manifest["settings"], "shape": shape}}
+        forget_origin(new / "batch_0000.arrow")
+        manifest["shards"][0]["bytes"] = (new / "batch_0000.arrow").stat().st_size
+    (new / "manifest.json").write_text(json.dumps({**manifest, **edit}))
+    write_traces(old, 1)
+    with pytest.raises(StoreError, match=message):
+        convert_folder(old, new)
+
+
+def forget_origin(shard: Path) -> None:
+    """As an attacker would, who edits the settings."""
+    reader = ShardReader(shard)
+    batches = [reader.record_batch(index) for index in range(reader.num_record_batches)]
+    shard.unlink()
+    schema = reader.schema.remove_metadata()
+    with pa.ipc.new_file(shard, schema) as file:
+        for batch in batches:
+            file.write_batch(batch.replace_schema_metadata(None))

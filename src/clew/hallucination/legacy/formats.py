@@ -1,22 +1,25 @@
 """The three kinds of rows behind one interface, chosen from the first file or from a store."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
 
-from clew.errors import InputError
+from clew.errors import InputError, StoreError
+from clew.foreign_text import shortened
 from clew.hallucination.legacy.records import MalformedRecordError, RowIds
 from clew.hallucination.legacy.sample_rows import GraphFormat, SequenceFormat
 from clew.hallucination.legacy.trace_rows import TraceFormat
 from clew.hallucination.traces.schema import Keep
+from clew.storage import Manifest, StoreReader
 
 
 class Format(Protocol):
     """How samples of one kind become rows."""
 
     kind: str
+    sizes: ClassVar[tuple[str, ...]]
     schema: pa.Schema
     notes: set[str]
 
@@ -28,6 +31,11 @@ class Format(Protocol):
     def row(self, sample: Any, ids: RowIds) -> pa.RecordBatch: ...
 
 
+_FORMATS: dict[str, type[Any]] = {
+    form.kind: form for form in (TraceFormat, SequenceFormat, GraphFormat)
+}
+
+
 def fit_format(kind: str, samples: Sequence[Any], keep: Keep, path: Path) -> Format:
     try:
         if kind == "traces":
@@ -37,10 +45,33 @@ def fit_format(kind: str, samples: Sequence[Any], keep: Keep, path: Path) -> For
         raise explain_no_rows(path, len(samples), str(error)) from None
 
 
-def open_format(kind: str, store: Path, settings: Mapping[str, Any]) -> Format:
-    if kind == "traces":
-        return TraceFormat.open(store, settings)
-    return (SequenceFormat if kind == "sequences" else GraphFormat)(**settings["shape"])
+def open_format(store: Path, manifest: Manifest) -> Format:
+    """The format of a store that was started earlier; raises StoreError if its settings are not
+    those of a conversion, or its shards have other columns."""
+    kind = _FORMATS[manifest.kind]
+    sizes = manifest.setting("shape")
+    if sizes.keys() != {*kind.sizes}:
+        raise StoreError(
+            f'"settings.shape" of {store} is {shortened(sizes)}, but it must contain '
+            f"{', '.join(kind.sizes)}. The shards are untouched; a repair rebuilds the manifest "
+            "from them.",
+            action="repair",
+            store=store,
+        )
+    is_trace = kind is TraceFormat
+    form: Format = TraceFormat.open(store, manifest.settings) if is_trace else kind(**sizes)
+    _refuse_other_columns(store, form)
+    return form
+
+
+def _refuse_other_columns(store: Path, form: Format) -> None:
+    reader = StoreReader(store)
+    for entry in reader.shards[:1]:
+        if not reader.open(entry).schema.equals(form.schema):
+            raise StoreError(
+                f"{entry.file} in {store} has other columns than the settings in the manifest say: "
+                "convert the files again into another folder."
+            )
 
 
 def explain_no_rows(path: Path, count: int, reason: str) -> InputError:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -69,6 +69,7 @@ class SequenceFormat:
     """Rows with `sequence`, a float16 array `[layers, dim]`, and its label."""
 
     kind = "sequences"
+    sizes: ClassVar[tuple[str, ...]] = ("layers", "dim")
 
     def __init__(self, layers: int, dim: int) -> None:
         self.layers, self.dim = layers, dim
@@ -136,6 +137,7 @@ class GraphFormat:
     """
 
     kind = "graphs"
+    sizes: ClassVar[tuple[str, ...]] = ("layers", "features", "edge_features")
 
     def __init__(self, layers: int, features: int, edge_features: int) -> None:
         self.layers, self.features, self.edge_features = layers, features, edge_features
@@ -168,8 +170,7 @@ class GraphFormat:
 
     @property
     def settings(self) -> dict[str, Any]:
-        names = ("layers", "features", "edge_features")
-        return {"shape": {name: getattr(self, name) for name in names}}
+        return {"shape": {name: getattr(self, name) for name in self.sizes}}
 
     def save(self, _store: Path) -> dict[str, str]:
         """Such a store consists of its shards only."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from clew.errors import InputError, SettingsMismatchError
+from clew.errors import InputError, SettingsMismatchError, StoreError
 from clew.hallucination.legacy.formats import Format, explain_no_rows, fit_format, open_format
 from clew.hallucination.legacy.records import MalformedRecordError, RowIds, assign_ids, nameless_id
 from clew.hallucination.legacy.sources import FileKind, Source, load_samples
@@ -22,6 +22,7 @@ from clew.storage.manifest import (
 )
 from clew.storage.origin import describe_in_schema
 from clew.storage.verify import expected_rows
+from clew.typed_json import read_as
 from clew.version import __version__
 
 COMMAND = "convert"
@@ -71,7 +72,9 @@ class ConvertedStore:
     def skipped(self) -> list[SkippedSource]:
         """Everything skipped, in earlier runs too, except files that were removed since."""
         earlier = (
-            [SkippedSource(**entry) for entry in self._manifest.skipped] if self._manifest else []
+            [_read_skip(self.path, entry) for entry in self._manifest.skipped]
+            if self._manifest
+            else []
         )
         kept = [
             skip
@@ -151,7 +154,7 @@ class ConvertedStore:
                 f"{self._manifest.kind}: put the two kinds into separate folders."
             )
         if self._format is None:
-            self._format = open_format(kind, self.path, self._manifest.settings)
+            self._format = open_format(self.path, self._manifest)
         return self._format
 
     def _begin(self, form: Format, rows: int) -> None:
@@ -275,6 +278,15 @@ def _join_rows(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             waiting, size = [], 0
     if waiting:
         yield pa.concat_batches(waiting)
+
+
+def _read_skip(store: Path, entry: dict[str, Any]) -> SkippedSource:
+    try:
+        return read_as(SkippedSource, entry)
+    except ValueError as error:
+        raise StoreError(
+            f"{store / MANIFEST_NAME} is damaged (skipped: {error})", action="repair", store=store
+        ) from None
 
 
 def _check_origin(store: Path, manifest: Manifest, keep: Keep) -> None:

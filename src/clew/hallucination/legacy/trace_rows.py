@@ -2,9 +2,9 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from clew.errors import InputError
+from clew.errors import InputError, StoreError
 from clew.foreign_text import shortened
 from clew.hallucination.legacy.records import (
     LegacyTrace,
@@ -56,6 +56,7 @@ class TraceFormat:
     """Turns records into rows. `notes` collects what a reader of the store should know."""
 
     kind = "traces"
+    sizes: ClassVar[tuple[str, ...]] = tuple(field.name for field in fields(TraceShape))
 
     def __init__(
         self, shape: TraceShape, keep: Keep, basis: Basis, *, answer_hidden: bool = True
@@ -87,10 +88,17 @@ class TraceFormat:
     @classmethod
     def open(cls, store: Path, settings: Mapping[str, Any]) -> "TraceFormat":
         """The format of a store that was started earlier."""
+        shape, basis = TraceShape(**settings["shape"]), load_basis(store)
+        if basis.components.shape != (shape.layers, shape.dim, shape.node_dim):
+            raise StoreError(
+                f"{BASIS_NAME} in {store} has the shape {list(basis.components.shape)}, which is "
+                "not that of the traces: restore it from a backup, or convert the files again into "
+                "another folder."
+            )
         return cls(
-            TraceShape(**settings["shape"]),
-            settings["keep"],
-            load_basis(store),
+            shape,
+            settings.get("keep", "compact"),
+            basis,
             answer_hidden=settings.get(ANSWER_HIDDEN, False),
         )
 

@@ -17,6 +17,7 @@ _ACTIONS: dict[Action, str] = {
 
 
 _MOST_SHOWN = 400  # characters of a value
+_MAX_TEXT = 4000  # of a message
 
 
 @dataclass(frozen=True)
@@ -61,9 +62,9 @@ class ClewError(Exception):
         action: Action | None = None,
         store: Path | None = None,
     ) -> None:
-        joined = "".join(map(str, text))
-        super().__init__(joined)
-        self.parts, self.text = text, joined
+        self.parts = tuple(_bounded(part) if isinstance(part, str) else part for part in text)
+        self.text = "".join(map(str, self.parts))
+        super().__init__(self.text)
         self.setting, self.value = setting, value
         self.action, self.store = action, store
 
@@ -134,6 +135,13 @@ class StoppedError(ClewError):
 
 class TrainingStoppedError(StoppedError):
     """Training was asked to stop."""
+
+
+def _bounded(text: str) -> str:
+    """A message that names something from a file is still a message."""
+    if len(text) <= _MAX_TEXT:
+        return text
+    return f"{text[: _MAX_TEXT // 2]} [...] {text[-_MAX_TEXT // 2 :]}"
 
 
 def without_settings(text: str) -> str:

@@ -81,6 +81,12 @@ def test_folder_of_old_files_gets_the_convert_command(tmp_path: Path) -> None:
     )
 
 
+def test_message_about_a_name_of_any_length_stays_short() -> None:
+    error = InputError(f'no column "a" (found: {"b" * 10_000_000}): name it.')
+    assert len(error_text(error)) < 5000
+    assert error_text(error).endswith("b): name it.")
+
+
 def test_backticks_of_other_programs_are_not_flags() -> None:
     error = InputError(f"it answered ({without_settings('pass `trust_remote_code=True`')}).")
     assert error_text(error) == "it answered (pass 'trust_remote_code=True')."

@@ -17,7 +17,10 @@ from clew.wording import bytes_text
 MAX_RECORD_CHARACTERS = 1 << 24
 # Text compresses 3 to 20 times. More is a decompression bomb, except in small files.
 _MAX_RATIO = 200
-_FREE_BYTES = 1 << 26
+_FREE_BYTES = 1 << 23
+# Each line takes time, and nothing in a run of empty ones.
+_MAX_EMPTY_LINES = 1_000_000
+_EMPTY = frozenset(("\n", "\r", "\r\n"))
 _SKIPPED_AT_ONCE = 1 << 20
 # By default, csv rejects fields of more than 131,072 characters.
 csv.field_size_limit(MAX_RECORD_CHARACTERS)
@@ -64,11 +67,12 @@ def open_text(path: Path) -> TextIO:
 
 class BoundedLines:
     """The lines of a text file. One that is too long is read past and raises TooLongError; the
-    iteration can continue after it. `number` is that of the last line, from 1."""
+    iteration can continue after it. A million empty ones in a row raise OSError. `number` is that
+    of the last line, from 1."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
-        self.number = 0
+        self.number = self._empty = 0
 
     def __iter__(self) -> Iterator[str]:
         return self
@@ -81,6 +85,9 @@ class BoundedLines:
         if not line:
             raise StopIteration
         self.number += 1
+        self._empty = self._empty + 1 if line in _EMPTY else 0
+        if self._empty > _MAX_EMPTY_LINES:
+            raise OSError(f"line {self.number:,} is the last of {self._empty:,} empty ones")
         if len(line) > max_characters:
             raise TooLongError(
                 f"line {self.number} has {self._skip_rest(line):,} characters; a record may have "

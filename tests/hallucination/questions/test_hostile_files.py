@@ -66,6 +66,15 @@ def test_decompression_bomb_is_refused_while_it_is_read(
         load_text(tmp_path, name, packed)
 
 
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
+def test_millions_of_empty_lines_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(text_files, "_MAX_EMPTY_LINES", 1000)
+    with pytest.raises(InputError, match="the last of 1,001 empty ones"):
+        load_text(tmp_path, name, "question" + "\r\n" * 2000)
+
+
 def test_json_file_that_is_too_large_is_refused_with_the_way_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -135,6 +135,7 @@ def test_excluded_questions_are_counted_and_named(
     [
         (["--part", "4/3"], '--part is "4/3": write it as I/N'),
         (["--part", "two"], '--part is "two": write it as I/N'),
+        (["--prompt", "\udcff {question}"], "it is not UTF-8 text"),
         (["--prompt", "Answer me"], '--prompt is "Answer me": it does not contain {question}'),
         (["--chat"], "tokenizer has no chat template"),
         (["--batch-size", "0"], "--shard-size is 0: it must be 1 or more"),

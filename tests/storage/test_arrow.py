@@ -176,3 +176,8 @@ def test_table_with_a_dictionary_is_read_unless_it_is_compressed(
         return
     with pytest.raises(ValueError, match="it is compressed"):
         read_table(tmp_path / "scores.arrow", dictionaries=True)
+
+
+def test_store_may_be_in_a_folder_whose_name_is_not_utf8(tmp_path: Path) -> None:
+    store = write_store(tmp_path / os.fsdecode(b"o\xff"), shards=1)
+    assert verify_store(store) == []

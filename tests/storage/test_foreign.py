@@ -249,3 +249,14 @@ def test_linked_shard_is_read_but_never_written_through(tmp_path: Path) -> None:
     assert line.startswith("rewrote batch_0001.arrow with its 12 intact rows")
     assert cache.read_bytes() == whole[:-9] and not shard.is_symlink()
     assert verify_store(store) == []
+
+
+@pytest.mark.parametrize("end", ["part", "recovered"])
+def test_leftover_beside_a_complete_shard_is_moved_aside(tmp_path: Path, end: str) -> None:
+    store = write_store(tmp_path / "store")
+    left = store / f"batch_0001.arrow.{end}"
+    left.touch()
+    [problem] = verify_store(store)
+    assert problem.message == f"{left.name} is left over: shard batch_0001.arrow is complete"
+    repair_store(store)
+    assert verify_store(store) == [] and not left.exists()

@@ -1,6 +1,7 @@
 """Open Arrow files that somebody else may have written. Arrow trusts the lengths in a file: a wrong
 one, once touched, ends the process. So they are checked first, without reading the values."""
 
+import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,7 +32,7 @@ def map_file(path: Path) -> pa.MemoryMappedFile:
     """Maps a regular file, or one that a link leads to; raises OSError. Mapping a pipe would wait
     forever."""
     open_regular(path).close()
-    return pa.memory_map(str(path))
+    return pa.memory_map(os.fsencode(path))  # its name may not be UTF-8
 
 
 def check_types(schema: pa.Schema) -> None:

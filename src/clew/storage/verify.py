@@ -68,7 +68,7 @@ def verify_store(store: Path, on_shard: OnShard | None = None) -> list[Problem]:
             problems.append(problem)
     if not problems and not has_fixed_ids(manifest):
         problems += _check_shared_ids(store, shards)
-    extra = _check_extra_files(store, manifest)
+    extra = _check_extra_files(store, manifest, {problem.batch_number for problem in problems})
     problems += extra
     problems += _check_side_files(store, manifest)
     problems += _check_gaps(manifest, reported={problem.batch_number for problem in extra})
@@ -190,8 +190,17 @@ def _check_shared_ids(store: Path, shards: list[ShardEntry]) -> list[Problem]:
     return problems
 
 
-def _check_extra_files(store: Path, manifest: Manifest) -> list[Problem]:
+def _check_extra_files(
+    store: Path, manifest: Manifest, damaged: Collection[int | None]
+) -> list[Problem]:
     listed = {shard.file for shard in manifest.shards}
+    complete = {
+        shard.batch_number
+        for shard in manifest.shards
+        if manifest.planned_rows is not None
+        and shard.batch_number not in damaged
+        and shard.rows >= expected_rows(manifest, shard.batch_number)
+    }
     to_do = "to finish it" if manifest.planned_rows is not None else "to re-create it"
     problems = []
     for path in sorted(store.glob("batch_*.arrow*")):
@@ -203,6 +212,8 @@ def _check_extra_files(store: Path, manifest: Manifest) -> list[Problem]:
         reason = _find_foreign_extra(path, manifest, number)
         if reason is not None:
             kind, state = "foreign", f"{reason}: it is not part of this store"
+        elif number in complete:  # no extraction would ever finish it
+            kind, state = "foreign", f"is left over: shard {shard_name(number)} is complete"
         elif kind == "part":
             rows = rows_text(count_intact(path), "complete")
             state = f"is half-written, with {rows}: {way_on(manifest)} {to_do}"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from clew.errors import InputError
-from clew.hallucination.capture.dialogue import Cut, require_placeholder
+from clew.hallucination.capture.dialogue import Cut, check_template
 from clew.hallucination.capture.embedded import EMBEDDED_NAME
 from clew.hallucination.capture.models import Quantize
 from clew.hallucination.traces.loader import DEFAULT_TRACES_DIR
@@ -77,7 +77,7 @@ class ExtractConfig:
                 value=self.draw_temperature,
             )
         if self.prompt is not None:
-            require_placeholder(self.prompt)
+            check_template(self.prompt)
         self._check_one_of("cut", *get_args(Cut))
         self._check_one_of("keep", *get_args(Keep))
 

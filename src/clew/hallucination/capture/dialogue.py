@@ -39,8 +39,11 @@ class Prompt:
         return self.template.replace(PLACEHOLDER, question)
 
 
-def require_placeholder(template: str) -> None:
-    """Raise InputError for a template without {question}: the model would never see it."""
+def check_template(template: str) -> None:
+    """Raise InputError for a template without {question}, which the model would never see, or with
+    bytes that are not text, which no tokenizer takes."""
+    if any("\ud800" <= letter <= "\udfff" for letter in template):
+        raise InputError("it is not UTF-8 text.", setting="prompt", value=template)
     if PLACEHOLDER not in template:
         raise InputError(
             f"it does not contain {PLACEHOLDER}, so the model would never see the question. "

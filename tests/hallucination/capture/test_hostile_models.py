@@ -10,7 +10,8 @@ import pytest
 from clew.errors import InputError
 from clew.hallucination.answer_page.tokens import read_token_texts
 from clew.hallucination.capture import load_model
-from tests.builders import save_tiny_model
+from clew.hallucination.capture.dialogue import Prompt, PromptTokenizer
+from tests.builders import save_tiny_model, tiny_tokenizer
 
 CODE = "from pathlib import Path\nPath({mark!r}).touch()\n"
 EDITS: dict[str, Any] = {
@@ -22,6 +23,9 @@ EDITS: dict[str, Any] = {
     "many labels": ("config.json", {"num_labels": 10**9}),
     "many layers inside": ("config.json", {"text_config": {"num_hidden_layers": 10**9}}),
     "invalid tokenizer": ("tokenizer.json", {"model": None}),
+    "no layers": ("config.json", {"num_hidden_layers": 0}),
+    "text for a token": ("generation_config.json", {"eos_token_id": "x"}),
+    "text for a length": ("tokenizer_config.json", {"model_max_length": "x"}),
     "invalid generation": ("generation_config.json", [1]),
     "invalid config": ("config.json", [1]),
 }
@@ -78,3 +82,20 @@ def test_edited_model_is_one_error(folder: Path, name: str) -> None:
     edit(folder / file, change)
     with pytest.raises(InputError, match="could not be loaded"):
         load_model(str(folder), device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("template", "reason"),
+    [
+        ("{{ 1 ", "unexpected end of template"),
+        ("{{ 1 / 0 }}", "division by zero"),
+        ("{{ ''.__class__.__mro__ }}", "is unsafe"),
+        ("{{ 'a' * 10000000 }}", "10,000,000 characters"),
+    ],
+)
+def test_chat_template_that_fails_is_one_error(template: str, reason: str) -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = template
+    prompts = PromptTokenizer(tokenizer, Prompt(template="{question}", chat=True), 100)
+    with pytest.raises(InputError, match=rf"chat template cannot be used \(.*{reason}"):
+        list(prompts.tokenize(["who?"]))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from clew.errors import InputError
+from clew.foreign_text import shortened
 
 PLACEHOLDER = "{question}"
 CHAT_PROMPT = "{question}"
@@ -150,8 +151,25 @@ def shared_prefix(prompts: Sequence[Sequence[int]]) -> list[int]:
 
 
 def _in_chat_format(tokenizer: Any, text: str) -> str:
+    """The text in the model's chat template, which is a program by the model's author. Raises
+    InputError if it fails, or its result is too long to be tokenized."""
+    from jinja2 import TemplateError
+
     messages = [{"role": "user", "content": text}]
-    return tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    try:
+        whole = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    except (TemplateError, TypeError, ValueError, LookupError, ArithmeticError) as error:
+        raise _unusable_template(shortened(str(error))) from error
+    if len(whole) > len(text) + _CHARACTERS_AT_ONCE:
+        raise _unusable_template(f"it makes {len(whole):,} characters of {len(text):,}")
+    return str(whole)
+
+
+def _unusable_template(reason: str) -> InputError:
+    return InputError(
+        f"the model's chat template cannot be used ({reason}). Use `chat=False`, or correct "
+        "chat_template in the model's folder."
+    )
 
 
 class AnswerEnd:

@@ -93,6 +93,7 @@ def load_model(
         options["trust_remote_code"] = False
         model, info = load(source, output_loading_info=True, **extra, **options)
     _refuse_missing_weights(name, info["missing_keys"])
+    _refuse_odd_settings(name, model, tokenizer)
     if quantize is None:
         model = model.to(device)
     return LoadedModel(model.eval(), tokenizer, name=name, quantize=quantize)
@@ -150,6 +151,22 @@ def _refuse_missing_weights(name: str, missing: Collection[str]) -> None:
             f'the model "{name}" is missing {len(missing)} of its weights (the first: '
             f"{min(missing)}), so its answers would be meaningless. Download or save the "
             "complete model again."
+        )
+
+
+def _refuse_odd_settings(name: str, model: Any, tokenizer: Any) -> None:
+    """Raise InputError for settings that transformers accepts, but cannot use later."""
+    ends, layers = _declared_ends(model), model.config.get_text_config().num_hidden_layers
+    wrong = {
+        "eos_token_id": not all(end is None or isinstance(end, int) for end in ends),
+        "model_max_length": not isinstance(tokenizer.model_max_length, int | float),
+        "num_hidden_layers": not isinstance(layers, int) or layers < 1,
+    }
+    if any(wrong.values()):
+        setting = next(setting for setting in wrong if wrong[setting])
+        raise InputError(
+            f'the model "{name}" could not be loaded (its {setting} is not valid). Download or '
+            "save the model again."
         )
 
 
@@ -216,9 +233,13 @@ def fingerprint(model: PreTrainedModel) -> str:
 
 def end_tokens(model: PreTrainedModel, tokenizer: Any) -> list[int]:
     """All tokens that end an answer, as model and tokenizer declare them."""
+    declared = [*_declared_ends(model), tokenizer.eos_token_id]
+    return sorted({token for token in declared if token is not None})
+
+
+def _declared_ends(model: PreTrainedModel) -> list[Any]:
     declared = getattr(model.generation_config, "eos_token_id", None)
-    declared = declared if isinstance(declared, list) else [declared]
-    return sorted({token for token in [*declared, tokenizer.eos_token_id] if token is not None})
+    return declared if isinstance(declared, list) else [declared]
 
 
 def sliding_window(model: PreTrainedModel) -> int | None:

@@ -1,31 +1,31 @@
 """Load a causal language model as capture requires it: eager attention, evaluation mode."""
 
-import contextlib
 import hashlib
-import pickle
-import struct
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError
 from transformers import PreTrainedModel
 
 from clew.cpu import leave_slow_kernels
 from clew.errors import InputError, without_settings
-from clew.foreign_text import shortened
 from clew.hallucination.capture.embedded import (
     EMBEDDED_NAME,
     embedded_model_folder,
     quiet_transformers,
 )
 from clew.hallucination.capture.gguf_files import read_gguf_once
+from clew.hallucination.capture.model_checks import (
+    check_config,
+    declared_ends,
+    explained,
+    refuse_missing_weights,
+    refuse_odd_settings,
+)
 from clew.hallucination.hub import quiet_hub, why_unreachable
 from clew.names import looks_like_path, suggest, suggest_path
-from clew.storage.reading import read_json
 
 Quantize = Literal["4bit", "8bit"]
 
@@ -33,18 +33,6 @@ _DTYPES = {
     "float32": torch.float32,
     "float16": torch.float16,
     "bfloat16": torch.bfloat16,
-}
-# What the libraries raise for files that they cannot use.
-_LIBRARY_ERRORS = (
-    *(OSError, ValueError, LookupError, ImportError, RuntimeError),
-    *(TypeError, AttributeError, ArithmeticError, struct.error, pickle.PickleError),
-    *(SafetensorError, StrictDataclassError),
-)
-# What transformers builds one object for, however small the weights are.
-_MOST = {
-    "num_labels": 100_000,
-    **dict.fromkeys(("num_hidden_layers", "num_layers", "n_layers", "n_layer"), 10_000),
-    **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), 10_000),
 }
 
 
@@ -83,7 +71,7 @@ def load_model(
     options = {"dtype": _choose_dtype(dtype, device), "attn_implementation": "eager"}
     if quantize is not None:
         options |= _quantize_options(quantize, device)
-    with _explained(name), quiet_transformers(), quiet_hub(), read_gguf_once():
+    with explained(name), quiet_transformers(), quiet_hub(), read_gguf_once():
         source, extra = _find_source(name)
         if not Path(source).exists():
             extra |= _reach_hub(name)
@@ -92,8 +80,8 @@ def load_model(
         # Left out, transformers asks on the terminal whether to run the code.
         options["trust_remote_code"] = False
         model, info = load(source, output_loading_info=True, **extra, **options)
-    _refuse_missing_weights(name, info["missing_keys"])
-    _refuse_odd_settings(name, model, tokenizer)
+    refuse_missing_weights(name, info["missing_keys"])
+    refuse_odd_settings(name, model, tokenizer)
     if quantize is None:
         model = model.to(device)
     return LoadedModel(model.eval(), tokenizer, name=name, quantize=quantize)
@@ -108,19 +96,6 @@ def _load_tokenizer(source: str, extra: dict[str, Any]) -> Any:
         if type(error) is Exception:  # what tokenizers raises for an invalid file
             raise ValueError(str(error)) from error
         raise
-
-
-def _check_config(path: Path) -> None:
-    """Raise ValueError if transformers would not end reading the description of a model."""
-    waiting = [read_json(path, finite=False)]
-    if not isinstance(waiting[0], dict):
-        raise ValueError(f"config.json contains {shortened(waiting[0])}")
-    while waiting:
-        config = waiting.pop()
-        for name, most in _MOST.items():
-            if isinstance(value := config.get(name), int) and value > most:
-                raise ValueError(f"{name} in config.json is {shortened(value)}")
-        waiting += [inner for inner in config.values() if isinstance(inner, dict)]
 
 
 def _reach_hub(name: str) -> dict[str, Any]:
@@ -141,33 +116,6 @@ def _reach_hub(name: str) -> dict[str, Any]:
         f"nor in the cache, and {why}. Connect to the internet, or give a local folder, a .gguf "
         f"file or {EMBEDDED_NAME} (built in)."
     )
-
-
-def _refuse_missing_weights(name: str, missing: Collection[str]) -> None:
-    """Raise InputError for missing weights: transformers fills them with random numbers and only
-    logs a warning."""
-    if missing:
-        raise InputError(
-            f'the model "{name}" is missing {len(missing)} of its weights (the first: '
-            f"{min(missing)}), so its answers would be meaningless. Download or save the "
-            "complete model again."
-        )
-
-
-def _refuse_odd_settings(name: str, model: Any, tokenizer: Any) -> None:
-    """Raise InputError for settings that transformers accepts, but cannot use later."""
-    ends, layers = _declared_ends(model), model.config.get_text_config().num_hidden_layers
-    wrong = {
-        "eos_token_id": not all(end is None or isinstance(end, int) for end in ends),
-        "model_max_length": not isinstance(tokenizer.model_max_length, int | float),
-        "num_hidden_layers": not isinstance(layers, int) or layers < 1,
-    }
-    if any(wrong.values()):
-        setting = next(setting for setting in wrong if wrong[setting])
-        raise InputError(
-            f'the model "{name}" could not be loaded (its {setting} is not valid). Download or '
-            "save the model again."
-        )
 
 
 def choose_device(device: str) -> str:
@@ -233,13 +181,8 @@ def fingerprint(model: PreTrainedModel) -> str:
 
 def end_tokens(model: PreTrainedModel, tokenizer: Any) -> list[int]:
     """All tokens that end an answer, as model and tokenizer declare them."""
-    declared = [*_declared_ends(model), tokenizer.eos_token_id]
+    declared = [*declared_ends(model), tokenizer.eos_token_id]
     return sorted({token for token in declared if token is not None})
-
-
-def _declared_ends(model: PreTrainedModel) -> list[Any]:
-    declared = getattr(model.generation_config, "eos_token_id", None)
-    return declared if isinstance(declared, list) else [declared]
 
 
 def sliding_window(model: PreTrainedModel) -> int | None:
@@ -270,7 +213,7 @@ def _find_source(name: str) -> tuple[str, dict[str, Any]]:
             f'"{name}" is a folder without config.json, so it is not a model: check the path.'
         )
     if path.is_dir():
-        _check_config(path / "config.json")
+        check_config(path / "config.json")
     return (str(path) if path.is_dir() else name), {}
 
 
@@ -314,19 +257,3 @@ def _quantize_options(quantize: str, device: str) -> dict[str, Any]:
     else:
         bits = BitsAndBytesConfig(load_in_8bit=True)
     return {"quantization_config": bits, "device_map": {"": device}}
-
-
-@contextlib.contextmanager
-def _explained(name: str) -> Iterator[None]:
-    """Turns what the libraries raise for an unavailable model into one sentence."""
-    try:
-        yield
-    except InputError:
-        raise
-    except _LIBRARY_ERRORS as error:
-        reason = without_settings(str(error)).strip().splitlines() or [type(error).__name__]
-        raise InputError(
-            f'the model "{name}" could not be loaded ({reason[0][:300]}). Give a local folder '
-            "with config.json and weights, a .gguf file, a Hugging Face ID that this machine "
-            f"can download, or {EMBEDDED_NAME}."
-        ) from error

@@ -3,15 +3,28 @@ expects, so that an edited file is one clear error."""
 
 import json
 import math
+import re
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NotRequired,
+    Required,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
 
 from clew.errors import InputError
 from clew.foreign_text import shortened
 
+Reader = Callable[[Any], Any]
 _INT_LIMIT = 2**63
 
 
@@ -26,6 +39,16 @@ class Bounds:
     def hold(self, value: Any) -> bool:
         number = len(value) if isinstance(value, list | tuple | str | dict) else value
         return number is None or self.least <= number <= self.most
+
+
+@dataclass(frozen=True)
+class Matches:
+    """The regular expression that a text matches: use it in `Annotated[str, Matches("[a-z]+")]`."""
+
+    pattern: str
+
+    def hold(self, value: str) -> bool:
+        return re.fullmatch(self.pattern, value, re.ASCII) is not None
 
 
 Count = Annotated[int, Bounds(least=0, most=2**53)]
@@ -64,115 +87,217 @@ def _as_key(name: Any) -> Any:
 
 
 def read_as(kind: Any, value: Any, name: str = "it") -> Any:
-    """Parsed JSON as `kind`: a type, a dataclass, or a `list`, `tuple`, `dict`, `Literal`,
-    `Annotated` with `Bounds`, or union of them. `name` is the name of the value for the message.
+    """Parsed JSON as `kind`: a type, a dataclass, a TypedDict (other members are kept as they are),
+    or a `list`, `tuple`, `dict`, `Literal`, `Annotated` with `Bounds` or `Matches`, or union of
+    them. `name` is the name of the value for the message.
 
     Numbers are finite, and integers have 64 bits. Raises ValueError, which names the entry that is
     wrong and its value.
     """
-    origin = get_origin(kind)
-    if kind is Any:
-        return value
-    if origin in _PARSERS:
-        return _PARSERS[origin](kind, value, name)
-    if is_dataclass(kind):
-        return _read_record(kind, value, name)
-    if not _is_scalar(kind, value):
-        raise wrong(name, value)
-    return float(value) if kind is float else value
+    try:
+        return _reader(kind)(value)
+    except _EntryError as error:
+        raise ValueError(error.describe(name)) from None
 
 
 def wrong(name: str, value: Any) -> ValueError:
     return ValueError(f"{name} is {shortened(value)}")
 
 
-def _is_scalar(kind: Any, value: Any) -> bool:
-    if kind in (None, types.NoneType):
-        return value is None
-    if isinstance(value, bool):
-        return kind is bool
-    if isinstance(value, int):
-        return kind in (int, float) and -_INT_LIMIT <= value < _INT_LIMIT
-    return isinstance(value, kind) and (not isinstance(value, float) or math.isfinite(value))
+class _EntryError(ValueError):
+    """What is wrong with an entry; the path to it is collected on the way out."""
 
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+        self._path: list[str] = []
 
-def _read_annotated(kind: Any, value: Any, name: str) -> Any:
-    inner, *bounds = get_args(kind)
-    read = read_as(inner, value, name)
-    if all(bound.hold(read) for bound in bounds if isinstance(bound, Bounds)):
-        return read
-    raise wrong(name, value)
+    @classmethod
+    def of(cls, value: Any) -> "_EntryError":
+        return cls(f"is {shortened(value)}")
 
+    def inside(self, place: str) -> "_EntryError":
+        self._path.insert(0, place)
+        return self
 
-def _read_union(kind: Any, value: Any, name: str) -> Any:
-    if value is None and types.NoneType in get_args(kind):
-        return None
-    reason = wrong(name, value)
-    for option in get_args(kind):
-        if option is types.NoneType:
-            continue
-        try:
-            return read_as(option, value, name)
-        except ValueError as error:
-            reason = error
-    raise reason
-
-
-def _read_literal(kind: Any, value: Any, name: str) -> Any:
-    if isinstance(value, str | int) and value in get_args(kind):
-        return value
-    raise wrong(name, value)
-
-
-def _read_list(kind: Any, value: Any, name: str) -> Any:
-    if not isinstance(value, list):
-        raise wrong(name, value)
-    container, inner = get_origin(kind), get_args(kind)
-    if container is tuple and inner[-1] is not ...:
-        if len(value) != len(inner):
-            raise wrong(name, value)
-        pairs = zip(inner, value, strict=True)
-        return tuple(read_as(one, item, f"{name}[{n}]") for n, (one, item) in enumerate(pairs))
-    return container(read_as(inner[0], item, f"{name}[{n}]") for n, item in enumerate(value))
-
-
-def _read_dict(kind: Any, value: Any, name: str) -> Any:
-    if not isinstance(value, dict):
-        raise wrong(name, value)
-    inner = get_args(kind)[1]
-    return {key: read_as(inner, item, _inside(name, key)) for key, item in value.items()}
-
-
-def _read_record(kind: Any, value: Any, name: str) -> Any:
-    if not isinstance(value, dict):
-        raise wrong(name, value)
-    known = {field.name: field for field in fields(kind) if field.init}
-    for key in value:
-        if key not in known:
-            raise ValueError(f"{_inside(name, key)} is unknown")
-    for key, field in known.items():
-        needed = field.default is MISSING and field.default_factory is MISSING
-        if needed and key not in value:
-            raise ValueError(f"{_inside(name, key)} is missing")
-    hints = _hints(kind)
-    read = {key: read_as(hints[key], item, _inside(name, key)) for key, item in value.items()}
-    try:
-        return kind(**read)
-    except InputError as error:
-        raise ValueError(str(error).rstrip(".")) from None
+    def describe(self, name: str) -> str:
+        path = "".join(self._path)
+        return f"{path.removeprefix('.') if name == 'it' and path else name + path} {self._reason}"
 
 
 @cache
-def _hints(kind: Any) -> dict[str, Any]:
-    return get_type_hints(kind, include_extras=True)
+def _reader(kind: Any) -> Reader:
+    """The function that reads values of a type, built once: a manifest has many entries."""
+    origin = get_origin(kind)
+    if kind is Any:
+        return lambda value: value
+    if origin in _BUILDERS:
+        return _BUILDERS[origin](kind)
+    if is_typeddict(kind):
+        return _read_open_record(kind)
+    return _read_record(kind) if is_dataclass(kind) else _read_scalar(kind)
 
 
-def _inside(name: str, key: str) -> str:
-    shown = shortened(key)[1:-1]
-    return shown if name == "it" else f"{name}.{shown}"
+def _read_scalar(kind: Any) -> Reader:
+    def read(value: Any) -> Any:
+        if kind is str and type(value) is str:
+            return value  # most entries of a large file
+        if not _is_scalar(kind, value):
+            raise _EntryError.of(value)
+        return float(value) if kind is float else value
+
+    return read
 
 
-_PARSERS: dict[Any, Callable[[Any, Any, str], Any]] = {
+def _is_scalar(kind: Any, value: Any) -> bool:
+    if isinstance(value, bool):
+        return kind is bool
+    if isinstance(value, int):
+        return (kind is int or kind is float) and -_INT_LIMIT <= value < _INT_LIMIT
+    if kind in (None, types.NoneType):
+        return value is None
+    return isinstance(value, kind) and (not isinstance(value, float) or math.isfinite(value))
+
+
+def _read_annotated(kind: Any) -> Reader:
+    inner, *notes = get_args(kind)
+    read_inner = _reader(inner)
+    checks = [note.hold for note in notes if isinstance(note, Bounds | Matches)]
+
+    def read(value: Any) -> Any:
+        found = read_inner(value)
+        for holds in checks:
+            if not holds(found):
+                raise _EntryError.of(value)
+        return found
+
+    return read
+
+
+def _read_union(kind: Any) -> Reader:
+    options = [_reader(option) for option in get_args(kind) if option is not types.NoneType]
+    may_be_none = types.NoneType in get_args(kind)
+
+    def read(value: Any) -> Any:
+        if value is None and may_be_none:
+            return None
+        reason: ValueError = _EntryError.of(value)
+        for option in options:
+            try:
+                return option(value)
+            except ValueError as error:
+                reason = error
+        raise reason
+
+    return read
+
+
+def _read_literal(kind: Any) -> Reader:
+    choices = get_args(kind)
+
+    def read(value: Any) -> Any:
+        if isinstance(value, str | int) and value in choices:
+            return value
+        raise _EntryError.of(value)
+
+    return read
+
+
+def _read_list(kind: Any) -> Reader:
+    container, inner = get_origin(kind), get_args(kind)
+    has_fixed_size = container is tuple and inner[-1] is not ...
+    readers = [_reader(one) for one in inner if one is not ...]
+
+    def read(value: Any) -> Any:
+        if not isinstance(value, list) or (has_fixed_size and len(value) != len(readers)):
+            raise _EntryError.of(value)
+        each = readers if has_fixed_size else readers * len(value)
+        found = []
+        for place, (read_one, item) in enumerate(zip(each, value, strict=True)):
+            try:
+                found.append(read_one(item))
+            except _EntryError as error:
+                raise error.inside(f"[{place}]") from None
+        return found if container is list else tuple(found)
+
+    return read
+
+
+def _read_dict(kind: Any) -> Reader:
+    read_key, read_item = map(_reader, get_args(kind))
+
+    def read(value: Any) -> Any:
+        if not isinstance(value, dict):
+            raise _EntryError.of(value)
+        for key in value:
+            try:
+                read_key(key)
+            except _EntryError:
+                raise _EntryError(f"has the entry {shortened(key)}") from None
+        return _read_members(value, dict.fromkeys(value, read_item))
+
+    return read
+
+
+def _read_members(value: dict[str, Any], readers: Mapping[str, Reader]) -> dict[str, Any]:
+    """The members of an object; those without a reader as they are."""
+    found = {}
+    for key, item in value.items():
+        try:
+            found[key] = readers[key](item) if key in readers else item
+        except _EntryError as error:
+            raise error.inside(_member(key)) from None
+    return found
+
+
+def _read_record(kind: Any) -> Reader:
+    hints = get_type_hints(kind, include_extras=True)
+    known = [field for field in fields(kind) if field.init]
+    readers = {field.name: _reader(hints[field.name]) for field in known}
+    needed = {f.name for f in known if f.default is MISSING and f.default_factory is MISSING}
+
+    def read(value: Any) -> Any:
+        _check_members(value, needed)
+        for key in value:
+            if key not in readers:
+                raise _EntryError("is unknown").inside(_member(key))
+        members = _read_members(value, readers)
+        try:
+            return kind(**members)
+        except InputError as error:
+            raise ValueError(str(error).rstrip(".")) from None
+
+    return read
+
+
+def _read_open_record(kind: Any) -> Reader:
+    hints = get_type_hints(kind, include_extras=True)
+    readers = {name: _reader(_unmarked(hint)) for name, hint in hints.items()}
+
+    def read(value: Any) -> Any:
+        _check_members(value, kind.__required_keys__)
+        return _read_members(value, readers)
+
+    return read
+
+
+def _unmarked(hint: Any) -> Any:
+    """A member's type without `Required` or `NotRequired`."""
+    return get_args(hint)[0] if get_origin(hint) in (Required, NotRequired) else hint
+
+
+def _check_members(value: Any, required: Collection[str]) -> None:
+    if not isinstance(value, dict):
+        raise _EntryError.of(value)
+    for name in required:
+        if name not in value:
+            raise _EntryError("is missing").inside(f".{name}")
+
+
+def _member(key: str) -> str:
+    return f".{shortened(key)[1:-1]}"
+
+
+_BUILDERS: dict[Any, Callable[[Any], Reader]] = {
     Annotated: _read_annotated,
     Union: _read_union,
     types.UnionType: _read_union,

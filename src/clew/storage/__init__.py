@@ -9,8 +9,7 @@ if TYPE_CHECKING:
     from clew.storage.files import CachedFiles, MappedFiles, ReadFiles, ShardFiles
     from clew.storage.layout import ColumnLayout, ShardLayout, read_layout
     from clew.storage.lock import Part, writer_lock
-    from clew.storage.manifest import Manifest, ShardEntry, read_manifest
-    from clew.storage.manifest_fields import shard_name
+    from clew.storage.manifest import Manifest, ShardEntry, read_manifest, shard_name
     from clew.storage.reader import SchemaCheck, ShardReader, StoreReader, open_shard, read_value
     from clew.storage.repair import add_shard, ensure_manifest, repair_store
     from clew.storage.verify import Problem, verify_store
@@ -53,7 +52,7 @@ _HOMES = {
     "Manifest": "manifest",
     "ShardEntry": "manifest",
     "read_manifest": "manifest",
-    "shard_name": "manifest_fields",
+    "shard_name": "manifest",
     "ColumnLayout": "layout",
     "ShardLayout": "layout",
     "SchemaCheck": "reader",

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from clew.errors import StoreError
 from clew.foreign_text import shortened
 from clew.storage.reading import open_regular
 
@@ -24,7 +25,6 @@ _SIGNED = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 _UNSIGNED = (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())
 _FLOATS = (pa.float16(), pa.float32(), pa.float64(), pa.bool_())
 _TEXTS = (pa.string(), pa.large_string(), pa.null())
-_TEXT_IDS = {kind.id for kind in _TEXTS}
 _PLAIN = {kind.id for kind in (*_SIGNED, *_UNSIGNED, *_FLOATS, *_TEXTS)}
 
 
@@ -49,14 +49,9 @@ def check_types(schema: pa.Schema) -> None:
 
 
 def check_batch(batch: pa.RecordBatch) -> None:
-    """Raises pa.ArrowInvalid if a length or offset points outside the batch, or text is not UTF-8,
-    and ValueError if a number is missing inside a list. Numbers are not read."""
+    """Raises pa.ArrowInvalid if a length or offset points outside the batch, or text is not UTF-8.
+    Numbers are not read."""
     batch.validate(full=True)
-    for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        while is_list(column.type):
-            column = column.flatten()  # noqa: PLW2901
-            if column.null_count and column.type.id not in _TEXT_IDS:
-                raise ValueError(f"numbers are missing in the lists of column {shortened(name)}")
 
 
 class BatchHeaders:
@@ -193,6 +188,18 @@ def is_list(kind: pa.DataType) -> bool:
     return (
         pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
     )
+
+
+def flatten(column: pa.Array) -> pa.Array:
+    """The values of all lists in a column; raises StoreError if numbers are missing among them."""
+    while is_list(column.type):
+        column = column.flatten()
+    if column.null_count and not pa.types.is_string(column.type):
+        raise StoreError(
+            f"{column.null_count:,} numbers are missing inside lists of a shard: re-create the "
+            "store with the command that wrote it."
+        )
+    return column
 
 
 def _is_plain(kind: pa.DataType) -> bool:

@@ -1,25 +1,29 @@
 """manifest.json: what a store is, how it was made, and which shards are finished."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import filelock
 
 from clew.errors import OtherVersionError, SettingsMismatchError, StoreError
 from clew.foreign_text import shortened
 from clew.settings import find_differences
-from clew.storage.manifest_fields import check_manifest, find_setting
+from clew.storage.members import ByteCount, FileName, RowCount, Settings, Sha256, Skip
 from clew.storage.reading import read_json
 from clew.storage.writing import lock_file, replace_file
+from clew.typed_json import Bounds, read_as, wrong
 
 MANIFEST_NAME = "manifest.json"
 FORMAT = "clew-store"
 SCHEMA_VERSION = 1
 _MAX_BYTES = 1 << 28
+_MAX_ID = 1 << 62
 _UNTOUCHED = "The shards beside it are untouched; a repair rebuilds the manifest from them."
 
 
@@ -27,11 +31,11 @@ _UNTOUCHED = "The shards beside it are untouched; a repair rebuilds the manifest
 class ShardEntry:
     """One finished shard: its file, its row count, and the hash of its bytes."""
 
-    batch_number: int
+    batch_number: RowCount
     file: str
-    rows: int
-    bytes: int
-    sha256: str
+    rows: RowCount
+    bytes: ByteCount
+    sha256: Sha256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,10 +45,10 @@ class Manifest:
 
     kind: str
     settings: dict[str, Any]
-    rows_per_shard: int
-    planned_rows: int | None
+    rows_per_shard: Annotated[RowCount, Bounds(least=1)]
+    planned_rows: RowCount | None
     shards: tuple[ShardEntry, ...] = ()
-    files: dict[str, str] = field(default_factory=dict)
+    files: dict[FileName, Sha256] = field(default_factory=dict)
     skipped: tuple[dict[str, Any], ...] = ()
     notes: tuple[str, ...] = ()
     clew_version: str = ""
@@ -60,9 +64,16 @@ class Manifest:
     def bytes(self) -> int:
         return sum(shard.bytes for shard in self.shards)
 
+    @cached_property
+    def sources(self) -> dict[int, dict[str, Any]]:
+        """The files that shards were made from, by the number of the shard."""
+        return {source["batch_number"]: source for source in self.settings.get("sources", ())}
+
     def setting(self, name: str) -> Any:
         """The setting called "shape.layers"; raises StoreError if there is none."""
-        value = find_setting(self.settings, name)
+        value: Any = self.settings
+        for part in name.split("."):
+            value = value.get(part) if isinstance(value, dict) else None
         if value is None:
             raise StoreError(
                 f'the manifest of a store of {self.kind} has no setting "{name}": re-create the '
@@ -114,11 +125,33 @@ def parse_manifest(raw: Any, path: Path) -> Manifest:
 
 
 def build_manifest(raw: dict[str, Any]) -> Manifest:
-    """A manifest from its members as JSON has them; raises ValueError if one is invalid."""
-    check_manifest(raw)
-    lists = {name: tuple(raw.get(name, ())) for name in ("skipped", "notes")}
-    shards = tuple(ShardEntry(**entry) for entry in raw.get("shards", ()))
-    return Manifest(**{**raw, **lists, "shards": shards})
+    """A manifest from its members as JSON has them; raises ValueError with the first that is
+    missing, unknown, of another type or out of bounds, and for a number that is listed twice."""
+    manifest: Manifest = read_as(Manifest, raw)
+    settings = read_as(Settings, manifest.settings, "settings")
+    for place, skip in enumerate(read_as(list[Skip], raw.get("skipped", []), "skipped")):
+        if "where" not in skip and "file" not in skip:
+            raise wrong(f"skipped[{place}]", skip)
+    sources = [source["batch_number"] for source in settings.get("sources", ())]
+    _refuse_twice([shard.batch_number for shard in manifest.shards], "shard")
+    _refuse_twice(sources, "source")
+    for shard in manifest.shards:
+        if shard.file != shard_name(shard.batch_number):
+            raise wrong(f"the file name of shard {shard.batch_number}", shard.file)
+        if shard.batch_number * manifest.rows_per_shard > _MAX_ID:
+            raise ValueError(f"shard {shard.batch_number} is out of range")
+    return manifest
+
+
+def _refuse_twice(numbers: Sequence[int], what: str) -> None:
+    if len({*numbers}) < len(numbers):
+        number, _ = Counter(numbers).most_common(1)[0]
+        raise ValueError(f"{what} {number} is listed twice")
+
+
+def shard_name(batch_number: int) -> str:
+    """The file name of a shard: four digits as in legacy files, more when needed."""
+    return f"batch_{batch_number:04d}.arrow"
 
 
 def write_manifest(store: Path, manifest: Manifest) -> None:

@@ -14,8 +14,9 @@ from clew.errors import StoreError
 from clew.foreign_text import for_terminal, shortened
 from clew.settings import find_differences, with_current_names
 from clew.storage.manifest import Manifest, build_manifest
-from clew.storage.manifest_fields import is_count
+from clew.storage.members import RowCount
 from clew.storage.reading import parse_json
+from clew.typed_json import read_as
 
 ID_COLUMN = "global_example_id"
 _ORIGIN_KEY = b"clew"
@@ -53,8 +54,11 @@ def number_in_schema(schema: pa.Schema, batch_number: int) -> pa.Schema:
 
 
 def _with_origin(schema: pa.Schema, origin: Mapping[str, Any]) -> pa.Schema:
-    text = json.dumps(origin, ensure_ascii=False).encode()
-    return schema.with_metadata({**(schema.metadata or {}), _ORIGIN_KEY: text})
+    return schema.with_metadata({**(schema.metadata or {}), _ORIGIN_KEY: _encode(origin)})
+
+
+def _encode(origin: Mapping[str, Any]) -> bytes:
+    return json.dumps(origin, ensure_ascii=False).encode()
 
 
 def read_origin(schema: pa.Schema) -> Origin | None:
@@ -65,8 +69,7 @@ def read_origin(schema: pa.Schema) -> Origin | None:
     try:
         raw = parse_json(found)
         number = raw.pop(_NUMBER, None) if isinstance(raw, dict) else None
-        if not isinstance(raw, dict) or not (number is None or is_count(number)):
-            return None
+        number = read_as(RowCount | None, number)
         return Origin(manifest=build_manifest(raw), batch_number=number)
     except ValueError:
         return None
@@ -77,12 +80,24 @@ def find_foreign(
 ) -> str | None:
     """Why a shard with this schema is not shard `batch_number` of the store, None if it is. A file
     that does not say where it comes from belongs to the store only if the manifest lists it."""
+    if _is_as_written(schema, manifest, batch_number):
+        return None
     origin = read_origin(schema)
     if origin is None:
         return None if listed else "does not record which store it belongs to"
     return find_other_store(origin.manifest, manifest) or _find_other_number(
         origin, manifest, batch_number
     )
+
+
+def _is_as_written(schema: pa.Schema, manifest: Manifest, batch_number: int) -> bool:
+    """Whether a shard carries exactly what the store writes now, which is usual and faster to
+    compare than to parse."""
+    origin = {name: getattr(manifest, name) for name in _FIELDS}
+    if manifest.sources:
+        here = manifest.sources.get(batch_number)
+        origin["settings"] = {**manifest.settings, "sources": [here] if here else []}
+    return (schema.metadata or {}).get(_ORIGIN_KEY) == _encode({**origin, _NUMBER: batch_number})
 
 
 def find_other_store(origin: Manifest, manifest: Manifest) -> str | None:
@@ -124,9 +139,8 @@ def _find_other_number(origin: Origin, manifest: Manifest, batch_number: int) ->
         found = sources[0][_NUMBER]
     if found not in (None, batch_number):
         return f"is shard {found}, not shard {batch_number}"
-    expected = {source[_NUMBER]: source for source in manifest.settings.get("sources", ())}
     for source in sources:
-        here = expected.get(source[_NUMBER])
+        here = manifest.sources.get(source[_NUMBER])
         if here is not None and here["sha256"] != source["sha256"]:
             return f"was created from other content of {for_terminal(source['file'])[:80]}"
     return None

@@ -19,6 +19,7 @@ from clew.storage.arrow import (
     BatchHeaders,
     check_batch,
     check_types,
+    flatten,
     is_list,
     map_file,
 )
@@ -257,11 +258,9 @@ def read_value(array: pa.Array, row: int) -> Any:
     one = array.slice(row, 1)
     if one.null_count:
         return None
-    kind = array.type
-    if not is_list(kind):
+    if not is_list(array.type):
         return one[0].as_py()
-    while is_list(one.type):
-        one = one.flatten()
+    one = flatten(one)
     if pa.types.is_string(one.type):
         return one.to_pylist()
     return one.to_numpy(zero_copy_only=True)

@@ -1,9 +1,7 @@
 """Check a store against its manifest, and repair what can be repaired."""
 
-import itertools
 import re
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -12,18 +10,22 @@ import numpy as np
 import pyarrow as pa
 
 from clew.errors import StoreError
+from clew.storage.gaps import Gap, find_gaps
 from clew.storage.hashing import hash_file
-from clew.storage.manifest import MANIFEST_NAME, Manifest, ShardEntry, read_manifest
-from clew.storage.manifest_fields import shard_name
-from clew.storage.origin import ID_COLUMN, find_foreign_ids, has_fixed_ids
+from clew.storage.manifest import (
+    MANIFEST_NAME,
+    Manifest,
+    ShardEntry,
+    read_manifest,
+    shard_name,
+)
+from clew.storage.origin import ID_COLUMN, find_foreign, find_foreign_ids, has_fixed_ids
 from clew.storage.reader import ShardReader
 from clew.storage.writer import describe_irregular, find_foreign_file, read_intact_batches
 from clew.wording import counted
 
 OnShard = Callable[[str, int, int], None]
 _SHARD_NAME = re.compile(r"(batch_(\d{1,12})\.arrow)(\.part|\.recovered)?", re.ASCII)
-# Shards not created yet that are listed one by one; the rest is counted.
-_MAX_GAPS = 100
 
 ProblemKind = Literal["missing", "damaged", "rows", "foreign", "unlisted", "part", "gap", "file"]
 
@@ -71,7 +73,7 @@ def verify_store(store: Path, on_shard: OnShard | None = None) -> list[Problem]:
     extra = _check_extra_files(store, manifest, {problem.batch_number for problem in problems})
     problems += extra
     problems += _check_side_files(store, manifest)
-    problems += _check_gaps(manifest, reported={problem.batch_number for problem in extra})
+    problems += _list_gaps(manifest, reported={problem.batch_number for problem in extra})
     return problems
 
 
@@ -84,49 +86,34 @@ def way_on(manifest: Manifest) -> str:
     return f'run "clew {command}" again'
 
 
-def expected_rows(manifest: Manifest, batch_number: int) -> int:
-    """The rows a shard must have: as planned, or as many valid records as its source had."""
-    planned, size = manifest.planned_rows, manifest.rows_per_shard
-    if planned is not None:
-        return max(0, min(size, planned - batch_number * size))
-    return _rows_of_sources(manifest).get(batch_number, 0)
-
-
-def _rows_of_sources(manifest: Manifest) -> dict[int, int]:
-    unfit = Counter(skip.get("file") for skip in manifest.skipped if skip.get("record") is not None)
-    return {
-        source["batch_number"]: source["records"] - unfit[source["file"]]
-        for source in manifest.settings.get("sources", ())
-        if "records" in source
-    }
-
-
 def _check_shard(store: Path, shard: ShardEntry, manifest: Manifest) -> Problem | None:
     path = store / shard.file
     reason = describe_irregular(path)
-    if reason is None and not path.exists():
+    if reason is not None:
+        return _foreign(shard, reason)
+    if not path.exists():
         message = f"shard {shard.file} is missing; the manifest says it has {rows_text(shard.rows)}"
         return _problem("missing", shard, message, lost_rows=shard.rows)
-    if reason is None:
-        reason = find_foreign_file(path, manifest, shard.batch_number, listed=True)
-    found_bytes = 0 if reason else path.stat().st_size
-    if reason is None and (found_bytes != shard.bytes or hash_file(path) != shard.sha256):
-        what = "changed content (SHA-256 mismatch)"
-        if found_bytes != shard.bytes:
-            what = f"{found_bytes:,} bytes instead of {shard.bytes:,}"
-        return _check_damaged(path, shard, manifest, f"has {what}")
-    if reason is None:
-        return _check_rows(path, shard, manifest)
-    return _foreign(shard, reason)
+    found_bytes = path.stat().st_size
+    if found_bytes != shard.bytes:
+        what = f"has {found_bytes:,} bytes instead of {shard.bytes:,}"
+        return _check_damaged(path, shard, manifest, what)
+    if hash_file(path) != shard.sha256:
+        what = "has changed content (SHA-256 mismatch)"
+        return _check_damaged(path, shard, manifest, what)
+    return _check_rows(path, shard, manifest)
 
 
 def _check_rows(path: Path, shard: ShardEntry, manifest: Manifest) -> Problem | None:
     """Check the rows of a shard whose hash is right."""
+    number = shard.batch_number
     try:
-        ids = ShardReader(path).read_ids()
+        reader = ShardReader(path)
+        reason = find_foreign(reader.schema, manifest, number, listed=True)
+        ids = reader.read_ids()
     except StoreError as error:
         return _check_damaged(path, shard, manifest, f"cannot be used ({error.text})")
-    reason = find_foreign_ids(ids, manifest, shard.batch_number)
+    reason = reason or find_foreign_ids(ids, manifest, number)
     if reason is not None:
         return _foreign(shard, reason)
     if len(ids) == shard.rows:
@@ -136,7 +123,9 @@ def _check_rows(path: Path, shard: ShardEntry, manifest: Manifest) -> Problem | 
 
 
 def _check_damaged(path: Path, shard: ShardEntry, manifest: Manifest, what: str) -> Problem:
-    reason = _find_foreign_rows(path, manifest, shard.batch_number)
+    number = shard.batch_number
+    reason = find_foreign_file(path, manifest, number, listed=True)
+    reason = reason or _find_foreign_rows(path, manifest, number)
     if reason is not None:
         return _foreign(shard, reason)
     intact = count_intact(path)
@@ -253,58 +242,31 @@ def _check_side_files(store: Path, manifest: Manifest) -> list[Problem]:
     return problems
 
 
-def _check_gaps(manifest: Manifest, reported: Collection[int | None]) -> list[Problem]:
+def _list_gaps(manifest: Manifest, reported: Collection[int | None]) -> list[Problem]:
     """Rows that no file has; batches in `reported` have a file with a problem of its own."""
-    made = {shard.batch_number: shard.rows for shard in manifest.shards}
-    expected = _rows_of_sources(manifest)
-    if manifest.planned_rows is not None:
-        numbers = {*made, *_first_unmade(manifest, {*made, *reported})}
-        expected = {n: expected_rows(manifest, n) for n in numbers}
-    gaps = [
-        _gap(manifest, n, rows - made.get(n, 0), rows)
-        for n, rows in sorted(expected.items())
-        if rows > made.get(n, 0) and n not in reported
+    listed, more = find_gaps(manifest, reported)
+    problems = [
+        Problem(
+            kind="gap",
+            file=shard_name(gap.batch_number),
+            batch_number=gap.batch_number,
+            lost_rows=gap.missing,
+            message=f"{_describe_gap(manifest, gap)}: {way_on(manifest)}",
+        )
+        for gap in listed
     ]
-    return gaps[:_MAX_GAPS] + _count_other_gaps(manifest, gaps[:_MAX_GAPS], made, reported)
+    if more:
+        message = f"{more:,} more rows have not been created yet: {way_on(manifest)}"
+        problems.append(Problem(kind="gap", file=MANIFEST_NAME, lost_rows=more, message=message))
+    return problems
 
 
-def _first_unmade(manifest: Manifest, known: Collection[int | None]) -> Iterator[int]:
-    """The first shards without a file; a manifest may plan more than could ever be listed."""
-    count = -(-(manifest.planned_rows or 0) // manifest.rows_per_shard)
-    return itertools.islice((n for n in range(count) if n not in known), _MAX_GAPS)
-
-
-def _count_other_gaps(
-    manifest: Manifest,
-    listed: list[Problem],
-    made: dict[int, int],
-    reported: Collection[int | None],
-) -> list[Problem]:
-    if manifest.planned_rows is None or len(listed) < _MAX_GAPS:
-        return []
-    here = sum(min(rows, expected_rows(manifest, n)) for n, rows in made.items())
-    in_part = {n for n in reported if n is not None and n not in made}
-    here += sum(expected_rows(manifest, n) for n in in_part)
-    rows = manifest.planned_rows - here - sum(gap.lost_rows for gap in listed)
-    if rows <= 0:
-        return []
-    message = f"{rows:,} more rows have not been created yet: {way_on(manifest)}"
-    return [Problem(kind="gap", file=MANIFEST_NAME, lost_rows=rows, message=message)]
-
-
-def _gap(manifest: Manifest, number: int, missing: int, rows: int) -> Problem:
-    return Problem(
-        kind="gap",
-        file=shard_name(number),
-        batch_number=number,
-        lost_rows=missing,
-        message=f"{_describe_gap(manifest, number, missing, rows)}: {way_on(manifest)}",
-    )
-
-
-def _describe_gap(manifest: Manifest, number: int, missing: int, rows: int) -> str:
+def _describe_gap(manifest: Manifest, gap: Gap) -> str:
+    number, missing = gap.batch_number, gap.missing
     if manifest.planned_rows is None:
-        return f"shard {number} is missing {missing} of the {rows_text(rows)} in its source file"
+        return (
+            f"shard {number} is missing {missing} of the {rows_text(gap.rows)} in its source file"
+        )
     return f"shard {number} ({rows_text(missing)}) has not been created yet"
 
 

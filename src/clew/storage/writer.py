@@ -26,8 +26,7 @@ from clew.storage.arrow import (
 )
 from clew.storage.disk import disk_errors
 from clew.storage.hashing import checksum_batch
-from clew.storage.manifest import Manifest, ShardEntry
-from clew.storage.manifest_fields import shard_name
+from clew.storage.manifest import Manifest, ShardEntry, shard_name
 from clew.storage.origin import (
     find_foreign,
     find_foreign_ids,

@@ -14,6 +14,7 @@ from clew.hallucination.legacy.sources import FileKind, Source, load_samples
 from clew.hallucination.legacy.unpickle import explain_errors
 from clew.hallucination.traces.schema import Keep
 from clew.storage import Manifest, ShardEntry, ShardWriter, read_manifest, shard_name
+from clew.storage.gaps import expected_rows
 from clew.storage.hashing import hash_file
 from clew.storage.manifest import (
     MANIFEST_NAME,
@@ -21,7 +22,6 @@ from clew.storage.manifest import (
     write_manifest,
 )
 from clew.storage.origin import describe_in_schema
-from clew.storage.verify import expected_rows
 from clew.typed_json import read_as
 from clew.version import __version__
 

@@ -4,14 +4,12 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Int
 
-from clew.storage.arrow import is_list
+from clew.storage.arrow import flatten
 
 
 def flat(column: pa.Array) -> np.ndarray:
     """All values of a column without missing ones, without copying."""
-    while is_list(column.type):
-        column = column.flatten()
-    return column.to_numpy(zero_copy_only=True)
+    return flatten(column).to_numpy(zero_copy_only=True)
 
 
 def lengths(column: pa.Array) -> Int[np.ndarray, " rows"]:

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from clew.errors import StoreError
-from clew.storage.gaps import Gap, find_gaps
+from clew.storage.gaps import Gap, expected_rows, find_gaps
 from clew.storage.hashing import hash_file
 from clew.storage.manifest import (
     MANIFEST_NAME,

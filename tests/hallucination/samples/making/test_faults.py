@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clew.errors import DiskFullError, InputError
+from clew.errors import DiskFullError, InputError, StoreError
 from clew.hallucination.labels.label import label_store
 from clew.hallucination.samples.making import preprocess_store
 from clew.hallucination.samples.splits import read_splits
@@ -216,3 +216,22 @@ def test_splits_by_file_follow_the_batches(
     with pytest.raises(InputError, match="requires at least 3 shards .* the store has 1"):
         preprocess_store(replace(config, store=store, out=tmp_path / "other"))
     assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize(
+    "skip",
+    [
+        {"file": "batch_0000.arrow", "reason": "a"},
+        {"file": "batch_0000.arrow", "reason": "a", "record": None, "question_id": "q"},
+        {"where": "question 1", "reason": "a"},
+    ],
+    ids=["no record", "null", "of a capture"],
+)
+def test_edited_list_of_skipped_traces_is_refused(
+    compact_store: Path, samples: Path, scores_file: Path, tmp_path: Path, skip: dict[str, Any]
+) -> None:
+    out = Path(shutil.copytree(samples, tmp_path / "out"))
+    store = out / "graphs"
+    write_manifest(store, replace(read_manifest(store), skipped=(skip,)))
+    with pytest.raises(StoreError, match=r"manifest.json is damaged \(skipped\[0\]"):
+        preprocess_store(tiny_preprocess(compact_store, scores_file, out))

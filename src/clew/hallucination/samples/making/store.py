@@ -4,7 +4,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +29,7 @@ from clew.storage.manifest import (
     write_manifest,
 )
 from clew.storage.origin import describe_in_schema
+from clew.typed_json import Count, read_as
 from clew.version import __version__
 
 COMMAND = "preprocess"
@@ -69,6 +70,7 @@ class SampleStore:
         else:
             manifest = read_manifest(path)
             _refuse_other_settings(path, manifest, kind, wanted)
+            _check_skips(path, manifest)
             settings = {**wanted, "sources": manifest.settings.get("sources", [])}
             manifest = replace(manifest, settings=settings)
         self.manifest = manifest
@@ -103,7 +105,8 @@ class SampleStore:
             return False
         ids = table.global_example_id
         stored = self.stored_rows(entry.batch_number).global_example_id.tolist()
-        unusable = ids[self.unusable_rows(entry.file)].tolist()
+        rows = [row for row in self.unusable_rows(entry.file) if row < len(ids)]
+        unusable = ids[rows].tolist()
         return sorted([*stored, *unusable]) == sorted(ids[list(labeled)].tolist())
 
     def begin_shard(self, schema: pa.Schema, entry: ShardEntry) -> ShardWriter:
@@ -182,9 +185,26 @@ def _refuse_foreign_folder(path: Path) -> None:
         )
 
 
+class _SkippedTrace(TypedDict):
+    file: str
+    record: Count
+    question_id: str
+    reason: str
+    unlabeled: NotRequired[bool]
+
+
+def _check_skips(path: Path, manifest: Manifest) -> None:
+    try:
+        read_as(list[_SkippedTrace], list(manifest.skipped), "skipped")
+    except ValueError as error:
+        raise StoreError(
+            f"{path / MANIFEST_NAME} is damaged ({error})", action="repair", store=path
+        ) from None
+
+
 def is_unlabeled(skip: Mapping[str, Any]) -> bool:
     """Whether the trace was skipped for lack of a score; earlier stores spell the key otherwise."""
-    return bool(skip["unlabelled"] if "unlabelled" in skip else skip["unlabeled"])
+    return bool(skip.get("unlabelled", skip.get("unlabeled", False)))
 
 
 def _refuse_other_settings(

@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from clew.errors import InputError
+from clew.hallucination.questions.parquet_sizes import measure_parquet
 from clew.hallucination.questions.records import Row, useful_columns
 from clew.storage.arrow import BatchHeaders, map_file, unpacked_bytes
 from clew.wording import bytes_text
@@ -21,18 +22,30 @@ _ROWS_PER_BYTE = 64
 _MAX_RATIO = 200
 _FREE_BYTES = 1 << 26
 _FREE_ROWS = 1 << 20
+# One row may hold them all, and each takes 16 bytes or more. Accepted answers come with a question.
+_LIST_VALUES_PER_BYTE = 16
+_FREE_LIST_VALUES = 1 << 20
+# Python's own bytes for a list.
+_LIST_BYTES = 64
 
 
 def read_parquet(path: Path) -> Iterator[Row]:
+    # Never ask pyarrow 26 for a column of the footer: it ends the process if one is damaged.
+    size = measure_parquet(path)
+    _check_rows(path, size.rows)
+    _check_list_values(path, size.list_values)
+    _check_unpacked(path, size.unpacked_bytes)
     with pq.ParquetFile(path) as file:
         columns = useful_columns(path.name, file.schema_arrow.names)
-        _check_rows(path, file.metadata.num_rows)
-        _check_ratio(path, file.metadata)
-        texts = [name for name in columns if _is_text(file.schema_arrow.field(name).type)]
+        if not set(columns) <= set(size.columns):
+            raise ValueError("its schema is damaged")
+        kinds = {name: file.schema_arrow.field(name).type for name in columns}
+    texts = [name for name in columns if _is_text(kinds[name]) and name not in size.delta_columns]
+    rows = max(1, min(_BATCH_ROWS, _MAX_TEXT_BYTES // max(1, size.delta_bytes)))
     # As dictionaries, or one long text that many rows refer to would be copied for each. Arrow
     # cannot read nested columns that way; it ends them at 2 GB.
     with pq.ParquetFile(path, read_dictionary=texts, pre_buffer=False) as file:
-        yield from _batch_rows(path, file.iter_batches(batch_size=_BATCH_ROWS, columns=columns))
+        yield from _batch_rows(path, file.iter_batches(batch_size=rows, columns=columns))
 
 
 def read_arrow(path: Path) -> Iterator[Row]:
@@ -75,10 +88,13 @@ def _check_rows(path: Path, rows: int) -> None:
         )
 
 
-def _check_ratio(path: Path, metadata: pq.FileMetaData) -> None:
-    for group in range(metadata.num_row_groups):
-        # Never ask for a column of it: pyarrow 26 ends the process if its description is damaged.
-        _check_unpacked(path, metadata.row_group(group).total_byte_size)
+def _check_list_values(path: Path, values: int) -> None:
+    size = path.stat().st_size
+    if values > _LIST_VALUES_PER_BYTE * size + _FREE_LIST_VALUES:
+        raise InputError(
+            f"{path} has {values:,} values in lists, but only {bytes_text(size)}: if you trust it, "
+            "save it as JSON Lines (.jsonl)"
+        )
 
 
 def _check_unpacked(path: Path, claimed: int) -> None:
@@ -124,7 +140,7 @@ def _text_bytes(column: pa.Array) -> int:
             return int(column.nbytes)
         return int(pc.sum(pc.binary_length(values).take(column.indices)).as_py() or 0)
     if isinstance(column, pa.ListArray | pa.LargeListArray | pa.FixedSizeListArray):
-        return _text_bytes(column.flatten())
+        return _LIST_BYTES * len(column) + _text_bytes(column.flatten())
     if isinstance(column, pa.StructArray):
         return sum(map(_text_bytes, column.flatten()))
     return int(column.nbytes)

@@ -1,0 +1,123 @@
+"""A Parquet file is measured by its own headers before anything is decoded."""
+
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from clew.errors import InputError
+from clew.hallucination.questions import load_questions
+from clew.hallucination.questions.columns import read_parquet
+from clew.hallucination.questions.parquet_sizes import measure_parquet
+
+ROWS = 300
+TABLE = pa.table(
+    {
+        "id": list(range(ROWS)),
+        "question": [f"What is {n}?" for n in range(ROWS)],
+        "answer": [
+            {"value": str(n), "aliases": [str(n), "same"] if n % 3 else None} for n in range(ROWS)
+        ],
+        "embedding": [[0.5] * 4] * ROWS,
+    }
+)
+# The fields of a page header before its number of values: the sizes, and the start of a struct.
+COUNT = b"\x2c\x15"
+
+
+def list_of(items: pa.Array) -> pa.Array:
+    return pa.ListArray.from_arrays(pa.array([0, len(items)], pa.int32()), items)
+
+
+def write_aliases(path: Path, aliases: pa.Array) -> Path:
+    pq.write_table(pa.table({"question": ["who?"] * len(aliases), "aliases": aliases}), path)
+    return path
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"compression": "none"},
+        {"compression": "zstd", "data_page_version": "2.0"},
+        {"compression": "gzip", "use_dictionary": False, "version": "1.0"},
+        {"compression": "lz4", "row_group_size": 70, "data_page_size": 100},
+        {"data_page_version": "2.0", "use_dictionary": False, "row_group_size": 9},
+        {"write_page_index": True, "write_page_checksum": True, "store_schema": False},
+        {"use_dictionary": False, "column_encoding": {"question": "DELTA_BYTE_ARRAY"}},
+        {"use_dictionary": False, "column_encoding": {"question": "DELTA_LENGTH_BYTE_ARRAY"}},
+    ],
+)
+def test_parquet_is_read_however_it_is_written(tmp_path: Path, options: Mapping[str, Any]) -> None:
+    pq.write_table(TABLE, tmp_path / "q.parquet", **options)
+    size = measure_parquet(tmp_path / "q.parquet")
+    assert (size.rows, size.list_values) == (ROWS, ROWS // 3 * 5)
+    questions = load_questions(str(tmp_path / "q.parquet")).questions
+    assert [one.question for one in questions] == TABLE["question"].to_pylist()
+    assert questions[1].answers == ("1", "same")
+
+
+@pytest.mark.parametrize("compression", ["uncompressed", "snappy", "zstd"])
+def test_parquet_that_polars_writes_is_read(tmp_path: Path, compression: Any) -> None:
+    polars = pytest.importorskip("polars")
+    table = polars.from_arrow(TABLE)
+    table.write_parquet(tmp_path / "q.parquet", compression=compression, row_group_size=90)
+    assert len(load_questions(str(tmp_path / "q.parquet")).questions) == ROWS
+
+
+def test_empty_parquet_is_read_as_such(tmp_path: Path) -> None:
+    pq.write_table(TABLE.slice(0, 0), tmp_path / "q.parquet")
+    assert measure_parquet(tmp_path / "q.parquet").rows == 0
+
+
+def test_repeated_accepted_answers_are_no_bomb(tmp_path: Path) -> None:
+    rows = 100_000
+    aliases = pa.FixedSizeListArray.from_arrays(pa.array(["a", "b"] * 10 * rows), 20)
+    questions = [f"What is {n}?" for n in range(rows)]
+    aliases = aliases.cast(pa.list_(pa.string()))
+    table = pa.table({"question": questions, "aliases": aliases})
+    pq.write_table(table, tmp_path / "q.parquet", compression="zstd")
+    assert measure_parquet(tmp_path / "q.parquet").list_values == 20 * rows
+    assert next(read_parquet(tmp_path / "q.parquet")).number == 0
+
+
+@pytest.mark.parametrize(
+    "aliases",
+    [
+        list_of(pa.nulls(2_000_000, pa.string())),
+        list_of(pa.array([[]] * 2_000_000, pa.list_(pa.string()))),
+    ],
+)
+def test_one_row_with_millions_of_values_is_refused(tmp_path: Path, aliases: pa.Array) -> None:
+    path = write_aliases(tmp_path / "q.parquet", aliases)
+    with pytest.raises(InputError, match=r"2,000,000 values in lists, .*JSON Lines \(\.jsonl\)"):
+        load_questions(str(path))
+
+
+@pytest.mark.parametrize("number", [0x26, 0x2A, 0x7E, 0x29])  # 19, 21, 63 and -21 values
+def test_page_that_contradicts_the_footer_is_refused(tmp_path: Path, number: int) -> None:
+    path = write_aliases(tmp_path / "q.parquet", pa.array([["a"]] * 20))
+    content = bytearray(path.read_bytes())
+    place = content.index(COUNT + bytes([2 * 20])) + len(COUNT)
+    content[place] = number
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=r"its footer says 20|a header is damaged"):
+        load_questions(str(path))
+
+
+def test_flipped_bytes_of_the_headers_are_refused_or_read(tmp_path: Path) -> None:
+    path = tmp_path / "q.parquet"
+    pq.write_table(TABLE.slice(0, 9), path, compression="none", store_schema=False)
+    content, chance = path.read_bytes(), random.Random(0)
+    for _ in range(200):
+        broken = bytearray(content)
+        broken[chance.randrange(len(broken))] = chance.randrange(256)
+        path.write_bytes(broken)
+        try:
+            assert measure_parquet(path).rows == 9
+        except (InputError, ValueError) as error:
+            assert str(error)

@@ -54,7 +54,7 @@ def write_aliases(path: Path, aliases: pa.Array) -> Path:
 )
 def test_parquet_is_read_however_it_is_written(tmp_path: Path, options: Mapping[str, Any]) -> None:
     pq.write_table(TABLE, tmp_path / "q.parquet", **options)
-    size = measure_parquet(tmp_path / "q.parquet")
+    size = measure_parquet(tmp_path / "q.parquet", 1 << 30)
     assert (size.rows, size.list_values) == (ROWS, ROWS // 3 * 5)
     questions = load_questions(str(tmp_path / "q.parquet")).questions
     assert [one.question for one in questions] == TABLE["question"].to_pylist()
@@ -71,7 +71,7 @@ def test_parquet_that_polars_writes_is_read(tmp_path: Path, compression: Any) ->
 
 def test_empty_parquet_is_read_as_such(tmp_path: Path) -> None:
     pq.write_table(TABLE.slice(0, 0), tmp_path / "q.parquet")
-    assert measure_parquet(tmp_path / "q.parquet").rows == 0
+    assert measure_parquet(tmp_path / "q.parquet", 1 << 30).rows == 0
 
 
 def test_repeated_accepted_answers_are_no_bomb(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_repeated_accepted_answers_are_no_bomb(tmp_path: Path) -> None:
     aliases = aliases.cast(pa.list_(pa.string()))
     table = pa.table({"question": questions, "aliases": aliases})
     pq.write_table(table, tmp_path / "q.parquet", compression="zstd")
-    assert measure_parquet(tmp_path / "q.parquet").list_values == 20 * rows
+    assert measure_parquet(tmp_path / "q.parquet", 1 << 30).list_values == 20 * rows
     assert next(read_parquet(tmp_path / "q.parquet")).number == 0
 
 
@@ -118,6 +118,32 @@ def test_flipped_bytes_of_the_headers_are_refused_or_read(tmp_path: Path) -> Non
         broken[chance.randrange(len(broken))] = chance.randrange(256)
         path.write_bytes(broken)
         try:
-            assert measure_parquet(path).rows == 9
+            assert measure_parquet(path, 1 << 30).rows == 9
         except (InputError, ValueError) as error:
             assert str(error)
+
+
+@pytest.mark.parametrize("encoding", ["dictionary", "DELTA_BYTE_ARRAY"])
+@pytest.mark.parametrize("compression", ["none", "snappy", "zstd", "gzip", "brotli", "lz4"])
+def test_long_text_that_a_list_repeats_is_refused(
+    tmp_path: Path, encoding: str, compression: str
+) -> None:
+    table = pa.table({"question": ["who?"], "aliases": [["x" * 200_000] * 500]})
+    options: dict[str, Any] = {}
+    if encoding != "dictionary":
+        options = {"use_dictionary": False, "column_encoding": {"aliases.list.element": encoding}}
+    pq.write_table(table, tmp_path / "q.parquet", compression=compression, **options)
+    size = measure_parquet(tmp_path / "q.parquet", 1 << 27)
+    assert 100_000_000 <= size.unpacked_bytes < 102_000_000
+
+
+@pytest.mark.parametrize("options", [{}, {"use_dictionary": False}])
+def test_long_text_that_many_rows_repeat_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: Mapping[str, Any]
+) -> None:
+    monkeypatch.setattr("clew.hallucination.questions.columns._FREE_BYTES", 1 << 20)
+    encoding = {"column_encoding": {"question": "DELTA_BYTE_ARRAY"}} if options else {}
+    table = pa.table({"question": ["x" * 10_000] * 2000})
+    pq.write_table(table, tmp_path / "q.parquet", compression="zstd", **options, **encoding)
+    with pytest.raises(InputError, match="decompresses to more than 200 times its size"):
+        load_questions(str(tmp_path / "q.parquet"))

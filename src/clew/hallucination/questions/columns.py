@@ -31,7 +31,7 @@ _LIST_BYTES = 64
 
 def read_parquet(path: Path) -> Iterator[Row]:
     # Never ask pyarrow 26 for a column of the footer: it ends the process if one is damaged.
-    size = measure_parquet(path)
+    size = measure_parquet(path, _most_unpacked(path))
     _check_rows(path, size.rows)
     _check_list_values(path, size.list_values)
     _check_unpacked(path, size.unpacked_bytes)
@@ -41,9 +41,9 @@ def read_parquet(path: Path) -> Iterator[Row]:
             raise ValueError("its schema is damaged")
         kinds = {name: file.schema_arrow.field(name).type for name in columns}
     texts = [name for name in columns if _is_text(kinds[name]) and name not in size.delta_columns]
-    rows = max(1, min(_BATCH_ROWS, _MAX_TEXT_BYTES // max(1, size.delta_bytes)))
+    rows = max(1, min(_BATCH_ROWS, _MAX_TEXT_BYTES // max(1, size.shared_bytes)))
     # As dictionaries, or one long text that many rows refer to would be copied for each. Arrow
-    # cannot read nested columns that way; it ends them at 2 GB.
+    # cannot read nested columns that way.
     with pq.ParquetFile(path, read_dictionary=texts, pre_buffer=False) as file:
         yield from _batch_rows(path, file.iter_batches(batch_size=rows, columns=columns))
 
@@ -97,9 +97,13 @@ def _check_list_values(path: Path, values: int) -> None:
         )
 
 
+def _most_unpacked(path: Path) -> int:
+    return _MAX_RATIO * path.stat().st_size + _FREE_BYTES
+
+
 def _check_unpacked(path: Path, claimed: int) -> None:
-    size = path.stat().st_size
-    if claimed > _MAX_RATIO * size + _FREE_BYTES:
+    if claimed > _most_unpacked(path):
+        size = path.stat().st_size
         raise InputError(
             f"{path} decompresses to more than {_MAX_RATIO} times its size "
             f"({bytes_text(size)} to {bytes_text(claimed)}): if you trust it, save it as JSON "
@@ -108,28 +112,35 @@ def _check_unpacked(path: Path, claimed: int) -> None:
 
 
 def _batch_rows(path: Path, batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
-    number = 0
+    number = text_bytes = 0
     for batch in batches:
         _check_rows(path, number + batch.num_rows)
         batch.validate(full=True)
         for start in range(0, batch.num_rows, _BATCH_ROWS):
-            for record in _records(batch.slice(start, _BATCH_ROWS)):
+            part = batch.slice(start, _BATCH_ROWS)
+            # Rows that all refer to one long text are small in the file, but not as questions.
+            text_bytes += (size := _batch_bytes(part))
+            _check_unpacked(path, text_bytes)
+            for record in _records(part, size):
                 problem = record if isinstance(record, str) else None
                 yield Row(number=number, where=f"row {number + 1}", record=record, problem=problem)
                 number += 1
 
 
-def _records(batch: pa.RecordBatch) -> Iterator[dict[str, object] | str]:
+def _records(batch: pa.RecordBatch, size: int) -> Iterator[dict[str, object] | str]:
     """The records, a few at a time; in place of one that is too large, what is wrong."""
-    size = sum(map(_text_bytes, batch.columns))
     if size <= _MAX_TEXT_BYTES:
         yield from batch.to_pylist()
     elif batch.num_rows == 1:
         yield f"it has {bytes_text(size)} of text; at most {bytes_text(_MAX_TEXT_BYTES)} are read"
     else:
         half = batch.num_rows // 2
-        yield from _records(batch.slice(0, half))
-        yield from _records(batch.slice(half))
+        for part in (batch.slice(0, half), batch.slice(half)):
+            yield from _records(part, _batch_bytes(part))
+
+
+def _batch_bytes(batch: pa.RecordBatch) -> int:
+    return sum(map(_text_bytes, batch.columns))
 
 
 def _text_bytes(column: pa.Array) -> int:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from clew.hallucination.questions.records import useful_columns
 from clew.storage.reading import open_regular
 from clew.storage.thrift import BINARY, I32, I64, Fields, ThriftReader
@@ -19,7 +21,9 @@ _MAX_FIXED_BYTES = 1024  # of a value of fixed length: Arrow allocates it for a 
 _MIN_PAGE_BYTES = 8
 _DATA, _DICTIONARY, _DATA_V2 = 0, 2, 3
 _REPEATED = 2
+_TEXT = 6  # the type of a column
 _DELTA_LENGTHS, _DELTA_TEXTS = 6, 7  # encodings of texts
+_CODECS = {1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4_raw"}
 
 # Every list is named, or a wrong type of its items would be skipped otherwise than Arrow does.
 _PAIRS: list[Fields] = [{}]
@@ -33,6 +37,7 @@ _SCHEMA: Fields = {
 _CHUNK: Fields = {
     2: ("encodings", [I32]),
     3: ("path", [BINARY]),
+    4: ("codec", I32),
     5: ("values", I64),
     7: ("size", I64),
     8: ("pairs", _PAIRS),
@@ -66,41 +71,49 @@ _DETAILS = {_DATA: "data", _DICTIONARY: "dictionary", _DATA_V2: "data_v2"}
 class _Leaf:
     column: str
     in_list: bool
+    is_text: bool
+    fixed_bytes: int
 
 
 @dataclass
 class _ChunkSize:
     values: int = 0
     unpacked: int = 0
-    delta_bytes: int = 0
+    has_delta: bool = False
+    shared_bytes: int = 0
+    """The longest text that several values may share, or the page that it is in."""
 
 
 @dataclass
 class ParquetSize:
-    """The rows of a file; its useful columns, their values in lists and their bytes once
-    decompressed. Arrow cannot read `delta_columns` as dictionaries; each text in them may repeat
-    the one before it, up to the size of their largest page, `delta_bytes`."""
+    """The rows of a file; its useful columns, their values in lists, and the most bytes that they
+    may take once decompressed, where texts in lists are copied for each value. Other texts are
+    copied for each row that is read at once: one takes at most `shared_bytes`. Arrow cannot read
+    `delta_columns` as dictionaries."""
 
     columns: list[str]
     rows: int = 0
     list_values: int = 0
     unpacked_bytes: int = 0
     delta_columns: set[str] = field(default_factory=set)
-    delta_bytes: int = 0
+    shared_bytes: int = 0
 
     def add(self, leaf: _Leaf, chunk: _ChunkSize, rows: int) -> None:
         self.unpacked_bytes += chunk.unpacked
-        self.delta_bytes = max(self.delta_bytes, chunk.delta_bytes)
-        if chunk.delta_bytes:
+        if chunk.has_delta:
             self.delta_columns.add(leaf.column)
         if leaf.in_list:
             self.list_values += chunk.values
+            self.unpacked_bytes += chunk.values * (chunk.shared_bytes + leaf.fixed_bytes)
         elif chunk.values != rows:
             raise ValueError(f"a column has {chunk.values:,} values for {rows:,} rows")
+        else:
+            self.shared_bytes = max(self.shared_bytes, chunk.shared_bytes)
 
 
-def measure_parquet(path: Path) -> ParquetSize:
-    """Raises ValueError if the headers are damaged or contradict each other."""
+def measure_parquet(path: Path, most_bytes: int) -> ParquetSize:
+    """Stops at the row group with which the file takes more than `most_bytes`. Raises ValueError if
+    the headers are damaged or contradict each other."""
     with (
         open_regular(path) as file,
         mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
@@ -111,32 +124,30 @@ def measure_parquet(path: Path) -> ParquetSize:
         # Arrow takes a name with a dot for a part of the column before the dot.
         prefixes = tuple(f"{name}." for name in useful)
         wanted = [leaf.column in useful or leaf.column.startswith(prefixes) for leaf in leaves]
-        return _measure(_Pages(content), footer, leaves, useful, wanted)
+        size = ParquetSize(useful)
+        _measure(size, _Pages(content, most_bytes), footer, leaves, wanted)
+        return size
 
 
 def _measure(
-    pages: "_Pages",
-    footer: Any,
-    leaves: Sequence[_Leaf],
-    useful: list[str],
-    wanted: Sequence[bool],
-) -> ParquetSize:
-    size = ParquetSize(useful)
+    size: ParquetSize, pages: "_Pages", footer: Any, leaves: Sequence[_Leaf], wanted: Sequence[bool]
+) -> None:
     for group in footer["groups"]:
         size.rows += _natural(group, "rows")
         if len(group.get("columns", ())) != len(leaves):
             raise ValueError("a row group has other columns than the schema")
         for leaf, is_wanted, column in zip(leaves, wanted, group["columns"], strict=True):
             if is_wanted:
-                size.add(leaf, pages.measure(column), group["rows"])
+                size.add(leaf, pages.measure(leaf, column), group["rows"])
+            if size.unpacked_bytes > pages.most_bytes:
+                return
     if size.rows != footer.get("rows"):
         raise ValueError("its row groups have other numbers of rows than its footer")
-    return size
 
 
 def _read_footer(content: Any) -> dict[str, Any]:
     end = len(content) - 8
-    length, magic = struct.unpack_from("<I4s", content, max(0, end))
+    length, magic = struct.unpack_from("<I4s", content, end) if end > 0 else (0, b"")
     if magic == _ENCRYPTED:
         raise ValueError("it is encrypted")
     if magic != _MAGIC or length > end:
@@ -165,9 +176,10 @@ def _list_leaves(schema: Sequence[dict[str, Any]]) -> list[_Leaf]:
         if children < 0 or len(open_parts) > _MAX_DEPTH:
             raise ValueError("its schema is damaged")
         if not children and "type" in part:
-            leaves.append(_Leaf(column, in_list))
-            if part.get("length", 0) > _MAX_FIXED_BYTES:
-                raise ValueError(f"each value takes {bytes_text(part['length'])}")
+            fixed = part.get("length", 0)
+            if not 0 <= fixed <= _MAX_FIXED_BYTES:
+                raise ValueError(f"each value takes {bytes_text(fixed)}")
+            leaves.append(_Leaf(column, in_list, part["type"] == _TEXT, fixed))
         else:
             open_parts.append([children, in_list])
     if any(left for left, _ in open_parts):
@@ -176,14 +188,15 @@ def _list_leaves(schema: Sequence[dict[str, Any]]) -> list[_Leaf]:
 
 
 class _Pages:
-    """Walks over the pages of column chunks, without decompressing them."""
+    """Walks over the pages of column chunks. Only dictionaries of texts in lists are
+    decompressed."""
 
-    def __init__(self, content: Any) -> None:
-        self._content = content
+    def __init__(self, content: Any, most_bytes: int) -> None:
+        self._content, self.most_bytes = content, most_bytes
         # Column chunks that all refer to the same pages would take forever.
         self._pages_left = len(content) // _MIN_PAGE_BYTES
 
-    def measure(self, column: dict[str, Any]) -> _ChunkSize:
+    def measure(self, leaf: _Leaf, column: dict[str, Any]) -> _ChunkSize:
         if "encrypted" in column:
             raise ValueError("it is encrypted")
         chunk = column.get("chunk", {})
@@ -197,6 +210,11 @@ class _Pages:
         pages = self._each_page(start, end)
         while size.values < claimed and (page := next(pages, None)):
             _add_page(size, page)
+            if leaf.is_text and page["type"] == _DICTIONARY:
+                if size.shared_bytes:
+                    raise ValueError("a column has two dictionaries")
+                shared = self._longest(page, chunk) if leaf.in_list else page["unpacked"]
+                size.shared_bytes = max(size.shared_bytes, shared)
         if size.values != claimed:
             raise ValueError(
                 f"a column has {size.values:,} values, but its footer says {claimed:,}"
@@ -213,7 +231,23 @@ class _Pages:
             place = reader.place + _natural(page, "packed")
             if place > end:
                 raise ValueError("a page lies outside its column")
-            yield page
+            yield {**page, "start": reader.place}
+
+    def _longest(self, page: dict[str, Any], chunk: dict[str, Any]) -> int:
+        """Bytes of the longest text in a dictionary."""
+        content = self._content[page["start"] : page["start"] + page["packed"]]
+        unpacked, codec = page["unpacked"], _natural(chunk, "codec")
+        if codec and (codec not in _CODECS or unpacked > self.most_bytes):
+            return int(unpacked)
+        if codec and unpacked:
+            content = pa.Codec(_CODECS[codec]).decompress(content, unpacked, asbytes=True)
+        longest = place = 0
+        for _ in range(page["dictionary"]["values"]):
+            if place + 4 > len(content):
+                raise ValueError("a dictionary is damaged")
+            [length] = struct.unpack_from("<I", content, place)
+            longest, place = max(longest, length), place + 4 + length
+        return longest
 
 
 def _add_page(size: _ChunkSize, page: dict[str, Any]) -> None:
@@ -225,8 +259,10 @@ def _add_page(size: _ChunkSize, page: dict[str, Any]) -> None:
     count = _natural(details, "values")
     if kind != _DICTIONARY:
         size.values += count
-        if _natural(details, "encoding") in (_DELTA_LENGTHS, _DELTA_TEXTS):
-            size.delta_bytes = max(size.delta_bytes, unpacked)
+        encoding = _natural(details, "encoding")
+        size.has_delta |= encoding in (_DELTA_LENGTHS, _DELTA_TEXTS)
+        if encoding == _DELTA_TEXTS:  # each may repeat the one before it
+            size.shared_bytes = max(size.shared_bytes, unpacked)
     elif count > unpacked:
         raise ValueError(f"a dictionary has {count:,} values in {bytes_text(unpacked)}")
 

@@ -1,6 +1,6 @@
 """Questions from Parquet and Arrow files, which may claim more rows or text than they hold."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from clew.errors import InputError
+from clew.foreign_text import shortened
 from clew.hallucination.questions.parquet_sizes import measure_parquet
 from clew.hallucination.questions.records import Row, useful_columns
 from clew.storage.arrow import BatchHeaders, map_file, unpacked_bytes
@@ -35,12 +36,13 @@ def read_parquet(path: Path) -> Iterator[Row]:
     _check_rows(path, size.rows)
     _check_list_values(path, size.list_values)
     _check_unpacked(path, size.unpacked_bytes)
+    _check_encodings(path, size.delta_columns)
     with pq.ParquetFile(path) as file:
         columns = useful_columns(path.name, file.schema_arrow.names)
         if not set(columns) <= set(size.columns):
             raise ValueError("its schema is damaged")
         kinds = {name: file.schema_arrow.field(name).type for name in columns}
-    texts = [name for name in columns if _is_text(kinds[name]) and name not in size.delta_columns]
+    texts = [name for name in columns if _is_text(kinds[name])]
     rows = max(1, min(_BATCH_ROWS, _MAX_TEXT_BYTES // max(1, size.shared_bytes)))
     # As dictionaries, or one long text that many rows refer to would be copied for each. Arrow
     # cannot read nested columns that way.
@@ -94,6 +96,15 @@ def _check_list_values(path: Path, values: int) -> None:
         raise InputError(
             f"{path} has {values:,} values in lists, but only {bytes_text(size)}: if you trust it, "
             "save it as JSON Lines (.jsonl)"
+        )
+
+
+def _check_encodings(path: Path, delta_columns: Collection[str]) -> None:
+    """Their lengths are inside of the pages; Arrow decodes as many as a page claims, at once."""
+    if delta_columns:
+        raise InputError(
+            f"{path} has delta-encoded texts in column {shortened(min(delta_columns))}: write it "
+            "with dictionaries or plain texts, or save it as JSON Lines (.jsonl)"
         )
 
 

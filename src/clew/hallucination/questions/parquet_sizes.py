@@ -88,8 +88,8 @@ class _ChunkSize:
 class ParquetSize:
     """The rows of a file; its useful columns, their values in lists, and the most bytes that they
     may take once decompressed, where texts in lists are copied for each value. Other texts are
-    copied for each row that is read at once: one takes at most `shared_bytes`. Arrow cannot read
-    `delta_columns` as dictionaries."""
+    copied for each row that is read at once: one takes at most `shared_bytes`. What the texts of
+    `delta_columns` take, no header says."""
 
     columns: list[str]
     rows: int = 0
@@ -261,8 +261,6 @@ def _add_page(size: _ChunkSize, page: dict[str, Any]) -> None:
         size.values += count
         encoding = _natural(details, "encoding")
         size.has_delta |= encoding in (_DELTA_LENGTHS, _DELTA_TEXTS)
-        if encoding == _DELTA_TEXTS:  # each may repeat the one before it
-            size.shared_bytes = max(size.shared_bytes, unpacked)
     elif count > unpacked:
         raise ValueError(f"a dictionary has {count:,} values in {bytes_text(unpacked)}")
 

@@ -89,6 +89,8 @@ def test_repeated_accepted_answers_are_no_bomb(tmp_path: Path) -> None:
     [
         list_of(pa.nulls(2_000_000, pa.string())),
         list_of(pa.array([[]] * 2_000_000, pa.list_(pa.string()))),
+        pa.nulls(1, pa.list_(pa.bool_(), 2_000_000)),
+        pa.nulls(1, pa.list_(pa.list_(pa.bool_(), 2000), 1000)),
     ],
 )
 def test_one_row_with_millions_of_values_is_refused(tmp_path: Path, aliases: pa.Array) -> None:
@@ -149,3 +151,17 @@ def test_texts_whose_size_no_header_says_are_refused(
     pq.write_table(TABLE, tmp_path / "q.parquet", data_page_version=page, **options)
     with pytest.raises(InputError, match="delta-encoded texts in column 'question'.*jsonl"):
         load_questions(str(tmp_path / "q.parquet"))
+
+
+def test_millions_of_nulls_without_any_bytes_are_not_listed(tmp_path: Path) -> None:
+    table = pa.table({"question": ["who?"], "aliases": list_of(pa.nulls(9_000_000))})
+    with pa.ipc.new_file(str(tmp_path / "q.arrow"), table.schema) as writer:
+        writer.write_table(table)
+    with pytest.raises(InputError, match="decompresses to more than 200 times"):
+        load_questions(str(tmp_path / "q.arrow"))
+
+
+def test_lists_of_a_fixed_length_are_read(tmp_path: Path) -> None:
+    aliases = pa.array([["a", "b"], None], pa.list_(pa.string(), 2))
+    path = write_aliases(tmp_path / "q.parquet", aliases)
+    assert load_questions(str(path)).questions[0].answers == ("a", "b")

@@ -26,8 +26,8 @@ _FREE_ROWS = 1 << 20
 # One row may hold them all, and each takes 16 bytes or more. Accepted answers come with a question.
 _LIST_VALUES_PER_BYTE = 16
 _FREE_LIST_VALUES = 1 << 20
-# Python's own bytes for a list.
-_LIST_BYTES = 64
+# Python's own bytes for a list, and for an item of it; Arrow needs none for nulls.
+_LIST_BYTES, _ITEM_BYTES = 64, 8
 
 
 def read_parquet(path: Path) -> Iterator[Row]:
@@ -42,6 +42,9 @@ def read_parquet(path: Path) -> Iterator[Row]:
         if not set(columns) <= set(size.columns):
             raise ValueError("its schema is damaged")
         kinds = {name: file.schema_arrow.field(name).type for name in columns}
+    # Arrow makes a list of the fixed length for a missing one, too.
+    fixed = sum(items for kind in kinds.values() if (items := _fixed_items(kind)) > 1)
+    _check_list_values(path, fixed * max(size.rows, size.list_values))
     texts = [name for name in columns if _is_text(kinds[name])]
     rows = max(1, min(_BATCH_ROWS, _MAX_TEXT_BYTES // max(1, size.shared_bytes)))
     # As dictionaries, or one long text that many rows refer to would be copied for each. Arrow
@@ -165,7 +168,14 @@ def _text_bytes(column: pa.Array) -> int:
         return _LIST_BYTES * len(column) + _text_bytes(column.flatten())
     if isinstance(column, pa.StructArray):
         return sum(map(_text_bytes, column.flatten()))
-    return int(column.nbytes)
+    return max(int(column.nbytes), _ITEM_BYTES * len(column))
+
+
+def _fixed_items(kind: pa.DataType) -> int:
+    """How many items each value has by its type alone."""
+    inner = (_fixed_items(kind.field(index).type) for index in range(kind.num_fields))
+    items = sum(count for count in inner if count > 1) or 1
+    return items * (kind.list_size if pa.types.is_fixed_size_list(kind) else 1)
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -144,13 +144,20 @@ def _batch_rows(path: Path, batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
 def _records(batch: pa.RecordBatch, size: int) -> Iterator[dict[str, object] | str]:
     """The records, a few at a time; in place of one that is too large, what is wrong."""
     if size <= _MAX_TEXT_BYTES:
-        yield from batch.to_pylist()
+        yield from _as_python(batch)
     elif batch.num_rows == 1:
         yield f"it has {bytes_text(size)} of text; at most {bytes_text(_MAX_TEXT_BYTES)} are read"
     else:
         half = batch.num_rows // 2
         for part in (batch.slice(0, half), batch.slice(half)):
             yield from _records(part, _batch_bytes(part))
+
+
+def _as_python(batch: pa.RecordBatch) -> list[dict[str, object]]:
+    try:
+        return batch.to_pylist()
+    except OverflowError as error:
+        raise ValueError("a date, a time or a duration is out of range") from error
 
 
 def _batch_bytes(batch: pa.RecordBatch) -> int:

@@ -43,6 +43,7 @@ COMMANDS: dict[str, tuple[object, ...]] = {
         *("--network", "tiny", "--image-size", 16, "--no-augment", *_PLAIN),
     ),
 }
+_LONGEST_SECONDS = 300  # then it hangs: it ends with SIGALRM
 _CHANGES = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.truncate"}
 
 # What differs between two uninterrupted runs of the same command, and is therefore not compared:
@@ -119,13 +120,19 @@ class Run:
     ) -> None:
         self.out, self._last, self._count = out, last, mmap.mmap(-1, 8)
         self._before = before
-        self._said = out.with_name(f"{out.name}.txt")
+        self._said = ""
         self._code: int | None = None
         places = {"CORPUS": corpus, "OUT": out}
         filled = [re.sub("CORPUS|OUT", lambda at: str(places[at[0]]), str(word)) for word in words]
+        # Not a file: what it prints is not limited with its files.
+        self._output, printed = os.pipe()
         self._child = os.fork()
         if self._child == 0:
-            os._exit(self._call(filled))
+            try:
+                os._exit(self._call(filled, printed))
+            finally:
+                os._exit(3)
+        os.close(printed)
 
     @property
     def changes(self) -> int:
@@ -137,21 +144,22 @@ class Run:
 
     def wait(self) -> int:
         """The exit code, -9 after a kill."""
+        with open(self._output, encoding="utf-8", errors="replace") as output:
+            self._said = output.read()
         self._code = os.waitstatus_to_exitcode(os.waitpid(self._child, 0)[1])
         return self._code
 
     def problems(self, expected: tuple[int, ...] = (0,)) -> list[str]:
-        said = self._said.read_text()
-        is_good = self._code in expected and "Traceback" not in said and said.strip()
-        return [] if is_good else [f"exit code {self._code}: {said}"]
+        is_good = self._code in expected and "Traceback" not in self._said and self._said.strip()
+        return [] if is_good else [f"exit code {self._code}: {self._said}"]
 
-    def _call(self, words: list[str]) -> int:
+    def _call(self, words: list[str], printed: int) -> int:
         """In the child."""
         from clew.cli import main
 
-        output = os.open(self._said, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
+        os.dup2(printed, 1)
+        os.dup2(printed, 2)
+        signal.alarm(_LONGEST_SECONDS)
         sys.argv = ["clew", *words]
         sys.addaudithook(self._watch)
         try:

@@ -4,6 +4,7 @@ the limit: a message first, the files of an uninterrupted run afterwards."""
 import os
 import resource
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -121,7 +122,8 @@ def _limit_once(
     limited.wait()
     out.parent.chmod(0o755)
     (out.parent / _FILLER).unlink(missing_ok=True)
-    found = limited.problems(_ANY_END)
+    # Arrow's and PyTorch's own threads end the process if they get no memory.
+    found = limited.problems((*_ANY_END, *((-signal.SIGABRT,) if limit is little_memory else ())))
     again = Run(words, corpus, out)
     again.wait()
     return found or again.problems()

@@ -2,14 +2,18 @@
 of its curves."""
 
 import io
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tensorboardX import SummaryWriter
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event
+from tensorboardX.summary import scalar
 
 from clew.engine.folders import LOG, TENSORBOARD
 from clew.errors import StoreError
+from clew.storage.disk import disk_errors
 from clew.storage.text_files import csv_text
 from clew.storage.writing import append_to_file, replace_file
 
@@ -38,7 +42,10 @@ class Logs:
             )
         for left_over in board.glob(_EVENTS):
             left_over.unlink()
-        self._board = SummaryWriter(str(board))
+        with disk_errors(folder):
+            board.mkdir(parents=True, exist_ok=True)
+            # Not SummaryWriter: its thread and its queue wait for ever if memory runs out.
+            self._board = EventsWriter(str(board / "events"))
         self._columns: tuple[str, ...] = ()
         replace_file(self._csv, "".join(map(self._lines, history)).encode())
         for row in history:
@@ -50,13 +57,17 @@ class Logs:
         self._show(row)
 
     def close(self) -> None:
-        self._board.close()
+        with disk_errors(self._csv.parent):
+            self._board.close()
 
     def _show(self, row: Row) -> None:
-        for name, value in row.items():
-            if name not in ("epoch", "step") and value is not None:
-                self._board.add_scalar(_group(name), value, global_step=row["step"])
-        self._board.flush()
+        shown = {n: v for n, v in row.items() if n not in ("epoch", "step") and v is not None}
+        with disk_errors(self._csv.parent):
+            for name, value in shown.items():
+                summary = scalar(_group(name), value)
+                event = Event(summary=summary, step=row["step"], wall_time=time.time())
+                self._board.write_event(event)
+            self._board.flush()
 
     def _lines(self, row: Row) -> str:
         """The row, below the column names if it is the first."""

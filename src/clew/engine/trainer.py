@@ -213,13 +213,14 @@ def _train(
     state = RunState(total_steps=task.config.epochs * setup.feed.groups_an_epoch)
     if is_started:
         state = checkpoints.restore(_parts(setup))
+    validation = task.open(task.validation, plan)
     logs = None
     if fabric.is_global_zero:
         write_json(task.folder / PLAN, plan.to_dict())
         logs = Logs(task.folder, state.history)
     loop = Loop(
         setup,
-        task.open(task.validation, plan),
+        validation,
         state=state,
         checkpoints=checkpoints,
         logs=logs,

@@ -1,4 +1,4 @@
-"""The events that a reporter was called with: tests pass the `append` of a list."""
+"""What a run calls: a reporter (tests pass the `append` of a list), and whether to stop."""
 
 from collections.abc import Iterable
 from typing import TypeVar
@@ -14,3 +14,14 @@ def pick(events: Iterable[Event], kind: type[Kind]) -> list[Kind]:
 
 def notes(events: Iterable[Event]) -> list[str]:
     return [note.text for note in pick(events, Note)]
+
+
+class Later:
+    """A `should_stop` that returns true from the n-th call on."""
+
+    def __init__(self, count: int) -> None:
+        self.left = count
+
+    def __call__(self) -> bool:
+        self.left -= 1
+        return self.left < 0

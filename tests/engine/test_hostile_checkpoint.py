@@ -11,17 +11,7 @@ from clew.engine.folders import BEST, LAST
 from clew.errors import ClewError, StoreError, TrainingStoppedError
 from tests.engine.hostile_models import about_edits, byte_edits, replaced, tensor_edits, with_about
 from tests.engine.learning import train
-
-
-class Later:
-    """Stops a run after some steps."""
-
-    def __init__(self, count: int) -> None:
-        self.left = count
-
-    def __call__(self) -> bool:
-        self.left -= 1
-        return self.left < 0
+from tests.events import Later
 
 
 @pytest.fixture(scope="module")

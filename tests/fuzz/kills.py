@@ -16,7 +16,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from tests.forking import FORKSERVER
+from tests.forking import call_forked
 from tests.fuzz.corpus import CAPTURE
 
 _PLAIN = ("--device", "cpu", "--no-amp", "--no-compile", "--num-workers", 0, "--batch-size", 16)
@@ -68,17 +68,10 @@ class Killed:
 
 
 def kill_and_resume(command: str, kills: int, seed: int, corpus: Path, folder: Path) -> Killed:
-    """In a process of its own, which has the libraries loaded and no thread."""
-    ours, theirs = FORKSERVER.Pipe()
-    arguments = (theirs, command, kills, Random(f"{command} {seed}"), corpus, folder)
-    process = FORKSERVER.Process(target=_serve, args=arguments)
-    process.start()
-    theirs.close()
-    try:
-        return ours.recv()  # type: ignore[no-any-return]
-    finally:
-        process.kill()
-        process.join()
+    """What became of the runs; it is reproducible by its seed, as far as the machine is."""
+    chance = Random(f"{command} {seed}")
+    killed: Killed = call_forked(_serve, command, kills, chance, corpus, folder)
+    return killed
 
 
 def _serve(

@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from tests.forking import FORKSERVER
+from tests.forking import call_forked
 from tests.fuzz.kills import COMMANDS, Run, compare_folders
 
 _NOBODY = 65534
@@ -81,18 +81,9 @@ LIMITS: tuple[Callable[[Random, Path], None], ...] = (
 
 
 def limit_and_resume(command: str, rounds: int, seed: int, corpus: Path, folder: Path) -> list[str]:
-    """The problems, in a process of its own."""
-    ours, theirs = FORKSERVER.Pipe()
-    process = FORKSERVER.Process(
-        target=_serve, args=(theirs, command, rounds, seed, corpus, folder)
-    )
-    process.start()
-    theirs.close()
-    try:
-        return ours.recv()  # type: ignore[no-any-return]
-    finally:
-        process.kill()
-        process.join()
+    """The problems that were found."""
+    problems: list[str] = call_forked(_serve, command, rounds, seed, corpus, folder)
+    return problems
 
 
 def _serve(

@@ -53,17 +53,6 @@ class Events:
         return len(pick(self.events, EpochEnded))
 
 
-class Later:
-    """True from the n-th call on."""
-
-    def __init__(self, count: int) -> None:
-        self.left = count
-
-    def __call__(self) -> bool:
-        self.left -= 1
-        return self.left < 0
-
-
 def read_results(out: Path) -> dict[str, Any]:
     return json.loads((out / "results.json").read_text(encoding="utf-8"))
 

@@ -31,7 +31,7 @@ from clew.hallucination.detectors.training import (
 from clew.hallucination.detectors.training.task import Task
 from clew.progress import Event
 from tests.engine.children import start, tensors, wait, wait_until
-from tests.events import pick
+from tests.events import Later, pick
 from tests.hallucination.detectors.training.making import PLAIN, SMALL, small_run, write_learnable
 
 pytestmark = pytest.mark.slow
@@ -180,17 +180,6 @@ def test_samples_with_other_values_are_rejected(learnable: Path, tmp_path: Path)
     manifest.write_text(other)
     with pytest.raises(SettingsMismatchError, match=r"settings\.data\.values: "):
         train_detectors(small_run(copy, out, **ONLY_LSTM))
-
-
-class Later:
-    """Returns true from the n-th call on."""
-
-    def __init__(self, count: int) -> None:
-        self.left = count
-
-    def __call__(self) -> bool:
-        self.left -= 1
-        return self.left < 0
 
 
 def test_overwrite_starts_over_and_keeps_other_files(learnable: Path, tmp_path: Path) -> None:

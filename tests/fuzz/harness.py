@@ -59,6 +59,7 @@ def try_cases(
     ours, theirs = FORKSERVER.Pipe()
     process = FORKSERVER.Process(target=_serve, args=(theirs, corpus, scratch, keep))
     process.start()
+    theirs.close()  # recv() ends if the process does
     try:
         for case in cases:
             ours.send(case)

@@ -71,12 +71,20 @@ def full_disk(chance: Random, folder: Path) -> None:
     """Another program has filled the disk, up to some bytes."""
     filler = folder.parent / _FILLER
     space = shutil.disk_usage(folder.parent).free - int(2 ** chance.uniform(10, 20))
+    assert space < 1 << 27, "this is not the small disk that was mounted"
     filler.write_bytes(bytes(max(0, space)))
+
+
+def _can_mount() -> bool:
+    """Root in a container often may not. The machine's own disk is never filled instead."""
+    trial = ["unshare", "--mount", "mount", "-t", "tmpfs", "tmpfs", "/mnt"]
+    may = os.getuid() == 0 and shutil.which("unshare") is not None
+    return may and subprocess.run(trial, capture_output=True).returncode == 0
 
 
 LIMITS: tuple[Callable[[Random, Path], None], ...] = (
     *(small_files, little_memory, few_files, read_only, no_home),
-    *((full_disk,) if os.getuid() == 0 else ()),
+    *((full_disk,) if _can_mount() else ()),
 )
 
 
@@ -126,7 +134,7 @@ def _disk(folder: Path, *, is_small: bool) -> Iterator[Path]:
     folder.mkdir()
     if is_small:
         mount = ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(folder)]
-        is_small = subprocess.run(mount, capture_output=True).returncode == 0
+        subprocess.run(mount, capture_output=True, check=True)
     try:
         yield folder
     finally:

@@ -45,6 +45,7 @@ ROOMS = {
         "detectors",
         "comparison",
         "answer_page",
+        "live",
         "workflow",
     ),
     "patterns": (

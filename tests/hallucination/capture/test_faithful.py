@@ -1,6 +1,7 @@
 """What is recorded equals a plain pass over the same tokens, at every batch size."""
 
 from collections.abc import Iterator
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from clew.hallucination.capture.decode import Decoder, GeneratedAnswer
 from clew.hallucination.capture.dialogue import Cut
 from clew.hallucination.capture.models import LoadedModel
 from clew.hallucination.capture.observe import record_fully
-from clew.hallucination.traces.compact import Reduced
+from clew.hallucination.traces.compact import COLUMNS, Reduced
 from tests.builders import VOCABULARY, make_decoder, ragged_prompts, tiny_loaded
 from tests.hallucination.capture.reference import (
     PlainPass,
@@ -182,3 +183,20 @@ def split(
             .reshape(layers, heads, tokens)
             .numpy(),
         }
+
+
+@pytest.mark.parametrize("column", sorted(COLUMNS))
+def test_recording_one_column_gives_the_same_values(column: str) -> None:
+    names = {"edges": ("edge_source", "edge_weight")}.get(column, (column,))
+    decoder = make_decoder(tiny_loaded())
+    prompts = ragged_prompts(3, prefix=[5, 6, 7])
+    answers = [[9, 8, 7], [4], []]
+    _, whole = decoder.record(prompts, answers)
+    decoder.columns = frozenset([column])
+    decoder.share_prefix([5, 6, 7])
+    scores, some = decoder.record(prompts, answers)
+    for name in names:
+        assert torch.allclose(getattr(some, name), getattr(whole, name), atol=1e-5), name
+    others = {field.name for field in fields(some)} - {*names}
+    assert not any(getattr(some, name).numel() for name in others)
+    assert [len(logprobs) for logprobs, _ in scores] == [3, 1, 0]

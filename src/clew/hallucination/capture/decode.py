@@ -6,9 +6,8 @@ message, instruction) are passed once for the whole run.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -20,8 +19,11 @@ from clew.hallucination.capture.batch import BatchModel, PaddedBatch, Prefix
 from clew.hallucination.capture.dialogue import AnswerEnd, StopReason, repetition_start
 from clew.hallucination.capture.observe import ModelObserver, accepted_arguments
 from clew.hallucination.traces.basis import Basis
-from clew.hallucination.traces.compact import CompactRecord, Reduced
+from clew.hallucination.traces.compact import COLUMNS, CompactRecord, Reduced
 from clew.hallucination.traces.schema import TraceShape
+
+# Logits in float32 at a time when the tokens of given answers are scored.
+_SCORED_VALUES = 1 << 26
 
 
 class Chosen(NamedTuple):
@@ -68,7 +70,8 @@ class _Draft:
 
 
 class Decoder:
-    """Greedy answers with their compact record, for any batch size and prompts of any lengths."""
+    """Greedy answers with their compact record (only its `columns`), for any batch size and prompts
+    of any lengths. A record without nodes needs no `basis`."""
 
     def __init__(
         self,
@@ -76,15 +79,17 @@ class Decoder:
         model: PreTrainedModel,
         observer: ModelObserver,
         shape: TraceShape,
-        basis: Basis,
+        basis: Basis | None,
         answer_end: AnswerEnd,
         max_new_tokens: int,
         prefix: Sequence[int] = (),
         graphs: bool = False,
+        columns: frozenset[str] = COLUMNS,
     ) -> None:
         self.shape, self.answer_end, self.max_new_tokens = shape, answer_end, max_new_tokens
         self.device, self.dtype = model.device, _record_dtype(model)
-        self.basis = basis.to(self.device, self.dtype)
+        self.basis = None if basis is None else basis.to(self.device, self.dtype)
+        self.columns = columns
         self.batch_model = BatchModel(
             model=model,
             observer=observer,
@@ -92,7 +97,12 @@ class Decoder:
             arguments=accepted_arguments(model),
             graphs=graphs,
         )
-        self.batch_model.prefix = self._pass_prefix(list(prefix))
+        self.share_prefix(list(prefix))
+
+    def share_prefix(self, tokens: list[int]) -> None:
+        """Pass these tokens once: all prompts of the following batches start with them."""
+        self.batch_model.prefix = Prefix(tokens=[])
+        self.batch_model.prefix = self._pass_prefix(tokens)
 
     @property
     def model(self) -> PreTrainedModel:
@@ -184,7 +194,9 @@ class RecordedBatch(PaddedBatch):
     ) -> None:
         super().__init__(decoder.batch_model, sequences, room=room, answer_lengths=answer_lengths)
         self.decoder = decoder
-        self.record = CompactRecord(decoder.shape, decoder.basis, self.slots, decoder.dtype)
+        self.record = CompactRecord(
+            decoder.shape, decoder.basis, self.slots, decoder.dtype, decoder.columns
+        )
         if self.model.prefix.record is not None:
             self.record.fill_prefix(self.model.prefix.record)
 
@@ -268,11 +280,34 @@ def score_answers(
 ) -> list[tuple[list[float], list[float]]]:
     """Log-probabilities and entropies of given answers, whose last token was predicted by the
     second-to-last logits."""
-    scores = []
-    for row, answer in zip(chain.from_iterable(groups), answers, strict=True):
-        count = len(answer)
-        logprobs = row[len(row) - count - 1 : len(row) - 1].float().log_softmax(-1)
-        entropy = -(logprobs.exp() * logprobs).nan_to_num(0.0).sum(-1)
-        ids = torch.tensor(list(answer), dtype=torch.long, device=row.device)
-        scores.append((logprobs.gather(1, ids[:, None])[:, 0].tolist(), entropy.tolist()))
+    scores: list[tuple[list[float], list[float]]] = []
+    for group in groups:
+        some = answers[len(scores) : len(scores) + len(group)]
+        counts = [len(answer) for answer in some]
+        found = torch.cat([*_score_tokens(group, some), group.new_zeros(2, 0)], dim=1)
+        logprobs, entropies = (part.split(counts) for part in found.cpu())
+        pairs = zip(logprobs, entropies, strict=True)
+        scores += [(one.tolist(), other.tolist()) for one, other in pairs]
     return scores
+
+
+def _score_tokens(
+    logits: Float[Tensor, "rows keep vocabulary"], answers: Sequence[Sequence[int]]
+) -> Iterator[Float[Tensor, "2 tokens"]]:
+    """Log-probability and entropy of all tokens of the answers, answer by answer, a few at a time:
+    the logits of all of them in float32 would take more memory than the pass."""
+    keep, vocabulary = logits.shape[1:]
+    places = [
+        (row, keep - len(answer) - 1 + number, token)
+        for row, answer in enumerate(answers)
+        for number, token in enumerate(answer)
+    ]
+    if not places:
+        return
+    where = torch.tensor(places, device=logits.device).T
+    for row, place, token in zip(
+        *(part.split(max(1, _SCORED_VALUES // vocabulary)) for part in where), strict=True
+    ):
+        logprobs = logits[row, place].float().log_softmax(-1)
+        entropy = -(logprobs.exp() * logprobs).nan_to_num(0.0).sum(-1)
+        yield torch.stack([logprobs.gather(1, token[:, None])[:, 0], entropy])

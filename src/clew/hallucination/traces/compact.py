@@ -7,7 +7,6 @@ A batch is laid out in `slots`: first the prefix shared by all prompts, then the
 prompt, padded on the left, then the answers.
 """
 
-import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +19,14 @@ from clew.hallucination.traces.schema import TraceShape
 
 FLOAT16_MAX = 65504.0
 _TINY = 1e-30
+# What can be recorded; "edges" are the columns edge_source and edge_weight.
+COLUMNS = frozenset(
+    (
+        *("last_hidden", "answer_hidden", "nodes", "edges"),
+        *("attention_log_diagonal", "laplacian_diagonal", "lookback"),
+    )
+)
+_DIAGONALS = frozenset(("attention_log_diagonal", "laplacian_diagonal"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,23 +54,35 @@ class Slots:
 class CompactRecord:
     """A listener that keeps for every layer: the last token's state, the sum of the answer's
     states, the projected state of every token, the strongest attention edges, the two diagonals
-    and the lookback masses."""
+    and the lookback masses. Of these, only the given `columns`: the others are not computed, and
+    their fields are empty."""
 
-    def __init__(self, shape: TraceShape, basis: Basis, slots: Slots, dtype: torch.dtype) -> None:
-        self.shape, self.basis, self.slots = shape, basis, slots
+    def __init__(
+        self,
+        shape: TraceShape,
+        basis: Basis | None,
+        slots: Slots,
+        dtype: torch.dtype,
+        columns: frozenset[str] = COLUMNS,
+    ) -> None:
+        self.shape, self.basis, self.slots, self.columns = shape, basis, slots, columns
         batch, layers, heads = len(slots.padding), shape.layers, shape.heads
         count, k = slots.count, shape.edges_per_token
         device = slots.padding.device
         self.edges_kept = min(k, count)
-        zeros = functools.partial(torch.zeros, dtype=torch.float32, device=device)
-        self.last_hidden = torch.zeros(batch, layers, shape.dim, dtype=dtype, device=device)
-        self.answer_sum = zeros(batch, layers, shape.dim)
-        self.nodes = zeros(batch, layers, count, shape.node_dim)
-        self.edge_weight = zeros(batch, layers, count, k)
-        self.edge_slot = torch.zeros(batch, layers, count, k, dtype=torch.int32, device=device)
-        self.diagonal = zeros(batch, layers, heads, count)
-        self.received = zeros(batch, layers, heads, count)
-        self.masses = zeros(batch, layers, heads, count, 2)
+
+        def zeros(wanted: bool, *rest: int, dtype: torch.dtype = torch.float32) -> Tensor:
+            size = (batch, layers, *rest) if wanted else (0, layers, *rest)
+            return torch.zeros(size, dtype=dtype, device=device)
+
+        self.last_hidden = zeros("last_hidden" in columns, shape.dim, dtype=dtype)
+        self.answer_sum = zeros("answer_hidden" in columns, shape.dim)
+        self.nodes = zeros("nodes" in columns, count, shape.node_dim)
+        self.edge_weight = zeros("edges" in columns, count, k)
+        self.edge_slot = zeros("edges" in columns, count, k, dtype=torch.int32)
+        self.diagonal = zeros(not _DIAGONALS.isdisjoint(columns), heads, count)
+        self.received = zeros("laplacian_diagonal" in columns, heads, count)
+        self.masses = zeros("lookback" in columns, heads, count, 2)
         self._rows: Int[Tensor, " rows"] = torch.arange(batch, device=device)
         self._start = 0
         # Known on the host, so that passes over prompts alone do not have to look for answers.
@@ -106,11 +125,13 @@ class CompactRecord:
             self._step_hidden(layer, states, *self._step)
             return
         stop = self._start + states.shape[1]
-        projected = self.basis.project(layer, states)
-        self.nodes[self._rows, layer, self._start : stop] = projected
-        self.last_hidden[self._rows, layer] = states[:, -1].to(self.last_hidden.dtype)
+        if len(self.nodes):
+            projected = self._project(layer, states)
+            self.nodes[self._rows, layer, self._start : stop] = projected
+        if len(self.last_hidden):
+            self.last_hidden[self._rows, layer] = states[:, -1].to(self.last_hidden.dtype)
         skip = max(0, self._first_answer - self._start)
-        if skip < states.shape[1]:
+        if len(self.answer_sum) and skip < states.shape[1]:
             # Selected, not multiplied by 0: infinities in a prompt must not reach the sum.
             kept = torch.where(self._is_answer[:, skip:, None], states[:, skip:], 0)
             self.answer_sum[self._rows, layer] += kept.sum(1, dtype=torch.float32)
@@ -123,73 +144,95 @@ class CompactRecord:
         tokens, columns = weights.shape[-2:]
         stop = start + tokens
         weights = weights.to(self._valid.dtype)
-        k = min(self.shape.edges_per_token, columns)
-        strongest = weights.mean(1, dtype=torch.float32).topk(k, dim=-1)
-        self.edge_weight[rows, layer, start:stop, :k] = strongest.values
-        self.edge_slot[rows, layer, start:stop, :k] = strongest.indices.int()
-        diagonal = weights.diagonal(offset=start, dim1=-2, dim2=-1)
-        self.diagonal[rows, layer, :, start:stop] = diagonal.float()
-        self.received[rows, layer, :, :columns] += (self._valid @ weights).squeeze(-2).float()
-        self.masses[rows, layer, :, start:stop] = (weights @ self._sides).float()
+        if len(self.edge_weight):
+            k = min(self.shape.edges_per_token, columns)
+            strongest = weights.mean(1, dtype=torch.float32).topk(k, dim=-1)
+            self.edge_weight[rows, layer, start:stop, :k] = strongest.values
+            self.edge_slot[rows, layer, start:stop, :k] = strongest.indices.int()
+        if len(self.diagonal):
+            diagonal = weights.diagonal(offset=start, dim1=-2, dim2=-1)
+            self.diagonal[rows, layer, :, start:stop] = diagonal.float()
+        if len(self.received):
+            self.received[rows, layer, :, :columns] += (self._valid @ weights).squeeze(-2).float()
+        if len(self.masses):
+            self.masses[rows, layer, :, start:stop] = (weights @ self._sides).float()
 
     def _step_hidden(self, layer: int, states: Tensor, slot: Tensor, alive: Tensor) -> None:
-        self.nodes[:, layer].index_copy_(1, slot, self.basis.project(layer, states))
-        last = self.last_hidden[:, layer]
-        last.copy_(torch.where(alive[:, None], states[:, -1].to(last.dtype), last))
-        self.answer_sum[:, layer] += torch.where(alive[:, None], states[:, -1], 0).float()
+        if len(self.nodes):
+            self.nodes[:, layer].index_copy_(1, slot, self._project(layer, states))
+        if len(self.last_hidden):
+            last = self.last_hidden[:, layer]
+            last.copy_(torch.where(alive[:, None], states[:, -1].to(last.dtype), last))
+        if len(self.answer_sum):
+            self.answer_sum[:, layer] += torch.where(alive[:, None], states[:, -1], 0).float()
 
     def _step_attention(self, layer: int, weights: Tensor, slot: Tensor, alive: Tensor) -> None:
         weights = weights.to(self._valid.dtype)
-        strongest = weights.mean(1, dtype=torch.float32).topk(self.edges_kept, dim=-1)
-        self.edge_weight[:, layer, :, : self.edges_kept].index_copy_(1, slot, strongest.values)
-        slots = strongest.indices.int()
-        self.edge_slot[:, layer, :, : self.edges_kept].index_copy_(1, slot, slots)
+        if len(self.edge_weight):
+            strongest = weights.mean(1, dtype=torch.float32).topk(self.edges_kept, dim=-1)
+            self.edge_weight[:, layer, :, : self.edges_kept].index_copy_(1, slot, strongest.values)
+            slots = strongest.indices.int()
+            self.edge_slot[:, layer, :, : self.edges_kept].index_copy_(1, slot, slots)
         row = weights[:, :, 0]
-        self.diagonal[:, layer].index_copy_(2, slot, row.index_select(-1, slot).float())
-        self.received[:, layer] += row * alive[:, None, None]
-        self.masses[:, layer].index_copy_(2, slot, (weights @ self._sides).float())
+        if len(self.diagonal):
+            self.diagonal[:, layer].index_copy_(2, slot, row.index_select(-1, slot).float())
+        if len(self.received):
+            self.received[:, layer] += row * alive[:, None, None]
+        if len(self.masses):
+            self.masses[:, layer].index_copy_(2, slot, (weights @ self._sides).float())
+
+    def _project(self, layer: int, states: Tensor) -> Tensor:
+        assert self.basis is not None  # nodes are not recorded without one
+        return self.basis.project(layer, states)
 
     def replace_row(self, row: int, other: "CompactRecord", other_row: int) -> None:
-        """Copy the record of one sequence from another batch with the same prefix."""
+        """Copy the record of one sequence from another batch with the same prefix and columns."""
         prefix = self.slots.prefix
         count = other.slots.width - int(other.slots.padding[other_row])
         here = prefix + int(self.slots.padding[row])
         there = prefix + int(other.slots.padding[other_row])
-        self.last_hidden[row] = other.last_hidden[other_row]
-        self.answer_sum[row] = other.answer_sum[other_row]
+        for name in ("last_hidden", "answer_sum"):
+            if len(getattr(self, name)):
+                getattr(self, name)[row] = getattr(other, name)[other_row]
         for name, along in (("nodes", 1), ("edge_weight", 1), ("diagonal", 2), ("masses", 2)):
-            source = getattr(other, name)[other_row].narrow(along, there, count)
-            getattr(self, name)[row].narrow(along, here, count).copy_(source)
-        self.received[row] = 0
-        self.received[row][..., :prefix] = other.received[other_row][..., :prefix]
-        source = other.received[other_row][..., there : there + count]
-        self.received[row][..., here : here + count] = source
-        slot = other.edge_slot[other_row][:, there : there + count]
-        moved = torch.where(slot < prefix, slot, slot + (here - there))
-        self.edge_slot[row][:, here : here + count] = moved
+            if len(getattr(self, name)):
+                source = getattr(other, name)[other_row].narrow(along, there, count)
+                getattr(self, name)[row].narrow(along, here, count).copy_(source)
+        if len(self.received):
+            self.received[row] = 0
+            self.received[row][..., :prefix] = other.received[other_row][..., :prefix]
+            source = other.received[other_row][..., there : there + count]
+            self.received[row][..., here : here + count] = source
+        if len(self.edge_slot):
+            slot = other.edge_slot[other_row][:, there : there + count]
+            moved = torch.where(slot < prefix, slot, slot + (here - there))
+            self.edge_slot[row][:, here : here + count] = moved
 
     def finish(self, lengths: Int[Tensor, " batch"], answers: Int[Tensor, " batch"]) -> "Reduced":
-        """The fields of all traces, concatenated, without padding.
+        """The fields of all traces, concatenated, without padding; empty for what is not recorded.
 
         `lengths` is each row's number of tokens, `answers` the number of answer tokens among them.
         """
         used = self.slots.used(lengths)
         index = (used.cumsum(1) - 1).clamp(min=0)
+        counts = answers.clamp(min=1)[:, None, None]
+        wants_logs = "attention_log_diagonal" in self.columns
+        logs = self.diagonal.clamp(min=_TINY).log() if wants_logs else self.diagonal[:0]
         return Reduced(
             last_hidden=self.last_hidden,
-            answer_hidden=self.answer_sum / answers.clamp(min=1)[:, None, None],
+            answer_hidden=self.answer_sum / counts if len(self.answer_sum) else self.answer_sum,
             nodes=_select(self.nodes, used[:, None]),
             edge_source=_select(self._edge_source(), used[:, None]),
             edge_weight=_select(self.edge_weight, used[:, None]),
-            attention_log_diagonal=_select(
-                self.diagonal.clamp(min=_TINY).log(), used[:, None, None]
-            ),
+            attention_log_diagonal=_select(logs, used[:, None, None]),
             laplacian_diagonal=_select(self._laplacian(lengths, index), used[:, None, None]),
             lookback=self._lookback(lengths, answers, used, index),
         )
 
     def _edge_source(self) -> Int[Tensor, "batch layers slots k"]:
         slot = self.edge_slot
+        if not len(slot):
+            return slot
         shifted = slot - self.slots.padding[:, None, None, None].int()
         source = torch.where(slot < self.slots.prefix, slot, shifted)
         return torch.where(self.edge_weight > 0, source, 0)
@@ -197,6 +240,8 @@ class CompactRecord:
     def _laplacian(
         self, lengths: Int[Tensor, " batch"], index: Int[Tensor, "batch slots"]
     ) -> Float[Tensor, "batch layers heads slots"]:
+        if not len(self.received):
+            return self.received
         below = (lengths[:, None] - index).clamp(min=1)[:, None, None]
         return self.received / below - self.diagonal
 
@@ -207,6 +252,8 @@ class CompactRecord:
         used: Bool[Tensor, "batch slots"],
         index: Int[Tensor, "batch slots"],
     ) -> Float[Tensor, "batch layers heads"]:
+        if not len(self.masses):
+            return self.masses[..., 0, 0]
         prompts = (lengths - answers)[:, None]
         is_answer = used & (index >= prompts)
         context = self.masses[..., 0] / prompts.clamp(min=1)[:, None, None]
@@ -232,6 +279,8 @@ class Reduced:
 
 def _select(values: Tensor, mask: Tensor) -> Tensor:
     """Rows of `values` where the mask (broadcast over layers and heads) is true, in order."""
+    if not len(values):  # not recorded
+        return values.flatten(0, mask.dim() - 1)
     return values[mask.expand(values.shape[: mask.dim()])]
 
 

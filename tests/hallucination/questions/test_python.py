@@ -1,10 +1,11 @@
-"""Questions from Python: dicts, strings and DataFrames."""
+"""Questions from Python: dicts, strings, DataFrames and datasets."""
 
 from typing import Any
 
 import pandas
 import polars
 import pytest
+from datasets import Dataset
 
 from clew.errors import InputError
 from clew.hallucination.questions import collect_questions
@@ -17,9 +18,10 @@ COLUMNS = {"question": ["Who wrote Emma?", "And Persuasion?"], "answer": ["Jane 
     [
         pandas.DataFrame(COLUMNS),
         polars.DataFrame(COLUMNS),
+        Dataset.from_dict(COLUMNS),
         [{"question": q, "answer": a} for q, a in zip(*COLUMNS.values(), strict=True)],
     ],
-    ids=["pandas", "polars", "dicts"],
+    ids=["pandas", "polars", "dataset", "dicts"],
 )
 def test_rows_become_questions(given: Any) -> None:
     found = collect_questions(given).questions
@@ -29,9 +31,13 @@ def test_rows_become_questions(given: Any) -> None:
     ]
 
 
-def test_strings_are_questions_without_accepted_answers() -> None:
-    [question] = collect_questions(["Who wrote Emma?"]).questions
-    assert (question.question, question.answers) == ("Who wrote Emma?", ())
+@pytest.mark.parametrize("make", [list, pandas.Series, polars.Series])
+def test_strings_are_questions_without_accepted_answers(make: Any) -> None:
+    found = collect_questions(make(COLUMNS["question"])).questions
+    assert [(one.question, one.answers) for one in found] == [
+        ("Who wrote Emma?", ()),
+        ("And Persuasion?", ()),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -54,8 +54,8 @@ def load_questions(spec: str, num_samples: int | None = None) -> QuestionSet:
 
 def collect_questions(records: Any, num_samples: int | None = None) -> QuestionSet:
     """Questions that a program has: dicts with `question`, `answers` (or `answer`), and
-    optionally `id` and `category`; plain strings, which have no accepted answers; or a pandas or
-    polars DataFrame. Raises InputError if none can be used."""
+    optionally `id` and `category`; plain strings, which have no accepted answers; a pandas or
+    polars DataFrame; or a Hugging Face dataset. Raises InputError if none can be used."""
     collector = Collector("question", num_samples, fix="give dicts with a question, or strings")
     for number, record in enumerate(_list_records(records)):
         record = {"question": record} if isinstance(record, str) else record
@@ -64,10 +64,11 @@ def collect_questions(records: Any, num_samples: int | None = None) -> QuestionS
 
 
 def _list_records(records: Any) -> Iterable[Any]:
-    """The rows of a polars or pandas DataFrame; anything else is iterated as it is."""
+    """The rows of a polars or pandas DataFrame; anything else is iterated as it is. A pandas Series
+    and a Hugging Face dataset have `to_dict` too, but iterating them gives their rows."""
     if hasattr(records, "to_dicts"):
         return records.to_dicts()
-    if hasattr(records, "to_dict"):
+    if hasattr(records, "iterrows"):
         return records.to_dict("records")
     if isinstance(records, Mapping) or not isinstance(records, Iterable):
         raise InputError(

@@ -42,6 +42,13 @@ def test_empty_tensors_are_read(tmp_path: Path) -> None:
     np.testing.assert_array_equal(loaded, np.zeros((2, 0), np.int64), strict=True)
 
 
+def test_repeated_rows_of_a_large_tensor_are_read(tmp_path: Path) -> None:
+    large = torch.arange(2 * 70_000.0).reshape(2, 70_000)
+    repeated = large[:, :1].expand(2, 3)  # steps of 70,000 and 0
+    loaded = load_torch_file(save(tmp_path / "a.pt", repeated))
+    np.testing.assert_array_equal(loaded, repeated.numpy(), strict=True)
+
+
 def test_graphs_are_inert(tmp_path: Path, graph_classes: types.ModuleType) -> None:
     graph = graph_classes.Data(x=torch.ones(2, 3), edge_index=torch.tensor([[0], [1]]))
     loaded = load_torch_file(save(tmp_path / "a.pt", [graph]))

@@ -72,7 +72,7 @@ def load_torch_file(path: Path, *, max_memory: int | str | None = None) -> Any:
 
 
 def read_torch(path: Path, budget: Budget) -> Any:
-    """As `load_torch_file`, inside of `explain_errors`."""
+    """As `load_torch_file`; call it inside `explain_errors`."""
     with open_regular(path) as file:
         _refuse_other_formats(file, path)
         bounded = _BoundedFile(file, budget)
@@ -210,8 +210,8 @@ def _rebuild_tensor(
     """A view into a storage, rejected if it exceeds its bounds."""
     refuse_unless(isinstance(storage, _Storage), "a tensor has no storage")
     values = storage.values
-    sane = isinstance(offset, int) and offset >= 0 and is_shape(shape) and is_shape(strides)
-    if not sane or not _is_inside(offset, shape, strides, len(values)):
+    sane = isinstance(offset, int) and offset >= 0 and is_shape(shape)
+    if not sane or not _are_strides(strides) or not _is_inside(offset, shape, strides, len(values)):
         raise ValueError(
             f"a tensor of shape {shortened(shape)}, strides {shortened(strides)} and offset "
             f"{shortened(offset)} exceeds its storage of {len(values):,} values"
@@ -220,6 +220,13 @@ def _rebuild_tensor(
         return np.zeros(shape, values.dtype)
     return np.lib.stride_tricks.as_strided(
         values[offset:], shape, [step * values.itemsize for step in strides], writeable=False
+    )
+
+
+def _are_strides(strides: Any) -> bool:
+    """Whether they are steps forward. A step of 0 repeats values: `expand` writes it."""
+    return isinstance(strides, tuple | list) and all(
+        isinstance(step, int) and step >= 0 for step in strides
     )
 
 

@@ -63,7 +63,7 @@ def test_model_and_file_have_the_weights_of_the_best_epoch(tmp_path: Path) -> No
     model = new_model()
     result = train(tmp_path, model=model, config=TrainConfig(epochs=6, lr=0.5))
     saved = read_model(tmp_path / "best.safetensors")
-    weights, about = saved.tensors, saved.about
+    weights, about = saved.read(saved.kinds), saved.about
     assert about["best"]["epoch"] + 1 == result.best_epoch
     assert about["best"]["metrics"] == result.best_val
     assert about["best"]["threshold"] == result.threshold
@@ -268,7 +268,8 @@ def test_tied_and_channels_last_weights_are_saved(tmp_path: Path) -> None:
 
     model = Classifier(Tied())
     train(tmp_path, model=model, train=torch_loader(Samples(64)), request=PLAIN)
-    weights = read_model(tmp_path / "best.safetensors").tensors
+    saved = read_model(tmp_path / "best.safetensors")
+    weights = saved.read(saved.kinds)
     assert all(torch.equal(weights[k], v) for k, v in model.state_dict().items())
     assert np.isfinite(weights["network.again.weight"]).all()
 

@@ -2,6 +2,7 @@
 
 import resource
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -32,7 +33,7 @@ def test_network_round_trips(tmp_path: Path) -> None:
 def test_tied_weights_are_written_twice(tmp_path: Path) -> None:
     shared = torch.arange(6.0)
     write_model(tmp_path / "a", {"a": shared, "b": shared[:3], "c": shared}, {})
-    read = read_model(tmp_path / "a").tensors
+    read = read_model(tmp_path / "a").read(["a", "b", "c"])
     assert torch.equal(read["a"], shared) and torch.equal(read["b"], shared[:3])
     assert torch.equal(read["c"], shared)
 
@@ -59,6 +60,24 @@ def test_truncated_file_is_reported(tmp_path: Path, kept: int) -> None:
     for read in (read_model, read_about):
         with pytest.raises(StoreError, match="cannot be read .* damaged"):
             read(path)
+
+
+def test_file_larger_than_the_memory_is_not_called_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(tmp_path, nn.Linear(3, 2), settings={})
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=100))
+    with pytest.raises(StoreError, match=r"of memory: use a machine with more") as caught:
+        read_model(path)
+    assert "damaged" not in str(caught.value)
+
+
+def test_negative_variance_is_reported(tmp_path: Path) -> None:
+    network = nn.BatchNorm1d(2)
+    network.running_var[:] = torch.tensor([1.0, -1.0])
+    path = written(tmp_path, network)
+    with pytest.raises(StoreError, match=r"damaged \(running_var contains"):
+        read_model(path).load_into(nn.BatchNorm1d(2), name="mine", prefix="network.")
 
 
 @pytest.mark.parametrize("header", [None, {"other": "{}"}, {"clew": "{no"}, {"clew": "[1]"}])

@@ -171,7 +171,10 @@ def _read_state(saved: ModelFile, rank: int) -> RunState:
     except ValueError as error:
         raise _damaged(saved.path, str(error)) from None
     if rank >= len(processes):
-        raise _damaged(saved.path, f"it has the positions of {len(processes)} processes")
+        raise _damaged(
+            saved.path,
+            f"it has the positions of {len(processes)} processes, but not of process {rank + 1}",
+        )
     state.position, state.sums = processes[rank].position, processes[rank].sums
     return state
 

@@ -5,7 +5,6 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -14,7 +13,6 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from clew.errors import StoreError
 from clew.foreign_text import shortened
@@ -55,11 +53,6 @@ class ModelFile:
     path: Path
     about: dict[str, Any]
     kinds: dict[str, TensorKind]
-
-    @cached_property
-    def tensors(self) -> dict[str, Tensor]:
-        """All tensors. Check their shapes before: a file may be large."""
-        return self.read(self.kinds)
 
     def read(self, names: Iterable[str]) -> dict[str, Tensor]:
         with _explained(self.path), safe_open(self.path, framework="pt") as file:
@@ -112,20 +105,21 @@ class ModelFile:
 
 def refuse_non_finite(path: Path, network: nn.Module) -> None:
     """Raise StoreError if a network was loaded with weights that give NaN for every input."""
-    states = network.state_dict()
-    spoiled = [key for key, value in states.items() if not value.isfinite().all()]
-    spoiled += [
-        f"{key}.running_var"
-        for key, module in network.named_modules()
-        if isinstance(module, _BatchNorm)
-        and module.running_var is not None
-        and (module.running_var < 0).any()
+    spoiled = [
+        key
+        for key, value in network.state_dict().items()
+        if not value.isfinite().all() or (_is_variance(key) and (value < 0).any())
     ]
     if spoiled:
         raise StoreError(
             f'the weights in "{path}" are damaged ({spoiled[0]} contains NaN, infinity or a '
             "negative variance): train again, or restore the file from a backup."
         )
+
+
+def _is_variance(key: str) -> bool:
+    """Whether it is the running variance of a batch normalization."""
+    return key.rpartition(".")[2] == "running_var"
 
 
 def write_model(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
@@ -201,8 +195,8 @@ def misfit(path: Path, network: str, error: Exception | str) -> StoreError:
 
 
 def _check_size(path: Path) -> None:
-    """Raise ValueError for a file that claims a larger header or takes more memory than there can
-    be."""
+    """Raise ValueError for a header that claims more bytes than there can be, StoreError for a file
+    that does not fit into memory."""
     with open_regular(path) as file:
         length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
         size = file.seek(0, os.SEEK_END)
@@ -210,8 +204,9 @@ def _check_size(path: Path) -> None:
         raise ValueError(f"its header claims {length:,} bytes")
     memory = psutil.virtual_memory().total
     if size > memory:
-        raise ValueError(
-            f"it takes {bytes_text(size)}, but there are {bytes_text(memory)} of memory"
+        raise StoreError(
+            f'"{path}" takes {bytes_text(size)}, but this machine has {bytes_text(memory)} of '
+            "memory: use a machine with more memory."
         )
 
 

@@ -44,8 +44,13 @@ def check_random_state(state: Mapping[str, Tensor], device: torch.device) -> Non
         saved = state.get(name)
         if saved is None and name == "cuda":
             continue
-        if saved is None or (saved.shape, saved.dtype) != (known.shape, known.dtype):
-            raise ValueError(f"its random state has no {name}, or one of another kind")
+        if saved is None:
+            raise ValueError(f"its random state of {name} is missing")
+        if (saved.shape, saved.dtype) != (known.shape, known.dtype):
+            raise ValueError(
+                f"its random state of {name} has shape {list(saved.shape)} and type {saved.dtype} "
+                f"instead of {list(known.shape)} and {known.dtype}"
+            )
     *keys, place, has_gauss = state["numpy"].tolist()
     in_range = min(keys) >= 0 and max(keys) < 2**32 and 0 <= place <= len(keys)
     if not in_range or has_gauss not in (0, 1):  # NumPy would read beyond its own memory

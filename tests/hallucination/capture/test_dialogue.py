@@ -76,11 +76,12 @@ def test_question_that_may_fit_is_tokenized_whole() -> None:
 
 def test_many_questions_are_tokenized_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("clew.hallucination.capture.dialogue._CHARACTERS_AT_ONCE", 1000)
-    tokenizer, prompt = CountingTokenizer(), Prompt(template="{question}", chat=False)
+    prompt = Prompt(template="Q: {question} {question} A:", chat=False)
+    tokenizer = CountingTokenizer()
     texts = ["who?"] * 500
     found = list(PromptTokenizer(tokenizer, prompt, max_tokens=65_535).tokenize(texts))
     assert len(found) == 500
-    assert tokenizer.most == 1000
+    assert tokenizer.most == 990
 
 
 def test_prompt_that_is_too_long_itself_excludes_every_question() -> None:

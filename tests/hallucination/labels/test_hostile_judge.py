@@ -6,6 +6,7 @@ import gzip
 import html
 import json
 import logging
+import re
 import socket
 import threading
 import traceback
@@ -118,7 +119,7 @@ def test_key_is_in_no_error_traceback_or_log(
     with pytest.raises(ClewError) as caught:
         ask(attack, attempts=2)
     told = "".join(traceback.format_exception(caught.value)) + caplog.text
-    assert "Secret" not in told and "very" not in told.lower().replace("every", "")
+    assert not re.search(r"very/|secret\+|99=<|very%2f|secret%2b", told.lower())
 
 
 def test_redirects_are_not_followed() -> None:
@@ -178,7 +179,7 @@ def test_whole_request_has_a_time_limit(attack: Attack) -> None:
         (flood(b"HTTP/1.1 200 OK\r\nA: ", bytes(b"b" * 1000)), "the connection was lost"),
         (
             sends(gzip.compress(bytes(1 << 26)), "Content-Encoding: gzip"),
-            "not a chat completion .'compressed, unasked'",
+            "its reply is compressed, although .*: turn compression off",
         ),
     ],
 )
@@ -201,6 +202,12 @@ def test_reply_of_any_size_takes_bounded_memory(attack: Attack, reason: str) -> 
 def test_reply_of_any_shape_is_reported(body: bytes) -> None:
     with pytest.raises(JudgeError, match="its reply is not a chat completion"):
         ask(sends(body))
+
+
+@pytest.mark.parametrize("coding", ["Identity", "identity ", ""])
+def test_plain_reply_may_say_so_in_any_case(coding: str) -> None:
+    body = json.dumps({"choices": [{"message": {"content": "YES"}}]}).encode()
+    assert ask(sends(body, f"Content-Encoding: {coding}")) == "YES"
 
 
 @pytest.mark.parametrize("told", ["inf", "1e999", "9" * 400, "Mon, 01 Jan 9999 00:00:00 GMT"])

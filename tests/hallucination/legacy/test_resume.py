@@ -175,10 +175,16 @@ def test_store_not_written_by_convert_is_left_unchanged(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        ({"settings": {"shape": {"layers": 1, "color": 2}}}, "settings.shape.*must contain layers"),
+        (
+            {"settings": {"shape": {"layers": 1, "color": 2}}},
+            "must contain layers.*from a backup",
+        ),
         ({"settings": {"shape": {"dim": 9}}}, "basis.arrow .* has the shape"),
         ({"settings": {"shape": {"edges_per_token": 99}}}, "has other columns than the settings"),
-        ({"skipped": [{"file": "a", "reason": "b", "color": 1}]}, "skipped: color is unknown"),
+        (
+            {"skipped": [{"file": "a", "reason": "b", "color": 1}]},
+            "color is unknown.*from a backup",
+        ),
     ],
     ids=["unknown size", "another size", "other columns", "unknown member of a skip"],
 )

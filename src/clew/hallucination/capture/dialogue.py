@@ -1,7 +1,7 @@
 """The prompt of a question, its tokens, and where the answer ends."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -39,12 +39,21 @@ class Prompt:
     def fill(self, question: str) -> str:
         return self.template.replace(PLACEHOLDER, question)
 
+    def length(self, question: str) -> int:
+        """The characters of the filled template."""
+        places = self.template.count(PLACEHOLDER)
+        return len(self.template) + places * (len(question) - len(PLACEHOLDER))
+
 
 def check_template(template: str) -> None:
     """Raise InputError for a template without {question}, which the model would never see, or with
     bytes that are not text, which no tokenizer takes."""
     if any("\ud800" <= letter <= "\udfff" for letter in template):
-        raise InputError("it is not UTF-8 text.", setting="prompt", value=template)
+        raise InputError(
+            "it is not UTF-8 text. Type it again, or save its file as UTF-8.",
+            setting="prompt",
+            value=template,
+        )
     if PLACEHOLDER not in template:
         raise InputError(
             f"it does not contain {PLACEHOLDER}, so the model would never see the question. "
@@ -84,7 +93,7 @@ class PromptTokenizer:
     def tokenize(self, questions: Sequence[str]) -> Iterator[list[int] | str]:
         """For every question, the token ids of its prompt, special tokens included as the model
         expects them, or why it certainly has too many to be tokenized."""
-        for some in _in_groups(questions, _CHARACTERS_AT_ONCE):
+        for some in _in_groups(questions, self._prompt.length):
             reasons = [self._reason_against(question) for question in some]
             fit = [text for text, why in zip(some, reasons, strict=True) if why is None]
             tokens = iter(self._encode([self._format(text) for text in fit]) if fit else [])
@@ -92,14 +101,17 @@ class PromptTokenizer:
 
     def _reason_against(self, question: str) -> str | None:
         if self._template_is_too_long:
-            return f"the prompt alone exceeds the model's limit of {self._max_tokens:,} tokens"
+            return (
+                f"the prompt alone exceeds the model's limit of {self._max_tokens:,} tokens: "
+                "shorten `prompt`"
+            )
         return self._clearly_too_long(question)
 
     def _clearly_too_long(self, text: str) -> str | None:
         """Why a text has too many tokens. Pieces of it are counted until they have twice as many
         as allowed: a cut adds about one token."""
-        count, stop = 0, _PIECE_CHARACTERS
-        if len(text) <= stop:
+        count = 0
+        if len(text) <= _PIECE_CHARACTERS:
             return None
         for start in range(0, len(text), _PIECE_CHARACTERS):
             stop = start + _PIECE_CHARACTERS
@@ -123,16 +135,18 @@ class PromptTokenizer:
         return [list(ids) for ids in encoded["input_ids"]]
 
 
-def _in_groups(texts: Sequence[str], characters: int) -> Iterator[list[str]]:
-    """Consecutive texts that have about that many characters together, or one that has more."""
+def _in_groups(texts: Sequence[str], length: Callable[[str], int]) -> Iterator[list[str]]:
+    """Consecutive texts whose prompts are tokenized at once; `length` gives the characters of a
+    prompt. One that is too long for that is a group of its own."""
     group: list[str] = []
-    room = characters
+    room = _CHARACTERS_AT_ONCE
     for text in texts:
-        if group and len(text) > room:
+        size = length(text)
+        if group and size > room:
             yield group
-            group, room = [], characters
+            group, room = [], _CHARACTERS_AT_ONCE
         group.append(text)
-        room -= len(text)
+        room -= size
     if group:
         yield group
 

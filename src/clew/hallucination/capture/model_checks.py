@@ -40,7 +40,9 @@ def check_config(path: Path) -> None:
         config = waiting.pop()
         for name, most in _MOST.items():
             if isinstance(value := config.get(name), int) and value > most:
-                raise ValueError(f"{name} in config.json is {shortened(value)}")
+                raise ValueError(
+                    f"{name} in config.json is {shortened(value)}; at most {most:,} are supported"
+                )
         waiting += [inner for inner in config.values() if isinstance(inner, dict)]
 
 

@@ -72,7 +72,7 @@ class SavedScores:
             table = read_table(self._path(method, "arrow"), dictionaries=True)
             _check_table(table, len(about.seeds))
             return [_from_table(table, number, told) for number, told in enumerate(about.seeds)]
-        except (*ARROW_ERRORS, ValueError) as error:
+        except ARROW_ERRORS as error:
             raise self._explain_damaged(method, error) from None
 
     def add(self, method: str, identity: Mapping[str, Any], seeds: Sequence[SeedScores]) -> None:
@@ -104,14 +104,10 @@ class SavedScores:
         if not path.exists():
             return None
         try:
-            about = read_as(
-                dict[str, Any], without_nan(read_json(path, finite=False, encodable=False))
-            )
-            identity = read_as(dict[str, Any], about.get("identity"), "identity")
-            seeds = read_as(list[_Told], about.get("seeds"), "seeds")
+            about = without_nan(read_json(path, finite=False, encodable=False))
+            return read_as(_About, about)
         except (OSError, ValueError) as error:
             raise self._explain_damaged(method, error) from None
-        return _About(identity=identity, seeds=seeds)
 
     def _explain_damaged(self, method: str, error: Exception) -> StoreError:
         return StoreError(

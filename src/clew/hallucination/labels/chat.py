@@ -174,6 +174,14 @@ class Chat:
         reply = self._post(body)
         self._reached = True
         self._check_status(reply, body)
+        if _is_compressed(reply):
+            raise JudgeError(
+                self._gave_up(
+                    "its reply is compressed, although the request asked for plain JSON: turn "
+                    "compression off in the server or the proxy before it",
+                    1,
+                )
+            )
         text = _reply_text(reply)
         if text is None:
             shown = self.secret.hide(_decode(reply), 100)
@@ -254,8 +262,14 @@ class Chat:
 
 
 def _decode(reply: _Reply) -> str:
-    coding = reply.headers.get("content-encoding", "identity")
-    return reply.body.decode("utf-8", "replace") if coding == "identity" else "compressed, unasked"
+    if _is_compressed(reply):
+        return "a compressed text"
+    return reply.body.decode("utf-8", "replace")
+
+
+def _is_compressed(reply: _Reply) -> bool:
+    coding = reply.headers.get("content-encoding", "")
+    return coding.strip().lower() not in ("", "identity")
 
 
 def _reply_text(reply: _Reply) -> str | None:

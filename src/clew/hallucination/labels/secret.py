@@ -7,7 +7,7 @@ from base64 import b64encode, urlsafe_b64encode
 from clew.errors import without_settings
 from clew.foreign_text import for_terminal
 
-HIDDEN = "***"
+_HIDDEN = "***"
 _PRINTABLE = re.compile(r"[\x21-\x7e]+")
 # A key may be broken over lines, or escaped.
 _BETWEEN = r"[\s\\\u200b]*"
@@ -27,7 +27,7 @@ class Secret:
         without the key, and with nothing that a terminal or an error would interpret."""
         text = text[:_LONGEST_TEXT]
         if self._pattern is not None:
-            text = self._pattern.sub(HIDDEN, text)
+            text = self._pattern.sub(_HIDDEN, text)
         return for_terminal(without_settings(" ".join(text.split())))[:most]
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -48,8 +48,10 @@ def _compile(key: str) -> re.Pattern[str]:
         for encode in (b64encode, urlsafe_b64encode)
         for text in (key, f"Bearer {key}")
     }
-    wrapped = (r"\s*".join(map(re.escape, text)) + "=*" for text in sorted(coded, key=len))
-    return re.compile("|".join((plain, *reversed(list(wrapped)))), re.IGNORECASE)
+    wrapped = (
+        r"\s*".join(map(re.escape, text)) + "=*" for text in sorted(coded, key=len, reverse=True)
+    )
+    return re.compile("|".join((plain, *wrapped)), re.IGNORECASE)
 
 
 def _spellings(sign: str) -> str:

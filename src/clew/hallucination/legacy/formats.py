@@ -53,10 +53,8 @@ def open_format(store: Path, manifest: Manifest) -> Format:
     if sizes.keys() != {*kind.sizes}:
         raise StoreError(
             f'"settings.shape" of {store} is {shortened(sizes)}, but it must contain '
-            f"{', '.join(kind.sizes)}. The shards are untouched; a repair rebuilds the manifest "
-            "from them.",
-            action="repair",
-            store=store,
+            f"{', '.join(kind.sizes)}: restore manifest.json from a backup, or convert again into "
+            "another folder."
         )
     is_trace = kind is TraceFormat
     form: Format = TraceFormat.open(store, manifest.settings) if is_trace else kind(**sizes)

@@ -285,7 +285,8 @@ def _read_skip(store: Path, entry: dict[str, Any]) -> SkippedSource:
         return read_as(SkippedSource, entry)
     except ValueError as error:
         raise StoreError(
-            f"{store / MANIFEST_NAME} is damaged (skipped: {error})", action="repair", store=store
+            f"{store / MANIFEST_NAME} is damaged (skipped: {error}): restore it from a backup, or "
+            "convert again into another folder."
         ) from None
 
 

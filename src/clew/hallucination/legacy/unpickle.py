@@ -48,7 +48,7 @@ def load_pickle(path: Path, *, max_memory: int | str | None = None) -> Any:
 
 
 def unpickle(path: Path, budget: Budget) -> Any:
-    """As `load_pickle`, inside of `explain_errors`."""
+    """As `load_pickle`; call it inside `explain_errors`."""
     with open_regular(path) as raw, _decompress(raw) as file:
         value = PlainUnpickler(file, PLAIN_NAMES, budget).load()
         # Reading to the end also checks gzip's length and checksum.

@@ -88,8 +88,8 @@ def _check_rows(path: Path, rows: int) -> None:
     size = path.stat().st_size
     if rows > _ROWS_PER_BYTE * size + _FREE_ROWS:
         raise InputError(
-            f"{path} claims {rows:,} rows, but has only {bytes_text(size)}: it is damaged; get it "
-            "again"
+            f"{path} claims {rows:,} rows, but has only {bytes_text(size)}: download or create it "
+            "again; if it is right, save it as JSON Lines (.jsonl)"
         )
 
 

@@ -23,7 +23,7 @@ TOKENS = "tokens"
 ANSWER = "answer"
 # Stores started before this column existed continue without it.
 ANSWER_HIDDEN = "answer_hidden"
-_NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
+_NUMBER = re.compile(r"[0-9]{1,9}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,8 +14,8 @@ from clew.typed_json import read_as, to_json, wrong
 
 IDENTIFIED_FILE, IDENTIFIED_FOLDER = "identified.json", "identified"
 MADE_BY = "clew patterns identify"
-# How our table starts; the other files contain MADE_BY.
 _MAX_BYTES, _MAX_LINE_BYTES = 1 << 30, 1 << 24
+# How our table starts; the other files contain MADE_BY.
 TABLE_HEAD = "name,class,probability,doubtful,second,second_probability,fault"
 
 

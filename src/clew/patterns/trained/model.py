@@ -199,13 +199,13 @@ def _check_settings(path: Path, about: dict[str, Any]) -> dict[str, Any]:
         what="an image classifier",
         advice=_ADVICE,
     )
-    reason = _find_wrong(**about["settings"])
+    reason = _find_wrong(about["settings"]["network"], about["settings"]["classes"])
     if reason:
         raise StoreError(f'"{path}" is not an image classifier ({reason}): {_ADVICE}.')
     return about["settings"]
 
 
-def _find_wrong(*, network: str, classes: list[str], **_others: Any) -> str:
+def _find_wrong(network: str, classes: list[str]) -> str:
     """What no training can have written, for a message; "" if nothing."""
     if network not in NETWORKS and not network.startswith(TIMM):
         return f"its network is {shortened(network)}"

@@ -233,5 +233,5 @@ def test_edited_list_of_skipped_traces_is_refused(
     out = Path(shutil.copytree(samples, tmp_path / "out"))
     store = out / "graphs"
     write_manifest(store, replace(read_manifest(store), skipped=(skip,)))
-    with pytest.raises(StoreError, match=r"manifest.json is damaged \(skipped\[0\]"):
+    with pytest.raises(StoreError, match=r"damaged \(skipped\[0\].* restore it from a backup"):
         preprocess_store(tiny_preprocess(compact_store, scores_file, out))

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Int
 
 from clew.errors import InputError
-from clew.hallucination.samples.making.source import MAPS, SourceShape
+from clew.hallucination.samples.making.source import ARRAY_COLUMNS, MAPS, SourceShape
 from clew.hallucination.traces.schema import id_fields
 from clew.loading.splits import Shares
 from clew.settings import check_numbers
@@ -19,7 +19,6 @@ Kind = Literal["sequences", "graphs", "answers", "heads"]
 KINDS: tuple[Kind, ...] = ("sequences", "graphs", "answers", "heads")
 SplitBy = Literal["question", "file"]
 # Required columns of a trace.
-ARRAY_COLUMNS = ("last_hidden", "nodes", "edge_source", "edge_weight")
 
 
 @dataclass(frozen=True, kw_only=True)

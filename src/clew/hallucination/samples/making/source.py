@@ -18,7 +18,6 @@ from clew.storage import ShardEntry, ShardReader, StoreReader
 from clew.storage.hashing import hash_text
 
 MAPS = "attentions"
-_NEEDED = ("last_hidden", "nodes", "edge_source", "edge_weight")
 # Optional columns for answers; a store without some of them yields answers without them.
 TEXTS = ("question", "category", "accepted_answers", "answer", "stop_reason", "samples")
 NUMBERS = (
@@ -26,6 +25,7 @@ NUMBERS = (
     *("attention_log_diagonal", "laplacian_diagonal"),
 )
 # What describes the machine or grows with the store does not identify it.
+ARRAY_COLUMNS = ("last_hidden", "nodes", "edge_source", "edge_weight")
 _NOT_IDENTITY = ("machine", "sources")
 
 
@@ -76,7 +76,7 @@ class TraceSource:
     def open(self, entry: ShardEntry) -> ShardReader:
         """The reader of a shard; raises StoreError if it lacks what samples are built from."""
         reader = self._store.open(entry)
-        missing = [name for name in _NEEDED if name not in reader.schema.names]
+        missing = [name for name in ARRAY_COLUMNS if name not in reader.schema.names]
         if missing:
             raise StoreError(
                 f'the traces of "{self.path}" have no "{missing[0]}": extract or convert them '

@@ -198,7 +198,8 @@ def _check_skips(path: Path, manifest: Manifest) -> None:
         read_as(list[_SkippedTrace], list(manifest.skipped), "skipped")
     except ValueError as error:
         raise StoreError(
-            f"{path / MANIFEST_NAME} is damaged ({error})", action="repair", store=path
+            f"{path / MANIFEST_NAME} is damaged ({error}): restore it from a backup, or preprocess "
+            "again into another folder."
         ) from None
 
 

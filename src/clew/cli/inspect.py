@@ -10,7 +10,7 @@ from rich.text import Text
 
 from clew.cli.commands import Call, Command
 from clew.cli.errors import with_flags
-from clew.cli.printing import make_table
+from clew.cli.printing import first_words, make_table
 from clew.foreign_text import for_terminal
 from clew.hallucination.workflow import inspect
 from clew.terminal import TextConsole
@@ -143,13 +143,16 @@ def _print_lengths(console: Console, summary: Any) -> None:
 
 def _print_examples(console: Console, summary: Any) -> None:
     table = Table(header_style="bold", show_lines=False)
-    for name in ("id", "question", "answer", "accepted"):
+    has_contexts = any(example.get("context") for example in summary.examples)
+    context = ["context"] if has_contexts else []
+    for name in ("id", *context, "question", "answer", "accepted"):
         table.add_column(name, overflow="fold")
     for example in summary.examples:
         accepted = example["accepted_answers"] or []
         more = f" (+{len(accepted) - 2})" if len(accepted) > 2 else ""
         table.add_row(
             str(example["global_example_id"]),
+            *(_cell(first_words(example["context"] or "", 80)) for _ in context),
             _cell(example["question"] or ""),
             _cell(example["answer"] or ""),
             _cell("; ".join(accepted[:2])) + more,

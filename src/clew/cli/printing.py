@@ -1,5 +1,6 @@
 """Lines and tables that all commands print."""
 
+import textwrap
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -13,6 +14,11 @@ from clew.foreign_text import for_terminal
 def print_line(console: Console, text: object, style: str | None = None) -> None:
     """Print one line, however long, so that a path or command can be copied."""
     console.print(Text(for_terminal(text)), style=style, soft_wrap=True)
+
+
+def first_words(text: str, characters: int = 200) -> str:
+    """The start of a long text on one line."""
+    return textwrap.shorten(text[: 4 * characters], characters, placeholder=" ...")
 
 
 class PlainTable(Table):

@@ -9,7 +9,7 @@ from rich.console import Console
 from clew.cli.commands import Call, Command
 from clew.cli.errors import with_flags
 from clew.cli.options import Spelling
-from clew.cli.printing import make_table, print_line
+from clew.cli.printing import first_words, make_table, print_line
 from clew.foreign_text import for_terminal
 from clew.hallucination.workflow import show
 from clew.terminal import TextConsole
@@ -51,6 +51,7 @@ def _describe(shown: "ShownAnswer") -> dict[str, object]:
     logprobs = [] if shown.logprobs is None else shown.logprobs.tolist()
     return {
         "global_example_id": shown.number,
+        **({"context": shown.context} if shown.context else {}),
         "question": shown.question,
         "answer": shown.answer,
         "label": shown.kind,
@@ -81,6 +82,8 @@ def _print_answer(console: Console, shown: "ShownAnswer") -> None:
 
     score = "" if shown.score is None else f", score {shown.score:.2f}"
     print_line(console, describe_source(shown), style="bold")
+    if shown.context:
+        print_line(console, f"context:  {first_words(shown.context)}")
     print_line(console, f"question: {shown.question}")
     print_line(console, f"answer:   {shown.answer or '(empty)'}")
     print_line(console, f"accepted: {accepted_text(shown)}")

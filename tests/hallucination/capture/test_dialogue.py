@@ -40,6 +40,28 @@ def test_base_model_gets_a_completion_prompt() -> None:
         choose_prompt(PLAIN, None, True)
 
 
+@pytest.mark.parametrize("model", [CHAT, PLAIN])
+def test_context_comes_before_the_question(model: Any) -> None:
+    prompt = choose_prompt(model, None, None, with_context=True)
+    asked = prompt.fill("Who {context}?", "Ann did {question}.")
+    assert asked.startswith("Ann did {question}.\n\nUse only the text above")
+    assert "Who {context}?" in asked
+    assert prompt.fill("Who?") == choose_prompt(model, None, None).fill("Who?")
+
+
+def test_user_prompt_places_the_context() -> None:
+    prompt = choose_prompt(PLAIN, "Q: {question} Text: {context} A:", None, with_context=True)
+    assert prompt.fill("Who?", "Ann did.") == "Q: Who? Text: Ann did. A:"
+    assert prompt.fill("Who?") == "Answer the question concisely. Q: Who? A:"
+    with pytest.raises(InputError, match="no question has a context"):
+        choose_prompt(PLAIN, "{context} {question}", None)
+
+
+def test_prompt_without_contexts_is_described_as_before() -> None:
+    plain = Prompt(template="{question}", chat=True)
+    assert plain.describe() == {"template": "{question}", "chat": True}
+
+
 class CountingTokenizer:
     """Counts the characters that it is given at once."""
 
@@ -63,6 +85,17 @@ def test_question_that_is_far_too_long_is_excluded_without_tokenizing_it() -> No
     assert isinstance(reason, str)
     assert "it has 4,000,000 characters, and the first 16,384 alone have" in reason
     assert "the model's limit is 2,048" in reason
+    assert tokenizer.total < 50_000
+
+
+def test_context_that_is_far_too_long_is_named_as_the_reason() -> None:
+    tokenizer, prompt = CountingTokenizer(), Prompt(template="Q: {question}", chat=False)
+    found = PromptTokenizer(tokenizer, prompt, max_tokens=2048).tokenize(
+        ["who?", "who?"], [None, "x y " * 1_000_000]
+    )
+    first, reason = found
+    assert first == tiny_tokenizer()("Q: who?")["input_ids"]
+    assert "its context has 4,000,000 characters, and the first 16,384 alone" in str(reason)
     assert tokenizer.total < 50_000
 
 

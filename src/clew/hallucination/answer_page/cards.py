@@ -15,6 +15,7 @@ _HIGH_ENTROPY = 4.0  # nats; at this entropy the bar is full
 PAGE_ROWS = 200
 _ROW, _ARCS, _WIDTH, _TOP = 16, 330, 540, 10
 _LONGEST = 24
+_LONGEST_CONTEXT = 240
 _WHOLE = 1000  # weights are stored as integer thousandths
 
 
@@ -31,9 +32,20 @@ def draw_card(answer: ShownAnswer) -> Html:
     return tag(
         "article",
         tag("p", _chip(answer), f" {describe_source(answer)}", class_="quiet"),
-        tag("dl", [_fact(name, words) for name, words in facts], _verdict(answer)),
+        tag("dl", _context(answer), [_fact(*fact) for fact in facts], _verdict(answer)),
         class_=f"card {kind_class(answer)}",
     )
+
+
+def _context(answer: ShownAnswer) -> Html | None:
+    """The text that the question is about; a long one unfolds."""
+    text = answer.context
+    if not text:
+        return None
+    if len(text) <= _LONGEST_CONTEXT:
+        return _fact("context", text)
+    start = f"{text[:_LONGEST_CONTEXT].rstrip()} ..."
+    return _fact("context", tag("details", tag("summary", start), text))
 
 
 def _fact(name: str, *content: Child) -> Html:

@@ -11,6 +11,7 @@ from jaxtyping import Float, Float32
 from clew.hallucination.answer_page.graph import AttentionGraph, build_graph
 from clew.hallucination.answer_page.store import Kind
 from clew.hallucination.traces import Trace
+from clew.hallucination.traces.schema import CONTEXT
 
 # Tokens of the prompt that are shown where it is folded.
 _MOST_OF_PROMPT, _END_OF_PROMPT = 60, 16
@@ -52,6 +53,7 @@ class ShownAnswer:
     lookback: Float32[np.ndarray, "layers heads"] | None
     notes: tuple[str, ...]
     verdict: Verdict | None = None
+    context: str | None = None
 
     @property
     def question_tokens(self) -> range:
@@ -103,6 +105,7 @@ def read_answer(
         number=trace["global_example_id"],
         question_id=trace["question_id"],
         question=trace["question"] or "",
+        context=trace.get(CONTEXT),
         answer=trace["answer"] or "",
         accepted=tuple(text for text in trace["accepted_answers"] or () if text),
         category=trace["category"],

@@ -9,11 +9,15 @@ from clew.errors import InputError
 from clew.foreign_text import shortened
 
 PLACEHOLDER = "{question}"
+CONTEXT = "{context}"
 CHAT_PROMPT = "{question}"
 PLAIN_PROMPT = "Answer the question concisely. Q: {question} A:"
+# Before the prompt of a question that has a context.
+CONTEXT_LEAD = "{context}\n\nUse only the text above to answer. "
 
 
 Cut = Literal["sentence", "line", "none"]
+Asked = tuple[str, str | None]  # a question and its context
 StopReason = Literal["end", "line", "sentence", "repetition", "length"]
 _SENTENCE_END = re.compile(r"""[.!?]["'”’)\]]*$""")
 # A period after these does not end a sentence: initials, titles, common abbreviations.
@@ -25,24 +29,46 @@ _ABBREVIATION = re.compile(
 # A tokenizer gets at most about this many characters at once, and a piece of a long text.
 _CHARACTERS_AT_ONCE = 1 << 20
 _PIECE_CHARACTERS = 1 << 14
+_PLACEHOLDERS = re.compile(r"\{(?:question|context)\}")
 _REPEATS = 3
 _MIN_REPEATED_TOKENS = 6
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prompt:
-    """A template that contains {question}, wrapped in the model's chat format if `chat`."""
+    """A template that contains {question}, wrapped in the model's chat format if `chat`.
+
+    `context_template` also contains {context} and is used for questions that have one; without it,
+    the context comes first, then the template.
+    """
 
     template: str
     chat: bool
+    context_template: str | None = None
 
-    def fill(self, question: str) -> str:
-        return self.template.replace(PLACEHOLDER, question)
+    def fill(self, question: str, context: str | None = None) -> str:
+        if context is None:
+            return self.template.replace(PLACEHOLDER, question)
+        texts = {PLACEHOLDER: question, CONTEXT: context}
+        return _PLACEHOLDERS.sub(lambda found: texts[found[0]], self._with_context)
 
-    def length(self, question: str) -> int:
+    @property
+    def _with_context(self) -> str:
+        return self.context_template or f"{CONTEXT_LEAD}{self.template}"
+
+    def describe(self) -> dict[str, Any]:
+        """As manifests record it; without contexts, as they always have."""
+        described: dict[str, Any] = {"template": self.template, "chat": self.chat}
+        if self.context_template is not None:
+            described["context_template"] = self.context_template
+        return described
+
+    def length(self, question: str, context: str | None = None) -> int:
         """The characters of the filled template."""
-        places = self.template.count(PLACEHOLDER)
-        return len(self.template) + places * (len(question) - len(PLACEHOLDER))
+        template = self.template if context is None else self._with_context
+        places = template.count(PLACEHOLDER), template.count(CONTEXT) if context else 0
+        added = len(question) - len(PLACEHOLDER), len(context or "") - len(CONTEXT)
+        return len(template) + places[0] * added[0] + places[1] * added[1]
 
 
 def check_template(template: str) -> None:
@@ -64,10 +90,16 @@ def check_template(template: str) -> None:
 
 
 def choose_prompt(
-    tokenizer: Any, template: str | None, chat: bool | None, instruction: str = ""
+    tokenizer: Any,
+    template: str | None,
+    chat: bool | None,
+    instruction: str = "",
+    *,
+    with_context: bool = False,
 ) -> Prompt:
     """The user's template and format, or defaults for the model and the questions, which may have
-    their own `instruction`."""
+    their own `instruction` and, `with_context`, a context. A user's template without {context}
+    has no context template: the contexts are not used."""
     has_chat = bool(getattr(tokenizer, "chat_template", None))
     if chat and not has_chat:
         raise InputError(
@@ -77,7 +109,19 @@ def choose_prompt(
         )
     chat = has_chat if chat is None else chat
     own = f"{CHAT_PROMPT} {instruction}".strip() if chat else PLAIN_PROMPT
-    return Prompt(template=template or own, chat=chat)
+    if template is None:
+        lead = f"{CONTEXT_LEAD}{own}" if with_context else None
+        return Prompt(template=own, chat=chat, context_template=lead)
+    if CONTEXT not in template:
+        return Prompt(template=template, chat=chat)
+    if not with_context:
+        raise InputError(
+            f"it contains {CONTEXT}, but no question has a context. Add a column named context to "
+            "the questions, or omit it.",
+            setting="prompt",
+            value=template,
+        )
+    return Prompt(template=own, chat=chat, context_template=template)
 
 
 class PromptTokenizer:
@@ -88,26 +132,35 @@ class PromptTokenizer:
         self._tokenizer = tokenizer
         self._prompt = prompt
         self._max_tokens = max_tokens
-        self._template_is_too_long = bool(self._clearly_too_long(prompt.template))
+        self._template_is_too_long = any(
+            self._clearly_too_long(template)
+            for template in (prompt.template, prompt.context_template or "")
+        )
 
-    def tokenize(self, questions: Sequence[str]) -> Iterator[list[int] | str]:
+    def tokenize(
+        self, questions: Sequence[str], contexts: Sequence[str | None] | None = None
+    ) -> Iterator[list[int] | str]:
         """For every question, the token ids of its prompt, special tokens included as the model
-        expects them, or why it certainly has too many to be tokenized."""
-        for some in _in_groups(questions, self._prompt.length):
-            reasons = [self._reason_against(question) for question in some]
-            fit = [text for text, why in zip(some, reasons, strict=True) if why is None]
-            tokens = iter(self._encode([self._format(text) for text in fit]) if fit else [])
+        expects them, or why it certainly has too many to be tokenized. `contexts` are the texts to
+        answer from, one per question; None where there is none."""
+        asked = list(zip(questions, contexts or [None] * len(questions), strict=True))
+        for some in _in_groups(asked, self._prompt.length):
+            reasons = [self._reason_against(*one) for one in some]
+            fit = [one for one, why in zip(some, reasons, strict=True) if why is None]
+            tokens = iter(self._encode([self._format(*one) for one in fit]) if fit else [])
             yield from (why if why is not None else next(tokens) for why in reasons)
 
-    def _reason_against(self, question: str) -> str | None:
+    def _reason_against(self, question: str, context: str | None) -> str | None:
         if self._template_is_too_long:
             return (
                 f"the prompt alone exceeds the model's limit of {self._max_tokens:,} tokens: "
                 "shorten `prompt`"
             )
-        return self._clearly_too_long(question)
+        return self._clearly_too_long(question) or self._clearly_too_long(
+            context or "", "its context"
+        )
 
-    def _clearly_too_long(self, text: str) -> str | None:
+    def _clearly_too_long(self, text: str, what: str = "it") -> str | None:
         """Why a text has too many tokens. Pieces of it are counted until they have twice as many
         as allowed: a cut adds about one token."""
         count = 0
@@ -119,13 +172,13 @@ class PromptTokenizer:
             count += len(ids)
             if count > 2 * self._max_tokens and stop < len(text):
                 return (
-                    f"it has {len(text):,} characters, and the first {stop:,} alone have "
+                    f"{what} has {len(text):,} characters, and the first {stop:,} alone have "
                     f"{count:,} tokens; the model's limit is {self._max_tokens:,}: shorten it"
                 )
         return None
 
-    def _format(self, question: str) -> str:
-        text = self._prompt.fill(question)
+    def _format(self, question: str, context: str | None) -> str:
+        text = self._prompt.fill(question, context)
         return _in_chat_format(self._tokenizer, text) if self._prompt.chat else text
 
     def _encode(self, texts: list[str]) -> list[list[int]]:
@@ -135,17 +188,19 @@ class PromptTokenizer:
         return [list(ids) for ids in encoded["input_ids"]]
 
 
-def _in_groups(texts: Sequence[str], length: Callable[[str], int]) -> Iterator[list[str]]:
-    """Consecutive texts whose prompts are tokenized at once; `length` gives the characters of a
-    prompt. One that is too long for that is a group of its own."""
-    group: list[str] = []
+def _in_groups(
+    asked: Sequence[Asked], length: Callable[[str, str | None], int]
+) -> Iterator[list[Asked]]:
+    """Consecutive questions whose prompts are tokenized at once; `length` gives the characters of
+    a prompt. One that is too long for that is a group of its own."""
+    group: list[Asked] = []
     room = _CHARACTERS_AT_ONCE
-    for text in texts:
-        size = length(text)
+    for question, context in asked:
+        size = length(question, context)
         if group and size > room:
             yield group
             group, room = [], _CHARACTERS_AT_ONCE
-        group.append(text)
+        group.append((question, context))
         room -= size
     if group:
         yield group

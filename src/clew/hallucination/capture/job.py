@@ -14,6 +14,7 @@ from clew.hallucination.capture.check import settle_decoder
 from clew.hallucination.capture.config import ExtractConfig, Generation
 from clew.hallucination.capture.decode import Decoder
 from clew.hallucination.capture.dialogue import (
+    CONTEXT,
     AnswerEnd,
     Prompt,
     PromptTokenizer,
@@ -79,7 +80,14 @@ def prepare_job(
         node_dim=config.node_dim,
         edges_per_token=config.edges_per_token,
     )
-    prompt = choose_prompt(loaded.tokenizer, config.prompt, config.chat, questions.instruction)
+    prompt = choose_prompt(
+        loaded.tokenizer,
+        config.prompt,
+        config.chat,
+        questions.instruction,
+        with_context=bool(questions.contexts_sha256),
+    )
+    questions = _used_contexts(questions, prompt, reporter)
     limits = _Limits(
         new_tokens=generation.max_new_tokens,
         tokens=_context(loaded.model),
@@ -106,6 +114,7 @@ def prepare_job(
         config.keep,
         answer_hidden=_has_answer_hidden(store.manifest, reporter),
         samples=generation.draws > 0,
+        context=prompt.context_template is not None,
     )
     make = functools.partial(
         _make_decoder, loaded, observer, shape, basis, generation, asked.prompts
@@ -122,6 +131,14 @@ def prepare_job(
         keep=config.keep,
         schema=describe_in_schema(schema, store.manifest),
     )
+
+
+def _used_contexts(questions: QuestionSet, prompt: Prompt, reporter: Reporter) -> QuestionSet:
+    """The questions without their contexts if the user's prompt has no place for them."""
+    if not questions.contexts_sha256 or prompt.context_template is not None:
+        return questions
+    reporter(Note(f"`prompt` does not contain {CONTEXT}: the questions' contexts are not used"))
+    return questions.without_contexts()
 
 
 def _has_answer_hidden(manifest: Manifest, reporter: Reporter) -> bool:
@@ -148,9 +165,9 @@ def _describe_settings(
     """What the manifest records about a run, and what a later run is compared with."""
     return {
         "model": describe_model(config.model, loaded.model, config.quantize),
-        "prompt": {"template": prompt.template, "chat": prompt.chat},
+        "prompt": prompt.describe(),
         "generation": config.generation.describe(),
-        "questions": {"name": questions.name, "sha256": questions.sha256},
+        "questions": _describe_questions(questions),
         "keep": config.keep,
         ANSWER_HIDDEN: True,
         "node_dim": config.node_dim,
@@ -161,6 +178,13 @@ def _describe_settings(
             "generation_tokens": plan.tokens,
         },
     }
+
+
+def _describe_questions(questions: QuestionSet) -> dict[str, str]:
+    described = {"name": questions.name, "sha256": questions.sha256}
+    if questions.contexts_sha256:
+        described["contexts_sha256"] = questions.contexts_sha256
+    return described
 
 
 def _report_excluded(skipped: Sequence[dict[str, str]], reporter: Reporter) -> None:
@@ -179,13 +203,14 @@ class _Limits:
     tokens: int
     full_shape: TraceShape | None
 
-    def reason_against(self, prompt_tokens: int) -> str | None:
-        """Why a prompt of this many tokens cannot be captured."""
+    def reason_against(self, prompt_tokens: int, question: Question) -> str | None:
+        """Why a question whose prompt has this many tokens cannot be captured."""
         tokens = prompt_tokens + self.new_tokens
         if tokens > self.tokens:
+            long = "question" if question.context is None else "question or its context"
             return (
                 f"{prompt_tokens} prompt tokens and {self.new_tokens} new tokens exceed the "
-                f"model's limit of {self.tokens}: shorten the question, or lower "
+                f"model's limit of {self.tokens}: shorten the {long}, or lower "
                 "`max_new_tokens`"
             )
         size = full_bytes(self.full_shape, tokens) if self.full_shape else 0
@@ -216,12 +241,13 @@ def _ask(questions: QuestionSet, prompt: Prompt, tokenizer: Any, limits: _Limits
     texts = [question.question for question in questions.questions]
     skipped = [{"where": s.where, "reason": s.reason} for s in questions.skipped]
     asked = _Asked(questions=[], prompts=[], skipped=skipped)
-    prompts = PromptTokenizer(tokenizer, prompt, limits.tokens).tokenize(texts)
+    contexts = [question.context for question in questions.questions]
+    prompts = PromptTokenizer(tokenizer, prompt, limits.tokens).tokenize(texts, contexts)
     for question, tokens in zip(questions.questions, prompts, strict=True):
         reason: str | None
         if isinstance(tokens, str):
             reason = tokens
-        elif (reason := limits.reason_against(len(tokens))) is None:
+        elif (reason := limits.reason_against(len(tokens), question)) is None:
             asked.questions.append(question)
             asked.prompts.append(tokens)
             continue

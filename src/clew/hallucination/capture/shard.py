@@ -17,7 +17,7 @@ from clew.hallucination.capture.plan import explained_out_of_memory, full_bytes,
 from clew.hallucination.capture.sample import Sampler
 from clew.hallucination.capture.writing import Background, finish_shard, write_batch
 from clew.hallucination.traces.compact import Reduced, reduced_columns
-from clew.hallucination.traces.schema import TraceShape, build_record_batch, full_fields
+from clew.hallucination.traces.schema import CONTEXT, TraceShape, build_record_batch, full_fields
 from clew.memory import free_memory, is_out_of_memory
 from clew.progress import Note, Reporter, WorkKept
 from clew.storage import ShardWriter
@@ -170,6 +170,8 @@ class ShardCapture:
             "token_entropies": [a.entropies for a in answers],
             **arrays,
         }
+        if CONTEXT in job.schema.names:
+            columns[CONTEXT] = [q.context for q in questions]
         if samples:
             columns["samples"] = [self._texts(tokens) for tokens in samples]
         answer_counts = [len(a.tokens) for a in answers]

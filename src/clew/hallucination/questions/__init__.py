@@ -54,8 +54,8 @@ def load_questions(spec: str, num_samples: int | None = None) -> QuestionSet:
 
 def collect_questions(records: Any, num_samples: int | None = None) -> QuestionSet:
     """Questions that a program has: dicts with `question`, `answers` (or `answer`), and
-    optionally `id` and `category`; plain strings, which have no accepted answers; a pandas or
-    polars DataFrame; or a Hugging Face dataset. Raises InputError if none can be used."""
+    optionally `id`, `category` and `context`; plain strings, which have no accepted answers; a
+    pandas or polars DataFrame; or a Hugging Face dataset. Raises InputError if none can be used."""
     collector = Collector("question", num_samples, fix="give dicts with a question, or strings")
     for number, record in enumerate(_list_records(records)):
         record = {"question": record} if isinstance(record, str) else record

@@ -9,12 +9,13 @@ import json
 import re
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
 from typing import Any
 
 from clew.errors import InputError, without_settings
+from clew.hallucination.questions.contexts import CONTEXT_COLUMNS, read_context
 from clew.storage.text_files import MAX_RECORD_CHARACTERS
 
 # If several are present, the first in this order is used. Case, spaces and underscores are ignored:
@@ -46,12 +47,14 @@ _MAX_NAME_CHARACTERS = 200
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """A question and its accepted answers (none if the dataset has none)."""
+    """A question, its accepted answers (none if the dataset has none), and the text to answer it
+    from, if it has one."""
 
     id: str
     question: str
     answers: tuple[str, ...]
     category: str | None = None
+    context: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +71,7 @@ class QuestionSet:
 
     `sha256` covers all usable questions, not only those requested, so a store can grow later. For a
     dataset on the Hub, which is never read completely, it covers name, split and revision.
+    `contexts_sha256` is a hash of the contexts alone; empty if there are none.
     `instruction` describes the expected form of the answers; it is part of a chat model's prompt.
     """
 
@@ -76,6 +80,11 @@ class QuestionSet:
     skipped: list[SkippedQuestion]
     sha256: str
     instruction: str = ""
+    contexts_sha256: str = ""
+
+    def without_contexts(self) -> "QuestionSet":
+        bare = [replace(question, context=None) for question in self.questions]
+        return replace(self, questions=bare, contexts_sha256="")
 
 
 class _UnusableError(Exception):
@@ -125,6 +134,7 @@ class Collector:
         self._not_listed = 0
         self._columns: dict[str, None] = {}
         self._digest = hashlib.sha256()
+        self._contexts: Any = None  # a digest of them
 
     @property
     def full(self) -> bool:
@@ -158,12 +168,16 @@ class Collector:
             raise _UnusableError("its id is a duplicate")
         parts = [question.id, question.question, *question.answers]
         try:
+            (question.context or "").encode()
             self._digest.update(json.dumps(parts, ensure_ascii=False).encode())
         except UnicodeEncodeError:
             raise _UnusableError(
                 "its text contains an invalid character (a lone surrogate)"
             ) from None
         self._ids.add(question.id)
+        if question.context is not None:
+            self._contexts = self._contexts or hashlib.sha256()
+            self._contexts.update(json.dumps([question.id, question.context]).encode())
         if not self.full:
             self._questions.append(question)
 
@@ -173,11 +187,13 @@ class Collector:
         if self._not_listed:
             where = f"{self._not_listed:,} more records"
             self._skipped.append(SkippedQuestion(where=where, reason="not listed one by one"))
+        contexts = self._contexts.hexdigest() if self._contexts else ""
         return QuestionSet(
             name=name,
             questions=self._questions,
             skipped=self._skipped,
             sha256=sha256 or self._digest.hexdigest(),
+            contexts_sha256=contexts and (sha256 or contexts),
         )
 
     def _why_none(self, name: str) -> str:
@@ -215,6 +231,7 @@ def _to_question(fields: Mapping[str, Any], fallback_id: str) -> Question:
         question=_question_text(fields[column]),
         answers=_accepted_answers(fields),
         category=_category(fields),
+        context=_context(fields),
     )
 
 
@@ -231,6 +248,15 @@ def _question_text(value: object) -> str:
             "allowed"
         )
     return value.strip()
+
+
+def _context(fields: Mapping[str, Any]) -> str | None:
+    """The first one that is not empty."""
+    try:
+        found = (read_context(fields[column]) for column in _pick(fields, CONTEXT_COLUMNS))
+        return next((text for text in found if text), None)
+    except ValueError as error:
+        raise _UnusableError(str(error)) from None
 
 
 def _record_id(fields: Mapping[str, Any]) -> str | None:
@@ -348,7 +374,8 @@ def useful_columns(name: str, columns: Sequence[str]) -> list[str]:
     plain = {plain_name(column) for column in columns}
     if not _pick(plain, _QUESTION_COLUMNS):
         raise InputError(_no_question_column(name, columns))
-    known = (*_ID_COLUMNS, *_QUESTION_COLUMNS, *_ANSWER_COLUMNS, *_CATEGORY_COLUMNS)
+    texts = (*_QUESTION_COLUMNS, *CONTEXT_COLUMNS, *_ANSWER_COLUMNS)
+    known = (*_ID_COLUMNS, *texts, *_CATEGORY_COLUMNS)
     useful = set(_pick(plain, known))
     return [column for column in columns if plain_name(column) in useful]
 

@@ -23,6 +23,8 @@ TOKENS = "tokens"
 ANSWER = "answer"
 # Stores started before this column existed continue without it.
 ANSWER_HIDDEN = "answer_hidden"
+# Only in stores of questions that have contexts.
+CONTEXT = "context"
 _NUMBER = re.compile(r"[0-9]{1,9}")
 
 
@@ -90,11 +92,18 @@ def full_fields(shape: TraceShape) -> list[pa.Field]:
 
 
 def trace_schema(
-    shape: TraceShape, keep: Keep, *, answer_hidden: bool = True, samples: bool = False
+    shape: TraceShape,
+    keep: Keep,
+    *,
+    answer_hidden: bool = True,
+    samples: bool = False,
+    context: bool = False,
 ) -> pa.Schema:
-    """The schema of the shards that `clew extract` writes; `samples` says whether there are columns
-    for sampled answers."""
+    """The schema of the shards that `clew extract` writes; `samples` and `context` say whether
+    there are columns for sampled answers and for the texts that questions are about."""
     fields = [*id_fields(), *text_fields(), *probability_fields()]
+    if context:
+        fields.append(pa.field(CONTEXT, pa.string()))
     if samples:
         fields.append(pa.field("samples", pa.list_(pa.string())))
     reduced = reduced_fields(shape)
@@ -117,7 +126,7 @@ def check_traces(schema: pa.Schema, manifest: Manifest) -> tuple[str, ...]:
 @cache
 def _all_fields(shape: TraceShape) -> tuple[pa.Field, ...]:
     texts = (pa.field(name, pa.list_(pa.string())) for name in ("samples", "tokens_decoded"))
-    return (*trace_schema(shape, "full"), *texts)
+    return (*trace_schema(shape, "full", context=True), *texts)
 
 
 def read_shape(schema: pa.Schema) -> TraceShape:

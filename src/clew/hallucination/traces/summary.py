@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from clew.hallucination.traces.schema import check_traces
+from clew.hallucination.traces.schema import CONTEXT, check_traces
 from clew.storage import StoreReader
 from clew.wording import bytes_text, counted
 
@@ -126,5 +126,6 @@ def _examples(store: StoreReader) -> list[dict[str, Any]]:
         loader.get_batch(batch)[place - starts[batch]]
         for batch, place in zip(batches, places, strict=True)
     ]
-    names = ("global_example_id", "question_id", "question", "answer", "accepted_answers")
+    names = ["global_example_id", "question_id", "question", "answer", "accepted_answers"]
+    names += [CONTEXT] if any(CONTEXT in trace for trace in traces) else []
     return [{name: trace[name] for name in names} for trace in traces]

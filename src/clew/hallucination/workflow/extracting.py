@@ -97,7 +97,8 @@ def extract(
         generation_batch: Number of questions to answer at once. [default: as many as fit in memory]
         max_new_tokens: Maximum length of an answer, in tokens.
         num_beams: Number of beams; 1 is greedy decoding.
-        prompt: Prompt template that contains {question}. [default: depends on the model]
+        prompt: Prompt template that contains {question}, and {context} for questions that have one.
+            [default: depends on the model]
         chat: Use the tokenizer's chat template. [default: yes, if it has one]
         cut: Where to cut the answer: after its first sentence, after its first line, or not at
             all (none).

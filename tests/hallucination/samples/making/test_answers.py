@@ -108,11 +108,16 @@ def test_fields_missing_in_some_traces_are_omitted_with_a_note(
     assert not found & {"prompt_length", *left_out}
 
 
-def test_drawn_answers_are_kept(compact_store: Path, scores_file: Path, tmp_path: Path) -> None:
+def test_drawn_answers_and_contexts_are_kept(
+    compact_store: Path, scores_file: Path, tmp_path: Path
+) -> None:
     texts = [[f"a{i}", f"b{i}"] for i in range(70)]
-    store = rewrite_rows(compact_store, tmp_path / "store", 20, samples=texts)
+    contexts = [None, *(f"text {i}" for i in range(69))]
+    store = rewrite_rows(compact_store, tmp_path / "store", 20, samples=texts, context=contexts)
     preprocess_store(tiny_preprocess(store, scores_file, tmp_path / "out"))
-    assert [row["samples"] for row in read_samples(tmp_path / "out" / "answers")] == texts
+    answers = read_samples(tmp_path / "out" / "answers")
+    assert [row["samples"] for row in answers] == texts
+    assert [row["context"] for row in answers] == contexts
 
 
 @pytest.mark.slow

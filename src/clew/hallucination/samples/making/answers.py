@@ -9,12 +9,12 @@ from jaxtyping import Float, Float16, Int
 
 from clew.hallucination.samples.making.config import Lengths, SampleShape
 from clew.hallucination.samples.making.flat import as_fixed, fixed_type, split_rows
-from clew.hallucination.traces.schema import ANSWER, ANSWER_HIDDEN, shaped
+from clew.hallucination.traces.schema import ANSWER, ANSWER_HIDDEN, CONTEXT, shaped
 
 # The largest values of the Laplacian's diagonal kept per head; no probe needs more.
 LAPLACIAN_TOP = 100
 _AS_THEY_ARE = (
-    *("question", "category", "accepted_answers", "answer", "stop_reason", "samples"),
+    *("question", CONTEXT, "category", "accepted_answers", "answer", "stop_reason", "samples"),
     *("prompt_length", "token_logprobs", "token_entropies", "lookback"),
 )
 _NODE_FIELDS = ("node_mean", "node_max", "node_prompt")

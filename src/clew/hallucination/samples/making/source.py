@@ -13,13 +13,16 @@ from jaxtyping import Int
 
 from clew.errors import InputError, StoreError
 from clew.hallucination.samples.making.flat import lengths
-from clew.hallucination.traces.schema import ANSWER_HIDDEN, check_traces, read_shape
+from clew.hallucination.traces.schema import ANSWER_HIDDEN, CONTEXT, check_traces, read_shape
 from clew.storage import ShardEntry, ShardReader, StoreReader
 from clew.storage.hashing import hash_text
 
 MAPS = "attentions"
 # Optional columns for answers; a store without some of them yields answers without them.
-TEXTS = ("question", "category", "accepted_answers", "answer", "stop_reason", "samples")
+TEXTS = (
+    *("question", CONTEXT, "category", "accepted_answers", "answer", "stop_reason"),
+    "samples",
+)
 NUMBERS = (
     *("prompt_length", "token_logprobs", "token_entropies", "lookback", ANSWER_HIDDEN),
     *("attention_log_diagonal", "laplacian_diagonal"),

@@ -2,13 +2,34 @@
 uvicorn, which is optional."""
 
 import asyncio
+from types import FrameType
 from typing import Any
 
+import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from clew.pages.guard import Limits
+from clew.pages.guard import Ending, Limits
 
 _FULL = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+
+
+class LastingServer(uvicorn.Server):
+    """Goes on serving after the first signal until the app's `ending` is over; the second signal
+    stops it as the first one usually does."""
+
+    def __init__(self, config: uvicorn.Config, ending: Ending) -> None:
+        super().__init__(config)
+        self._ending = ending
+        self._is_ending = False
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self._is_ending:
+            super().handle_exit(sig, frame)
+        self._is_ending = True
+        self._ending.begin()
+
+    async def on_tick(self, counter: int) -> bool:
+        return await super().on_tick(counter) or self._ending.is_over()
 
 
 def limited_protocol(limits: Limits) -> type[asyncio.Protocol]:

@@ -1,13 +1,14 @@
-"""What every request passes before an app sees it: the token, the names in its headers, limits on
-size and time, and valid JSON. Pure ASGI, so that it carries pages and streaming APIs alike."""
+"""What every request passes before an app sees it: who may enter, the names in its headers, limits
+on size and time, and valid JSON. Pure ASGI, so that it carries pages and streaming APIs alike."""
 
 import asyncio
+import ipaddress
 import json
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from clew.storage.reading import parse_json
@@ -24,8 +25,9 @@ Headers = Iterable[tuple[bytes, bytes]]
 HOST = "127.0.0.1"
 _OWN_NAMES = {HOST, "localhost"}
 _LINGER_BYTES = 1 << 24
+_POLICY = b"content-security-policy"
 _RESPONSE_HEADERS = {
-    b"content-security-policy": b"default-src 'none'; script-src 'self'; style-src 'self'; "
+    _POLICY: b"default-src 'none'; script-src 'self'; style-src 'self'; "
     b"img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
     b"frame-ancestors 'none'",
     b"cross-origin-opener-policy": b"same-origin",
@@ -53,19 +55,81 @@ class Limits:
     connections: int = 64
 
 
-class _RefusedError(Exception):
-    def __init__(self, status: int, reason: str, *, is_read: bool = False) -> None:
+class Ending(Protocol):
+    """How an app ends: after the first signal, the server goes on until it `is_over`."""
+
+    def begin(self) -> None:
+        """May be called from any thread, and more than once."""
+
+    def is_over(self) -> bool:
+        """Called by the server's own loop, several times per second."""
+
+
+class RefusedError(Exception):
+    """A request that the app never sees. `is_read`: its whole body has arrived."""
+
+    def __init__(
+        self,
+        status: int,
+        reason: str,
+        *,
+        is_read: bool = False,
+        headers: Headers = (),
+    ) -> None:
         super().__init__(reason)
         self.status, self.reason, self.is_read = status, reason, is_read
+        self.headers = tuple(headers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Door:
+    """Who may enter. `admit` gets the head of a request, raises RefusedError for a stranger, and
+    returns the path below which the app lives. `is_own_name` tells whether a name in the Host
+    header is this server's. `describe` turns a refusal into a content type and a body."""
+
+    admit: Callable[[Scope], str]
+    is_own_name: Callable[[str], bool] = _OWN_NAMES.__contains__
+    describe: Callable[[RefusedError], tuple[bytes, bytes]] = lambda refusal: (
+        b"text/plain; charset=utf-8",
+        refusal.reason.encode(),
+    )
+
+
+def token_door(token: str) -> Door:
+    """For a page of this machine's own user: the path begins with a token that others cannot
+    guess."""
+
+    def admit(scope: Scope) -> str:
+        given: str = scope["path"].removeprefix("/").partition("/")[0]
+        if not secrets.compare_digest(given.encode("utf-8", "replace"), token.encode()):
+            raise RefusedError(404, "not found")
+        return f"/{given}"
+
+    return Door(admit=admit)
+
+
+def named_hosts(names: Iterable[str]) -> Callable[[str], bool]:
+    """Whether a Host is this machine, one of `names`, or an IP address: no foreign page can make a
+    browser send an address, which resolves to nothing else, as it can a name of its own."""
+    known = _OWN_NAMES | {name.lower() for name in names}
+
+    def is_own(name: str) -> bool:
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return name in known
+        return True
+
+    return is_own
 
 
 class Guard:
-    """Passes on requests for this machine's own name, from the page itself, below the token, whose
-    body is within the limits and complete. Everything else is answered here. Tells the browser to
-    load nothing else."""
+    """Passes on requests that the door admits, for the server's own name, from the page itself,
+    whose body is within the limits and complete. Everything else is answered here. Tells the
+    browser to load nothing else."""
 
-    def __init__(self, app: App, token: str, limits: Limits) -> None:
-        self._app, self._token, self._limits = app, token.encode(), limits
+    def __init__(self, app: App, door: Door, limits: Limits) -> None:
+        self._app, self._door, self._limits = app, door, limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -77,27 +141,25 @@ class Guard:
             await send(message)
 
         try:
-            token = self._check_head(scope)
+            root = self._check_head(scope)
             body = await self._read_body(scope["headers"], receive)
-        except _RefusedError as refusal:
+        except RefusedError as refusal:
             await self._refuse(refusal, receive, send_guarded)
             return
         if body is not None:
             whole = _receive_again(body, receive)
-            await self._app({**scope, "root_path": f"/{token}"}, whole, send_guarded)
+            await self._app({**scope, "root_path": root}, whole, send_guarded)
 
     def _check_head(self, scope: Scope) -> str:
-        """The token; nothing of the body is read before."""
-        token: str = scope["path"].removeprefix("/").partition("/")[0]
-        if not secrets.compare_digest(token.encode("utf-8", "replace"), self._token):
-            raise _RefusedError(404, "not found")
+        """The path of the app; nothing of the body is read before."""
+        root = self._door.admit(scope)
         headers, most = scope["headers"], self._limits
         size = len(scope["raw_path"]) + len(scope["query_string"])
         size += sum(len(name) + len(value) for name, value in headers)
         if len(headers) > most.headers or size > most.head_bytes:
-            raise _RefusedError(431, "the headers of the request are too large")
-        _check_names(headers)
-        return token
+            raise RefusedError(431, "the headers of the request are too large")
+        _check_names(headers, self._door.is_own_name)
+        return root
 
     async def _read_body(self, headers: Headers, receive: Receive) -> bytes | None:
         """The whole body, valid JSON if it claims to be; None if the client has gone."""
@@ -115,7 +177,7 @@ class Guard:
                         break
         except TimeoutError:
             within = f"{self._limits.body_seconds:g} s"
-            raise _RefusedError(408, f"the request did not arrive within {within}") from None
+            raise RefusedError(408, f"the request did not arrive within {within}") from None
         if body and _is_json(headers):
             _check_json(bytes(body))
         return bytes(body)
@@ -123,16 +185,17 @@ class Guard:
     def _check_size(self, size: int) -> None:
         if size > self._limits.body_bytes:
             most = bytes_text(self._limits.body_bytes)
-            raise _RefusedError(413, f"the request is larger than {most}")
+            raise RefusedError(413, f"the request is larger than {most}")
 
-    async def _refuse(self, refusal: _RefusedError, receive: Receive, send: Send) -> None:
+    async def _refuse(self, refusal: RefusedError, receive: Receive, send: Send) -> None:
         """Answers at once, and closes the connection after reading on for a moment: one that is
         closed with unread bytes is reset, and its client may never see the reason."""
-        body = refusal.reason.encode()
+        kind, body = self._door.describe(refusal)
         headers = [
-            (b"content-type", b"text/plain; charset=utf-8"),
+            (b"content-type", kind),
             (b"content-length", str(len(body)).encode()),
             (b"connection", b"close"),
+            *refusal.headers,
         ]
         await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
         await send({"type": "http.response.body", "body": body, "more_body": True})
@@ -163,29 +226,37 @@ def _receive_again(body: bytes, receive: Receive) -> Receive:
 
 
 def _guard_headers(given: Headers) -> list[tuple[bytes, bytes]]:
-    kept = [(name, value) for name, value in given if name.lower() not in _RESPONSE_HEADERS]
-    if not any(name.lower() == b"cache-control" for name, _ in kept):
+    """The app's headers and the guard's. A policy of the app replaces the guard's only if it is a
+    sandbox: a page that can reach nothing of this server."""
+    kept = [(name.lower(), value) for name, value in given]
+    kept = [
+        (name, value)
+        for name, value in kept
+        if name not in _RESPONSE_HEADERS or (name == _POLICY and value.startswith(b"sandbox"))
+    ]
+    named = {name for name, _ in kept}
+    if b"cache-control" not in named:
         kept.append((b"cache-control", b"no-store"))
-    return [*kept, *_RESPONSE_HEADERS.items()]
+    return [*kept, *(pair for pair in _RESPONSE_HEADERS.items() if pair[0] not in named)]
 
 
-def _check_names(headers: Headers) -> None:
+def _check_names(headers: Headers, is_own_name: Callable[[str], bool]) -> None:
     """A forwarded port may have another number, so only the name in the Host header is checked."""
-    hosts = _find(headers, b"host")
-    if len(hosts) != 1 or _name(f"//{hosts[0]}") not in _OWN_NAMES:
-        raise _RefusedError(403, "open this page at the address that clew printed")
-    if any(origin.partition("://")[2] != hosts[0] for origin in _find(headers, b"origin")):
-        raise _RefusedError(403, "only clew's own page may send answers")
+    hosts = find_header(headers, b"host")
+    if len(hosts) != 1 or not is_own_name(_name(f"//{hosts[0]}") or ""):
+        raise RefusedError(403, "use the address that clew printed: the Host header is another")
+    if any(origin.partition("://")[2] != hosts[0] for origin in find_header(headers, b"origin")):
+        raise RefusedError(403, "only clew's own page may send requests: the Origin is another")
 
 
 def _declared_bytes(headers: Headers) -> int:
     """The largest Content-Length; the server has checked that it is a number."""
-    return max((int(size) for size in _find(headers, b"content-length")), default=0)
+    return max((int(size) for size in find_header(headers, b"content-length")), default=0)
 
 
 def _is_json(headers: Headers) -> bool:
     """As FastAPI decides it: a body without a type is JSON."""
-    kind = next(iter(_find(headers, b"content-type")), "application/json")
+    kind = next(iter(find_header(headers, b"content-type")), "application/json")
     subtype = kind.partition(";")[0].partition("/")[2].strip().lower()
     return subtype == "json" or subtype.endswith("+json")
 
@@ -199,10 +270,11 @@ def _check_json(body: bytes) -> None:
         reason = f"the request is not valid JSON: {error}"
     else:
         return
-    raise _RefusedError(400, reason, is_read=True)
+    raise RefusedError(400, reason, is_read=True)
 
 
-def _find(headers: Headers, wanted: bytes) -> list[str]:
+def find_header(headers: Headers, wanted: bytes) -> list[str]:
+    """The values of a header, whose name is in lower case."""
     return [value.decode("latin-1") for name, value in headers if name.lower() == wanted]
 
 

@@ -1,7 +1,8 @@
-"""The guarded local server that every page and API runs on: this machine alone can reach it.
+"""The guarded server that every page and API runs on.
 
-The address holds a random token that other pages in the same browser cannot guess. `guard` checks
-every request, `connections` how many there are and how long they take.
+A page's address holds a random token that other pages in the same browser cannot guess; an API has
+a `Door` of its own. `guard` checks every request, `connections` how many there are and how long
+they take.
 """
 
 import secrets
@@ -10,11 +11,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from clew.errors import InputError
-from clew.pages.guard import HOST, App, Guard, Limits
+from clew.pages.guard import HOST, App, Door, Ending, Guard, Limits, token_door
 
 _TOKEN_BYTES = 24
 _LAST_ANSWERS_SECONDS = 3
 _KEEP_ALIVE_SECONDS = 5
+_BACKLOG = 1024
 
 
 def require_web() -> None:
@@ -30,23 +32,27 @@ def require_web() -> None:
 
 
 class LocalServer:
-    """A local web server. `address` is the URL of the app; `run` returns after `stop` or Ctrl-C."""
+    """A web server. `address` is the URL of the app; `run` returns after `stop`, after Ctrl-C, or,
+    if there is an `ending`, once that is over."""
 
     def __init__(
         self,
-        build_app: Callable[[Callable[[], None]], App],
+        app: App,
         listening: socket.socket,
         limits: Limits,
+        *,
+        path: str = "/",
+        ending: Ending | None = None,
     ) -> None:
         import uvicorn
 
-        from clew.pages.connections import limited_protocol
+        from clew.pages.connections import LastingServer, limited_protocol
 
-        token = secrets.token_urlsafe(_TOKEN_BYTES)
-        self.address = f"http://{HOST}:{listening.getsockname()[1]}/{token}/"
-        self._socket = listening
+        host, port = listening.getsockname()[:2]
+        self.address = f"http://{f'[{host}]' if ':' in host else host}:{port}{path}"
+        self._socket, self._ending = listening, ending
         config = uvicorn.Config(
-            Guard(build_app(self.stop), token, limits),
+            app,
             http=limited_protocol(limits),
             ws="none",
             lifespan="off",
@@ -59,37 +65,72 @@ class LocalServer:
             timeout_keep_alive=_KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=_LAST_ANSWERS_SECONDS,
         )
-        self._server = uvicorn.Server(config)
+        self._server = LastingServer(config, ending) if ending else uvicorn.Server(config)
 
     def run(self) -> None:
-        """Serve; KeyboardInterrupt is raised once every request is answered."""
+        """Serve; without an `ending`, KeyboardInterrupt is raised once every request is answered.
+        A second signal always raises it."""
         self._server.run(sockets=[self._socket])
 
     def stop(self) -> None:
         """May be called from any thread."""
-        self._server.should_exit = True
+        if self._ending is None:
+            self._server.should_exit = True
+        else:
+            self._ending.begin()
 
 
 @contextmanager
 def open_server(
     build_app: Callable[[Callable[[], None]], App], port: int = 0, limits: Limits | None = None
 ) -> Iterator[LocalServer]:
-    """Open a server that is already listening; port 0 means any free port. `build_app` makes the
-    app from a function that stops the server. Raises InputError when the port is taken or a package
-    is missing."""
+    """Open a page's server on this machine, already listening; port 0 means any free port.
+    `build_app` makes the app from a function that stops the server. Raises InputError when the port
+    is taken or a package is missing."""
     require_web()
+    token, most = secrets.token_urlsafe(_TOKEN_BYTES), limits or Limits()
+    with _listening(HOST, port) as listening:
+        app = build_app(lambda: server.stop())
+        server = LocalServer(
+            Guard(app, token_door(token), most), listening, most, path=f"/{token}/"
+        )
+        yield server
+
+
+@contextmanager
+def open_api(
+    app: App, door: Door, *, host: str, port: int, limits: Limits, ending: Ending
+) -> Iterator[LocalServer]:
+    """Open an API's server, already listening at `host`; port 0 means any free port. Raises
+    InputError when the address cannot be used or a package is missing."""
+    require_web()
+    with _listening(host, port) as listening:
+        yield LocalServer(Guard(app, door, limits), listening, limits, ending=ending)
+
+
+@contextmanager
+def _listening(host: str, port: int) -> Iterator[socket.socket]:
+    """A request that comes before the server has started waits a moment."""
     if not 0 <= port <= 65535:
         raise InputError("choose one from 1024 to 65535.", setting="port", value=port)
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listening:
+    try:
+        family, kind, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except (OSError, UnicodeError):
+        raise InputError(
+            'it is not an address of this machine. Give, for example, "127.0.0.1" or "0.0.0.0".',
+            setting="host",
+            value=host,
+        ) from None
+    with socket.socket(family, kind) as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            listening.bind((HOST, port))
-            listening.listen()  # a request that comes before the server has started waits a moment
+            listening.bind(place)
+            listening.listen(_BACKLOG)
         except OSError as error:
             raise InputError(
-                f"it cannot be used ({error.strerror}). Choose another, or omit `port` for a free "
+                f"it cannot be used ({error.strerror}). Choose another, or use `port=0` for a free "
                 f"one.",
                 setting="port",
                 value=port,
             ) from None
-        yield LocalServer(build_app, listening, limits or Limits())
+        yield listening

@@ -1,0 +1,1 @@
+"""The HTTP service: OpenAI's API with a risk in every answer."""

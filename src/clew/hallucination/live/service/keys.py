@@ -1,0 +1,86 @@
+"""API keys: read from a file or the environment, compared in constant time, shown to nobody."""
+
+import hmac
+from collections.abc import Iterable
+from hashlib import sha256
+from pathlib import Path
+
+from clew.errors import InputError
+from clew.hallucination.labels.secret import is_sendable
+from clew.pages.guard import Headers, RefusedError, Scope, find_header
+from clew.storage.reading import read_bounded
+
+_MAX_BYTES = 1 << 20
+_LEAST_CHARACTERS = 8
+# What load balancers and browsers ask for, and they have no key: the page itself holds no data.
+_OPEN_PATHS = frozenset({"/", "/healthz", "/readyz"})
+_OPEN_FOLDER = "/page/"
+
+
+class ApiKeys:
+    """The keys that a client may send. Only their hashes are kept."""
+
+    def __init__(self, keys: Iterable[str] = ()) -> None:
+        self._hashes = [sha256(key.encode()).digest() for key in keys]
+
+    def __bool__(self) -> bool:
+        return bool(self._hashes)
+
+    def knows(self, key: str) -> bool:
+        """All keys are compared, whichever it is."""
+        given = sha256(key.encode()).digest()
+        return sum(hmac.compare_digest(given, known) for known in self._hashes) > 0
+
+    def admit(self, scope: Scope) -> str:
+        """For the server's guard: raises RefusedError if the request needs a key and has none of
+        these."""
+        path: str = scope["path"]
+        is_open = path in _OPEN_PATHS or path.startswith(_OPEN_FOLDER)
+        if not self or is_open or _knows_any(self, scope["headers"]):
+            return ""
+        raise RefusedError(
+            401,
+            'give a valid API key in the header "Authorization: Bearer KEY"',
+            headers=[(b"www-authenticate", b"Bearer")],
+        )
+
+
+def _knows_any(keys: ApiKeys, headers: Headers) -> bool:
+    for value in find_header(headers, b"authorization"):
+        scheme, _, key = value.partition(" ")
+        if scheme.lower() == "bearer" and keys.knows(key.strip()):
+            return True
+    return False
+
+
+def read_keys(file: Path | None, variable: str | None) -> ApiKeys:
+    """The keys in a file, one per line ("#" starts a comment), and in the value of an environment
+    variable, separated by commas or white space. Raises InputError; no key is ever in its text."""
+    found = _split((variable or "").replace(",", "\n").replace(" ", "\n"), "api_keys_env", None)
+    if file is not None:
+        try:
+            text = read_bounded(file, _MAX_BYTES).decode()
+        except OSError as error:
+            reason = f"it cannot be read ({error.strerror})."
+            raise InputError(reason, setting="api_keys_file", value=file) from None
+        except ValueError:
+            reason = "it is not a text file with one key per line."
+            raise InputError(reason, setting="api_keys_file", value=file) from None
+        found += _split(text, "api_keys_file", file)
+        if not found:
+            raise InputError("it contains no key.", setting="api_keys_file", value=file)
+    return ApiKeys(found)
+
+
+def _split(text: str, setting: str, value: object) -> list[str]:
+    lines = [line.strip() for line in text.splitlines()]
+    keys = [line for line in lines if line and not line.startswith("#")]
+    for number, key in enumerate(keys, 1):
+        if len(key) < _LEAST_CHARACTERS or not is_sendable(key):
+            raise InputError(
+                f"key {number} is not usable: a key has at least {_LEAST_CHARACTERS} printable "
+                f"ASCII characters and no spaces.",
+                setting=setting,
+                value=value,
+            )
+    return keys

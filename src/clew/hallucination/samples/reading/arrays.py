@@ -2,7 +2,7 @@
 one graph over all layers and heads (tokens as nodes, attention as edges) or a grid of reduced
 states, layers by tokens."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -141,25 +141,29 @@ class HeadsSamples:
         shards = self.reader.locate(rows)
         parts = {name: self.reader.read_rows(name, rows, shards) for name in HEAD_COLUMNS}
         self._edges.check(rows, parts["nodes"], [parts[name] for name in EDGE_COLUMNS])
-        nodes, edges = _counts(parts["nodes"]), _counts(parts["edge_source"])
-        first = np.cumsum(nodes) - nodes
-        borders = first + np.array([int(start[0]) for start in parts["answer_start"]])
-        return {
-            "nodes": _lay(parts["nodes"], buffers),
-            **_number_nodes(nodes, borders, buffers),
-            "edge_source": _lay_shifted(parts["edge_source"], first, buffers),
-            "edge_target": _lay_shifted(parts["edge_target"], first, buffers),
-            "edge_attr": _lay(parts["edge_attr"], buffers),
-            "node_counts": torch.from_numpy(nodes),
-            "edge_counts": torch.from_numpy(edges),
-            **describe(self.index, indices),
-        }
+        return {**lay_heads(parts, buffers), **describe(self.index, indices)}
 
     def read_samples(self, indices: Rows, buffers: BufferPool) -> list[dict[str, Any]]:
         return [self.read_sample(int(index), buffers) for index in indices]
 
     def read_sample(self, index: int, buffers: BufferPool | None) -> dict[str, Any]:
         return self.read_batch(np.array([index]), buffers or BufferPool())
+
+
+def lay_heads(parts: Mapping[str, Sequence[np.ndarray]], buffers: BufferPool) -> dict[str, Any]:
+    """The arrays of a batch (see `HeadsSamples`) from those of each sample, by column."""
+    nodes, edges = _counts(parts["nodes"]), _counts(parts["edge_source"])
+    first = np.cumsum(nodes) - nodes
+    borders = first + np.array([int(start[0]) for start in parts["answer_start"]])
+    return {
+        "nodes": _lay(parts["nodes"], buffers),
+        **_number_nodes(nodes, borders, buffers),
+        "edge_source": _lay_shifted(parts["edge_source"], first, buffers),
+        "edge_target": _lay_shifted(parts["edge_target"], first, buffers),
+        "edge_attr": _lay(parts["edge_attr"], buffers),
+        "node_counts": torch.from_numpy(nodes),
+        "edge_counts": torch.from_numpy(edges),
+    }
 
 
 def _counts(parts: Sequence[np.ndarray]) -> Int64[np.ndarray, " samples"]:
@@ -216,14 +220,7 @@ class GridSamples:
         shards = self.reader.locate(rows)
         nodes, counts = (self.reader.read_rows(name, rows, shards) for name in GRID_COLUMNS)
         tokens = self._count_tokens(np.concatenate(counts), _counts(nodes), indices)
-        laid = buffers.take((sum(map(len, nodes)), *nodes[0].shape[1:]), nodes[0].dtype)
-        np.concatenate(nodes, out=laid.numpy())
-        return {
-            "nodes": laid,
-            "node_counts": torch.from_numpy(tokens),
-            "max_tokens": int(tokens.max()),
-            **describe(self.index, indices),
-        }
+        return {**lay_grids(nodes, tokens, buffers), **describe(self.index, indices)}
 
     def read_samples(self, indices: Rows, buffers: BufferPool) -> list[dict[str, Any]]:
         return [self.read_sample(int(index), buffers) for index in indices]
@@ -243,3 +240,14 @@ class GridSamples:
                 f'{nodes[first]:,} states. Create the samples with "clew preprocess".'
             )
         return counts[:, 0].astype(np.int64)
+
+
+def lay_grids(
+    nodes: Sequence[np.ndarray], tokens: Int64[np.ndarray, " samples"], buffers: BufferPool
+) -> dict[str, Any]:
+    """The arrays of a batch (see `GridSamples`) from the states and the tokens of each sample."""
+    return {
+        "nodes": _lay(nodes, buffers),
+        "node_counts": torch.from_numpy(tokens),
+        "max_tokens": int(tokens.max()),
+    }

@@ -153,16 +153,7 @@ class GraphSamples:
         if max_degree is None:
             parts = [part.sort_edges() for part in parts]
             max_degree = max(part.count_degree() for part in parts)
-        laid = _lay_end_to_end(parts, buffers, _INT32)
-        return {
-            "nodes": laid.x,
-            "edge_source": laid.edge_index[0],
-            "edge_target": laid.edge_index[1],
-            "edge_attr": laid.edge_attr,
-            "last_node": torch.from_numpy(laid.ptr[1:].reshape(len(parts), -1) - 1),
-            "max_degree": max_degree,
-            **about,
-        }
+        return {**lay_flat(parts, max_degree, buffers), **about}
 
     def read_sample(self, index: int, buffers: BufferPool | None) -> GraphSample:
         return self.read_samples(np.array([index]), buffers or BufferPool())[0]
@@ -271,6 +262,19 @@ def _lay_end_to_end(
         for side in (0, 1):
             np.add(part.edges[side], first_node[i], out=index_out[side, edges])
     return LaidGraphs(x=x, edge_index=edge_index, edge_attr=edge_attr, ptr=ptr, edge_ptr=edge_ptr)
+
+
+def lay_flat(parts: Sequence[GraphParts], max_degree: int, buffers: BufferPool) -> dict[str, Any]:
+    """The arrays of a flat batch (see `GraphSamples`); the edges of each node are adjacent."""
+    laid = _lay_end_to_end(parts, buffers, _INT32)
+    return {
+        "nodes": laid.x,
+        "edge_source": laid.edge_index[0],
+        "edge_target": laid.edge_index[1],
+        "edge_attr": laid.edge_attr,
+        "last_node": torch.from_numpy(laid.ptr[1:].reshape(len(parts), -1) - 1),
+        "max_degree": max_degree,
+    }
 
 
 def _as_pyg(laid: LaidGraphs, about: dict[str, Any], buffers: BufferPool) -> "Batch":

@@ -1,0 +1,257 @@
+"""The fields of answers that have just passed through the model: what `clew extract` and `clew
+preprocess` would store of them, rounded where they round, computed on the device for all answers at
+once."""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Float16, Int
+from torch import Tensor
+
+from clew.errors import InputError
+from clew.hallucination.detectors.registry import SampleKind
+from clew.hallucination.live.batches import TracedAnswers, build_batch
+from clew.hallucination.samples.making.answers import LAPLACIAN_TOP
+from clew.hallucination.samples.making.config import SampleShape
+from clew.hallucination.traces.compact import Reduced, to_float16
+
+SPLIT = "live"
+_COLUMN_OF = {
+    "sequence": "last_hidden",
+    "state_mean": "answer_hidden",
+    "lookback": "lookback",
+    "log_diagonal_all": "attention_log_diagonal",
+    "log_diagonal_answer": "attention_log_diagonal",
+    "laplacian_top": "laplacian_diagonal",
+    "laplacian_answer": "laplacian_diagonal",
+    "node_mean": "nodes",
+    "node_max": "nodes",
+    "node_prompt": "nodes",
+}
+_FIXED = ("last_hidden", "answer_hidden", "lookback")
+_SAMPLE_COLUMNS: dict[SampleKind, tuple[str, ...]] = {
+    "sequences": ("last_hidden",),
+    "graphs": ("last_hidden", "nodes", "edges"),
+    "grids": ("nodes",),
+    "heads": (),
+}
+_ALWAYS = ("question", "answer", "stop_reason", "samples", "token_logprobs", "token_entropies")
+
+
+def needed_columns(names: Collection[str], samples: SampleKind | None = None) -> frozenset[str]:
+    """The trace columns to record for these fields, and for a network on this kind of samples."""
+    columns = {_COLUMN_OF[name] for name in names if name in _COLUMN_OF}
+    return frozenset(columns.union(_SAMPLE_COLUMNS[samples] if samples else ()))
+
+
+def join_records(records: Sequence[Reduced]) -> Reduced:
+    """The records of several batches as one."""
+    if len(records) == 1:
+        return records[0]
+    names = [field.name for field in fields(Reduced)]
+    return Reduced(**{name: torch.cat([getattr(r, name) for r in records]) for name in names})
+
+
+@dataclass(frozen=True, kw_only=True)
+class PassedAnswer:
+    """An answer that has passed through the model, without its record. `prompt` and `tokens` are
+    token ids; `samples` are the texts of other answers drawn for the question, if any."""
+
+    prompt: Sequence[int]
+    tokens: Sequence[int]
+    logprobs: Sequence[float]
+    entropies: Sequence[float]
+    stop_reason: str = "end"
+    question: str = ""
+    text: str = ""
+    samples: Sequence[str] | None = None
+
+
+class LiveFeatures:
+    """The features of some answers, as methods read them: one split, "live". `read` returns new
+    float32 tensors on the device of the record, and ragged fields as tensors on the CPU.
+    `pass_maps` returns the full attention maps of sequences, for networks that read them."""
+
+    def __init__(
+        self,
+        record: Reduced,
+        answers: Sequence[PassedAnswer],
+        shape: SampleShape,
+        *,
+        pass_maps: Callable[[Sequence[Sequence[int]]], np.ndarray] | None = None,
+    ) -> None:
+        self.record, self.answers, self.shape = record, answers, shape
+        self._pass_maps = pass_maps
+        self._made: dict[str, Tensor] = {}
+        device = record.last_hidden.device
+        sizes = [[len(a.prompt) + len(a.tokens), len(a.prompt)] for a in answers]
+        self._lengths, self._prompts = torch.tensor(sizes, device=device).T
+        self._longest = max(length for length, _ in sizes)
+        self._is_padded = any(length < self._longest for length, _ in sizes)
+
+    @property
+    def layers(self) -> int:
+        return self.shape.source.layers
+
+    @property
+    def labels(self) -> dict[str, np.ndarray]:
+        """Unknown; there are as many as answers."""
+        return {SPLIT: np.zeros(len(self.answers), np.int8)}
+
+    @property
+    def stop_reasons(self) -> list[str]:
+        return [answer.stop_reason for answer in self.answers]
+
+    @cached_property
+    def fields(self) -> frozenset[str]:
+        recorded = {name for name, column in _COLUMN_OF.items() if self._has(column)}
+        return frozenset(recorded.union(_ALWAYS))
+
+    def read(self, field: str, split: str, *, layer: int | None = None) -> Any:
+        """See `AnswerFeatures.read`."""
+        if split != SPLIT or field not in self.fields:
+            known = ", ".join(sorted(self.fields))
+            raise InputError(f'there is no field "{field}" in the split "{split}", only {known}.')
+        if field in _ALWAYS:
+            return self._read_plain(field)
+        if field not in self._made:
+            self._made[field] = self._make(field)
+        values = self._made[field]
+        return (values if layer is None else values[:, layer]).float()
+
+    def batch(self, kind: SampleKind) -> Any:
+        """The batch that a network on this kind of samples reads, on the device of the record."""
+        device = self.record.last_hidden.device
+        traced = TracedAnswers(
+            record=self.record,
+            tokens=[[*answer.prompt, *answer.tokens] for answer in self.answers],
+            prompts=[len(answer.prompt) for answer in self.answers],
+            pass_maps=self._pass_maps,
+        )
+        batch = build_batch(kind, traced, self.shape)
+        return {
+            name: value.to(device) if isinstance(value, Tensor) else value
+            for name, value in batch.items()
+        }
+
+    @cached_property
+    def unusable(self) -> dict[int, str]:
+        """The answers whose record contains NaN or infinity, which no method can score, with the
+        reason."""
+        columns = [name for name in sorted({*_COLUMN_OF.values()}) if self._has(name)]
+        if not columns:
+            return {}
+        # The sum of an answer's values is not finite if one of them is not.
+        sums = [self._whole(name).float().flatten(1).sum(1) for name in columns]
+        broken = (~torch.stack(sums).isfinite()).cpu()
+        return {
+            row: f"its {columns[column]} contains NaN or infinity"
+            for column, row in broken.nonzero().flip(0).tolist()
+        }
+
+    def drop_unusable(self) -> "LiveFeatures":
+        """The same features with zeros for unusable answers, so that the others can be scored."""
+        if not self.unusable:
+            return self
+        cleaned = {
+            field.name: getattr(self.record, field.name).nan_to_num(0, 0, 0)
+            for field in fields(Reduced)
+        }
+        record = replace(self.record, **cleaned)
+        return LiveFeatures(record, self.answers, self.shape, pass_maps=self._pass_maps)
+
+    def _has(self, column: str) -> bool:
+        return getattr(self.record, column).numel() > 0
+
+    def _read_plain(self, field: str) -> list[Any]:
+        if field.startswith("token_"):
+            name = field.removeprefix("token_")
+            return [torch.tensor(getattr(a, name), dtype=torch.float32) for a in self.answers]
+        name = "text" if field == "answer" else field
+        return [getattr(answer, name) for answer in self.answers]
+
+    def _whole(self, column: str) -> Float16[Tensor, "rows layers ..."]:
+        return self._fixed(column) if column in _FIXED else self._padded(column)
+
+    def _make(self, field: str) -> Float16[Tensor, "rows layers ..."]:
+        column = _COLUMN_OF[field]
+        if column in _FIXED:
+            return self._fixed(column)
+        values = self._padded(column)
+        if field == "laplacian_top":
+            return self._largest(values)
+        if field == "node_prompt":
+            return self._prompt_nodes(values)
+        if field == "node_max":
+            return self._highest(values)
+        tokens = self._used if field == "log_diagonal_all" else self._is_answer
+        return _average(values, tokens)
+
+    def _fixed(self, column: str) -> Float16[Tensor, "rows layers size"]:
+        return to_float16(getattr(self.record, column))
+
+    def _padded(self, column: str) -> Float16[Tensor, "rows layers tokens features"]:
+        """A ragged column with zeros after each answer's tokens; the features of a diagonal are its
+        heads."""
+        if column not in self._made:
+            values = to_float16(getattr(self.record, column))
+            self._made[column] = self._pad_nodes(values) if column == "nodes" else self._pad(values)
+        return self._made[column]
+
+    def _pad(self, flat: Tensor) -> Tensor:
+        source = self.shape.source
+        size = (len(self.answers), source.layers * (source.heads or 0), self._longest)
+        return self._lay(flat, size, self._used[:, None]).unflatten(1, (source.layers, -1)).mT
+
+    def _pad_nodes(self, flat: Tensor) -> Tensor:
+        size = (len(self.answers), self.layers, self._longest, flat.shape[-1])
+        return self._lay(flat, size, self._used[:, None, :, None])[..., : self.shape.features]
+
+    def _lay(self, flat: Tensor, size: tuple[int, ...], used: Tensor) -> Tensor:
+        if not self._is_padded:
+            return flat.reshape(size)
+        return flat.new_zeros(size).masked_scatter_(used, flat)
+
+    @cached_property
+    def _used(self) -> Bool[Tensor, "rows tokens"]:
+        return self._places < self._lengths[:, None]
+
+    @cached_property
+    def _is_answer(self) -> Bool[Tensor, "rows tokens"]:
+        return self._used & (self._places >= self._prompts[:, None])
+
+    @cached_property
+    def _places(self) -> Int[Tensor, " tokens"]:
+        return torch.arange(self._longest, device=self._lengths.device)
+
+    def _largest(self, values: Float16[Tensor, "rows layers tokens heads"]) -> Tensor:
+        """The largest values of every head, falling; zeros if there are fewer tokens."""
+        heads = values.mT.float().masked_fill(~self._used[:, None, None], -torch.inf)
+        kept = min(LAPLACIAN_TOP, self._longest)
+        falling = heads.topk(kept, dim=-1).values
+        exists = self._places[:kept] < self._lengths[:, None]
+        falling = torch.where(exists[:, None, None], falling, 0)
+        return torch.nn.functional.pad(falling, (0, LAPLACIAN_TOP - kept)).half()
+
+    def _prompt_nodes(self, values: Float16[Tensor, "rows layers tokens features"]) -> Tensor:
+        last = (self._prompts - 1).clamp(min=0)[:, None, None, None]
+        found = values.gather(2, last.expand(-1, self.layers, 1, values.shape[3]))[:, :, 0]
+        return torch.where((self._prompts > 0)[:, None, None], found, 0)
+
+    def _highest(self, values: Float16[Tensor, "rows layers tokens features"]) -> Tensor:
+        answer = self._is_answer[:, None, :, None]
+        highest = values.masked_fill(~answer, -torch.inf).amax(2)
+        return torch.where(self._is_answer.any(1)[:, None, None], highest, 0)
+
+
+def _average(
+    values: Float16[Tensor, "rows layers tokens features"], tokens: Bool[Tensor, "rows tokens"]
+) -> Float16[Tensor, "rows layers features"]:
+    """The mean over some tokens; 0 if there are none."""
+    chosen: Float[Tensor, "rows layers tokens features"]
+    chosen = torch.where(tokens[:, None, :, None], values, 0).float()
+    return (chosen.sum(2) / tokens.sum(1).clamp(min=1)[:, None, None]).half()

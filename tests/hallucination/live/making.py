@@ -1,0 +1,84 @@
+"""Captured answers for tests of the live parts: their samples, and the same answers passed through
+the model again from their token ids."""
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from clew.hallucination.capture.decode import Decoder
+from clew.hallucination.capture.models import LoadedModel
+from clew.hallucination.capture.observe import ModelObserver, full_columns, record_fully
+from clew.hallucination.live.features import LiveFeatures, PassedAnswer
+from clew.hallucination.samples.making.config import PreprocessConfig, SampleShape
+from clew.hallucination.samples.making.preprocess import choose_shape, preprocess_store
+from clew.hallucination.samples.making.source import TraceSource
+from clew.hallucination.traces import TraceBatchLoader
+from clew.hallucination.traces.basis import load_basis
+from clew.progress import ignore_event
+from tests.builders import make_decoder
+
+SPLITS = ("train", "validation", "test")
+
+
+def preprocess_tiny(store: Path, out: Path) -> PreprocessConfig:
+    """Samples of a tiny capture; every third answer counts as hallucinated."""
+    out.mkdir()
+    scores = out / "scores.csv"
+    with scores.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(("question_id", "score"))
+        for trace in TraceBatchLoader(store).iter_traces():
+            writer.writerow((trace["question_id"], float(trace["global_example_id"] % 3 > 0)))
+    config = PreprocessConfig(
+        store=store, scores_file=scores, out=out / "samples", top_k=3, node_dim=3, workers=1
+    )
+    preprocess_store(config, ignore_event)
+    return config
+
+
+def read_traces(store: Path) -> dict[int, Any]:
+    """All traces of a store by their number."""
+    return {trace["global_example_id"]: trace for trace in TraceBatchLoader(store).iter_traces()}
+
+
+def split_tokens(trace: Any) -> tuple[list[int], list[int]]:
+    """The token ids of the prompt and of the answer."""
+    tokens, prompt = trace["tokens"].tolist(), trace["prompt_length"]
+    return tokens[:prompt], tokens[prompt:]
+
+
+def pass_again(
+    store: Path, loaded: LoadedModel, config: PreprocessConfig, traces: Sequence[Any]
+) -> LiveFeatures:
+    """The features of captured answers, from one pass over their tokens."""
+    decoder = make_decoder(loaded, basis=load_basis(store), edges=4)
+    prompts, answers = zip(*map(split_tokens, traces), strict=True)
+    scores, record = decoder.record(prompts, answers)
+    passed = [
+        PassedAnswer(
+            prompt=prompt,
+            tokens=answer,
+            logprobs=logprobs,
+            entropies=entropies,
+            stop_reason=trace["stop_reason"],
+            question=trace["question"],
+            text=trace["answer"],
+        )
+        for prompt, answer, (logprobs, entropies), trace in zip(
+            prompts, answers, scores, traces, strict=True
+        )
+    ]
+    shape = sample_shape(config)
+    return LiveFeatures(record, passed, shape, pass_maps=lambda s: pass_maps(decoder, s))
+
+
+def sample_shape(config: PreprocessConfig) -> SampleShape:
+    return choose_shape(config, TraceSource(config.store))
+
+
+def pass_maps(decoder: Decoder, sequences: Sequence[Sequence[int]]) -> np.ndarray:
+    observer = ModelObserver(decoder.model)
+    return full_columns(record_fully(decoder.model, observer, sequences))["attentions"]

@@ -1,0 +1,116 @@
+"""The features of an answer from its token ids equal those captured and preprocessed."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from clew.hallucination.capture.models import LoadedModel
+from clew.hallucination.detectors.registry import SampleKind
+from clew.hallucination.detectors.training.sources import PreprocessedData
+from clew.hallucination.live.features import LiveFeatures, needed_columns
+from clew.hallucination.samples.making.config import PreprocessConfig
+from clew.hallucination.samples.reading.answers import AnswerFeatures
+from clew.loading.buffers import BufferPool
+from tests.hallucination.live.making import SPLITS, pass_again, preprocess_tiny, read_traces
+
+FIELDS = (
+    *("sequence", "state_mean", "lookback", "log_diagonal_all", "log_diagonal_answer"),
+    *("laplacian_top", "laplacian_answer", "node_mean", "node_max", "node_prompt"),
+)
+RAGGED = ("token_logprobs", "token_entropies")
+TEXTS = ("question", "answer", "stop_reason")
+
+
+@pytest.fixture(scope="module")
+def compact(compact_store: Path, tmp_path_factory: pytest.TempPathFactory) -> PreprocessConfig:
+    return preprocess_tiny(compact_store, tmp_path_factory.mktemp("live") / "compact")
+
+
+@pytest.fixture(scope="module")
+def full(full_store: Path, tmp_path_factory: pytest.TempPathFactory) -> PreprocessConfig:
+    return preprocess_tiny(full_store, tmp_path_factory.mktemp("live") / "full")
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 32])
+def test_features_from_token_ids_equal_the_preprocessed_ones(
+    compact: PreprocessConfig, loaded: LoadedModel, size: int
+) -> None:
+    stored, traces = AnswerFeatures(compact.out), read_traces(compact.store)
+    for split in SPLITS if size > 1 else ("test",):
+        numbers = stored.ids[split][:size].tolist()
+        live = pass_again(compact.store, loaded, compact, [traces[number] for number in numbers])
+        assert live.fields >= stored.fields - {"category", "accepted_answers", "prompt_length"}
+        for field in (*FIELDS, *RAGGED, *TEXTS):
+            values = stored.read(field, split)[:size]
+            assert_close(field, live.read(field, "live"), values)
+        assert_close(
+            "layer", live.read("sequence", "live", layer=1), first_layer(stored, split)[:size]
+        )
+
+
+def first_layer(stored: AnswerFeatures, split: str) -> np.ndarray:
+    return stored.read("sequence", split, layer=1)
+
+
+def assert_close(name: str, found: Any, expected: Any) -> None:
+    """Numbers agree within 2e-3, relative to the size of the field's values."""
+    if name in TEXTS:
+        assert found == expected
+        return
+    if isinstance(found, list):
+        assert [len(one) for one in found] == [len(one) for one in expected], name
+        found, expected = torch.cat(found), np.concatenate(expected)
+    assert found.dtype == torch.float32
+    scale = max(1e-6, float(np.abs(expected).max(initial=0)))
+    assert np.abs(found.numpy() - expected).max(initial=0) <= 2e-3 * scale, name
+
+
+@pytest.mark.parametrize("kind", ["sequences", "graphs", "grids", "heads"])
+def test_batches_for_networks_equal_those_of_the_dataset(
+    full: PreprocessConfig, loaded: LoadedModel, kind: SampleKind
+) -> None:
+    dataset = PreprocessedData(folder=full.out).open(kind, "train")
+    expected = dataset.samples.read_batch(np.arange(len(dataset)), BufferPool())
+    traces = read_traces(full.store)
+    numbers = dataset.index.example_ids.tolist()
+    live = pass_again(full.store, loaded, full, [traces[number] for number in numbers])
+    batch = live.batch(kind)
+    assert {*batch} == {*expected} - {"label", "index", "question_id"}
+    for name, values in batch.items():
+        if isinstance(values, torch.Tensor) and values.is_floating_point():
+            assert values.dtype == expected[name].dtype
+            assert torch.allclose(values.float(), expected[name].float(), rtol=2e-3, atol=2e-3)
+        elif isinstance(values, torch.Tensor):
+            assert torch.equal(values, expected[name]), name
+        else:
+            assert values == expected[name]
+
+
+def test_only_the_needed_columns_are_named() -> None:
+    assert needed_columns({"sequence", "token_logprobs"}) == {"last_hidden"}
+    assert needed_columns({"laplacian_top"}, "graphs") == {
+        *("laplacian_diagonal", "last_hidden", "nodes", "edges")
+    }
+
+
+def test_an_answer_with_infinite_states_is_named_and_does_not_spoil_the_others(
+    compact: PreprocessConfig, loaded: LoadedModel
+) -> None:
+    traces = [*read_traces(compact.store).values()][:3]
+    live = pass_again(compact.store, loaded, compact, traces)
+    before = live.read("sequence", "live")
+    assert live.drop_unusable() is live
+    broken = spoil(live, row=1)
+    assert broken.unusable == {1: "its last_hidden contains NaN or infinity"}
+    after = broken.drop_unusable().read("sequence", "live")
+    assert torch.equal(after[[0, 2]], before[[0, 2]])
+    assert after.isfinite().all()
+
+
+def spoil(live: LiveFeatures, row: int) -> LiveFeatures:
+    with torch.inference_mode():
+        live.record.last_hidden[row, 1, 2] = torch.inf
+    return LiveFeatures(live.record, live.answers, live.shape)

@@ -1,13 +1,19 @@
 """What the tests of the answer page share: scores that go with a store's states, and pictures."""
 
 import csv
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from clew.hallucination.answer_page import Picture, ShowConfig, show_answer
 from clew.hallucination.traces import TraceBatchLoader
+
+THRESHOLD = 0.6
+# Number, split, label (1 = hallucinated), risk.
+ANSWERS = ((3, "test", 1, 0.2), (4, "test", 0, 0.9), (5, "test", 1, 0.7), (6, "validation", 0, 0.1))
 
 
 def write_scores(store: Path, out: Path) -> dict[int, bool]:
@@ -27,3 +33,24 @@ def write_scores(store: Path, out: Path) -> dict[int, bool]:
 
 def make_picture(store: Path, out: Path, answer: str = "3", **options: Any) -> Picture:
     return show_answer(ShowConfig(store=store, answer=answer, out=(out,), **options)).picture
+
+
+def write_comparison(folder: Path, *, question: str = "q{}") -> Path:
+    """A finished comparison of four answers of a store."""
+    folder.mkdir()
+    method = {"method": "lstm", "title": "LSTM", "threshold": THRESHOLD, "val_auroc": 0.9}
+    (folder / "results.json").write_text(json.dumps({"methods": [method]}), encoding="utf-8")
+    rows = [
+        {
+            "split": split,
+            "global_example_id": number,
+            "question_id": question.format(number),
+            "label": label,
+            "score_lstm": risk,
+        }
+        for number, split, label, risk in ANSWERS
+    ]
+    table = pa.Table.from_pylist(rows)
+    with pa.ipc.new_file(folder / "scores.arrow", table.schema) as writer:
+        writer.write_table(table)
+    return folder

@@ -1,41 +1,21 @@
 """A detector's verdict beside an answer, and the pages of a comparison's mistakes."""
 
-import json
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from clew.errors import InputError, StoreError
 from clew.hallucination.answer_page.mistakes import show_mistakes
 from clew.hallucination.comparison.report import write_report
 from clew.hallucination.samples.making import preprocess_store
-from tests.hallucination.answer_page.making import make_picture, write_scores
+from tests.hallucination.answer_page.making import (
+    ANSWERS,
+    THRESHOLD,
+    make_picture,
+    write_comparison,
+    write_scores,
+)
 from tests.hallucination.samples.making.making import tiny_preprocess
-
-THRESHOLD = 0.6
-# Number, split, label (1 = hallucinated), risk.
-ANSWERS = ((3, "test", 1, 0.2), (4, "test", 0, 0.9), (5, "test", 1, 0.7), (6, "validation", 0, 0.1))
-
-
-def write_comparison(folder: Path, *, question: str = "q{}") -> Path:
-    folder.mkdir()
-    method = {"method": "lstm", "title": "LSTM", "threshold": THRESHOLD, "val_auroc": 0.9}
-    (folder / "results.json").write_text(json.dumps({"methods": [method]}), encoding="utf-8")
-    rows = [
-        {
-            "split": split,
-            "global_example_id": number,
-            "question_id": question.format(number),
-            "label": label,
-            "score_lstm": risk,
-        }
-        for number, split, label, risk in ANSWERS
-    ]
-    table = pa.Table.from_pylist(rows)
-    with pa.ipc.new_file(folder / "scores.arrow", table.schema) as writer:
-        writer.write_table(table)
-    return folder
 
 
 @pytest.mark.parametrize(

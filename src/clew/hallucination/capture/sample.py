@@ -125,9 +125,7 @@ def draw_numbers(
 
 
 def draw_tokens(
-    logits: Float[Tensor, "rows vocabulary"],
-    numbers: Float[Tensor, "rows 1"],
-    temperature: float = 1.0,
+    logits: Float[Tensor, "rows vocabulary"], numbers: Float[Tensor, "rows 1"], temperature: float
 ) -> Int[Tensor, " rows"]:
     """For each row, the token at which the cumulative probability exceeds its number."""
     tokens = []

@@ -1,0 +1,131 @@
+"""What the page's routes answer: searches, traces, comparisons."""
+
+import math
+import secrets
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+from clew.hallucination.live.page.comparisons import REPORT_FILE
+from clew.hallucination.live.page.files import PageFiles, TraceStore
+from clew.hallucination.live.page.index import Search
+from clew.hallucination.live.page.tracer import Tracer
+from clew.hallucination.live.page.view import Known, describe_trace
+from clew.version import __version__
+
+_PER_PAGE = 25
+_NO_STORE = "Start the server with `traces` and `scores_file` to compare answers with known ones."
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraceRequest:
+    """An answer of this page, by its tokens, to be passed through the model once more."""
+
+    question: str
+    tokens: list[int]
+    context: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """What the routes answer from. `live` is None if no model is served."""
+
+    files: PageFiles
+    live: Tracer | None = None
+    # Reports open in a tab of their own, which sends no API key: their address is the secret.
+    secret: str = field(default_factory=lambda: secrets.token_urlsafe(24))
+
+    def describe(self) -> dict[str, Any]:
+        """What the page needs to know at its start."""
+        store = self.files.store
+        return {
+            "version": __version__,
+            "live": None if self.live is None else self.live.describe(),
+            "store": None if store is None else _describe_store(store),
+            "comparisons": len(self.files.comparisons),
+        }
+
+    def search(self, search: Search, page: int) -> dict[str, Any] | None:
+        store = self.files.store
+        if store is None:
+            return None
+        rows = store.index.find(search)
+        start = page * _PER_PAGE
+        return {
+            "found": len(rows),
+            "page": page,
+            "pages": math.ceil(len(rows) / _PER_PAGE),
+            "rows": [store.index.describe(int(row)) for row in rows[start : start + _PER_PAGE]],
+        }
+
+    def stored_trace(self, number: int) -> dict[str, Any] | None:
+        """The trace of a stored answer, with the risk that the comparison gave it."""
+        store = self.files.store
+        answer = None if store is None else store.read(number)
+        if store is None or answer is None:
+            return None
+        known = Known(answers=store.known, index=store.index, why_not=_why_unknown(store))
+        return describe_trace(answer, known, risk=store.index.risk_of(number), is_stored=True)
+
+    def live_trace(self, wanted: TraceRequest) -> dict[str, Any] | None:
+        """The trace of a new answer."""
+        if self.live is None:
+            return None
+        traced = self.live.trace(wanted.question, wanted.context, wanted.tokens)
+        return describe_trace(
+            traced.answer,
+            self._known_for(self.live),
+            risk=traced.risk,
+            token_risks=traced.token_risks,
+            is_stored=False,
+        )
+
+    def describe_comparisons(self) -> list[dict[str, Any]]:
+        return [
+            {**shown.describe(), "report": f"page/reports/{self.secret}/{number}/{REPORT_FILE}"}
+            for number, shown in enumerate(self.files.comparisons)
+        ]
+
+    def read_report(self, secret: str, number: int, name: str) -> bytes | None:
+        is_known = secrets.compare_digest(secret.encode(), self.secret.encode())
+        if not is_known or number >= len(self.files.comparisons):
+            return None
+        return self.files.comparisons[number].read(name)
+
+    def prepare(self) -> None:
+        """Gather the known answers in the background, before the first trace needs them."""
+        store = self.files.store
+        if store is not None:
+            threading.Thread(target=lambda: store.known, daemon=True).start()
+
+    def _known_for(self, live: Tracer) -> Known:
+        store = self.files.store
+        if store is None:
+            return Known(why_not=_NO_STORE)
+        why_not = live.explain_other_model(store.model)
+        if why_not:
+            return Known(why_not=why_not)
+        return Known(answers=store.known, index=store.index, why_not=_why_unknown(store))
+
+
+def _why_unknown(store: TraceStore) -> str:
+    """Why there are no known answers, or no probes on them; empty if there are both."""
+    if store.known is None:
+        return "The traces hold no hidden states, so answers cannot be compared with them."
+    if store.known.probes is None:
+        return (
+            "The traces have too few labels of each kind to fit probes: start the server with "
+            "their `scores_file`."
+        )
+    return ""
+
+
+def _describe_store(store: TraceStore) -> dict[str, Any]:
+    index = store.index
+    return {
+        "name": store.name,
+        "answers": len(index),
+        "labeled": index.count_labeled(),
+        "method": None if index.risk is None else index.risk.method,
+        "threshold": None if index.risk is None else index.risk.threshold,
+    }

@@ -1,0 +1,101 @@
+"""What the page shows besides live answers: a trace store with its labels and risks, and finished
+comparisons. Everything is opened when the server starts; clients never name a path."""
+
+import threading
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from clew.errors import InputError
+from clew.hallucination.answer_page.picture import ShownAnswer, read_answer
+from clew.hallucination.answer_page.store import open_traces
+from clew.hallucination.answer_page.tokens import read_token_texts
+from clew.hallucination.answer_page.verdict import Verdicts, read_verdicts
+from clew.hallucination.live.page.comparisons import ShownComparison, show_comparison
+from clew.hallucination.live.page.index import AnswerIndex, build_index
+from clew.hallucination.live.page.known import KnownAnswers, gather_known
+from clew.hallucination.traces import TraceBatchLoader
+
+
+class TraceStore:
+    """The answers of a trace store, for the explorer and as known answers beside new ones."""
+
+    def __init__(self, loader: TraceBatchLoader, index: AnswerIndex) -> None:
+        self.loader, self.index = loader, index
+        self._lock = threading.Lock()
+
+    @property
+    def model(self) -> dict[str, Any]:
+        """The captured model, as in the manifest."""
+        model = self.loader.manifest.settings.get("model")
+        return model if isinstance(model, dict) else {}
+
+    @property
+    def name(self) -> str:
+        return self.loader.traces_dir.resolve().name
+
+    @cached_property
+    def _known(self) -> KnownAnswers | None:
+        return gather_known(self.loader, self.index)
+
+    @property
+    def known(self) -> KnownAnswers | None:
+        """Gathered on first use, which takes seconds; other threads wait for it."""
+        with self._lock:
+            return self._known
+
+    def read(self, number: int) -> ShownAnswer | None:
+        """A stored answer with its label, None if there is no such number."""
+        row = self.index.row_of(number)
+        with self._lock:
+            trace = None if row is None else self.loader.get_trace_by_global_id(number)
+        if row is None or trace is None or trace["tokens"] is None or not len(trace["tokens"]):
+            return None
+        model = self.model.get("id")
+        texts, note = read_token_texts(
+            trace["tokens"],
+            trace.get("tokens_decoded"),
+            model if isinstance(model, str) else None,
+            None,
+        )
+        answer = read_answer(trace, texts, self.index.label_at(row), None)
+        return replace(answer, notes=(*answer.notes, note)) if note else answer
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageFiles:
+    """The folders that the page shows."""
+
+    store: TraceStore | None = None
+    comparisons: tuple[ShownComparison, ...] = ()
+
+
+def open_page_files(
+    traces: Path | None = None,
+    scores_file: Path | None = None,
+    comparisons: tuple[Path, ...] = (),
+    *,
+    score_threshold: float = 0.5,
+) -> PageFiles:
+    """Open the folders. Raises InputError or StoreError if one is not what it should be, or the
+    scores belong to other answers."""
+    if scores_file is not None and traces is None:
+        raise InputError(
+            "scores need the traces that they are of: give `traces` too.",
+            setting="scores_file",
+            value=scores_file,
+        )
+    verdicts = [read_verdicts(folder) for folder in comparisons]
+    store = None
+    if traces is not None:
+        store = _open_store(traces, scores_file, verdicts, score_threshold)
+    shown = tuple(show_comparison(found.comparison) for found in verdicts)
+    return PageFiles(store=store, comparisons=shown)
+
+
+def _open_store(
+    traces: Path, scores_file: Path | None, verdicts: list[Verdicts], score_threshold: float
+) -> TraceStore:
+    loader = open_traces(traces)
+    return TraceStore(loader, build_index(loader, scores_file, score_threshold, verdicts))

@@ -1,0 +1,73 @@
+// One page, several views: the part after "#" says which one is shown.
+import { asked, startAsking } from "./ask.js";
+import { showAnswers, showComparisons, startBrowsing } from "./browse.js";
+import { at, complain, forgive, keepKey, read } from "./parts.js";
+import { showTrace } from "./trace.js";
+
+const views = ["ask", "trace", "answers", "comparisons"];
+let isFirst = true;
+
+function show(view, tab) {
+  for (const id of views) at(id).hidden = id !== view;
+  for (const link of document.querySelectorAll("header nav a")) {
+    if (link.dataset.view === tab) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  if (!isFirst && view !== "ask") at(view).querySelector("h1")?.focus({ preventScroll: true });
+  if (!isFirst && view === "ask") at("question").focus();
+  if (!isFirst) window.scrollTo(0, 0);
+  isFirst = false;
+}
+
+async function openTrace(load, back, tab) {
+  at("main").setAttribute("aria-busy", "true");
+  try {
+    showTrace(await load(), back);
+    show("trace", tab);
+  } catch (error) {
+    complain(error);
+  } finally {
+    at("main").removeAttribute("aria-busy");
+  }
+}
+
+function route() {
+  forgive();
+  const [view, which] = location.hash.slice(1).split("/");
+  const number = /^\d+$/.test(which ?? "") ? Number(which) : null;
+  if (view === "asked" && asked[number]) return openAsked(asked[number]);
+  if (view === "answers" && number !== null) return openTrace(() => read(`clew/answers/${number}`), { href: "#answers", words: "Explorer" }, "answers");
+  if (view === "answers") { show("answers", "answers"); return showAnswers(); }
+  if (view === "comparisons") { show("comparisons", "comparisons"); return showComparisons(); }
+  return show("ask", "ask");
+}
+
+function openAsked(one) {
+  const load = async () => (one.trace ??= await read("clew/trace", { question: one.question, context: one.context || null, tokens: one.line.tokens.map((token) => token.id) }));
+  return openTrace(load, { href: "#ask", words: "Ask" }, "ask");
+}
+
+async function start() {
+  try {
+    const info = await read("clew/page");
+    const served = info.live ? `${info.live.model} · ${info.live.detector}` : "";
+    at("served").textContent = served;
+    document.title = info.live ? `clew · ${info.live.model}` : "clew";
+    startBrowsing(info.store);
+  } catch (error) {
+    complain(error);
+    return;
+  }
+  route();
+}
+
+at("key-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  keepKey(at("key").value);
+  forgive();
+  start();
+});
+at("skip").addEventListener("click", (event) => { event.preventDefault(); document.querySelector("main > section:not([hidden]) h1")?.focus(); });
+window.addEventListener("hashchange", route);
+startAsking();
+start();

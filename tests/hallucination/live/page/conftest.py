@@ -1,0 +1,37 @@
+"""The folders that the page shows: a store of the tiny model with labels and a comparison."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from clew.hallucination.live.page.files import PageFiles, TraceStore, open_page_files
+from tests.hallucination.answer_page.making import write_comparison, write_scores
+
+
+@dataclass(frozen=True, kw_only=True)
+class Folders:
+    traces: Path
+    scores: Path
+    comparison: Path
+
+
+@pytest.fixture(scope="session")
+def folders(compact_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Folders:
+    place = tmp_path_factory.mktemp("page")
+    scores = place / "scores.csv"
+    write_scores(compact_store, scores)
+    comparison = write_comparison(place / "comparison")
+    (comparison / "report.html").write_text("<h1>A report</h1>", encoding="utf-8")
+    return Folders(traces=compact_store, scores=scores, comparison=comparison)
+
+
+@pytest.fixture(scope="session")
+def page_files(folders: Folders) -> PageFiles:
+    return open_page_files(folders.traces, folders.scores, (folders.comparison,))
+
+
+@pytest.fixture(scope="session")
+def trace_store(page_files: PageFiles) -> TraceStore:
+    assert page_files.store is not None
+    return page_files.store

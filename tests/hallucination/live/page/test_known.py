@@ -1,0 +1,58 @@
+"""Known answers: probes that never judge what they were fitted on, and nearest neighbors."""
+
+import numpy as np
+import pytest
+
+from clew.hallucination.answer_page.picture import unit_length
+from clew.hallucination.live.page.files import TraceStore, open_page_files
+from clew.hallucination.live.page.known import KnownAnswers, gather_known
+from clew.metrics import auroc
+from tests.hallucination.live.page.conftest import Folders
+
+
+@pytest.fixture(scope="module")
+def known(trace_store: TraceStore) -> KnownAnswers:
+    found = trace_store.known
+    assert found is not None and found.probes is not None
+    return found
+
+
+def states_of(store: TraceStore, number: int) -> np.ndarray:
+    answer = store.read(number)
+    assert answer is not None and answer.states is not None
+    return answer.states
+
+
+def test_a_known_answer_is_judged_by_probes_that_did_not_see_it(
+    trace_store: TraceStore, known: KnownAnswers
+) -> None:
+    assert known.probes is not None
+    risks = np.array([known.risks(states_of(trace_store, n), n) for n in range(70)])
+    labels = trace_store.index.hallucinated == 1
+    held_out = [auroc(labels, risks[:, layer]) for layer in range(risks.shape[1])]
+    assert held_out == pytest.approx(known.probes.aurocs, abs=0.02)
+    seen = np.array([known.risks(states_of(trace_store, n), None) for n in range(70)])
+    assert auroc(labels, seen[:, -1]) > known.probes.aurocs[-1]
+
+
+def test_the_nearest_answer_to_a_copy_is_the_original(
+    trace_store: TraceStore, known: KnownAnswers
+) -> None:
+    states = states_of(trace_store, 9)
+    copy = known.nearest(states, None, 3)
+    assert copy[0].number == 9 and copy[0].similarity == pytest.approx(1, abs=1e-2)
+    others = known.nearest(states, 9, 3)
+    assert [one.number for one in others[:2]] == [one.number for one in copy[1:]]
+
+
+def test_states_of_another_model_are_not_compared(known: KnownAnswers) -> None:
+    other = unit_length(np.ones((5, 7), np.float32))
+    assert known.nearest(other, None, 3) == [] and known.risks(other, None) is None
+
+
+def test_without_labels_there_are_neighbors_but_no_probes(folders: Folders) -> None:
+    store = open_page_files(folders.traces).store
+    assert store is not None
+    found = gather_known(store.loader, store.index)
+    assert found is not None and found.probes is None
+    assert len(found.nearest(states_of(store, 3), 3, 5)) == 5

@@ -118,6 +118,14 @@ class TrainingError(ClewError):
     """Training cannot continue: non-finite values, or a step that does not fit in memory."""
 
 
+class QueueFullError(ClewError):
+    """Too many requests wait for an answer. `waiting` says how many."""
+
+    def __init__(self, *text: str | Call, waiting: int = 0) -> None:
+        super().__init__(*text)
+        self.waiting = waiting
+
+
 class StoppedError(ClewError):
     """The run was asked to stop (by `should_stop`). If `is_resumable`, everything so far is saved,
     and the same call resumes it.

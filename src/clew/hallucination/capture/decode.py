@@ -87,7 +87,7 @@ class Decoder:
         columns: frozenset[str] = COLUMNS,
     ) -> None:
         self.shape, self.answer_end, self.max_new_tokens = shape, answer_end, max_new_tokens
-        self.device, self.dtype = model.device, _record_dtype(model)
+        self.device, self.dtype = model.device, record_dtype(model)
         self.basis = None if basis is None else basis.to(self.device, self.dtype)
         self.columns = columns
         self.batch_model = BatchModel(
@@ -262,7 +262,8 @@ def _cut_repetition(draft: _Draft) -> bool:
     return True
 
 
-def _record_dtype(model: PreTrainedModel) -> torch.dtype:
+def record_dtype(model: PreTrainedModel) -> torch.dtype:
+    """The precision of what is recorded: that of the model."""
     dtype = next(p.dtype for p in model.parameters() if p.is_floating_point())
     return dtype if dtype in (torch.float16, torch.bfloat16) else torch.float32
 

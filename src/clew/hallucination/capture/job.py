@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
-from transformers import PreTrainedModel
 
 from clew.errors import InputError
 from clew.hallucination.capture.basis import fit_on_questions
@@ -23,6 +22,7 @@ from clew.hallucination.capture.dialogue import (
 )
 from clew.hallucination.capture.models import (
     LoadedModel,
+    context_tokens,
     describe_model,
     end_tokens,
     sliding_window,
@@ -43,8 +43,6 @@ from clew.storage import Manifest
 from clew.storage.origin import describe_in_schema
 from clew.wording import bytes_text
 
-# Edges are stored as 16-bit token numbers.
-MAX_TOKENS = 65_535
 # Skipped questions that are reported one by one; the manifest lists all.
 _MAX_SAID = 10
 
@@ -90,7 +88,7 @@ def prepare_job(
     questions = _used_contexts(questions, prompt, reporter)
     limits = _Limits(
         new_tokens=generation.max_new_tokens,
-        tokens=_context(loaded.model),
+        tokens=context_tokens(loaded.model),
         full_shape=shape if config.keep == "full" else None,
     )
     asked = _ask(questions, prompt, loaded.tokenizer, limits)
@@ -220,11 +218,6 @@ class _Limits:
                 f'`keep="compact"` for it'
             )
         return None
-
-
-def _context(model: PreTrainedModel) -> int:
-    context = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    return min(context or MAX_TOKENS, MAX_TOKENS)
 
 
 @dataclass(frozen=True, kw_only=True)

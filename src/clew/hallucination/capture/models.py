@@ -29,6 +29,9 @@ from clew.names import looks_like_path, suggest, suggest_path
 
 Quantize = Literal["4bit", "8bit"]
 
+# Edges are stored as 16-bit token numbers.
+MAX_TOKENS = 65_535
+
 _DTYPES = {
     "float32": torch.float32,
     "float16": torch.float16,
@@ -183,6 +186,12 @@ def end_tokens(model: PreTrainedModel, tokenizer: Any) -> list[int]:
     """All tokens that end an answer, as model and tokenizer declare them."""
     declared = [*declared_ends(model), tokenizer.eos_token_id]
     return sorted({token for token in declared if token is not None})
+
+
+def context_tokens(model: PreTrainedModel) -> int:
+    """The most tokens, prompt and answer together, that the model and a trace can have."""
+    context = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    return min(context or MAX_TOKENS, MAX_TOKENS)
 
 
 def sliding_window(model: PreTrainedModel) -> int | None:

@@ -44,15 +44,16 @@ class ModelObserver:
         self._attention = [_find_attention(layer) for layer in self._layers]
 
     @contextmanager
-    def listen(self, listener: Listener) -> Iterator[None]:
-        """While open, `listener` receives every pass of the model."""
+    def listen(self, listener: Listener, *, attention: bool = True) -> Iterator[None]:
+        """While open, `listener` receives every pass of the model; without `attention`, only the
+        states."""
         handles = []
         for index, layer in enumerate(self._layers[:-1]):
             handles.append(layer.register_forward_hook(_hidden_hook(listener, index)))
         # The last entry of `hidden_states` is the output of the stack, after its final norm.
         last = self.num_layers - 1
         handles.append(self._stack.register_forward_hook(_hidden_hook(listener, last)))
-        for index, module in enumerate(self._attention):
+        for index, module in enumerate(self._attention if attention else ()):
             hook = _attention_hook(listener, index, self.heads)
             handles.append(module.register_forward_hook(hook))
         try:

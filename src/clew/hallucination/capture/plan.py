@@ -101,15 +101,23 @@ def make_batches(lengths: Sequence[int], plan: BatchPlan, max_new_tokens: int) -
 def row_bytes(model: PreTrainedModel, shape: TraceShape, width: int) -> int:
     """Device memory of one row: keys and values, the record, activations, logits."""
     config = model.config.get_text_config()
-    kv_heads = getattr(config, "num_key_value_heads", None) or shape.heads
-    head_dim = getattr(config, "head_dim", None) or shape.dim // shape.heads
     item = next(model.parameters()).element_size()
-    cache = 2 * shape.layers * kv_heads * head_dim * width * item
+    cache = width * cache_bytes(model)
     inner = getattr(config, "intermediate_size", None) or 4 * shape.dim
     activations = width * (6 * shape.dim + 3 * inner) * item
     attention = 3 * shape.heads * width * width * 4
     logits = 4 * config.vocab_size * 4
     return cache * 2 + 2 * record_bytes(shape, width) + activations + attention + logits
+
+
+def cache_bytes(model: PreTrainedModel) -> int:
+    """Memory of the keys and values of one token."""
+    config = model.config.get_text_config()
+    heads = config.num_attention_heads
+    kv_heads = getattr(config, "num_key_value_heads", None) or heads
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+    item = next(model.parameters()).element_size()
+    return int(2 * config.num_hidden_layers * kv_heads * head_dim * item)
 
 
 def record_bytes(shape: TraceShape, width: int) -> int:

@@ -125,7 +125,9 @@ def draw_numbers(
 
 
 def draw_tokens(
-    logits: Float[Tensor, "rows vocabulary"], numbers: Float[Tensor, "rows 1"], temperature: float
+    logits: Float[Tensor, "rows vocabulary"],
+    numbers: Float[Tensor, "rows 1"],
+    temperature: float = 1.0,
 ) -> Int[Tensor, " rows"]:
     """For each row, the token at which the cumulative probability exceeds its number."""
     tokens = []

@@ -217,7 +217,7 @@ class CompactRecord:
         index = (used.cumsum(1) - 1).clamp(min=0)
         counts = answers.clamp(min=1)[:, None, None]
         wants_logs = "attention_log_diagonal" in self.columns
-        logs = self.diagonal.clamp(min=_TINY).log() if wants_logs else self.diagonal[:0]
+        logs = log_diagonal(self.diagonal) if wants_logs else self.diagonal[:0]
         return Reduced(
             last_hidden=self.last_hidden,
             answer_hidden=self.answer_sum / counts if len(self.answer_sum) else self.answer_sum,
@@ -242,8 +242,7 @@ class CompactRecord:
     ) -> Float[Tensor, "batch layers heads slots"]:
         if not len(self.received):
             return self.received
-        below = (lengths[:, None] - index).clamp(min=1)[:, None, None]
-        return self.received / below - self.diagonal
+        return laplacian(self.received, self.diagonal, lengths, index)
 
     def _lookback(
         self,
@@ -254,13 +253,43 @@ class CompactRecord:
     ) -> Float[Tensor, "batch layers heads"]:
         if not len(self.masses):
             return self.masses[..., 0, 0]
-        prompts = (lengths - answers)[:, None]
-        is_answer = used & (index >= prompts)
-        context = self.masses[..., 0] / prompts.clamp(min=1)[:, None, None]
-        generated = self.masses[..., 1] / (index - prompts + 1).clamp(min=1)[:, None, None]
-        ratio = context / (context + generated).clamp(min=_TINY)
-        weight = is_answer[:, None, None] / answers.clamp(min=1)[:, None, None, None]
-        return (ratio * weight).sum(-1)
+        return lookback(self.masses, lengths, answers, index, used)
+
+
+def log_diagonal(diagonal: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """The logarithm of each token's attention to itself."""
+    return diagonal.clamp(min=_TINY).log()
+
+
+def laplacian(
+    received: Float[Tensor, "batch layers heads slots"],
+    diagonal: Float[Tensor, "batch layers heads slots"],
+    lengths: Int[Tensor, " batch"],
+    index: Int[Tensor, "batch slots"],
+) -> Float[Tensor, "batch layers heads slots"]:
+    """The diagonal of the attention's Laplacian: what a token receives on average from itself and
+    those after it, less what it gives itself. `index` is each slot's place in its row."""
+    below = (lengths[:, None] - index).clamp(min=1)[:, None, None]
+    return received / below - diagonal
+
+
+def lookback(
+    masses: Float[Tensor, "batch layers heads slots 2"],
+    lengths: Int[Tensor, " batch"],
+    answers: Int[Tensor, " batch"],
+    index: Int[Tensor, "batch slots"],
+    used: Bool[Tensor, "batch slots"],
+) -> Float[Tensor, "batch layers heads"]:
+    """Attention to the prompt relative to that to the prompt and the answer, per token of either,
+    averaged over the answer. `masses` are each token's attention to the prompt and to the
+    answer."""
+    prompts = (lengths - answers)[:, None]
+    is_answer = used & (index >= prompts)
+    context = masses[..., 0] / prompts.clamp(min=1)[:, None, None]
+    generated = masses[..., 1] / (index - prompts + 1).clamp(min=1)[:, None, None]
+    ratio = context / (context + generated).clamp(min=_TINY)
+    weight = is_answer[:, None, None] / answers.clamp(min=1)[:, None, None, None]
+    return (ratio * weight).sum(-1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,323 @@
+"""The running requests of the engine: what the next pass takes of each, and what it gave."""
+
+from collections import deque
+from dataclasses import dataclass
+from itertools import islice
+
+from jaxtyping import Float
+from torch import Tensor
+
+from clew.errors import ClewError, InputError, without_settings
+from clew.hallucination.capture.decode import record_dtype
+from clew.hallucination.capture.dialogue import AnswerEnd, Cut
+from clew.hallucination.capture.models import LoadedModel, context_tokens, end_tokens
+from clew.hallucination.live.drafts import Draft
+from clew.hallucination.live.passes import PackedModel, Pass, Segment
+from clew.hallucination.live.prefixes import Prefixes, SharedPrefix
+from clew.hallucination.live.recording import Recording, RowRecord
+from clew.hallucination.live.requests import Ended, Request
+from clew.hallucination.live.room import Room
+from clew.hallucination.live.sampling import Chooser, choose_next
+from clew.hallucination.live.text import Pieces
+from clew.hallucination.live.tickets import Ticket
+from clew.memory import free_memory, is_out_of_memory
+
+# Prompt tokens that one pass takes: more would hold up the running answers.
+_CHUNK = {"cpu": 128, "cuda": 512}
+# A pass keeps all layers' attention weights until they are reduced; prompts are passed in smaller
+# parts where these would take more.
+_MAX_WEIGHTS_BYTES = 256 << 20
+# A beginning of prompts is kept if at least this many tokens need not be passed again.
+_MIN_SHARED = 8
+
+
+@dataclass(kw_only=True)
+class Running:
+    """A request that has a row. `to_pass` are the tokens of its prompt that are still to be passed,
+    `position` is where the next token goes."""
+
+    ticket: Ticket
+    draft: Draft
+    chooser: Chooser
+    row: int
+    to_pass: list[int]
+    position: int = 0
+    # Where the beginning ends that is kept for other prompts; 0 if none is.
+    shared: int = 0
+    # The answer is complete, and is passed once more, since tokens after it had been recorded.
+    is_again: bool = False
+
+    @property
+    def request(self) -> Request:
+        return self.ticket.request
+
+    def next_segment(self, most: int) -> Segment | None:
+        """What the next pass takes of it, at most that many tokens of a prompt."""
+        if not self.to_pass:
+            last = self.draft.tokens[-1]
+            wants = self.draft.ended is None
+            return Segment(row=self.row, tokens=[last], start=self.position, wants_logits=wants)
+        if most < 1:
+            return None
+        if self.position < self.shared:
+            most = min(most, self.shared - self.position)
+        tokens = self.to_pass[:most]
+        wants = len(tokens) == len(self.to_pass) and not self.is_again
+        return Segment(row=self.row, tokens=tokens, start=self.position, wants_logits=wants)
+
+
+class RunningBatch:
+    """All running requests, the model, the cache and the record of their rows."""
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        recording: Recording | None,
+        *,
+        max_rows: int,
+        max_tokens: int | None,
+    ) -> None:
+        self._model = PackedModel(loaded.model)
+        self._record = None
+        if recording is not None:
+            dtype = record_dtype(loaded.model)
+            self._record = RowRecord(recording, self._model.device, dtype)
+        self._room = Room(self._model, self._record, max_rows)
+        self._tokenizer, self._ends = loaded.tokenizer, end_tokens(*loaded)
+        self._vocabulary = loaded.model.get_input_embeddings().num_embeddings
+        context = context_tokens(loaded.model)
+        self.max_tokens = min(max_tokens or context, context)
+        self._pieces = Pieces(loaded.tokenizer)
+        self._answer_ends: dict[Cut, AnswerEnd] = {}
+        self._prefixes = Prefixes()
+        self.running: list[Running] = []
+        self.prompt_tokens = self.tokens = self.passes = 0
+
+    def check(self, request: Request) -> None:
+        """Raise InputError for a request that cannot be answered."""
+        if not request.prompt:
+            raise InputError("the prompt is empty.", setting="prompt", value="")
+        if min(request.prompt) < 0 or max(request.prompt) >= self._vocabulary:
+            raise InputError(
+                f"the prompt has a token that the model does not know: it knows 0 to "
+                f"{self._vocabulary - 1:,}."
+            )
+        asked = len(request.prompt) + request.max_new_tokens
+        if asked > self.max_tokens:
+            raise InputError(
+                f"the prompt has {len(request.prompt):,} tokens; with up to "
+                f"{request.max_new_tokens:,} new ones that is more than the limit of "
+                f"{self.max_tokens:,}. Shorten the prompt, or lower `max_new_tokens`.",
+                setting="max_new_tokens",
+                value=request.max_new_tokens,
+            )
+
+    def admit(self, waiting: "deque[Ticket]") -> None:
+        """Give rows to waiting requests, in their order, as long as there are any."""
+        while waiting and not self._is_prefix_on_its_way(waiting[0].request.prompt):
+            request = waiting[0].request
+            row = self._room.take_row(len(request.prompt))
+            if row is None and self.running:
+                return
+            ticket = waiting.popleft()
+            if row is None:
+                ticket.put(self._room.too_large(len(request.prompt)))
+                continue
+            others = (other.request.prompt for other in islice(waiting, 8))
+            self._start(ticket, row, self._prefixes.length_to_keep(request.prompt, others))
+
+    def drop_canceled(self, waiting: "deque[Ticket]") -> None:
+        for running in [r for r in self.running if r.ticket.is_canceled]:
+            self._finish(running, "canceled")
+        for ticket in [t for t in waiting if t.is_canceled]:
+            waiting.remove(ticket)
+            ticket.put(self._new_draft(ticket.request).finish("canceled", None))
+
+    def cancel_all(self, waiting: "deque[Ticket]") -> None:
+        for ticket in [*(r.ticket for r in self.running), *waiting]:
+            ticket.is_canceled = True
+        self.drop_canceled(waiting)
+
+    def step(self) -> None:
+        """One pass: a token of every running answer, and some of the new prompts."""
+        if not self.running:
+            return
+        try:
+            self._room.reserve(max(r.position for r in self.running) + 1)
+            records = self._record is not None and any(r.request.is_scored for r in self.running)
+            planned = self._plan(records)
+            logits = self._model.run(planned, keeps_states=records)
+        except (RuntimeError, MemoryError) as error:
+            self._give_up_some(error)
+            return
+        try:
+            nodes = self._add_to_record(planned) if records else None
+            self._take(planned, logits, nodes)
+        except (RuntimeError, MemoryError) as error:
+            self._fail(list(self.running), error)
+        self.passes += 1
+
+    def _plan(self, records: bool) -> Pass:
+        keeps_weights = records and self._record.recording.needs_attention  # type: ignore[union-attr]
+        left = self._chunk(keeps_weights)
+        segments = []
+        for running in self.running:
+            segment = running.next_segment(left)
+            if segment is not None:
+                segments.append(segment)
+                left -= len(segment.tokens) if running.to_pass else 0
+        return self._model.plan(segments, keeps_weights=keeps_weights)
+
+    def _chunk(self, keeps_weights: bool) -> int:
+        """How many prompt tokens a pass takes."""
+        most = _CHUNK.get(self._model.device.type, _CHUNK["cpu"])
+        if not keeps_weights:
+            return most
+        observer, columns = self._model.observer, self._model.cache.capacity
+        a_token = observer.num_layers * observer.heads * columns * 4
+        return max(1, min(most, _MAX_WEIGHTS_BYTES // a_token))
+
+    def _add_to_record(self, planned: Pass) -> Float[Tensor, "segments layers node_dim"] | None:
+        assert self._record is not None
+        self._record.add(planned)
+        if not self._record.recording.token_layers:
+            return None
+        return self._record.project_tokens(planned).cpu()
+
+    def _take(self, planned: Pass, logits: Tensor, nodes: Tensor | None) -> None:
+        """Move every running request on by what was passed of it."""
+        by_row = {running.row: running for running in self.running}
+        wanting = [by_row[s.row] for s in planned.segments if s.wants_logits]
+        for number, segment in enumerate(planned.segments):
+            running = by_row[segment.row]
+            self._advance(running, segment, None if nodes is None else nodes[number])
+        if wanting:
+            choosers = [running.chooser for running in wanting]
+            chosen = choose_next(logits, choosers, [r.draft.tokens for r in wanting])
+            for running, token in zip(wanting, chosen, strict=True):
+                running.draft.choose(token)
+        for running in by_row.values():
+            self._deliver(running)
+
+    def _advance(self, running: Running, segment: Segment, nodes: Tensor | None) -> None:
+        running.position += len(segment.tokens)
+        if not running.to_pass:
+            self.tokens += 1
+            running.draft.pass_token(nodes if running.request.is_scored else None)
+            return
+        self.prompt_tokens += len(segment.tokens)
+        del running.to_pass[: len(segment.tokens)]
+        if running.position == running.shared:
+            self._keep_prefix(running)
+
+    def _deliver(self, running: Running) -> None:
+        if running.is_again:
+            if not running.to_pass:
+                self._finish(running, running.draft.ended or "length")
+            return
+        draft = running.draft
+        for token in draft.deliver():
+            running.ticket.put(token)
+        if draft.is_complete:
+            if self._records(running) and draft.needs_new_record:
+                self._record_again(running)
+            else:
+                self._finish(running, draft.ended or "length")
+
+    def _record_again(self, running: Running) -> None:
+        """Pass prompt and answer once more: tokens after the answer have been recorded."""
+        running.is_again, running.shared = True, 0
+        whole = [*running.request.prompt, *running.draft.tokens]
+        self._begin(running, whole)
+
+    def _start(self, ticket: Ticket, row: int, shared: int) -> None:
+        request = ticket.request
+        running = Running(
+            ticket=ticket,
+            draft=self._new_draft(request),
+            chooser=Chooser(request.sampling, request.max_new_tokens, request.top_logprobs),
+            row=row,
+            to_pass=[],
+        )
+        self._begin(running, request.prompt)
+        if shared >= running.position + _MIN_SHARED:
+            running.shared = shared
+        self.running.append(running)
+
+    def _begin(self, running: Running, tokens: list[int]) -> None:
+        """Start a row with the longest beginning that is known already."""
+        row, prompt = running.row, running.request.prompt
+        if self._record is not None:
+            self._record.start(row, len(prompt))
+        prefix = self._prefixes.find(prompt, recorded=self._records(running))
+        running.position = len(prefix.tokens) if prefix else 0
+        running.to_pass = list(tokens[running.position :])
+        if prefix is not None:
+            self._model.cache.paste_tokens(row, prefix.cached)
+            if self._record is not None and prefix.record is not None:
+                self._record.paste_tokens(row, prefix.record)
+
+    def _keep_prefix(self, running: Running) -> None:
+        row, length = running.row, running.shared
+        running.shared, record = 0, None
+        if self._record is not None and running.request.is_scored:
+            record = self._record.copy_tokens(row, length)
+        self._prefixes.keep(
+            SharedPrefix(
+                tokens=running.request.prompt[:length],
+                cached=self._model.cache.copy_tokens(row, length),
+                record=record,
+            )
+        )
+
+    def _is_prefix_on_its_way(self, prompt: list[int]) -> bool:
+        """Whether a beginning of this prompt is being passed for another one: worth waiting for."""
+        return any(
+            r.shared
+            and r.shared < len(prompt)
+            and prompt[: r.shared] == r.request.prompt[: r.shared]
+            for r in self.running
+        )
+
+    def _new_draft(self, request: Request) -> Draft:
+        if request.cut not in self._answer_ends:
+            end = AnswerEnd(self._tokenizer, request.cut, self._ends)
+            self._answer_ends[request.cut] = end
+        return Draft(request=request, end=self._answer_ends[request.cut], pieces=self._pieces)
+
+    def _finish(self, running: Running, ended: Ended) -> None:
+        draft, record = running.draft, None
+        if self._record is not None and running.request.is_scored and ended != "canceled":
+            answer = len(draft.tokens)
+            record = self._record.finish(running.row, len(running.request.prompt) + answer, answer)
+        self._leave(running)
+        running.ticket.put(draft.finish(ended, record))
+
+    def _leave(self, running: Running) -> None:
+        self.running.remove(running)
+        self._room.give_back(running.row)
+
+    def _records(self, running: Running) -> bool:
+        return self._record is not None and running.request.is_scored
+
+    def _give_up_some(self, error: RuntimeError | MemoryError) -> None:
+        """A pass failed. If memory ran out, the request with the most tokens is given up, and the
+        others are tried again; otherwise none of them can be helped."""
+        if is_out_of_memory(error) and len(self.running) > 1:
+            largest = max(self.running, key=lambda r: r.position + len(r.to_pass))
+            self._fail([largest], error)
+        else:
+            self._fail(list(self.running), error)
+
+    def _fail(self, some: list[Running], error: RuntimeError | MemoryError) -> None:
+        lines = without_settings(str(error)).splitlines() or [type(error).__name__]
+        reason = "memory ran out" if is_out_of_memory(error) else f"the model failed ({lines[0]})"
+        for running in some:
+            self._leave(running)
+            failure = ClewError(
+                f"{reason} while this request was answered. Try again later, or with a shorter "
+                "prompt."
+            )
+            failure.__cause__ = error
+            running.ticket.put(failure)
+        free_memory()

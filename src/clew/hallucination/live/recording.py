@@ -1,0 +1,231 @@
+"""What is recorded of running answers: the same as capture stores, computed once per pass for all
+layers and rows together, so that it costs little."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from clew.hallucination.live.passes import Group, Pass
+from clew.hallucination.traces.basis import Basis
+from clew.hallucination.traces.compact import COLUMNS, Reduced, laplacian, log_diagonal, lookback
+from clew.hallucination.traces.schema import TraceShape
+
+_OF_ATTENTION = frozenset(
+    {"edges", "attention_log_diagonal", "laplacian_diagonal", "lookback"},
+)
+# Tensors with one entry per token, and the dimension of the tokens in those of one row.
+_PER_TOKEN = {
+    "nodes": 1,
+    "edge_weight": 1,
+    "edge_slot": 1,
+    "diagonal": 2,
+    "received": 2,
+    "masses": 2,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recording:
+    """What to record of scored requests. `columns` are those of a trace ("edges" are two);
+    `token_layers` are the layers whose projected states come with every new token. Both require
+    the `basis` where states are projected."""
+
+    shape: TraceShape
+    basis: Basis | None
+    columns: frozenset[str] = COLUMNS
+    token_layers: tuple[int, ...] = ()
+
+    @property
+    def needs_attention(self) -> bool:
+        return bool(self.columns & _OF_ATTENTION)
+
+
+class RowRecord:
+    """The record of every row of the engine, filled pass by pass."""
+
+    def __init__(self, recording: Recording, device: torch.device, dtype: torch.dtype) -> None:
+        self.recording, self._device, self._dtype = recording, device, dtype
+        self.basis = recording.basis.to(device, dtype) if recording.basis else None
+        self.rows = self.capacity = 0
+        self._tensors: dict[str, Tensor] = {}
+        self._prompts = torch.zeros(0, dtype=torch.long, device=device)
+
+    def resize(self, rows: int, capacity: int) -> None:
+        """Make room; what fits of the record stays."""
+        self.rows, self.capacity = rows, capacity
+        for name, shape in self._shapes().items():
+            kind = torch.int32 if name == "edge_slot" else torch.float32
+            dtype = self._dtype if name == "last_hidden" else kind
+            new = torch.zeros(rows, *shape, dtype=dtype, device=self._device)
+            old = self._tensors.get(name)
+            if old is not None:
+                both = tuple(slice(min(a, b)) for a, b in zip(old.shape, new.shape, strict=True))
+                new[both] = old[both]
+            self._tensors[name] = new
+        prompts = self._prompts.new_zeros(rows)
+        count = min(rows, len(self._prompts))
+        prompts[:count] = self._prompts[:count]
+        self._prompts = prompts
+
+    def start(self, row: int, prompt_length: int) -> None:
+        """A new request gets the row."""
+        self._prompts[row] = prompt_length
+        for name in ("received", "answer_sum"):
+            if name in self._tensors:
+                self._tensors[name][row] = 0
+
+    def add(self, planned: Pass) -> None:
+        """Add what was kept of a pass."""
+        if planned.states:
+            self._add_states(planned, torch.stack(planned.states))
+        for group in planned.groups:
+            if group.weights:
+                self._add_weights(group, planned)
+
+    def project_tokens(self, planned: Pass) -> Float[Tensor, "segments layers node_dim"]:
+        """The projected state of each segment's last token, in the layers that were asked for."""
+        layers = list(self.recording.token_layers)
+        states = torch.stack([planned.states[layer] for layer in layers])
+        return self._project(states[:, planned.last], layers).transpose(0, 1)
+
+    def finish(self, row: int, length: int, answer: int) -> Reduced:
+        """The fields of one row's trace of `length` tokens, the last `answer` of which are the
+        answer; those of columns that are not recorded are empty."""
+        device = self._device
+        kept = {name: self._of_row(name, row, length) for name in self._tensors}
+        lengths, answers = (torch.tensor([n], device=device) for n in (length, answer))
+        index = torch.arange(length, device=device)[None]
+        fields = {}
+        if "last_hidden" in kept:
+            fields["last_hidden"] = kept["last_hidden"].clone()
+        if "answer_sum" in kept:
+            fields["answer_hidden"] = kept["answer_sum"] / max(answer, 1)
+        if "nodes" in kept:
+            fields["nodes"] = kept["nodes"].flatten(0, 2).clone()
+        if "edge_weight" in kept:
+            weight, slot = kept["edge_weight"].flatten(0, 2), kept["edge_slot"].flatten(0, 2)
+            fields |= {"edge_weight": weight.clone(), "edge_source": slot.where(weight > 0, 0)}
+        columns = self.recording.columns
+        if "attention_log_diagonal" in columns:
+            fields["attention_log_diagonal"] = log_diagonal(kept["diagonal"]).flatten()
+        if "laplacian_diagonal" in columns:
+            values = laplacian(kept["received"], kept["diagonal"], lengths, index)
+            fields["laplacian_diagonal"] = values.flatten()
+        if "masses" in kept:
+            used = torch.ones_like(index, dtype=torch.bool)
+            fields["lookback"] = lookback(kept["masses"], lengths, answers, index, used)
+        empty = torch.empty(0, device=device)
+        return Reduced(**{name: fields.get(name, empty) for name in Reduced.__dataclass_fields__})
+
+    def copy_tokens(self, row: int, length: int) -> dict[str, Tensor]:
+        """The record of the first tokens of a row, while nothing follows them."""
+        return {
+            name: self._of_row(name, row, length).clone()
+            for name in self._tensors
+            if name in _PER_TOKEN
+        }
+
+    def paste_tokens(self, row: int, tokens: dict[str, Tensor]) -> None:
+        for name, values in tokens.items():
+            along = _PER_TOKEN[name] + 1
+            self._tensors[name][row : row + 1].narrow(along, 0, values.shape[along]).copy_(values)
+
+    def _of_row(self, name: str, row: int, length: int) -> Tensor:
+        tensor = self._tensors[name][row : row + 1]
+        along = _PER_TOKEN.get(name)
+        return tensor if along is None else tensor.narrow(along + 1, 0, length)
+
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        """The tensors that the columns require, each without its first dimension, the rows."""
+        shape, columns, slots = self.recording.shape, self.recording.columns, self.capacity
+        layers, heads, k = shape.layers, shape.heads, shape.edges_per_token
+        states = (layers, shape.dim)
+        needed: dict[str, tuple[tuple[int, ...], set[str]]] = {
+            "last_hidden": (states, {"last_hidden"}),
+            "answer_sum": (states, {"answer_hidden"}),
+            "nodes": ((layers, slots, shape.node_dim), {"nodes"}),
+            "edge_weight": ((layers, slots, k), {"edges"}),
+            "edge_slot": ((layers, slots, k), {"edges"}),
+            "diagonal": (
+                (layers, heads, slots),
+                {"attention_log_diagonal", "laplacian_diagonal"},
+            ),
+            "received": ((layers, heads, slots), {"laplacian_diagonal"}),
+            "masses": ((layers, heads, slots, 2), {"lookback"}),
+        }
+        return {name: size for name, (size, of) in needed.items() if columns & of}
+
+    def _project(
+        self, states: Float[Tensor, "layers tokens dim"], layers: list[int] | slice
+    ) -> Float[Tensor, "layers tokens node_dim"]:
+        assert self.basis is not None
+        components = self.basis.components[layers]
+        centered = states.to(components.dtype) - self.basis.mean[layers][:, None]
+        return (centered @ components).float()
+
+    def _add_states(self, planned: Pass, states: Float[Tensor, "layers tokens dim"]) -> None:
+        tensors = self._tensors
+        if "last_hidden" in tensors:
+            last = states[:, planned.last].transpose(0, 1)
+            tensors["last_hidden"][planned.rows[planned.last]] = last.to(self._dtype)
+        if "answer_sum" in tensors:
+            # Selected, not multiplied by 0: infinities in a prompt must not reach the sum.
+            is_answer = planned.positions >= self._prompts[planned.rows]
+            answer = torch.where(is_answer[None, :, None], states, 0).transpose(0, 1).float()
+            tensors["answer_sum"].index_add_(0, planned.rows, answer)
+        if "nodes" in tensors:
+            nodes = self._project(states, slice(None)).transpose(0, 1)
+            tensors["nodes"][planned.rows, :, planned.positions] = nodes
+
+    def _add_weights(self, group: Group, planned: Pass) -> None:
+        """Reduce the attention of one group of segments, all layers at once."""
+        weights = group.of_segments(torch.stack(group.weights, dim=1))
+        here = slice(group.first, group.first + group.count)
+        tokens = _Tokens(
+            rows=torch.tensor([s.row for s in group.segments], device=self._device),
+            token_rows=planned.rows[here],
+            token_positions=planned.positions[here],
+            positions=group.of_segments(group.positions),
+        )
+        if "edge_weight" in self._tensors:
+            self._add_edges(group, weights, tokens)
+        if "diagonal" in self._tensors:
+            own = tokens.positions.clamp(max=planned.columns - 1)[:, None, None, :, None]
+            diagonal = weights.gather(-1, own.expand(*weights.shape[:4], 1))[..., 0]
+            self._write("diagonal", tokens, group.real_tokens(diagonal.permute(0, 3, 1, 2)))
+        if "received" in self._tensors:
+            received = self._tensors["received"][..., : planned.columns]
+            received.index_add_(0, tokens.rows, group.sum_tokens(weights).float())
+        if "masses" in self._tensors:
+            self._add_masses(group, weights, tokens)
+
+    def _add_edges(self, group: Group, weights: Tensor, tokens: "_Tokens") -> None:
+        k = min(self.recording.shape.edges_per_token, weights.shape[-1])
+        strongest = weights.mean(2, dtype=torch.float32).topk(k, dim=-1)
+        for name, found in zip(("edge_weight", "edge_slot"), strongest, strict=True):
+            kept = self._tensors[name]
+            values = group.real_tokens(found.transpose(1, 2)).to(kept.dtype)
+            kept[tokens.token_rows, :, tokens.token_positions, :k] = values
+
+    def _add_masses(self, group: Group, weights: Tensor, tokens: "_Tokens") -> None:
+        column = torch.arange(weights.shape[-1], device=weights.device)
+        in_prompt = column < self._prompts[tokens.rows][:, None]
+        sides = torch.stack([in_prompt, ~in_prompt], dim=-1).to(weights.dtype)
+        masses = (weights.flatten(1, 3) @ sides).view(*weights.shape[:4], 2)
+        self._write("masses", tokens, group.real_tokens(masses.permute(0, 3, 1, 2, 4)))
+
+    def _write(self, name: str, tokens: "_Tokens", values: Float[Tensor, "real *rest"]) -> None:
+        self._tensors[name][tokens.token_rows, :, :, tokens.token_positions] = values.float()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Tokens:
+    """Where the tokens of a group are: the row of each segment, row and position of each token,
+    and the positions with padding."""
+
+    rows: Int[Tensor, " segments"]
+    token_rows: Int[Tensor, " real"]
+    token_positions: Int[Tensor, " real"]
+    positions: Int[Tensor, "segments tokens"]

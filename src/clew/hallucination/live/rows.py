@@ -1,0 +1,78 @@
+"""The key-value cache of the engine: one row per running request, each with its own length."""
+
+from dataclasses import dataclass
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from clew.errors import InputError
+
+
+@dataclass(frozen=True, kw_only=True)
+class CachedTokens:
+    """Keys and values of the first tokens of a row, of every layer."""
+
+    keys: Float[Tensor, "layers kv_heads tokens dim"]
+    values: Float[Tensor, "layers kv_heads tokens dim"]
+
+
+class RowCache:
+    """Keys and values of `rows` rows with room for `capacity` tokens each. A row's tokens start at
+    0. Allocated when the first keys arrive, which have the model's sizes."""
+
+    keys: Float[Tensor, "layers rows kv_heads capacity dim"]
+    values: Float[Tensor, "layers rows kv_heads capacity dim"]
+
+    def __init__(self, layers: int) -> None:
+        self._layers = layers
+        self.rows = self.capacity = 0
+        self.is_allocated = False
+
+    def resize(self, rows: int, capacity: int) -> None:
+        """Make room; what fits of the tokens stays."""
+        self.rows, self.capacity = rows, capacity
+        if self.is_allocated:
+            self.keys = self._resized(self.keys)
+            self.values = self._resized(self.values)
+
+    def write(
+        self,
+        layer: int,
+        rows: Int[Tensor, " tokens"],
+        positions: Int[Tensor, " tokens"],
+        keys: Float[Tensor, "kv_heads tokens dim"],
+        values: Float[Tensor, "kv_heads tokens dim"],
+    ) -> None:
+        """Write tokens of one layer, each at its row and position."""
+        if not self.is_allocated:
+            self.keys, self.values = self._allocate(keys), self._allocate(values)
+            self.is_allocated = True
+        if keys.shape[0] != self.keys.shape[2] or keys.shape[2] != self.keys.shape[4]:
+            raise InputError(
+                f"layer {layer} of this model has keys of another size than its first layer. Such "
+                "models cannot answer live; use them with clew.extract."
+            )
+        self.keys[layer][rows, :, positions] = keys.transpose(0, 1)
+        self.values[layer][rows, :, positions] = values.transpose(0, 1)
+
+    def copy_tokens(self, row: int, length: int) -> CachedTokens:
+        return CachedTokens(
+            keys=self.keys[:, row, :, :length].clone(),
+            values=self.values[:, row, :, :length].clone(),
+        )
+
+    def paste_tokens(self, row: int, tokens: CachedTokens) -> None:
+        length = tokens.keys.shape[2]
+        self.keys[:, row, :, :length] = tokens.keys
+        self.values[:, row, :, :length] = tokens.values
+
+    def _allocate(self, states: Float[Tensor, "kv_heads tokens dim"]) -> Tensor:
+        heads, _, dim = states.shape
+        return states.new_zeros(self._layers, self.rows, heads, self.capacity, dim)
+
+    def _resized(self, old: Tensor) -> Tensor:
+        layers, rows, heads, capacity, dim = old.shape
+        new = old.new_zeros(layers, self.rows, heads, self.capacity, dim)
+        rows, capacity = min(rows, self.rows), min(capacity, self.capacity)
+        new[:, :rows, :, :capacity] = old[:, :rows, :, :capacity]
+        return new

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-# Before any library reads them: no test uses the network, and tiny models are fastest on one
-# thread, where two test processes share two cores. Only the tests that are about a GPU see it
-# (`make test` runs them afterwards): the others give the same results everywhere, and may fork.
+# Before any library reads them: no test uses the network, or a proxy for its own servers, and tiny
+# models are fastest on one thread, where two test processes share two cores. Only the tests that
+# are about a GPU see it (`make test` runs them afterwards): the others give the same results
+# everywhere, and may fork.
 os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["NO_PROXY"] = "127.0.0.1"
 if not os.environ.get("CLEW_TEST_GPU"):
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
 os.environ.setdefault("OMP_NUM_THREADS", "1")

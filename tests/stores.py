@@ -1,6 +1,7 @@
 """Stores for tests: settings for tiny captures, small stores without a model, comparison,
 damage."""
 
+import os
 import resource
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -28,6 +29,12 @@ from clew.storage.origin import describe_in_schema
 ROWS_PER_SHARD = 12
 TEXTS = ("global_example_id", "example_id", "batch_number", "question_id", "question", "answer")
 SAME_TOKENS = (*TEXTS, "tokens", "prompt_length", "stop_reason", "accepted_answers")
+# What may lie in a file's place: each makes it at the first path, a link to the second.
+NOT_FILES: dict[str, Callable[[Path, Path], object]] = {
+    "link": lambda place, target: place.symlink_to(target),
+    "folder": lambda place, _: place.mkdir(),
+    "pipe": lambda place, _: os.mkfifo(place),
+}
 SCHEMA = pa.schema(
     [
         pa.field("global_example_id", pa.int64()),

@@ -6,22 +6,15 @@ import numpy as np
 import pytest
 
 from clew.foreign_text import shortened
-
-
-def nested(levels: int) -> tuple[Any, ...]:
-    """2**levels tuples in the memory of `levels`."""
-    value: tuple[Any, ...] = ()
-    for _ in range(levels):
-        value = (value, value)
-    return value
+from tests.hallucination.legacy.hostile import nested
 
 
 @pytest.mark.parametrize(
     ("value", "shown"),
     [
-        (nested(200), "((...), (...))"),
-        ([nested(200)] * 1000, "[((...), (...)), "),
-        ({"a": nested(200)}, "{'a': ((...), (...))}"),
+        (nested(), "((...), (...))"),
+        ([nested()] * 1000, "[((...), (...)), "),
+        ({"a": nested()}, "{'a': ((...), (...))}"),
         (1 << 10**6, "an integer of 1,000,001 bits"),
         ([-(1 << 10**6)], "[an integer of 1,000,001 bits]"),
         (b"\xff" * 10**7, r"b'\\xff"),

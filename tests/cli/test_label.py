@@ -57,7 +57,6 @@ def test_repeated_label_changes_nothing_and_other_method_requires_overwrite(
 def test_judge_key_comes_from_the_environment_and_is_never_printed(
     run: Any, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setenv("MY_KEY", "sk-secret\n")
     with judge_server(lambda *_: Reply(content="NO")) as server:
         address = ("--judge-url", server.url, "--judge-model", "m", "--judge-key-env", "MY_KEY")
@@ -69,10 +68,7 @@ def test_judge_key_comes_from_the_environment_and_is_never_printed(
     assert "sk-secret" not in ended.out + ended.err
 
 
-def test_unreachable_judge_exits_with_1(
-    run: Any, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+def test_unreachable_judge_exits_with_1(run: Any, store: Path, tmp_path: Path) -> None:
     with judge_server(lambda *_: Reply()) as server:
         gone = server.url
     settings = ("--judge-url", gone, "--judge-model", "m")

@@ -1,5 +1,5 @@
 """Edited model files: every kind of damage and malice that a safetensors file with a description
-can have. `edits` gives them one by one; `mutate` draws random ones for fuzzing."""
+can have, one by one."""
 
 import copy
 import json
@@ -150,40 +150,6 @@ def flip(data: bytes, source: random.Random, most: int = 2000) -> bytes:
     where = source.randrange(min(len(data), most) if source.random() < 0.7 else len(data))
     changed[where] ^= 1 << source.randrange(8)
     return bytes(changed)
-
-
-def edits(data: bytes) -> Iterator[tuple[str, bytes]]:
-    yield from byte_edits(data)
-    yield from tensor_edits(data)
-    yield from about_edits(data)
-
-
-def mutate(data: bytes, source: random.Random) -> bytes:
-    """A random edit of one to three places."""
-    for _ in range(source.randint(1, 3)):
-        try:
-            header, body = split(data)
-            data = _mutate_once(data, header, body, source)
-        except (ValueError, KeyError, TypeError, AttributeError, IndexError):  # already damaged
-            data = flip(data, source) if data else b"\0"
-    return data
-
-
-def _mutate_once(data: bytes, header: Header, body: bytes, source: random.Random) -> bytes:
-    roll = source.random()
-    if roll < 0.5:
-        about = json.loads(header["__metadata__"]["clew"])
-        path = source.choice(list(paths_of(about, 6)))
-        value = source.choice([*ODD_VALUES.values(), ..., source.random() * 10, -5, 2**62])
-        return with_about(data, lambda old: replaced(old, path, value))
-    if roll < 0.75:
-        name = source.choice([name for name in header if name != "__metadata__"])
-        key = source.choice(["dtype", "shape", "data_offsets"])
-        value = source.choice([*_DTYPES, [], [0], [2**40], [0, 4], None, [-1], [3, 5]])
-        return join({**header, name: {**header[name], key: value}}, body)
-    if roll < 0.9:
-        return flip(data, source, most=len(data) - len(body))
-    return data[: source.randrange(len(data))]
 
 
 def other_files() -> Iterator[tuple[str, Edit]]:

@@ -12,7 +12,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any, Literal
@@ -75,13 +75,25 @@ def _serve(connection: Any, corpus: Path, scratch: Path, keep: bool) -> None:
     from tests.fuzz.inputs import KINDS
 
     os.environ["COLUMNS"] = "300"
+    outside = _look_at(corpus)
     while (case := connection.recv()) is not None:
         kind, seed = case
         folder = scratch / f"{kind}-{seed}"
         folder.mkdir(parents=True)
-        connection.send(_fork(KINDS[kind], kind, seed, corpus, folder))
+        outcome = _fork(KINDS[kind], kind, seed, corpus, folder)
+        changed = _look_at(corpus).items() ^ outside.items()
+        if changed:
+            about = f"it changed {sorted(changed)[0][0]}\n{outcome.about}"
+            outcome = replace(outcome, ended="failed", about=about)
+        connection.send(outcome)
         if not keep:
             shutil.rmtree(folder)
+
+
+def _look_at(folder: Path) -> dict[str, tuple[int, int]]:
+    """The files below a folder with their sizes and times: a change shows."""
+    status = ((str(path), path.lstat()) for path in folder.rglob("*"))
+    return {name: (one.st_size, one.st_mtime_ns) for name, one in status}
 
 
 def _fork(make: MakeCase, kind: str, seed: int, corpus: Path, folder: Path) -> Outcome:

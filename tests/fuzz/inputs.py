@@ -107,7 +107,7 @@ def _use_store(chance: Random, corpus: Path, store: Path) -> Callable[[], None]:
             lambda: _run("preprocess", store, "--scores-file", scores, "--out", out),
             lambda: _run("show", store, "--id", 1, "--out", out / "page.html"),
             lambda: _extract(corpus, store),
-            lambda: _read_samples(store.parent, corpus),
+            lambda: _read_traces(store),
         )
     )
 
@@ -121,12 +121,11 @@ def _run(*words: object) -> None:
     clew(*words)
 
 
-def _read_samples(folder: Path, corpus: Path) -> None:
+def _read_traces(store: Path) -> None:
     from clew import ClewError, TraceBatchLoader
 
-    del corpus
     try:
-        for trace in TraceBatchLoader(folder / "store").iter_traces():
+        for trace in TraceBatchLoader(store).iter_traces():
             dict(trace)
     except (ClewError, OSError) as error:
         raise _refusal(error) from None

@@ -17,7 +17,10 @@ from tests.forking import call_forked
 from tests.fuzz.kills import COMMANDS, Run, compare_folders
 
 _NOBODY = 65534
-_ANY_END = (0, 1, 2)
+# A limit may lie above what a command needs, but what may not be written can never succeed. Arrow's
+# and PyTorch's own threads end the process if they get no memory.
+_ANY_END, _MESSAGE = (0, 1, 2), (1, 2)
+_ABORTED = (*_ANY_END, -signal.SIGABRT)
 _FILLER = "somebody elses"
 
 
@@ -88,10 +91,23 @@ LIMITS: tuple[Callable[[Random, Path], None], ...] = (
 )
 
 
+_ENDS = {read_only: _MESSAGE, little_memory: _ABORTED}
+
+
 def limit_and_resume(command: str, rounds: int, seed: int, corpus: Path, folder: Path) -> list[str]:
     """The problems that were found."""
+    for place in (corpus, folder):
+        _let_others_read(place)
     problems: list[str] = call_forked(_serve, command, rounds, seed, corpus, folder)
     return problems
+
+
+def _let_others_read(folder: Path) -> None:
+    """The folders of pytest and of `mkdtemp` are closed to the user that `read_only` becomes."""
+    for place in (folder, *folder.parents):
+        status = place.stat()
+        if status.st_uid == os.getuid() and status.st_mode & 0o055 != 0o055:
+            place.chmod(status.st_mode | 0o055)
 
 
 def _serve(
@@ -121,8 +137,7 @@ def _limit_once(
     limited.wait()
     out.parent.chmod(0o755)
     (out.parent / _FILLER).unlink(missing_ok=True)
-    # Arrow's and PyTorch's own threads end the process if they get no memory.
-    found = limited.problems((*_ANY_END, *((-signal.SIGABRT,) if limit is little_memory else ())))
+    found = limited.problems(_ENDS.get(limit, _ANY_END))
     again = Run(words, corpus, out)
     again.wait()
     return found or again.problems()

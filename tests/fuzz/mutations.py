@@ -117,7 +117,9 @@ def _write_integer(chance: Random, data: bytearray, at: int) -> None:
 
 
 def edit_file(chance: Random, path: Path, edit: Callable[[Random, bytes], bytes]) -> None:
-    path.write_bytes(edit(chance, path.read_bytes()))
+    content = edit(chance, path.read_bytes())
+    path.unlink()  # it may be a hard link to a good file
+    path.write_bytes(content)
 
 
 def replace_entry(chance: Random, path: Path, others: list[Path], outside: Path) -> None:

@@ -4,9 +4,8 @@ import contextlib
 import gzip
 import shutil
 import socket
-import threading
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from urllib.parse import urlsplit
@@ -14,6 +13,7 @@ from urllib.parse import urlsplit
 from clew.errors import ClewError
 from clew.hallucination.labels.chat import Chat, ChatConfig
 from tests.fuzz.mutations import dump_json, edit_bytes, edit_value, hostile_value
+from tests.hallucination.labels.judge_server import hostile
 
 KEY = "sk-secret-0123456789"
 
@@ -76,7 +76,7 @@ def judge(chance: Random, corpus: Path, folder: Path) -> Callable[[], None]:
     def attempt() -> None:
         from tests.fuzz.harness import Refused
 
-        with _replying(raw) as url:
+        with hostile(lambda client: client.sendall(raw)) as url:
             config = ChatConfig(
                 url=url, model="m", key=KEY, attempts=2, timeout_seconds=2, first_wait_seconds=0.01
             )
@@ -107,21 +107,3 @@ def _make_reply(chance: Random) -> bytes:
     lines = [f"HTTP/1.1 {status} {KEY}", *(f"{n}: {v}" for n, v in headers.items())]
     raw = "\r\n".join([*lines, "", ""]).encode() + body
     return edit_bytes(chance, raw) if chance.random() < 0.3 else raw
-
-
-@contextlib.contextmanager
-def _replying(raw: bytes) -> Iterator[str]:
-    """A server that answers every request with the same bytes."""
-
-    def answer() -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                connection, _ = listening.accept()
-                with connection, contextlib.suppress(OSError):
-                    connection.recv(1 << 16)
-                    connection.sendall(raw)
-
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        threading.Thread(target=answer, daemon=True).start()
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
-        listening.shutdown(socket.SHUT_RDWR)

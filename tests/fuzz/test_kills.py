@@ -1,12 +1,16 @@
 """Commands that are killed at random moments resume to what an uninterrupted run leaves."""
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.fuzz.kills import COMMANDS, kill_and_resume
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="limits processes as on Linux"),
+]
 
 KILLS = 10
 

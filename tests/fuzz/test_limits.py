@@ -1,12 +1,16 @@
 """Commands that lack disk space, memory, permissions or a home end with a message, and resume."""
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.fuzz.limits import limit_and_resume
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="limits processes as on Linux"),
+]
 
 
 @pytest.mark.parametrize("command", ["extract", "preprocess"])

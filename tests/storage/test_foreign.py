@@ -24,6 +24,7 @@ from clew.storage.hashing import hash_file
 from clew.storage.manifest import update_manifest
 from clew.storage.origin import describe_in_schema
 from tests.stores import (
+    NOT_FILES,
     SCHEMA,
     assert_same_store,
     forget_shards,
@@ -199,13 +200,12 @@ def test_lost_manifest_is_rebuilt_from_the_shards_that_are_most(
 @pytest.mark.parametrize(
     "name", ["batch_0001.arrow", "batch_0003.arrow.part", "batch_0000.arrow.recovered"]
 )
-@pytest.mark.parametrize("kind", ["link", "folder", "pipe"])
+@pytest.mark.parametrize("kind", NOT_FILES)
 def test_what_is_not_a_file_is_moved_aside(tmp_path: Path, kind: str, name: str) -> None:
     store, mine = write_store(tmp_path / "store"), tmp_path / "mine"
     mine.mkdir()
     (store / name).unlink(missing_ok=True)
-    make = {"link": lambda: (store / name).symlink_to(mine), "folder": (store / name).mkdir}
-    make.get(kind, lambda: os.mkfifo(store / name))()
+    NOT_FILES[kind](store / name, mine)
     assert [(p.kind, p.file) for p in verify_store(store)] == [("foreign", name)]
     repair_store(store)
     assert os.path.lexists(store / f"{name}.foreign") and mine.is_dir()

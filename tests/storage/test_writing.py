@@ -17,7 +17,7 @@ from clew.storage.writing import (
     replace_file,
     replacing,
 )
-from tests.stores import SCHEMA, largest_file, make_rows, write_store
+from tests.stores import NOT_FILES, SCHEMA, largest_file, make_rows, write_store
 
 
 def test_file_is_replaced_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_half_written_leftovers_of_killed_processes_are_removed(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("ending", ["part", "recovered"])
-@pytest.mark.parametrize("kind", ["link", "folder", "pipe"])
+@pytest.mark.parametrize("kind", NOT_FILES)
 def test_shard_is_not_written_through_a_link_or_device(
     tmp_path: Path, kind: str, ending: str
 ) -> None:
@@ -83,8 +83,7 @@ def test_shard_is_not_written_through_a_link_or_device(
     mine.write_bytes(b"mine")
     store.mkdir()
     place = store / f"batch_0000.arrow.{ending}"
-    make = {"link": lambda: place.symlink_to(mine), "folder": place.mkdir}
-    make.get(kind, lambda: os.mkfifo(place))()
+    NOT_FILES[kind](place, mine)
     with pytest.raises(StoreError, match=rf"{ending} in .* is a .*, not a file"):
         ShardWriter(store, 0, SCHEMA, id_column="global_example_id")
     assert mine.read_bytes() == b"mine"
@@ -101,7 +100,7 @@ def test_shard_is_not_written_through_a_hard_link(tmp_path: Path) -> None:
     assert mine.read_bytes() == b"mine"
 
 
-@pytest.mark.parametrize("kind", ["link", "folder", "pipe"])
+@pytest.mark.parametrize("kind", NOT_FILES)
 @pytest.mark.parametrize("use", [append_to_file, lock_file])
 def test_nothing_is_appended_to_or_locked_through_a_link_or_device(
     tmp_path: Path, use: Callable[[Path], object], kind: str
@@ -109,8 +108,7 @@ def test_nothing_is_appended_to_or_locked_through_a_link_or_device(
     """A lock empties the file that it locks."""
     mine, place = tmp_path / "mine.txt", tmp_path / "place"
     mine.write_bytes(b"mine")
-    make = {"link": lambda: place.symlink_to(mine), "folder": place.mkdir}
-    make.get(kind, lambda: os.mkfifo(place))()
+    NOT_FILES[kind](place, mine)
     with pytest.raises(StoreError, match=r'place" is a .*: move it elsewhere'):
         use(place)
     assert mine.read_bytes() == b"mine"

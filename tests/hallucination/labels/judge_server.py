@@ -1,12 +1,15 @@
-"""A local chat completions server with prescribed replies."""
+"""Local chat completions servers: one with prescribed replies, one that attacks its client."""
 
 import json
+import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+Attack = Callable[[socket.socket], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,3 +82,25 @@ def judge_server(answer: Callable[[dict[str, Any], int], Reply]) -> Iterator[Jud
             judge.ended.set()
             server.shutdown()
             thread.join()
+
+
+@contextmanager
+def hostile(attack: Attack) -> Iterator[str]:
+    """The URL of a server that reads one request per connection, then attacks."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            with suppress(OSError):
+                while True:
+                    client, _ = listening.accept()
+                    with client, suppress(OSError):
+                        client.recv(1 << 16)
+                        attack(client)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
+        finally:
+            listening.shutdown(socket.SHUT_RDWR)
+            thread.join(timeout=60)

@@ -10,8 +10,6 @@ import re
 import socket
 import threading
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -22,37 +20,9 @@ from clew.errors import ClewError, InputError, StoreError
 from clew.hallucination.labels.chat import Chat, ChatConfig, JudgeError
 from clew.hallucination.labels.judge import JudgedFile, parse_reply
 from clew.hallucination.labels.secret import Secret
+from tests.hallucination.labels.judge_server import Attack, hostile
 
 KEY = "sk-Very/Secret+99=<&>"
-Attack = Callable[[socket.socket], None]
-
-
-@pytest.fixture(autouse=True)
-def direct(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A configured proxy must not be used for the test's own server."""
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-
-
-@contextmanager
-def hostile(attack: Attack) -> Iterator[str]:
-    """The URL of a server that reads one request per connection, then attacks."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-
-        def serve() -> None:
-            with suppress(OSError):
-                while True:
-                    client, _ = listening.accept()
-                    with client, suppress(OSError):
-                        client.recv(1 << 16)
-                        attack(client)
-
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
-        finally:
-            listening.shutdown(socket.SHUT_RDWR)
-            thread.join(timeout=60)
 
 
 def ask(attack: Attack, **settings: Any) -> str:

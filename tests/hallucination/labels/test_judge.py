@@ -22,12 +22,6 @@ SECRET = "sk-very-secret"
 Label = Callable[..., LabelResult]
 
 
-@pytest.fixture(autouse=True)
-def direct(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A configured proxy must not be used for the test's own server."""
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-
-
 @pytest.fixture
 def label(tmp_path: Path) -> Label:
     """Labels six answers, one of them empty, with the judge at a URL."""

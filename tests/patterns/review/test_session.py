@@ -308,7 +308,7 @@ def test_notes_of_somebody_else_delete_nothing_outside(animals: PatternSet, tmp_
     assert outside.exists()
 
 
-def test_predicted_class_of_somebody_else_cannot_lead_out(tmp_path: Path, photos: Path) -> None:
+def test_predicted_class_cannot_lead_out_of_the_folder(tmp_path: Path, photos: Path) -> None:
     model = make_model(tmp_path / "model", tmp_path / "data")
     out = identify(model, photos, classes=("../../x", "dog", "fox"))
     chosen = choose_model(model=model)

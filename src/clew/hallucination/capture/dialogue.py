@@ -1,7 +1,7 @@
 """The prompt of a question, its tokens, and where the answer ends."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -220,17 +220,26 @@ def shared_prefix(prompts: Sequence[Sequence[int]]) -> list[int]:
 
 
 def _in_chat_format(tokenizer: Any, text: str) -> str:
-    """The text in the model's chat template, which is a program by the model's author. Raises
-    InputError if it fails, or its result is too long to be tokenized."""
+    return format_chat(tokenizer, [{"role": "user", "content": text}])
+
+
+def format_chat(
+    tokenizer: Any, messages: Sequence[Mapping[str, Any]], *, generate: bool = True
+) -> str:
+    """A conversation in the model's chat template, which is a program by the model's author, ready
+    for the next answer if `generate`. Raises InputError if it fails, or its result is too long to
+    be tokenized."""
     from jinja2 import TemplateError
 
-    messages = [{"role": "user", "content": text}]
+    given = sum(len(str(message.get("content", ""))) for message in messages)
     try:
-        whole = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        whole = tokenizer.apply_chat_template(
+            list(messages), add_generation_prompt=generate, tokenize=False
+        )
     except (TemplateError, TypeError, ValueError, LookupError, ArithmeticError) as error:
         raise _unusable_template(shortened(str(error))) from error
-    if len(whole) > len(text) + _CHARACTERS_AT_ONCE:
-        raise _unusable_template(f"it makes {len(whole):,} characters of {len(text):,}")
+    if len(whole) > given + _CHARACTERS_AT_ONCE:
+        raise _unusable_template(f"it makes {len(whole):,} characters of {given:,}")
     return str(whole)
 
 

@@ -138,6 +138,11 @@ class LiveFeatures:
             for name, value in batch.items()
         }
 
+    def token_nodes(self, layers: Sequence[int]) -> Float[Tensor, "tokens layers node_dim"]:
+        """The projected states of the tokens of all answers, answer by answer, in some layers."""
+        nodes = self._lay_nodes(to_float16(self.record.nodes)).float()
+        return nodes[:, list(layers)].transpose(1, 2)[self._is_answer]
+
     @cached_property
     def unusable(self) -> dict[int, str]:
         """The answers whose record contains NaN or infinity, which no method can score, with the
@@ -208,8 +213,11 @@ class LiveFeatures:
         return self._lay(flat, size, self._used[:, None]).unflatten(1, (source.layers, -1)).mT
 
     def _pad_nodes(self, flat: Tensor) -> Tensor:
+        return self._lay_nodes(flat)[..., : self.shape.features]
+
+    def _lay_nodes(self, flat: Tensor) -> Tensor:
         size = (len(self.answers), self.layers, self._longest, flat.shape[-1])
-        return self._lay(flat, size, self._used[:, None, :, None])[..., : self.shape.features]
+        return self._lay(flat, size, self._used[:, None, :, None])
 
     def _lay(self, flat: Tensor, size: tuple[int, ...], used: Tensor) -> Tensor:
         if not self._is_padded:

@@ -43,7 +43,7 @@ def load_questions(spec: str, num_samples: int | None = None) -> QuestionSet:
         raise InputError("it must be 1 or more.", setting="num_samples", value=num_samples)
     if spec == FACTS:
         return load_facts(num_samples)
-    source = _open_source(spec)
+    source = open_rows(spec)
     collector = Collector(source.stem, num_samples)
     for row in source.rows:
         collector.add_row(row)
@@ -57,13 +57,13 @@ def collect_questions(records: Any, num_samples: int | None = None) -> QuestionS
     optionally `id`, `category` and `context`; plain strings, which have no accepted answers; a
     pandas or polars DataFrame; or a Hugging Face dataset. Raises InputError if none can be used."""
     collector = Collector("question", num_samples, fix="give dicts with a question, or strings")
-    for number, record in enumerate(_list_records(records)):
+    for number, record in enumerate(list_records(records)):
         record = {"question": record} if isinstance(record, str) else record
         collector.add_row(Row(number=number, where=f"question {number + 1}", record=record))
     return collector.finish("the list of questions")
 
 
-def _list_records(records: Any) -> Iterable[Any]:
+def list_records(records: Any) -> Iterable[Any]:
     """The rows of a polars or pandas DataFrame; anything else is iterated as it is. A pandas Series
     and a Hugging Face dataset have `to_dict` too, but iterating them gives their rows."""
     if hasattr(records, "to_dicts"):
@@ -78,7 +78,8 @@ def _list_records(records: Any) -> Iterable[Any]:
     return records
 
 
-def _open_source(spec: str) -> RowSource:
+def open_rows(spec: str) -> RowSource:
+    """The rows of a file, a folder or a Hugging Face dataset. Raises InputError."""
     base, names = _find_local(spec)
     if base is None:
         hub_id, *names = spec.split(":", 2)

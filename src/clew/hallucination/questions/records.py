@@ -30,6 +30,15 @@ _ANSWER_COLUMNS = (
     *("ground_truth", "ground_truths", "reference_answer", "final_answer"),
     *("aliases", "answer_aliases"),
 )
+# Of a record with an answer to score, in the order in which they are looked for. If an earlier one
+# is present, "answer" is an accepted answer, as in a question set.
+RESPONSE_COLUMNS = (
+    *("response", "generated_answer", "model_answer", "prediction", "completion"),
+    *("generated_text", "output", "answer"),
+)
+# Whether that answer is hallucinated, or whether it is correct (a score of 1).
+HALLUCINATED_COLUMNS = ("hallucinated", "is_hallucinated", "hallucination", "label")
+CORRECT_COLUMNS = ("correct", "is_correct", "score")
 # Inside an answer: TriviaQA's {"value", "aliases", ...}, SQuAD's {"text": [...]}.
 _ANSWER_KEYS = ("value", "text", "answer", "name", "aliases", "normalized_aliases", "human_answers")
 _MAX_CATEGORY_CHARACTERS = 64
@@ -87,7 +96,7 @@ class QuestionSet:
         return replace(self, questions=bare, contexts_sha256="")
 
 
-class _UnusableError(Exception):
+class UnusableRecordError(Exception):
     """A record that cannot become a question; the message is the reason."""
 
 
@@ -143,15 +152,15 @@ class Collector:
     def add_row(self, row: Row) -> None:
         try:
             if row.problem is not None:
-                raise _UnusableError(row.problem)
+                raise UnusableRecordError(row.problem)
             if not isinstance(row.record, Mapping):
                 kind = type(row.record).__name__
-                raise _UnusableError(f"it is a {kind}, not a record with named fields")
+                raise UnusableRecordError(f"it is a {kind}, not a record with named fields")
             if len(self._columns) < _MAX_COLUMNS:
                 names = islice(row.record, _MAX_COLUMNS)
                 self._columns.update(dict.fromkeys(map(_shortened_name, names)))
-            self.add(_to_question(plain_fields(row.record), f"{self._stem}_{row.number}"))
-        except _UnusableError as reason:
+            self.add(read_question(plain_fields(row.record), f"{self._stem}_{row.number}"))
+        except UnusableRecordError as reason:
             self._skip(row, str(reason))
 
     def _skip(self, row: Row, reason: str) -> None:
@@ -165,13 +174,13 @@ class Collector:
 
     def add(self, question: Question) -> None:
         if question.id in self._ids:
-            raise _UnusableError("its id is a duplicate")
+            raise UnusableRecordError("its id is a duplicate")
         parts = [question.id, question.question, *question.answers]
         try:
             (question.context or "").encode()
             self._digest.update(json.dumps(parts, ensure_ascii=False).encode())
         except UnicodeEncodeError:
-            raise _UnusableError(
+            raise UnusableRecordError(
                 "its text contains an invalid character (a lone surrogate)"
             ) from None
         self._ids.add(question.id)
@@ -200,7 +209,7 @@ class Collector:
         if not self._skipped:
             return f"{name} is empty: give at least one question"
         few = 0 < len(self._columns) < _MAX_COLUMNS
-        if few and not _pick(plain_fields(self._columns), _QUESTION_COLUMNS):
+        if few and not pick(plain_fields(self._columns), _QUESTION_COLUMNS):
             return _no_question_column(name, self._columns)
         first = self._skipped[0]
         return (
@@ -217,13 +226,13 @@ def _no_question_column(name: str, columns: Iterable[str]) -> str:
     )
 
 
-def _to_question(fields: Mapping[str, Any], fallback_id: str) -> Question:
-    column = next(iter(_pick(fields, _QUESTION_COLUMNS)), None)
+def read_question(fields: Mapping[str, Any], fallback_id: str) -> Question:
+    column = next(iter(pick(fields, _QUESTION_COLUMNS)), None)
     if column is None:
-        raise _UnusableError("it has no question")
+        raise UnusableRecordError("it has no question")
     name = _record_id(fields) or fallback_id
     if len(name) > _MAX_ID_CHARACTERS:
-        raise _UnusableError(
+        raise UnusableRecordError(
             f"its id has {len(name):,} characters; at most {_MAX_ID_CHARACTERS:,} are allowed"
         )
     return Question(
@@ -239,11 +248,11 @@ def _question_text(value: object) -> str:
     if isinstance(value, Mapping):  # Natural Questions: {"text": ..., "tokens": ...}
         value = value.get("text")
     if value is None or (isinstance(value, str) and not value.strip()):
-        raise _UnusableError("its question is empty")
+        raise UnusableRecordError("its question is empty")
     if not isinstance(value, str):
-        raise _UnusableError(f"its question is a {type(value).__name__}, not text")
+        raise UnusableRecordError(f"its question is a {type(value).__name__}, not text")
     if len(value) > MAX_RECORD_CHARACTERS:
-        raise _UnusableError(
+        raise UnusableRecordError(
             f"its question has {len(value):,} characters; at most {MAX_RECORD_CHARACTERS:,} are "
             "allowed"
         )
@@ -253,14 +262,14 @@ def _question_text(value: object) -> str:
 def _context(fields: Mapping[str, Any]) -> str | None:
     """The first one that is not empty."""
     try:
-        found = (read_context(fields[column]) for column in _pick(fields, CONTEXT_COLUMNS))
+        found = (read_context(fields[column]) for column in pick(fields, CONTEXT_COLUMNS))
         return next((text for text in found if text), None)
     except ValueError as error:
-        raise _UnusableError(str(error)) from None
+        raise UnusableRecordError(str(error)) from None
 
 
 def _record_id(fields: Mapping[str, Any]) -> str | None:
-    for column in _pick(fields, _ID_COLUMNS):
+    for column in pick(fields, _ID_COLUMNS):
         value = fields[column]
         if isinstance(value, str | float) or (isinstance(value, int) and abs(value) < _TOO_LARGE):
             return next(_texts(value), None)
@@ -269,9 +278,7 @@ def _record_id(fields: Mapping[str, Any]) -> str | None:
 
 def _accepted_answers(fields: Mapping[str, Any]) -> tuple[str, ...]:
     answers = (
-        text
-        for column in _pick(fields, _ANSWER_COLUMNS)
-        for text in _texts(_unpack(fields[column]))
+        text for column in pick(fields, _ANSWER_COLUMNS) for text in _texts(_unpack(fields[column]))
     )
     found: dict[str, None] = {}
     characters = 0
@@ -281,7 +288,7 @@ def _accepted_answers(fields: Mapping[str, Any]) -> tuple[str, ...]:
         found[text] = None
         characters += len(text)
         if characters > _MAX_ANSWER_CHARACTERS:
-            raise _UnusableError(
+            raise UnusableRecordError(
                 f"its accepted answers have more than {_MAX_ANSWER_CHARACTERS:,} characters in "
                 "total"
             )
@@ -289,7 +296,7 @@ def _accepted_answers(fields: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _category(fields: Mapping[str, Any]) -> str | None:
-    for column in _pick(fields, _CATEGORY_COLUMNS):
+    for column in pick(fields, _CATEGORY_COLUMNS):
         value = fields[column].strip() if isinstance(fields[column], str) else ""
         if 0 < len(value) <= _MAX_CATEGORY_CHARACTERS and value.isprintable():
             return value
@@ -299,7 +306,9 @@ def _category(fields: Mapping[str, Any]) -> str | None:
 def _texts(value: object, depth: int = 0) -> Iterator[str]:
     """The answers in a value, nested or not, without empty ones."""
     if depth > _MAX_ANSWER_DEPTH:
-        raise _UnusableError(f"its answers are nested more than {_MAX_ANSWER_DEPTH} levels deep")
+        raise UnusableRecordError(
+            f"its answers are nested more than {_MAX_ANSWER_DEPTH} levels deep"
+        )
     if isinstance(value, str):
         if text := value.strip():
             yield text
@@ -310,13 +319,13 @@ def _texts(value: object, depth: int = 0) -> Iterator[str]:
             yield str(int(value)) if value.is_integer() else str(value)
     elif isinstance(value, Mapping):
         fields = plain_fields(value)
-        for key in _pick(fields, _ANSWER_KEYS):
+        for key in pick(fields, _ANSWER_KEYS):
             yield from _texts(fields[key], depth + 1)
     elif isinstance(value, list | tuple):
         for inner in value:
             yield from _texts(inner, depth + 1)
     elif isinstance(value, int) and abs(value) >= _TOO_LARGE:
-        raise _UnusableError("it contains an integer of more than 4,000 digits")
+        raise UnusableRecordError("it contains an integer of more than 4,000 digits")
     elif value is not None and not isinstance(value, bytes):
         yield str(value)
 
@@ -337,12 +346,12 @@ def _unpack(cell: object) -> object:
         # "[0, 1]" is an interval; only a list of strings is a list of answers.
         if isinstance(value, list) and all(isinstance(item, str | dict) for item in value):
             return value
-        if isinstance(value, dict) and _pick(plain_fields(value), _ANSWER_KEYS):
+        if isinstance(value, dict) and pick(plain_fields(value), _ANSWER_KEYS):
             return value
     return cell
 
 
-def _pick(fields: Collection[str], known: tuple[str, ...]) -> list[str]:
+def pick(fields: Collection[str], known: tuple[str, ...]) -> list[str]:
     """The normalized names among `fields` that are known, in the order of `known`."""
     return [name for name in _plain_names(known) if name in fields]
 
@@ -372,11 +381,12 @@ def _plain_name(column: str) -> str:
 def useful_columns(name: str, columns: Sequence[str]) -> list[str]:
     """The columns to read, as the file spells them."""
     plain = {plain_name(column) for column in columns}
-    if not _pick(plain, _QUESTION_COLUMNS):
+    if not pick(plain, _QUESTION_COLUMNS):
         raise InputError(_no_question_column(name, columns))
     texts = (*_QUESTION_COLUMNS, *CONTEXT_COLUMNS, *_ANSWER_COLUMNS)
-    known = (*_ID_COLUMNS, *texts, *_CATEGORY_COLUMNS)
-    useful = set(_pick(plain, known))
+    labels = (*RESPONSE_COLUMNS, *HALLUCINATED_COLUMNS, *CORRECT_COLUMNS)
+    known = (*_ID_COLUMNS, *texts, *_CATEGORY_COLUMNS, *labels)
+    useful = set(pick(plain, known))
     return [column for column in columns if plain_name(column) in useful]
 
 

@@ -1,0 +1,124 @@
+"""Answers that exist already: records with a question, the answer that a model gave, and possibly
+whether it is correct."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from clew.errors import InputError
+from clew.hallucination.questions.records import (
+    CORRECT_COLUMNS,
+    HALLUCINATED_COLUMNS,
+    RESPONSE_COLUMNS,
+    Row,
+    UnusableRecordError,
+    pick,
+    plain_fields,
+    plain_name,
+    read_question,
+)
+from clew.storage.text_files import MAX_RECORD_CHARACTERS
+
+_YES = frozenset(("1", "true", "yes", "y", "hallucinated", "hallucination", "hallucinatory"))
+_NO = frozenset(("0", "false", "no", "n", "correct", "factual", "faithful"))
+_CORRECT_SCORE = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnsweredQuestion:
+    """A question with the answer to score. `accepted` are the accepted answers, `hallucinated` the
+    label, None if there is none. `problem` says why the record cannot be used; its texts are then
+    empty."""
+
+    id: str
+    question: str = ""
+    answer: str = ""
+    context: str | None = None
+    accepted: tuple[str, ...] = ()
+    hallucinated: bool | None = None
+    problem: str | None = None
+
+
+def read_answered(row: Row, stem: str) -> AnsweredQuestion:
+    """The answered question of a row; records without an id are named after `stem`."""
+    name = f"{stem}_{row.number}"
+    try:
+        if row.problem is not None:
+            raise UnusableRecordError(row.problem)
+        if not isinstance(row.record, Mapping):
+            kind = type(row.record).__name__
+            raise UnusableRecordError(f"it is a {kind}, not a record with named fields")
+        return _read_fields(plain_fields(row.record), name)
+    except UnusableRecordError as reason:
+        return AnsweredQuestion(id=name, problem=f"{row.where}: {reason}")
+
+
+def refuse_unanswered(name: str, row: Row) -> None:
+    """Raises InputError if the first record has no column for the answer."""
+    if not isinstance(row.record, Mapping) or pick(plain_fields(row.record), RESPONSE_COLUMNS):
+        return
+    found = ", ".join(str(column)[:40] for column in list(row.record)[:20]) or "none"
+    raise InputError(
+        f"{name} has no column with answers to score (found: {found}): name it answer or response."
+    )
+
+
+def _read_fields(fields: Mapping[str, Any], name: str) -> AnsweredQuestion:
+    column = next(iter(pick(fields, RESPONSE_COLUMNS)), None)
+    rest = {key: value for key, value in fields.items() if key != column}
+    question = read_question(rest, name)
+    return AnsweredQuestion(
+        id=question.id,
+        question=question.question,
+        answer="" if column is None else _answer_text(fields[column]),
+        context=question.context,
+        accepted=question.answers,
+        hallucinated=_read_label(fields),
+    )
+
+
+def _answer_text(value: object) -> str:
+    """An empty answer is scored as such: it is unavailable."""
+    if value is None or (isinstance(value, float) and value != value):  # NaN in a table
+        return ""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value)
+    if not isinstance(value, str):
+        raise UnusableRecordError(f"its answer is a {type(value).__name__}, not text")
+    if len(value) > MAX_RECORD_CHARACTERS:
+        raise UnusableRecordError(
+            f"its answer has {len(value):,} characters; at most {MAX_RECORD_CHARACTERS:,} are "
+            "allowed"
+        )
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise UnusableRecordError(
+            "its answer contains an invalid character (a lone surrogate)"
+        ) from None
+    return value.strip()
+
+
+def _read_label(fields: Mapping[str, Any]) -> bool | None:
+    for column in pick(fields, HALLUCINATED_COLUMNS):
+        if (label := _as_bool(fields[column])) is not None:
+            return label
+    for column in pick(fields, CORRECT_COLUMNS):
+        if column == plain_name("score") and (score := _as_number(fields[column])) is not None:
+            return score < _CORRECT_SCORE
+        if (correct := _as_bool(fields[column])) is not None:
+            return not correct
+    return None
+
+
+def _as_bool(value: object) -> bool | None:
+    text = str(value).strip().casefold().removesuffix(".0")
+    return True if text in _YES else False if text in _NO else None
+
+
+def _as_number(value: object) -> float | None:
+    try:
+        number = float(str(value))
+    except ValueError:
+        return None
+    return number if 0 <= number <= 1 else None

@@ -1,0 +1,65 @@
+"""Records with an answer to score."""
+
+from typing import Any
+
+import pytest
+
+from clew.errors import InputError
+from clew.hallucination.questions.answered import read_answered, refuse_unanswered
+from clew.hallucination.questions.records import Row
+
+
+def read(record: object) -> Any:
+    return read_answered(Row(number=3, where="line 4", record=record), "answers")
+
+
+def test_the_answer_is_read_beside_the_accepted_answers() -> None:
+    found = read({"question": "q", "answer": " Oslo ", "answers": ["Paris"], "context": "c"})
+    assert (found.answer, found.accepted, found.context) == ("Oslo", ("Paris",), "c")
+    assert found.id == "answers_3"
+
+
+def test_beside_a_response_the_answer_is_an_accepted_one() -> None:
+    found = read({"question": "q", "response": "Oslo", "answer": "Paris", "id": 7})
+    assert (found.id, found.answer, found.accepted) == ("7", "Oslo", ("Paris",))
+
+
+@pytest.mark.parametrize(
+    ("columns", "hallucinated"),
+    [
+        ({"label": 1}, True),
+        ({"hallucinated": False}, False),
+        ({"label": "Hallucinated"}, True),
+        ({"correct": "yes"}, False),
+        ({"score": 0.2}, True),
+        ({"score": "1.0"}, False),
+        ({"label": "unsure"}, None),
+        ({}, None),
+    ],
+)
+def test_labels_are_recognized(columns: dict[str, Any], hallucinated: bool | None) -> None:
+    assert read({"question": "q", "answer": "a", **columns}).hallucinated is hallucinated
+
+
+@pytest.mark.parametrize(
+    ("record", "problem"),
+    [
+        ({"answer": "a"}, "line 4: it has no question"),
+        ({"question": "q", "answer": ["a"]}, "line 4: its answer is a list, not text"),
+        ({"question": "q", "answer": "\ud800"}, "lone surrogate"),
+        ("q", "line 4: it is a str, not a record"),
+    ],
+)
+def test_a_record_that_cannot_be_scored_keeps_its_place(record: object, problem: str) -> None:
+    assert problem in read(record).problem
+
+
+def test_an_empty_answer_is_kept() -> None:
+    assert read({"question": "q", "answer": None}).answer == ""
+    assert read({"question": "q", "answer": None}).problem is None
+
+
+def test_a_file_without_answers_is_refused() -> None:
+    row = Row(number=0, where="line 1", record={"question": "q", "answers": ["x"]})
+    with pytest.raises(InputError, match="no column with answers to score .found: question"):
+        refuse_unanswered("questions.jsonl", row)

@@ -132,7 +132,8 @@ def graph_of(number: int, layers: int, features: int, max_tokens: int) -> dict[s
 def answer_of(number: int, sizes: SampleSizes) -> dict[str, Any]:
     """All fields of answers/ for one sample; every twelfth answer is empty."""
     random = np.random.default_rng(number)
-    tokens = 0 if number % 12 == 11 else int(random.integers(1, sizes.max_tokens + 1))
+    whole = int(random.integers(1, sizes.max_tokens + 1))  # as in its graph
+    tokens = 0 if number % 12 == 11 else max(1, whole - number % 2)
     by_head, by_node = (sizes.layers, sizes.heads), (sizes.layers, sizes.features)
 
     def draw(*shape: int) -> np.ndarray:
@@ -144,7 +145,7 @@ def answer_of(number: int, sizes: SampleSizes) -> dict[str, Any]:
         "accepted_answers": [f"answer {number}", str(number)],
         "answer": f"It is {number}." if tokens else "",
         "stop_reason": "sentence",
-        "prompt_length": 3 + number % 5,
+        "prompt_length": whole - tokens,
         "token_logprobs": -np.abs(draw(tokens)),
         "token_entropies": np.abs(draw(tokens)),
         "lookback": draw(*by_head),

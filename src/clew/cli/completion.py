@@ -10,8 +10,8 @@ METHODS = (
     *("length", "category", "perplexity", "min_probability"),
     *("mean_entropy", "semantic_entropy", "attention_score", "linear_probe"),
     *("linear_probe_middle", "linear_probe_pca", "lapeigvals", "attn_logdet"),
-    *("lookback", "fusion", "saplma", "lstm"),
-    *("gnn_det", "gvae", "charm", "act_vit"),
+    *("lookback", "token_probe", "fusion", "saplma"),
+    *("lstm", "gnn_det", "gvae", "charm", "act_vit"),
 )
 
 

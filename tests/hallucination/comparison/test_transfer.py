@@ -102,7 +102,8 @@ def test_method_is_fitted_only_on_fields_comparable_across_stores(
     compare_methods(compare_config(stores[0], tmp_path / "pair", test_on=(stores[1],)))
     compare_methods(compare_config(stores[0], tmp_path / "alone"))
     pair, alone = seen
-    assert alone - pair == {"node_mean", "node_max", "node_prompt"} and "lookback" in pair
+    of_nodes = {"node_mean", "node_max", "node_prompt", "node_tokens"}
+    assert alone - pair == of_nodes and "lookback" in pair
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ FIELDS = (
     *("sequence", "state_mean", "lookback", "log_diagonal_all", "log_diagonal_answer"),
     *("laplacian_top", "laplacian_answer", "node_mean", "node_max", "node_prompt"),
 )
-RAGGED = ("token_logprobs", "token_entropies")
+RAGGED = ("token_logprobs", "token_entropies", "node_tokens")
 TEXTS = ("question", "answer", "stop_reason")
 
 

@@ -8,11 +8,13 @@ from clew.errors import InputError
 from clew.hallucination.detectors.probes import PROBES, Method
 from clew.hallucination.detectors.registry import FORMS, NETWORKS, NetworkKind
 from clew.hallucination.samples.reading.answers import AnswerFeatures
+from clew.hallucination.samples.reading.tokens import NODE_TOKENS
 from clew.names import suggest
 
 _FAMILIES = ("baseline", "no training", "probe", "network")
 _SAMPLES = ("sequences", "graphs", "heads", "answers")
 _CAPTURE = 'run "clew extract" again with this version of clew, then "clew preprocess"'
+_NO_GRAPHS = 'there are no graphs: run the "clew preprocess" command again without `graphs=False`'
 _NO_SEQUENCES = (
     'there are no sequences: run the "clew preprocess" command again without `sequences=False`'
 )
@@ -22,7 +24,8 @@ _FIXES = {
     "sequences": _NO_SEQUENCES,
     "heads": 'the traces have no attention maps: run "clew extract" with `keep="full"`, then '
     '"clew preprocess" again',
-    "graphs": 'there are no graphs: run the "clew preprocess" command again without `graphs=False`',
+    "graphs": _NO_GRAPHS,
+    NODE_TOKENS: _NO_GRAPHS,
     "samples": 'the traces have one answer per question: run "clew extract" with `draws=10`, '
     'then "clew preprocess" again',
     "category": 'the questions have no categories: add a "category" field to them',
@@ -102,6 +105,8 @@ def explain_missing(method: AnyMethod, data: AnswerFeatures) -> str | None:
             'there is no answers/ folder beside the samples: run the "clew preprocess" '
             "command again"
         )
+    if need == NODE_TOKENS and "graphs" in data.samples:
+        need = "prompt_length"  # without it, nobody knows which nodes are the answer's
     return _FIXES.get(need, f'the samples have no "{need}": {_CAPTURE}')
 
 
@@ -112,7 +117,7 @@ def find_kinds(method: AnyMethod) -> list[str]:
 
 def find_kind(need: str) -> str:
     """The kinds that contain a field; a kind contains itself."""
-    own = {"sequence": "sequences", **{kind: kind for kind in _SAMPLES}}
+    own = {"sequence": "sequences", NODE_TOKENS: "graphs", **{kind: kind for kind in _SAMPLES}}
     return own.get(need, "answers")
 
 

@@ -17,6 +17,7 @@ from clew.hallucination.detectors.registry import SampleKind
 from clew.hallucination.live.batches import TracedAnswers, build_batch
 from clew.hallucination.samples.making.answers import LAPLACIAN_TOP
 from clew.hallucination.samples.making.config import SampleShape
+from clew.hallucination.samples.reading.tokens import NODE_TOKENS
 from clew.hallucination.traces.compact import Reduced, to_float16
 
 SPLIT = "live"
@@ -31,6 +32,7 @@ _COLUMN_OF = {
     "node_mean": "nodes",
     "node_max": "nodes",
     "node_prompt": "nodes",
+    NODE_TOKENS: "nodes",
 }
 _FIXED = ("last_hidden", "answer_hidden", "lookback")
 _SAMPLE_COLUMNS: dict[SampleKind, tuple[str, ...]] = {
@@ -118,6 +120,8 @@ class LiveFeatures:
             raise InputError(f'there is no field "{field}" in the split "{split}", only {known}.')
         if field in _ALWAYS:
             return self._read_plain(field)
+        if field == NODE_TOKENS:
+            return self._read_token_nodes(layer)
         if field not in self._made:
             self._made[field] = self._make(field)
         values = self._made[field]
@@ -178,6 +182,16 @@ class LiveFeatures:
             return [torch.tensor(getattr(a, name), dtype=torch.float32) for a in self.answers]
         name = "text" if field == "answer" else field
         return [getattr(answer, name) for answer in self.answers]
+
+    def _read_token_nodes(self, layer: int | None) -> list[Tensor]:
+        """The nodes of each answer's tokens, on the device."""
+        nodes = self._padded("nodes").transpose(1, 2)
+        nodes = nodes if layer is None else nodes[:, :, layer]
+        ends = [len(answer.prompt) + len(answer.tokens) for answer in self.answers]
+        return [
+            row[len(answer.prompt) : end].float()
+            for row, answer, end in zip(nodes, self.answers, ends, strict=True)
+        ]
 
     def _whole(self, column: str) -> Float16[Tensor, "rows layers ..."]:
         return self._fixed(column) if column in _FIXED else self._padded(column)

@@ -27,15 +27,14 @@ TELLING = (
     "lapeigvals",
     "attn_logdet",
     "lookback",
+    "token_probe",
     "fusion",
 )
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_learnable(
-        tmp_path_factory.mktemp("probes") / "pre", answers=True, graphs=False, signal=1.5
-    )
+    return write_learnable(tmp_path_factory.mktemp("probes") / "pre", answers=True, signal=1.5)
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +74,7 @@ def test_fitted_method_scores_another_store(
     data: AnswerFeatures, tmp_path: Path, name: str
 ) -> None:
     fitted = PROBES[name].fit(data, seed=0)
-    pre = write_learnable(tmp_path / "pre", answers=True, graphs=False, shards=1, rows=40)
+    pre = write_learnable(tmp_path / "pre", answers=True, shards=1, rows=40)
     other = AnswerFeatures(pre)
     assert fitted.score(other, "test").shape == other.labels["test"].shape
 

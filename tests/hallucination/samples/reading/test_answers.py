@@ -10,7 +10,15 @@ import pytest
 from clew.datasets import AnswerFeatures, PreprocessedLSTMMapDataset
 from clew.errors import InputError, StoreError
 from clew.loading.splits import SPLIT_NAMES
-from tests.samples import SampleSizes, answer_of, label, question_id, sequence_of, write_samples
+from tests.samples import (
+    SampleSizes,
+    answer_of,
+    graph_of,
+    label,
+    question_id,
+    sequence_of,
+    write_samples,
+)
 
 SIZES = SampleSizes(layers=3, heads=2, dim=8, features=5, max_tokens=7)
 TEXTS = ("question", "category", "accepted_answers", "answer", "stop_reason", "samples")
@@ -31,8 +39,8 @@ def test_every_field_has_the_order_of_the_samples(told: Path, split: str) -> Non
     assert data.question_ids[split].tolist() == [question_id(number) for number in numbers]
     np.testing.assert_array_equal(data.labels[split], label(np.array(numbers)))
     expected = [answer_of(number, SIZES) for number in numbers]
-    assert data.fields == {"sequence", *expected[0]}
-    for name in data.fields - {"sequence", *TEXTS, *RAGGED}:
+    assert data.fields == {"sequence", "node_tokens", *expected[0]}
+    for name in data.fields - {"sequence", "node_tokens", *TEXTS, *RAGGED}:
         values = np.array([answer[name] for answer in expected], np.float16).astype(np.float32)
         np.testing.assert_array_equal(data.read(name, split), values, strict=True)
     for name in TEXTS:
@@ -51,6 +59,18 @@ def test_single_layer_can_be_read(told: Path) -> None:
         np.testing.assert_array_equal(found, np.array(expected, np.float32), strict=True)
     top = data.read("laplacian_top", "train")
     np.testing.assert_array_equal(data.read("laplacian_top", "train", layer=1), top[:, 1])
+
+
+def test_states_of_answer_tokens_are_read_from_the_graphs(told: Path) -> None:
+    data = AnswerFeatures(told)
+    found, prompts = data.read("node_tokens", "test"), data.read("prompt_length", "test")
+    for number, values, prompt in zip(data.ids["test"].tolist(), found, prompts, strict=True):
+        graph = graph_of(number, 3, 5, 7)["nodes"].astype(np.float32).reshape(3, -1, 5)
+        np.testing.assert_array_equal(values, graph[:, int(prompt) :].transpose(1, 0, 2))
+    second = data.read("node_tokens", "test", layer=1)
+    np.testing.assert_array_equal(np.concatenate(second), np.concatenate(found)[:, 1])
+    tokens = [len(one) for split in SPLIT_NAMES for one in data.read("token_logprobs", split)]
+    assert data.bytes_of("node_tokens") == pytest.approx(np.mean(tokens) * 3 * 5 * 2)
 
 
 def test_large_reads_are_split(told: Path, monkeypatch: pytest.MonkeyPatch) -> None:

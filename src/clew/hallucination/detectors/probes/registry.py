@@ -27,6 +27,8 @@ from clew.hallucination.detectors.probes.states import (
     learn_middle_layer,
     learn_saplma,
 )
+from clew.hallucination.detectors.probes.tokens import NEEDS as TOKEN_FIELDS
+from clew.hallucination.detectors.probes.tokens import SPANS, learn_token_probe
 
 _METHODS = (
     Probe(
@@ -127,6 +129,14 @@ _METHODS = (
         family="probe",
         needs=(LOOKBACK,),
         learn=learn_lookback,
+    ),
+    Probe(
+        name="token_probe",
+        title="Token probe",
+        family="probe",
+        needs=TOKEN_FIELDS,
+        learn=learn_token_probe,
+        also_reads=(SPANS,),
     ),
     Probe(
         name="fusion",

@@ -3,6 +3,7 @@ piece by piece: mapped pages would count as the process's memory.
 """
 
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from clew.errors import InputError, StoreError
 from clew.hallucination.samples.making.columns import check_samples
 from clew.hallucination.samples.making.config import KINDS
 from clew.hallucination.samples.reading.index import find_store, read_index
+from clew.hallucination.samples.reading.tokens import NODE_TOKENS, TokenNodes
 from clew.hallucination.traces.schema import id_fields
 from clew.loading.reader import Rows, SampleReader
 from clew.loading.samples import SampleIndex
@@ -131,12 +133,12 @@ def _copy_pieces(reader: SampleReader, name: str, rows: Rows, first: int, size: 
 class AnswerFeatures:
     """The features of all answers in a folder that `clew preprocess` wrote, by field and split.
 
-    `fields` are the names that can be read: the columns of answers/, and "sequence" (the last
-    token's states, `[layers, dim]`) if there are sequences/; `samples` are the kinds of samples in
-    the folder. `labels` (1 is hallucinated), `question_ids` and `ids` (`global_example_id`) have
-    one array per split. The rows of a split have the same order in every field: that of the
-    map-style datasets. Raises InputError for a folder without answers and sequences, StoreError for
-    an incomplete one.
+    `fields` are the names that can be read: the columns of answers/, "sequence" (the last token's
+    states, `[layers, dim]`) if there are sequences/, and "node_tokens" (the projected states of
+    each answer token) if there are graphs/; `samples` are the kinds of samples in the folder.
+    `labels` (1 is hallucinated), `question_ids` and `ids` (`global_example_id`) have one array per
+    split. The rows of a split have the same order in every field: that of the map-style datasets.
+    Raises InputError for a folder without answers and sequences, StoreError for an incomplete one.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -149,7 +151,7 @@ class AnswerFeatures:
         self._stores = {kind: StoredFields(path, indices[kind]) for kind, path in paths.items()}
         self._manifest = next(iter(self._stores.values())).store.manifest
         self.fields = self._list_fields()
-        index = next(iter(indices.values()))
+        self._index = index = next(iter(indices.values()))
         self._parts = {name: index.select(name) for name in SPLIT_NAMES}
         self._count = len(index.rows)
         self.labels = {name: (p.labels > 0.5).astype(np.int8) for name, p in self._parts.items()}
@@ -197,7 +199,10 @@ class AnswerFeatures:
         numbers as a list of float32 arrays; text as a list of strings (or lists of strings), None
         where missing. Raises: InputError: The field, split or layer does not exist. Raises
         InputError for an unknown field."""
-        return self._store_of(field).read(field, self._part(split).rows, layer)
+        rows = self._part(split).rows
+        if field == NODE_TOKENS and field in self.fields:
+            return self._token_nodes.read(rows, layer)
+        return self._store_of(field).read(field, rows, layer)
 
     def bytes_of(self, field: str) -> float:
         """The average number of bytes stored per answer for a field, or for a kind of samples
@@ -205,6 +210,8 @@ class AnswerFeatures:
         if field in self.samples:
             manifest = read_manifest(self.folder / field)
             return manifest.bytes / max(1, manifest.rows)
+        if field == NODE_TOKENS and field in self.fields:
+            return self._token_nodes.bytes_per_answer()
         return self._store_of(field).count_bytes(field) / max(1, self._count)
 
     def _choose_stores(self) -> list[str]:
@@ -220,7 +227,15 @@ class AnswerFeatures:
     def _list_fields(self) -> frozenset[str]:
         names = {SEQUENCE} if "sequences" in self._stores else set()
         answers = self._stores["answers"].names if "answers" in self._stores else []
+        if "graphs" in self.samples and "prompt_length" in answers:
+            names.add(NODE_TOKENS)
         return frozenset(names | {*answers} - _NOT_FIELDS)
+
+    @cached_property
+    def _token_nodes(self) -> TokenNodes:
+        index = self._index
+        prompts = self._stores["answers"].read("prompt_length", index.rows, None)
+        return TokenNodes(self.folder / "graphs", index, prompts.astype(np.int64))
 
     def _part(self, split: str) -> SampleIndex:
         if split not in self._parts:

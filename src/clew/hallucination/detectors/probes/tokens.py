@@ -1,0 +1,362 @@
+"""Fit the token probe: from answer labels, which every token inherits or which are learned through
+pooling over the tokens, or from span labels. Layers, pooling and regularization are chosen on
+validation."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from jaxtyping import Float32, Float64, Int
+from scipy.optimize import minimize
+from scipy.special import expit
+from threadpoolctl import threadpool_limits
+
+from clew.errors import InputError, StoreError
+from clew.hallucination.detectors.probes.fitting import Matrix, Scale, standardize
+from clew.hallucination.detectors.probes.method import Features, Fitted
+from clew.hallucination.detectors.tokens import Pooling, TokenProbe
+from clew.metrics import PlattScale, auroc
+
+NODES, SPANS = "node_tokens", "token_labels"
+NEEDS = (NODES, "token_logprobs", "token_entropies")
+# The training tokens: with more, linear weights hardly change. Layers are compared on fewer.
+_MOST_TOKENS = 1 << 17
+_FEW_TOKENS = 1 << 14
+_TOGETHER = 3  # of the best layers, as one candidate
+# As scikit-learn's C, per answer (per token if there are span labels).
+_STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0)
+_USUAL_STRENGTH = 1e-1
+_MOST_STEPS = 100
+_SLOPE = 1e-4
+
+
+class Tokens:
+    """The answer tokens of a split, of at most `most` tokens' worth of answers; answers without
+    tokens are not among them. `labels` are the answers', `spans` those of the tokens (1
+    hallucinated, 0 correct, -1 unknown), or None."""
+
+    def __init__(self, data: Features, split: str, most: int | None = None) -> None:
+        logprobs, entropies = (data.read(name, split) for name in NEEDS[1:])
+        counts = np.array([len(answer) for answer in logprobs], np.int64)
+        self.rows = _draw_rows(counts, most)
+        self.counts = counts[self.rows]
+        self.starts = np.cumsum(self.counts) - self.counts
+        self.labels = data.labels[split][self.rows]
+        self.spans = self._flat(data.read(SPANS, split)) if SPANS in data.fields else None
+        columns = [self._flat(logprobs), self._flat(entropies)]
+        self._confidence = np.stack(columns, axis=1).astype(np.float32)
+        self._data, self._split = data, split
+
+    def __len__(self) -> int:
+        return len(self._confidence)
+
+    def read(self, layers: Sequence[int]) -> Matrix:
+        """The inputs of a probe on these layers, `[tokens, inputs]`."""
+        nodes = [self._flat(self._data.read(NODES, self._split, layer=one)) for one in layers]
+        if any(len(part) != len(self) for part in nodes):
+            raise StoreError(
+                f"the nodes of the {self._split} split do not match its token probabilities: "
+                'create the samples again with "clew preprocess".'
+            )
+        return np.concatenate([*nodes, self._confidence], axis=1)
+
+    def per_token(self, values: np.ndarray) -> np.ndarray:
+        """A value per answer, repeated for each of its tokens."""
+        return np.repeat(values, self.counts)
+
+    def pool(self, logits: np.ndarray, shares: np.ndarray | None, how: Pooling) -> np.ndarray:
+        """The answers' logits. `shares` are the tokens' in their answer, for attention."""
+        if how == "max":
+            return np.maximum.reduceat(logits, self.starts)
+        if how == "mean" or shares is None:
+            return np.add.reduceat(logits, self.starts) / self.counts
+        return np.add.reduceat(shares * logits, self.starts)
+
+    def attend(self, looks: np.ndarray) -> np.ndarray:
+        """Softmax within each answer."""
+        raised = np.exp(looks - self.per_token(np.maximum.reduceat(looks, self.starts)))
+        return raised / self.per_token(np.add.reduceat(raised, self.starts))
+
+    def _flat(self, answers: Sequence[np.ndarray]) -> np.ndarray:
+        return np.concatenate([answers[row] for row in self.rows.tolist()])
+
+
+def _draw_rows(counts: Int[np.ndarray, " answers"], most: int | None) -> np.ndarray:
+    """The answers with tokens; a random subset if they have too many."""
+    rows = np.flatnonzero(counts)
+    if not len(rows):
+        raise InputError("none of the answers has a token, so there is nothing to score per token.")
+    if most is None or counts.sum() <= most:
+        return rows
+    order = np.random.default_rng(0).permutation(rows)
+    kept = np.searchsorted(np.cumsum(counts[order]), most, side="right")
+    return np.sort(order[: max(1, kept)])
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Fit:
+    """Weights for standardized inputs. `quality` is the validation AUROC, of the tokens if there
+    are span labels, else of the pooled answers."""
+
+    layers: tuple[int, ...]
+    scale: Scale
+    weights: Float32[np.ndarray, " inputs"]
+    attention: Float32[np.ndarray, " inputs"]
+    bias: float
+    pooling: Pooling
+    strength: float
+    quality: float
+
+
+class _PooledLoss:
+    """The mean loss of answers whose logit is pooled from their tokens, and its gradient; with
+    `pooling=None`, the loss of the tokens themselves. The point is weights, bias and, for
+    attention, the weights of the attention."""
+
+    def __init__(
+        self,
+        matrix: Matrix,
+        tokens: Tokens,
+        labels: np.ndarray,
+        shares: np.ndarray,
+        pooling: Pooling | None,
+        penalty: float,
+    ) -> None:
+        self._matrix, self._tokens, self._pooling = matrix, tokens, pooling
+        self._signs = np.where(labels > 0, 1.0, -1.0)
+        self._shares, self._penalty = shares, penalty
+
+    def __call__(self, point: Float64[np.ndarray, " size"]) -> tuple[float, np.ndarray]:
+        size = self._matrix.shape[1]
+        logits = self._matrix @ point[:size].astype(np.float32) + point[size]
+        looks = None
+        if self._pooling == "attention":
+            looks = self._tokens.attend(self._matrix @ point[size + 1 :].astype(np.float32))
+        found = logits if self._pooling is None else self._tokens.pool(logits, looks, self._pooling)
+        margins = self._signs * found
+        pull = -self._signs * self._shares * expit(-margins)
+        by_token = self._spread(pull, logits, found, looks)
+        slopes = [by_token.astype(np.float32) @ self._matrix, [by_token.sum()]]
+        if looks is not None:
+            turn = by_token * (logits - self._tokens.per_token(found))
+            slopes.append(turn.astype(np.float32) @ self._matrix)
+        free = np.ones(len(point), bool)
+        free[size] = False  # the bias is not regularized
+        loss = float(self._shares @ np.logaddexp(0, -margins))
+        loss += self._penalty / 2 * float(point[free] @ point[free])
+        return loss, np.concatenate(slopes) + self._penalty * point * free
+
+    def _spread(
+        self, pull: np.ndarray, logits: np.ndarray, found: np.ndarray, looks: np.ndarray | None
+    ) -> np.ndarray:
+        """How the loss changes with each token's logit."""
+        if self._pooling is None:
+            return pull
+        if looks is not None:
+            return looks * self._tokens.per_token(pull)
+        # Of equal largest logits, each gets its part.
+        largest = (logits == self._tokens.per_token(found)).astype(np.float64)
+        ties = np.add.reduceat(largest, self._tokens.starts)
+        return largest * self._tokens.per_token(pull / ties)
+
+
+class _Fitting:
+    """Fits probes on one pair of splits; the labels are those of spans if there are any."""
+
+    def __init__(self, train: Tokens, validation: Tokens, *, spans: bool) -> None:
+        self.train, self.validation, self.spans = train, validation, spans
+        if spans and train.spans is not None:
+            labels, shares = train.spans, (train.spans >= 0).astype(float)
+            self._size = int(shares.sum())
+        else:  # every answer weighs the same, however long
+            labels, shares = train.per_token(train.labels), 1 / train.per_token(train.counts)
+            self._size = len(train.labels)
+        self._token_labels, self._token_shares = labels, shares / shares.sum()
+
+    def fit(
+        self, layers: tuple[int, ...], strengths: Sequence[float], poolings: Sequence[Pooling]
+    ) -> Iterator[_Fit]:
+        """Fits on these layers: as the tokens' labels have it, then through each pooling."""
+        matrix = self.train.read(layers)
+        scale = standardize(matrix, f"{NODES}, layers {layers},")
+        validation = scale.apply(self.validation.read(layers))
+        size = matrix.shape[1]
+        own = list(self._follow(matrix, None, strengths, np.zeros(size + 1)))
+        for strength, point in own:
+            for how in ("max", "mean"):
+                yield self._measure(layers, scale, validation, point, how, strength)
+        for how in poolings:
+            start = own[-1][1]
+            start = np.concatenate([start, np.zeros(size)]) if how == "attention" else start
+            for strength, point in self._follow(matrix, how, strengths, start):
+                yield self._measure(layers, scale, validation, point, how, strength)
+
+    def _follow(
+        self,
+        matrix: Matrix,
+        pooling: Pooling | None,
+        strengths: Sequence[float],
+        point: np.ndarray,
+    ) -> Iterator[tuple[float, np.ndarray]]:
+        """A path of weaker and weaker regularization, with warm starts."""
+        train = self.train
+        labels, shares = self._token_labels, self._token_shares
+        if pooling is not None:
+            labels, shares = train.labels, np.full(len(train.labels), 1 / len(train.labels))
+        options = {"maxiter": _MOST_STEPS, "gtol": _SLOPE, "maxcor": 20}
+        for strength in strengths:
+            penalty = 1 / (strength * self._size)
+            loss = _PooledLoss(matrix, train, labels, shares, pooling, penalty)
+            point = minimize(loss, point, jac=True, method="L-BFGS-B", options=options).x
+            yield strength, point
+
+    def _measure(
+        self,
+        layers: tuple[int, ...],
+        scale: Scale,
+        validation: Matrix,
+        point: np.ndarray,
+        pooling: Pooling,
+        strength: float,
+    ) -> _Fit:
+        size = validation.shape[1]
+        attention = point[size + 1 :] if len(point) > size + 1 else np.zeros(size)
+        fit = _Fit(
+            layers=layers,
+            scale=scale,
+            weights=point[:size].astype(np.float32),
+            attention=attention.astype(np.float32),
+            bias=float(point[size]),
+            pooling=pooling,
+            strength=strength,
+            quality=0.0,
+        )
+        logits, pooled = _score(fit, self.validation, validation)
+        spans = self.validation.spans
+        if self.spans and spans is not None:
+            # The pooling does not change the tokens: it only decides between equals.
+            beside = 1e-3 * auroc(self.validation.labels, pooled)
+            return replace(fit, quality=auroc(spans[spans >= 0], logits[spans >= 0]) + beside)
+        return replace(fit, quality=auroc(self.validation.labels, pooled))
+
+
+def _score(fit: _Fit, tokens: Tokens, matrix: Matrix) -> tuple[np.ndarray, np.ndarray]:
+    """The logits of tokens and of answers, from standardized inputs."""
+    logits = matrix @ fit.weights + np.float32(fit.bias)
+    looks = tokens.attend(matrix @ fit.attention) if fit.pooling == "attention" else None
+    return logits, tokens.pool(logits, looks, fit.pooling)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PooledTokens:
+    """The score of an answer, pooled from the logits of its tokens."""
+
+    probe: TokenProbe
+
+    @property
+    def parameters(self) -> int:
+        return self.probe.parameters
+
+    @property
+    def fields(self) -> frozenset[str]:
+        return frozenset(NEEDS)
+
+    def score(self, data: Features, split: str) -> np.ndarray:
+        inputs = read_inputs(self.probe, data, split)
+        return np.array([self.probe.pool(answer) for answer in inputs], np.float32)
+
+
+def read_inputs(probe: TokenProbe, data: Features, split: str) -> Iterator[np.ndarray]:
+    """The probe's inputs `[tokens, inputs]`, answer by answer."""
+    layers = [data.read(NODES, split, layer=layer) for layer in probe.layers]
+    confidence = (data.read(name, split) for name in NEEDS[1:])
+    for *nodes, logprobs, entropies in zip(*layers, *confidence, strict=True):
+        if isinstance(logprobs, np.ndarray):
+            yield probe.inputs(np.stack(nodes, axis=1), logprobs, entropies)
+        else:
+            import torch  # probes are fitted without it
+
+            together = torch.stack(nodes, dim=1)
+            beside = (values.to(together.device) for values in (logprobs, entropies))
+            yield probe.inputs(together, *beside)
+
+
+# The method needs the probe, and every detector of these samples keeps it.
+_FITTED: WeakKeyDictionary[Features, Fitted] = WeakKeyDictionary()
+
+
+def learn_token_probe(data: Features) -> Fitted:
+    """Fit the token probe, from span labels if the answers have enough of them. Raises InputError
+    if no answer has a token."""
+    if data not in _FITTED:
+        _FITTED[data] = fit_token_probe(data, spans=has_spans(data))
+    return _FITTED[data]
+
+
+def find_token_probe(data: Features) -> TokenProbe | None:
+    """The fitted token probe of these answers; None if they do not have its fields."""
+    if not data.fields.issuperset(NEEDS):
+        return None
+    scorer = learn_token_probe(data).scorer
+    assert isinstance(scorer, PooledTokens)
+    return scorer.probe
+
+
+def has_spans(data: Features) -> bool:
+    """Whether both splits that a probe is fitted on have tokens of both classes."""
+    if SPANS not in data.fields:
+        return False
+    found = (np.concatenate([np.zeros(0), *data.read(SPANS, s)]) for s in ("train", "validation"))
+    return all((labels == 0).any() and (labels == 1).any() for labels in found)
+
+
+def fit_token_probe(data: Features, *, spans: bool) -> Fitted:
+    """Fit from span labels, or from answer labels alone."""
+    validation = Tokens(data, "validation")
+    few = _Fitting(Tokens(data, "train", _FEW_TOKENS), validation, spans=spans)
+    with threadpool_limits(1):  # the products are small: several threads would mostly wait
+        layers = [
+            max(few.fit((layer,), [_USUAL_STRENGTH], ()), key=lambda one: one.quality)
+            for layer in range(data.layers)
+        ]
+        ranked = [one.layers[0] for one in sorted(layers, key=lambda one: -one.quality)]
+        sets = {(ranked[0],), tuple(sorted(ranked[:_TOGETHER]))}
+        fitting = _Fitting(Tokens(data, "train", _MOST_TOKENS), validation, spans=spans)
+        poolings: tuple[Pooling, ...] = () if spans else ("max", "attention")
+        fits = [one for of in sorted(sets) for one in fitting.fit(of, _STRENGTHS, poolings)]
+    best = max(fits, key=lambda one: one.quality)
+    probe = _finish(best, fitting)
+    chosen = {
+        "layers": list(best.layers),
+        "pooling": best.pooling,
+        "C": best.strength,
+        "trained_on": probe.trained_on,
+    }
+    return Fitted(scorer=PooledTokens(probe=probe), chosen=chosen)
+
+
+def _finish(fit: _Fit, fitting: _Fitting) -> TokenProbe:
+    """The probe for unscaled inputs, calibrated on validation: on the tokens if they have labels,
+    else on the pooled answers. Every pooling keeps the slope and the intercept."""
+    tokens = fitting.validation
+    matrix = fit.scale.apply(tokens.read(fit.layers))
+    logits, pooled = _score(fit, tokens, matrix)
+    if fitting.spans and tokens.spans is not None:
+        known = tokens.spans >= 0
+        platt = PlattScale.fit(tokens.spans[known], logits[known])
+    else:
+        platt = PlattScale.fit(tokens.labels, pooled)
+    slope = platt.slope / platt.spread
+    weights = slope * fit.weights / fit.scale.spread
+    bias = slope * (fit.bias - platt.middle) + platt.intercept - float(fit.scale.mean @ weights)
+    middle = slope * (float(np.median(pooled)) - platt.middle) + platt.intercept
+    return TokenProbe(
+        layers=fit.layers,
+        weights=weights.astype(np.float32),
+        bias=bias,
+        pooling=fit.pooling,
+        attention=(fit.attention / fit.scale.spread).astype(np.float32),
+        without=middle,
+        trained_on="spans" if fitting.spans else "answers",
+    )

@@ -1,7 +1,7 @@
 """What a picture shows: one or two answers with the arrays that are drawn, and what they are
 compared with."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,6 @@ from jaxtyping import Float, Float32
 
 from clew.hallucination.answer_page.graph import AttentionGraph, build_graph
 from clew.hallucination.answer_page.store import Kind
-from clew.hallucination.traces import Trace
 from clew.hallucination.traces.schema import CONTEXT
 
 # Tokens of the prompt that are shown where it is folded.
@@ -87,7 +86,7 @@ class ShownAnswer:
 
 
 def read_answer(
-    trace: Trace, texts: Sequence[str], kind: Kind | None, score: float | None
+    trace: Mapping[str, Any], texts: Sequence[str], kind: Kind | None, score: float | None
 ) -> ShownAnswer:
     """Read from a trace only what is drawn."""
     border = trace["prompt_length"]
@@ -132,7 +131,7 @@ def unit_length(states: Float[np.ndarray, "*rows dim"]) -> Float32[np.ndarray, "
     return wide / np.maximum(np.linalg.norm(wide, axis=-1, keepdims=True), 1e-20)
 
 
-def _array(trace: Trace, name: str, notes: list[str], effect: str) -> Any:
+def _array(trace: Mapping[str, Any], name: str, notes: list[str], effect: str) -> Any:
     value = trace.get(name)
     if value is None:
         notes.append(f'the trace has no "{name}": {effect}')
@@ -146,7 +145,7 @@ def _array(trace: Trace, name: str, notes: list[str], effect: str) -> Any:
     return wide
 
 
-def _read_graph(trace: Trace, border: int, notes: list[str]) -> AttentionGraph | None:
+def _read_graph(trace: Mapping[str, Any], border: int, notes: list[str]) -> AttentionGraph | None:
     effect = "attention cannot be shown"
     weights = _array(trace, "edge_weight", notes, effect)
     if weights is None:

@@ -68,17 +68,11 @@ class Page:
         return describe_trace(answer, known, risk=store.index.risk_of(number), is_stored=True)
 
     def live_trace(self, wanted: TraceRequest) -> dict[str, Any] | None:
-        """The trace of a new answer."""
+        """The trace of a new answer. Its risks came with it, so the page has them already."""
         if self.live is None:
             return None
-        traced = self.live.trace(wanted.question, wanted.context, wanted.tokens)
-        return describe_trace(
-            traced.answer,
-            self._known_for(self.live),
-            risk=traced.risk,
-            token_risks=traced.token_risks,
-            is_stored=False,
-        )
+        answer = self.live.trace(wanted.question, wanted.context, wanted.tokens)
+        return describe_trace(answer, self._known_for(self.live), risk=None, is_stored=False)
 
     def describe_comparisons(self) -> list[dict[str, Any]]:
         return [

@@ -4,6 +4,7 @@ import json
 from importlib.resources import files
 from typing import TYPE_CHECKING, Annotated, Any
 
+from clew.errors import InputError
 from clew.hallucination.live.page.content import Page, TraceRequest
 from clew.hallucination.live.page.index import Label, Order, Outcome, Search
 from clew.typed_json import without_nan
@@ -87,7 +88,10 @@ def add_page(app: "FastAPI", page: Page) -> None:
 
     @app.post("/clew/trace")
     def trace(wanted: TraceRequest) -> Response:
-        return reply(page.live_trace(wanted))
+        try:
+            return reply(page.live_trace(wanted))
+        except InputError as error:
+            raise HTTPException(422, str(error)) from None
 
     @app.get("/clew/comparisons")
     def comparisons() -> Response:

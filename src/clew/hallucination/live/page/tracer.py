@@ -1,27 +1,109 @@
-"""The trace of a new answer: one more pass over its tokens."""
+"""The trace of a new answer: its tokens pass through the model once more, and this time everything
+that is drawn is recorded."""
 
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
 
-from clew.hallucination.answer_page.picture import ShownAnswer
+from clew.errors import InputError
+from clew.hallucination.answer_page.picture import ShownAnswer, read_answer
+from clew.hallucination.answer_page.tokens import split_texts
+from clew.hallucination.capture.decode import Decoder
+from clew.hallucination.capture.dialogue import AnswerEnd
+from clew.hallucination.capture.models import end_tokens
+from clew.hallucination.capture.observe import ModelObserver
+from clew.hallucination.traces.compact import reduced_columns
+
+if TYPE_CHECKING:
+    from clew.hallucination.live.session import Session
+
+_COLUMNS = frozenset({"last_hidden", "edges", "lookback"})
+# The attention of a layer is held for all pairs of tokens.
+_MOST_TOKENS = 2048
 
 
-@dataclass(frozen=True, kw_only=True)
-class Traced:
-    """An answer with everything that is drawn of it; `risk` is as in the API."""
+class Tracer:
+    """Traces answers with the model of a session, between the passes of its engine."""
 
-    answer: ShownAnswer
-    risk: dict[str, Any] | None
-    token_risks: list[float | None] | None
-
-
-class Tracer(Protocol):
-    """The served model and its detector."""
+    def __init__(self, session: "Session") -> None:
+        self.session = session
 
     def describe(self) -> dict[str, Any]:
         """The names of the model and the detector, for the head of the page."""
-
-    def trace(self, question: str, context: str | None, tokens: list[int]) -> Traced: ...
+        detector = self.session.detector
+        model = str(detector.model.get("id") or "")
+        return {"model": PurePath(model).name or model, "detector": detector.title}
 
     def explain_other_model(self, model: dict[str, Any]) -> str:
         """Why traces of `model` cannot be compared with new answers; empty if they can."""
+        own = self.session.detector.model
+        if all(model.get(key) == own.get(key) for key in ("id", "revision", "layers", "dim")):
+            return ""
+        return (
+            "The known answers are of another model, so new answers cannot be compared with them."
+        )
+
+    def trace(self, question: str, context: str | None, tokens: Sequence[int]) -> ShownAnswer:
+        """Pass an answer once more. Raises InputError if it is empty, too long, or not of this
+        model's tokens."""
+        prompt, answer = self.session.encode(question, context), list(tokens)
+        self._check(len(prompt), answer)
+        passed = self.session.engine.call(lambda: self._decoder.record([prompt], [answer]))
+        [(logprobs, entropies)], reduced = passed
+        shape, length = self._decoder.shape, len(prompt) + len(answer)
+        arrays = reduced_columns(reduced)
+        sizes = {
+            "last_hidden": (shape.layers, shape.dim),
+            "lookback": (shape.layers, shape.heads),
+            "edge_source": (shape.layers, length, shape.edges_per_token),
+            "edge_weight": (shape.layers, length, shape.edges_per_token),
+        }
+        texts = split_texts(self._decode, [*prompt, *answer])
+        trace = {
+            "global_example_id": -1,
+            "question_id": "",
+            "question": question,
+            "context": context,
+            "answer": "".join(texts[len(prompt) :]),
+            "accepted_answers": None,
+            "category": None,
+            "stop_reason": None,
+            "prompt_length": len(prompt),
+            "token_logprobs": logprobs,
+            "token_entropies": entropies,
+            **{name: arrays[name].reshape(size) for name, size in sizes.items()},
+        }
+        return read_answer(trace, texts, None, None)
+
+    def _check(self, prompt_length: int, answer: list[int]) -> None:
+        if not answer:
+            raise InputError("the answer is empty: there is nothing to trace.")
+        vocabulary = len(self.session.tokenizer)
+        if not all(0 <= token < vocabulary for token in answer):
+            raise InputError(
+                f"the answer has a token that is not one of the model's {vocabulary:,}."
+            )
+        length = prompt_length + len(answer)
+        if length > _MOST_TOKENS:
+            raise InputError(
+                f"prompt and answer have {length:,} tokens, but only traces of up to "
+                f"{_MOST_TOKENS:,} are drawn."
+            )
+
+    def _decode(self, tokens: list[int]) -> str:
+        return str(self.session.tokenizer.decode(tokens, skip_special_tokens=False))
+
+    @cached_property
+    def _decoder(self) -> Decoder:
+        """Used on the engine's thread only."""
+        model, tokenizer = self.session.loaded
+        return Decoder(
+            model=model,
+            observer=ModelObserver(model),
+            shape=self.session.detector.shape,
+            basis=None,
+            answer_end=AnswerEnd(tokenizer, "none", end_tokens(model, tokenizer)),
+            max_new_tokens=1,
+            columns=_COLUMNS,
+        )

@@ -1,7 +1,6 @@
 """The trace of an answer as JSON for the page: tokens, attention, risk through the layers and the
 nearest known answers."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,7 +34,6 @@ def describe_trace(
     known: Known,
     *,
     risk: dict[str, Any] | None,
-    token_risks: Sequence[float | None] | None = None,
     is_stored: bool,
 ) -> dict[str, Any]:
     """Everything that the page shows of an answer. `risk` is as in the API, None without one."""
@@ -44,6 +42,7 @@ def describe_trace(
         "number": number,
         "question_id": answer.question_id if is_stored else None,
         "question": answer.question,
+        "context": answer.context,
         "answer": answer.answer,
         "accepted": accepted_text(answer) if answer.accepted else None,
         "category": answer.category,
@@ -51,7 +50,7 @@ def describe_trace(
         "label": answer.kind,
         "score": answer.score,
         "clew": risk,
-        "tokens": _describe_tokens(answer, token_risks),
+        "tokens": _describe_tokens(answer),
         "summary": describe_probabilities(answer),
         "layers": answer.layers,
         "graphs": _describe_graphs(answer),
@@ -62,16 +61,13 @@ def describe_trace(
     }
 
 
-def _describe_tokens(
-    answer: ShownAnswer, risks: Sequence[float | None] | None
-) -> list[dict[str, Any]]:
+def _describe_tokens(answer: ShownAnswer) -> list[dict[str, Any]]:
     texts = answer.answer_texts
     logprobs = [None] * len(texts) if answer.logprobs is None else answer.logprobs.tolist()
     entropies = [None] * len(texts) if answer.entropies is None else answer.entropies.tolist()
-    rows = zip(texts, logprobs, entropies, risks or [None] * len(texts), strict=True)
     return [
-        {"token": text, "shown": visible_text(text), "logprob": p, "entropy": h, "risk": risk}
-        for text, p, h, risk in rows
+        {"token": text, "shown": visible_text(text), "logprob": p, "entropy": h, "risk": None}
+        for text, p, h in zip(texts, logprobs, entropies, strict=True)
     ]
 
 

@@ -43,8 +43,17 @@ function route() {
 }
 
 function openAsked(one) {
-  const load = async () => (one.trace ??= await read("clew/trace", { question: one.question, context: one.context || null, tokens: one.line.tokens.map((token) => token.id) }));
+  const load = async () => (one.trace ??= await traceAsked(one));
   return openTrace(load, { href: "#ask", words: "Ask" }, "ask");
+}
+
+// The risks of the answer came with it.
+async function traceAsked(one) {
+  const { tokens } = one.line;
+  const trace = await read("clew/trace", { question: one.question, context: one.context || null, tokens: tokens.map((token) => token.id) });
+  trace.clew = one.clew;
+  trace.tokens.forEach((token, place) => { token.risk = tokens[place].risk; });
+  return trace;
 }
 
 async function start() {

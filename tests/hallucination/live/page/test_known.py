@@ -1,11 +1,16 @@
 """Known answers: probes that never judge what they were fitted on, and nearest neighbors."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from clew.errors import StoreError
 from clew.hallucination.answer_page.picture import unit_length
+from clew.hallucination.detectors.known import KnownAnswers, Neighbor, read_known, write_known
 from clew.hallucination.live.page.files import TraceStore, open_page_files
-from clew.hallucination.live.page.known import KnownAnswers, gather_known
+from clew.hallucination.live.page.known import gather_known
 from clew.metrics import auroc
 from tests.hallucination.live.page.conftest import Folders
 
@@ -21,6 +26,10 @@ def states_of(store: TraceStore, number: int) -> np.ndarray:
     answer = store.read(number)
     assert answer is not None and answer.states is not None
     return answer.states
+
+
+def number_of(known: KnownAnswers, neighbor: Neighbor) -> int:
+    return int(known.texts.numbers[neighbor.row])
 
 
 def test_a_known_answer_is_judged_by_probes_that_did_not_see_it(
@@ -40,9 +49,9 @@ def test_the_nearest_answer_to_a_copy_is_the_original(
 ) -> None:
     states = states_of(trace_store, 9)
     copy = known.nearest(states, None, 3)
-    assert copy[0].number == 9 and copy[0].similarity == pytest.approx(1, abs=1e-2)
+    assert number_of(known, copy[0]) == 9 and copy[0].similarity == pytest.approx(1, abs=1e-2)
     others = known.nearest(states, 9, 3)
-    assert [one.number for one in others[:2]] == [one.number for one in copy[1:]]
+    assert [one.row for one in others[:2]] == [one.row for one in copy[1:]]
 
 
 def test_states_of_another_model_are_not_compared(known: KnownAnswers) -> None:
@@ -56,3 +65,21 @@ def test_without_labels_there_are_neighbors_but_no_probes(folders: Folders) -> N
     found = gather_known(store.loader, store.index)
     assert found is not None and found.probes is None
     assert len(found.nearest(states_of(store, 3), 3, 5)) == 5
+
+
+def test_known_answers_kept_with_a_detector_say_the_same(
+    trace_store: TraceStore, known: KnownAnswers, tmp_path: Path
+) -> None:
+    write_known(tmp_path, known)
+    found = read_known(tmp_path)
+    states = states_of(trace_store, 9)
+    assert found is not None and found.risks(states, 9) == pytest.approx(known.risks(states, 9))
+    rows = [[one.row for one in kept.nearest(states, 9, 5)] for kept in (found, known)]
+    assert rows[0] == rows[1] and found.texts.questions == known.texts.questions
+    assert read_known(tmp_path / "elsewhere") is None
+
+
+def test_a_damaged_file_of_known_answers_is_refused(known: KnownAnswers, tmp_path: Path) -> None:
+    write_known(tmp_path, replace(known, states=known.states[1:]))
+    with pytest.raises(StoreError, match="is damaged .states has shape"):
+        read_known(tmp_path)

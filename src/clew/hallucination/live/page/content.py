@@ -6,11 +6,12 @@ import threading
 from dataclasses import dataclass, field
 from typing import Any
 
+from clew.hallucination.detectors.known import KnownAnswers
 from clew.hallucination.live.page.comparisons import REPORT_FILE
 from clew.hallucination.live.page.files import PageFiles, TraceStore
 from clew.hallucination.live.page.index import Search
 from clew.hallucination.live.page.tracer import Tracer
-from clew.hallucination.live.page.view import Known, describe_trace
+from clew.hallucination.live.page.view import describe_trace
 from clew.version import __version__
 
 _PER_PAGE = 25
@@ -64,15 +65,24 @@ class Page:
         answer = None if store is None else store.read(number)
         if store is None or answer is None:
             return None
-        known = Known(answers=store.known, index=store.index, why_not=_why_unknown(store))
-        return describe_trace(answer, known, risk=store.index.risk_of(number), is_stored=True)
+        risk = store.index.risk_of(number)
+        return describe_trace(answer, store.known, _explain(store.known), risk=risk, is_stored=True)
 
     def live_trace(self, wanted: TraceRequest) -> dict[str, Any] | None:
         """The trace of a new answer. Its risks came with it, so the page has them already."""
         if self.live is None:
             return None
         answer = self.live.trace(wanted.question, wanted.context, wanted.tokens)
-        return describe_trace(answer, self._known_for(self.live), risk=None, is_stored=False)
+        known, why_not = self._known_for(self.live)
+        store = self.files.store
+        return describe_trace(
+            answer,
+            known,
+            why_not,
+            risk=None,
+            is_stored=False,
+            has_links=store is not None and known is store.known,
+        )
 
     def describe_comparisons(self) -> list[dict[str, Any]]:
         return [
@@ -92,24 +102,25 @@ class Page:
         if store is not None:
             threading.Thread(target=lambda: store.known, daemon=True).start()
 
-    def _known_for(self, live: Tracer) -> Known:
+    def _known_for(self, live: Tracer) -> tuple[KnownAnswers | None, str]:
+        """Those of the store, or else those kept with the detector; and why there are none."""
         store = self.files.store
         if store is None:
-            return Known(why_not=_NO_STORE)
-        why_not = live.explain_other_model(store.model)
-        if why_not:
-            return Known(why_not=why_not)
-        return Known(answers=store.known, index=store.index, why_not=_why_unknown(store))
+            return live.known, _explain(live.known) if live.known else _NO_STORE
+        other = live.explain_other_model(store.model)
+        if other:
+            return live.known, "" if live.known else other
+        return store.known, _explain(store.known)
 
 
-def _why_unknown(store: TraceStore) -> str:
+def _explain(known: KnownAnswers | None) -> str:
     """Why there are no known answers, or no probes on them; empty if there are both."""
-    if store.known is None:
+    if known is None:
         return "The traces hold no hidden states, so answers cannot be compared with them."
-    if store.known.probes is None:
+    if known.probes is None:
         return (
-            "The traces have too few labels of each kind to fit probes: start the server with "
-            "their `scores_file`."
+            "The known answers have too few labels of each kind to fit probes: start the server "
+            "with their `scores_file`."
         )
     return ""
 

@@ -12,9 +12,10 @@ from clew.hallucination.answer_page.picture import ShownAnswer, read_answer
 from clew.hallucination.answer_page.store import open_traces
 from clew.hallucination.answer_page.tokens import read_token_texts
 from clew.hallucination.answer_page.verdict import Verdicts, read_verdicts
+from clew.hallucination.detectors.known import KnownAnswers
 from clew.hallucination.live.page.comparisons import ShownComparison, show_comparison
 from clew.hallucination.live.page.index import AnswerIndex, build_index
-from clew.hallucination.live.page.known import KnownAnswers, gather_known
+from clew.hallucination.live.page.known import gather_known
 from clew.hallucination.traces import TraceBatchLoader
 
 

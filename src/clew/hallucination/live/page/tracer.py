@@ -13,6 +13,7 @@ from clew.hallucination.capture.decode import Decoder
 from clew.hallucination.capture.dialogue import AnswerEnd
 from clew.hallucination.capture.models import end_tokens
 from clew.hallucination.capture.observe import ModelObserver
+from clew.hallucination.detectors.known import KnownAnswers
 from clew.hallucination.traces.compact import reduced_columns
 
 if TYPE_CHECKING:
@@ -24,10 +25,11 @@ _MOST_TOKENS = 2048
 
 
 class Tracer:
-    """Traces answers with the model of a session, between the passes of its engine."""
+    """Traces answers with the model of a session, between the passes of its engine. `known` are the
+    answers kept with its detector."""
 
-    def __init__(self, session: "Session") -> None:
-        self.session = session
+    def __init__(self, session: "Session", known: KnownAnswers | None = None) -> None:
+        self.session, self.known = session, known
 
     def describe(self) -> dict[str, Any]:
         """The names of the model and the detector, for the head of the page."""

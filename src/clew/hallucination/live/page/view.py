@@ -1,10 +1,7 @@
 """The trace of an answer as JSON for the page: tokens, attention, risk through the layers and the
 nearest known answers."""
 
-from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from clew.hallucination.answer_page.cards import (
     accepted_text,
@@ -14,29 +11,23 @@ from clew.hallucination.answer_page.cards import (
 )
 from clew.hallucination.answer_page.picture import ShownAnswer
 from clew.hallucination.answer_page.tokens import visible_text
-from clew.hallucination.live.page.index import AnswerIndex
-from clew.hallucination.live.page.known import KnownAnswers
+from clew.hallucination.detectors.known import KnownAnswers
 
 _NEAREST = 8
 
 
-@dataclass(frozen=True, kw_only=True)
-class Known:
-    """Known answers and their texts; `why_not` says why there are none."""
-
-    answers: KnownAnswers | None = None
-    index: AnswerIndex | None = None
-    why_not: str = ""
-
-
 def describe_trace(
     answer: ShownAnswer,
-    known: Known,
+    known: KnownAnswers | None,
+    why_unknown: str,
     *,
     risk: dict[str, Any] | None,
     is_stored: bool,
+    has_links: bool = True,
 ) -> dict[str, Any]:
-    """Everything that the page shows of an answer. `risk` is as in the API, None without one."""
+    """Everything that the page shows of an answer. `risk` is as in the API, None without one;
+    `why_unknown` says why there are no known answers, or no probes on them. `has_links`: the known
+    answers can be opened in the explorer."""
     number = answer.number if is_stored else None
     return {
         "number": number,
@@ -56,7 +47,8 @@ def describe_trace(
         "graphs": _describe_graphs(answer),
         "course": _describe_course(answer, known, number),
         "near": _describe_near(answer, known, number),
-        "known": known.why_not,
+        "has_links": has_links,
+        "known": why_unknown,
         "notes": list(answer.notes),
     }
 
@@ -79,37 +71,43 @@ def _describe_graphs(answer: ShownAnswer) -> list[dict[str, Any]]:
 
 
 def _describe_course(
-    answer: ShownAnswer, known: Known, number: int | None
+    answer: ShownAnswer, known: KnownAnswers | None, number: int | None
 ) -> dict[str, Any] | None:
     """The risk at every layer from the probes on the known answers."""
-    probes = None if known.answers is None else known.answers.probes
-    if known.answers is None or probes is None or answer.states is None:
+    if known is None or known.probes is None or answer.states is None:
         return None
-    risks = known.answers.risks(answer.states, number)
+    risks = known.risks(answer.states, number)
     if risks is None:
         return None
     return {
         "risks": [round(risk, 4) for risk in risks],
-        "aurocs": [round(value, 3) for value in probes.aurocs],
-        "base_rate": round(probes.base_rate, 4),
-        "answers": len(known.answers.numbers),
+        "aurocs": [round(value, 3) for value in known.probes.aurocs],
+        "base_rate": round(known.base_rate, 4),
+        "answers": len(known.texts),
     }
 
 
-def _describe_near(answer: ShownAnswer, known: Known, number: int | None) -> dict[str, Any] | None:
-    if known.answers is None or known.index is None or answer.states is None:
+def _describe_near(
+    answer: ShownAnswer, known: KnownAnswers | None, number: int | None
+) -> dict[str, Any] | None:
+    if known is None or answer.states is None:
         return None
-    found = known.answers.nearest(answer.states, number, _NEAREST)
-    items = []
-    for neighbor in found:
-        row = known.index.row_of(neighbor.number)
-        if row is not None:
-            items.append({**known.index.describe(row), "similarity": neighbor.similarity})
+    found, texts = known.nearest(answer.states, number, _NEAREST), known.texts
+    items = [
+        {
+            "number": int(texts.numbers[one.row]),
+            "question": texts.questions[one.row],
+            "answer": texts.answers[one.row],
+            "label": texts.label_at(one.row),
+            "similarity": one.similarity,
+        }
+        for one in found
+    ]
     labels = [item["label"] for item in items if item["label"] is not None]
     return {
-        "layer": known.answers.layer,
-        "answers": len(known.answers.numbers),
-        "hallucinated": int(np.sum([label == "hallucinated" for label in labels])),
+        "layer": known.layer,
+        "answers": len(texts),
+        "hallucinated": labels.count("hallucinated"),
         "labeled": len(labels),
         "items": items,
     }

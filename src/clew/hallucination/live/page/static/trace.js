@@ -118,7 +118,7 @@ function drawNearPanel(trace) {
   if (!near) return trace.course ? panel("Nearest known answers", null, element("p", { class: "empty" }, trace.known), "near") : null;
   const summary = near.labeled ? `${near.hallucinated} of the ${near.labeled} nearest are hallucinated.` : "They have no labels.";
   const words = `Cosine similarity of the last token's hidden state in layer ${near.layer}, after subtracting the mean, among ${counted(near.answers, "known answer")}.`;
-  const rows = near.items.map((item) => element("li", {}, element("a", { href: `#answers/${item.number}`, class: "row-link" },
+  const rows = near.items.map((item) => element("li", {}, element(trace.has_links ? "a" : "div", { href: trace.has_links ? `#answers/${item.number}` : null, class: "row-link" },
     element("span", { class: "row-text" }, element("b", {}, item.question || "(no question)"), element("span", {}, item.answer || "(empty)")),
     labelChip(item.label), element("span", { class: "similarity", title: "cosine similarity" }, item.similarity.toFixed(2)))));
   return panel("Nearest known answers", words, [element("p", { class: "shares" }, summary), element("ol", { class: "rows near-rows" }, rows)], "near");

@@ -1,0 +1,295 @@
+"""Known answers beside which a new one is placed: the nearest of them, and a linear probe per layer
+fitted on their labels. Kept with a detector, in a file of its own."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from jaxtyping import Bool, Float, Float32, Int64
+
+from clew.errors import StoreError
+from clew.metrics import PlattScale, auroc
+from clew.typed_json import read_as
+
+if TYPE_CHECKING:
+    from clew.engine.model_files import ModelFile
+
+KNOWN_FILE = "known.safetensors"
+LONGEST_TEXT = 600
+_FORMAT = 1
+_MOST_ANSWERS = 1500
+_SAMPLE_BYTES = 128 << 20
+_FOLDS = 3
+# For states scaled to variance 1; the same as on the page of a stored answer.
+_RIDGE = 0.1
+_FEWEST_PER_LABEL = 12
+_NO_LABEL = 2
+
+Label = Literal["hallucinated", "correct"]
+# The states of all answers in a layer, `[answers, dim]`.
+ReadLayer = Callable[[int], np.ndarray]
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownTexts:
+    """The answers themselves; `hallucinated` is 1 or 0, NaN where there is no label. Long texts are
+    cut."""
+
+    numbers: Int64[np.ndarray, " answers"]
+    questions: Sequence[str]
+    answers: Sequence[str]
+    hallucinated: Float32[np.ndarray, " answers"]
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def label_at(self, row: int) -> Label | None:
+        value = self.hallucinated[row]
+        return None if np.isnan(value) else "hallucinated" if value else "correct"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerProbes:
+    """A linear probe per fold and layer, calibrated on the answers that it was not fitted on."""
+
+    weights: Float32[np.ndarray, "folds layers dim"]
+    biases: Float32[np.ndarray, "folds layers"]
+    scales: tuple[PlattScale, ...]
+    aurocs: tuple[float, ...]
+
+    def risks(self, states: Float[np.ndarray, "layers dim"], fold: int | None) -> list[float]:
+        """The risk at every layer, from the probes that did not see the answers of `fold`, or from
+        the mean of all probes for an answer that none has seen."""
+        outputs = (self.weights * states).sum(-1) + self.biases
+        own = outputs.mean(0) if fold is None else outputs[fold]
+        pairs = zip(self.scales, own, strict=True)
+        return [float(scale.probabilities(np.array([value]))[0]) for scale, value in pairs]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Neighbor:
+    """A known answer by its row."""
+
+    row: int
+    similarity: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownAnswers:
+    """`layer` is the one whose states are compared; `probes` are None without enough labels."""
+
+    texts: KnownTexts
+    layers: int
+    layer: int
+    center: Float32[np.ndarray, " dim"]
+    states: Float32[np.ndarray, "answers dim"]  # centered, of unit length
+    probes: LayerProbes | None
+
+    @property
+    def base_rate(self) -> float:
+        return float(np.nanmean(self.texts.hallucinated))
+
+    def risks(
+        self, states: Float[np.ndarray, "layers dim"], number: int | None
+    ) -> list[float] | None:
+        """The risk at every layer of an answer, whose states have unit length; `number` is that of
+        a known one. None without probes, or for states of another model."""
+        if self.probes is None or not self._suits(states):
+            return None
+        known = self.texts.numbers == number if number is not None else np.zeros(0, bool)
+        places = np.flatnonzero(known).tolist()
+        return self.probes.risks(states, places[0] % _FOLDS if places else None)
+
+    def nearest(
+        self, states: Float[np.ndarray, "layers dim"], number: int | None, count: int
+    ) -> list[Neighbor]:
+        """The answers whose states are most similar, without the known answer `number`."""
+        if not self._suits(states):
+            return []
+        similarity = self.states @ _unit(states[self.layer] - self.center)
+        order = np.argsort(-similarity, kind="stable")[: count + 1].tolist()
+        others = [row for row in order if number is None or self.texts.numbers[row] != number]
+        return [Neighbor(row=row, similarity=float(similarity[row])) for row in others[:count]]
+
+    def _suits(self, states: np.ndarray) -> bool:
+        return states.shape == (self.layers, len(self.center))
+
+
+def choose_known(
+    hallucinated: Float32[np.ndarray, " answers"], layers: int, dim: int
+) -> Int64[np.ndarray, " chosen"]:
+    """Rows evenly spaced, as many as the memory set aside holds: with a label where there are
+    enough labels."""
+    labeled = np.flatnonzero(~np.isnan(hallucinated))
+    rows = labeled if _are_enough(hallucinated) else np.arange(len(hallucinated))
+    count = max(2, min(_MOST_ANSWERS, _SAMPLE_BYTES // max(1, 2 * layers * dim), len(rows)))
+    places = np.linspace(0, len(rows) - 1, min(count, len(rows))).round().astype(np.int64)
+    return rows[places]
+
+
+def fit_known(texts: KnownTexts, layers: int, read_layer: ReadLayer) -> KnownAnswers:
+    """Fit the probes layer by layer; only one layer's states are in memory."""
+    probes = _fit_probes(texts, layers, read_layer) if _are_enough(texts.hallucinated) else None
+    layer = int(np.argmax(probes.aurocs)) if probes else 2 * layers // 3
+    states = _unit(read_layer(layer))
+    center = states.mean(0)
+    return KnownAnswers(
+        texts=texts,
+        layers=layers,
+        layer=layer,
+        center=center,
+        states=_unit(states - center),
+        probes=probes,
+    )
+
+
+def _are_enough(labels: np.ndarray) -> bool:
+    return min(int((labels == 1).sum()), int((labels == 0).sum())) >= _FEWEST_PER_LABEL
+
+
+def _unit(states: np.ndarray) -> Float32[np.ndarray, "*rows dim"]:
+    wide = np.asarray(states, np.float32)
+    return wide / np.maximum(np.linalg.norm(wide, axis=-1, keepdims=True), 1e-20)
+
+
+def _fit_probes(texts: KnownTexts, layers: int, read_layer: ReadLayer) -> LayerProbes:
+    hallucinated = texts.hallucinated == 1
+    folds = np.arange(len(texts)) % _FOLDS
+    weights, biases, scales, aurocs = [], [], [], []
+    for layer in range(layers):
+        states = _unit(read_layer(layer))
+        held_out = np.zeros(len(texts))
+        fitted = [_fit_one(states, hallucinated, folds != fold) for fold in range(_FOLDS)]
+        for fold, (weight, bias) in enumerate(fitted):
+            held_out[folds == fold] = states[folds == fold] @ weight + bias
+        weights.append(np.stack([weight for weight, _ in fitted]))
+        biases.append(np.array([bias for _, bias in fitted], np.float32))
+        scales.append(PlattScale.fit(hallucinated, held_out))
+        aurocs.append(float(auroc(hallucinated, held_out)))
+    return LayerProbes(
+        weights=np.stack(weights, axis=1),
+        biases=np.stack(biases, axis=1),
+        scales=tuple(scales),
+        aurocs=tuple(aurocs),
+    )
+
+
+def _fit_one(
+    states: Float32[np.ndarray, "answers dim"],
+    hallucinated: Bool[np.ndarray, " answers"],
+    used: Bool[np.ndarray, " answers"],
+) -> tuple[np.ndarray, float]:
+    """Weights and bias of a ridge regression on the answers used."""
+    from sklearn.linear_model import Ridge
+
+    center = states[used].mean(0)
+    scale = max(float(np.sqrt(((states[used] - center) ** 2).sum(1).mean())), 1e-12)
+    target = np.where(hallucinated[used], 1.0, -1.0).astype(np.float32)
+    probe = Ridge(alpha=_RIDGE).fit((states[used] - center) / scale, target)
+    weights = probe.coef_.astype(np.float32) / scale
+    return weights, float(probe.intercept_ - weights @ center)
+
+
+def write_known(folder: Path, known: KnownAnswers) -> None:
+    """Write the file into a detector's folder."""
+    import torch
+
+    from clew.engine.model_files import write_model
+
+    texts, probes = known.texts, known.probes
+    labels = np.where(np.isnan(texts.hallucinated), _NO_LABEL, texts.hallucinated)
+    arrays: dict[str, np.ndarray] = {
+        "numbers": texts.numbers,
+        "labels": labels.astype(np.uint8),
+        "center": known.center,
+        "states": known.states.astype(np.float16),
+    }
+    if probes is not None:
+        scales = [[s.slope, s.intercept, s.middle, s.spread] for s in probes.scales]
+        arrays |= {
+            "weights": probes.weights,
+            "biases": probes.biases,
+            "scales": np.array(scales),
+            "aurocs": np.array(probes.aurocs),
+        }
+    about = {
+        "format": _FORMAT,
+        "layers": known.layers,
+        "layer": known.layer,
+        "questions": [text[:LONGEST_TEXT] for text in texts.questions],
+        "answers": [text[:LONGEST_TEXT] for text in texts.answers],
+    }
+    tensors = {name: torch.from_numpy(np.ascontiguousarray(a)) for name, a in arrays.items()}
+    write_model(folder / KNOWN_FILE, tensors, about)
+
+
+def read_known(folder: Path) -> KnownAnswers | None:
+    """The known answers of a detector's folder, None if it has none. Raises StoreError if the file
+    is damaged."""
+    from clew.engine.model_files import read_model
+
+    path = folder / KNOWN_FILE
+    if not path.exists():
+        return None
+    file = read_model(path)
+    try:
+        return _build(file)
+    except (ValueError, KeyError) as error:
+        raise StoreError(
+            f'"{path}" is damaged ({error}): delete it, or make the detector again.'
+        ) from None
+
+
+def _build(file: "ModelFile") -> KnownAnswers:
+    """Raises ValueError or KeyError if the parts of the file do not belong together."""
+    about, arrays = file.about, {k: t.numpy() for k, t in file.read(file.kinds).items()}
+    layers, layer = (read_as(int, about.get(name), name) for name in ("layers", "layer"))
+    questions, answers = (
+        read_as(list[str], about.get(name), name) for name in ("questions", "answers")
+    )
+    labels, states = arrays["labels"], arrays["states"].astype(np.float32)
+    count, dim = len(questions), len(arrays["center"])
+    shapes = {"numbers": (count,), "labels": (count,), "center": (dim,), "states": (count, dim)}
+    if "weights" in arrays:
+        shapes |= {
+            "weights": (_FOLDS, layers, dim),
+            "biases": (_FOLDS, layers),
+            "scales": (layers, 4),
+            "aurocs": (layers,),
+        }
+    _check_arrays(arrays, shapes)
+    if len(answers) != count or not 0 <= layer < layers:
+        raise ValueError("its texts and its layers do not match its states")
+    return KnownAnswers(
+        texts=KnownTexts(
+            numbers=arrays["numbers"].astype(np.int64),
+            questions=questions,
+            answers=answers,
+            hallucinated=np.where(labels == _NO_LABEL, np.nan, labels).astype(np.float32),
+        ),
+        layers=layers,
+        layer=layer,
+        center=arrays["center"].astype(np.float32),
+        states=states,
+        probes=_build_probes(arrays) if "weights" in arrays else None,
+    )
+
+
+def _check_arrays(arrays: dict[str, np.ndarray], shapes: dict[str, tuple[int, ...]]) -> None:
+    for name, shape in shapes.items():
+        if arrays[name].shape != shape or not np.isfinite(arrays[name]).all():
+            raise ValueError(f"{name} has shape {list(arrays[name].shape)}, or is not finite")
+
+
+def _build_probes(arrays: dict[str, Any]) -> LayerProbes:
+    names = ("slope", "intercept", "middle", "spread")
+    return LayerProbes(
+        weights=arrays["weights"].astype(np.float32),
+        biases=arrays["biases"].astype(np.float32),
+        scales=tuple(
+            PlattScale(**dict(zip(names, row, strict=True))) for row in arrays["scales"].tolist()
+        ),
+        aurocs=tuple(arrays["aurocs"].tolist()),
+    )

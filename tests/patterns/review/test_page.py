@@ -7,7 +7,7 @@ import pytest
 
 from clew.patterns.library.pattern_set import PatternSet
 from clew.patterns.review import Review
-from tests.patterns.review.browser import CHROMIUM, Browser, open_browser
+from tests.pages.driving import CHROMIUM, Browser, open_browser
 from tests.patterns.review.making import NAMES, identify, list_photos, make_set, reviewing
 from tests.patterns.review.serving import Served, serve
 

@@ -8,10 +8,13 @@ import pytest
 
 from clew.errors import StoreError
 from clew.hallucination.answer_page.picture import unit_length
+from clew.hallucination.comparison.known_answers import gather_known as gather_from_samples
 from clew.hallucination.detectors.known import KnownAnswers, Neighbor, read_known, write_known
 from clew.hallucination.live.page.files import TraceStore, open_page_files
 from clew.hallucination.live.page.known import gather_known
+from clew.hallucination.samples.reading.answers import AnswerFeatures
 from clew.metrics import auroc
+from tests.hallucination.live.making import preprocess_tiny, read_traces
 from tests.hallucination.live.page.conftest import Folders
 
 
@@ -83,3 +86,15 @@ def test_a_damaged_file_of_known_answers_is_refused(known: KnownAnswers, tmp_pat
     write_known(tmp_path, replace(known, states=known.states[1:]))
     with pytest.raises(StoreError, match="is damaged .states has shape"):
         read_known(tmp_path)
+
+
+def test_known_answers_come_from_samples_too(compact_store: Path, tmp_path: Path) -> None:
+    config = preprocess_tiny(compact_store, tmp_path / "made")
+    found = gather_from_samples(AnswerFeatures(config.out))
+    assert found is not None and found.probes is not None and found.layers == 3
+    traces = read_traces(compact_store)
+    for row, number in enumerate(found.texts.numbers.tolist()):
+        assert found.texts.answers[row] == traces[number]["answer"]
+        assert found.texts.label_at(row) == ("correct" if number % 3 else "hallucinated")
+    nearest = found.nearest(unit_length(traces[9]["last_hidden"]), None, 1)
+    assert number_of(found, nearest[0]) == 9

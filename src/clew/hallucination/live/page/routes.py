@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from clew.errors import InputError
 from clew.hallucination.live.page.content import Page, TraceRequest
 from clew.hallucination.live.page.index import Label, Order, Outcome, Search
+from clew.hallucination.live.service.errors import invalid
 from clew.typed_json import without_nan
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def add_page(app: "FastAPI", page: Page) -> None:
         try:
             return reply(page.live_trace(wanted))
         except InputError as error:
-            raise HTTPException(422, str(error)) from None
+            raise invalid("tokens", str(error)) from None
 
     @app.get("/clew/comparisons")
     def comparisons() -> Response:

@@ -4,7 +4,7 @@ that is drawn is recorded."""
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from clew.errors import InputError
 from clew.hallucination.answer_page.picture import ShownAnswer, read_answer
@@ -26,10 +26,16 @@ _MOST_TOKENS = 2048
 
 class Tracer:
     """Traces answers with the model of a session, between the passes of its engine. `known` are the
-    answers kept with its detector."""
+    answers kept with its detector; `prompt` says how the service puts a question to the model."""
 
-    def __init__(self, session: "Session", known: KnownAnswers | None = None) -> None:
-        self.session, self.known = session, known
+    def __init__(
+        self,
+        session: "Session",
+        known: KnownAnswers | None = None,
+        *,
+        prompt: Literal["detector", "messages"] = "detector",
+    ) -> None:
+        self.session, self.known, self._prompt = session, known, prompt
 
     def describe(self) -> dict[str, Any]:
         """The names of the model and the detector, for the head of the page."""
@@ -49,9 +55,9 @@ class Tracer:
     def trace(self, question: str, context: str | None, tokens: Sequence[int]) -> ShownAnswer:
         """Pass an answer once more. Raises InputError if it is empty, too long, or not of this
         model's tokens."""
-        prompt, answer = self.session.encode(question, context), list(tokens)
+        prompt, answer = self._encode(question, context), list(tokens)
         self._check(len(prompt), answer)
-        passed = self.session.engine.call(lambda: self._decoder.record([prompt], [answer]))
+        passed = self.session.call(lambda: self._decoder.record([prompt], [answer]))
         [(logprobs, entropies)], reduced = passed
         shape, length = self._decoder.shape, len(prompt) + len(answer)
         arrays = reduced_columns(reduced)
@@ -78,6 +84,11 @@ class Tracer:
         }
         return read_answer(trace, texts, None, None)
 
+    def _encode(self, question: str, context: str | None) -> list[int]:
+        if self._prompt == "messages":
+            return self.session.encode_messages([{"role": "user", "content": question}])
+        return self.session.encode(question, context)
+
     def _check(self, prompt_length: int, answer: list[int]) -> None:
         if not answer:
             raise InputError("the answer is empty: there is nothing to trace.")
@@ -98,7 +109,7 @@ class Tracer:
 
     @cached_property
     def _decoder(self) -> Decoder:
-        """Used on the engine's thread only."""
+        """Used only while nothing else uses the model."""
         model, tokenizer = self.session.loaded
         return Decoder(
             model=model,

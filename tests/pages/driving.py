@@ -16,6 +16,7 @@ _FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"),
     *("--disable-background-networking", "--remote-debugging-pipe", "--hide-scrollbars"),
 )
+_CODES = {"Tab": 9, "Enter": 13, "Escape": 27, "ArrowLeft": 37, "ArrowRight": 39, "ArrowDown": 40}
 # What the page waits for is waited for in the page: no clock runs here.
 _WAIT = """new Promise((resolve) => {
   const look = () => { if (%s) resolve(true); else setTimeout(look, 10); };
@@ -70,7 +71,7 @@ class Browser:
     def press(self, *keys: str) -> None:
         for key in keys:
             text = "\r" if key == "Enter" else key if len(key) == 1 else ""
-            code = {"Enter": 13, "Escape": 27, "ArrowDown": 40}.get(key, 0)
+            code = _CODES.get(key, 0)
             named: dict[str, Any] = {"key": key, "windowsVirtualKeyCode": code}
             self.call("Input.dispatchKeyEvent", type="keyDown", text=text, **named)
             self.call("Input.dispatchKeyEvent", type="keyUp", **named)

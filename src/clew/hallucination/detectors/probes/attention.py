@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Float32, Int
 
 from clew.errors import InputError
+from clew.hallucination.detectors.probes.arrays import Array, like
 from clew.hallucination.detectors.probes.fitting import (
     Components,
     Linear,
@@ -22,12 +23,14 @@ from clew.hallucination.detectors.probes.fitting import (
     fit_path,
     standardize,
 )
-from clew.hallucination.detectors.probes.method import Features, Fitted, Scores
+from clew.hallucination.detectors.probes.method import Features, Fitted
 from clew.metrics import auroc
 
 DIAGONAL = "log_diagonal_answer"
 LOOKBACK = "lookback"
 SPECTRUM, LOG_DIAGONAL, STATES = "laplacian_top", "log_diagonal_all", "sequence"
+# So many answers are read with all their layers at once.
+_FEW = 64
 # How many of every head's largest eigenvalues are used.
 RANKS = (5, 10, 25, 50, 100)
 
@@ -41,11 +44,19 @@ class AttentionScore:
 
     layer: int
     without: float
-    parameters: int = 0
 
-    def score(self, data: Features, split: str) -> Scores:
+    @property
+    def parameters(self) -> int:
+        return 0
+
+    @property
+    def fields(self) -> frozenset[str]:
+        return frozenset({DIAGONAL, "token_logprobs"})
+
+    def score(self, data: Features, split: str) -> Array:
         found = data.read(DIAGONAL, split, layer=self.layer).sum(axis=1)
-        return np.where(has_tokens(data, split), found, np.float32(self.without))
+        known = like(found, has_tokens(data, split))
+        return known * found + ~known * self.without
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +70,11 @@ class HeadsProbe:
     def parameters(self) -> int:
         return self.linear.parameters
 
-    def score(self, data: Features, split: str) -> Scores:
+    @property
+    def fields(self) -> frozenset[str]:
+        return frozenset({self.field})
+
+    def score(self, data: Features, split: str) -> Array:
         return self.linear.score(_read_heads(data, self.field, split))
 
 
@@ -91,7 +106,7 @@ def _at_layer(data: Features, layer: int, known: np.ndarray) -> AttentionScore:
     return AttentionScore(layer=layer, without=float(np.median(found)) if len(found) else 0.0)
 
 
-def _read_heads(data: Features, field: str, split: str) -> np.ndarray:
+def _read_heads(data: Features, field: str, split: str) -> Array:
     values = data.read(field, split)
     return values.reshape(len(values), -1)
 
@@ -101,22 +116,42 @@ class LayersProbe:
     """A linear score of a field's values in all layers."""
 
     field: str
-    layers: Sequence[Linear]
+    weights: Float32[np.ndarray, "layers features"]
+    bias: float
 
     @property
     def parameters(self) -> int:
-        return sum(int(np.count_nonzero(layer.weights)) for layer in self.layers) + 1
+        return int((self.weights != 0).sum()) + 1
 
-    def score(self, data: Features, split: str) -> Scores:
-        if data.layers != len(self.layers):
+    @property
+    def fields(self) -> frozenset[str]:
+        return frozenset({self.field})
+
+    def score(self, data: Features, split: str) -> Array:
+        if data.layers != len(self.weights):
             raise InputError(
                 f"these answers have {data.layers} layers, but the method was fitted on "
-                f"{len(self.layers)}: use answers of the same model."
+                f"{len(self.weights)}: use answers of the same model."
             )
-        scores = np.zeros(len(data.labels[split]), np.float32)
-        for number, linear in enumerate(self.layers):
-            scores += linear.score(_read_flat(data, self.field, split, number))
-        return scores
+        parts = read_layers(data, self.field, split)
+        return sum((self._at(layers).score(values) for layers, values in parts), self.bias)
+
+    def _at(self, layers: slice) -> Linear:
+        return Linear(weights=self.weights[layers].reshape(-1), bias=0.0)
+
+
+def read_layers(
+    data: Features, field: str, split: str, *, ranks: int | None = None
+) -> Iterator[tuple[slice, Array]]:
+    """A field's values `[rows, features]`: of all layers at once for a few answers, layer by layer
+    for many, which would not fit in memory. `ranks`: only so many of the last axis."""
+    if len(data.labels[split]) <= _FEW:
+        values = data.read(field, split)[..., :ranks]
+        yield slice(None), values.reshape(len(values), -1)
+        return
+    for layer in range(data.layers):
+        values = data.read(field, split, layer=layer)[..., :ranks]
+        yield slice(layer, layer + 1), values.reshape(len(values), -1)
 
 
 def learn_lapeigvals(data: Features) -> Fitted:
@@ -225,17 +260,21 @@ def _choose(layers: _ScaledLayers, fitted: Iterator[_Candidate]) -> Fitted:
     chosen: dict[str, int | float] = {"C": candidates[best].strength}
     if layers.depth > 1:
         chosen["k"] = candidates[best].ranks
-    probes = _unscale(layers, [found[:, best] for found in weights], candidates[best].bias)
-    return Fitted(scorer=LayersProbe(field=layers.field, layers=probes), chosen=chosen)
+    probe = _unscale(layers, [found[:, best] for found in weights], candidates[best].bias)
+    return Fitted(scorer=probe, chosen=chosen)
 
 
-def _unscale(layers: _ScaledLayers, weights: Sequence[np.ndarray], bias: float) -> list[Linear]:
-    """The weights for unscaled features, layer by layer; the first layer carries the bias."""
-    biases = [bias, *[0.0] * (len(weights) - 1)]
-    return [
-        layers.scales[number].undo(Linear(weights=found, bias=biases[number]))
+def _unscale(layers: _ScaledLayers, weights: Sequence[np.ndarray], bias: float) -> LayersProbe:
+    """The probe with weights for unscaled features."""
+    unscaled = [
+        layers.scales[number].undo(Linear(weights=found, bias=0.0))
         for number, found in enumerate(weights)
     ]
+    return LayersProbe(
+        field=layers.field,
+        weights=np.stack([linear.weights for linear in unscaled]),
+        bias=bias + sum(linear.bias for linear in unscaled),
+    )
 
 
 def _read_flat(data: Features, field: str, split: str, layer: int) -> Matrix:

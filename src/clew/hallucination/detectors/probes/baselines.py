@@ -4,10 +4,11 @@ hallucination detection."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
+from clew.hallucination.detectors.probes.arrays import read_ragged
 from clew.hallucination.detectors.probes.fitting import Linear, fit_path, standardize
 from clew.hallucination.detectors.probes.method import Features, Fitted, Scores
 
@@ -72,39 +73,38 @@ def _count_tokens(data: Features, split: str) -> np.ndarray:
     return np.array(counts, np.float32).reshape(-1, 1)
 
 
+TokenStatistic = Literal["perplexity", "min_probability", "mean_entropy"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class EachAnswer:
-    """A fixed score of each answer's own values. An answer without values gets the median of the
-    training answers."""
+    """A fixed score of each answer's own token probabilities. An answer without tokens gets the
+    median of the training answers."""
 
-    field: str
-    score_one: Callable[[Any], float]
+    statistic: TokenStatistic
     without: float = 0.0
-    parameters: int = 0
+
+    @property
+    def parameters(self) -> int:
+        return 0
+
+    @property
+    def fields(self) -> frozenset[str]:
+        return frozenset({_STATISTICS[self.statistic][0]})
 
     def score(self, data: Features, split: str) -> Scores:
-        answers = data.read(self.field, split)
-        scores = (self.score_one(a) if a is not None and len(a) else self.without for a in answers)
+        field, score_one = _STATISTICS[self.statistic]
+        answers = read_ragged(data, field, split)
+        scores = (score_one(a) if a is not None and len(a) else self.without for a in answers)
         return np.fromiter(scores, np.float32, len(answers))
 
 
-def learn_median(field: str, score_one: Callable[[Any], float], data: Features) -> Fitted:
+def learn_statistic(statistic: TokenStatistic, data: Features) -> Fitted:
+    field, score_one = _STATISTICS[statistic]
     answers = data.read(field, "train")
     scores = [score_one(answer) for answer in answers if answer is not None and len(answer)]
     median = float(np.median(scores)) if scores else 0.0
-    return Fitted(scorer=EachAnswer(field=field, score_one=score_one, without=median))
-
-
-def learn_perplexity(data: Features) -> Fitted:
-    return learn_median("token_logprobs", log_perplexity, data)
-
-
-def learn_min_probability(data: Features) -> Fitted:
-    return learn_median("token_logprobs", least_probability, data)
-
-
-def learn_mean_entropy(data: Features) -> Fitted:
-    return learn_median("token_entropies", mean_entropy, data)
+    return Fitted(scorer=EachAnswer(statistic=statistic, without=median))
 
 
 def log_perplexity(logprobs: Sequence[float]) -> float:
@@ -120,3 +120,10 @@ def least_probability(logprobs: Sequence[float]) -> float:
 
 def mean_entropy(entropies: Sequence[float]) -> float:
     return float(np.mean(entropies))
+
+
+_STATISTICS: dict[TokenStatistic, tuple[str, Callable[[Any], float]]] = {
+    "perplexity": ("token_logprobs", log_perplexity),
+    "min_probability": ("token_logprobs", least_probability),
+    "mean_entropy": ("token_entropies", mean_entropy),
+}

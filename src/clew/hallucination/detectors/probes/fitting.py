@@ -15,6 +15,7 @@ from sklearn.utils.extmath import randomized_svd
 from threadpoolctl import threadpool_limits
 
 from clew.errors import InputError, StoreError
+from clew.hallucination.detectors.probes.arrays import Array, is_numpy
 from clew.metrics import auroc
 
 # As scikit-learn's C: the inverse of the regularization strength.
@@ -48,14 +49,14 @@ class Linear:
     def parameters(self) -> int:
         return len(self.weights) + 1
 
-    def score(self, matrix: Matrix) -> Float32[np.ndarray, " rows"]:
+    def score(self, matrix: Array) -> Array:
         """Raises InputError for answers of another shape, those of another model."""
         if matrix.shape[1] != len(self.weights):
             raise InputError(
                 f"these answers have {matrix.shape[1]:,} features each, but the method was "
                 f"fitted on {len(self.weights):,}: use answers of the same model."
             )
-        return matrix @ self.weights + np.float32(self.bias)
+        return matrix @ self.weights + self.bias
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,8 +66,11 @@ class Scale:
     mean: Float32[np.ndarray, " features"]
     spread: Float32[np.ndarray, " features"]
 
-    def apply(self, matrix: Matrix) -> Matrix:
-        """In place: there is no memory for a second matrix of this size."""
+    def apply(self, matrix: Array) -> Array:
+        """NumPy arrays in place: there is no memory for a second matrix of this size. Tensors are
+        those of live answers, which others read too."""
+        if not is_numpy(matrix):
+            return (matrix - self.mean) / self.spread
         matrix -= self.mean
         matrix /= self.spread
         return matrix

@@ -5,20 +5,31 @@ there, since which signal is informative depends on the answer's topic.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 from jaxtyping import Float32
 from sklearn.svm import SVC
 
 from clew.errors import InputError
+from clew.hallucination.detectors.probes.arrays import (
+    Array,
+    exp,
+    is_numpy,
+    like,
+    read_ragged,
+    to_numpy,
+)
+from clew.hallucination.detectors.probes.attention import read_layers
 from clew.hallucination.detectors.probes.fitting import (
+    Components,
     Matrix,
     Products,
     Scale,
     draw_answers,
     standardize,
 )
-from clew.hallucination.detectors.probes.method import Features, Fitted, Scores
+from clew.hallucination.detectors.probes.method import Features, Fitted
 from clew.metrics import auroc
 
 _SPECTRUM = "laplacian_top"
@@ -38,56 +49,83 @@ SIGNALS = (
 _WIDTHS = (0.25, 0.5, 1.0)
 _COSTS = (3.0, 1.0, 10.0)  # the first with every width, the others with the best width
 _CONFIDENCE = "confidence"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Block:
-    """One signal in one layer; None for a signal without layers."""
-
-    signal: str
-    layer: int | None
-
-    def read(self, data: Features, split: str) -> Matrix:
-        if self.layer is None:
-            return read_confidence(data, split)
-        values = data.read(self.signal, split, layer=self.layer)
-        if self.signal == _SPECTRUM:
-            values = values[..., :_RANKS]
-        return values.reshape(len(values), -1)
+_ROWS = 1024  # answers scored at a time: their distances to all support vectors are in memory
 
 
 @dataclass(frozen=True, kw_only=True)
 class Projection:
-    """Maps a block's values to its part of the components."""
+    """Maps one signal's values in all layers to its part of the components. The confidence has one
+    layer."""
 
-    block: Block
-    scale: Scale
-    directions: Float32[np.ndarray, "features components"]
+    signal: str
+    mean: Float32[np.ndarray, "layers features"]
+    spread: Float32[np.ndarray, "layers features"]
+    directions: Float32[np.ndarray, "layers features components"]
 
-    def apply(self, data: Features, split: str) -> Matrix:
-        values = self.block.read(data, split)
-        if values.shape[1] != len(self.directions):
+    def apply(self, data: Features, split: str) -> Array:
+        return sum(self._map(layers, values) for layers, values in _read(self.signal, data, split))
+
+    def _map(self, layers: slice, values: Array) -> Array:
+        directions = self.directions[layers]
+        features, size = directions.shape[1:]
+        if values.shape[1] != features * len(directions):
             raise InputError(
-                f"these answers have {values.shape[1]:,} values of {self.block.signal}, but the "
-                f"method was fitted on {len(self.directions):,}: use answers of the same model."
+                f"these answers have {values.shape[1] // len(directions):,} values of "
+                f"{self.signal}, but the method was fitted on {features:,}: use answers of the "
+                "same model."
             )
-        return self.scale.apply(values) @ self.directions
+        mean, spread = self.mean[layers].reshape(-1), self.spread[layers].reshape(-1)
+        values = values if is_numpy(values) == is_numpy(mean) else like(mean, values)
+        return Scale(mean=mean, spread=spread).apply(values) @ directions.reshape(-1, size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelMachine:
+    """A support vector machine with a Gaussian kernel."""
+
+    vectors: Float32[np.ndarray, "vectors components"]
+    weights: Float32[np.ndarray, " vectors"]
+    bias: float
+    gamma: float
+
+    @classmethod
+    def of(cls, machine: SVC) -> Self:
+        return cls(
+            vectors=machine.support_vectors_.astype(np.float32),
+            weights=machine.dual_coef_[0].astype(np.float32),
+            bias=float(machine.intercept_[0]),
+            gamma=float(machine.gamma),
+        )
+
+    def score(self, values: Array) -> Array:
+        squares = (self.vectors**2).sum(axis=1)
+        scores = [self._score_some(values[row : row + _ROWS], squares) for row in _starts(values)]
+        return scores[0] if len(scores) == 1 else np.concatenate(list(map(to_numpy, scores)))
+
+    def _score_some(self, values: Array, squares: Array) -> Array:
+        distances = (values**2).sum(axis=1)[:, None] - 2 * (values @ self.vectors.T) + squares
+        return exp(-self.gamma * distances.clip(0)) @ self.weights + self.bias
 
 
 @dataclass(frozen=True, kw_only=True)
 class FusionProbe:
-    """A kernel SVM on the components of all signals."""
+    """A kernel machine on the components of all signals."""
 
     projections: Sequence[Projection]
-    machine: SVC
+    machine: KernelMachine
 
     @property
     def parameters(self) -> int:
         kept = sum(projection.directions.size for projection in self.projections)
-        return kept + self.machine.support_vectors_.size + self.machine.dual_coef_.size + 1
+        return kept + self.machine.vectors.size + self.machine.weights.size + 1
 
-    def score(self, data: Features, split: str) -> Scores:
-        return self.machine.decision_function(project(self.projections, data, split))
+    @property
+    def fields(self) -> frozenset[str]:
+        signals = {projection.signal for projection in self.projections} - {_CONFIDENCE}
+        return frozenset({*signals, "token_logprobs", "token_entropies"})
+
+    def score(self, data: Features, split: str) -> Array:
+        return self.machine.score(project(self.projections, data, split))
 
 
 def learn_fusion(data: Features) -> Fitted:
@@ -98,8 +136,8 @@ def learn_fusion(data: Features) -> Fitted:
     labels = data.labels["train"][rows]
     validation = project(projections, data, "validation")
 
-    def measure(machine: SVC) -> float:
-        return auroc(data.labels["validation"], machine.decision_function(validation))
+    def measure(machine: KernelMachine) -> float:
+        return auroc(data.labels["validation"], machine.score(validation))
 
     fitted = {width: _fit_machine(training, labels, width, _COSTS[0]) for width in _WIDTHS}
     width = max(fitted, key=lambda one: measure(fitted[one]))
@@ -112,20 +150,27 @@ def learn_fusion(data: Features) -> Fitted:
     )
 
 
-def project(projections: Sequence[Projection], data: Features, split: str) -> Matrix:
-    """The answers' components: the sum over all blocks."""
-    parts = (projection.apply(data, split) for projection in projections)
-    total = next(parts)
-    for part in parts:
-        total += part
-    return total
+def project(projections: Sequence[Projection], data: Features, split: str) -> Array:
+    """The answers' components: the sum over all signals."""
+    return sum(projection.apply(data, split) for projection in projections)
+
+
+def _starts(values: Array) -> range:
+    return range(0, max(1, len(values)), _ROWS)
+
+
+def _read(signal: str, data: Features, split: str) -> Iterator[tuple[slice, Array]]:
+    if signal == _CONFIDENCE:
+        yield slice(None), read_confidence(data, split)
+    else:
+        yield from read_layers(data, signal, split, ranks=_RANKS if signal == _SPECTRUM else None)
 
 
 def read_confidence(data: Features, split: str) -> Matrix:
     """Statistics of the token probabilities: mean, first token, minimum, and entropies. The number
     of tokens is not used, since length is not detection. All 0 without tokens."""
     values = np.zeros((len(data.labels[split]), 5), np.float32)
-    fields = (data.read(name, split) for name in ("token_logprobs", "token_entropies"))
+    fields = (read_ragged(data, name, split) for name in ("token_logprobs", "token_entropies"))
     for row, (logprobs, entropies) in enumerate(zip(*fields, strict=True)):
         if len(logprobs):
             probable = (logprobs.mean(), logprobs[0], logprobs.min())
@@ -138,44 +183,56 @@ def _find_components(
 ) -> tuple[list[Projection], Matrix]:
     """Two passes over the blocks: the Gram matrix for the components, then the directions."""
     products = Products(len(rows))
-    for _, _, values in _scaled_blocks(data, signals, rows):
-        products.add(values)
+    every = [*signals, _CONFIDENCE]
+    for signal in every:
+        for _, values in _scaled_layers(signal, data, rows):
+            products.add(values)
     components = products.find_components()
-    projections = [
-        Projection(block=block, scale=scale, directions=values.T @ components.shares)
-        for block, scale, values in _scaled_blocks(data, signals, rows)
-    ]
+    projections = [_project_signal(signal, data, rows, components) for signal in every]
     return projections, components.values
 
 
-def _scaled_blocks(
-    data: Features, signals: Sequence[str], rows: np.ndarray
-) -> Iterator[tuple[Block, Scale, Matrix]]:
-    """The standardized blocks of all signals, scaled so that every signal has the same total
+def _project_signal(
+    signal: str, data: Features, rows: np.ndarray, components: Components
+) -> Projection:
+    """The signal's directions, in half precision: it changes risks by less than 1e-4."""
+    scales, directions = [], []
+    for scale, values in _scaled_layers(signal, data, rows):
+        scales.append(scale)
+        directions.append((values.T @ components.shares).astype(np.float16))
+    return Projection(
+        signal=signal,
+        mean=np.stack([scale.mean for scale in scales]),
+        spread=np.stack([scale.spread for scale in scales]),
+        directions=np.stack(directions).astype(np.float32),
+    )
+
+
+def _scaled_layers(signal: str, data: Features, rows: np.ndarray) -> Iterator[tuple[Scale, Matrix]]:
+    """A signal's standardized values layer by layer, scaled so that every signal has the same total
     variance, whatever its number of features."""
-    for signal in signals:
-        for layer in range(data.layers):
-            block = Block(signal=signal, layer=layer)
-            yield block, *_scale(block, data, rows, data.layers)
-    block = Block(signal=_CONFIDENCE, layer=None)
-    yield block, *_scale(block, data, rows, 1)
+    if signal == _CONFIDENCE:
+        yield _scale(read_confidence(data, "train")[rows], signal, 1)
+        return
+    ranks = _RANKS if signal == _SPECTRUM else None
+    for layer in range(data.layers):
+        values = data.read(signal, "train", layer=layer)[rows][..., :ranks]
+        yield _scale(values.reshape(len(rows), -1), f"{signal}, layer {layer},", data.layers)
 
 
-def _scale(block: Block, data: Features, rows: np.ndarray, layers: int) -> tuple[Scale, Matrix]:
-    values = block.read(data, "train")[rows]
-    where = block.signal if block.layer is None else f"{block.signal}, layer {block.layer},"
+def _scale(values: Matrix, where: str, layers: int) -> tuple[Scale, Matrix]:
     scale = standardize(values, where)
     size = np.float32(np.sqrt(values.shape[1] * layers))
     values /= size
     return Scale(mean=scale.mean, spread=scale.spread * size), values
 
 
-def _fit_machine(values: Matrix, labels: np.ndarray, width: float, cost: float) -> SVC:
+def _fit_machine(values: Matrix, labels: np.ndarray, width: float, cost: float) -> KernelMachine:
     """Fit the kernel SVM. Both classes have the same weight, since a model that is nearly always
     wrong gives few correct answers."""
     gamma = width / _median_distance(values)
     machine = SVC(C=cost, gamma=gamma, class_weight="balanced", cache_size=500)
-    return machine.fit(values, labels)
+    return KernelMachine.of(machine.fit(values, labels))
 
 
 def _median_distance(values: Matrix) -> float:

@@ -39,7 +39,7 @@ class Scorer(Protocol):
     @property
     def parameters(self) -> int: ...
 
-    def score(self, data: Features, split: str) -> Scores: ...
+    def score(self, data: Features, split: str) -> Any: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +72,8 @@ class Fitted:
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
     """The result of a method. `by_layer` holds AUROCs, those of "test" only for plots;
-    `score_seconds` is the time to score the test split, including reading its fields."""
+    `score_seconds` is the time to score the test split, including reading its fields; `scorer` is
+    what a detector keeps."""
 
     validation: Scores
     test: Scores
@@ -81,6 +82,7 @@ class Outcome:
     by_layer: dict[str, list[float]] | None
     train_seconds: float
     score_seconds: float
+    scorer: Scorer | None = None
 
 
 class Method(Protocol):
@@ -153,6 +155,7 @@ def run(method: Method, data: Features, *, seed: int) -> Outcome:
         by_layer=_layer_aurocs(fitted, data) if fitted.by_layer else None,
         train_seconds=trained - start + fitted.shared_seconds,
         score_seconds=scored - trained,
+        scorer=fitted.scorer,
     )
 
 

@@ -1,5 +1,7 @@
 """The methods fitted without the engine, by name. A new one takes its function and one entry."""
 
+from functools import partial
+
 from clew.hallucination.detectors.probes.attention import (
     DIAGONAL,
     LOG_DIAGONAL,
@@ -14,9 +16,7 @@ from clew.hallucination.detectors.probes.attention import (
 from clew.hallucination.detectors.probes.baselines import (
     learn_category,
     learn_length,
-    learn_mean_entropy,
-    learn_min_probability,
-    learn_perplexity,
+    learn_statistic,
 )
 from clew.hallucination.detectors.probes.fusion import SIGNALS, learn_fusion
 from clew.hallucination.detectors.probes.method import Method, Probe
@@ -50,21 +50,21 @@ _METHODS = (
         title="Perplexity",
         family="no training",
         needs=("token_logprobs",),
-        learn=learn_perplexity,
+        learn=partial(learn_statistic, "perplexity"),
     ),
     Probe(
         name="min_probability",
         title="Minimum token probability",
         family="no training",
         needs=("token_logprobs",),
-        learn=learn_min_probability,
+        learn=partial(learn_statistic, "min_probability"),
     ),
     Probe(
         name="mean_entropy",
         title="Mean token entropy",
         family="no training",
         needs=("token_entropies",),
-        learn=learn_mean_entropy,
+        learn=partial(learn_statistic, "mean_entropy"),
     ),
     Probe(
         name="semantic_entropy",

@@ -22,7 +22,14 @@ class SemanticEntropy:
     has none."""
 
     without: float
-    parameters: int = 0
+
+    @property
+    def parameters(self) -> int:
+        return 0
+
+    @property
+    def fields(self) -> frozenset[str]:
+        return frozenset({"samples", "question"})
 
     def score(self, data: Features, split: str) -> Scores:
         found = [self.without if e is None else e for e in _entropies(data, split)]

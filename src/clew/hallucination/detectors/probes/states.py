@@ -15,6 +15,7 @@ from sklearn.neural_network import MLPClassifier
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from clew.errors import InputError
+from clew.hallucination.detectors.probes.arrays import Array
 from clew.hallucination.detectors.probes.fitting import (
     Choice,
     Linear,
@@ -24,7 +25,7 @@ from clew.hallucination.detectors.probes.fitting import (
     fit_path,
     standardize,
 )
-from clew.hallucination.detectors.probes.method import Features, Fitted, Scores
+from clew.hallucination.detectors.probes.method import Features, Fitted
 from clew.metrics import auroc
 
 STATES = "sequence"
@@ -50,7 +51,11 @@ class LayerProbe:
     def parameters(self) -> int:
         return self.linear.parameters
 
-    def score(self, data: Features, split: str) -> Scores:
+    @property
+    def fields(self) -> frozenset[str]:
+        return frozenset({STATES})
+
+    def score(self, data: Features, split: str) -> Array:
         return self.linear.score(data.read(STATES, split, layer=self.layer))
 
 
@@ -139,7 +144,11 @@ class Network:
     def parameters(self) -> int:
         return sum(part.size for part in (*self.weights, *self.biases))
 
-    def score(self, data: Features, split: str) -> Scores:
+    @property
+    def fields(self) -> frozenset[str]:
+        return frozenset({STATES})
+
+    def score(self, data: Features, split: str) -> Array:
         """Score the answers of a split. Raises InputError for states of another dimension, that is,
         of another model."""
         states = data.read(STATES, split, layer=self.layer)
@@ -150,9 +159,9 @@ class Network:
             )
         return self.score_scaled(self.scale.apply(states))
 
-    def score_scaled(self, states: Matrix) -> Scores:
+    def score_scaled(self, states: Array) -> Array:
         for weights, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
-            states = np.maximum(states @ weights + bias, 0)
+            states = (states @ weights + bias).clip(0)
         return (states @ self.weights[-1] + self.biases[-1])[:, 0]
 
 

@@ -22,7 +22,7 @@ COMMAND = Command(
     function=compare,
     example="clew compare --preprocessed-dir preprocessed_data --output-dir comparison",
     groups={
-        "Input and output": ("preprocessed_dir", "out", "overwrite"),
+        "Input and output": ("preprocessed_dir", "out", "keep_detectors", "overwrite"),
         "Methods": ("methods", "seeds", "epochs", "patience"),
         "Transfer between question sets": ("train_on", "test_on", "stores"),
         **HARDWARE,
@@ -67,6 +67,9 @@ def print_result(call: Call, comparison: "ComparisonResult") -> None:
         print_line(
             call.progress, f"all metrics: {metrics} (also table.csv, table.tex, scores.arrow)"
         )
+        kept = comparison.results["detectors"].get(comparison.best)
+        if kept is not None:
+            print_line(call.progress, f"detector: {comparison.folder / kept}")
         print_line(call.console, f"report: {comparison.report}")
     if comparison.faults:
         _complain_faults(comparison)

@@ -63,6 +63,7 @@ class Told:
     parameters: int = 7
     shared_seconds: float = 0.0
     chosen: dict[str, Any] = field(default_factory=lambda: {"layer": 1})
+    scorer: None = None
 
     def __post_init__(self) -> None:
         self.title = self.title or self.name.replace("_", " ").capitalize()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from clew.errors import StoreError
-from clew.hallucination.detectors.detector import load_detector
+from clew.hallucination.detectors.loading import load_detector
 from tests.engine.hostile_models import (
     Edit,
     about_edits,
@@ -60,7 +60,7 @@ def test_damaged_detector_is_refused_or_sound(tmp_path: Path) -> None:
 def test_what_is_not_a_file_is_refused_as_a_detector(tmp_path: Path, make: Edit) -> None:
     path = tmp_path / "model.safetensors"
     make(path)
-    with pytest.raises(StoreError, match="cannot be read|there is no"):
+    with pytest.raises(StoreError, match="cannot be read|there is no|of memory"):
         load_detector(path)
 
 

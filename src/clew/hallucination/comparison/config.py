@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self, get_args
 
 from clew.engine import PlanRequest, TrainConfig
 from clew.engine.processes import count_processes
@@ -13,6 +13,8 @@ from clew.hallucination.detectors.registry import NetworkSettings
 from clew.hallucination.detectors.training import LossSettings, TrainingSettings, TrainRunConfig
 from clew.hallucination.detectors.training.config import SAMPLES_FOLDER
 from clew.settings import check_numbers, check_positive
+
+KeepDetectors = Literal["best", "all", "none"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,10 +34,17 @@ class CompareConfig:
     train: TrainConfig = field(default_factory=TrainConfig)
     request: PlanRequest = field(default_factory=PlanRequest)
     overwrite: bool = False
+    keep_detectors: KeepDetectors = "best"
 
     def __post_init__(self) -> None:
         check_numbers(self)
         check_positive(self, "seeds")
+        if self.keep_detectors not in get_args(KeepDetectors):
+            raise InputError(
+                f"choose from: {', '.join(get_args(KeepDetectors))}.",
+                setting="keep_detectors",
+                value=self.keep_detectors,
+            )
         if not (self.train_on and self.test_on):
             raise InputError("there is no data to compare on: give `preprocessed_dir`.")
 

@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from scipy.special import logit
 
 from clew.errors import ClewError, TrainingStoppedError
 from clew.hallucination.comparison.events import SeedStarted
@@ -12,6 +11,7 @@ from clew.hallucination.comparison.methods import AnyMethod, NetworkMethod
 from clew.hallucination.comparison.saved import SeedScores
 from clew.hallucination.comparison.stores import Store
 from clew.hallucination.comparison.trial import Trial
+from clew.hallucination.detectors.detector import unfold
 from clew.hallucination.detectors.probes import Method
 from clew.hallucination.detectors.training import (
     NetworkEnded,
@@ -22,9 +22,6 @@ from clew.hallucination.detectors.training import (
 )
 from clew.hallucination.detectors.training.sources import PreprocessedData
 from clew.progress import Event, Reporter
-
-# As close to 0 and 1 as a float32 can represent.
-_SURE = 1e-7
 
 
 def score_seeds(
@@ -76,6 +73,7 @@ def _fit_once(method: Method, trial: Trial, tests: Sequence[Store], *, seed: int
             by_layer=outcome.by_layer,
             train_seconds=outcome.train_seconds,
             ms_per_answer=1000 * outcome.score_seconds / max(1, len(outcome.test)),
+            scorer=outcome.scorer,
         )
     started = time.perf_counter()
     fitted = method.fit(trial.features, seed=seed)
@@ -93,6 +91,7 @@ def _fit_once(method: Method, trial: Trial, tests: Sequence[Store], *, seed: int
         by_layer=None,
         train_seconds=train_seconds,
         ms_per_answer=1000 * score_seconds / max(1, count),
+        scorer=fitted.scorer,
     )
 
 
@@ -131,7 +130,7 @@ def _collect(
     folder = trial.networks_folder / method.name / f"seed-{one.seed}"
     device = one.fitted.plan.device
     scores = {
-        store.name: _unfold(
+        store.name: unfold(
             one.test
             if store is trial.train
             else score_samples(folder, PreprocessedData(folder=store.folder), "test", device=device)
@@ -139,7 +138,7 @@ def _collect(
         for store in tests
     }
     return SeedScores(
-        validation=_unfold(one.validation),
+        validation=unfold(one.validation),
         tests=scores,
         parameters=one.fitted.parameters,
         chosen={"epoch": one.fitted.best_epoch},
@@ -148,12 +147,6 @@ def _collect(
         ms_per_answer=1000 * one.score_seconds / max(1, len(one.test)),
         plan=one.fitted.plan.to_dict(),
     )
-
-
-def _unfold(probabilities: np.ndarray) -> np.ndarray:
-    """Convert probabilities back to logits: calibration fits a line to them, as to the scores of
-    probes."""
-    return logit(np.clip(probabilities.astype(np.float64), _SURE, 1 - _SURE)).astype(np.float32)
 
 
 def _tell_as_seeds(reporter: Reporter) -> Reporter:

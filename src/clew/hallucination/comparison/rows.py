@@ -18,9 +18,11 @@ _BESIDE = ("auprc", "f1", "accuracy", "ece", "aurc")
 @dataclass(frozen=True, kw_only=True)
 class Measured:
     """A row of results.json and the scores behind it: those of the seed with the median validation
-    AUROC. Probabilities are calibrated on validation."""
+    AUROC, the one at `place`. Probabilities are calibrated on validation, with `calibration`."""
 
     row: Row
+    place: int
+    calibration: PlattScale
     test_scores: np.ndarray
     validation_probabilities: np.ndarray
     test_probabilities: np.ndarray
@@ -71,6 +73,8 @@ def measure_method(
     }
     return Measured(
         row=row,
+        place=middle,
+        calibration=scale,
         test_scores=scores,
         validation_probabilities=validation,
         test_probabilities=test,

@@ -20,6 +20,7 @@ from clew.hallucination.comparison.events import (
     StoreStarted,
 )
 from clew.hallucination.comparison.fitting import score_seeds
+from clew.hallucination.comparison.keeping import keep_detectors, save_scorer
 from clew.hallucination.comparison.methods import AnyMethod, count_bytes, find_methods, list_methods
 from clew.hallucination.comparison.rows import measure_method
 from clew.hallucination.comparison.stores import Store, open_stores
@@ -33,6 +34,8 @@ from clew.hallucination.comparison.trial import (
     tell_shared,
 )
 from clew.hallucination.comparison.writing import write_comparison
+from clew.hallucination.detectors.detector import Detector
+from clew.hallucination.detectors.loading import KEPT, load_detector
 from clew.hallucination.detectors.training.samples import refuse_thin
 from clew.progress import Note, Reporter, log_event
 from clew.tables import Tabular
@@ -62,6 +65,11 @@ class ComparisonResult(Tabular):
     def best(self) -> str:
         """The method with the highest validation AUROC."""
         return self.results["best"]["method"]
+
+    @property
+    def detector(self) -> Detector:
+        """The detector of the best method, loaded. Raises StoreError if none was kept."""
+        return load_detector(self.folder / KEPT)
 
     @property
     def report(self) -> Path:
@@ -104,7 +112,8 @@ def compare_methods(
             results.append(_run_trial(trial, methods, reporter, should_stop))
         excluded = [one for result in results for one in result.excluded]
         _refuse_empty(results, excluded)
-        content = write_comparison(config, methods, results)
+        kept = keep_detectors(config, results, reporter)
+        content = write_comparison(config, methods, results, kept)
     faults = tuple(one for one in excluded if one.is_fault)
     return ComparisonResult(folder=config.out, results=content, faults=faults)
 
@@ -212,6 +221,7 @@ def _run_method(
     is_new = seeds is None
     if seeds is None:
         seeds = score_seeds(method, trial, tests, reporter, should_stop)
+        save_scorer(trial, method, seeds)
         trial.saved.add(method.name, identity, seeds)
     rows = [
         measure_method(

@@ -4,13 +4,17 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 
+from clew.engine.model_files import read_model, write_model
 from clew.errors import SettingsMismatchError, StoreError
 from clew.foreign_text import shortened
+from clew.hallucination.detectors.packing import Packed, pack, unpack
+from clew.hallucination.detectors.probes.kinds import SCORERS, kind_of
+from clew.hallucination.detectors.probes.method import Scorer
 from clew.settings import find_differences
 from clew.storage.arrow import ARROW_ERRORS, read_table
 from clew.storage.reading import read_json
@@ -24,7 +28,7 @@ _VALIDATION = "validation"
 class SeedScores:
     """The result of one seed: the uncalibrated risks (higher = more likely hallucinated) on the
     validation split and on the test split of every store, and what they cost. `plan` is the
-    hardware plan of a network.
+    hardware plan of a network. `scorer` is the fitted method, of a probe that was just fitted.
     """
 
     validation: np.ndarray
@@ -35,6 +39,7 @@ class SeedScores:
     train_seconds: float
     ms_per_answer: float
     plan: dict[str, Any] | None = None
+    scorer: Scorer | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,8 +98,28 @@ class SavedScores:
         return sorted(path.stem for path in self.folder.glob("*.json"))
 
     def remove(self, method: str) -> None:
-        for ending in ("json", "arrow", "fault.txt"):
+        for ending in ("json", "arrow", "safetensors", "fault.txt"):
             self._path(method, ending).unlink(missing_ok=True)
+
+    def keep_scorer(self, method: str, scorer: Scorer) -> None:
+        """Save a fitted method, so that it can become a detector when all methods are finished."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        packed = pack(scorer)
+        about = {"kind": kind_of(scorer), "fitted": packed.about}
+        write_model(self._path(method, "safetensors"), packed.tensors, about)
+
+    def find_scorer(self, method: str) -> Scorer | None:
+        """The fitted method; None if it was not saved. Raises StoreError if it cannot be read."""
+        path = self._path(method, "safetensors")
+        if not path.exists():
+            return None
+        saved = read_model(path)
+        try:
+            kind = read_as(Literal[tuple(SCORERS)], saved.about.get("kind"), "kind")
+            about = read_as(dict[str, Any], saved.about.get("fitted"), "fitted")
+            return unpack(SCORERS[kind], Packed(about=about, tensors=saved.read(saved.kinds)))
+        except ValueError as error:
+            raise self._explain_damaged(method, error) from None
 
     def _path(self, method: str, ending: str) -> Path:
         return self.folder / f"{method}.{ending}"

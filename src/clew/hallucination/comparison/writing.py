@@ -38,11 +38,15 @@ _SHOWN_ANSWERS = 3
 
 
 def write_comparison(
-    config: CompareConfig, methods: Sequence[AnyMethod], results: Sequence[TrialResult]
+    config: CompareConfig,
+    methods: Sequence[AnyMethod],
+    results: Sequence[TrialResult],
+    kept: Mapping[str, str],
 ) -> dict[str, Any]:
     """The table is for the first store trained on and the first tested on; the matrix has all
-    pairs. Returns the contents of results.json, which is written last."""
-    trial, test, measured = _main_pair(results)
+    pairs. Returns the contents of results.json, which is written last; `kept` are the
+    folders of the detectors, by method."""
+    trial, test, measured = main_pair(results)
     labels = trial.labels(test)
     add_differences(measured, labels.test)
     rows = sort_rows([one.row for one in measured])
@@ -58,6 +62,7 @@ def write_comparison(
         "settings": _describe_settings(config, methods, trial),
         "plans": {one.row["method"]: one.plan for one in measured if one.plan is not None},
         "versions": describe_versions(),
+        "detectors": dict(kept),
         "transfer": _write_transfer(config, results) if config.is_transfer else None,
     }
     folder = config.out
@@ -75,7 +80,7 @@ def _list_excluded(results: Sequence[TrialResult]) -> list[dict[str, Any]]:
     return [one.to_dict() for one in every]
 
 
-def _main_pair(results: Sequence[TrialResult]) -> tuple[Trial, Store, list[Measured]]:
+def main_pair(results: Sequence[TrialResult]) -> tuple[Trial, Store, list[Measured]]:
     """The first store that any method was tested on."""
     return next(
         (result.trial, store, result.measured[store.name])

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from clew.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from clew.hallucination.detectors.detector import Detector, load_detector
+    from clew.hallucination.detectors.detector import Detector
+    from clew.hallucination.detectors.loading import load_detector
     from clew.hallucination.detectors.probes import PROBES
     from clew.hallucination.detectors.registry import NETWORKS, NetworkSettings
     from clew.hallucination.detectors.training import (
@@ -29,7 +30,8 @@ __all__ = [
     "train_detectors",
 ]
 _HOMES = {
-    **dict.fromkeys(("Detector", "load_detector"), "detector"),
+    "Detector": "detector",
+    "load_detector": "loading",
     **dict.fromkeys(("NETWORKS", "NetworkSettings"), "registry"),
     "PROBES": "probes",
     **dict.fromkeys(

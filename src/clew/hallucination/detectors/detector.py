@@ -1,57 +1,178 @@
-"""A trained network, loaded from its best.safetensors."""
+"""A fitted detector: what it was fitted for, the risk that it assigns to answers, and when it must
+not assign one."""
 
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
+import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
-from clew.engine.folders import BEST
-from clew.engine.model_files import Wanted, check_about, misfit, read_model
-from clew.errors import InputError, StoreError
-from clew.hallucination.detectors.registry import FORMS, NETWORKS
-from clew.typed_json import Bounds, read_as
+from clew.errors import InputError
+from clew.hallucination.capture.dialogue import Prompt
+from clew.hallucination.detectors.data import LIVE, LiveData
+from clew.hallucination.detectors.distance import Distance
+from clew.hallucination.detectors.packing import on_device
+from clew.hallucination.detectors.probes.arrays import read_ragged, to_numpy
+from clew.hallucination.detectors.probes.baselines import EachAnswer
+from clew.hallucination.detectors.probes.method import Scorer
+from clew.hallucination.detectors.registry import FORMS, NETWORKS, SampleKind
+from clew.hallucination.detectors.risk import Risk, unavailable
+from clew.hallucination.samples.making.config import SampleShape
+from clew.hallucination.samples.making.source import SourceShape
+from clew.hallucination.traces.basis import Basis
+from clew.hallucination.traces.schema import TraceShape
+from clew.metrics import PlattScale
+from clew.settings import find_differences
 
-# The network's prefix inside the engine's Classifier.
-_PREFIX = "network."
-_WANTED: Wanted = {
-    "settings.network": NETWORKS,
-    "settings.network_config": dict,
-    # A threshold below 0 calls every answer hallucinated.
-    "best.threshold": Annotated[float, Bounds(least=-1, most=1)] | None,
-    "best.metrics": dict[str, float | None],
+TOKENS = "token_logprobs"
+# As close to 0 and 1 as a float32 can represent.
+_SURE = 1e-7
+_UNFINISHED = {
+    "length": "the answer was cut off at the limit of tokens",
+    "canceled": "the answer was canceled before its end",
 }
-# Where validation had no hallucinated answer to choose one by.
-_USUAL_THRESHOLD = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fallback:
+    """Calibrated token probabilities, for answers unlike the training data."""
+
+    scorer: EachAnswer
+    calibration: PlattScale
+    threshold: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """What a detector was fitted on. `generation`, `capture` and `preprocess` are the settings of
+    `clew extract` and `clew preprocess`; `results` is the method's row of results.json."""
+
+    model: dict[str, Any]
+    prompt: Prompt
+    shape: TraceShape
+    generation: dict[str, Any] = field(default_factory=dict)
+    capture: dict[str, Any] = field(default_factory=dict)
+    preprocess: dict[str, Any] = field(default_factory=dict)
+    results: dict[str, Any] = field(default_factory=dict)
+    data: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Detector:
-    """A trained hallucination detector. `name` is its network's name, `config` its hyperparameters;
-    `network` is in eval mode. An answer whose risk is above `threshold` counts as hallucinated;
-    the threshold has the highest F1 on validation (0.5 if that is undefined). `metrics` are the
-    validation metrics.
+    """A hallucination detector: a probe (`scorer`) or a `network`, in eval mode, with `config`, its
+    hyperparameters. An answer whose risk is above `threshold` counts as hallucinated.
+
+    One that `clew compare` or `clew train` kept in a folder is calibrated and has an `origin`; a
+    best.safetensors of `clew train` alone has only its network, whose risks are not calibrated.
+    `metrics` are those of the test split (of the validation split without an origin).
     """
 
     name: str
-    network: nn.Module
-    config: Any
+    title: str
     threshold: float
-    metrics: dict[str, float | None]
+    metrics: dict[str, Any]
+    family: str = "network"
+    scorer: Scorer | None = None
+    network: nn.Module = field(default_factory=nn.Identity)
+    config: Any = None
+    calibration: PlattScale | None = None
+    fallback: Fallback | None = None
+    distance: Distance | None = None
+    basis: Basis | None = None
+    tokens: Any = None
+    origin: Origin | None = None
 
     def __repr__(self) -> str:
-        values = sum(one.numel() for one in self.network.parameters())
-        auroc = self.metrics.get("auroc")
-        reached = "" if auroc is None else f", validation AUROC {auroc:.3f}"
+        auroc = self.metrics.get("test_auroc", self.metrics.get("auroc"))
+        split = "test" if "test_auroc" in self.metrics else "validation"
+        reached = "" if auroc is None else f", {split} AUROC {auroc:.3f}"
         return (
-            f"Detector({self.name}: {values:,} parameters{reached}, threshold {self.threshold:.3f})"
+            f"Detector({self.name}: {self.parameters:,} parameters{reached}, "
+            f"threshold {self.threshold:.3f})"
         )
+
+    @property
+    def parameters(self) -> int:
+        if self.scorer is not None:
+            return int(self.metrics.get("parameters") or 0)
+        return sum(one.numel() for one in self.network.parameters())
+
+    @property
+    def samples(self) -> SampleKind | None:
+        """The kind of samples that its network reads; None for a probe."""
+        return None if self.scorer is not None else NETWORKS[self.name].samples
+
+    @property
+    def fields(self) -> frozenset[str]:
+        """Everything that `assess` reads, except the batch of a network."""
+        parts = (self.scorer, self.fallback and self.fallback.scorer, self.distance)
+        return frozenset({TOKENS}).union(*(fields_of(part) for part in parts if part is not None))
+
+    @property
+    def kept(self) -> Origin:
+        """Where it comes from. Raises InputError for a network without that."""
+        if self.origin is None:
+            raise InputError(
+                f"{self.name} was loaded from a best.safetensors, which does not say which model "
+                'it is for: give the folder "detector" beside it, which "clew train" wrote.'
+            )
+        return self.origin
+
+    @property
+    def model(self) -> dict[str, Any]:
+        return self.kept.model
+
+    @property
+    def prompt(self) -> Prompt:
+        return self.kept.prompt
+
+    @property
+    def generation(self) -> dict[str, Any]:
+        return self.kept.generation
+
+    @property
+    def shape(self) -> TraceShape:
+        return self.kept.shape
+
+    @property
+    def sample_shape(self) -> SampleShape:
+        """The sizes and edges of the samples that it was fitted on."""
+        return describe_samples(self.kept)
+
+    def refuse_other(self, model: Mapping[str, Any], prompt: Prompt | None = None) -> None:
+        """Raise InputError, with both values, for another model than the detector's, or another
+        prompt. `model` is what `capture.models.describe_model` gives."""
+        ours = self.model
+        known = ours.get("fingerprint") and model.get("fingerprint")
+        keys = ("id", "revision", "dtype", "quantize", "layers", "dim", "heads", "fingerprint")
+        if ours.get("fingerprint") != model.get("fingerprint") or not known:
+            before, now = ({name: one.get(name) for name in keys} for one in (ours, model))
+            self._refuse(before, now, "model")
+        if prompt is not None:
+            self._refuse(self.prompt.describe(), prompt.describe(), "prompt")
+
+    def _refuse(self, ours: Mapping[str, Any], theirs: Mapping[str, Any], what: str) -> None:
+        different = find_differences(ours, theirs)
+        if different:
+            lines = (f"{d.name}: {d.before!r:.200}, not {d.now!r:.200}" for d in different)
+            raise InputError(
+                f"the detector {self.name} is for another {what}:\n  "
+                + "\n  ".join(lines)
+                + f"\nUse its own {what}, or make a detector for this one."
+            )
+
+    def to(self, device: str | torch.device) -> "Detector":
+        """The same detector on a device."""
+        parts = ("scorer", "fallback", "distance", "tokens", "basis")
+        moved = {name: on_device(getattr(self, name), device) for name in parts}
+        return replace(self, network=self.network.to(device), **moved)
 
     @torch.no_grad()
     def score(self, batch: Any) -> Float[Tensor, " batch"]:
-        """Predict the risk of each answer: the probability that it is hallucinated.
+        """Predict the risk of each answer in a batch of samples, with the detector's network.
 
         Args:
             batch: A batch of samples on the network's device, of the kind that the network was
@@ -61,9 +182,11 @@ class Detector:
             Risks from 0 to 1, `[batch]`.
 
         Raises:
-            InputError: The network does not read this kind of batch.
+            InputError: The network does not read this kind of batch, or there is no network.
         """
-        form = FORMS[NETWORKS[self.name].samples]
+        if self.samples is None:
+            raise InputError(f"{self.name} is not a network: use `assess`, which reads its fields.")
+        form = FORMS[self.samples]
         if not form.is_batch(batch):
             raise InputError(
                 f"{self.name} cannot read this kind of batch: open the samples with "
@@ -71,53 +194,117 @@ class Detector:
             )
         answer = self.network(batch)
         logits = answer[0] if isinstance(answer, tuple) else answer
-        return logits.float().sigmoid()
+        risks = logits.float().sigmoid()
+        if self.calibration is None:
+            return risks
+        calibrated = calibrate(self.calibration, unfold(to_numpy(risks)))
+        return torch.from_numpy(calibrated).to(risks)
+
+    @torch.inference_mode()
+    def assess(self, data: LiveData) -> list[Risk]:
+        """The risk of every answer. One that is empty, cut off or not finite is "unavailable"; one
+        whose features are unlike the training data gets the risk of its token probabilities."""
+        if not len(data.labels[LIVE]):
+            return []
+        risks = self._risks(data)
+        distances = self._distances(data)
+        # A distance that is not a number is not a small one.
+        is_far = ~(distances <= 1)
+        others = self._fall_back(data) if is_far.any() else risks
+        lengths = [len(one) for one in read_ragged(data, TOKENS, LIVE)]
+        rows = zip(risks, others, distances, is_far, lengths, data.stop_reasons, strict=True)
+        return [self._answer(*row) for row in rows]
+
+    def _answer(
+        self, risk: float, other: float, distance: float, is_far: bool, length: int, ended: str
+    ) -> Risk:
+        if not length:
+            return unavailable("the answer is empty", method=self.name)
+        if ended in _UNFINISHED:
+            return unavailable(_UNFINISHED[ended], method=self.name)
+        shown = float(distance) if self.distance is not None and np.isfinite(distance) else None
+        if is_far:
+            return self._answer_far(float(other), shown)
+        if not np.isfinite(risk):
+            return unavailable("its features contain NaN or infinity", method=self.name)
+        return Risk(
+            risk=float(risk),
+            verdict="hallucinated" if risk > self.threshold else "correct",
+            threshold=self.threshold,
+            state="checked",
+            method=self.name,
+            distance=shown,
+        )
+
+    def _answer_far(self, risk: float, distance: float | None) -> Risk:
+        far = "its features are unlike the training data"
+        fallback = self.fallback
+        if fallback is None or not np.isfinite(risk):
+            reason = f"{far}, and there are no token probabilities to fall back on"
+            return replace(unavailable(reason, method=self.name), distance=distance)
+        return Risk(
+            risk=risk,
+            verdict="hallucinated" if risk > fallback.threshold else "correct",
+            threshold=fallback.threshold,
+            state="out_of_distribution",
+            method=fallback.scorer.statistic,
+            reason=f"{far}: the risk is that of its token probabilities",
+            distance=distance,
+        )
+
+    def _risks(self, data: LiveData) -> Float64[np.ndarray, " answers"]:
+        if self.scorer is not None:
+            return calibrate(self.calibration, to_numpy(self.scorer.score(data, LIVE)))
+        assert self.samples is not None
+        return to_numpy(self.score(data.batch(self.samples))).astype(np.float64)
+
+    def _distances(self, data: LiveData) -> Float64[np.ndarray, " answers"]:
+        if self.distance is None:
+            return np.zeros(len(data.labels[LIVE]))
+        return to_numpy(self.distance.measure(data, LIVE)).astype(np.float64)
+
+    def _fall_back(self, data: LiveData) -> Float64[np.ndarray, " answers"]:
+        if self.fallback is None:
+            return np.full(len(data.labels[LIVE]), np.nan)
+        return calibrate(self.fallback.calibration, self.fallback.scorer.score(data, LIVE))
 
 
-def _refuse_folder_of_networks(path: Path) -> None:
-    """Raise StoreError for a folder that does not contain a network but several folders of them."""
-    if (path / BEST).exists():
-        return
-    found = [str(path / name) for name in NETWORKS if (path / name / BEST).exists()]
-    if found:
-        raise StoreError(f'"{path}": give the folder of one network: {", ".join(found)}.')
+def calibrate(scale: PlattScale | None, scores: np.ndarray) -> Float64[np.ndarray, " answers"]:
+    """Probabilities; NaN for scores that are not finite."""
+    scores = np.asarray(scores, np.float64)
+    if scale is None:
+        return scores
+    known = np.isfinite(scores)
+    found = scale.probabilities(np.where(known, scores, 0.0))
+    return np.where(known, found, np.nan)
 
 
-def load_detector(path: str | Path, device: str | torch.device = "cpu") -> Detector:
-    """Load a trained detector.
+def unfold(risks: np.ndarray) -> np.ndarray:
+    """Convert a network's risks back to logits: calibration fits a line to them, as to the scores
+    of probes."""
+    clipped = np.clip(risks.astype(np.float64), _SURE, 1 - _SURE)
+    return np.log(clipped / (1 - clipped)).astype(np.float32)
 
-    Args:
-        path: A best.safetensors that "clew train" wrote, or the folder that contains it.
-        device: Where to put the network, such as "cuda".
 
-    Returns:
-        The detector, in eval mode.
+def fields_of(part: Any) -> frozenset[str]:
+    """The fields that a fitted part reads."""
+    return part.fields
 
-    Raises:
-        StoreError: The file is missing, damaged, or not a detector.
-    """
-    path = Path(path)
-    _refuse_folder_of_networks(path)
-    saved = read_model(path / BEST if path.is_dir() else path)
-    check_about(
-        saved.path,
-        saved.about,
-        _WANTED,
-        what="a detector of this version of clew",
-        advice='give a best.safetensors that "clew train" wrote',
+
+def describe_samples(origin: Origin) -> SampleShape:
+    shape, made = origin.shape, origin.preprocess
+    source = SourceShape(
+        layers=shape.layers,
+        dim=shape.dim,
+        node_dim=shape.node_dim,
+        edges_per_token=shape.edges_per_token,
+        heads=shape.heads or None,
+        has_maps=False,
+        extras=frozenset(),
     )
-    settings, best = saved.about["settings"], saved.about["best"]
-    kind = NETWORKS[settings["network"]]
-    try:
-        config = read_as(kind.config, settings["network_config"])
-    except ValueError as error:
-        raise misfit(saved.path, kind.name, error) from None
-    network = saved.build(lambda: kind.build(config), name=kind.name, prefix=_PREFIX)
-    threshold = best["threshold"]
-    return Detector(
-        name=kind.name,
-        network=network.to(device).eval(),
-        config=config,
-        threshold=_USUAL_THRESHOLD if threshold is None else float(threshold),
-        metrics=best["metrics"],
+    return SampleShape(
+        source=source,
+        features=made.get("node_dim") or shape.node_dim,
+        top_k=made.get("top_k") or shape.edges_per_token,
+        attn_threshold=made.get("attn_threshold") or 0.0,
     )

@@ -2,13 +2,14 @@
 other dataclasses and lists of these. Its type hints say what a file must contain."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from clew.errors import InputError
 from clew.typed_json import Bounds, read_as
 
 Part = TypeVar("Part")
@@ -17,8 +18,7 @@ _MOST_PARTS = Bounds(most=4096)
 
 @dataclass(frozen=True, kw_only=True)
 class Packed:
-    """`about` is JSON; the names of the tensors are paths into the part, such as "linear.weights".
-    """
+    """`about` is JSON; the names of the tensors are paths, such as "linear.weights"."""
 
     about: dict[str, Any] = field(default_factory=dict)
     tensors: dict[str, Tensor] = field(default_factory=dict)
@@ -95,18 +95,20 @@ class _Unpacking:
 
     def read_part(self, kind: Any, about: Any, path: str) -> Any:
         hints = get_type_hints(kind, include_extras=True)
-        known = {one.name: hints[one.name] for one in fields(kind) if one.init}
+        known = {one.name: one for one in fields(kind) if one.init}
         about = read_as(dict[str, Any], about, path.rstrip(".") or "it")
         for name in about:
             if name not in known:
                 raise ValueError(f"{path}{name[:100]} is unknown")
-        return kind(
-            **{
-                name: self.read_value(hint, about, name, path)
-                for name, hint in known.items()
-                if name in about or _is_array(hint) or get_origin(hint) is not None
-            }
-        )
+        values = {
+            name: self.read_value(hints[name], about, name, path)
+            for name, one in known.items()
+            if name in about or _is_array(hints[name]) or one.default is MISSING
+        }
+        try:
+            return kind(**values)
+        except InputError as error:
+            raise ValueError(str(error).rstrip(".")) from None
 
     def read_value(self, hint: Any, about: Mapping[str, Any], name: str, path: str) -> Any:
         if _is_array(hint):

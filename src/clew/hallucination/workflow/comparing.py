@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from clew.names import split_names
 from clew.progress import Reporter
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @repeatable(
     "compare",
     always=("preprocessed_dir", "out"),
-    unrecorded=("overwrite",),
+    unrecorded=("overwrite", "keep_detectors"),
 )
 def compare(
     *,
@@ -25,6 +25,7 @@ def compare(
     methods: str | Sequence[str] | None = None,
     seeds: int = 5,
     overwrite: bool = False,
+    keep_detectors: Literal["best", "all", "none"] = "best",
     train_on: Sequence[str | Path] = (),
     test_on: Sequence[str | Path] = (),
     stores: Sequence[str | Path] = (),
@@ -54,6 +55,8 @@ def compare(
         methods: Methods to compare, such as "perplexity,linear_probe,lstm". [default: all]
         seeds: Number of seeds for methods with randomness.
         overwrite: Rerun the selected methods instead of resuming.
+        keep_detectors: Keep the best method on validation as a detector in OUT/detector, keep all
+            methods that read the model in OUT/detectors/METHOD as well, or none.
         train_on: Folders of samples to train and select on.
         test_on: Folders of samples to evaluate on.
         stores: Folders of samples: train on each and evaluate on each.
@@ -113,6 +116,7 @@ def compare(
             max_cache_batches=max_cache_batches,
         ),
         overwrite=overwrite,
+        keep_detectors=keep_detectors,
     )
     return run_comparison(config, reporter, should_stop)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from clew.engine import PlanRequest, TrainConfig
-from clew.hallucination.detectors.detector import load_detector
+from clew.hallucination.detectors.loading import load_detector
 from clew.hallucination.detectors.registry import NETWORKS
 from clew.hallucination.detectors.training import train_detectors
 from tests.hallucination.detectors.training.making import small_run

@@ -13,7 +13,7 @@ import pytest
 from clew.datasets import PreprocessedLSTMMapDataset
 from clew.engine import PlanRequest, TrainConfig
 from clew.errors import InputError, TrainingStoppedError
-from clew.hallucination.detectors.detector import load_detector
+from clew.hallucination.detectors.loading import load_detector
 from clew.hallucination.detectors.registry import NetworkSettings
 from clew.hallucination.detectors.training import (
     TrainedSeed,

@@ -190,11 +190,11 @@ class Products:
     def add(self, block: Matrix) -> None:
         self._upper = ssyrk(1.0, block.T, beta=1.0, c=self._upper, trans=1, overwrite_c=1)
 
-    def find_components(self) -> Components:
+    def find_components(self, most: int = COMPONENTS) -> Components:
         """The leading components; features must have mean 0. More blocks may be added later."""
         # The steps are so small that several threads would mostly wait for each other.
         with threadpool_limits(1):
-            vectors, variances = self._decompose()
+            vectors, variances = self._decompose(most)
         kept = variances > _SMALLEST * max(variances.max(), 1e-30)
         vectors, spreads = vectors[:, kept], np.sqrt(variances[kept])
         return Components(
@@ -202,15 +202,15 @@ class Products:
             shares=np.ascontiguousarray(vectors / spreads),
         )
 
-    def _decompose(self) -> tuple[np.ndarray, np.ndarray]:
+    def _decompose(self, most: int) -> tuple[np.ndarray, np.ndarray]:
         count = len(self._upper)
         if count <= _EXACT:
-            wanted = (max(0, count - COMPONENTS), count - 1)
+            wanted = (max(0, count - most), count - 1)
             variances, vectors = eigh(self._upper, lower=False, subset_by_index=wanted)
             return vectors[:, ::-1], variances[::-1]
         for row in range(count):
             self._upper[row + 1 :, row] = self._upper[row, row + 1 :]
         vectors, variances, _ = randomized_svd(
-            self._upper, COMPONENTS, n_iter=_ITERATIONS, random_state=0, flip_sign=False
+            self._upper, most, n_iter=_ITERATIONS, random_state=0, flip_sign=False
         )
         return vectors, variances

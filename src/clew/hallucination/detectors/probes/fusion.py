@@ -49,6 +49,8 @@ SIGNALS = (
 _WIDTHS = (0.25, 0.5, 1.0)
 _COSTS = (3.0, 1.0, 10.0)  # the first with every width, the others with the best width
 _CONFIDENCE = "confidence"
+# More do not help, and take longer for every answer.
+_COMPONENTS = 256
 _ROWS = 1024  # answers scored at a time: their distances to all support vectors are in memory
 
 
@@ -60,23 +62,22 @@ class Projection:
     signal: str
     mean: Float32[np.ndarray, "layers features"]
     spread: Float32[np.ndarray, "layers features"]
-    directions: Float32[np.ndarray, "layers features components"]
+    directions: Float32[np.ndarray, "components layers features"]  # so that one answer is fast
 
     def apply(self, data: Features, split: str) -> Array:
         return sum(self._map(layers, values) for layers, values in _read(self.signal, data, split))
 
     def _map(self, layers: slice, values: Array) -> Array:
-        directions = self.directions[layers]
-        features, size = directions.shape[1:]
-        if values.shape[1] != features * len(directions):
+        directions = self.directions[:, layers]
+        components, count, features = directions.shape
+        if values.shape[1] != features * count:
             raise InputError(
-                f"these answers have {values.shape[1] // len(directions):,} values of "
-                f"{self.signal}, but the method was fitted on {features:,}: use answers of the "
-                "same model."
+                f"these answers have {values.shape[1] // count:,} values of {self.signal}, but the "
+                f"method was fitted on {features:,}: use answers of the same model."
             )
         mean, spread = self.mean[layers].reshape(-1), self.spread[layers].reshape(-1)
         values = values if is_numpy(values) == is_numpy(mean) else like(mean, values)
-        return Scale(mean=mean, spread=spread).apply(values) @ directions.reshape(-1, size)
+        return Scale(mean=mean, spread=spread).apply(values) @ directions.reshape(components, -1).T
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,7 +188,7 @@ def _find_components(
     for signal in every:
         for _, values in _scaled_layers(signal, data, rows):
             products.add(values)
-    components = products.find_components()
+    components = products.find_components(_COMPONENTS)
     projections = [_project_signal(signal, data, rows, components) for signal in every]
     return projections, components.values
 
@@ -199,12 +200,12 @@ def _project_signal(
     scales, directions = [], []
     for scale, values in _scaled_layers(signal, data, rows):
         scales.append(scale)
-        directions.append((values.T @ components.shares).astype(np.float16))
+        directions.append((components.shares.T @ values).astype(np.float16))
     return Projection(
         signal=signal,
         mean=np.stack([scale.mean for scale in scales]),
         spread=np.stack([scale.spread for scale in scales]),
-        directions=np.stack(directions).astype(np.float32),
+        directions=np.stack(directions, axis=1).astype(np.float32),
     )
 
 

@@ -15,7 +15,8 @@ from jaxtyping import Float32
 from clew.engine import LoadSettings, OpenBatches, plan_hardware
 from clew.engine.batches import move
 from clew.errors import InputError, StoreError
-from clew.hallucination.detectors.detector import Detector, load_detector
+from clew.hallucination.detectors.detector import Detector
+from clew.hallucination.detectors.loading import load_detector
 from clew.hallucination.detectors.registry import NETWORKS, SampleKind
 from clew.hallucination.detectors.training.sources import DataSource
 from clew.hallucination.samples.reading.resident import ResidentSamples

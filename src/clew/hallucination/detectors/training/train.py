@@ -15,7 +15,7 @@ from clew.engine.logs import draw_curves
 from clew.engine.planning.planner import connect
 from clew.engine.processes import first_does
 from clew.errors import InputError, TrainingStoppedError
-from clew.hallucination.detectors.detector import load_detector
+from clew.hallucination.detectors.loading import load_detector
 from clew.hallucination.detectors.registry import find_networks
 from clew.hallucination.detectors.training.config import TrainingSettings, TrainRunConfig
 from clew.hallucination.detectors.training.events import NetworkEnded, NetworkStarted

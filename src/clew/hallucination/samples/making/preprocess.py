@@ -42,6 +42,11 @@ from clew.progress import Note, Reporter, log_event
 from clew.storage import Part, read_manifest, writer_lock
 from clew.storage.manifest import MANIFEST_NAME
 
+_NO_BASIS = (
+    "{}/basis.arrow is missing or damaged: networks on graphs that are trained on these samples "
+    "cannot be kept as detectors"
+)
+
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class PreprocessResult:
@@ -108,6 +113,8 @@ def preprocess_store(
         previous = previous_splits(config.out / SPLITS_FILE)
         stores = _open_stores(config, source, shape, scores)
         jobs = _plan_checked(config, source, shards, shape, stores)
+        if not source.copy_basis(config.out):
+            reporter(Note(_NO_BASIS.format(source.path)))
         made = run_jobs(jobs, shards, config, reporter)
         splits, more = split_samples(config, shards, stores[0], previous)
         write_splits(config.out / SPLITS_FILE, splits)

@@ -13,9 +13,12 @@ from jaxtyping import Int
 
 from clew.errors import InputError, StoreError
 from clew.hallucination.samples.making.flat import lengths
+from clew.hallucination.traces.basis import BASIS_NAME
 from clew.hallucination.traces.schema import ANSWER_HIDDEN, CONTEXT, check_traces, read_shape
 from clew.storage import ShardEntry, ShardReader, StoreReader
-from clew.storage.hashing import hash_text
+from clew.storage.hashing import hash_file, hash_text
+from clew.storage.reading import read_bounded
+from clew.storage.writing import replace_file
 
 MAPS = "attentions"
 # Optional columns for answers; a store without some of them yields answers without them.
@@ -122,8 +125,21 @@ class TraceSource:
             "store": self.path.resolve().name,
             "model": model.get("id"),
             "sha256": hash_text(text),
+            "basis": files.get(BASIS_NAME),
             "capture": {k: v for k, v in self.manifest.settings.items() if k not in _NOT_IDENTITY},
         }
+
+    def copy_basis(self, folder: Path) -> bool:
+        """Put the basis of the nodes, if the store has one, beside the samples: a detector on nodes
+        projects new states with it. Returns False if it is missing or damaged."""
+        sha256 = self.manifest.files.get(BASIS_NAME)
+        path, basis = folder / BASIS_NAME, self.path / BASIS_NAME
+        if sha256 is None or (path.is_file() and hash_file(path) == sha256):
+            return True
+        if not basis.is_file() or hash_file(basis) != sha256:
+            return False
+        replace_file(path, read_bounded(basis, basis.stat().st_size))
+        return True
 
     def read_tables(self) -> list[ShardTable]:
         """The small columns of all shards; the large ones are not read."""

@@ -15,12 +15,14 @@ from clew.hallucination.samples.making.columns import check_samples
 from clew.hallucination.samples.making.config import KINDS
 from clew.hallucination.samples.reading.index import find_store, read_index
 from clew.hallucination.samples.reading.tokens import NODE_TOKENS, TokenNodes
+from clew.hallucination.traces.basis import BASIS_NAME, Basis, load_basis
 from clew.hallucination.traces.schema import id_fields
 from clew.loading.reader import Rows, SampleReader
 from clew.loading.samples import SampleIndex
 from clew.loading.splits import SPLIT_NAMES
 from clew.storage import ShardReader, StoreReader, read_manifest
 from clew.storage.arrow import is_list
+from clew.storage.hashing import hash_file
 from clew.storage.manifest import MANIFEST_NAME
 from clew.storage.reader import check_size
 
@@ -192,6 +194,19 @@ class AnswerFeatures:
             name: value for name, value in self._manifest.settings.items() if name not in not_said
         }
         return {"capture": self._source.get("capture") or {}, "preprocess": made}
+
+    def load_basis(self) -> Basis | None:
+        """The basis of the nodes; None if it is not beside the samples, as in folders of earlier
+        versions. Raises StoreError if it is damaged."""
+        path = self.folder / BASIS_NAME
+        if not path.exists():
+            return None
+        recorded = self._source.get("basis")
+        if recorded is not None and hash_file(path) != recorded:
+            raise StoreError(
+                f'{path} is damaged: delete it, then run the same "clew preprocess" command again.'
+            )
+        return load_basis(self.folder)
 
     def read(self, field: str, split: str, *, layer: int | None = None) -> Any:
         """Read a field. Args: field: One of `fields`. split: train, validation or test. layer: Read

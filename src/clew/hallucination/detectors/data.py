@@ -1,0 +1,102 @@
+"""The answers that a kept detector assesses: those just generated (`live` builds them), or those of
+a split in a folder of samples."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from clew.hallucination.detectors.probes.method import Features
+from clew.hallucination.detectors.registry import SampleKind
+from clew.hallucination.samples.making.answers import LAPLACIAN_TOP
+from clew.hallucination.samples.making.config import SampleShape
+
+LIVE = "live"
+_BY_HEAD = ("lookback", "log_diagonal_all", "log_diagonal_answer", "laplacian_answer")
+_BY_NODE = ("node_mean", "node_max", "node_prompt")
+
+
+class LiveData(Features, Protocol):
+    """Answers in one split, "live". `read` returns float32 tensors on the detector's device, lists
+    of 1-D tensors for ragged fields and of strings for texts; `stop_reasons` say why each answer
+    ended; `batch` is what a network on that kind of samples reads."""
+
+    @property
+    def stop_reasons(self) -> list[str]: ...
+
+    def batch(self, kind: SampleKind) -> Any: ...
+
+
+@dataclass(frozen=True, eq=False)
+class StoredAnswers:
+    """A split of stored answers as live data. Networks are scored batch by batch instead, with
+    `score_samples`."""
+
+    data: Features
+    split: str
+    device: torch.device | str = "cpu"
+
+    @property
+    def fields(self) -> frozenset[str]:
+        return self.data.fields
+
+    @property
+    def layers(self) -> int:
+        return self.data.layers
+
+    @property
+    def labels(self) -> dict[str, np.ndarray]:
+        return {LIVE: self.data.labels[self.split]}
+
+    @cached_property
+    def stop_reasons(self) -> list[str]:
+        if "stop_reason" not in self.fields:
+            return [""] * len(self.labels[LIVE])
+        return [reason or "" for reason in self.data.read("stop_reason", self.split)]
+
+    def read(self, field: str, split: str, *, layer: int | None = None) -> Any:  # noqa: ARG002
+        values = self.data.read(field, self.split, layer=layer)
+        if isinstance(values, np.ndarray):
+            return torch.from_numpy(values).to(self.device)
+        return [torch.from_numpy(v) if isinstance(v, np.ndarray) else v for v in values]
+
+    def batch(self, kind: SampleKind) -> Any:
+        raise NotImplementedError(f"stored {kind} are scored batch by batch")
+
+
+@dataclass(frozen=True, eq=False)
+class BlankAnswer:
+    """One answer whose values are all 0: a detector that cannot score it does not fit its shape."""
+
+    shape: SampleShape
+    fields: frozenset[str]
+
+    @property
+    def layers(self) -> int:
+        return self.shape.source.layers
+
+    @property
+    def labels(self) -> dict[str, np.ndarray]:
+        return {LIVE: np.zeros(1, np.int8)}
+
+    def read(self, field: str, split: str, *, layer: int | None = None) -> Any:  # noqa: ARG002
+        if field.startswith("token_"):
+            return [torch.zeros(1)]
+        if field not in (*_BY_HEAD, *_BY_NODE, "laplacian_top", "sequence", "state_mean"):
+            return [["a"]] if field == "samples" else [""]
+        if layer is not None and not 0 <= layer < self.layers:
+            raise IndexError(f"layer {layer} of {self.layers}")
+        return self._zeros(field, () if layer is not None else (self.layers,))
+
+    def _zeros(self, field: str, layers: tuple[int, ...]) -> Tensor:
+        source = self.shape.source
+        heads = source.heads or 0
+        sizes: dict[str, tuple[int, ...]] = {
+            "laplacian_top": (heads, LAPLACIAN_TOP),
+            **dict.fromkeys(_BY_HEAD, (heads,)),
+            **dict.fromkeys(_BY_NODE, (self.shape.features,)),
+        }
+        return torch.zeros(1, *layers, *sizes.get(field, (source.dim,)))

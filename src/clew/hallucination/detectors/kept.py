@@ -1,0 +1,296 @@
+"""A detector's folder: detector.json says what it is, for which model, and how to use it;
+detector.safetensors has its weights. Both are checked when they are read."""
+
+import json
+from dataclasses import asdict, dataclass, field, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from clew.engine.model_files import ModelFile, read_model, write_model
+from clew.errors import ClewError, StoreError
+from clew.hallucination.capture.dialogue import Prompt, check_template
+from clew.hallucination.detectors.data import LIVE, BlankAnswer
+from clew.hallucination.detectors.detector import Detector, Fallback, Origin, describe_samples
+from clew.hallucination.detectors.distance import Distance
+from clew.hallucination.detectors.packing import Packed, pack, unpack
+from clew.hallucination.detectors.probes.kinds import SCORERS, kind_of
+from clew.hallucination.detectors.registry import NETWORKS
+from clew.hallucination.traces.basis import Basis
+from clew.hallucination.traces.schema import TraceShape
+from clew.metrics import PlattScale
+from clew.storage.hashing import hash_file, hash_text
+from clew.storage.reading import read_json
+from clew.storage.writing import replace_file
+from clew.typed_json import Bounds, read_as, to_json, without_nan
+from clew.version import __version__
+
+DETECTOR_JSON, WEIGHTS = "detector.json", "detector.safetensors"
+_FORMAT = 1
+_NETWORK = "network"
+_MISFITS = (ClewError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
+_Text = Annotated[str, Bounds(most=200)]
+_Threshold = Annotated[float, Bounds(least=-1, most=1)]
+_Size = Annotated[int, Bounds(least=0, most=2**20)]
+_Settings = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Shape:
+    layers: Annotated[int, Bounds(least=1, most=1024)]
+    dim: Annotated[int, Bounds(least=1, most=2**20)]
+    heads: Annotated[int, Bounds(least=0, most=4096)]
+    node_dim: _Size
+    edges_per_token: _Size
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Method:
+    """`kind` is the class of a probe's scorer, or "network"; `fitted` are its numbers."""
+
+    name: _Text
+    title: _Text
+    family: Literal["no training", "probe", "network"]
+    kind: str
+    fitted: _Settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Contents:
+    """The entries of detector.json."""
+
+    format: Literal[1]
+    clew: _Text
+    created: _Text
+    method: _Method
+    threshold: _Threshold
+    calibration: _Settings
+    fallback: _Settings | None
+    distance: _Settings | None
+    tokens: _Settings | None
+    basis: bool
+    model: _Settings
+    prompt: _Settings
+    generation: _Settings
+    shape: _Shape
+    capture: _Settings
+    preprocess: _Settings
+    results: _Settings
+    data: _Settings
+    weights_sha256: Annotated[str, Bounds(least=64, most=64)]
+    more: _Settings = field(default_factory=dict)
+
+
+def save_detector(detector: Detector, folder: Path) -> Path:
+    """Write a detector's folder; an existing detector in it is replaced. The JSON comes last: a
+    folder without it has no detector."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / DETECTOR_JSON).unlink(missing_ok=True)
+    packed = _pack_detector(detector)
+    write_model(folder / WEIGHTS, packed.tensors, {"clew": __version__, "detector": detector.name})
+    _write_json(folder, {**packed.about, "weights_sha256": hash_file(folder / WEIGHTS)})
+    return folder
+
+
+def change_detector(folder: Path, detector: Detector) -> None:
+    """Write another calibration and threshold of the detector in this folder, atomically: its
+    weights stay."""
+    weights = {"weights_sha256": hash_file(folder / WEIGHTS)}
+    _write_json(folder, {**_pack_detector(detector).about, **weights})
+
+
+def read_detector(folder: Path, device: str | torch.device = "cpu") -> Detector:
+    """Load a detector's folder. Raises StoreError if it is missing, damaged or not a detector."""
+    path = folder / DETECTOR_JSON
+    try:
+        contents = _read_contents(path)
+        if hash_file(folder / WEIGHTS) != contents.weights_sha256:
+            raise ValueError(f"{WEIGHTS} is not the file that was written with it")
+        saved = read_model(folder / WEIGHTS)
+        detector = _unpack_detector(contents, saved)
+        _try_out(detector)
+    except (OSError, *_MISFITS) as error:
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise StoreError(
+            f'the detector in "{folder}" cannot be used ({reason}): it is damaged or was not '
+            "written by this version of clew. Restore it from a backup, or make it again with "
+            '"clew compare" or "clew train".'
+        ) from None
+    return detector.to(device)
+
+
+def _write_json(folder: Path, contents: dict[str, Any]) -> None:
+    contents = without_nan(contents)
+    text = to_json({"sha256": _hash(contents), **contents}, indent=1)
+    replace_file(folder / DETECTOR_JSON, f"{text}\n".encode())
+
+
+def _read_contents(path: Path) -> _Contents:
+    about = read_as(dict[str, Any], read_json(path))
+    sha256 = about.pop("sha256", None)
+    if about.get("format") != _FORMAT:
+        raise ValueError(f"{path.name} has format {str(about.get('format'))[:20]}, not {_FORMAT}")
+    if sha256 != _hash(about):
+        raise ValueError(f"{path.name} was changed after it was written")
+    return read_as(_Contents, about)
+
+
+def _hash(contents: dict[str, Any]) -> str:
+    return hash_text(json.dumps(contents, sort_keys=True))
+
+
+def _pack_detector(detector: Detector) -> Packed:
+    origin = detector.kept
+    parts = {
+        "fitted": _pack_method(detector),
+        **{name: pack(p) for name in _PARTS if (p := getattr(detector, name)) is not None},
+    }
+    tensors = {k: v for name, part in parts.items() for k, v in part.under(name).items()}
+    about = {name: part.about for name, part in parts.items()}
+    fitted = about.pop("fitted")
+    kind = _NETWORK if detector.scorer is None else kind_of(detector.scorer)
+    method = {"name": detector.name, "title": detector.title, "family": detector.family}
+    return Packed(
+        about={
+            "format": _FORMAT,
+            "clew": __version__,
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "method": {**method, "kind": kind, "fitted": fitted},
+            "threshold": detector.threshold,
+            **{name: about.get(name) for name in _PARTS},
+            "basis": detector.basis is not None,
+            **_describe(origin),
+        },
+        tensors=tensors,
+    )
+
+
+_PARTS = ("calibration", "fallback", "distance", "tokens", "basis")
+
+
+def _describe(origin: Origin) -> dict[str, Any]:
+    settings = {one.name: getattr(origin, one.name) for one in fields(Origin)}
+    return {**settings, "prompt": origin.prompt.describe(), "shape": asdict(origin.shape)}
+
+
+def _pack_method(detector: Detector) -> Packed:
+    if detector.scorer is not None:
+        return pack(detector.scorer)
+    return Packed(about=asdict(detector.config), tensors=dict(detector.network.state_dict()))
+
+
+def _unpack_detector(contents: _Contents, saved: ModelFile) -> Detector:
+    method = contents.method
+    every = Packed(tensors=saved.read(saved.kinds))
+    scorer, network, config = _unpack_method(method, saved, every)
+
+    def part(kind: type[Any], about: dict[str, Any] | None, name: str) -> Any:
+        found = every.inside(name)
+        if about is None and not found:
+            return None
+        return unpack(kind, Packed(about=about or {}, tensors=found))
+
+    _refuse_strange(every.tensors)
+    basis = Basis(**_take(every, "basis", ("mean", "components"))) if contents.basis else None
+    return Detector(
+        name=method.name,
+        title=method.title,
+        family=method.family,
+        threshold=contents.threshold,
+        metrics=contents.results,
+        scorer=scorer,
+        network=network,
+        config=config,
+        calibration=part(PlattScale, contents.calibration, "calibration"),
+        fallback=part(Fallback, contents.fallback, "fallback"),
+        distance=part(Distance, contents.distance, "distance"),
+        tokens=_unpack_tokens(contents.tokens, every),
+        basis=basis,
+        origin=_unpack_origin(contents),
+    )
+
+
+def _unpack_method(method: _Method, saved: ModelFile, every: Packed) -> tuple[Any, nn.Module, Any]:
+    """The scorer of a probe; the network and its hyperparameters of a network."""
+    if method.kind != _NETWORK:
+        if method.kind not in SCORERS:
+            raise ValueError(f"method.kind is {method.kind[:100]!r}")
+        found = Packed(about=method.fitted, tensors=every.inside("fitted"))
+        return unpack(SCORERS[method.kind], found), nn.Identity(), None
+    if method.name not in NETWORKS:
+        raise ValueError(f"method.name is {method.name!r}")
+    kind = NETWORKS[method.name]
+    config = read_as(kind.config, method.fitted, "method.fitted")
+    network = saved.build(lambda: kind.build(config), name=kind.name, prefix="fitted.")
+    return None, network.eval(), config
+
+
+def _unpack_tokens(about: dict[str, Any] | None, every: Packed) -> Any:
+    if about is None:
+        return None
+    from clew.hallucination.detectors.tokens import TokenProbe
+
+    return unpack(TokenProbe, Packed(about=about, tensors=every.inside("tokens")))
+
+
+def _unpack_origin(contents: _Contents) -> Origin:
+    prompt = read_as(Prompt, contents.prompt, "prompt")
+    check_template(prompt.template)
+    plain = ("model", "generation", "capture", "preprocess", "results", "data")
+    return Origin(
+        prompt=prompt,
+        shape=TraceShape(**asdict(contents.shape)),
+        **{name: getattr(contents, name) for name in plain},
+    )
+
+
+def _refuse_strange(tensors: dict[str, Tensor]) -> None:
+    """Raise ValueError for a tensor that belongs to no part."""
+    known = ("fitted", *_PARTS)
+    for name in tensors:
+        if name.partition(".")[0] not in known:
+            raise ValueError(f"{name[:100]!r} is unexpected in {WEIGHTS}")
+
+
+def _take(every: Packed, part: str, names: tuple[str, ...]) -> dict[str, Tensor]:
+    found = every.inside(part)
+    if {*found} != {*names} or not all(one.isfinite().all() for one in found.values()):
+        raise ValueError(f"{part} is incomplete, or contains NaN or infinity")
+    return {name: tensor.float() for name, tensor in found.items()}
+
+
+def _try_out(detector: Detector) -> None:
+    """Score an answer of the detector's shape. Whatever does not fit fails here, not while a server
+    answers. A network is checked by its sizes."""
+    origin = detector.kept
+    shape = origin.shape
+    if detector.basis is not None and (
+        tuple(detector.basis.components.shape) != (shape.layers, shape.dim, shape.node_dim)
+        or tuple(detector.basis.mean.shape) != (shape.layers, shape.dim)
+    ):
+        raise ValueError("basis has another shape than the traces")
+    blank = BlankAnswer(describe_samples(origin), detector.fields)
+    scorers = [detector.scorer, detector.fallback.scorer if detector.fallback else None]
+    for scorer in scorers:
+        if scorer is not None and len(scorer.score(blank, LIVE)) != 1:
+            raise ValueError("its scores do not match its answers")
+    if detector.distance is not None:
+        detector.distance.measure(blank, LIVE)
+    if detector.scorer is None:
+        _check_network(detector, origin)
+
+
+def _check_network(detector: Detector, origin: Origin) -> None:
+    shape, samples = origin.shape, describe_samples(origin)
+    is_heads = detector.samples == "heads"
+    sizes = {
+        "input_dim": shape.dim,
+        "layers": shape.layers,
+        "node_dim": shape.layers * shape.heads if is_heads else samples.features,
+    }
+    for name, size in sizes.items():
+        if getattr(detector.config, name, size) != size:
+            raise ValueError(f"{name} is {getattr(detector.config, name)}, but samples have {size}")

@@ -1,0 +1,90 @@
+"""Load a detector: a folder that `clew compare` or `clew train` kept, or the best.safetensors of a
+trained network."""
+
+from pathlib import Path
+from typing import Annotated
+
+import torch
+
+from clew.engine.folders import BEST
+from clew.engine.model_files import Wanted, check_about, misfit, read_model
+from clew.errors import StoreError
+from clew.hallucination.detectors.detector import Detector
+from clew.hallucination.detectors.kept import DETECTOR_JSON, read_detector
+from clew.hallucination.detectors.registry import NETWORKS
+from clew.typed_json import Bounds, read_as
+
+# The folder of the detector that a comparison or a training keeps.
+KEPT = "detector"
+# The network's prefix inside the engine's Classifier.
+_PREFIX = "network."
+_WANTED: Wanted = {
+    "settings.network": NETWORKS,
+    "settings.network_config": dict,
+    # A threshold below 0 calls every answer hallucinated.
+    "best.threshold": Annotated[float, Bounds(least=-1, most=1)] | None,
+    "best.metrics": dict[str, float | None],
+}
+# Where validation had no hallucinated answer to choose one by.
+_USUAL_THRESHOLD = 0.5
+
+
+def load_detector(path: str | Path, device: str | torch.device = "cpu") -> Detector:
+    """Load a hallucination detector.
+
+    Args:
+        path: The folder "detector" that "clew compare" or "clew train" wrote (or a comparison that
+            contains it), or a best.safetensors of "clew train" or its folder: a network alone,
+            without calibration.
+        device: Where to put it, such as "cuda".
+
+    Returns:
+        The detector, ready to score.
+
+    Raises:
+        StoreError: The folder or file is missing, damaged, or not a detector.
+    """
+    path = Path(path)
+    if path.name == DETECTOR_JSON:
+        path = path.parent
+    for folder in (path, path / KEPT):
+        if (folder / DETECTOR_JSON).exists() and not (path / BEST).exists():
+            return read_detector(folder, device)
+    _refuse_folder_of_networks(path)
+    return _load_network(path / BEST if path.is_dir() else path, device)
+
+
+def _load_network(path: Path, device: str | torch.device) -> Detector:
+    saved = read_model(path)
+    check_about(
+        saved.path,
+        saved.about,
+        _WANTED,
+        what="a detector of this version of clew",
+        advice='give a best.safetensors that "clew train" wrote',
+    )
+    settings, best = saved.about["settings"], saved.about["best"]
+    kind = NETWORKS[settings["network"]]
+    try:
+        config = read_as(kind.config, settings["network_config"])
+    except ValueError as error:
+        raise misfit(saved.path, kind.name, error) from None
+    network = saved.build(lambda: kind.build(config), name=kind.name, prefix=_PREFIX)
+    threshold = best["threshold"]
+    return Detector(
+        name=kind.name,
+        title=kind.title,
+        network=network.to(device).eval(),
+        config=config,
+        threshold=_USUAL_THRESHOLD if threshold is None else float(threshold),
+        metrics=best["metrics"],
+    )
+
+
+def _refuse_folder_of_networks(path: Path) -> None:
+    """Raise StoreError for a folder that does not contain a network but several folders of them."""
+    if (path / BEST).exists():
+        return
+    found = [str(path / name) for name in NETWORKS if (path / name / BEST).exists()]
+    if found:
+        raise StoreError(f'"{path}": give the folder of one network: {", ".join(found)}.')

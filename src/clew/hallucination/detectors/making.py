@@ -1,0 +1,130 @@
+"""Make a detector that one keeps from a fitted method and the samples it was fitted on: with what a
+live answer needs besides the score."""
+
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import numpy as np
+from torch import nn
+
+from clew.errors import InputError
+from clew.hallucination.capture.dialogue import Prompt
+from clew.hallucination.detectors.detector import Detector, Fallback, Origin
+from clew.hallucination.detectors.distance import Distance
+from clew.hallucination.detectors.probes.baselines import TokenStatistic, learn_statistic
+from clew.hallucination.detectors.probes.method import Scorer
+from clew.hallucination.detectors.registry import NETWORKS
+from clew.hallucination.samples.reading.answers import AnswerFeatures
+from clew.hallucination.traces.schema import TraceShape
+from clew.metrics import PlattScale, auroc, best_threshold
+from clew.typed_json import read_as
+
+_NODES = ("graphs", "grids")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FittedMethod:
+    """A method that was fitted and measured: a `scorer`, or a network with its `config`. `results`
+    is its row of results.json."""
+
+    name: str
+    title: str
+    family: str
+    calibration: PlattScale
+    threshold: float
+    results: dict[str, Any]
+    scorer: Scorer | None = None
+    network: nn.Module | None = None
+    config: Any = None
+
+
+def make_detector(method: FittedMethod, data: AnswerFeatures) -> Detector:
+    """Make the detector of a fitted method. Raises InputError if the samples do not say what a
+    detector must know: which model and which prompt they come from, or the basis of their nodes."""
+    origin = describe_origin(data, method.results)
+    return Detector(
+        name=method.name,
+        title=method.title,
+        family=method.family,
+        threshold=method.threshold,
+        metrics=method.results,
+        scorer=method.scorer,
+        network=method.network or nn.Identity(),
+        config=method.config,
+        calibration=method.calibration,
+        fallback=fit_fallback(data),
+        distance=Distance.fit(data),
+        basis=_find_basis(method, data),
+        origin=origin,
+    )
+
+
+def describe_origin(data: AnswerFeatures, results: dict[str, Any]) -> Origin:
+    """Where the samples come from. Raises InputError if they do not say."""
+    settings = data.settings
+    capture = settings["capture"]
+    model, prompt = capture.get("model"), capture.get("prompt")
+    if not (isinstance(model, dict) and model.get("id") and isinstance(prompt, dict)):
+        raise InputError(
+            f'"{data.folder}" does not say which model and prompt its answers come from: use '
+            'answers that "clew extract" captured.'
+        )
+    try:
+        found = read_as(Prompt, prompt, "prompt")
+    except ValueError as error:
+        raise InputError(f'"{data.folder}" has an unknown prompt ({error}).') from None
+    return Origin(
+        model=model,
+        prompt=found,
+        generation=capture.get("generation") or {},
+        shape=TraceShape(
+            layers=data.layers,
+            dim=data.dim,
+            heads=data.heads or 0,
+            node_dim=capture.get("node_dim") or 0,
+            edges_per_token=capture.get("edges_per_token") or 0,
+        ),
+        capture={k: v for k, v in capture.items() if k not in ("model", "prompt", "generation")},
+        preprocess=settings["preprocess"],
+        results=results,
+        data=_count(data),
+    )
+
+
+def fit_fallback(data: AnswerFeatures) -> Fallback | None:
+    """The statistic of the token probabilities that is best on validation; None without them."""
+    if not {"token_logprobs", "token_entropies"} <= data.fields:
+        return None
+    labels = data.labels["validation"]
+    scorers = [learn_statistic(name, data).scorer for name in get_args(TokenStatistic)]
+    found = {one: one.score(data, "validation") for one in scorers}
+    best = max(found, key=lambda one: auroc(labels, found[one]))
+    calibration = PlattScale.fit(labels, found[best])
+    risks = calibration.probabilities(found[best])
+    return Fallback(
+        scorer=best,  # type: ignore[arg-type]
+        calibration=calibration,
+        threshold=best_threshold(labels, risks),
+    )
+
+
+def _find_basis(method: FittedMethod, data: AnswerFeatures) -> Any:
+    basis = data.load_basis()
+    reads = NETWORKS[method.name].samples if method.scorer is None else None
+    fields = getattr(method.scorer, "fields", ())
+    needs_it = reads in _NODES or any(name.startswith("node_") for name in fields)
+    if needs_it and basis is None:
+        raise InputError(
+            f'"{data.folder}" has no basis.arrow, with which new states are projected: run the '
+            'same "clew preprocess" command again to add it.'
+        )
+    return basis
+
+
+def _count(data: AnswerFeatures) -> dict[str, Any]:
+    questions = data.identity.get("questions") or {}
+    counts = {
+        split: {"correct": int(np.sum(of == 0)), "hallucinated": int(np.sum(of == 1))}
+        for split, of in data.labels.items()
+    }
+    return {"questions": questions.get("name"), **counts}

@@ -20,6 +20,7 @@ from clew.hallucination.detectors.probes.baselines import EachAnswer
 from clew.hallucination.detectors.probes.method import Scorer
 from clew.hallucination.detectors.registry import FORMS, NETWORKS, SampleKind
 from clew.hallucination.detectors.risk import Risk, unavailable
+from clew.hallucination.detectors.tokens import TokenProbe
 from clew.hallucination.samples.making.config import SampleShape
 from clew.hallucination.samples.making.source import SourceShape
 from clew.hallucination.traces.basis import Basis
@@ -82,7 +83,7 @@ class Detector:
     fallback: Fallback | None = None
     distance: Distance | None = None
     basis: Basis | None = None
-    tokens: Any = None
+    tokens: TokenProbe | None = None
     origin: Origin | None = None
 
     def __repr__(self) -> str:

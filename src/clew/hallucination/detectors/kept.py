@@ -19,6 +19,7 @@ from clew.hallucination.detectors.distance import Distance
 from clew.hallucination.detectors.packing import Packed, pack, unpack
 from clew.hallucination.detectors.probes.kinds import SCORERS, kind_of
 from clew.hallucination.detectors.registry import NETWORKS
+from clew.hallucination.detectors.tokens import TokenProbe
 from clew.hallucination.traces.basis import Basis
 from clew.hallucination.traces.schema import TraceShape
 from clew.metrics import PlattScale
@@ -228,11 +229,9 @@ def _unpack_method(method: _Method, saved: ModelFile, every: Packed) -> tuple[An
     return None, network.eval(), config
 
 
-def _unpack_tokens(about: dict[str, Any] | None, every: Packed) -> Any:
+def _unpack_tokens(about: dict[str, Any] | None, every: Packed) -> TokenProbe | None:
     if about is None:
         return None
-    from clew.hallucination.detectors.tokens import TokenProbe
-
     return unpack(TokenProbe, Packed(about=about, tensors=every.inside("tokens")))
 
 
@@ -279,8 +278,18 @@ def _try_out(detector: Detector) -> None:
             raise ValueError("its scores do not match its answers")
     if detector.distance is not None:
         detector.distance.measure(blank, LIVE)
+    if detector.tokens is not None:
+        _check_tokens(detector.tokens, shape)
     if detector.scorer is None:
         _check_network(detector, origin)
+
+
+def _check_tokens(probe: TokenProbe, shape: TraceShape) -> None:
+    if not probe.layers or not all(0 <= layer < shape.layers for layer in probe.layers):
+        raise ValueError(f"tokens.layers is {list(probe.layers)[:20]}")
+    token = torch.zeros(1)
+    inputs = probe.inputs(token.new_zeros(1, len(probe.layers), shape.node_dim), token, token)
+    probe.pool(inputs)
 
 
 def _check_network(detector: Detector, origin: Origin) -> None:

@@ -133,8 +133,8 @@ class _Unpacking:
         found = self.left.pop(path)
         if not found.is_floating_point() or found.ndim != len(hint.dims):
             raise ValueError(f"{path} has shape {list(found.shape)} and type {found.dtype}")
-        if not found.numel() or not found.isfinite().all():
-            raise ValueError(f"{path} is empty, or contains NaN or infinity")
+        if not found.isfinite().all():
+            raise ValueError(f"{path} contains NaN or infinity")
         return found.float()
 
 

@@ -2,7 +2,6 @@
 
 import math
 import secrets
-import threading
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -98,9 +97,8 @@ class Page:
 
     def prepare(self) -> None:
         """Gather the known answers in the background, before the first trace needs them."""
-        store = self.files.store
-        if store is not None:
-            threading.Thread(target=lambda: store.known, daemon=True).start()
+        if self.files.store is not None:
+            self.files.store.prepare()
 
     def _known_for(self, live: Tracer) -> tuple[KnownAnswers | None, str]:
         """Those of the store, or else those kept with the detector; and why there are none."""

@@ -25,6 +25,7 @@ class TraceStore:
     def __init__(self, loader: TraceBatchLoader, index: AnswerIndex) -> None:
         self.loader, self.index = loader, index
         self._lock = threading.Lock()
+        self._is_prepared = False
 
     @property
     def model(self) -> dict[str, Any]:
@@ -45,6 +46,12 @@ class TraceStore:
         """Gathered on first use, which takes seconds; other threads wait for it."""
         with self._lock:
             return self._known
+
+    def prepare(self) -> None:
+        """Gather the known answers in the background."""
+        if not self._is_prepared:
+            self._is_prepared = True
+            threading.Thread(target=lambda: self.known, name="clew-known", daemon=True).start()
 
     def read(self, number: int) -> ShownAnswer | None:
         """A stored answer with its label, None if there is no such number."""

@@ -1,5 +1,6 @@
 """The routes of the page: its files, and the JSON behind it."""
 
+import asyncio
 import json
 from importlib.resources import files
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,6 +20,8 @@ _TYPES = {"html": "text/html; charset=utf-8", "png": "image/png"}
 _LAST_PAGE = 10_000_000
 _LAST_NUMBER = 2**53
 _LONGEST_SEARCH = 200
+# Traces wait here for their turn at the model, not in the threads that answer everything else.
+_TRACED_AT_ONCE = 2
 # A report is a page of its own with its script inside: it runs without an origin, so that it can
 # reach neither the server nor anything else.
 REPORT_POLICY = (
@@ -87,10 +90,13 @@ def add_page(app: "FastAPI", page: Page) -> None:
     def stored(number: Annotated[int, Path(ge=0, le=_LAST_NUMBER)]) -> Response:
         return reply(page.stored_trace(number))
 
+    tracing = asyncio.Semaphore(_TRACED_AT_ONCE)
+
     @app.post("/clew/trace")
-    def trace(wanted: TraceRequest) -> Response:
+    async def trace(wanted: TraceRequest) -> Response:
         try:
-            return reply(page.live_trace(wanted))
+            async with tracing:
+                return reply(await asyncio.to_thread(page.live_trace, wanted))
         except InputError as error:
             raise invalid("tokens", str(error)) from None
 

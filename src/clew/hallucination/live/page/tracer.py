@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _COLUMNS = frozenset({"last_hidden", "edges", "lookback"})
 # The attention of a layer is held for all pairs of tokens.
 _MOST_TOKENS = 2048
+_MOST_CHARACTERS = 100_000
 
 
 class Tracer:
@@ -55,8 +56,12 @@ class Tracer:
     def trace(self, question: str, context: str | None, tokens: Sequence[int]) -> ShownAnswer:
         """Pass an answer once more. Raises InputError if it is empty, too long, or not of this
         model's tokens."""
-        prompt, answer = self._encode(question, context), list(tokens)
-        self._check(len(prompt), answer)
+        answer = list(tokens)
+        self._check_tokens(answer)
+        if len(question) + len(context or "") > _MOST_CHARACTERS:
+            raise InputError(f"only questions of up to {_MOST_CHARACTERS:,} characters are traced.")
+        prompt = self._encode(question, context)
+        _check_length(len(prompt) + len(answer))
         passed = self.session.call(lambda: self._decoder.record([prompt], [answer]))
         [(logprobs, entropies)], reduced = passed
         shape, length = self._decoder.shape, len(prompt) + len(answer)
@@ -89,20 +94,13 @@ class Tracer:
             return self.session.encode_messages([{"role": "user", "content": question}])
         return self.session.encode(question, context)
 
-    def _check(self, prompt_length: int, answer: list[int]) -> None:
+    def _check_tokens(self, answer: list[int]) -> None:
         if not answer:
             raise InputError("the answer is empty: there is nothing to trace.")
+        _check_length(len(answer))
         vocabulary = len(self.session.tokenizer)
         if not all(0 <= token < vocabulary for token in answer):
-            raise InputError(
-                f"the answer has a token that is not one of the model's {vocabulary:,}."
-            )
-        length = prompt_length + len(answer)
-        if length > _MOST_TOKENS:
-            raise InputError(
-                f"prompt and answer have {length:,} tokens, but only traces of up to "
-                f"{_MOST_TOKENS:,} are drawn."
-            )
+            raise InputError(f"the answer has a token beyond the model's {vocabulary:,}.")
 
     def _decode(self, tokens: list[int]) -> str:
         return str(self.session.tokenizer.decode(tokens, skip_special_tokens=False))
@@ -119,4 +117,12 @@ class Tracer:
             answer_end=AnswerEnd(tokenizer, "none", end_tokens(model, tokenizer)),
             max_new_tokens=1,
             columns=_COLUMNS,
+        )
+
+
+def _check_length(tokens: int) -> None:
+    if tokens > _MOST_TOKENS:
+        raise InputError(
+            f"prompt and answer have {tokens:,} tokens, but only traces of up to "
+            f"{_MOST_TOKENS:,} are drawn."
         )

@@ -5,12 +5,14 @@ from pathlib import Path
 
 from clew.errors import InputError
 from clew.hallucination.comparison.config import CompareConfig
+from clew.hallucination.comparison.known_answers import gather_known
 from clew.hallucination.comparison.methods import AnyMethod
 from clew.hallucination.comparison.rows import Measured, pick_best, pick_median
 from clew.hallucination.comparison.saved import SeedScores
 from clew.hallucination.comparison.trial import Trial, TrialResult
 from clew.hallucination.comparison.writing import main_pair
 from clew.hallucination.detectors.kept import save_detector
+from clew.hallucination.detectors.known import write_known
 from clew.hallucination.detectors.loading import KEPT, load_detector
 from clew.hallucination.detectors.making import FittedMethod, make_detector
 from clew.hallucination.detectors.probes.kinds import can_be_kept
@@ -49,6 +51,8 @@ def keep_detectors(
         for folder in _folders(config, one, is_best=one is best):
             if _keep(trial, one, config.out / folder, reporter):
                 kept[one.row["method"]] = folder
+    if KEPT in kept.values():
+        _keep_known(trial, config.out / KEPT)
     return kept
 
 
@@ -67,6 +71,13 @@ def _keep(trial: Trial, one: Measured, folder: Path, reporter: Reporter) -> bool
         reporter(Note(f"{one.row['title']} is not kept as a detector: {error}"))
         return False
     return True
+
+
+def _keep_known(trial: Trial, folder: Path) -> None:
+    """The answers beside which new ones are shown."""
+    known = gather_known(trial.train.data)
+    if known is not None:
+        write_known(folder, known)
 
 
 def _collect(trial: Trial, one: Measured) -> FittedMethod:

@@ -3,6 +3,7 @@ not assign one."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -68,7 +69,8 @@ class Detector:
 
     One that `clew compare` or `clew train` kept in a folder is calibrated and has an `origin`; a
     best.safetensors of `clew train` alone has only its network, whose risks are not calibrated.
-    `metrics` are those of the test split (of the validation split without an origin).
+    `metrics` are those of the test split (of the validation split without an origin). `folder` is
+    where it was loaded from.
     """
 
     name: str
@@ -85,6 +87,7 @@ class Detector:
     basis: Basis | None = None
     tokens: TokenProbe | None = None
     origin: Origin | None = None
+    folder: Path | None = None
 
     def __repr__(self) -> str:
         auroc = self.metrics.get("test_auroc", self.metrics.get("auroc"))

@@ -2,7 +2,7 @@
 detector.safetensors has its weights. Both are checked when they are read."""
 
 import json
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -120,7 +120,7 @@ def read_detector(folder: Path, device: str | torch.device = "cpu") -> Detector:
             "written by this version of clew. Restore it from a backup, or make it again with "
             '"clew compare" or "clew train".'
         ) from None
-    return detector.to(device)
+    return replace(detector, folder=folder).to(device)
 
 
 def _write_json(folder: Path, contents: dict[str, Any]) -> None:

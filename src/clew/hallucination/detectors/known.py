@@ -150,7 +150,7 @@ def _are_enough(labels: np.ndarray) -> bool:
 
 
 def _unit(states: np.ndarray) -> Float32[np.ndarray, "*rows dim"]:
-    wide = np.asarray(states, np.float32)
+    wide = np.nan_to_num(np.asarray(states, np.float32))  # a damaged state is like none
     return wide / np.maximum(np.linalg.norm(wide, axis=-1, keepdims=True), 1e-20)
 
 

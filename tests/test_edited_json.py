@@ -110,6 +110,7 @@ def edits_of(content: Any) -> Iterator[Any]:
             yield replaced(content, at, odd)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", READERS)
 def test_edited_file_is_read_or_refused_as_documented(tmp_path: Path, name: str) -> None:
     file, content, read = READERS[name]
@@ -134,6 +135,7 @@ def _tolerate_only_clew_errors(read: Callable[[Path], object], path: Path) -> No
         assert len(str(error)) < 2000
 
 
+@pytest.mark.slow
 def test_edited_scores_are_refused(tmp_path: Path) -> None:
     saved = SavedScores(tmp_path / "methods")
     seed = SeedScores(

@@ -45,6 +45,7 @@ def signaled(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "module", "words", "said"),
     [
@@ -88,6 +89,7 @@ def test_interrupted_command_says_what_the_next_one_does(
     assert ended.err == (resume if resumes else OVER)
 
 
+@pytest.mark.slow
 def test_ignored_signals_stay_ignored() -> None:
     """As after nohup, and for background jobs of a script."""
     number = signal.SIGINT

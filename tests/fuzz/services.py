@@ -78,7 +78,12 @@ def judge(chance: Random, corpus: Path, folder: Path) -> Callable[[], None]:
 
         with hostile(lambda client: client.sendall(raw)) as url:
             config = ChatConfig(
-                url=url, model="m", key=KEY, attempts=2, timeout_seconds=2, first_wait_seconds=0.01
+                url=url,
+                model="m",
+                key=KEY,
+                attempts=2,
+                timeout_seconds=0.5,
+                first_wait_seconds=0.01,
             )
             try:
                 with Chat(config) as chat:

@@ -34,6 +34,7 @@ def loads_soundly(path: Path) -> bool:
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SIZES)
 def test_edited_detector_is_refused_or_sound(tmp_path: Path, name: str) -> None:
     data = write_detector(tmp_path / "a.safetensors", name).read_bytes()
@@ -49,6 +50,7 @@ def test_edited_detector_is_refused_or_sound(tmp_path: Path, name: str) -> None:
     assert outcomes[False] > 15 and outcomes[True]
 
 
+@pytest.mark.slow
 def test_damaged_detector_is_refused_or_sound(tmp_path: Path) -> None:
     data = write_detector(tmp_path / "a.safetensors", "lstm").read_bytes()
     for _, edited in byte_edits(data):

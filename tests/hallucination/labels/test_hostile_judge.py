@@ -22,6 +22,8 @@ from clew.hallucination.labels.judge import JudgedFile, parse_reply
 from clew.hallucination.labels.secret import Secret
 from tests.hallucination.labels.judge_server import Attack, hostile
 
+pytestmark = pytest.mark.slow
+
 KEY = "sk-Very/Secret+99=<&>"
 
 

@@ -72,6 +72,7 @@ def test_ctrl_c_ends_a_conversion_that_takes_long(tmp_path: Path) -> None:
     assert "Traceback" not in rest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", valid_files())
 def test_damaged_files_raise_only_the_documented_error(tmp_path: Path, name: str) -> None:
     (tmp_path / "old").mkdir()
@@ -84,6 +85,7 @@ def test_damaged_files_raise_only_the_documented_error(tmp_path: Path, name: str
             assert str(error)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 def test_odd_values_raise_only_the_documented_error(tmp_path: Path) -> None:
     """Only the file is odd: its bytes are a valid pickle or zip."""

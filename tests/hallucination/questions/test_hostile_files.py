@@ -56,6 +56,7 @@ def test_csv_record_that_never_ends_does_not_grow_to_the_whole_file(
     assert any("not valid CSV" in one.reason for one in loaded.skipped)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a.jsonl.gz", "a.csv.gz"])
 def test_decompression_bomb_is_refused_while_it_is_read(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
@@ -136,6 +137,7 @@ def test_a_million_unusable_records_are_counted(
     assert loaded.skipped[-1].where == "990 more records"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["parquet", "arrow", "zstd.arrow"])
 def test_flipped_bytes_in_a_binary_table_give_an_error_or_rows(tmp_path: Path, kind: str) -> None:
     path = tmp_path / f"q.{kind}"

@@ -73,6 +73,7 @@ def test_empty_parquet_is_read_as_such(tmp_path: Path) -> None:
     assert measure_parquet(tmp_path / "q.parquet", 1 << 30).rows == 0
 
 
+@pytest.mark.slow
 def test_repeated_accepted_answers_are_no_bomb(tmp_path: Path) -> None:
     rows = 100_000
     aliases = pa.FixedSizeListArray.from_arrays(pa.array(["a", "b"] * 10 * rows), 20)
@@ -110,6 +111,7 @@ def test_page_that_contradicts_the_footer_is_refused(tmp_path: Path, number: int
         load_questions(str(path))
 
 
+@pytest.mark.slow
 def test_flipped_bytes_of_the_headers_are_refused_or_read(tmp_path: Path) -> None:
     path = tmp_path / "q.parquet"
     pq.write_table(TABLE.slice(0, 9), path, compression="none", store_schema=False)

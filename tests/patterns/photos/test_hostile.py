@@ -111,6 +111,7 @@ def test_pipes_devices_and_loops_among_photos_are_named(tmp_path: Path) -> None:
         assert refused.value.kind == "unreadable"
 
 
+@pytest.mark.slow
 def test_edited_photo_is_read_or_refused(tmp_path: Path) -> None:
     source = random.Random(0)
     for name, data in seeds():

@@ -3,6 +3,7 @@
 from collections import deque
 from dataclasses import dataclass
 from itertools import islice
+from math import isfinite
 
 from jaxtyping import Float
 from torch import Tensor
@@ -27,6 +28,8 @@ _CHUNK = {"cpu": 128, "cuda": 512}
 # A pass keeps all layers' attention weights until they are reduced; prompts are passed in smaller
 # parts where these would take more.
 _MAX_WEIGHTS_BYTES = 256 << 20
+# What a pass may raise: whatever it is, the engine goes on with other requests.
+PASS_ERRORS = (RuntimeError, MemoryError, ValueError, TypeError, LookupError, ArithmeticError)
 # A beginning of prompts is kept if at least this many tokens need not be passed again.
 _MIN_SHARED = 8
 
@@ -138,6 +141,14 @@ class RunningBatch:
             ticket.is_canceled = True
         self.drop_canceled(waiting)
 
+    def fail_all(self, waiting: "deque[Ticket]") -> None:
+        """End every request with an error: the engine has stopped."""
+        for ticket in [*(running.ticket for running in self.running), *waiting]:
+            ticket.put(ClewError("the engine has stopped unexpectedly; its log says why."))
+        waiting.clear()
+        for running in list(self.running):
+            self._leave(running)
+
     def step(self) -> None:
         """One pass: a token of every running answer, and some of the new prompts."""
         if not self.running:
@@ -147,13 +158,13 @@ class RunningBatch:
             records = self._record is not None and any(r.request.is_scored for r in self.running)
             planned = self._plan(records)
             logits = self._model.run(planned, keeps_states=records)
-        except (RuntimeError, MemoryError) as error:
+        except PASS_ERRORS as error:
             self._give_up_some(error)
             return
         try:
             nodes = self._add_to_record(planned) if records else None
             self._take(planned, logits, nodes)
-        except (RuntimeError, MemoryError) as error:
+        except PASS_ERRORS as error:
             self._fail(list(self.running), error)
         self.passes += 1
 
@@ -195,8 +206,11 @@ class RunningBatch:
             choosers = [running.chooser for running in wanting]
             chosen = choose_next(logits, choosers, [r.draft.tokens for r in wanting])
             for running, token in zip(wanting, chosen, strict=True):
-                running.draft.choose(token)
-        for running in by_row.values():
+                if isfinite(token.logprob):
+                    running.draft.choose(token)
+                else:
+                    self._fail([running], ArithmeticError("its logits are not finite"))
+        for running in list(self.running):
             self._deliver(running)
 
     def _advance(self, running: Running, segment: Segment, nodes: Tensor | None) -> None:
@@ -300,7 +314,7 @@ class RunningBatch:
     def _records(self, running: Running) -> bool:
         return self._record is not None and running.request.is_scored
 
-    def _give_up_some(self, error: RuntimeError | MemoryError) -> None:
+    def _give_up_some(self, error: Exception) -> None:
         """A pass failed. If memory ran out, the request with the most tokens is given up, and the
         others are tried again; otherwise none of them can be helped."""
         if is_out_of_memory(error) and len(self.running) > 1:
@@ -309,7 +323,7 @@ class RunningBatch:
         else:
             self._fail(list(self.running), error)
 
-    def _fail(self, some: list[Running], error: RuntimeError | MemoryError) -> None:
+    def _fail(self, some: list[Running], error: Exception) -> None:
         lines = without_settings(str(error)).splitlines() or [type(error).__name__]
         reason = "memory ran out" if is_out_of_memory(error) else f"the model failed ({lines[0]})"
         for running in some:

@@ -170,6 +170,8 @@ class Engine:
     def _end(self) -> None:
         """No caller waits for an engine that has stopped, whatever the reason."""
         with self._changed:
+            if not self._is_stopped:  # it did not stop by itself: an error that nobody foresaw
+                self._batch.fail_all(self._waiting)
             self._is_closing = self._is_stopped = True
             self._batch.cancel_all(self._waiting)
             for _, future in self._calls:

@@ -1,8 +1,10 @@
 """What is asked of the engine, and what it delivers."""
 
 from dataclasses import dataclass, field
+from math import inf, isfinite
 from typing import TYPE_CHECKING, Literal
 
+from clew.errors import InputError
 from clew.hallucination.capture.dialogue import Cut
 
 if TYPE_CHECKING:
@@ -26,6 +28,18 @@ class Sampling:
     presence_penalty: float = 0.0
     seed: int | None = None
 
+    def __post_init__(self) -> None:
+        _check("temperature", self.temperature, "give 0 (greedy) or more.", self.temperature >= 0)
+        _check("top_p", self.top_p, "give more than 0, up to 1.", 0 < self.top_p <= 1)
+        _check("top_k", self.top_k, "give 1 or more.", self.top_k is None or self.top_k >= 1)
+        for setting in ("frequency_penalty", "presence_penalty"):
+            _check(setting, value := getattr(self, setting), "give a number.", isfinite(value))
+
+
+def _check(setting: str, value: float | None, advice: str, is_right: bool) -> None:
+    if not is_right or value == inf:
+        raise InputError(advice, setting=setting, value=value)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
@@ -41,6 +55,11 @@ class Request:
     cut: Cut = "none"
     top_logprobs: int = 0
     is_scored: bool = True
+
+    def __post_init__(self) -> None:
+        least = self.max_new_tokens
+        _check("max_new_tokens", least, "give 1 or more.", least >= 1)
+        _check("top_logprobs", self.top_logprobs, "give 0 or more.", self.top_logprobs >= 0)
 
 
 @dataclass(frozen=True, kw_only=True)

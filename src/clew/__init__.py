@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         load_model,
         plan,
         preprocess,
+        score,
         show,
         train,
         verify,
@@ -78,6 +79,7 @@ __all__ = [
     "merge_batches",
     "plan",
     "preprocess",
+    "score",
     "show",
     "train",
     "verify",
@@ -100,7 +102,7 @@ _HOMES = {
     **dict.fromkeys(
         (
             *("compare", "convert", "extract", "inspect", "label", "load_model", "plan"),
-            *("preprocess", "show", "train", "verify"),
+            *("preprocess", "score", "show", "train", "verify"),
         ),
         "hallucination.workflow",
     ),

@@ -20,8 +20,8 @@ from tests.stores import assert_same_store, flip_byte, offset_of
 pytestmark = pytest.mark.slow
 
 COMMANDS = (
-    *("extract", "inspect", "label", "preprocess", "plan", "train", "compare", "show"),
-    *("verify", "convert"),
+    *("extract", "inspect", "label", "preprocess", "plan", "train", "compare", "score"),
+    *("show", "verify", "convert"),
 )
 PATTERNS = (
     *("flow", "create", "import", "list", "info", "train", "evaluate", "identify", "recognize"),

@@ -20,6 +20,7 @@ from clew.cli import (
     main,
     plan,
     preprocess,
+    score,
     show,
     train,
     verify,
@@ -34,7 +35,8 @@ from tests.builders import write_questions
 from tests.stores import assert_same_store
 
 MODULES = (
-    *(compare, convert, extract, inspect_command, label, plan, preprocess, show, train, verify),
+    *(compare, convert, extract, inspect_command, label, plan, preprocess, score, show, train),
+    verify,
 )
 OF_PATTERNS = [
     import_module(f"clew.cli.patterns.{name}")

@@ -50,13 +50,14 @@ def build_app() -> typer.Typer:
         patterns,
         plan,
         preprocess,
+        score,
         show,
         train,
         verify,
     )
 
     if not app.registered_commands:
-        flow = (extract, inspect, label, preprocess, plan, train, compare, show)
+        flow = (extract, inspect, label, preprocess, plan, train, compare, score, show)
         for command in (*flow, verify, convert):
             command.register(app)
         app.add_typer(patterns.build_group(), name="patterns")

@@ -144,8 +144,8 @@ class LiveFeatures:
 
     def token_nodes(self, layers: Sequence[int]) -> Float[Tensor, "tokens layers node_dim"]:
         """The projected states of the tokens of all answers, answer by answer, in some layers."""
-        nodes = self._lay_nodes(to_float16(self.record.nodes)).float()
-        return nodes[:, list(layers)].transpose(1, 2)[self._is_answer]
+        nodes = self._padded("nodes")[:, list(layers)].transpose(1, 2)
+        return nodes[self._is_answer].float()
 
     @cached_property
     def unusable(self) -> dict[int, str]:
@@ -227,11 +227,8 @@ class LiveFeatures:
         return self._lay(flat, size, self._used[:, None]).unflatten(1, (source.layers, -1)).mT
 
     def _pad_nodes(self, flat: Tensor) -> Tensor:
-        return self._lay_nodes(flat)[..., : self.shape.features]
-
-    def _lay_nodes(self, flat: Tensor) -> Tensor:
         size = (len(self.answers), self.layers, self._longest, flat.shape[-1])
-        return self._lay(flat, size, self._used[:, None, :, None])
+        return self._lay(flat, size, self._used[:, None, :, None])[..., : self.shape.features]
 
     def _lay(self, flat: Tensor, size: tuple[int, ...], used: Tensor) -> Tensor:
         if not self._is_padded:

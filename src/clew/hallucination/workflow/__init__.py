@@ -9,6 +9,7 @@ from clew.hallucination.workflow.extracting import extract, load_model
 from clew.hallucination.workflow.labeling import label
 from clew.hallucination.workflow.planning import plan
 from clew.hallucination.workflow.preprocessing import preprocess
+from clew.hallucination.workflow.scoring import score
 from clew.hallucination.workflow.showing import show
 from clew.hallucination.workflow.stores import convert, inspect, verify
 from clew.hallucination.workflow.training import train
@@ -22,6 +23,7 @@ __all__ = [
     "load_model",
     "plan",
     "preprocess",
+    "score",
     "show",
     "train",
     "verify",

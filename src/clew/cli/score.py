@@ -1,0 +1,102 @@
+"""clew score"""
+
+from typing import TYPE_CHECKING
+
+import typer
+from rich.console import Console
+
+from clew.cli.commands import Call, Command
+from clew.cli.completion import suggest_words
+from clew.cli.long_runs import log_to_stderr, long_run
+from clew.cli.options import Spelling
+from clew.cli.printing import make_table, print_line
+from clew.cli.renderer import Renderer
+from clew.foreign_text import for_terminal
+from clew.hallucination.workflow import score
+from clew.wording import counted
+
+if TYPE_CHECKING:
+    from clew.hallucination.workflow.scoring import ScoreResult
+
+COMMAND = Command(
+    function=score,
+    example=(
+        "clew score --questions answers.jsonl --detector comparison/detector --out risks.jsonl"
+    ),
+    groups={
+        "Input and output": ("questions", "detector", "out", "tokens", "num_samples", "overwrite"),
+        "Hardware": ("model", "device", "dtype", "rows"),
+    },
+    spelling=Spelling(
+        kinds={"questions": str, "detector": str, "model": str},
+        completions={"device": suggest_words("auto", "cpu", "cuda")},
+    ),
+    has_threads=True,
+    has_json=True,
+    is_resumable=True,
+)
+_MOST_ROWS = 40
+_CELL_CHARACTERS = 80
+
+
+def register(app: typer.Typer) -> None:
+    COMMAND.register(app, run)
+
+
+def run(call: Call) -> None:
+    log_to_stderr()
+    overwrite = call.settings["overwrite"]
+    with (
+        long_run(call.progress, "finishing the current answers", overwrite=overwrite) as stop,
+        Renderer(call.progress) as reporter,
+    ):
+        result = score(**call.settings, reporter=reporter, should_stop=stop)
+    if call.as_json:
+        rows = {"rows": list(result.rows)} if result.path is None else {}
+        call.print_json({**result.as_dict(), **rows})
+        return
+    if result.path is None:
+        _print_rows(call.console, result)
+    _print_summary(call.console, result)
+
+
+def _print_rows(console: Console, result: "ScoreResult") -> None:
+    table = make_table("risk", "verdict", "question", "answer")
+    for row in result.rows[:_MOST_ROWS]:
+        risk = "" if row["risk"] is None else f"{row['risk']:.0%}"
+        verdict = row["verdict"] or row["state"]
+        table.add_row(risk, verdict, _cell(row["question"]), _cell(row["answer"]))
+    console.print(table)
+    left = len(result.rows) - _MOST_ROWS
+    if left > 0:
+        print_line(console, f"... and {left:,} more (write them to a file with --out)")
+
+
+def _cell(text: str) -> str:
+    short = text if len(text) <= _CELL_CHARACTERS else text[: _CELL_CHARACTERS - 3] + "..."
+    return for_terminal(short)
+
+
+def _print_summary(console: Console, result: "ScoreResult") -> None:
+    summary = result.summary
+    print_line(console, f"{counted(summary.answers, 'answer')} scored with {result.detector}")
+    for counts in (summary.verdicts, summary.states):
+        parts = (f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items())
+        print_line(console, ", ".join(parts) or "no verdict")
+    if summary.mean_risk is not None:
+        print_line(console, f"mean risk {summary.mean_risk:.1%}")
+    if summary.auroc is not None and summary.ece is not None:
+        print_line(
+            console,
+            f"AUROC {summary.auroc:.3f}, calibration error (ECE) {summary.ece:.3f} on "
+            f"{counted(summary.labeled, 'labeled answer')}",
+        )
+    if summary.retokenized_count:
+        some = ", ".join(summary.retokenized[:5])
+        print_line(
+            console,
+            f"{counted(summary.retokenized_count, 'answer')} would get other tokens from the text "
+            f"than were generated (the generated ones were scored), e.g. {some}",
+        )
+    if result.path is not None:
+        print_line(console, f"risks in {result.path}")

@@ -1,0 +1,252 @@
+"""Answers on their way from the engine to who asked: their tokens and, at the end, the whole answer
+get their risk. Those of one step are scored together."""
+
+import hashlib
+import queue
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import torch
+
+from clew.errors import ClewError
+from clew.hallucination.capture.models import LoadedModel
+from clew.hallucination.detectors import Detector
+from clew.hallucination.detectors.risk import Risk, unavailable
+from clew.hallucination.live.answers import LiveAnswer, LiveTicket, LiveToken
+from clew.hallucination.live.assessing import assess, read_maps, why_unavailable
+from clew.hallucination.live.engine import Engine
+from clew.hallucination.live.features import LiveFeatures, PassedAnswer, join_records
+from clew.hallucination.live.requests import Finished, NewToken, Request, Sampling
+from clew.hallucination.live.tickets import Ticket
+from clew.hallucination.traces.compact import to_float16
+from clew.memory import free_memory, is_out_of_memory
+
+_NOT_ASKED = "scoring was turned off for this answer"
+
+
+@dataclass(kw_only=True, eq=False)
+class _Pending:
+    """A request whose answer is not complete: the tokens so far, and the answers drawn for it."""
+
+    ticket: LiveTicket
+    question: str
+    draws: list[Ticket] = field(default_factory=list)
+    tokens: list[LiveToken] = field(default_factory=list)
+    samples: list[str] = field(default_factory=list)
+    finished: Finished | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        return self.finished is not None and len(self.samples) == len(self.draws)
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """An event of an answer drawn for another one."""
+
+    event: NewToken | Finished | ClewError
+
+
+_Item = tuple[_Pending, NewToken | Finished | ClewError | _Drawn]
+
+
+class Delivery:
+    """Takes the engine's events, and delivers them with their risks from a thread of its own, so
+    that the engine does not wait for it."""
+
+    def __init__(self, loaded: LoadedModel, detector: Detector, engine: Engine) -> None:
+        self._loaded, self._detector, self._engine = loaded, detector, engine
+        self._items: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
+        self._open: set[_Pending] = set()
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="clew-delivery", daemon=True)
+        self._thread.start()
+
+    def submit(self, request: Request, question: str) -> LiveTicket:
+        ticket = self._engine.submit(request)
+        pending = _Pending(ticket=LiveTicket(ticket), question=question)
+        try:
+            for drawn in self._draw_requests(request):
+                pending.draws.append(self._engine.submit(drawn))
+        except ClewError:
+            for one in (ticket, *pending.draws):
+                one.cancel()
+            raise
+        with self._lock:
+            self._open.add(pending)
+        ticket.on_event(lambda event: self._items.put((pending, event)))
+        for one in pending.draws:
+            one.on_event(lambda event: self._items.put((pending, _Drawn(event))))
+        return pending.ticket
+
+    def close(self) -> None:
+        """Deliver what there is, and end. The engine has been closed before."""
+        self._items.put(None)
+        self._thread.join()
+
+    def _draw_requests(self, request: Request) -> Iterator[Request]:
+        """Requests for further answers to the question, if the detector compares answers."""
+        if not request.is_scored or "samples" not in self._detector.fields:
+            return
+        made = self._detector.generation
+        prompt = ",".join(map(str, request.prompt)).encode()
+        seed = int.from_bytes(hashlib.sha256(prompt).digest()[:4], "little")
+        for number in range(made.get("draws", 0)):
+            sampling = Sampling(temperature=made.get("draw_temperature", 1.0), seed=seed + number)
+            yield replace(request, sampling=sampling, is_scored=False, top_logprobs=0)
+
+    def _run(self) -> None:
+        try:
+            while self._deliver(self._take()):
+                pass
+        finally:
+            self._end()
+
+    def _take(self) -> list[_Item | None]:
+        """All events that there are, at least one."""
+        items = [self._items.get()]
+        while not self._items.empty():
+            items.append(self._items.get())
+        return items
+
+    def _deliver(self, items: Sequence[_Item | None]) -> bool:
+        """Score and deliver events, in their order; False if they are the last ones."""
+        real = [item for item in items if item is not None]
+        tokens = [event for _, event in real if isinstance(event, NewToken)]
+        risks = iter(self._token_risks(tokens))
+        complete: list[_Pending] = []
+        for pending, event in real:
+            if isinstance(event, NewToken):
+                self._deliver_token(pending, event, next(risks))
+            elif isinstance(event, ClewError):
+                self._leave(pending, event)
+            elif isinstance(event, Finished):
+                pending.finished = event
+            elif not isinstance(event.event, NewToken):
+                pending.samples.append(getattr(event.event, "text", ""))
+            if pending.is_complete and pending not in complete:
+                complete.append(pending)
+        if complete:
+            self._finish(complete)
+        return len(real) == len(items)
+
+    def _deliver_token(self, pending: _Pending, token: NewToken, risk: float | None) -> None:
+        live = LiveToken(
+            id=token.id,
+            text=token.text,
+            logprob=token.logprob,
+            entropy=token.entropy,
+            top=token.top,
+            risk=risk,
+        )
+        pending.tokens.append(live)
+        pending.ticket.put(live)
+
+    @torch.inference_mode()
+    def _token_risks(self, tokens: Sequence[NewToken]) -> list[float | None]:
+        """The risks of tokens, of several answers at once; None for those not scored."""
+        probe = self._detector.tokens
+        risks: list[float | None] = [None] * len(tokens)
+        nodes = {row: t.nodes for row, t in enumerate(tokens) if t.nodes is not None}
+        if probe is None or not nodes:
+            return risks
+        states = to_float16(torch.stack(list(nodes.values()))).float()[..., : probe.node_dim]
+        numbers = torch.tensor(
+            [(tokens[row].logprob, tokens[row].entropy) for row in nodes], device=states.device
+        )
+        for row, risk in zip(nodes, probe.score(states, *numbers.T).tolist(), strict=True):
+            risks[row] = risk
+        return risks
+
+    def _finish(self, complete: Sequence[_Pending]) -> None:
+        """Score and deliver whole answers."""
+        scored = [one for one in complete if one.finished and one.finished.record is not None]
+        try:
+            found = dict(zip(scored, self._assess(scored), strict=True))
+        except ClewError as error:
+            for pending in complete:
+                self._leave(pending, error)
+            return
+        for pending in complete:
+            risk = found.get(pending) or unavailable(
+                self._why_unscored(pending), method=self._detector.name
+            )
+            self._leave(pending, _whole_answer(pending, risk))
+
+    def _why_unscored(self, pending: _Pending) -> str:
+        finished = pending.finished
+        assert finished is not None
+        if not pending.ticket.request.is_scored:
+            return _NOT_ASKED
+        reason = why_unavailable(finished.tokens, finished.text, finished.ended)
+        return reason or "the answer was not recorded"
+
+    def _assess(self, pending: Sequence[_Pending]) -> list[Risk]:
+        """The risks of answers; in halves if they do not fit in device memory."""
+        if not pending:
+            return []
+        try:
+            return self._assess_all(pending)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+        free_memory()
+        if len(pending) == 1:
+            reason = f"scoring it ran out of memory on {self._loaded.model.device}"
+            return [unavailable(reason, method=self._detector.name)]
+        half = -(-len(pending) // 2)
+        return [*self._assess(pending[:half]), *self._assess(pending[half:])]
+
+    @torch.inference_mode()
+    def _assess_all(self, pending: Sequence[_Pending]) -> list[Risk]:
+        records = [one.finished.record for one in pending if one.finished and one.finished.record]
+        features = LiveFeatures(
+            join_records(records),
+            [_passed_answer(one) for one in pending],
+            self._detector.sample_shape,
+            pass_maps=lambda s: self._engine.call(partial(read_maps, self._loaded, s)),
+        )
+        return assess(self._detector, features)
+
+    def _leave(self, pending: _Pending, last: LiveAnswer | ClewError) -> None:
+        with self._lock:
+            self._open.discard(pending)
+        pending.ticket.put(last)
+
+    def _end(self) -> None:
+        """Nobody waits for an answer that no longer comes."""
+        with self._lock:
+            left = list(self._open)
+            self._open.clear()
+        for pending in left:
+            pending.ticket.put(ClewError("the answer was not finished: scoring has ended."))
+
+
+def _passed_answer(pending: _Pending) -> PassedAnswer:
+    finished = pending.finished
+    assert finished is not None
+    return PassedAnswer(
+        prompt=pending.ticket.request.prompt,
+        tokens=finished.tokens,
+        logprobs=finished.logprobs,
+        entropies=finished.entropies,
+        stop_reason=finished.ended,
+        question=pending.question,
+        text=finished.text,
+        samples=pending.samples or None,
+    )
+
+
+def _whole_answer(pending: _Pending, risk: Risk) -> LiveAnswer:
+    finished = pending.finished
+    assert finished is not None
+    return LiveAnswer(
+        text=finished.text,
+        tokens=tuple(pending.tokens),
+        ended=finished.ended,
+        risk=risk,
+        prompt=tuple(pending.ticket.request.prompt),
+        record=finished.record,
+    )

@@ -1,0 +1,214 @@
+"""Answers that exist already, from a file, a list or a trace store, read a few at a time, and as
+token ids."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Any, Protocol
+
+from clew.errors import InputError
+from clew.hallucination.detectors import Detector
+from clew.hallucination.labels.answers import open_traces
+from clew.hallucination.labels.methods import match_answer
+from clew.hallucination.live.encoding import Encoder
+from clew.hallucination.live.scoring import ToScore
+from clew.hallucination.questions import list_records, open_rows
+from clew.hallucination.questions.answered import (
+    AnsweredQuestion,
+    read_answered,
+    refuse_unanswered,
+)
+from clew.hallucination.questions.records import Row
+from clew.hallucination.traces.schema import CONTEXT
+from clew.storage import ShardReader
+from clew.storage.hashing import hash_text
+from clew.storage.manifest import MANIFEST_NAME
+
+_TRACE_COLUMNS = (
+    *("question_id", "question", "answer", "accepted_answers", "stop_reason"),
+    *("tokens", "prompt_length"),
+)
+_CORRECT_SCORE = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class GivenAnswer:
+    """An answer to score; `prompt` and `tokens` are the token ids that were generated, if known."""
+
+    about: AnsweredQuestion
+    prompt: tuple[int, ...] | None = None
+    tokens: tuple[int, ...] | None = None
+    stop_reason: str = "end"
+
+    @cached_property
+    def hallucinated(self) -> bool | None:
+        """The label: as given, or by the accepted answers; None if neither exists."""
+        about = self.about
+        if about.hallucinated is not None or not about.accepted:
+            return about.hallucinated
+        match = match_answer("alias", about.answer, about.accepted, about.question)
+        return match.score < _CORRECT_SCORE
+
+
+class GivenAnswers(Protocol):
+    """Answers in a fixed order; `identity` changes with any of them."""
+
+    @property
+    def count(self) -> int: ...
+
+    @property
+    def identity(self) -> dict[str, Any]: ...
+
+    def read(self, first: int) -> Iterator[GivenAnswer]:
+        """The answers from number `first` on."""
+
+
+def open_given(answers: Any, detector: Detector) -> GivenAnswers:
+    """The answers of a file, a Hugging Face dataset, a trace store, or of a list or DataFrame.
+    Raises InputError if there are none, or if the traces are another model's."""
+    if not isinstance(answers, str | Path):
+        return RowAnswers(list(list_records(answers)), name="the list of answers")
+    if (Path(answers) / MANIFEST_NAME).exists():
+        return TraceAnswers(Path(answers), detector)
+    return RowAnswers(str(answers), name=Path(answers).name)
+
+
+class RowAnswers:
+    """Answers from records. They are read once to count them, then again to be scored."""
+
+    def __init__(self, source: str | list[Any], *, name: str) -> None:
+        self._source, self._name = source, name
+        digest, count = hashlib.sha256(), 0
+        for row in self._rows()[1]:
+            if not count:
+                refuse_unanswered(name, row)
+            about = read_answered(row, "")
+            parts = [about.id, about.question, about.answer, about.context, about.problem]
+            digest.update(json.dumps(parts).encode())
+            count += 1
+        if not count:
+            raise InputError(f"{name} is empty: give at least one answer.")
+        self.count = count
+        self.identity = {"name": name, "sha256": digest.hexdigest()}
+
+    def read(self, first: int) -> Iterator[GivenAnswer]:
+        stem, rows = self._rows()
+        for row in islice(rows, first, None):
+            yield GivenAnswer(about=read_answered(row, stem))
+
+    def _rows(self) -> tuple[str, Iterable[Row]]:
+        if isinstance(self._source, str):
+            source = open_rows(self._source)
+            return source.stem, source.rows
+        rows = enumerate(self._source)
+        return "answer", (Row(number=n, where=f"answer {n + 1}", record=r) for n, r in rows)
+
+
+class TraceAnswers:
+    """The answers of a trace store, with the tokens that were generated."""
+
+    def __init__(self, path: Path, detector: Detector) -> None:
+        self._store = open_traces(path)
+        settings = self._store.manifest.settings
+        detector.refuse_other(settings.get("model") or {})
+        self.count = sum(shard.rows for shard in self._store.shards)
+        if not self.count:
+            raise InputError(
+                f'"{path}" has no traces yet: let "clew extract" finish a shard first.'
+            )
+        shards = [shard.sha256 for shard in self._store.shards]
+        self.identity = {"name": path.name, "sha256": hash_text(*shards)}
+
+    def read(self, first: int) -> Iterator[GivenAnswer]:
+        for index, entry in enumerate(self._store.shards):
+            if first >= entry.rows:
+                first -= entry.rows
+                continue
+            yield from islice(_read_shard(self._store.shard(index)), first, None)
+            first = 0
+
+
+def _read_shard(shard: ShardReader) -> Iterator[GivenAnswer]:
+    columns = [shard.read_column(name).to_pylist() for name in _TRACE_COLUMNS]
+    contexts = [None] * len(columns[0])
+    if CONTEXT in shard.schema.names:
+        contexts = shard.read_column(CONTEXT).to_pylist()
+    for name, question, text, accepted, ended, tokens, prompt, context in zip(
+        *columns, contexts, strict=True
+    ):
+        border = prompt or 0
+        about = AnsweredQuestion(
+            id=name,
+            question=question or "",
+            answer=text or "",
+            context=context,
+            accepted=tuple(alias for alias in accepted or () if alias and alias.strip()),
+            problem=None if border else "its prompt is unknown, so there is nothing to score",
+        )
+        yield GivenAnswer(
+            about=about,
+            prompt=tuple(tokens[:border]),
+            tokens=tuple(tokens[border:]),
+            stop_reason=ended or "end",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodedAnswer:
+    """An answer ready to be scored. `is_retokenized`: its text gives other tokens than those that
+    were generated; None if those are unknown."""
+
+    given: GivenAnswer
+    to_score: ToScore
+    is_retokenized: bool | None
+
+
+def encode_given(encoder: Encoder, answers: Sequence[GivenAnswer]) -> list[EncodedAnswer]:
+    """Tokenize answers and their prompts, where the tokens are not known."""
+    prompts = _encode_prompts(encoder, answers)
+    texts = encoder.encode_answers([given.about.answer for given in answers])
+    return [
+        _encode_one(encoder, given, prompt, tokens)
+        for given, prompt, tokens in zip(answers, prompts, texts, strict=True)
+    ]
+
+
+def _encode_prompts(encoder: Encoder, answers: Sequence[GivenAnswer]) -> list[Sequence[int] | str]:
+    to_encode = [given.about for given in answers if given.prompt is None]
+    encoded = encoder.encode_prompts(
+        [about.question for about in to_encode], [about.context for about in to_encode]
+    )
+    found = iter(list(encoded) if to_encode else [])
+    return [next(found) if given.prompt is None else given.prompt for given in answers]
+
+
+def _encode_one(
+    encoder: Encoder, given: GivenAnswer, prompt: Sequence[int] | str, text_tokens: list[int]
+) -> EncodedAnswer:
+    about, tokens = given.about, text_tokens if given.tokens is None else given.tokens
+    problem = about.problem
+    if isinstance(prompt, str):
+        problem, prompt = problem or prompt, ()
+    length = len(prompt) + len(tokens)
+    if problem is None and length > encoder.max_tokens:
+        problem = (
+            f"prompt and answer have {length:,} tokens, but the model's limit is "
+            f"{encoder.max_tokens:,}"
+        )
+    return EncodedAnswer(
+        given=given,
+        to_score=ToScore(
+            prompt=prompt,
+            tokens=tokens,
+            question=about.question,
+            text=about.answer,
+            stop_reason=given.stop_reason,
+            name=about.id,
+            problem=problem,
+        ),
+        is_retokenized=None if given.tokens is None else list(given.tokens) != text_tokens,
+    )

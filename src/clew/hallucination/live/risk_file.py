@@ -1,0 +1,313 @@
+"""The file of risks that scoring writes: JSON Lines, CSV or Arrow. Until it is complete, its rows
+are in a journal beside it, so that a run that was stopped, or killed at any moment, resumes."""
+
+import json
+import os
+import shutil
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+import filelock
+import numpy as np
+import pyarrow as pa
+
+from clew.errors import InputError, SettingsMismatchError, StoreError, StoreLockedError
+from clew.metrics import auroc, expected_calibration_error
+from clew.settings import find_differences
+from clew.storage.disk import disk_errors
+from clew.storage.hashing import hash_file
+from clew.storage.reading import open_regular, parse_json, read_json
+from clew.storage.text_files import csv_text
+from clew.storage.writing import append_to_file, lock_file, replace_file, replacing
+from clew.typed_json import read_as, to_json
+
+Format = Literal[".jsonl", ".csv", ".arrow"]
+FORMATS: tuple[Format, ...] = (".jsonl", ".csv", ".arrow")
+_JOURNAL, _SUMMARY, _LOCK = ".partial", ".summary.json", ".lock"
+_ROWS_AT_ONCE = 1024
+_MOST_NAMED = 20
+_TOKEN = pa.struct([("token", pa.string()), ("risk", pa.float32()), ("logprob", pa.float32())])
+SCHEMA = pa.schema(
+    [
+        *((name, pa.string()) for name in ("id", "question", "answer")),
+        ("risk", pa.float64()),
+        *((name, pa.string()) for name in ("verdict", "state", "reason", "method")),
+        ("threshold", pa.float64()),
+        ("distance", pa.float64()),
+        ("answer_tokens", pa.int32()),
+        ("hallucinated", pa.bool_()),
+        ("retokenized", pa.bool_()),
+    ]
+)
+TOKEN_SCHEMA = SCHEMA.append(pa.field("tokens", pa.list_(_TOKEN)))
+Rows = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RiskSummary:
+    """What the risks of some answers are. `states` and `verdicts` are counts; `auroc` and `ece` are
+    None unless both correct and hallucinated answers are labeled. `retokenized` names answers whose
+    text gives other tokens than were generated; `retokenized_count` counts all of them."""
+
+    answers: int
+    states: dict[str, int]
+    verdicts: dict[str, int]
+    mean_risk: float | None
+    labeled: int
+    auroc: float | None
+    ece: float | None
+    retokenized_count: int
+    retokenized: list[str]
+
+
+def summarize(rows: Iterable[Mapping[str, Any]]) -> RiskSummary:
+    """In one pass; of each answer, only two numbers are kept."""
+    states, verdicts = Counter[str](), Counter[str]()
+    risks, labels = array("d"), array("b")
+    count = again = 0
+    named: list[str] = []
+    for row in rows:
+        count += 1
+        states[row["state"]] += 1
+        if row["risk"] is not None:
+            verdicts[row["verdict"]] += 1
+            risks.append(row["risk"])
+            labels.append(-1 if row["hallucinated"] is None else int(row["hallucinated"]))
+        if row["retokenized"]:
+            again += 1
+            if len(named) < _MOST_NAMED:
+                named.append(row["id"])
+    found, known = np.array(risks), np.array(labels)
+    area, error = _measure(known[known >= 0], found[known >= 0])
+    return RiskSummary(
+        answers=count,
+        states=dict(states),
+        verdicts=dict(verdicts),
+        mean_risk=float(found.mean()) if len(found) else None,
+        labeled=int((known >= 0).sum()),
+        auroc=area,
+        ece=error,
+        retokenized_count=again,
+        retokenized=named,
+    )
+
+
+def _measure(labels: np.ndarray, risks: np.ndarray) -> tuple[float | None, float | None]:
+    if len(np.unique(labels)) < 2:
+        return None, None
+    return float(auroc(labels, risks)), float(expected_calibration_error(labels, risks))
+
+
+def choose_format(out: Path) -> Format:
+    """By the file's ending. Raises InputError for another one, or for a folder."""
+    if out.is_dir():
+        raise InputError("this is a folder. Give the file to write.", setting="out", value=out)
+    ending = out.suffix.lower()
+    if ending not in FORMATS:
+        raise InputError(
+            f"its format is unknown. Use a name that ends in {', '.join(FORMATS)}.",
+            setting="out",
+            value=out,
+        )
+    return next(one for one in FORMATS if one == ending)
+
+
+class RiskFile:
+    """A file of risks being written. `settings` identify the run; with `tokens`, rows have the
+    risks of tokens. Use it as a context manager: it is locked."""
+
+    def __init__(self, out: Path, settings: Mapping[str, Any], *, tokens: bool = False) -> None:
+        self.out, self._format = out, choose_format(out)
+        self._settings = read_as(dict[str, Any], json.loads(to_json(settings)))
+        self._schema = TOKEN_SCHEMA if tokens else SCHEMA
+        self._journal = out.with_name(out.name + _JOURNAL)
+        self._summary = out.with_name(out.name + _SUMMARY)
+        self._lock = lock_file(out.with_name(f".{out.name}{_LOCK}"), timeout_seconds=0)
+        self._file: BinaryIO | None = None
+
+    def __enter__(self) -> "RiskFile":
+        self.out.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self._lock.acquire()
+        except filelock.Timeout:
+            raise StoreLockedError(
+                f'another process is writing "{self.out}": wait for it, or choose another `out`.'
+            ) from None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        self._lock.release()
+
+    def finished(self) -> RiskSummary | None:
+        """The summary, if an earlier run has finished the same file. Raises
+        SettingsMismatchError if the file is that of another run."""
+        if not self.out.exists():
+            return None
+        about = self._read_summary()
+        self._refuse_other(about.get("settings", {}), self.out)
+        if about.get("sha256") != hash_file(self.out):
+            raise SettingsMismatchError(
+                f'"{self.out}" was changed after it was written: choose another `out`, or replace '
+                "it with `overwrite=True`."
+            )
+        return read_as(RiskSummary, about["summary"])
+
+    def start(self, *, count: int, window: int) -> int:
+        """Open the journal for `count` rows that come in windows; returns the number of rows that
+        an earlier run left in it."""
+        done = self._resume(count, window) if self._journal.exists() else 0
+        self._file = append_to_file(self._journal)
+        if not self._journal.stat().st_size:
+            self._write(f"{to_json({'settings': self._settings})}\n")
+        return done
+
+    def discard(self) -> None:
+        """Delete what earlier runs left."""
+        for path in (self.out, self._summary, self._journal):
+            path.unlink(missing_ok=True)
+
+    def append(self, rows: Sequence[Rows]) -> None:
+        """Add the rows of one window; they are on disk when this returns."""
+        self._write("".join(f"{to_json(row)}\n" for row in rows))
+
+    def finish(self) -> RiskSummary:
+        """Write the file from the journal, and its summary."""
+        assert self._file is not None
+        with replacing(self.out) as file:
+            _RENDER[self._format](file, self)
+        summary = summarize(self.rows())
+        about = {
+            "settings": self._settings,
+            "sha256": hash_file(self.out),
+            "summary": asdict(summary),
+        }
+        replace_file(self._summary, f"{to_json(about, indent=1)}\n".encode())
+        self._file.close()
+        self._file = None
+        self._journal.unlink()
+        return summary
+
+    def rows(self) -> Iterator[Rows]:
+        """The rows of the journal."""
+        with open_regular(self._journal) as file:
+            file.readline()
+            for line in file:
+                yield self._parse(line)
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._schema
+
+    def copy_lines(self, target: BinaryIO) -> None:
+        with open_regular(self._journal) as file:
+            file.readline()
+            shutil.copyfileobj(file, target, 1 << 20)
+
+    def _resume(self, count: int, window: int) -> int:
+        """Cut the journal after its last complete window; returns the rows it then has."""
+        rows = kept = 0
+        with open_regular(self._journal) as file:
+            header = file.readline()
+            if not header.endswith(b"\n"):
+                os.truncate(self._journal, 0)
+                return 0
+            self._refuse_other(self._parse(header).get("settings", {}), self._journal)
+            end = file.tell()
+            while file.readline().endswith(b"\n"):
+                rows += 1
+                if rows % window == 0 or rows == count:
+                    kept, end = rows, file.tell()
+        os.truncate(self._journal, end)
+        return kept
+
+    def _write(self, text: str) -> None:
+        assert self._file is not None
+        with disk_errors(self.out.parent):
+            self._file.write(text.encode())
+            self._file.flush()
+            os.fsync(self._file.fileno())
+
+    def _parse(self, line: bytes) -> dict[str, Any]:
+        try:
+            return read_as(dict[str, Any], parse_json(line))
+        except ValueError as error:
+            raise StoreError(
+                f'"{self._journal}" is damaged ({error}): delete it, and run the same command '
+                "again to start over."
+            ) from None
+
+    def _read_summary(self) -> dict[str, Any]:
+        try:
+            return read_as(dict[str, Any], read_json(self._summary))
+        except (OSError, ValueError):
+            raise SettingsMismatchError(
+                f'"{self.out}" already exists, and nothing says what wrote it: choose another '
+                "`out`, or replace it with `overwrite=True`."
+            ) from None
+
+    def _refuse_other(self, before: Any, where: Path) -> None:
+        different = find_differences(before if isinstance(before, dict) else {}, self._settings)
+        if different:
+            raise SettingsMismatchError(
+                f'"{where}" was started with different settings:\n  '
+                + "\n  ".join(map(str, different))
+                + "\nUse the same settings to resume it, choose another `out`, or start over with "
+                "`overwrite=True`."
+            )
+
+
+def _render_json(file: BinaryIO, risks: RiskFile) -> None:
+    risks.copy_lines(file)
+
+
+def _render_csv(file: BinaryIO, risks: RiskFile) -> None:
+    names = risks.schema.names
+    file.write(csv_text([names]).encode())
+    for rows in _chunks(risks.rows()):
+        cells = ([_cell(row.get(name)) for name in names] for row in rows)
+        file.write(csv_text(cells).encode())
+
+
+def _cell(value: object) -> object:
+    return to_json(value) if isinstance(value, list) else value
+
+
+def _render_arrow(file: BinaryIO, risks: RiskFile) -> None:
+    with pa.ipc.new_file(file, risks.schema) as writer:
+        for rows in _chunks(risks.rows()):
+            writer.write_batch(pa.RecordBatch.from_pylist(rows, schema=risks.schema))
+
+
+def _chunks(rows: Iterator[Rows]) -> Iterator[list[Rows]]:
+    while some := list(islice(rows, _ROWS_AT_ONCE)):
+        yield some
+
+
+_RENDER = {".jsonl": _render_json, ".csv": _render_csv, ".arrow": _render_arrow}
+
+
+def read_risks(path: Path) -> pa.Table:
+    """The rows of a finished file."""
+    if path.suffix.lower() == ".arrow":
+        with pa.memory_map(str(path)) as source:
+            return pa.ipc.open_file(source).read_all()
+    if path.suffix.lower() == ".csv":
+        import pyarrow.csv
+
+        return pyarrow.csv.read_csv(path)
+    with open_regular(path) as file:
+        rows = [parse_json(line) for line in file]
+    return to_table(rows)
+
+
+def to_table(rows: Sequence[Rows]) -> pa.Table:
+    has_tokens = bool(rows) and "tokens" in rows[0]
+    return pa.Table.from_pylist(list(rows), schema=TOKEN_SCHEMA if has_tokens else SCHEMA)

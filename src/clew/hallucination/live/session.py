@@ -1,0 +1,214 @@
+"""A model with a detector: answers come with their risk, whether they are generated or given. The
+one scoring path of `clew ask`, `clew score` and `clew serve`."""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from clew.errors import ClewError
+from clew.hallucination.capture.dialogue import Cut, Prompt
+from clew.hallucination.capture.models import (
+    LoadedModel,
+    context_tokens,
+    describe_model,
+    load_model,
+)
+from clew.hallucination.detectors import Detector, load_detector
+from clew.hallucination.live.answers import LiveAnswer, LiveTicket
+from clew.hallucination.live.assessing import recorded_columns
+from clew.hallucination.live.delivery import Delivery
+from clew.hallucination.live.encoding import Encoder
+from clew.hallucination.live.engine import Engine, EngineLoad
+from clew.hallucination.live.recording import Recording
+from clew.hallucination.live.requests import Request, Sampling
+from clew.hallucination.live.scoring import AnswerScorer, Scored, ToScore
+from clew.progress import Reporter, log_event
+
+Result = TypeVar("Result")
+_MAX_NEW_TOKENS = 32  # of a detector that does not say
+
+
+class Session:
+    """Generates and scores answers. Use it as a context manager, or call `close`. The engine starts
+    with the first request: a session that only scores given answers has none."""
+
+    def __init__(
+        self, loaded: LoadedModel, detector: Detector, *, max_rows: int = 64, max_waiting: int = 256
+    ) -> None:
+        """Raises InputError if the detector is for another model."""
+        name = loaded.name or str(loaded.model.name_or_path)
+        detector.refuse_other(describe_model(name, loaded.model, loaded.quantize))
+        self.loaded, self.detector = loaded, detector.to(loaded.model.device)
+        self.prompt: Prompt = detector.prompt
+        self.tokenizer = loaded.tokenizer
+        self.encoder = Encoder(self.tokenizer, self.prompt, context_tokens(loaded.model))
+        self._max_rows, self._max_waiting = max_rows, max_waiting
+        self._starting = threading.Lock()
+        self._engine: Engine | None = None
+        self._delivery: Delivery | None = None
+        self._is_closed = False
+
+    @classmethod
+    def open(
+        cls,
+        detector: Detector | str | Path,
+        *,
+        model: str | LoadedModel | None = None,
+        device: str = "auto",
+        dtype: str = "auto",
+        max_rows: int = 64,
+        max_waiting: int = 256,
+    ) -> Self:
+        """Load a detector, and its model unless one is given. `dtype` "auto" is that of the
+        detector's training answers. Raises InputError for another model than the detector's."""
+        if not isinstance(detector, Detector):
+            detector = load_detector(detector)
+        loaded = model if isinstance(model, LoadedModel) else None
+        if loaded is None:
+            ours = detector.model
+            loaded = load_model(
+                str(model or ours["id"]),
+                device=device,
+                dtype=ours.get("dtype") or dtype if dtype == "auto" else dtype,
+                quantize=ours.get("quantize"),
+            )
+        return cls(loaded, detector, max_rows=max_rows, max_waiting=max_waiting)
+
+    def encode(self, question: str, context: str | None = None) -> list[int]:
+        """The tokens of a question in the detector's prompt. Raises InputError if it is too
+        long."""
+        return self.encoder.encode(question, context)
+
+    def encode_messages(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        """The tokens of a conversation in the model's chat format. Raises InputError if the model
+        cannot read it, or it is too long."""
+        return self.encoder.encode_messages(messages)
+
+    def submit(self, request: Request, *, question: str = "") -> LiveTicket:
+        """Have a request answered and scored. `question` is its text, for detectors that compare
+        answers. May be called from any thread. Raises QueueFullError or InputError."""
+        _, delivery = self._start()
+        return delivery.submit(request, question)
+
+    def ask(
+        self,
+        question: str,
+        context: str | None = None,
+        *,
+        max_new_tokens: int | None = None,
+        cut: Cut | None = None,
+        sampling: Sampling | None = None,
+    ) -> LiveAnswer:
+        """Answer one question as the detector's training answers were generated, unless told
+        otherwise, and wait for it."""
+        ticket = self.submit(
+            self.make_request(
+                question, context, max_new_tokens=max_new_tokens, cut=cut, sampling=sampling
+            ),
+            question=question,
+        )
+        return ticket.answer()
+
+    def make_request(
+        self,
+        question: str,
+        context: str | None = None,
+        *,
+        max_new_tokens: int | None = None,
+        cut: Cut | None = None,
+        sampling: Sampling | None = None,
+    ) -> Request:
+        """The request for a question; see `ask`."""
+        made = self.detector.generation
+        return Request(
+            prompt=self.encode(question, context),
+            max_new_tokens=max_new_tokens or made.get("max_new_tokens") or _MAX_NEW_TOKENS,
+            cut=cut or made.get("cut") or "none",
+            sampling=sampling or Sampling(),
+        )
+
+    def score(
+        self,
+        answers: Iterable[ToScore],
+        *,
+        tokens: bool = False,
+        reporter: Reporter = log_event,
+    ) -> Iterator[Scored]:
+        """The risks of answers that exist already, in their order, in constant memory; with
+        `tokens`, also those of their tokens."""
+        return self.scorer(tokens=tokens, reporter=reporter).score(answers)
+
+    def scorer(
+        self, *, rows: int | None = None, tokens: bool = False, reporter: Reporter = log_event
+    ) -> AnswerScorer:
+        """What `score` uses, `rows` answers at a time; it takes turns with the answers that are
+        being generated."""
+        return AnswerScorer(
+            self.loaded, self.detector, rows=rows, tokens=tokens, reporter=reporter, call=self.call
+        )
+
+    def call(self, function: Callable[[], Result], /) -> Result:
+        """Call a function while nothing else uses the model."""
+        with self._starting:
+            if self._engine is None:
+                return function()
+            engine = self._engine
+        return engine.call(function)
+
+    @property
+    def load(self) -> EngineLoad | None:
+        """What the engine does; None before the first request."""
+        return None if self._engine is None else self._engine.load
+
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
+
+    def start(self) -> None:
+        """Start the engine before the first request."""
+        self._start()
+
+    def _start(self) -> tuple[Engine, Delivery]:
+        with self._starting:
+            if self._is_closed:
+                raise ClewError("the session is closed and takes no more requests.")
+            if self._engine is None or self._delivery is None:
+                detector = self.detector
+                recording = Recording(
+                    shape=detector.shape,
+                    basis=detector.basis,
+                    columns=recorded_columns(detector),
+                    token_layers=detector.tokens.layers if detector.tokens else (),
+                )
+                self._engine = Engine(
+                    self.loaded,
+                    recording,
+                    max_rows=self._max_rows,
+                    max_waiting=self._max_waiting,
+                )
+                self._delivery = Delivery(self.loaded, detector, self._engine)
+            return self._engine, self._delivery
+
+    def close(self, *, drain_seconds: float = 0.0) -> None:
+        """Accept no more requests; running answers have that long to finish, the others are
+        canceled."""
+        with self._starting:
+            self._is_closed = True
+            engine, delivery = self._engine, self._delivery
+        if engine is not None:
+            engine.close(drain_seconds=drain_seconds)
+        if delivery is not None:
+            delivery.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()

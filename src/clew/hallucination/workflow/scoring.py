@@ -1,0 +1,275 @@
+"""Score answers that exist already with a detector."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from clew.errors import InputError, StoppedError
+from clew.progress import Reporter, WorkAdvanced, WorkStarted, report_work
+from clew.tables import Tabular
+from clew.wording import counted
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+    import pyarrow as pa
+
+    from clew.hallucination.capture import LoadedModel
+    from clew.hallucination.detectors import Detector
+    from clew.hallucination.live.given import EncodedAnswer, GivenAnswers
+    from clew.hallucination.live.risk_file import RiskFile, RiskSummary
+    from clew.hallucination.live.scoring import AnswerScorer, Scored
+    from clew.hallucination.live.session import Session
+
+    DataFrame: TypeAlias = "pandas.DataFrame | polars.DataFrame"
+
+_DIGITS = 6
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ScoreResult(Tabular):
+    """The risks of answers. `path` is the file they are in; without one, `rows` has them."""
+
+    path: Path | None
+    summary: "RiskSummary"
+    detector: str
+    rows: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def table(self) -> "pa.Table":
+        from clew.hallucination.live.risk_file import read_risks, to_table
+
+        return to_table(self.rows) if self.path is None else read_risks(self.path)
+
+    def as_dict(self) -> dict[str, Any]:
+        path = None if self.path is None else str(self.path)
+        return {"path": path, "detector": self.detector, **asdict(self.summary)}
+
+    def __repr__(self) -> str:
+        states = ", ".join(f"{count:,} {state}" for state, count in self.summary.states.items())
+        return f"ScoreResult({counted(self.summary.answers, 'answer')}: {states})"
+
+
+def score(
+    *,
+    questions: "str | Path | Sequence[Mapping[str, Any]] | DataFrame",
+    detector: "str | Path | Detector",
+    out: str | Path | None = None,
+    tokens: bool = False,
+    num_samples: int | None = None,
+    model: "str | Path | LoadedModel | None" = None,
+    rows: int | None = None,
+    dtype: str = "auto",
+    device: str = "auto",
+    overwrite: bool = False,
+    reporter: Reporter | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> ScoreResult:
+    """Score answers that exist already: the calibrated probability that each is hallucinated.
+
+    Each answer passes through the model once, after its question in the detector's prompt. Files
+    are read and written a few answers at a time. Run the same command again to resume a run that
+    was stopped or killed.
+
+    Args:
+        questions: A file (.jsonl, .json, .csv, .tsv, .parquet, .arrow) with the columns question
+            and answer, and optionally context, id, accepted answers (answers) or a label; a
+            Hugging Face dataset as name:config:split; or a trace store, whose own tokens are
+            scored.
+        detector: Folder of a detector that "clew compare" or "clew train" kept.
+        out: File to write: .jsonl, .csv or .arrow. [default: print a table]
+        tokens: Also give the risk of every token, if the detector has a token probe.
+        num_samples: Score only the first N answers. [default: all]
+        model: The detector's model, if it is in another place now. [default: as in the detector]
+        rows: Number of answers to pass at once. [default: 64 on a GPU, 16 on a CPU]
+        dtype: auto, float32, float16 or bfloat16. auto is that of the detector's training answers.
+        device: auto, cpu, cuda or cuda:1.
+        overwrite: Start over, and replace a file with other risks.
+        reporter: Called with progress events. [default: the log]
+        should_stop: Called between batches; when it returns True, the run saves its progress and
+            stops.
+
+    Returns:
+        The risks: `summary` has the totals; `table` is an Arrow table; `to_pandas()` and
+        `to_polars()` convert it.
+
+    Raises:
+        InputError: The answers, the detector or a setting cannot be used, or the detector is for
+            another model.
+        SettingsMismatchError: The file was started with different settings.
+        StoreError: The detector is damaged, or another process is writing the file.
+        StoppedError: `should_stop` returned True; everything so far is saved.
+
+    Examples:
+        >>> risks = clew.score(questions="answers.jsonl", detector="comparison/detector")
+        >>> risks.to_pandas().sort_values("risk")
+    """
+    from clew.hallucination.detectors import Detector, load_detector
+    from clew.hallucination.live.given import open_given
+    from clew.hallucination.live.session import Session
+    from clew.progress import log_event
+
+    for name, value in (("num_samples", num_samples), ("rows", rows)):
+        if value is not None and value < 1:
+            raise InputError("it must be 1 or more.", setting=name, value=value)
+    kept = detector if isinstance(detector, Detector) else load_detector(detector)
+    if tokens and kept.tokens is None:
+        raise InputError(
+            f"the detector {kept.name} has no token probe. Omit it, or use a detector that has "
+            "one.",
+            setting="tokens",
+            value=tokens,
+        )
+    answers = open_given(questions, kept)
+    job = _Job(
+        answers=answers,
+        count=min(answers.count, num_samples or answers.count),
+        tokens=tokens,
+        reporter=reporter or log_event,
+        should_stop=should_stop,
+    )
+
+    def open_session() -> Session:
+        place = str(model) if isinstance(model, str | Path) else model
+        return Session.open(kept, model=place, device=device, dtype=dtype)
+
+    if out is None:
+        return _score_in_memory(job, kept, open_session, rows)
+    return _score_to_file(job, kept, open_session, rows, Path(out), overwrite)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Job:
+    """What is scored: the first `count` answers."""
+
+    answers: "GivenAnswers"
+    count: int
+    tokens: bool
+    reporter: Reporter
+    should_stop: Callable[[], bool]
+
+    def run(
+        self, session: "Session", scorer: "AnswerScorer", first: int
+    ) -> Iterator[list[dict[str, Any]]]:
+        """The rows of each window of answers, from number `first` on. Raises StoppedError."""
+        from clew.hallucination.live.given import encode_given
+
+        started = WorkStarted(noun="answers", verb="scored", planned=self.count, done=first)
+        given = islice(self.answers.read(first), self.count - first)
+        with report_work(self.reporter, started):
+            while window := list(islice(given, scorer.window)):
+                if self.should_stop():
+                    raise StoppedError("stopped; the risks so far are saved.")
+                encoded = encode_given(session.encoder, window)
+                found = scorer.score_window(
+                    [one.to_score for one in encoded],
+                    lambda count: self.reporter(WorkAdvanced(count=count)),
+                )
+                yield [
+                    make_row(session, one, risk, tokens=self.tokens)
+                    for one, risk in zip(encoded, found, strict=True)
+                ]
+
+
+def _score_in_memory(
+    job: _Job, detector: "Detector", open_session: "Callable[[], Session]", rows: int | None
+) -> ScoreResult:
+    from clew.hallucination.live.risk_file import summarize
+
+    with open_session() as session:
+        scorer = session.scorer(rows=rows, tokens=job.tokens, reporter=job.reporter)
+        found = [row for window in job.run(session, scorer, 0) for row in window]
+    return ScoreResult(
+        path=None, summary=summarize(found), detector=detector.name, rows=tuple(found)
+    )
+
+
+def _score_to_file(
+    job: _Job,
+    detector: "Detector",
+    open_session: "Callable[[], Session]",
+    rows: int | None,
+    out: Path,
+    overwrite: bool,
+) -> ScoreResult:
+    from clew.hallucination.live.risk_file import RiskFile
+
+    settings = {
+        "detector": describe_detector(detector),
+        "answers": job.answers.identity,
+        "count": job.count,
+        "tokens": job.tokens,
+        "rows": rows,
+    }
+    with RiskFile(out, settings, tokens=job.tokens) as file:
+        if overwrite:
+            file.discard()
+        summary = file.finished()
+        if summary is None:
+            with open_session() as session:
+                scorer = session.scorer(rows=rows, tokens=job.tokens, reporter=job.reporter)
+                _write(job, session, scorer, file)
+            summary = file.finish()
+    return ScoreResult(path=out, summary=summary, detector=detector.name)
+
+
+def _write(job: _Job, session: "Session", scorer: "AnswerScorer", file: "RiskFile") -> None:
+    first = file.start(count=job.count, window=scorer.window)
+    for window in job.run(session, scorer, first):
+        file.append(window)
+
+
+def describe_detector(detector: "Detector") -> dict[str, Any]:
+    """What identifies a detector: its risks change with any of it."""
+    scale = detector.calibration
+    return {
+        "name": detector.name,
+        "threshold": detector.threshold,
+        "calibration": None if scale is None else asdict(scale),
+        "model": detector.model.get("fingerprint"),
+    }
+
+
+def make_row(
+    session: "Session", encoded: "EncodedAnswer", found: "Scored", *, tokens: bool = False
+) -> dict[str, Any]:
+    """An answer with its risk, as in the file."""
+    about, risk = encoded.given.about, found.risk
+    row = {
+        "id": about.id,
+        "question": about.question,
+        "answer": about.answer,
+        "risk": _rounded(risk.risk),
+        "verdict": risk.verdict,
+        "state": risk.state,
+        "reason": risk.reason,
+        "method": risk.method,
+        "threshold": _rounded(risk.threshold),
+        "distance": _rounded(risk.distance),
+        "answer_tokens": len(encoded.to_score.tokens),
+        "hallucinated": encoded.given.hallucinated,
+        "retokenized": encoded.is_retokenized,
+    }
+    return row | {"tokens": _token_rows(session, encoded, found)} if tokens else row
+
+
+def _token_rows(
+    session: "Session", encoded: "EncodedAnswer", found: "Scored"
+) -> list[dict[str, Any]]:
+    """The tokens of an answer with their risks; empty if it was not passed."""
+    from clew.hallucination.answer_page.tokens import split_texts
+
+    if found.token_risks is None:
+        return []
+    texts = split_texts(session.tokenizer.decode, list(encoded.to_score.tokens))
+    rows = zip(texts, found.token_risks, found.logprobs, strict=True)
+    return [
+        {"token": text, "risk": _rounded(risk), "logprob": _rounded(logprob)}
+        for text, risk, logprob in rows
+    ]
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, _DIGITS)

@@ -37,7 +37,7 @@ COMMAND = Command(
         kinds={"model": str, "questions": str},
         completions={
             "model": suggest_words_and_paths("smollm2"),
-            "questions": suggest_words_and_paths("facts"),
+            "questions": suggest_words_and_paths("facts", "facts-spans"),
             "device": suggest_words("auto", "cpu", "cuda"),
         },
         metavars={"part": "I/N"},

@@ -1,6 +1,6 @@
 """clew label"""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,7 +50,8 @@ def run(call: Call) -> None:
     _print_examples(call.console, result)
     _print_categories(call.console, result)
     _print_totals(call.console, result)
-    words = ("clew", "preprocess", Path(call.settings["store"]), "--scores-file", result.path)
+    words = ["clew", "preprocess", Path(call.settings["store"]), "--scores-file", result.path]
+    words += ["--skip-unlabeled"] if result.excluded or result.unclear else []
     next_command = for_shell([*words, "--out", "preprocessed_data"])
     print_line(call.progress, f"create training samples with: {next_command}")
 
@@ -61,12 +62,19 @@ def _describe(result: "LabelResult") -> dict[str, object]:
         "answers": len(result.rows),
         "hallucinated": result.hallucinated,
         "excluded": result.excluded,
+        "unclear": result.unclear,
+        "spans": _count_spans(result),
         "score_threshold": result.score_threshold,
         "categories": {
             one.category: {"answers": one.answers, "hallucinated": one.hallucinated}
             for one in result.categories
         },
     }
+
+
+def _count_spans(result: "LabelResult") -> dict[str, int]:
+    labels = [span.label for span in result.spans]
+    return {name: labels.count(name) for name in ("correct", "hallucinated", "unsure")}
 
 
 def _print_examples(console: Console, result: "LabelResult") -> None:
@@ -106,7 +114,8 @@ def _print_categories(console: Console, result: "LabelResult") -> None:
 
 def _print_totals(console: Console, result: "LabelResult") -> None:
     say = partial(print_line, console)
-    answers, planned = len(result.rows) + len(result.excluded), result.planned_rows
+    answers = len(result.rows) + len(result.excluded) + len(result.unclear)
+    planned = result.planned_rows
     if planned is not None and answers < planned:
         say(f"the store is incomplete: it has {answers:,} of {planned:,} planned answers")
     if result.excluded:
@@ -119,3 +128,16 @@ def _print_totals(console: Console, result: "LabelResult") -> None:
         f"({result.hallucinated_share:.1%}) at score < {result.score_threshold:g}"
     )
     say(f"scores in {result.path}" + ("" if result.written else " (unchanged)"))
+    if result.spans_path is not None:
+        _print_spans(say, result)
+
+
+def _print_spans(say: Callable[[str], None], result: "LabelResult") -> None:
+    counts = _count_spans(result)
+    if result.unclear:
+        say(f"excluded: {counted(len(result.unclear), 'answer')} with no part that is clear")
+    say(
+        f"{counted(len(result.spans), 'span')}: {counts['correct']:,} correct, "
+        f"{counts['hallucinated']:,} hallucinated, {counts['unsure']:,} unsure (excluded)"
+    )
+    say(f"span labels in {result.spans_path}")

@@ -25,6 +25,7 @@ COMMAND = Command(
     groups={
         "Labels": (
             *("scores_file", "score_threshold", "score_column", "higher_is", "skip_unlabeled"),
+            "spans_file",
         ),
         "Samples": (
             *("out", "sequences", "graphs", "answers", "heads", "node_dim", "top_k"),

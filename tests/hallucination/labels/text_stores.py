@@ -1,6 +1,6 @@
 """Stores of traces that hold texts alone: enough to label, made without a model."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +30,19 @@ def trace_row(number: int, answer: str | None, accepted: Any, **fields: Any) -> 
 
 
 def write_text_store(
-    store: Path, rows: Iterable[dict[str, Any]], planned_rows: int | None = None
+    store: Path,
+    rows: Iterable[dict[str, Any]],
+    planned_rows: int | None = None,
+    extra: Sequence[pa.Field] = (),
 ) -> Path:
-    """A store of these traces, each shard with its rows in the order given."""
+    """A store of these traces, each shard with its rows in the order given; `extra` are optional
+    columns."""
     store.mkdir()
     manifest = Manifest(
         kind="traces", settings={}, rows_per_shard=ROWS_PER_SHARD, planned_rows=planned_rows
     )
     write_manifest(store, manifest)
-    schema = describe_in_schema(pa.schema([*id_fields(), *text_fields()]), manifest)
+    schema = describe_in_schema(pa.schema([*id_fields(), *text_fields(), *extra]), manifest)
     shards: dict[int, list[dict[str, Any]]] = {}
     for row in rows:
         shards.setdefault(row["batch_number"], []).append(row)

@@ -329,3 +329,21 @@ def repetition_start(answer: Sequence[int]) -> int | None:
         if all(answer[-size * (i + 1) : len(answer) - size * i] == unit for i in range(times)):
             return len(answer) - size * (times - 1)
     return None
+
+
+def find_token_ends(tokenizer: Any, answer: Sequence[int]) -> list[int]:
+    """Where each token of an answer ends in its stripped text, in characters. A character that
+    spans several tokens ends with the last of them."""
+    if not answer:
+        return []
+    texts = tokenizer.batch_decode(
+        [list(answer[:end]) for end in range(1, len(answer) + 1)], skip_special_tokens=True
+    )
+    whole = texts[-1]
+    before = len(whole) - len(whole.lstrip())
+    ends, last = [], 0
+    for text in texts:
+        # An unfinished character is decoded as a replacement character.
+        last = max(last, len(text.rstrip("\ufffd")) if text != whole else len(whole))
+        ends.append(min(max(last - before, 0), len(whole.strip())))
+    return ends

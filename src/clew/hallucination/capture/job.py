@@ -113,6 +113,7 @@ def prepare_job(
         answer_hidden=_has_answer_hidden(store.manifest, reporter),
         samples=generation.draws > 0,
         context=prompt.context_template is not None,
+        parts=questions.has_parts,
     )
     make = functools.partial(
         _make_decoder, loaded, observer, shape, basis, generation, asked.prompts

@@ -11,13 +11,21 @@ import pyarrow as pa
 from clew.errors import ClewError
 from clew.hallucination.capture.beams import answer_with_beams
 from clew.hallucination.capture.decode import GeneratedAnswer
+from clew.hallucination.capture.dialogue import find_token_ends
 from clew.hallucination.capture.job import Job
 from clew.hallucination.capture.observe import FullRecord, full_columns, record_fully
 from clew.hallucination.capture.plan import explained_out_of_memory, full_bytes, make_batches
 from clew.hallucination.capture.sample import Sampler
 from clew.hallucination.capture.writing import Background, finish_shard, write_batch
 from clew.hallucination.traces.compact import Reduced, reduced_columns
-from clew.hallucination.traces.schema import CONTEXT, TraceShape, build_record_batch, full_fields
+from clew.hallucination.traces.schema import (
+    ANSWER_PARTS,
+    CONTEXT,
+    TOKEN_ENDS,
+    TraceShape,
+    build_record_batch,
+    full_fields,
+)
 from clew.memory import free_memory, is_out_of_memory
 from clew.progress import Note, Reporter, WorkKept
 from clew.storage import ShardWriter
@@ -172,6 +180,10 @@ class ShardCapture:
         }
         if CONTEXT in job.schema.names:
             columns[CONTEXT] = [q.context for q in questions]
+        if ANSWER_PARTS in job.schema.names:
+            columns[ANSWER_PARTS] = [list(q.parts) for q in questions]
+            ends = [find_token_ends(job.tokenizer, a.tokens) for a in answers]
+            columns[TOKEN_ENDS] = np.array([end for one in ends for end in one], np.int32)
         if samples:
             columns["samples"] = [self._texts(tokens) for tokens in samples]
         answer_counts = [len(a.tokens) for a in answers]

@@ -12,13 +12,18 @@ from clew.hallucination.labels.scores import (
     refuse_other_answers,
     require_scores,
 )
+from clew.hallucination.labels.span_labels import SpanLabels, read_span_labels
+from clew.hallucination.labels.table import spans_beside
 
 __all__ = [
     "LabeledAnswer",
     "MatchedScores",
     "Scores",
+    "SpanLabels",
     "normalize_answer",
     "read_scores",
+    "read_span_labels",
     "refuse_other_answers",
     "require_scores",
+    "spans_beside",
 ]

@@ -1,12 +1,12 @@
 """The answers of a trace store, read from its text columns only, and their labels."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from clew.errors import StoreError
-from clew.hallucination.traces.schema import check_traces
+from clew.hallucination.traces.schema import ANSWER_PARTS, check_traces
 from clew.storage import ShardReader, StoreReader
 
 _COLUMNS = ("global_example_id", "question_id", "question", "category", "accepted_answers")
@@ -14,7 +14,8 @@ _COLUMNS = ("global_example_id", "question_id", "question", "category", "accepte
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredAnswer:
-    """A model's answer to a question, with the accepted answers."""
+    """A model's answer to a question, with the accepted answers; `parts` names the part of the
+    answer that each is accepted for, if the question asks for several facts."""
 
     global_example_id: int
     question_id: str
@@ -22,6 +23,23 @@ class StoredAnswer:
     category: str | None
     accepted: tuple[str, ...]
     text: str
+    parts: tuple[str, ...] = ()
+
+    @property
+    def by_part(self) -> dict[str, list[str]]:
+        """The accepted answers of each part."""
+        found: dict[str, list[str]] = {}
+        for part, text in zip(self.parts, self.accepted, strict=True) if self.parts else ():
+            found.setdefault(part, []).append(text)
+        return found
+
+    @property
+    def in_one_text(self) -> "StoredAnswer":
+        """The same answer, with the accepted answers of all parts as one text."""
+        if not self.parts:
+            return self
+        text = "; ".join(f"{part}: {' or '.join(some)}" for part, some in self.by_part.items())
+        return replace(self, accepted=(text,), parts=())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,7 +88,13 @@ def read_answers(store: StoreReader) -> Iterator[StoredAnswer]:
 
 def _read_shard(shard: ShardReader) -> Iterator[StoredAnswer]:
     columns = [shard.read_column(name).to_pylist() for name in (*_COLUMNS, "answer")]
-    for number, question_id, question, category, accepted, text in zip(*columns, strict=True):
+    parts: list[Any] = [None] * len(columns[0])
+    if ANSWER_PARTS in shard.schema.names:
+        parts = shard.read_column(ANSWER_PARTS).to_pylist()
+    for number, question_id, question, category, accepted, text, of in zip(
+        *columns, parts, strict=True
+    ):
+        names, accepted = _usable_parts(of, accepted)
         yield StoredAnswer(
             global_example_id=number,
             question_id=question_id,
@@ -78,7 +102,18 @@ def _read_shard(shard: ShardReader) -> Iterator[StoredAnswer]:
             category=category,
             accepted=_usable(accepted),
             text=text or "",
+            parts=names,
         )
+
+
+def _usable_parts(parts: Any, accepted: Any) -> tuple[tuple[str, ...], Any]:
+    """The names of the parts and their accepted answers, without missing ones; no names if there
+    are not as many as accepted answers."""
+    if not parts or not accepted or len(parts) != len(accepted):
+        return (), accepted
+    pairs = [(part, text) for part, text in zip(parts, accepted, strict=True) if part and text]
+    pairs = [(part, text) for part, text in pairs if part.strip() and text.strip()]
+    return tuple(part for part, _ in pairs), [text for _, text in pairs]
 
 
 def _usable(accepted: Any) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """Label a store: a score for every answer that can be scored, and examples to check by hand."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import get_args
 
@@ -19,7 +19,8 @@ from clew.hallucination.labels.chat import ChatConfig
 from clew.hallucination.labels.judge import OnJudged, judge_answers
 from clew.hallucination.labels.methods import Method, match_answer, token_f1
 from clew.hallucination.labels.normalize import answer_words
-from clew.hallucination.labels.table import write_rows
+from clew.hallucination.labels.spans import Span, SpanLabeler, score_spans
+from clew.hallucination.labels.table import spans_beside, write_rows, write_spans
 from clew.storage import Manifest
 from clew.tables import Tabular
 
@@ -51,7 +52,9 @@ class Examples:
 class LabelResult(Tabular):
     """The rows of the scores file in the order of `global_example_id`, and a summary. `excluded`
     are the question ids of answers without accepted answers. `written` is False if the file already
-    had exactly these rows.
+    had exactly these rows. If questions ask for several facts, `spans` say where the answers state
+    them, in `spans_path`; `unclear` are the question ids of answers that state none of them
+    clearly.
     """
 
     path: Path
@@ -62,6 +65,9 @@ class LabelResult(Tabular):
     examples: Examples
     planned_rows: int | None
     written: bool
+    spans: list[Span] = field(default_factory=list)
+    spans_path: Path | None = None
+    unclear: list[str] = field(default_factory=list)
 
     @property
     def table(self) -> pa.Table:
@@ -101,11 +107,17 @@ def label_store(
     _check_settings(out, method, score_threshold)
     reader = open_traces(Path(store))
     excluded: list[str] = []
-    usable = _drop_unscorable(read_answers(reader), excluded)
-    rows = _judge(usable, judge, out, on_judged) if judge else _score(usable, method)
+    usable = list(_drop_unscorable(read_answers(reader), excluded))
+    spans = _label_spans(usable)
+    rows = _judge(usable, judge, out, on_judged) if judge else _score(usable, method, spans)
     if not rows:
         raise InputError(_why_none(store, reader.manifest, len(excluded)))
     rows.sort(key=lambda row: row.global_example_id)
+    scored = {row.global_example_id for row in rows}
+    written = write_rows(out, rows, overwrite=overwrite)
+    found = [span for number in sorted(spans) for span in spans[number]]
+    if spans:
+        write_spans(spans_beside(out), found, overwrite=overwrite)
     return LabelResult(
         path=out,
         rows=rows,
@@ -114,7 +126,10 @@ def label_store(
         categories=_count_categories(rows, score_threshold),
         examples=choose_examples(rows, score_threshold),
         planned_rows=reader.manifest.planned_rows,
-        written=write_rows(out, rows, overwrite=overwrite),
+        written=written,
+        spans=found,
+        spans_path=spans_beside(out) if spans else None,
+        unclear=[a.question_id for a in usable if a.global_example_id not in scored],
     )
 
 
@@ -154,9 +169,29 @@ def _drop_unscorable(
             excluded.append(answer.question_id)
 
 
-def _score(answers: Iterable[StoredAnswer], method: Method) -> list[LabeledAnswer]:
-    matches = ((a, match_answer(method, a.text, a.accepted, a.question)) for a in answers)
-    return [LabeledAnswer.of(a, match.score, method, match.accepted) for a, match in matches]
+def _label_spans(answers: Sequence[StoredAnswer]) -> dict[int, list[Span]]:
+    """The spans of answers to questions that ask for several facts."""
+    asked = [answer for answer in answers if answer.parts]
+    labeler = SpanLabeler(name for answer in asked for name in answer.accepted)
+    return {answer.global_example_id: labeler.label(answer) for answer in asked}
+
+
+def _score(
+    answers: Iterable[StoredAnswer], method: Method, spans: Mapping[int, Sequence[Span]]
+) -> list[LabeledAnswer]:
+    """The alias method scores answers of several parts by their spans; those that are not clear are
+    omitted."""
+    rows = []
+    for answer in answers:
+        whole = answer.in_one_text
+        if answer.parts and method == "alias":
+            score = score_spans(spans[answer.global_example_id])
+            if score is not None:
+                rows.append(LabeledAnswer.of(whole, score, method, whole.accepted[0]))
+            continue
+        match = match_answer(method, whole.text, whole.accepted, whole.question)
+        rows.append(LabeledAnswer.of(whole, match.score, method, match.accepted))
+    return rows
 
 
 def _judge(
@@ -164,7 +199,7 @@ def _judge(
 ) -> list[LabeledAnswer]:
     """The judge does not say which accepted answer it matched: the one with the most words in
     common is recorded."""
-    answers = list(usable)
+    answers = [answer.in_one_text for answer in usable]
     if not answers:
         return []
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice, zip_longest
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from clew.errors import Call, InputError
 from clew.foreign_text import from_csv
@@ -16,10 +17,17 @@ from clew.storage.reading import open_regular
 from clew.storage.text_files import CsvRecords, TooLongError, csv_text, open_text
 from clew.storage.writing import replace_file
 
+if TYPE_CHECKING:
+    from clew.hallucination.labels.spans import Span
+
 ID_COLUMN = "question_id"
 EXAMPLE_COLUMN = "global_example_id"
 # The columns that `clew label` writes. In a file with exactly these, "answer" is the scored text.
 OWN_COLUMNS = (ID_COLUMN, EXAMPLE_COLUMN, "score", "method", "answer", "accepted_answer")
+# The columns of the file of spans beside it.
+SPAN_COLUMNS = (
+    *(ID_COLUMN, EXAMPLE_COLUMN, "start", "end", "label", "part", "text", "accepted_answer"),
+)
 _SCORE_COLUMNS = ("score", "hallucination_score")
 _SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 _LOOK_AT_ROWS = 100
@@ -30,10 +38,13 @@ def label_into(out: Path | str) -> Call:
     return Call("clew.label", ("STORE",), {"out": out})
 
 
-class ScoresTable:
-    """The parsed header, and the rows, which are read lazily."""
+class LabelTable:
+    """A CSV file about answers: the parsed header, and the rows, which are read lazily. `needs`
+    says what its first line must name."""
 
-    def __init__(self, path: Path, score_column: str | None) -> None:
+    needs = f"{ID_COLUMN} and a score"
+
+    def __init__(self, path: Path) -> None:
         self.path = path
         if not path.is_file():
             what = "is a folder" if path.is_dir() else "is not a file"
@@ -42,13 +53,9 @@ class ScoresTable:
                 f'scores file "{path}" {what}: create one with ', label_into(path), "."
             )
         self.columns = self._read_header()
-        self.id_place = self._place(ID_COLUMN)
+        self.id_place = self.place(ID_COLUMN)
         has_examples = EXAMPLE_COLUMN in self.columns
-        self.example_place = self._place(EXAMPLE_COLUMN) if has_examples else None
-        own = tuple(self.columns) == OWN_COLUMNS
-        self.answer_place = self._place("answer") if own else None
-        self.score_column = self._choose_score(score_column)
-        self.score_place = self._place(self.score_column)
+        self.example_place = self.place(EXAMPLE_COLUMN) if has_examples else None
 
     def rows(self) -> Iterator[tuple[int, list[str]]]:
         """(line number, values) of every non-empty row."""
@@ -99,14 +106,45 @@ class ScoresTable:
             )
         return [_plain_name(name) for name in header]
 
-    def _place(self, column: str) -> int:
+    def place(self, column: str) -> int:
         if self.columns.count(column) != 1:
             problem = "no column" if column not in self.columns else "more than one column"
             raise InputError(
                 f'{self.path} has {problem} "{column}" (found: {", ".join(self.columns[:20])}): '
-                f"its first line must name {ID_COLUMN} and a score."
+                f"its first line must name {self.needs}."
             )
         return self.columns.index(column)
+
+    def parse_id(self, line: int, row: Sequence[str]) -> str:
+        name = row[self.id_place].strip()
+        if not name:
+            raise InputError(
+                f"{self.path}, line {line}: {ID_COLUMN} is empty: fill it in or delete the line."
+            )
+        return name
+
+    def parse_example(self, line: int, row: Sequence[str], place: int) -> int:
+        return self.parse_integer(line, row, place, "correct it, or remove the whole column")
+
+    def parse_integer(self, line: int, row: Sequence[str], place: int, fix: str) -> int:
+        try:
+            return int(row[place])
+        except ValueError:
+            raise InputError(
+                f'{self.path}, line {line}: {self.columns[place]} "{row[place]:.40}" is not an '
+                f"integer: {fix}."
+            ) from None
+
+
+class ScoresTable(LabelTable):
+    """A scores file, with the column that has the scores."""
+
+    def __init__(self, path: Path, score_column: str | None) -> None:
+        super().__init__(path)
+        own = tuple(self.columns) == OWN_COLUMNS
+        self.answer_place = self.place("answer") if own else None
+        self.score_column = self._choose_score(score_column)
+        self.score_place = self.place(self.score_column)
 
     def _choose_score(self, wanted: str | None) -> str:
         if wanted is not None:
@@ -133,23 +171,6 @@ class ScoresTable:
             and sample
             and all(_is_number(row[place]) for row in sample)
         ]
-
-    def parse_id(self, line: int, row: Sequence[str]) -> str:
-        name = row[self.id_place].strip()
-        if not name:
-            raise InputError(
-                f"{self.path}, line {line}: {ID_COLUMN} is empty: fill it in or delete the line."
-            )
-        return name
-
-    def parse_example(self, line: int, row: Sequence[str], place: int) -> int:
-        try:
-            return int(row[place])
-        except ValueError:
-            raise InputError(
-                f'{self.path}, line {line}: {EXAMPLE_COLUMN} "{row[place]:.40}" is not an integer: '
-                "correct it, or remove the whole column."
-            ) from None
 
     def parse_score(self, line: int, row: Sequence[str]) -> float:
         text = row[self.score_place].strip()
@@ -184,7 +205,20 @@ def write_rows(path: Path, rows: Sequence[LabeledAnswer], *, overwrite: bool) ->
     """Write the file; returns False if it already has exactly these rows. Raises InputError if it
     has others and `overwrite` is not given.
     """
-    content = _render(rows)
+    return _write(path, _render(rows, OWN_COLUMNS), overwrite=overwrite)
+
+
+def write_spans(path: Path, spans: Sequence["Span"], *, overwrite: bool) -> bool:
+    """Like `write_rows`."""
+    return _write(path, _render(spans, SPAN_COLUMNS), overwrite=overwrite)
+
+
+def spans_beside(scores: Path) -> Path:
+    """The file with the span labels of a scores file."""
+    return scores.with_name(f"{scores.stem}.spans.csv")
+
+
+def _write(path: Path, content: bytes, *, overwrite: bool) -> bool:
     if path.exists():
         with open_regular(path) as file:
             before = file.read()
@@ -197,9 +231,9 @@ def write_rows(path: Path, rows: Sequence[LabeledAnswer], *, overwrite: bool) ->
     return True
 
 
-def _render(rows: Sequence[LabeledAnswer]) -> bytes:
-    lines = ([getattr(row, name) for name in OWN_COLUMNS] for row in rows)
-    return csv_text([OWN_COLUMNS, *lines]).encode()
+def _render(rows: "Sequence[LabeledAnswer | Span]", columns: Sequence[str]) -> bytes:
+    lines = ([getattr(row, name) for name in columns] for row in rows)
+    return csv_text([columns, *lines]).encode()
 
 
 def _read_cells(content: bytes) -> list[list[str]] | None:

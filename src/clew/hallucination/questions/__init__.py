@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from clew.errors import InputError
+from clew.hallucination.questions.fact_spans import FACT_SPANS, load_fact_spans
 from clew.hallucination.questions.facts import FACTS, facts_questions, facts_version, load_facts
 from clew.hallucination.questions.files import READERS, file_ending, open_file
 from clew.hallucination.questions.hub import open_dataset
@@ -36,13 +37,16 @@ _HUB_SPEC = re.compile(r"([\w.-]+(/[\w.-]+)?)(:[\w.+-]*){0,2}")
 def load_questions(spec: str, num_samples: int | None = None) -> QuestionSet:
     """Load the questions that `spec` names; with `num_samples`, only the first ones.
 
-    `spec` is "facts", a file (.jsonl .json .csv .tsv .parquet .arrow), a folder or a Hugging Face
-    dataset id; the last two take an optional ":config:split" or ":split". Raises InputError.
+    `spec` is "facts", "facts-spans", a file (.jsonl .json .csv .tsv .parquet .arrow), a folder or a
+    Hugging Face dataset id; the last two take an optional ":config:split" or ":split". Raises
+    InputError.
     """
     if num_samples is not None and num_samples < 1:
         raise InputError("it must be 1 or more.", setting="num_samples", value=num_samples)
     if spec == FACTS:
         return load_facts(num_samples)
+    if spec == FACT_SPANS:
+        return load_fact_spans(num_samples)
     source = open_rows(spec)
     collector = Collector(source.stem, num_samples)
     for row in source.rows:
@@ -104,9 +108,9 @@ def _find_local(spec: str) -> tuple[Path | None, list[str]]:
             f'questions "{spec}": no such file or folder (looked in {Path.cwd()})'
             f"{suggest_path(spec)}: check the path"
         )
-    if meant := suggest(spec, [FACTS]):
+    if meant := suggest(spec, [FACTS, FACT_SPANS]):
         raise InputError(
             f'unknown questions "{spec}"{meant}: give a file, a folder, a Hugging Face dataset as '
-            f"name:config:split, or {FACTS} (built in)"
+            f"name:config:split, {FACTS} or {FACT_SPANS} (built in)"
         )
     return None, []

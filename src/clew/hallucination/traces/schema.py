@@ -25,6 +25,9 @@ ANSWER = "answer"
 ANSWER_HIDDEN = "answer_hidden"
 # Only in stores of questions that have contexts.
 CONTEXT = "context"
+# Only in stores of questions that ask for several facts: the part that each accepted answer is
+# accepted for, and where each token of the answer ends in its text, in characters.
+ANSWER_PARTS, TOKEN_ENDS = "answer_parts", "token_ends"
 _NUMBER = re.compile(r"[0-9]{1,9}")
 
 
@@ -98,12 +101,17 @@ def trace_schema(
     answer_hidden: bool = True,
     samples: bool = False,
     context: bool = False,
+    parts: bool = False,
 ) -> pa.Schema:
-    """The schema of the shards that `clew extract` writes; `samples` and `context` say whether
-    there are columns for sampled answers and for the texts that questions are about."""
+    """The schema of the shards that `clew extract` writes; `samples`, `context` and `parts` say
+    whether there are columns for sampled answers, for the texts that questions are about, and for
+    the parts of answers."""
     fields = [*id_fields(), *text_fields(), *probability_fields()]
     if context:
         fields.append(pa.field(CONTEXT, pa.string()))
+    if parts:
+        fields.append(pa.field(ANSWER_PARTS, pa.list_(pa.string())))
+        fields.append(_ragged(TOKEN_ENDS, pa.int32(), ANSWER))
     if samples:
         fields.append(pa.field("samples", pa.list_(pa.string())))
     reduced = reduced_fields(shape)
@@ -126,7 +134,7 @@ def check_traces(schema: pa.Schema, manifest: Manifest) -> tuple[str, ...]:
 @cache
 def _all_fields(shape: TraceShape) -> tuple[pa.Field, ...]:
     texts = (pa.field(name, pa.list_(pa.string())) for name in ("samples", "tokens_decoded"))
-    return (*trace_schema(shape, "full", context=True), *texts)
+    return (*trace_schema(shape, "full", context=True, parts=True), *texts)
 
 
 def read_shape(schema: pa.Schema) -> TraceShape:

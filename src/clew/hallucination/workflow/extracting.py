@@ -90,7 +90,7 @@ def extract(
     Args:
         model: A Hugging Face model ID, a local folder, a .gguf file, or smollm2 (built in).
         questions: A local file (.jsonl, .json, .csv, .tsv, .parquet, .arrow), a folder, a Hugging
-            Face dataset as name:config:split, or facts (built in).
+            Face dataset as name:config:split, facts or facts-spans (built in).
         out: Folder of the store. It is created if it does not exist.
         num_samples: Use only the first N questions. [default: all]
         shard_size: Number of traces per shard.

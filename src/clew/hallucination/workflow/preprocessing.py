@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Literal
 
 from clew.progress import Reporter
 from clew.run_file import repeatable
+from clew.settings import as_path
 
 if TYPE_CHECKING:
     from clew.hallucination.samples.making import PreprocessResult
@@ -19,6 +20,7 @@ def preprocess(
     score_column: str | None = None,
     higher_is: Literal["correct", "hallucinated"] | None = None,
     skip_unlabeled: bool = False,
+    spans_file: str | Path | None = None,
     out: str | Path = "preprocessed_data",
     attn_threshold: float = 0.0,
     top_k: int | None = None,
@@ -44,6 +46,8 @@ def preprocess(
         score_column: Column with the scores. [default: score, or the only numeric column]
         higher_is: Meaning of a high score. [default: inferred from the column name]
         skip_unlabeled: Skip answers without a score instead of stopping with an error.
+        spans_file: CSV file with the labels of spans of answers, as "clew label" writes it for
+            questions that ask for several facts. [default: the one beside the scores file]
         out: Output folder. It is created if it does not exist.
         attn_threshold: Drop attention edges weaker than this.
         top_k: Number of strongest edges to keep per token and layer. [default: all]
@@ -88,5 +92,6 @@ def preprocess(
         skip_unlabeled=skip_unlabeled,
         score_column=score_column,
         higher_is=higher_is,
+        spans_file=as_path(spans_file),
     )
     return preprocess_store(config, reporter)

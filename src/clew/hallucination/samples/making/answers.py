@@ -9,13 +9,14 @@ from jaxtyping import Float, Float16, Int
 
 from clew.hallucination.samples.making.config import Lengths, SampleShape
 from clew.hallucination.samples.making.flat import as_fixed, fixed_type, split_rows
+from clew.hallucination.samples.making.source import TOKEN_LABELS
 from clew.hallucination.traces.schema import ANSWER, ANSWER_HIDDEN, CONTEXT, shaped
 
 # The largest values of the Laplacian's diagonal kept per head; no probe needs more.
 LAPLACIAN_TOP = 100
 _AS_THEY_ARE = (
     *("question", CONTEXT, "category", "accepted_answers", "answer", "stop_reason", "samples"),
-    *("prompt_length", "token_logprobs", "token_entropies", "lookback"),
+    *("prompt_length", "token_logprobs", "token_entropies", TOKEN_LABELS, "lookback"),
 )
 _NODE_FIELDS = ("node_mean", "node_max", "node_prompt")
 _TEXTS = {"accepted_answers": pa.list_(pa.string()), "samples": pa.list_(pa.string())}
@@ -60,7 +61,7 @@ def answer_bytes(shape: SampleShape, lengths: Lengths) -> Int[np.ndarray, " rows
     """The disk space of the answers without their text."""
     kinds = [field.type for field in answer_fields(shape)]
     fixed = sum(_fixed_bytes(kind) for kind in kinds if pa.types.is_fixed_size_list(kind))
-    return fixed + 8 * lengths.answer + 128
+    return fixed + 9 * lengths.answer + 128
 
 
 def _names(shape: SampleShape) -> Iterator[str]:
@@ -79,6 +80,8 @@ def _names(shape: SampleShape) -> Iterator[str]:
 
 
 def _plain_field(name: str) -> pa.Field:
+    if name == TOKEN_LABELS:
+        return shaped(name, pa.list_(pa.int8()), ANSWER)
     if name.startswith("token_"):
         return shaped(name, pa.list_(pa.float32()), ANSWER)
     return pa.field(name, _TEXTS.get(name, pa.int32() if name == "prompt_length" else pa.string()))

@@ -7,7 +7,7 @@ import pyarrow as pa
 from clew.foreign_text import shortened
 from clew.hallucination.samples.making.config import KINDS, Kind, SampleShape
 from clew.hallucination.samples.making.rows import sample_schema
-from clew.hallucination.samples.making.source import NUMBERS, TEXTS, SourceShape
+from clew.hallucination.samples.making.source import NUMBERS, TEXTS, TOKEN_LABELS, SourceShape
 from clew.hallucination.traces.schema import (
     check_fields,
     check_sizes,
@@ -68,7 +68,7 @@ def _fields(kind: Kind, layers: int, dim: int, heads: int, features: int) -> tup
         edges_per_token=0,
         heads=heads,
         has_maps=False,
-        extras=frozenset((*TEXTS, *NUMBERS)),
+        extras=frozenset((*TEXTS, *NUMBERS, TOKEN_LABELS)),
     )
     shape = SampleShape(source=source, features=features, top_k=0, attn_threshold=0)
     return tuple(sample_schema(kind, shape))

@@ -10,8 +10,13 @@ import numpy as np
 from jaxtyping import Int
 
 from clew.errors import InputError
-from clew.hallucination.samples.making.source import ARRAY_COLUMNS, MAPS, SourceShape
-from clew.hallucination.traces.schema import id_fields
+from clew.hallucination.samples.making.source import (
+    ARRAY_COLUMNS,
+    MAPS,
+    TOKEN_LABELS,
+    SourceShape,
+)
+from clew.hallucination.traces.schema import TOKEN_ENDS, id_fields
 from clew.loading.splits import Shares
 from clew.settings import check_numbers
 
@@ -40,6 +45,7 @@ class PreprocessConfig:
     skip_unlabeled: bool = False
     score_column: str | None = None
     higher_is: Literal["correct", "hallucinated"] | None = None
+    spans_file: Path | None = None  # None: the one beside the scores file, if it exists
 
     def __post_init__(self) -> None:
         check_numbers(self)
@@ -85,7 +91,9 @@ class SampleShape:
         ids = [field.name for field in id_fields()]
         needs_maps = self.from_maps or "heads" in kinds
         maps = [MAPS] if needs_maps else []
-        return [*ids, "tokens", *ARRAY_COLUMNS, *sorted(self.source.extras), *maps]
+        ends = [TOKEN_ENDS] if TOKEN_LABELS in self.source.extras else []
+        extras = sorted(self.source.extras - {TOKEN_LABELS})
+        return [*ids, "tokens", *ARRAY_COLUMNS, *extras, *ends, *maps]
 
 
 @dataclass(frozen=True, kw_only=True)

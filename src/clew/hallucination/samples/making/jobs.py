@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Bool, Float32
 
+from clew.hallucination.labels import SpanLabels
 from clew.hallucination.samples.making.config import KINDS, Lengths, PreprocessConfig, SampleShape
 from clew.hallucination.samples.making.labeled import LabeledShard
 from clew.hallucination.samples.making.rows import (
@@ -23,8 +24,9 @@ from clew.hallucination.samples.making.rows import (
     row_bytes,
     sample_schema,
 )
-from clew.hallucination.samples.making.source import TraceSource
+from clew.hallucination.samples.making.source import TOKEN_LABELS, TraceSource
 from clew.hallucination.samples.making.store import SampleStore
+from clew.hallucination.traces.schema import TOKEN_ENDS
 from clew.progress import Reporter, WorkAdvanced, WorkStarted, report_work
 from clew.storage import ShardEntry, ShardWriter
 from clew.storage.disk import refuse_full_disk
@@ -65,6 +67,7 @@ class ShardJob:
     shard: LabeledShard
     shape: SampleShape
     stores: Sequence[SampleStore]
+    spans: SpanLabels | None = None
     skipped: list[dict[str, Any]] = field(default_factory=list)
 
     @property
@@ -166,10 +169,19 @@ class ShardJob:
         for index in range(reader.num_record_batches):
             if mapped > _REMAP_BYTES:
                 reader, mapped = self.source.open(self.entry), 0
-            batch = reader.record_batch(index).select(names)
+            batch = self._label_tokens(reader.record_batch(index).select(names))
             yield first, batch
             first += batch.num_rows
             mapped += batch.nbytes
+
+    def _label_tokens(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The traces with the labels of their answer tokens, if there are span labels."""
+        if self.spans is None:
+            return batch
+        names = ("question_id", "global_example_id", TOKEN_ENDS)
+        rows = zip(*(batch.column(name).to_pylist() for name in names), strict=True)
+        labels = [self.spans.label_tokens(*row) for row in rows]
+        return batch.append_column(TOKEN_LABELS, pa.array(labels, pa.list_(pa.int8())))
 
     def _row_bytes(self, batch: pa.RecordBatch) -> np.ndarray:
         # The same for all kinds, so that their record batches contain the same rows.
@@ -214,6 +226,7 @@ def plan_jobs(
     shards: Sequence[LabeledShard],
     shape: SampleShape,
     stores: Sequence[SampleStore],
+    spans: SpanLabels | None = None,
 ) -> list[ShardJob]:
     """One job for every trace shard whose samples are missing in some store."""
     jobs = []
@@ -221,7 +234,8 @@ def plan_jobs(
         rows = np.flatnonzero(shard.labeled).tolist()
         lacking = [store for store in stores if not store.has(shard.table, rows)]
         if lacking:
-            jobs.append(ShardJob(source=source, shard=shard, shape=shape, stores=lacking))
+            job = ShardJob(source=source, shard=shard, shape=shape, stores=lacking, spans=spans)
+            jobs.append(job)
     return jobs
 
 

@@ -10,7 +10,13 @@ import numpy as np
 from jaxtyping import Int
 
 from clew.errors import InputError
-from clew.hallucination.labels import Scores, read_scores
+from clew.hallucination.labels import (
+    Scores,
+    SpanLabels,
+    read_scores,
+    read_span_labels,
+    spans_beside,
+)
 from clew.hallucination.samples.making.answers import answer_fields
 from clew.hallucination.samples.making.config import KINDS, Kind, PreprocessConfig, SampleShape
 from clew.hallucination.samples.making.graphs import HEAD_THRESHOLD
@@ -28,7 +34,7 @@ from clew.hallucination.samples.making.labeled import (
     refuse_changed_scores,
     split_samples,
 )
-from clew.hallucination.samples.making.source import NUMBERS, TraceSource
+from clew.hallucination.samples.making.source import NUMBERS, TOKEN_LABELS, TraceSource
 from clew.hallucination.samples.making.store import SampleStore, is_unlabeled
 from clew.hallucination.samples.splits import (
     SPLITS_FILE,
@@ -92,7 +98,8 @@ def preprocess_store(
     """
     reporter = reporter or log_event
     source = TraceSource(config.store)
-    shape = choose_shape(config, source)
+    spans = _read_spans(config, source)
+    shape = choose_shape(config, source, with_spans=spans is not None)
     config = choose_kinds(config, shape)
     _refuse_store_as_out(config.out)
     scores = read_scores(
@@ -111,8 +118,8 @@ def preprocess_store(
         count_files(len(shards), config.shares)
     with _locked(config):
         previous = previous_splits(config.out / SPLITS_FILE)
-        stores = _open_stores(config, source, shape, scores)
-        jobs = _plan_checked(config, source, shards, shape, stores)
+        stores = _open_stores(config, source, shape, scores, spans)
+        jobs = _plan_checked(config, source, shards, shape, stores, spans)
         if not source.copy_basis(config.out):
             reporter(Note(_NO_BASIS.format(source.path)))
         made = run_jobs(jobs, shards, config, reporter)
@@ -132,9 +139,29 @@ def preprocess_store(
     )
 
 
-def choose_shape(config: PreprocessConfig, source: TraceSource) -> SampleShape:
+def _read_spans(config: PreprocessConfig, source: TraceSource) -> SpanLabels | None:
+    """The span labels, if there are any. Raises InputError if tokens cannot be labeled by them."""
+    beside = spans_beside(config.scores_file)
+    path = config.spans_file or (beside if beside.exists() else None)
+    if path is None:
+        return None
+    if not source.shape.has_token_ends:
+        raise InputError(
+            f'the traces of "{source.path}" do not say where tokens end in the text of the answer: '
+            'run "clew extract" on questions that have `answer_parts`, or remove the file.',
+            setting="spans_file",
+            value=path,
+        )
+    return read_span_labels(path)
+
+
+def choose_shape(
+    config: PreprocessConfig, source: TraceSource, *, with_spans: bool = False
+) -> SampleShape:
     """What goes into the samples; raises InputError if more is requested than is stored."""
     stored = source.shape
+    if with_spans:
+        stored = replace(stored, extras=stored.extras | {TOKEN_LABELS})
     if config.node_dim is not None and config.node_dim > stored.node_dim:
         raise InputError(
             f'"{source.path}" has only {stored.node_dim} values per node. Use at most '
@@ -211,11 +238,18 @@ def _locked(config: PreprocessConfig) -> Iterator[None]:
 
 
 def _open_stores(
-    config: PreprocessConfig, source: TraceSource, shape: SampleShape, scores: Scores
+    config: PreprocessConfig,
+    source: TraceSource,
+    shape: SampleShape,
+    scores: Scores,
+    spans: SpanLabels | None,
 ) -> list[SampleStore]:
+    told = {"file": scores.path.name, "sha256": scores.sha256}
+    if spans is not None:
+        told |= {"spans_file": spans.path.name, "spans_sha256": spans.sha256}
     settings = {
         "source": source.identity,
-        "scores": {"file": scores.path.name, "sha256": scores.sha256},
+        "scores": told,
         "score_threshold": config.score_threshold,
         "attn_threshold": shape.attn_threshold,
         "top_k": shape.top_k,
@@ -246,12 +280,13 @@ def _plan_checked(
     shards: Sequence[LabeledShard],
     shape: SampleShape,
     stores: Sequence[SampleStore],
+    spans: SpanLabels | None,
 ) -> list[ShardJob]:
     """The work to do, after checking that it matches the existing stores and fits on disk; then
     starts the stores."""
     for store in stores:
         refuse_changed_scores(config.out, store, shards)
-    jobs = plan_jobs(source, shards, shape, stores)
+    jobs = plan_jobs(source, shards, shape, stores, spans)
     refuse_if_disk_too_small(config.out, jobs)
     for store in stores:
         store.begin()

@@ -14,7 +14,13 @@ from jaxtyping import Int
 from clew.errors import InputError, StoreError
 from clew.hallucination.samples.making.flat import lengths
 from clew.hallucination.traces.basis import BASIS_NAME
-from clew.hallucination.traces.schema import ANSWER_HIDDEN, CONTEXT, check_traces, read_shape
+from clew.hallucination.traces.schema import (
+    ANSWER_HIDDEN,
+    CONTEXT,
+    TOKEN_ENDS,
+    check_traces,
+    read_shape,
+)
 from clew.storage import ShardEntry, ShardReader, StoreReader
 from clew.storage.hashing import hash_file, hash_text
 from clew.storage.reading import read_bounded
@@ -30,6 +36,8 @@ NUMBERS = (
     *("prompt_length", "token_logprobs", "token_entropies", "lookback", ANSWER_HIDDEN),
     *("attention_log_diagonal", "laplacian_diagonal"),
 )
+# The labels of answer tokens, made from span labels.
+TOKEN_LABELS = "token_labels"
 # What describes the machine or grows with the store does not identify it.
 ARRAY_COLUMNS = ("last_hidden", "nodes", "edge_source", "edge_weight")
 _NOT_IDENTITY = ("machine", "sources")
@@ -46,6 +54,7 @@ class SourceShape:
     heads: int | None  # None: nothing is stored per head
     has_maps: bool  # whether the full attention maps are stored
     extras: frozenset[str]  # columns for answers: texts, and numbers that all traces have
+    has_token_ends: bool = False  # whether all traces say where tokens end in the answer's text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,12 +110,13 @@ class TraceSource:
             edges_per_token=sizes.edges_per_token,
             heads=sizes.heads or None,
             has_maps=MAPS in found,
-            extras=found - {MAPS},
+            extras=found - {MAPS, TOKEN_ENDS},
+            has_token_ends=TOKEN_ENDS in found,
         )
 
     def _find_extras(self) -> frozenset[str]:
         """Shard by shard: a large store has too many files to open at once."""
-        found = {*TEXTS, *NUMBERS, MAPS}
+        found = {*TEXTS, *NUMBERS, MAPS, TOKEN_ENDS}
         for entry in self.shards:
             reader = self.open(entry)
             found = {name for name in found if _holds(reader, name)}

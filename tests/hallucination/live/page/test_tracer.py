@@ -1,0 +1,71 @@
+"""The trace of a new answer: what it shows is what capture would have stored."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clew.errors import InputError
+from clew.hallucination.detectors.known import read_known
+from clew.hallucination.live.page.content import Page, TraceRequest
+from clew.hallucination.live.page.files import PageFiles, TraceStore
+from clew.hallucination.live.page.tracer import Tracer
+from clew.hallucination.live.session import Session
+from tests.hallucination.live.making import split_tokens
+
+
+@pytest.fixture(scope="module")
+def tracer(session: Session) -> Tracer:
+    assert session.detector.folder is not None
+    return Tracer(session, read_known(session.detector.folder))
+
+
+def test_a_captured_answer_traced_again_is_the_same(
+    tracer: Tracer, trace_store: TraceStore
+) -> None:
+    trace = trace_store.loader.get_trace_by_global_id(11)
+    assert trace is not None
+    stored, answer = trace_store.read(11), split_tokens(trace)[1]
+    again = tracer.trace(trace["question"], None, answer)
+    assert stored is not None and again.texts == stored.texts
+    assert stored.graph is not None and again.graph is not None
+    for ours, theirs in (
+        (again.states, stored.states),
+        (again.logprobs, stored.logprobs),
+        (again.graph.weights, stored.graph.weights),
+    ):
+        np.testing.assert_allclose(ours, theirs, rtol=5e-3, atol=5e-3)
+
+
+def request_of(store: TraceStore, number: int) -> tuple[Any, TraceRequest]:
+    trace = store.loader.get_trace_by_global_id(number)
+    assert trace is not None
+    tokens = split_tokens(trace)[1]
+    return trace, TraceRequest(question=trace["question"], tokens=tokens)
+
+
+@pytest.mark.parametrize("has_store", [True, False])
+def test_a_new_answer_is_placed_among_known_ones(
+    tracer: Tracer, page_files: PageFiles, trace_store: TraceStore, has_store: bool
+) -> None:
+    page = Page(files=page_files if has_store else PageFiles(), live=tracer)
+    trace, wanted = request_of(trace_store, 11)
+    shown = page.live_trace(wanted)
+    assert shown is not None and shown["number"] is None and shown["has_links"] == has_store
+    assert shown["near"]["items"][0]["answer"] == trace["answer"]
+    assert len(shown["course"]["risks"]) == 3 and shown["known"] == ""
+
+
+def test_traces_of_another_model_are_not_compared(tracer: Tracer, session: Session) -> None:
+    assert tracer.explain_other_model(session.detector.model) == ""
+    other = {**session.detector.model, "id": "another"}
+    assert "another model" in tracer.explain_other_model(other)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "reason"),
+    [([], "is empty"), ([5, 10**6], "beyond the model"), ([5] * 3000, "only traces of up to")],
+)
+def test_what_cannot_be_traced_is_refused(tracer: Tracer, tokens: list[int], reason: str) -> None:
+    with pytest.raises(InputError, match=reason):
+        tracer.trace("Who?", None, tokens)

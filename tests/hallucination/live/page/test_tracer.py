@@ -1,17 +1,28 @@
 """The trace of a new answer: what it shows is what capture would have stored."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from clew.errors import InputError
+from clew.hallucination.capture import LoadedModel
 from clew.hallucination.detectors.known import read_known
+from clew.hallucination.detectors.tokens import TokenProbe
 from clew.hallucination.live.page.content import Page, TraceRequest
 from clew.hallucination.live.page.files import PageFiles, TraceStore
 from clew.hallucination.live.page.tracer import Tracer
+from clew.hallucination.live.scoring import ToScore
 from clew.hallucination.live.session import Session
 from tests.hallucination.live.making import split_tokens
+
+TOKEN_SETTINGS: dict[str, Any] = {
+    "pooling": "max",
+    "attention": np.zeros(0, np.float32),
+    "without": 0.0,
+    "trained_on": "answers",
+}
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +65,19 @@ def test_a_new_answer_is_placed_among_known_ones(
     assert shown is not None and shown["number"] is None and shown["has_links"] == has_store
     assert shown["near"]["items"][0]["answer"] == trace["answer"]
     assert len(shown["course"]["risks"]) == 3 and shown["known"] == ""
+
+
+def test_tokens_of_a_stored_answer_get_the_risk_that_new_ones_get(
+    session: Session, loaded: LoadedModel, trace_store: TraceStore
+) -> None:
+    weights = np.random.default_rng(0).normal(size=2 * 4 + 2).astype(np.float32) / 4
+    probe = TokenProbe(layers=(0, 2), weights=weights, bias=0.1, **TOKEN_SETTINGS)
+    trace, _ = request_of(trace_store, 11)
+    prompt, tokens = split_tokens(trace)
+    with Session(loaded, replace(session.detector, tokens=probe)) as opened:
+        [scored] = opened.score([ToScore(prompt=prompt, tokens=tokens, text="x")], tokens=True)
+        found = Tracer(opened).score_tokens(trace_store, 11)
+    assert found is not None and found == pytest.approx(scored.token_risks, abs=2e-3)
 
 
 def test_traces_of_another_model_are_not_compared(tracer: Tracer, session: Session) -> None:

@@ -64,8 +64,14 @@ class Page:
         answer = None if store is None else store.read(number)
         if store is None or answer is None:
             return None
-        risk = store.index.risk_of(number)
-        return describe_trace(answer, store.known, _explain(store.known), risk=risk, is_stored=True)
+        return describe_trace(
+            answer,
+            store.known,
+            _explain(store.known),
+            risk=store.index.risk_of(number),
+            is_stored=True,
+            token_risks=None if self.live is None else self.live.score_tokens(store, number),
+        )
 
     def live_trace(self, wanted: TraceRequest) -> dict[str, Any] | None:
         """The trace of a new answer. Its risks came with it, so the page has them already."""

@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from clew.errors import InputError
+from clew.errors import InputError, StoreError
 from clew.hallucination.answer_page.picture import ShownAnswer, read_answer
 from clew.hallucination.answer_page.store import open_traces
 from clew.hallucination.answer_page.tokens import read_token_texts
@@ -17,6 +17,7 @@ from clew.hallucination.live.page.comparisons import ShownComparison, show_compa
 from clew.hallucination.live.page.index import AnswerIndex, build_index
 from clew.hallucination.live.page.known import gather_known
 from clew.hallucination.traces import TraceBatchLoader
+from clew.hallucination.traces.basis import Basis, load_basis
 
 
 class TraceStore:
@@ -36,6 +37,14 @@ class TraceStore:
     @property
     def name(self) -> str:
         return self.loader.traces_dir.resolve().name
+
+    @cached_property
+    def basis(self) -> Basis | None:
+        """The basis of the projected states; None for a store without one."""
+        try:
+            return load_basis(self.loader.traces_dir)
+        except StoreError:
+            return None
 
     @cached_property
     def _known(self) -> KnownAnswers | None:

@@ -6,6 +6,9 @@ from functools import cached_property
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+import torch
+
 from clew.errors import InputError
 from clew.hallucination.answer_page.picture import ShownAnswer, read_answer
 from clew.hallucination.answer_page.tokens import split_texts
@@ -14,6 +17,7 @@ from clew.hallucination.capture.dialogue import AnswerEnd
 from clew.hallucination.capture.models import end_tokens
 from clew.hallucination.capture.observe import ModelObserver
 from clew.hallucination.detectors.known import KnownAnswers
+from clew.hallucination.live.page.files import TraceStore
 from clew.hallucination.traces.compact import reduced_columns
 
 if TYPE_CHECKING:
@@ -88,6 +92,29 @@ class Tracer:
             **{name: arrays[name].reshape(size) for name, size in sizes.items()},
         }
         return read_answer(trace, texts, None, None)
+
+    def score_tokens(self, store: TraceStore, number: int) -> list[float] | None:
+        """The risk of every token of a stored answer by the detector's token probe. None without
+        one, or if the store's states are in another basis than the detector's."""
+        probe = self.session.detector.tokens
+        trace = store.loader.get_trace_by_global_id(number)
+        names = ("nodes", "token_logprobs", "token_entropies")
+        if probe is None or trace is None or any(trace.get(name) is None for name in names):
+            return None
+        if self.explain_other_model(store.model) or not self._has_basis(store):
+            return None
+        device = self.session.loaded.model.device
+        nodes = trace["nodes"][list(probe.layers), trace["prompt_length"] :].swapaxes(0, 1)
+        arrays = (nodes, *(trace[name] for name in names[1:]))
+        tensors = [torch.from_numpy(np.array(one, np.float32)).to(device) for one in arrays]
+        return [round(risk, 4) for risk in probe.score(*tensors).tolist()]
+
+    def _has_basis(self, store: TraceStore) -> bool:
+        ours, theirs = self.session.detector.basis, store.basis
+        if ours is None or theirs is None or ours.components.shape != theirs.components.shape:
+            return False
+        pairs = ((ours.mean, theirs.mean), (ours.components, theirs.components))
+        return all(torch.allclose(a.float().cpu(), b.float(), atol=1e-3) for a, b in pairs)
 
     def _encode(self, question: str, context: str | None) -> list[int]:
         if self._prompt == "messages":

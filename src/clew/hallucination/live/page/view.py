@@ -1,6 +1,7 @@
 """The trace of an answer as JSON for the page: tokens, attention, risk through the layers and the
 nearest known answers."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from clew.hallucination.answer_page.cards import (
@@ -24,6 +25,7 @@ def describe_trace(
     risk: dict[str, Any] | None,
     is_stored: bool,
     has_links: bool = True,
+    token_risks: Sequence[float] | None = None,
 ) -> dict[str, Any]:
     """Everything that the page shows of an answer. `risk` is as in the API, None without one;
     `why_unknown` says why there are no known answers, or no probes on them. `has_links`: the known
@@ -41,7 +43,7 @@ def describe_trace(
         "label": answer.kind,
         "score": answer.score,
         "clew": risk,
-        "tokens": _describe_tokens(answer),
+        "tokens": _describe_tokens(answer, token_risks),
         "summary": describe_probabilities(answer),
         "layers": answer.layers,
         "graphs": _describe_graphs(answer),
@@ -53,13 +55,14 @@ def describe_trace(
     }
 
 
-def _describe_tokens(answer: ShownAnswer) -> list[dict[str, Any]]:
+def _describe_tokens(answer: ShownAnswer, risks: Sequence[float] | None) -> list[dict[str, Any]]:
     texts = answer.answer_texts
+    own: Sequence[float | None] = risks or [None] * len(texts)
     logprobs = [None] * len(texts) if answer.logprobs is None else answer.logprobs.tolist()
     entropies = [None] * len(texts) if answer.entropies is None else answer.entropies.tolist()
     return [
-        {"token": text, "shown": visible_text(text), "logprob": p, "entropy": h, "risk": None}
-        for text, p, h in zip(texts, logprobs, entropies, strict=True)
+        {"token": text, "shown": visible_text(text), "logprob": p, "entropy": h, "risk": risk}
+        for text, p, h, risk in zip(texts, logprobs, entropies, own, strict=True)
     ]
 
 

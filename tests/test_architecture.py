@@ -227,6 +227,7 @@ def test_public_surface_is_exactly_what_is_documented() -> None:
         "plan",
         "preprocess",
         "score",
+        "serve",
         "show",
         "train",
         "verify",

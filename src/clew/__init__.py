@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         plan,
         preprocess,
         score,
+        serve,
         show,
         train,
         verify,
@@ -80,6 +81,7 @@ __all__ = [
     "plan",
     "preprocess",
     "score",
+    "serve",
     "show",
     "train",
     "verify",
@@ -102,7 +104,7 @@ _HOMES = {
     **dict.fromkeys(
         (
             *("compare", "convert", "extract", "inspect", "label", "load_model", "plan"),
-            *("preprocess", "score", "show", "train", "verify"),
+            *("preprocess", "score", "serve", "show", "train", "verify"),
         ),
         "hallucination.workflow",
     ),

@@ -51,13 +51,14 @@ def build_app() -> typer.Typer:
         plan,
         preprocess,
         score,
+        serve,
         show,
         train,
         verify,
     )
 
     if not app.registered_commands:
-        flow = (extract, inspect, label, preprocess, plan, train, compare, score, show)
+        flow = (extract, inspect, label, preprocess, plan, train, compare, score, show, serve)
         for command in (*flow, verify, convert):
             command.register(app)
         app.add_typer(patterns.build_group(), name="patterns")

@@ -8,9 +8,9 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from clew.pages.guard import Ending, Limits
+from clew.pages.guard import Describe, Ending, Limits, RefusedError
 
-_FULL = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+_FULL = RefusedError(503, "too many connections are open: try again in a moment")
 
 
 class LastingServer(uvicorn.Server):
@@ -32,8 +32,21 @@ class LastingServer(uvicorn.Server):
         return await super().on_tick(counter) or self._ending.is_over()
 
 
-def limited_protocol(limits: Limits) -> type[asyncio.Protocol]:
-    """uvicorn's HTTP protocol, which waits for ever, with the limits on time and connections."""
+def limited_protocol(limits: Limits, describe: Describe) -> type[asyncio.Protocol]:
+    """uvicorn's HTTP protocol, which waits for ever, with the limits on time and connections.
+    `describe` makes the answer to a connection too many."""
+    kind, body = describe(_FULL)
+    full = b"\r\n".join(
+        (
+            b"HTTP/1.1 503 Service Unavailable",
+            b"Content-Type: %b" % kind,
+            b"Content-Length: %d" % len(body),
+            b"Retry-After: 1",
+            b"Connection: close",
+            b"",
+            body,
+        )
+    )
 
     class LimitedProtocol(H11Protocol):
         def __init__(self, *given: Any, **named: Any) -> None:
@@ -43,7 +56,7 @@ def limited_protocol(limits: Limits) -> type[asyncio.Protocol]:
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
             if len(self.connections) > limits.connections:
-                transport.write(_FULL)
+                transport.write(full)
                 transport.close()
                 return
             self._end_after("head", limits.head_seconds)

@@ -81,6 +81,13 @@ class RefusedError(Exception):
         self.headers = tuple(headers)
 
 
+Describe = Callable[[RefusedError], tuple[bytes, bytes]]
+
+
+def describe_plainly(refusal: RefusedError) -> tuple[bytes, bytes]:
+    return b"text/plain; charset=utf-8", refusal.reason.encode()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Door:
     """Who may enter. `admit` gets the head of a request, raises RefusedError for a stranger, and
@@ -89,10 +96,7 @@ class Door:
 
     admit: Callable[[Scope], str]
     is_own_name: Callable[[str], bool] = _OWN_NAMES.__contains__
-    describe: Callable[[RefusedError], tuple[bytes, bytes]] = lambda refusal: (
-        b"text/plain; charset=utf-8",
-        refusal.reason.encode(),
-    )
+    describe: Describe = describe_plainly
 
 
 def token_door(token: str) -> Door:

@@ -38,6 +38,7 @@ class LocalServer:
     def __init__(
         self,
         app: App,
+        door: Door,
         listening: socket.socket,
         limits: Limits,
         *,
@@ -52,8 +53,8 @@ class LocalServer:
         self.address = f"http://{f'[{host}]' if ':' in host else host}:{port}{path}"
         self._socket, self._ending = listening, ending
         config = uvicorn.Config(
-            app,
-            http=limited_protocol(limits),
+            Guard(app, door, limits),
+            http=limited_protocol(limits, door.describe),
             ws="none",
             lifespan="off",
             access_log=False,
@@ -91,9 +92,7 @@ def open_server(
     token, most = secrets.token_urlsafe(_TOKEN_BYTES), limits or Limits()
     with _listening(HOST, port) as listening:
         app = build_app(lambda: server.stop())
-        server = LocalServer(
-            Guard(app, token_door(token), most), listening, most, path=f"/{token}/"
-        )
+        server = LocalServer(app, token_door(token), listening, most, path=f"/{token}/")
         yield server
 
 
@@ -105,7 +104,7 @@ def open_api(
     InputError when the address cannot be used or a package is missing."""
     require_web()
     with _listening(host, port) as listening:
-        yield LocalServer(Guard(app, door, limits), listening, limits, ending=ending)
+        yield LocalServer(app, door, listening, limits, ending=ending)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from clew.hallucination.workflow.labeling import label
 from clew.hallucination.workflow.planning import plan
 from clew.hallucination.workflow.preprocessing import preprocess
 from clew.hallucination.workflow.scoring import score
+from clew.hallucination.workflow.serving import serve
 from clew.hallucination.workflow.showing import show
 from clew.hallucination.workflow.stores import convert, inspect, verify
 from clew.hallucination.workflow.training import train
@@ -24,6 +25,7 @@ __all__ = [
     "plan",
     "preprocess",
     "score",
+    "serve",
     "show",
     "train",
     "verify",

@@ -1,0 +1,58 @@
+"""clew serve"""
+
+import typer
+
+from clew.cli.commands import Call, Command
+from clew.cli.completion import suggest_words, suggest_words_and_paths
+from clew.cli.long_runs import log_to_stderr
+from clew.cli.options import Spelling
+from clew.cli.printing import print_line
+from clew.cli.renderer import Renderer
+from clew.hallucination.workflow import serve
+from clew.progress import Event
+
+COMMAND = Command(
+    function=serve,
+    example="clew serve comparison/detector --port 8000",
+    groups={
+        "Model": ("model", "model_name", "prompt"),
+        "Access": (
+            *("host", "port", "api_keys_file", "api_keys_env", "allow_anonymous"),
+            "allowed_hosts",
+        ),
+        "Limits": (
+            *("max_rows", "max_waiting", "max_prompt_tokens", "max_tokens", "max_body_bytes"),
+            *("request_seconds", "drain_seconds"),
+        ),
+        "Page": ("traces", "scores_file", "comparisons"),
+        "Hardware": ("device", "dtype"),
+    },
+    spelling=Spelling(
+        completions={
+            "model": suggest_words_and_paths("smollm2"),
+            "device": suggest_words("auto", "cpu", "cuda"),
+        },
+        metavars={"host": "ADDRESS", "api_keys_env": "NAME", "model_name": "NAME"},
+    ),
+    has_threads=True,
+)
+
+
+def register(app: typer.Typer) -> None:
+    COMMAND.register(app, run)
+
+
+def run(call: Call) -> None:
+    from clew.hallucination.live.service.running import ServiceReady
+
+    log_to_stderr()
+    with Renderer(call.progress) as show:
+
+        def report(event: Event, /) -> None:
+            show(event)
+            if isinstance(event, ServiceReady):
+                print_line(call.console, f"{event}")
+                print_line(call.console, f"page: {event.address}  (Ctrl-C stops the server)")
+
+        serve(**call.settings, reporter=report)
+    print_line(call.progress, "stopped")

@@ -1,0 +1,110 @@
+"""The answers to one request while they are generated: from the engine's thread to the server's
+loop."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from clew.errors import ClewError
+from clew.hallucination.live.answers import LiveAnswer, LiveToken
+from clew.hallucination.live.requests import Request
+from clew.hallucination.live.service.errors import ApiError, failed, out_of_time
+
+if TYPE_CHECKING:
+    from clew.hallucination.live.session import Session
+
+Event = LiveToken | LiveAnswer
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """A request to the engine, and the text of its question, for detectors that compare answers."""
+
+    request: Request
+    question: str
+
+
+class Answering:
+    """Generates one answer per piece of work, all at the same time. Belongs to the loop it is made
+    in; raises what the session raises if the work cannot be taken. `on_first_token` gets the
+    seconds that the first token took."""
+
+    def __init__(
+        self,
+        session: "Session",
+        work: Sequence[Work],
+        seconds: float,
+        on_first_token: Callable[[float], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._on_first_token: Callable[[float], None] | None = on_first_token
+        self._events: asyncio.Queue[tuple[int, Event] | ApiError] = asyncio.Queue()
+        self._started, self._seconds = self._loop.time(), seconds
+        self._unfinished = len(work)
+        self._tickets = []
+        try:
+            for place, one in enumerate(work):
+                ticket = session.submit(one.request, question=one.question)
+                self._tickets.append(ticket)
+                ticket.on_event(partial(self._put, place))
+        except BaseException:
+            self.cancel()
+            raise
+
+    async def events(self) -> AsyncGenerator[tuple[int, Event]]:
+        """The number of the answer with each of its events; ends after the last answer. Raises
+        ApiError when the time is up or the server ends. Once nobody listens, the rest is
+        canceled."""
+        try:
+            while self._unfinished:
+                event = await self._next()
+                if isinstance(event, ApiError):
+                    raise event
+                if isinstance(event[1], LiveAnswer):
+                    self._unfinished -= 1
+                    if event[1].ended == "canceled":  # by the engine, which has failed or ended
+                        raise failed()
+                elif self._on_first_token is not None:
+                    self._on_first_token(self._loop.time() - self._started)
+                    self._on_first_token = None
+                yield event
+        finally:
+            self.cancel()
+
+    def end(self, error: ApiError) -> None:
+        """End the answers early, with an error; called in the loop."""
+        self._events.put_nowait(error)
+
+    def cancel(self) -> None:
+        """Take the requests out of the batch; those that are finished stay so."""
+        for ticket in self._tickets:
+            ticket.cancel()
+
+    async def _next(self) -> "tuple[int, Event] | ApiError":
+        try:
+            async with asyncio.timeout_at(self._started + self._seconds):
+                return await self._events.get()
+        except TimeoutError:
+            return out_of_time(self._seconds)
+
+    def _put(self, place: int, event: Event | ClewError) -> None:
+        """Called in the engine's thread, perhaps after the loop has ended."""
+        if isinstance(event, ClewError):
+            logger.error("a request has failed: %s", event)
+        told = failed() if isinstance(event, ClewError) else (place, event)
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._events.put_nowait, told)
+
+
+async def collect(answering: Answering, count: int) -> list[LiveAnswer]:
+    """All answers, in the order of the work."""
+    found: dict[int, LiveAnswer] = {}
+    async for place, event in answering.events():
+        if isinstance(event, LiveAnswer):
+            found[place] = event
+    return [found[place] for place in range(count)]

@@ -1,0 +1,192 @@
+"""The routes of the service."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from clew.errors import InputError
+from clew.hallucination.live.service.answering import Answering, Work, collect
+from clew.hallucination.live.service.asked import Asked, read_chat, read_completion
+from clew.hallucination.live.service.errors import ApiError, failed, invalid, of_status
+from clew.hallucination.live.service.front import Watch, wait_until_left
+from clew.hallucination.live.service.lifecycle import Lifecycle
+from clew.hallucination.live.service.metrics import CONTENT_TYPE
+from clew.hallucination.live.service.scoring import Scoring
+from clew.hallucination.live.service.service import Service
+from clew.hallucination.live.service.settings import ServiceSettings
+from clew.hallucination.live.service.shapes import model_entry
+from clew.hallucination.live.service.streaming import endpoint, prompt_tokens, stream
+from clew.typed_json import without_nan
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI, Request, Response
+
+    from clew.hallucination.live.session import Session
+
+# Tokenizing takes memory in proportion to the text, several hundred bytes per character.
+_TOKENIZED_AT_ONCE = 4
+_STREAM_HEADERS = {"X-Accel-Buffering": "no"}
+
+
+def build_app(
+    session: "Session", settings: ServiceSettings, lifecycle: Lifecycle | None = None
+) -> "FastAPI":
+    """The application around a session."""
+    from fastapi import FastAPI
+
+    ending = lifecycle or Lifecycle(settings.drain_seconds)
+    ending.become_ready()
+    service = Service(session=session, settings=settings, lifecycle=ending)
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
+    app.add_middleware(Watch, metrics=service.metrics, lifecycle=ending)
+    _add_errors(app)
+    _add_answers(app, service)
+    _add_models(app, service)
+    _add_state(app, service)
+    return app
+
+
+def _reply(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> "Response":
+    """JSON, escaped: texts may hold characters that UTF-8 cannot."""
+    from fastapi import Response
+
+    text = json.dumps(without_nan(content), separators=(",", ":"))
+    return Response(text, status_code=status, media_type="application/json", headers=headers)
+
+
+def _add_errors(app: "FastAPI") -> None:
+    from fastapi.exceptions import RequestValidationError
+    from starlette.exceptions import HTTPException
+
+    @app.exception_handler(ApiError)
+    async def explain(_: object, error: ApiError) -> "Response":
+        return _reply(error.body(), error.status, error.headers)
+
+    @app.exception_handler(InputError)
+    async def explain_input(_: object, error: InputError) -> "Response":
+        return _reply(ApiError(400, str(error), code="invalid_value").body(), 400)
+
+    @app.exception_handler(HTTPException)
+    async def explain_status(_: object, error: HTTPException) -> "Response":
+        return _reply(of_status(error.status_code).body(), error.status_code)
+
+    @app.exception_handler(RequestValidationError)
+    async def explain_value(_: object, error: RequestValidationError) -> "Response":
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"][1:])
+        return _reply(invalid(where, f"{where}: {first['msg']}.").body(), 400)
+
+    @app.exception_handler(Exception)
+    async def apologize(_: object, __: Exception) -> "Response":
+        return _reply(failed().body(), 500)
+
+
+def _add_answers(app: "FastAPI", service: Service) -> None:
+    from fastapi import Request
+
+    tokenizing, scoring = asyncio.Semaphore(_TOKENIZED_AT_ONCE), Scoring(service)
+
+    async def answer(request: Request, read: Callable[[Any], Asked]) -> "Response":
+        service.lifecycle.check()
+        asked = read(await _read_json(request))
+        service.check_model(asked.model)
+        async with tokenizing:
+            work = await asyncio.to_thread(service.prepare, asked)
+        answering = service.start(asked, work)
+        service.metrics.prompt_tokens.add(prompt_tokens(work, asked.n))
+        if asked.is_stream:
+            return _stream(service, asked, work, answering)
+        return await _whole(service, asked, work, answering, request)
+
+    @app.post("/v1/chat/completions")
+    async def chat(request: Request) -> "Response":
+        return await answer(request, read_chat)
+
+    @app.post("/v1/completions")
+    async def completions(request: Request) -> "Response":
+        return await answer(request, read_completion)
+
+    @app.post("/score")
+    async def score(request: Request) -> "Response":
+        service.lifecycle.check()
+        return _reply(await scoring.score(await _read_json(request)))
+
+
+async def _read_json(request: "Request") -> Any:
+    """The guard has checked that a body of this type is valid JSON."""
+    kind = request.headers.get("content-type", "application/json").partition(";")[0].strip()
+    if kind.lower() != "application/json":
+        raise ApiError(415, 'Send JSON, with the header "Content-Type: application/json".')
+    return json.loads(await request.body() or b"null")
+
+
+def _stream(service: Service, asked: Asked, work: list[Work], answering: Answering) -> "Response":
+    from starlette.responses import StreamingResponse
+
+    events = stream(service, asked, work, answering)
+    return StreamingResponse(events, media_type="text/event-stream", headers=_STREAM_HEADERS)
+
+
+async def _whole(
+    service: Service,
+    asked: Asked,
+    work: list[Work],
+    answering: Answering,
+    request: "Request",
+) -> "Response":
+    """The answers once they are finished; a client that leaves takes its requests out of the
+    batch."""
+    with service.lifecycle.running(answering):
+        answers = asyncio.ensure_future(collect(answering, len(work)))
+        left = asyncio.ensure_future(wait_until_left(request.receive))
+        try:
+            await asyncio.wait({answers, left}, return_when=asyncio.FIRST_COMPLETED)
+            if not answers.done():
+                service.metrics.disconnected.add()
+                return _reply(None, 499)
+            found = await answers
+        finally:
+            answering.cancel()
+            answers.cancel(), left.cancel()
+    for place, one in enumerate(found):
+        service.record(endpoint(asked), work[place], one)
+    return _reply(service.shape(asked).whole(found, prompt_tokens(work, asked.n)))
+
+
+def _add_models(app: "FastAPI", service: Service) -> None:
+    def entry() -> dict[str, Any]:
+        return model_entry(service.model_name, service.started)
+
+    @app.get("/v1/models")
+    async def models() -> "Response":
+        return _reply({"object": "list", "data": [entry()]})
+
+    @app.get("/v1/models/{name:path}")
+    async def model(name: str) -> "Response":
+        service.check_model(name)
+        return _reply(entry())
+
+
+def _add_state(app: "FastAPI", service: Service) -> None:
+    from fastapi import Response
+
+    @app.get("/healthz")
+    async def health() -> "Response":
+        return _reply({"status": "ok"})
+
+    @app.get("/readyz")
+    async def readiness() -> "Response":
+        service.lifecycle.check()
+        return _reply({"status": "ready"})
+
+    @app.get("/metrics")
+    async def metrics() -> "Response":
+        load = service.session.load
+        running, waiting = (load.running, load.waiting) if load else (0, 0)
+        gauges = {
+            "clew_requests_active": ("HTTP requests in progress.", service.lifecycle.active),
+            "clew_running": ("Answers in the running batch.", running),
+            "clew_waiting": ("Answers that wait to join it.", waiting),
+        }
+        return Response(service.metrics.render(gauges), media_type=CONTENT_TYPE)

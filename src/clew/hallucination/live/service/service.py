@@ -1,0 +1,187 @@
+"""What the routes share: the session, its limits, and how a request becomes work for it."""
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from clew.errors import InputError, QueueFullError
+from clew.hallucination.live.requests import Request
+from clew.hallucination.live.service.answering import Answering, Work
+from clew.hallucination.live.service.asked import Asked
+from clew.hallucination.live.service.errors import ApiError, busy, invalid, too_long
+from clew.hallucination.live.service.lifecycle import Lifecycle
+from clew.hallucination.live.service.messages import last_question, only_question
+from clew.hallucination.live.service.metrics import Metrics
+from clew.hallucination.live.service.settings import ServiceSettings
+from clew.hallucination.live.service.shapes import Shape
+
+if TYPE_CHECKING:
+    from clew.hallucination.capture.dialogue import Cut
+    from clew.hallucination.live.answers import LiveAnswer
+    from clew.hallucination.live.session import Session
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Service:
+    """A session behind an API."""
+
+    session: "Session"
+    settings: ServiceSettings
+    lifecycle: Lifecycle
+    metrics: Metrics = field(default_factory=Metrics)
+    started: int = field(default_factory=lambda: int(time.time()))
+
+    @cached_property
+    def model_name(self) -> str:
+        return self.settings.name_of(self.session.detector.model)
+
+    @cached_property
+    def context(self) -> int:
+        """Tokens of a prompt and its answer together that the model allows."""
+        return self.session.encoder.max_tokens
+
+    def check_model(self, name: str | None) -> None:
+        """One model is served: a request may omit its name, but not name another."""
+        own = self.model_name
+        if name is not None and name != own:
+            raise ApiError(
+                404,
+                f"The model '{name[:200]}' does not exist: this server has '{own}'.",
+                param="model",
+                code="model_not_found",
+            )
+
+    def prepare(self, asked: Asked) -> list[Work]:
+        """The work for the engine: every prompt `n` times. Raises ApiError. Tokenizes, so it runs
+        in a thread of its own."""
+        count = max(1, len(asked.prompts)) * asked.n
+        if count > self.settings.max_choices:
+            most = f"at most {self.settings.max_choices} answers per request"
+            raise invalid("n", f"The request asks for {count} answers: this server gives {most}.")
+        try:
+            encoded = self._encode(asked)
+        except InputError as error:
+            raise too_long(asked.prompt_name, f"The prompt cannot be used: {error}") from None
+        limits = [self._answer_tokens(asked, one) for one in encoded]
+        return [
+            self._work(asked, one, limit, place * asked.n + choice)
+            for place, (one, limit) in enumerate(zip(encoded, limits, strict=True))
+            for choice in range(asked.n)
+        ]
+
+    def _work(self, asked: Asked, prompt: "_Encoded", limit: int, choice: int) -> Work:
+        request = Request(
+            prompt=prompt.tokens,
+            max_new_tokens=limit,
+            sampling=asked.sampling_of(choice),
+            stop=asked.stop,
+            cut=prompt.cut,
+            top_logprobs=asked.top_logprobs or 0,
+        )
+        return Work(request=request, question=prompt.question)
+
+    def _encode(self, asked: Asked) -> list["_Encoded"]:
+        longest = self.settings.max_tokens
+        if asked.messages is None:
+            return [self._encode_text(prompt, longest) for prompt in asked.prompts]
+        session, question = self.session, only_question(asked.messages)
+        if question is None or self.settings.prompt == "messages":
+            _refuse_context(asked)
+            tokens = session.encode_messages(asked.messages)
+            last = last_question(asked.messages)
+            return [_Encoded(tokens=tokens, question=last, max_tokens=longest)]
+        made = session.make_request(question, asked.context)
+        most = min(made.max_new_tokens, longest)
+        return [_Encoded(tokens=made.prompt, question=question, max_tokens=most, cut=made.cut)]
+
+    def _encode_text(self, prompt: str | list[int], longest: int) -> "_Encoded":
+        tokenizer = self.session.tokenizer
+        if isinstance(prompt, str):
+            return _Encoded(tokens=tokenizer.encode(prompt), question=prompt, max_tokens=longest)
+        text = str(tokenizer.decode(self._check_ids(prompt)))
+        return _Encoded(tokens=prompt, question=text, max_tokens=longest)
+
+    def _check_ids(self, prompt: list[int]) -> list[int]:
+        size = len(self.session.tokenizer)
+        largest = max(prompt)
+        if largest >= size:
+            raise invalid("prompt", f"{largest} is not a token of the model, which has {size:,}.")
+        return prompt
+
+    def _answer_tokens(self, asked: Asked, prompt: "_Encoded") -> int:
+        """How long the answer may be. Raises ApiError if prompt or answer are too long."""
+        has, most = len(prompt.tokens), self.settings.max_prompt_tokens
+        if most is not None and has > most:
+            text = f"The prompt has {has:,} tokens: this server takes at most {most:,}."
+            raise too_long(asked.prompt_name, text)
+        wanted = asked.max_tokens or prompt.max_tokens
+        if wanted > self.settings.max_tokens:
+            text = f"{asked.limit_name} is {wanted:,}: give at most {self.settings.max_tokens:,}."
+            raise too_long(asked.limit_name, text)
+        room = self.context - has
+        if room < (wanted if asked.max_tokens else 1):
+            raise too_long(
+                asked.prompt_name,
+                f"This model's maximum context length is {self.context:,} tokens, but the prompt "
+                f"has {has:,} and the answer may have {wanted:,}. Shorten the prompt or reduce "
+                f"{asked.limit_name}.",
+            )
+        return min(wanted, room)
+
+    def start(self, asked: Asked, work: Sequence[Work]) -> Answering:
+        """Start to generate; raises ApiError if the queue is full."""
+        try:
+            return Answering(
+                self.session,
+                work,
+                self.settings.request_seconds,
+                self.metrics.first_token.observe,
+            )
+        except QueueFullError as error:
+            raise busy(error.waiting) from None
+        except InputError as error:
+            raise too_long(asked.prompt_name, str(error)) from None
+
+    def shape(self, asked: Asked) -> Shape:
+        detector = self.session.detector
+        return Shape(
+            is_chat=asked.is_chat,
+            model=self.model_name,
+            fingerprint=f"fp_{str(detector.model.get('fingerprint', ''))[:10]}",
+            detector=detector.name,
+            top_logprobs=asked.top_logprobs,
+            token_text=lambda token: str(self.session.tokenizer.decode([token])),
+        )
+
+    def record(self, endpoint: str, work: Work, answer: "LiveAnswer") -> None:
+        """Count an answer; log it only if that was asked for."""
+        self.metrics.tokens.add(len(answer.tokens))
+        self.metrics.count_answer(answer.risk, endpoint)
+        if self.settings.log_requests:
+            prompt = self.session.tokenizer.decode(work.request.prompt)
+            logger.info("%s: prompt %r, answer %r, %s", endpoint, prompt, answer.text, answer.risk)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Encoded:
+    """A prompt, the question in it, where its answer is cut, and how long that is if the request
+    does not say."""
+
+    tokens: list[int]
+    question: str
+    max_tokens: int
+    cut: "Cut" = "none"
+
+
+def _refuse_context(asked: Asked) -> None:
+    if asked.context is not None:
+        raise invalid(
+            "context",
+            "'context' is for a question in the detector's own prompt: one message of the user. "
+            "Put the text in a message.",
+        )

@@ -1,0 +1,205 @@
+"""Answers in OpenAI's shape, whole and in chunks, each with its `clew` object."""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from secrets import token_hex
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from clew.hallucination.detectors.risk import Risk
+    from clew.hallucination.live.answers import LiveAnswer, LiveToken
+    from clew.hallucination.live.scoring import Scored
+
+# JSON has no infinity. The log probability of a token that cannot come, as OpenAI writes it.
+_IMPOSSIBLE = -9999.0
+_BROKEN = "\ufffd"
+
+
+def clew_object(
+    risk: "Risk", detector: str, tokens: "Sequence[LiveToken] | None" = None
+) -> dict[str, Any]:
+    """What the detector says about an answer, the risk of its tokens included."""
+    found = {**risk.to_dict(), "detector": detector}
+    return found if tokens is None else {**found, "tokens": describe_tokens(tokens)}
+
+
+def describe_tokens(tokens: "Sequence[LiveToken]") -> list[dict[str, Any]]:
+    return [
+        {"token": one.text, "id": one.id, "risk": one.risk, "logprob": _finite(one.logprob)}
+        for one in tokens
+    ]
+
+
+def scored_object(
+    scored: "Scored", detector: str, tokens: Sequence[int], texts: Sequence[str]
+) -> dict[str, Any]:
+    """What the detector says about a given answer."""
+    risks = scored.token_risks or (None,) * len(tokens)
+    logprobs = scored.logprobs or (None,) * len(tokens)
+    described = [
+        {"token": text, "id": token, "risk": risk, "logprob": logprob}
+        for text, token, risk, logprob in zip(texts, tokens, risks, logprobs, strict=True)
+    ]
+    return {**clew_object(scored.risk, detector), "tokens": described}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """The answers of one request. `top_logprobs` is None if they are not asked for; `token_text`
+    is the text of a token that was not chosen."""
+
+    is_chat: bool
+    model: str
+    fingerprint: str
+    detector: str
+    top_logprobs: int | None
+    token_text: Callable[[int], str]
+    number: str = field(default_factory=lambda: token_hex(12))
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    def whole(self, answers: "Sequence[LiveAnswer]", prompt_tokens: int) -> dict[str, Any]:
+        """The response with all answers."""
+        choices = [self._choice(place, one) for place, one in enumerate(answers)]
+        return {
+            **self._head("chat.completion" if self.is_chat else "text_completion"),
+            "choices": choices,
+            "usage": usage(prompt_tokens, sum(len(one.tokens) for one in answers)),
+            **({"clew": choices[0]["clew"]} if len(choices) == 1 else {}),
+        }
+
+    def start(self, choice: int) -> dict[str, Any] | None:
+        """A chat's first chunk, which has the role."""
+        if not self.is_chat:
+            return None
+        return self._chunk(choice, {"role": "assistant", "content": "", "refusal": None}, None)
+
+    def token(self, choice: int, token: "LiveToken", offset: int) -> dict[str, Any]:
+        """The chunk of a token, with its risk; `offset` is where its text starts."""
+        clew = {"tokens": describe_tokens([token])}
+        content = {"content": token.text} if self.is_chat else token.text
+        return self._chunk(choice, content, clew, logprobs=self._logprobs([token], offset))
+
+    def end(self, choice: int, answer: "LiveAnswer", *, is_only: bool) -> dict[str, Any]:
+        """The last chunk of an answer, with its risk and the risks of all its tokens."""
+        clew = clew_object(answer.risk, self.detector, answer.tokens)
+        last = self._logprobs([], 0, clew_object(answer.risk, self.detector))
+        chunk = self._chunk(
+            choice, {} if self.is_chat else "", clew, finish_reason(answer), logprobs=last
+        )
+        return {**chunk, "clew": clew} if is_only else chunk
+
+    def usage(self, prompt_tokens: int, completion_tokens: int) -> dict[str, Any]:
+        """The chunk after the last one, if it is asked for."""
+        return {
+            **self._head(self._chunk_kind()),
+            "choices": [],
+            "usage": usage(prompt_tokens, completion_tokens),
+        }
+
+    def _head(self, kind: str) -> dict[str, Any]:
+        return {
+            "id": f"{'chatcmpl' if self.is_chat else 'cmpl'}-{self.number}",
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": self.fingerprint,
+        }
+
+    def _chunk_kind(self) -> str:
+        return "chat.completion.chunk" if self.is_chat else "text_completion"
+
+    def _chunk(
+        self,
+        choice: int,
+        content: Any,
+        clew: dict[str, Any] | None,
+        reason: str | None = None,
+        logprobs: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        inner = {
+            "index": choice,
+            ("delta" if self.is_chat else "text"): content,
+            "logprobs": logprobs,
+            "finish_reason": reason,
+            **({} if clew is None else {"clew": clew}),
+        }
+        return {**self._head(self._chunk_kind()), "choices": [inner]}
+
+    def _choice(self, place: int, answer: "LiveAnswer") -> dict[str, Any]:
+        message = {"role": "assistant", "content": answer.text, "refusal": None}
+        summary = clew_object(answer.risk, self.detector)
+        return {
+            "index": place,
+            **({"message": message} if self.is_chat else {"text": answer.text}),
+            "logprobs": self._logprobs(answer.tokens, 0, summary),
+            "finish_reason": finish_reason(answer),
+            "clew": clew_object(answer.risk, self.detector, answer.tokens),
+        }
+
+    def _logprobs(
+        self, tokens: "Sequence[LiveToken]", offset: int, clew: dict[str, Any] | None = None
+    ) -> dict[str, Any] | None:
+        """None if they are not asked for. The answer's risk is in them too: LangChain keeps these
+        and drops what it does not know."""
+        if self.top_logprobs is None:
+            return None
+        found = self._of_chat(tokens) if self.is_chat else self._of_text(tokens, offset)
+        return found if clew is None else {**found, "clew": clew}
+
+    def _of_chat(self, tokens: "Sequence[LiveToken]") -> dict[str, Any]:
+        content = [
+            {
+                **_with_bytes(one.text, one.logprob),
+                "top_logprobs": [
+                    _with_bytes(self.token_text(other), logprob) for other, logprob in one.top
+                ],
+            }
+            for one in tokens
+        ]
+        return {"content": content, "refusal": None}
+
+    def _of_text(self, tokens: "Sequence[LiveToken]", offset: int) -> dict[str, Any]:
+        offsets = []
+        for one in tokens:
+            offsets.append(offset)
+            offset += len(one.text)
+        top = [
+            {self.token_text(other): _finite(logprob) for other, logprob in one.top}
+            for one in tokens
+        ]
+        return {
+            "tokens": [one.text for one in tokens],
+            "token_logprobs": [_finite(one.logprob) for one in tokens],
+            "top_logprobs": top if self.top_logprobs else None,
+            "text_offset": offsets,
+        }
+
+
+def usage(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+    }
+
+
+def finish_reason(answer: "LiveAnswer") -> str:
+    """OpenAI's reason: an answer that was cut where the detector's training answers were has
+    stopped."""
+    return "length" if answer.ended == "length" else "stop"
+
+
+def model_entry(name: str, created: int) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": created, "owned_by": "clew"}
+
+
+def _with_bytes(text: str, logprob: float) -> dict[str, Any]:
+    """A token that is only a part of a character has no text of its own."""
+    known = None if _BROKEN in text else list(text.encode())
+    return {"token": text, "logprob": _finite(logprob), "bytes": known}
+
+
+def _finite(logprob: float) -> float:
+    return logprob if math.isfinite(logprob) else _IMPOSSIBLE

@@ -1,0 +1,85 @@
+"""A real server on a loopback port, in a thread of the test's process."""
+
+import json
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from email.message import Message
+from typing import Any
+
+from openai import OpenAI
+
+from clew.hallucination.live.service.app import build_app
+from clew.hallucination.live.service.keys import ApiKeys
+from clew.hallucination.live.service.lifecycle import Lifecycle
+from clew.hallucination.live.service.running import Address
+from clew.hallucination.live.service.settings import ServiceSettings, connection_limits
+from clew.hallucination.live.session import Session
+from clew.pages.server import open_api
+
+MODEL = "tiny"
+QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+DIALOGUE = [{"role": "system", "content": "Be brief."}, *QUESTION]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Served:
+    """A server that runs; `ending` ends it."""
+
+    address: str
+    session: Session
+    ending: Lifecycle
+
+    def client(self, **options: Any) -> OpenAI:
+        given = {"api_key": "none", "max_retries": 0, "timeout": 60, **options}
+        return OpenAI(base_url=f"{self.address}v1", **given)
+
+    def fetch(self, path: str, body: Any = None, **headers: str) -> tuple[int, Any, Message]:
+        """Status, content (parsed if it is JSON) and headers of a response."""
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        given = {"Content-Type": "application/json", **headers}
+        request = urllib.request.Request(f"{self.address}{path}", data, given)
+        try:
+            with urllib.request.urlopen(request, timeout=60) as reply:
+                return reply.status, _content(reply.read(), reply.headers), reply.headers
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, _content(error.read(), error.headers), error.headers
+
+    def wait_until_idle(self) -> None:
+        """Until the batch is empty; fails after a minute."""
+        for _ in range(6000):
+            load = self.session.load
+            if load is not None and load.running + load.waiting == 0:
+                return
+            threading.Event().wait(0.01)
+        raise AssertionError("a request is still in the batch")
+
+
+def _content(content: bytes, headers: Message) -> Any:
+    is_json = headers.get_content_type() == "application/json"
+    return json.loads(content) if is_json else content.decode()
+
+
+@contextmanager
+def serving(session: Session, **settings: Any) -> Iterator[Served]:
+    """Serves a session, which stays open."""
+    changed = ServiceSettings(**{"model_name": MODEL, "max_tokens": 200, **settings})
+    lifecycle = Lifecycle(changed.drain_seconds)
+    app = build_app(session, changed, lifecycle)
+    address = Address(port=0, keys=ApiKeys())
+    limits = connection_limits(100_000)
+    with open_api(
+        app, address.door(), host="127.0.0.1", port=0, limits=limits, ending=lifecycle
+    ) as server:
+        running = threading.Thread(target=server.run)
+        running.start()
+        try:
+            yield Served(address=server.address, session=session, ending=lifecycle)
+        finally:
+            lifecycle.begin()
+            running.join(timeout=60)
+            assert not running.is_alive()

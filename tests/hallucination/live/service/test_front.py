@@ -1,0 +1,120 @@
+"""The server before its model is loaded, over real HTTP: who is let in, and how it refuses."""
+
+import json
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from openai.types.shared import ErrorObject
+
+from clew.errors import InputError
+from clew.hallucination.live.service.front import Front
+from clew.hallucination.live.service.keys import ApiKeys
+from clew.hallucination.live.service.lifecycle import Lifecycle
+from clew.hallucination.live.service.running import Address, run_service
+from clew.pages.guard import Limits
+from clew.pages.server import LocalServer, open_api
+
+KEY = "sk-a-key-of-a-test"
+LIMITS = Limits(body_bytes=1000, linger_seconds=0.1)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LocalServer]:
+    address, lifecycle = Address(port=0, keys=ApiKeys([KEY])), Lifecycle(0)
+    with (
+        open_api(
+            Front(), address.door(), host="127.0.0.1", port=0, limits=LIMITS, ending=lifecycle
+        ) as opened,
+        running(opened.run, opened.stop),
+    ):
+        yield opened
+
+
+@contextmanager
+def running(run: Callable[[], None], stop: Callable[[], None]) -> Iterator[None]:
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop()
+        thread.join(timeout=60)
+        assert not thread.is_alive()
+
+
+def fetch(server: LocalServer, path: str, body: bytes | None = None, **headers: str) -> Any:
+    given = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json", **headers}
+    request = urllib.request.Request(f"{server.address}{path}", body, given)
+    try:
+        with urllib.request.urlopen(request, timeout=60) as reply:
+            return reply.status, json.load(reply), reply.headers
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.load(error), error.headers
+
+
+def test_only_health_is_good_while_the_model_loads(server: LocalServer) -> None:
+    assert fetch(server, "healthz")[:2] == (200, {"status": "loading"})
+    for path in ("readyz", "v1/models", "metrics", ""):
+        status, content, headers = fetch(server, path)
+        assert (status, content["error"]["code"]) == (503, "loading")
+        assert int(headers["Retry-After"]) > 0
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "headers"),
+    [
+        (401, b"{}", {"Authorization": "Bearer wrong-key"}),
+        (401, b"{}", {"Authorization": "Basic c2VjcmV0"}),
+        (403, b"{}", {"Host": "evil.example"}),
+        (403, b"{}", {"Origin": "https://evil.example"}),
+        (413, b" " * 1001, {}),
+        (400, b"{", {}),
+        (400, b'{"a": NaN}', {}),
+    ],
+)
+def test_refusals_have_the_shape_of_openai(
+    server: LocalServer, status: int, body: bytes, headers: dict[str, str]
+) -> None:
+    found, content, got = fetch(server, "v1/chat/completions", body, **headers)
+    assert found == status
+    error = ErrorObject.model_validate(content["error"], strict=True)
+    assert error.message.endswith(".") and error.message[0].isupper()
+    assert KEY not in json.dumps(content)
+    assert got["Content-Security-Policy"].startswith("default-src 'none'")
+    assert ("WWW-Authenticate" in got) == (status == 401)
+
+
+def test_a_model_that_cannot_be_loaded_ends_the_server() -> None:
+    def load() -> Any:
+        raise InputError("there is no such model.", setting="model", value="nowhere")
+
+    address = Address(port=0, keys=ApiKeys())
+    with pytest.raises(InputError, match="no such model"):
+        run_service(address, Limits(), Lifecycle(60), load, lambda *_: None)
+
+
+def test_a_server_can_be_stopped_while_its_model_loads() -> None:
+    lifecycle, is_free = Lifecycle(60), threading.Event()
+
+    def load() -> Any:
+        lifecycle.begin()
+        is_free.wait(timeout=60)
+        raise InputError("too late.")
+
+    run_service(Address(port=0, keys=ApiKeys()), Limits(), lifecycle, load, lambda *_: None)
+    is_free.set()
+
+
+def test_a_port_or_host_that_cannot_be_used_is_named(server: LocalServer) -> None:
+    port = int(server.address.rsplit(":", 1)[1].strip("/"))
+    for host, setting in (("127.0.0.1", "port"), ("no.such.host.invalid", "host")):
+        address = Address(host=host, port=port, keys=ApiKeys([KEY]))
+        with pytest.raises(InputError) as error:
+            run_service(address, Limits(), Lifecycle(0), lambda: None, lambda *_: None)  # type: ignore[arg-type,return-value]
+        assert error.value.setting == setting

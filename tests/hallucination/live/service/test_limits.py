@@ -1,0 +1,100 @@
+"""Limits, clients that leave, and the end of the server, over real connections."""
+
+import logging
+
+import openai
+import pytest
+
+from clew.hallucination.live.session import Session
+from tests.hallucination.live.service.serving import DIALOGUE, MODEL, Served, serving
+
+LONG = {"model": MODEL, "messages": DIALOGUE, "max_tokens": 200}
+
+
+def test_a_client_that_leaves_takes_its_request_out_of_the_batch(served: Served) -> None:
+    with served.client() as client:
+        stream = client.chat.completions.create(**LONG, n=4, stream=True)
+        next(stream), stream.close()
+        served.wait_until_idle()
+        with pytest.raises(openai.APITimeoutError):
+            client.with_options(timeout=0.05).chat.completions.create(**LONG, n=16)
+        served.wait_until_idle()
+    _, metrics, _ = served.fetch("metrics")
+    assert 'clew_requests_total{path="/v1/chat/completions"' in metrics
+    assert "clew_disconnected_total 1" in metrics
+
+
+def test_a_full_queue_is_refused_and_recovers(narrow_session: Session) -> None:
+    """One row, one waiting: the third answer has no place."""
+    with serving(narrow_session) as served, served.client() as client:
+        with pytest.raises(openai.RateLimitError) as error:
+            client.chat.completions.create(**LONG, n=16)
+        assert error.value.code == "queue_full"
+        assert int(error.value.response.headers["retry-after"]) > 0
+        served.wait_until_idle()
+        assert client.chat.completions.create(**{**LONG, "max_tokens": 1}).choices
+
+
+def test_what_takes_too_long_ends_with_an_error(session: Session) -> None:
+    with serving(session, request_seconds=0.01) as served, served.client() as client:
+        with pytest.raises(openai.InternalServerError) as error:
+            client.chat.completions.create(**LONG, n=8)
+        assert (error.value.status_code, error.value.code) == (503, "timeout")
+        with pytest.raises(openai.APIError, match="not finished within"):
+            list(client.chat.completions.create(**LONG, n=8, stream=True))
+        served.wait_until_idle()
+
+
+def test_streams_finish_while_the_server_ends(session: Session) -> None:
+    with serving(session, drain_seconds=60) as served, served.client() as client:
+        stream = client.chat.completions.create(**{**LONG, "max_tokens": 60}, stream=True)
+        first = next(stream)
+        served.ending.begin()
+        assert (
+            served.fetch("readyz")[0] == served.fetch("v1/completions", {"prompt": "a"})[0] == 503
+        )
+        assert served.fetch("healthz")[0] == 200
+        *_, last = stream
+        assert last.id == first.id and last.choices[0].finish_reason == "length"
+
+
+def test_streams_that_do_not_finish_in_time_end_properly(session: Session) -> None:
+    with serving(session, drain_seconds=0) as served, served.client() as client:
+        stream = client.chat.completions.with_raw_response.create(**LONG, n=8, stream=True)
+        lines = stream.http_response.iter_lines()
+        next(lines)
+        served.ending.begin()
+        *_, error, _, done, _ = lines
+        assert "shutting_down" in error and done == "data: [DONE]"
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [("nothing", 404), ("v1/embeddings", 404), ("../etc/passwd", 404), ("v1/completions", 405)],
+)
+def test_paths_that_do_not_exist_have_the_shape_of_openai(
+    served: Served, path: str, status: int
+) -> None:
+    found, content, _ = served.fetch(path)
+    assert found == status and content["error"]["type"] == "invalid_request_error"
+
+
+def test_other_types_than_json_are_refused(served: Served) -> None:
+    body = b'{"messages": [{"role": "user", "content": "a"}]}'
+    status, content, _ = served.fetch(
+        "v1/chat/completions", body, **{"Content-Type": "application/x-www-form-urlencoded"}
+    )
+    assert status == 415 and "Content-Type: application/json" in content["error"]["message"]
+
+
+def test_texts_are_logged_only_if_asked_for(
+    session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    for log_requests in (False, True):
+        with serving(session, log_requests=log_requests) as served, served.client() as client:
+            client.chat.completions.create(
+                model=MODEL, messages=[{"role": "user", "content": "a secret"}], max_tokens=1
+            )
+        own = [one.getMessage() for one in caplog.records if one.name.startswith(("clew", "uvi"))]
+        assert any("a secret" in line for line in own) is log_requests

@@ -7,18 +7,30 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from clew.hallucination.capture.decode import Decoder
 from clew.hallucination.capture.models import LoadedModel
 from clew.hallucination.capture.observe import ModelObserver, full_columns, record_fully
+from clew.hallucination.detectors import Detector
+from clew.hallucination.detectors.data import StoredAnswers
+from clew.hallucination.detectors.making import FittedMethod, make_detector
+from clew.hallucination.detectors.probes.arrays import to_numpy
+from clew.hallucination.detectors.probes.registry import PROBES
+from clew.hallucination.detectors.registry import NETWORKS, NetworkSettings, configure
+from clew.hallucination.detectors.training.samples import read_sizes
+from clew.hallucination.detectors.training.sources import PreprocessedData
 from clew.hallucination.live.features import LiveFeatures, PassedAnswer
 from clew.hallucination.samples.making.config import PreprocessConfig, SampleShape
 from clew.hallucination.samples.making.preprocess import choose_shape, preprocess_store
 from clew.hallucination.samples.making.source import TraceSource
+from clew.hallucination.samples.reading.answers import AnswerFeatures
 from clew.hallucination.traces import TraceBatchLoader
 from clew.hallucination.traces.basis import load_basis
+from clew.loading.buffers import BufferPool
+from clew.metrics import PlattScale
 from clew.progress import ignore_event
-from tests.builders import make_decoder
+from tests.builders import VOCABULARY, make_decoder, tiny_loaded
 
 SPLITS = ("train", "validation", "test")
 
@@ -82,3 +94,43 @@ def sample_shape(config: PreprocessConfig) -> SampleShape:
 def pass_maps(decoder: Decoder, sequences: Sequence[Sequence[int]]) -> np.ndarray:
     observer = ModelObserver(decoder.model)
     return full_columns(record_fully(decoder.model, observer, sequences))["attentions"]
+
+
+def ending_model(folder: Path) -> Path:
+    """A tiny model that ends most of its answers, which random models do not."""
+    model, tokenizer = tiny_loaded()
+    model.generation_config.eos_token_id = list(range(0, VOCABULARY, 6))
+    model.generation_config.pad_token_id = 0
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def fit_detector(name: str, samples: Path) -> Detector:
+    """A detector of this method on tiny samples; a network keeps its random weights."""
+    data = AnswerFeatures(samples)
+    labels = data.labels["validation"]
+    fitted: dict[str, Any] = {"calibration": PlattScale.fit(labels, labels + 0.1)}
+    if name in NETWORKS:
+        kind = NETWORKS[name]
+        dataset = PreprocessedData(folder=samples).open(kind.samples, "train")
+        config = configure(kind, read_sizes(dataset), NetworkSettings())
+        torch.manual_seed(3)
+        fitted |= {"network": kind.build(config).eval(), "config": config}
+    else:
+        scorer = PROBES[name].fit(data, seed=0).scorer
+        scores = to_numpy(scorer.score(data, "validation"))
+        fitted |= {"scorer": scorer, "calibration": PlattScale.fit(labels, scores)}
+    family = "network" if name in NETWORKS else "probe"
+    method = FittedMethod(name=name, title=name, family=family, threshold=0.5, results={}, **fitted)
+    return make_detector(method, data).to("cpu")
+
+
+def stored_risks(detector: Detector, samples: Path, split: str) -> list[float | None]:
+    """The risks of stored answers, as a comparison would compute them."""
+    if detector.samples is None:
+        answers = StoredAnswers(AnswerFeatures(samples), split)
+        return [risk.risk for risk in detector.assess(answers)]
+    dataset = PreprocessedData(folder=samples).open(detector.samples, split)
+    batch = dataset.samples.read_batch(np.arange(len(dataset)), BufferPool())
+    return detector.score(batch).tolist()

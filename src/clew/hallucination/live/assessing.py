@@ -1,17 +1,22 @@
 """What a detector says of answers that have passed through the model, generated or given."""
 
 from collections.abc import Sequence
+from dataclasses import fields
 from itertools import pairwise
 
 import numpy as np
 import torch
 
+from clew.errors import InputError
+from clew.hallucination.capture.config import Generation
 from clew.hallucination.capture.models import LoadedModel
 from clew.hallucination.capture.observe import ModelObserver, full_columns, record_fully
 from clew.hallucination.detectors import Detector
 from clew.hallucination.detectors.risk import Risk, unavailable
 from clew.hallucination.live.features import SPLIT, LiveFeatures, needed_columns
+from clew.typed_json import read_as
 
+_MOST_TOKENS, _MOST_DRAWS = 1 << 16, 100
 _CUT_OFF = "the answer was cut off at its maximum length, so what it would have said is unknown"
 
 
@@ -22,6 +27,30 @@ def why_unavailable(tokens: Sequence[int], text: str, stop_reason: str) -> str |
     if not tokens or not text.strip():
         return "the answer is empty"
     return _CUT_OFF if stop_reason == "length" else None
+
+
+def read_generation(detector: Detector) -> Generation:
+    """How the detector's training answers were generated; defaults for what it does not say.
+    Raises InputError for values that cannot be used."""
+    # As manifests name them.
+    names = {"samples": "draws", "sample_temperature": "draw_temperature"}
+    made = {names.get(name, name): value for name, value in detector.generation.items()}
+    known = {field.name for field in fields(Generation)} & made.keys()
+    usual = {"max_new_tokens": 32, "num_beams": 1, "cut": "none", "draws": 0}
+    try:
+        found = read_as(
+            Generation,
+            {**usual, "draw_temperature": 1.0, **{name: made[name] for name in known}},
+            "generation",
+        )
+        if not (1 <= found.max_new_tokens <= _MOST_TOKENS and 0 <= found.draws <= _MOST_DRAWS):
+            raise ValueError(f"{found.max_new_tokens} tokens and {found.draws} draws")
+    except ValueError as error:
+        raise InputError(
+            f"the detector {detector.name} does not say how to generate answers ({error}): make it "
+            "again with this version of clew."
+        ) from None
+    return found
 
 
 def recorded_columns(detector: Detector, *, tokens: bool = False) -> frozenset[str]:

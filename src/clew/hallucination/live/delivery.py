@@ -15,7 +15,7 @@ from clew.hallucination.capture.models import LoadedModel
 from clew.hallucination.detectors import Detector
 from clew.hallucination.detectors.risk import Risk, unavailable
 from clew.hallucination.live.answers import LiveAnswer, LiveTicket, LiveToken
-from clew.hallucination.live.assessing import assess, read_maps, why_unavailable
+from clew.hallucination.live.assessing import assess, read_generation, read_maps, why_unavailable
 from clew.hallucination.live.engine import Engine
 from clew.hallucination.live.features import LiveFeatures, PassedAnswer, join_records
 from clew.hallucination.live.requests import Finished, NewToken, Request, Sampling
@@ -90,11 +90,11 @@ class Delivery:
         """Requests for further answers to the question, if the detector compares answers."""
         if not request.is_scored or "samples" not in self._detector.fields:
             return
-        made = self._detector.generation
+        made = read_generation(self._detector)
         prompt = ",".join(map(str, request.prompt)).encode()
         seed = int.from_bytes(hashlib.sha256(prompt).digest()[:4], "little")
-        for number in range(made.get("draws", 0)):
-            sampling = Sampling(temperature=made.get("draw_temperature", 1.0), seed=seed + number)
+        for number in range(made.draws):
+            sampling = Sampling(temperature=made.draw_temperature, seed=seed + number)
             yield replace(request, sampling=sampling, is_scored=False, top_logprobs=0)
 
     def _run(self) -> None:

@@ -22,6 +22,7 @@ from clew.hallucination.detectors.risk import Risk, unavailable
 from clew.hallucination.live.assessing import (
     assess,
     assess_tokens,
+    read_generation,
     read_maps,
     recorded_columns,
     why_unavailable,
@@ -93,7 +94,8 @@ class AnswerScorer:
         self._tokens, self._reporter = tokens, reporter
         on_gpu = loaded.model.device.type == "cuda"
         self._rows = rows or (GPU_ROWS if on_gpu else CPU_ROWS)
-        self._draws = "samples" in detector.fields
+        self._generation = read_generation(detector)
+        self._draws = "samples" in detector.fields and self._generation.draws > 0
         self._decoder: Decoder | None = None
         self._same_length = False
 
@@ -154,7 +156,6 @@ class AnswerScorer:
         """A decoder whose batches were compared with single passes."""
         model, tokenizer = self.loaded
         observer, detector = ModelObserver(model), self.detector
-        made = detector.generation if self._draws else {}
 
         def make(share: bool) -> Decoder:
             share = share and sliding_window(model) is None
@@ -164,8 +165,8 @@ class AnswerScorer:
                 observer=observer,
                 shape=detector.shape,
                 basis=detector.basis,
-                answer_end=AnswerEnd(tokenizer, made.get("cut", "none"), ends),
-                max_new_tokens=made.get("max_new_tokens", _CHECK_TOKENS),
+                answer_end=AnswerEnd(tokenizer, self._generation.cut, ends),
+                max_new_tokens=self._generation.max_new_tokens if self._draws else _CHECK_TOKENS,
                 prefix=shared_prefix(prompts) if share else (),
                 columns=_CHECK_COLUMNS,
             )
@@ -240,10 +241,8 @@ class AnswerScorer:
         if not self._draws:
             return [None] * len(answers)
         assert self._decoder is not None
-        made = self.detector.generation
-        sampler = Sampler(
-            self._decoder, count=made["draws"], temperature=made.get("draw_temperature", 1.0)
-        )
+        made = self._generation
+        sampler = Sampler(self._decoder, count=made.draws, temperature=made.draw_temperature)
         plan = BatchPlan(rows=self._rows, tokens=self._rows * _BATCH_TOKENS)
         drawn = sampler.sample([a.prompt for a in answers], [a.name for a in answers], plan)
         decode = self.loaded.tokenizer.batch_decode

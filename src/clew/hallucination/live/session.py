@@ -17,7 +17,7 @@ from clew.hallucination.capture.models import (
 )
 from clew.hallucination.detectors import Detector, load_detector
 from clew.hallucination.live.answers import LiveAnswer, LiveTicket
-from clew.hallucination.live.assessing import recorded_columns
+from clew.hallucination.live.assessing import read_generation, recorded_columns
 from clew.hallucination.live.delivery import Delivery
 from clew.hallucination.live.encoding import Encoder
 from clew.hallucination.live.engine import Engine, EngineLoad
@@ -27,7 +27,6 @@ from clew.hallucination.live.scoring import AnswerScorer, Scored, ToScore
 from clew.progress import Reporter, log_event
 
 Result = TypeVar("Result")
-_MAX_NEW_TOKENS = 32  # of a detector that does not say
 
 
 class Session:
@@ -42,6 +41,7 @@ class Session:
         detector.refuse_other(describe_model(name, loaded.model, loaded.quantize))
         self.loaded, self.detector = loaded, detector.to(loaded.model.device)
         self.prompt: Prompt = detector.prompt
+        self.generation = read_generation(detector)
         self.tokenizer = loaded.tokenizer
         self.encoder = Encoder(self.tokenizer, self.prompt, context_tokens(loaded.model))
         self._max_rows, self._max_waiting = max_rows, max_waiting
@@ -121,11 +121,11 @@ class Session:
         sampling: Sampling | None = None,
     ) -> Request:
         """The request for a question; see `ask`."""
-        made = self.detector.generation
+        made = self.generation
         return Request(
             prompt=self.encode(question, context),
-            max_new_tokens=max_new_tokens or made.get("max_new_tokens") or _MAX_NEW_TOKENS,
-            cut=cut or made.get("cut") or "none",
+            max_new_tokens=max_new_tokens or made.max_new_tokens,
+            cut=cut or made.cut,
             sampling=sampling or Sampling(),
         )
 

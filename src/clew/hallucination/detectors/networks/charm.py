@@ -142,7 +142,7 @@ def _mean_over_answers(
     nodes: Float[Tensor, "nodes hidden"], batch: Mapping[str, Any]
 ) -> Float[Tensor, "batch hidden"]:
     """Mean pooling over the answer's tokens; 0 for an answer without tokens."""
-    samples = len(batch["label"])
+    samples = len(batch["node_counts"])
     # Other tokens go to a slot after the last sample.
     place = torch.where(batch["is_answer"], batch["node_graph"], samples)
     sums, counts = _sum_by(place, nodes, samples + 1)

@@ -1,0 +1,52 @@
+"""A tiny model whose answers end, a store of its answers, and a detector of every method."""
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from clew.hallucination.capture import LoadedModel, extract, load_model
+from clew.hallucination.detectors import Detector
+from clew.hallucination.live.session import Session
+from tests.builders import write_questions
+from tests.hallucination.live.making import ending_model, fit_detector, preprocess_tiny
+from tests.stores import one_thread, tiny_config
+
+FitDetector = Callable[[str], Detector]
+
+
+@pytest.fixture(scope="session")
+def live_model(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    folder = ending_model(tmp_path_factory.mktemp("live") / "model")
+    return load_model(str(folder), device="cpu")
+
+
+@pytest.fixture(scope="session")
+def live_store(live_model: LoadedModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """48 traces with everything kept and three drawn answers each. Shared: do not modify."""
+    folder = tmp_path_factory.mktemp("live_store")
+    questions = write_questions(folder / "questions.jsonl", 48)
+    changes = {"keep": "full", "draws": 3, "max_new_tokens": 10, "shard_size": 24, "cut": "none"}
+    config = tiny_config(Path(live_model.name), questions, folder / "store", **changes)
+    with one_thread():
+        extract(config, loaded=live_model)
+    return config.out
+
+
+@pytest.fixture(scope="session")
+def live_samples(live_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return preprocess_tiny(live_store, tmp_path_factory.mktemp("live_samples") / "folder").out
+
+
+@pytest.fixture(scope="session")
+def fit(live_samples: Path) -> FitDetector:
+    """Fits a method once."""
+    return cache(lambda name: fit_detector(name, live_samples))
+
+
+@pytest.fixture(scope="session")
+def session(live_model: LoadedModel, fit: FitDetector) -> Iterator[Session]:
+    """A session with the default method. Shared: close none of it."""
+    with Session(live_model, fit("fusion"), max_rows=8) as session:
+        yield session

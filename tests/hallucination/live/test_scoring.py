@@ -1,0 +1,151 @@
+"""An answer gets the same risk from its samples, from its tokens, and while it is generated."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clew.hallucination.capture import LoadedModel
+from clew.hallucination.detectors import Detector
+from clew.hallucination.live.answers import LiveAnswer
+from clew.hallucination.live.requests import Request
+from clew.hallucination.live.scoring import AnswerScorer, Scored, ToScore
+from clew.hallucination.live.session import Session
+from clew.hallucination.samples.reading.answers import AnswerFeatures
+from tests.hallucination.live.conftest import FitDetector
+from tests.hallucination.live.making import read_traces, split_tokens, stored_risks
+
+METHODS = (
+    *("perplexity", "min_probability", "mean_entropy", "semantic_entropy", "attention_score"),
+    *("linear_probe", "linear_probe_middle", "linear_probe_pca", "saplma", "lapeigvals"),
+    *("attn_logdet", "lookback", "fusion", "lstm", "gnn_det", "gvae", "act_vit", "charm"),
+)
+
+
+def to_score(trace: Any) -> ToScore:
+    prompt, tokens = split_tokens(trace)
+    return ToScore(
+        prompt=prompt,
+        tokens=tokens,
+        question=trace["question"],
+        text=trace["answer"],
+        stop_reason=trace["stop_reason"],
+        name=trace["question_id"],
+    )
+
+
+def score(model: LoadedModel, detector: Detector, traces: Sequence[Any], rows: int) -> list[Scored]:
+    return list(AnswerScorer(model, detector, rows=rows).score(map(to_score, traces)))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_risk_from_tokens_equals_the_risk_from_samples(
+    live_model: LoadedModel,
+    live_store: Path,
+    live_samples: Path,
+    fit: FitDetector,
+    method: str,
+) -> None:
+    detector, traces = fit(method), read_traces(live_store)
+    numbers = AnswerFeatures(live_samples).ids["train"].tolist()
+    expected = stored_risks(detector, live_samples, "train")
+    found = score(live_model, detector, [traces[number] for number in numbers], 32)
+    compared = 0
+    for one, risk, number in zip(found, expected, numbers, strict=True):
+        ended = traces[number]["stop_reason"] != "length" and traces[number]["answer"].strip()
+        if one.risk.state == "checked" and risk is not None:
+            assert one.risk.risk == pytest.approx(risk, abs=1e-3), traces[number]["answer"]
+            compared += 1
+        else:
+            assert one.risk.state == "out_of_distribution" or not ended
+    assert compared >= 10
+
+
+@pytest.mark.parametrize("method", ["fusion", "gnn_det", "charm", "perplexity"])
+def test_risk_of_a_generated_answer_equals_that_from_its_tokens(
+    live_model: LoadedModel, live_store: Path, fit: FitDetector, method: str
+) -> None:
+    traces = [*read_traces(live_store).values()][:12]
+    with Session(live_model, fit(method), max_rows=5) as session:
+        tickets = [
+            session.submit(Request(prompt=split_tokens(trace)[0], max_new_tokens=10))
+            for trace in traces
+        ]
+        answers = [ticket.answer() for ticket in tickets]
+        given = list(session.score(map(to_score, traces)))
+    for answer, other, trace in zip(answers, given, traces, strict=True):
+        assert [token.id for token in answer.tokens] == split_tokens(trace)[1]
+        assert answer.risk.state == other.risk.state
+        if answer.risk.risk is not None:
+            assert answer.risk.risk == pytest.approx(other.risk.risk, abs=1e-3)
+    assert any(answer.risk.risk is not None for answer in answers)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 32])
+def test_risk_does_not_depend_on_the_batch(
+    live_model: LoadedModel, live_store: Path, fit: FitDetector, rows: int
+) -> None:
+    traces = [*read_traces(live_store).values()][:20]
+    expected = score(live_model, fit("fusion"), traces, 7)
+    for one, other in zip(score(live_model, fit("fusion"), traces, rows), expected, strict=True):
+        assert one.risk.state == other.risk.state
+        assert one.risk.risk == pytest.approx(other.risk.risk, abs=1e-3)
+
+
+def test_semantic_entropy_draws_answers_live(live_model: LoadedModel, fit: FitDetector) -> None:
+    with Session(live_model, fit("semantic_entropy"), max_rows=8) as session:
+        answer = session.ask("What is the capital of France?")
+        assert answer.risk.method == "semantic_entropy" or answer.risk.state != "checked"
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"tokens": [], "text": ""}, "empty"),
+        ({"text": " "}, "empty"),
+        ({"stop_reason": "length"}, "cut off"),
+        ({"stop_reason": "canceled"}, "canceled"),
+        ({"problem": "line 3: it is not JSON"}, "line 3"),
+    ],
+)
+def test_an_answer_that_was_not_checked_has_no_risk(
+    session: Session, changes: dict[str, Any], reason: str
+) -> None:
+    given = {"prompt": [5, 6, 7], "tokens": [8, 9], "text": "two words", **changes}
+    [found] = session.score([ToScore(**given)])
+    assert (found.risk.state, found.risk.risk, found.risk.verdict) == ("unavailable", None, None)
+    assert reason in (found.risk.reason or "")
+
+
+def test_a_cut_off_and_a_canceled_answer_are_unavailable(session: Session) -> None:
+    cut = session.ask("Where is it?", max_new_tokens=1)
+    if cut.ended == "length":
+        assert cut.risk.state == "unavailable" and "cut off" in (cut.risk.reason or "")
+    ticket = session.submit(Request(prompt=[9] * 20, max_new_tokens=10))
+    ticket.cancel()
+    answer = ticket.answer()
+    assert answer.ended != "canceled" or answer.risk.state == "unavailable"
+
+
+def test_a_request_that_is_not_scored_says_so(session: Session) -> None:
+    request = Request(prompt=[9, 8, 7], max_new_tokens=4, is_scored=False)
+    assert "turned off" in (session.submit(request).answer().risk.reason or "")
+
+
+def test_tokens_come_before_the_answer_and_make_up_its_text(session: Session) -> None:
+    events = list(session.submit(session.make_request("What is the capital of France?")))
+    *tokens, answer = events
+    assert isinstance(answer, LiveAnswer)
+    assert tuple(tokens) == answer.tokens
+    assert "".join(token.text for token in answer.tokens) == answer.text
+
+
+def test_events_may_be_pushed_instead_of_pulled(session: Session) -> None:
+    import queue
+
+    events: queue.Queue[Any] = queue.Queue()
+    session.submit(session.make_request("What?")).on_event(events.put)
+    while not isinstance(event := events.get(timeout=30), LiveAnswer):
+        pass
+    assert event.ended

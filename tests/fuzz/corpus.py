@@ -10,10 +10,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
+from clew.engine import TrainConfig
 from clew.hallucination.capture import extract, load_model
+from clew.hallucination.comparison import compare_methods
 from clew.hallucination.detectors.training import train_detectors
 from clew.hallucination.samples.making import preprocess_store
+from clew.progress import ignore_event
 from tests.builders import save_tiny_model, write_questions
+from tests.hallucination.comparison.making import compare_config
 from tests.hallucination.detectors.training.making import small_run
 from tests.hallucination.legacy import old_files
 from tests.hallucination.samples.making.making import tiny_preprocess, write_scores
@@ -63,6 +67,10 @@ def _make_detector(folder: Path) -> None:
     data = write_samples(folder / "learnable", shards=2, rows=30, answers=True)
     config = small_run(data, folder / "trained", networks=("lstm", "gnn_det"))
     train_detectors(config)
+    methods = ("perplexity", "linear_probe", "lookback", "fusion", "lstm")
+    changes = {"seeds": 1, "train": TrainConfig(epochs=1), "keep_detectors": "all"}
+    compared = compare_config(folder / "samples", folder / "compared", methods=methods, **changes)
+    compare_methods(compared, ignore_event)
 
 
 def _make_questions(folder: Path) -> None:

@@ -81,9 +81,10 @@ def _serve(connection: Any, corpus: Path, scratch: Path, keep: bool) -> None:
         folder = scratch / f"{kind}-{seed}"
         folder.mkdir(parents=True)
         outcome = _fork(KINDS[kind], kind, seed, corpus, folder)
-        changed = _look_at(corpus).items() ^ outside.items()
+        before, outside = outside, _look_at(corpus)
+        changed = outside.items() ^ before.items()
         if changed:
-            about = f"it changed {sorted(changed)[0][0]}\n{outcome.about}"
+            about = f"it changed {min(changed)[0]}\n{outcome.about}"
             outcome = replace(outcome, ended="failed", about=about)
         connection.send(outcome)
         if not keep:

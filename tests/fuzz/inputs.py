@@ -2,7 +2,6 @@
 
 import contextlib
 import gzip
-import json
 import shutil
 import zipfile
 from collections.abc import Callable
@@ -12,7 +11,8 @@ from random import Random
 
 from tests.fuzz.corpus import CAPTURE, ROWS
 from tests.fuzz.harness import MakeCase, Refused, clew
-from tests.fuzz.mutations import edit_bytes, edit_file, edit_json, hostile_value, replace_entry
+from tests.fuzz.kept import detectors
+from tests.fuzz.mutations import edit_bytes, edit_file, edit_header, edit_json, replace_entry
 from tests.fuzz.services import judge, page
 from tests.hallucination.legacy import hostile as old_bombs
 from tests.patterns.photos import hostile as photo_bombs
@@ -185,30 +185,13 @@ def models(chance: Random, corpus: Path, folder: Path) -> Callable[[], None]:
     if path.suffix == ".json":
         edit_file(chance, path, chance.choice((edit_json, edit_json, edit_bytes)))
     else:
-        edit_file(chance, path, chance.choice((_edit_header, _edit_header, edit_bytes)))
+        edit_file(chance, path, chance.choice((edit_header, edit_header, edit_bytes)))
     if kind == "classifier":
         photos = corpus / "photos"
         return lambda: _run(
             "patterns", "identify", photos, "--model", model, "--out", folder / "out"
         )
     return lambda: _score(model, corpus / "learnable", kind)
-
-
-def _edit_header(chance: Random, content: bytes) -> bytes:
-    """The JSON header of a safetensors file, and the JSON inside its metadata."""
-    size = int.from_bytes(content[:8], "little")
-    header = json.loads(content[8 : 8 + size])
-    about = header.get("__metadata__", {})
-    if about and chance.random() < 0.7:
-        name = chance.choice(sorted(about))
-        try:
-            about[name] = edit_json(chance, about[name].encode()).decode()
-        except ValueError:
-            about[name] = str(hostile_value(chance))
-        edited = json.dumps(header).encode()
-    else:
-        edited = edit_json(chance, content[8 : 8 + size])
-    return len(edited).to_bytes(8, "little") + edited + content[8 + size :]
 
 
 def _score(model: Path, data: Path, kind: str) -> None:
@@ -295,6 +278,7 @@ KINDS: dict[str, MakeCase] = {
     "questions": questions,
     "scores": scores,
     "models": models,
+    "detectors": detectors,
     "legacy": legacy,
     "photos": photos,
     "page": page,

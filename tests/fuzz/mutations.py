@@ -39,6 +39,23 @@ def edit_json(chance: Random, content: bytes) -> bytes:
     return edit_value(chance, json.loads(content))
 
 
+def edit_header(chance: Random, content: bytes) -> bytes:
+    """The JSON header of a safetensors file, and the JSON inside its metadata."""
+    size = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + size])
+    about = header.get("__metadata__", {})
+    if about and chance.random() < 0.7:
+        name = chance.choice(sorted(about))
+        try:
+            about[name] = edit_json(chance, about[name].encode()).decode()
+        except ValueError:
+            about[name] = str(hostile_value(chance))
+        edited = json.dumps(header).encode()
+    else:
+        edited = edit_json(chance, content[8 : 8 + size])
+    return len(edited).to_bytes(8, "little") + edited + content[8 + size :]
+
+
 def edit_value(chance: Random, value: Any) -> bytes:
     for _ in range(chance.choice((1, 1, 1, 2, 3))):
         value = _edit(chance, value)

@@ -30,6 +30,7 @@ class SampleSizes:
     features: int
     max_tokens: int
     signal: float = 0.0
+    spans: bool = False
 
 
 def write_samples(
@@ -47,10 +48,12 @@ def write_samples(
     heads: bool = False,
     attention_heads: int = 2,
     signal: float = 0.0,
+    spans: bool = False,
     settings: Mapping[str, Any] | None = None,
 ) -> Path:
     """A folder as `clew preprocess` writes it: sequences, graphs, splits.csv; answers and heads
-    on request. `signal` is added to the values of answers and heads that are hallucinated."""
+    on request. `signal` is added to the values of answers and heads that are hallucinated; with
+    `spans`, every token but the first of an answer has the label of the answer."""
     write_sequences(folder / "sequences", shards, rows, layers, dim, batch_rows)
     if graphs:
         write_graphs(folder / "graphs", shards, rows, layers, features, max_tokens, batch_rows)
@@ -61,6 +64,7 @@ def write_samples(
         features=features,
         max_tokens=max_tokens,
         signal=signal,
+        spans=spans,
     )
     if answers:
         write_answers(folder / "answers", shards, rows, batch_rows, sizes)
@@ -139,7 +143,9 @@ def answer_of(number: int, sizes: SampleSizes) -> dict[str, Any]:
     def draw(*shape: int) -> np.ndarray:
         return random.standard_normal(shape) + sizes.signal * label(number)
 
+    labels = [-1, *[int(label(number))] * (tokens - 1)][:tokens]
     return {
+        **({"token_labels": labels} if sizes.spans else {}),
         "question": f"What is {number}?",
         "category": ("capital", "currency", "river", None)[number % 4],
         "accepted_answers": [f"answer {number}", str(number)],
@@ -195,6 +201,7 @@ def write_answers(store: Path, shards: int, rows: int, batch_rows: int, sizes: S
             shaped(f"token_{name}", pa.list_(pa.float32()), "answer")
             for name in ("logprobs", "entropies")
         ),
+        *([shaped("token_labels", pa.list_(pa.int8()), "answer")] if sizes.spans else []),
         *(
             fixed(name, *by_head)
             for name in ("lookback", "log_diagonal_all", "log_diagonal_answer")

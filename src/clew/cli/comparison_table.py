@@ -34,8 +34,7 @@ def _figure(name: str) -> Callable[[dict[str, Any]], str]:
 
 
 def _auroc(row: dict[str, Any]) -> str:
-    low, high = row["test_auroc_ci"]
-    return f"{row['test_auroc']:.3f} [{low:.3f}, {high:.3f}]"
+    return _with_interval(row["test_auroc"], row["test_auroc_ci"])
 
 
 def _seeds(row: dict[str, Any]) -> str:
@@ -95,6 +94,8 @@ def print_comparison(console: Console, folder: Path, results: dict[str, Any]) ->
     say("; ".join(notes), "dim")
     if results["transfer"] is not None:
         _print_transfer(console, results["transfer"])
+    if results["tokens"] is not None:
+        _print_tokens(console, results["tokens"])
     _print_excluded(console, results["excluded"])
     console.print()
     for sentence in results["findings"].values():
@@ -157,6 +158,30 @@ def _print_transfer(console: Console, transfer: dict[str, Any]) -> None:
             table.add_row(Text(title if number == 0 else ""), Text(name), *told)
     console.print()
     console.print(table)
+
+
+def _print_tokens(console: Console, tokens: dict[str, Any]) -> None:
+    """Print the metrics per token, for answers with span labels."""
+    table = PlainTable()
+    table.add_column("  per token", no_wrap=True, overflow="ellipsis")
+    table.add_column("AUROC [95%]", justify="right", no_wrap=True)
+    rate = f"{tokens['false_positive_rate']:.0%}"
+    table.add_column(f"recall at {rate} FPR [95%]", justify="right", no_wrap=True)
+    for row in tokens["rows"]:
+        found = [_with_interval(row[name], row[f"{name}_ci"]) for name in ("auroc", "recall")]
+        table.add_row(Text(f"  {for_terminal(row['title'])}"), *found)
+    console.print()
+    console.print(table)
+    text = (
+        f"{tokens['tokens']:,} tokens of {tokens['answers']:,} test answers have a span label, "
+        f"{tokens['hallucinated']:,} of them hallucinated; intervals resample answers"
+    )
+    console.print(text, style="dim", soft_wrap=False)
+
+
+def _with_interval(value: float, interval: Sequence[float]) -> str:
+    low, high = interval
+    return f"{value:.3f} [{low:.3f}, {high:.3f}]"
 
 
 def _print_excluded(console: Console, excluded: Sequence[dict[str, Any]]) -> None:

@@ -7,6 +7,7 @@ from clew.metrics.calibration import (
     expected_calibration_error,
 )
 from clew.metrics.curves import area_under_risk_coverage, risk_coverage_points, roc_points
+from clew.metrics.groups import GroupedMeasures, measure_groups
 from clew.metrics.measures import Measures, best_threshold, measure_scores
 from clew.metrics.ranking import (
     RESAMPLES,
@@ -21,6 +22,7 @@ from clew.metrics.ranking import (
 __all__ = [
     "RESAMPLES",
     "Difference",
+    "GroupedMeasures",
     "Measures",
     "PlattScale",
     "area_under_risk_coverage",
@@ -32,6 +34,7 @@ __all__ = [
     "compare_paired",
     "draw_resamples",
     "expected_calibration_error",
+    "measure_groups",
     "measure_scores",
     "risk_coverage_points",
     "roc_points",

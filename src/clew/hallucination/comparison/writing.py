@@ -21,6 +21,7 @@ from clew.hallucination.comparison.tables import (
     make_transfer_csv,
     sort_rows,
 )
+from clew.hallucination.comparison.token_rows import measure_tokens
 from clew.hallucination.comparison.trial import Trial, TrialResult
 from clew.hallucination.detectors.training.task import LIBRARY, RESULTS_FILE
 from clew.metrics import RESAMPLES
@@ -64,6 +65,7 @@ def write_comparison(
         "versions": describe_versions(),
         "detectors": dict(kept),
         "transfer": _write_transfer(config, results) if config.is_transfer else None,
+        "tokens": measure_tokens(trial, test, [one.row["method"] for one in measured]),
     }
     folder = config.out
     write_scores(folder, trial.train, test, labels, measured)

@@ -19,6 +19,7 @@ from clew.hallucination.comparison.report.origin import (
 )
 from clew.hallucination.comparison.report.pictures import PICTURES, draw_pictures
 from clew.hallucination.comparison.report.questions import categories_section, transfer_section
+from clew.hallucination.comparison.report.tokens import tokens_section
 from clew.hallucination.comparison.report.training import layers_section, losses_section
 from clew.pages.figures import counted
 from clew.pages.markup import Html, tag
@@ -35,6 +36,7 @@ _ORDER = (
     agreement_section,
     disputed_section,
     categories_section,
+    tokens_section,
     transfer_section,
     losses_section,
     excluded_section,

@@ -23,11 +23,14 @@ demo: $(READY)
 	$(BIN)/clew inspect $(DEMO)/preprocessed_data
 	$(BIN)/clew compare --preprocessed-dir $(DEMO)/preprocessed_data --seeds 1 --epochs 5 --out $(DEMO)/comparison
 	$(BIN)/clew show $(DEMO)/traces_data --id 4 --scores-file $(DEMO)/ground_truth_scores.csv --comparison $(DEMO)/comparison --out $(DEMO)/answer-4.html
+	$(BIN)/clew ask --detector $(DEMO)/comparison/detector "What is the capital of France?" \
+	    "In which country is the city of Tartu?" "On which continent is Kenya?"
 	@printf '%s\n' '' 'With your own model and questions, use $(BIN)/clew:' \
 	    '  clew extract --model meta-llama/Llama-3.2-1B-Instruct --questions my_questions.csv --out traces_data' \
 	    '  clew label traces_data --out ground_truth_scores.csv' \
 	    '  clew preprocess traces_data --scores-file ground_truth_scores.csv --out preprocessed_data' \
-	    '  clew compare --preprocessed-dir preprocessed_data --out comparison'
+	    '  clew compare --preprocessed-dir preprocessed_data --out comparison' \
+	    '  clew ask --detector comparison/detector "Who wrote Emma?"'
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -215,6 +215,7 @@ def test_public_surface_is_exactly_what_is_documented() -> None:
         "TrainingError",
         "TrainingStoppedError",
         "__version__",
+        "ask",
         "compare",
         "convert",
         "extract",

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         merge_batches,
     )
     from clew.hallucination.workflow import (
+        ask,
         compare,
         convert,
         extract,
@@ -69,6 +70,7 @@ __all__ = [
     "TrainingError",
     "TrainingStoppedError",
     "__version__",
+    "ask",
     "compare",
     "convert",
     "extract",
@@ -103,7 +105,7 @@ _HOMES = {
     "ComparisonResult": "hallucination.comparison",
     **dict.fromkeys(
         (
-            *("compare", "convert", "extract", "inspect", "label", "load_model", "plan"),
+            *("ask", "compare", "convert", "extract", "inspect", "label", "load_model", "plan"),
             *("preprocess", "score", "serve", "show", "train", "verify"),
         ),
         "hallucination.workflow",

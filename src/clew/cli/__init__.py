@@ -42,6 +42,7 @@ def _options(
 def build_app() -> typer.Typer:
     """The application with all its commands."""
     from clew.cli import (
+        ask,
         compare,
         convert,
         extract,
@@ -58,7 +59,7 @@ def build_app() -> typer.Typer:
     )
 
     if not app.registered_commands:
-        flow = (extract, inspect, label, preprocess, plan, train, compare, score, show, serve)
+        flow = (extract, inspect, label, preprocess, plan, train, compare, ask, score, show, serve)
         for command in (*flow, verify, convert):
             command.register(app)
         app.add_typer(patterns.build_group(), name="patterns")

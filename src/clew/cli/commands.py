@@ -44,11 +44,12 @@ class Call:
 
     def print_json(self, value: Any) -> None:
         """Print `value` as JSON: with --json, the only output on stdout."""
-        is_unicode = (sys.stdout.encoding or "").lower() in ("utf-8", "utf8")
-        text = json.dumps(
-            without_nan(value), indent=1, ensure_ascii=not is_unicode, allow_nan=False, default=str
-        )
-        typer.echo(for_json(text))
+        _print_json(value, indent=1)
+
+    def print_json_line(self, value: Any) -> None:
+        """Print `value` as one line of JSON, at once, for commands with many results."""
+        _print_json(value, indent=None)
+        sys.stdout.flush()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,14 +91,16 @@ class Command:
     def _callback(self, run: Run) -> Callable[..., None]:
         settings = self.read_settings()
 
-        def callback(context: typer.Context, **given: Any) -> None:
+        def callback(invocation: typer.Context, **given: Any) -> None:
             overwrite = given.get("overwrite", False)
             with saying_how_it_was_stopped(is_resumable=self.is_resumable, overwrite=overwrite):
-                call = self._read_call(context, given, settings)
+                call = self._read_call(invocation, given, settings)
                 _show_errors_in_full(run, call, verbose=given["verbose"])
 
         parameters = [
-            inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context),
+            inspect.Parameter(
+                "invocation", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context
+            ),
             *self._parameters(settings),
             *([rest_parameter()] if self.spelling.takes_rest else []),
             *self._common_parameters(),
@@ -190,6 +193,14 @@ class Command:
                 f"{flag(name)}."
             )
         values[name] = [*values[name], *words]
+
+
+def _print_json(value: Any, *, indent: int | None) -> None:
+    is_unicode = (sys.stdout.encoding or "").lower() in ("utf-8", "utf8")
+    text = json.dumps(
+        without_nan(value), indent=indent, ensure_ascii=not is_unicode, allow_nan=False, default=str
+    )
+    typer.echo(for_json(text))
 
 
 def _from_flags(

@@ -4,6 +4,7 @@
 Importing these modules is fast: heavy libraries are imported when a function is called.
 """
 
+from clew.hallucination.workflow.asking import ask
 from clew.hallucination.workflow.comparing import compare
 from clew.hallucination.workflow.extracting import extract, load_model
 from clew.hallucination.workflow.labeling import label
@@ -16,6 +17,7 @@ from clew.hallucination.workflow.stores import convert, inspect, verify
 from clew.hallucination.workflow.training import train
 
 __all__ = [
+    "ask",
     "compare",
     "convert",
     "extract",

@@ -1,0 +1,118 @@
+"""clew ask"""
+
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import typer
+from rich.console import Console
+
+from clew.cli.answers import has_shades, print_answer, print_legend
+from clew.cli.ask_dialogue import Dialogue
+from clew.cli.commands import Call, Command
+from clew.cli.completion import suggest_words, suggest_words_and_paths
+from clew.cli.long_runs import log_to_stderr, long_run
+from clew.cli.options import Spelling
+from clew.cli.renderer import Renderer
+from clew.cli.signals import StopRequest
+from clew.errors import InputError, StoppedError
+from clew.hallucination.questions import Question
+from clew.hallucination.workflow import ask
+from clew.hallucination.workflow.asking import open_asker, read_questions
+from clew.storage.text_files import BoundedLines, TooLongError
+from clew.terminal import TextConsole
+
+if TYPE_CHECKING:
+    from clew.hallucination.live.asking import Asker
+
+COMMAND = Command(
+    function=ask,
+    example='clew ask "In which country is Tartu?"',
+    note="Without a question, questions are read from stdin, one per line; on a terminal, you are "
+    "asked for them. --json prints one line per answer.",
+    groups={
+        "Questions": ("questions", "num_samples", "context"),
+        "Detector": ("detector", "model"),
+        "Answers": ("max_new_tokens", "temperature", "top_p", "seed"),
+        "Hardware": ("device", "dtype"),
+    },
+    spelling=Spelling(
+        kinds={"questions": str, "model": str},
+        completions={
+            "model": suggest_words_and_paths("smollm2"),
+            "questions": suggest_words_and_paths("facts"),
+            "device": suggest_words("auto", "cpu", "cuda"),
+        },
+        metavars={"question": "QUESTION ..."},
+    ),
+    has_threads=True,
+    has_json=True,
+)
+_READ = ("question", "questions", "context", "num_samples")
+
+
+def register(app: typer.Typer) -> None:
+    COMMAND.register(app, run)
+
+
+def run(call: Call) -> None:
+    log_to_stderr()
+    settings = dict(call.settings)
+    read = {name: settings.pop(name) for name in _READ}
+    is_asked = bool(read["question"]) or read["questions"] is not None
+    is_dialogue = not is_asked and not call.as_json and sys.stdin.isatty() and sys.stdout.isatty()
+    read["question"] = list(read["question"] if is_asked or is_dialogue else _read_lines())
+    # The answers alone are the result, of a pipe as well.
+    progress = TextConsole(soft_wrap=True, stderr=True, quiet=call.progress.quiet)
+    with Renderer(progress) as reporter:
+        questions = [] if is_dialogue else read_questions(**read, reporter=reporter)
+        with long_run(progress, "finishing the current step") as stop:
+            asker = open_asker(**settings, reporter=reporter, should_stop=stop)
+        with asker:
+            if is_dialogue:
+                _talk(call.console, asker, read["context"])
+                return
+            with long_run(progress, "finishing the current answer") as stop:
+                _answer_all(call, asker, questions, stop)
+
+
+def _answer_all(
+    call: Call, asker: "Asker", questions: "list[Question]", should_stop: StopRequest
+) -> None:
+    """Print each answer as soon as all before it are there."""
+    is_shaded = False
+    for number, answer in enumerate(asker.ask(questions), start=1):
+        if call.as_json:
+            call.print_json_line(answer.to_dict())
+        else:
+            if number > 1:
+                call.console.print()
+            print_answer(call.console, answer)
+            is_shaded |= has_shades(call.console, answer)
+        if should_stop() and number < len(questions):
+            stopped = f"stopped after {number:,} of {len(questions):,} answers."
+            raise StoppedError(stopped, is_resumable=False)
+    if is_shaded:
+        call.console.print()
+        print_legend(call.console)
+
+
+def _talk(console: Console, asker: "Asker", context: str | None) -> None:
+    def answer(text: str, about: str | None) -> None:
+        question = Question(id="question", question=text, answers=(), context=about)
+        with console.status("answering", spinner_style="dim"):
+            (found,) = asker.ask([question])
+        print_answer(console, found, with_question=False)
+
+    Dialogue(console, answer, context=context).run()
+
+
+def _read_lines() -> Iterator[str]:
+    """The questions on stdin, one per line."""
+    lines = BoundedLines(sys.stdin)
+    try:
+        yield from filter(None, map(str.strip, lines))
+    except TooLongError as error:
+        raise InputError(f"stdin: {error}") from None
+    except UnicodeDecodeError:
+        raise InputError("stdin is not UTF-8 text.") from None

@@ -1,0 +1,101 @@
+"""What `clew ask` prints: the answer, its risk and verdict, the state, and the tokens' risks."""
+
+import io
+from typing import Any
+
+import pytest
+
+from clew.cli.answers import has_shades, print_answer, print_legend
+from clew.hallucination.detectors.risk import Risk, unavailable
+from clew.hallucination.live.answers import LiveToken
+from clew.hallucination.live.asking import AskedAnswer, AskResult
+from clew.hallucination.questions import Question
+from clew.terminal import TextConsole
+
+CHECKED = Risk(risk=0.83, verdict="hallucinated", threshold=0.62, state="checked", method="fusion")
+FAR = Risk(
+    risk=0.4,
+    verdict="correct",
+    threshold=0.5,
+    state="out_of_distribution",
+    reason="its features are unlike the training data",
+    method="perplexity",
+    distance=2.3,
+)
+
+
+def answered(assessment: Risk = CHECKED, *tokens: tuple[str, float | None]) -> AskedAnswer:
+    tokens = tokens or ((" It", 0.1), (" is", 0.25), (" Finland.", 0.9))
+    return AskedAnswer(
+        question=Question(id="q", question="Where is Tartu?", answers=()),
+        text="".join(text for text, _ in tokens).strip(),
+        tokens=tuple(LiveToken(id=0, text=t, logprob=-0.5, entropy=0, risk=r) for t, r in tokens),
+        ended="end",
+        assessment=assessment,
+        detector="fusion",
+    )
+
+
+def printed(asked: AskedAnswer, **options: Any) -> str:
+    file = io.StringIO()
+    console = TextConsole(file=file, width=100, **options)
+    print_answer(console, asked)
+    if has_shades(console, asked):
+        print_legend(console)
+    return file.getvalue()
+
+
+def test_pipe_gets_plain_text_with_the_figures() -> None:
+    assert printed(answered()).splitlines() == [
+        "question: Where is Tartu?",
+        "answer:   It is Finland.",
+        "risk:     0.83 hallucinated (threshold 0.62, fusion)",
+        "tokens:   It 0.10, is 0.25, Finland. 0.90",
+    ]
+
+
+def test_terminal_gets_tokens_shaded_by_their_risk() -> None:
+    shown = printed(answered(), force_terminal=True, color_system="truecolor")
+    assert "\x1b[38;2;255;255;255;48;2;192;24;43mFinland." in shown
+    assert "answer:   It \x1b[" in shown
+    assert "shaded by the risk" in shown
+    assert "tokens:" not in shown
+
+
+def test_no_color_gets_the_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    shown = printed(answered(), force_terminal=True)
+    assert "tokens:   It 0.10" in shown
+    assert "48;2;" not in shown
+
+
+def test_state_that_is_not_checked_is_printed_with_its_reason() -> None:
+    assert printed(answered(FAR)).splitlines()[2:4] == [
+        "risk:     0.40 correct (threshold 0.50, perplexity)",
+        "state:    out of distribution: its features are unlike the training data",
+    ]
+    cut = unavailable("the answer is empty", method="fusion")
+    assert printed(answered(cut, ("", None))).splitlines()[1:] == [
+        "answer:   (empty)",
+        "risk:     not checked",
+        "state:    unavailable: the answer is empty",
+    ]
+
+
+@pytest.mark.parametrize("options", [{}, {"force_terminal": True, "color_system": "standard"}])
+def test_hostile_answer_cannot_act_on_the_terminal(options: dict[str, Any]) -> None:
+    shown = printed(answered(CHECKED, ("\x1b[2J\x1b]0;owned\x07", 0.9), ("[red]", 0.1)), **options)
+    assert "\\u001b[2J\\u001b]0;owned\\u0007" in shown
+    assert "[red]" in shown
+    assert "\x1b[2J" not in shown
+    assert "\x07" not in shown
+
+
+def test_answers_are_a_sequence_and_a_table() -> None:
+    result = AskResult(answers=(answered(), answered(FAR, ("No.", None))))
+    assert [one.risk for one in result] == [0.83, 0.4]
+    assert result.table.column("answer").to_pylist() == ["It is Finland.", "No."]
+    assert result.table.column("tokens").to_pylist()[1] == [
+        {"token": "No.", "risk": None, "logprob": -0.5}
+    ]
+    assert result[1].to_dict().keys() == set(result.table.column_names)

@@ -1,0 +1,87 @@
+"""The ready detector: built once from questions, kept, and used to ask."""
+
+from pathlib import Path
+
+import pytest
+
+import clew
+from clew import TraceBatchLoader
+from clew.errors import InputError, StoppedError
+from clew.hallucination.capture import LoadedModel
+from clew.hallucination.live.ready import Recipe, build_detector, ready_detector
+from clew.hallucination.questions import collect_questions
+from clew.progress import Event, WorkStarted, ignore_event
+from tests.stores import after_one_batch, one_thread
+
+
+@pytest.fixture(scope="module")
+def recipe(compact_store: Path) -> Recipe:
+    """Questions of which the tiny model answers two thirds as accepted."""
+    records = [
+        {
+            "id": trace["question_id"],
+            "question": trace["question"],
+            "answer": (trace["answer"].split() or ["-"])[0] if number % 3 else "never",
+        }
+        for number, trace in enumerate(TraceBatchLoader(compact_store))
+    ]
+    return Recipe(questions=collect_questions(records), methods=("perplexity", "linear_probe"))
+
+
+@pytest.fixture(scope="module")
+def detector(loaded: LoadedModel, recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a detector for the tiny model, built in two runs."""
+    folder = tmp_path_factory.mktemp("built")
+    with one_thread():
+        with pytest.raises(StoppedError):
+            build_detector(folder, loaded, recipe, ignore_event, after_one_batch())
+        events: list[Event] = []
+        made = build_detector(folder, loaded, recipe, events.append, lambda: False)
+    started = [event.noun for event in events if isinstance(event, WorkStarted)]
+    assert "traces" not in started
+    return made
+
+
+def test_built_detector_assesses_what_the_model_answers(
+    detector: Path, loaded: LoadedModel
+) -> None:
+    answers = clew.ask(["who is here?", "what is it?"], detector=detector, model=loaded)
+    assert [one.question.question for one in answers] == ["who is here?", "what is it?"]
+    for one in answers:
+        assert (one.risk is None) == (one.state == "unavailable")
+        assert one.detector in ("perplexity", "linear_probe")
+
+
+def test_questions_come_from_a_file_with_their_contexts(
+    detector: Path, loaded: LoadedModel, tmp_path: Path
+) -> None:
+    file = tmp_path / "asked.csv"
+    file.write_text("id,question,context\na,who?,Ann is here.\nb,what?,\n")
+    answers = clew.ask(questions=file, context="It is here.", detector=detector, model=loaded)
+    assert [one.question.context for one in answers] == ["Ann is here.", "It is here."]
+    assert answers.table.column("id").to_pylist() == ["a", "b"]
+
+
+def test_question_that_is_too_long_is_not_checked(detector: Path, loaded: LoadedModel) -> None:
+    (answer,) = clew.ask("who? " * 1000, detector=detector, model=loaded)
+    assert (answer.state, answer.risk, answer.text) == ("unavailable", None, "")
+    assert "limit" in (answer.reason or "")
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"temperature": -1.0}, "temperature"),
+        ({"top_p": 0.0}, "top_p"),
+        ({}, "there is no question"),
+    ],
+)
+def test_unusable_settings_are_refused(settings: dict[str, float], named: str) -> None:
+    question = () if not settings else "who?"
+    with pytest.raises(InputError, match=named):
+        clew.ask(question, **settings)  # type: ignore[arg-type]
+
+
+def test_another_model_has_no_ready_detector(loaded: LoadedModel, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="ready detector for smollm2 only"):
+        ready_detector(loaded, cache=tmp_path)

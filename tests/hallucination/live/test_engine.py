@@ -10,7 +10,9 @@ import torch
 from clew.errors import ClewError, InputError, QueueFullError
 from clew.hallucination.capture import LoadedModel
 from clew.hallucination.capture.decode import Decoder
+from clew.hallucination.live import batch
 from clew.hallucination.live.engine import Engine
+from clew.hallucination.live.graphs import GraphPasses
 from clew.hallucination.live.recording import Recording
 from clew.hallucination.live.requests import Finished, NewToken, Request, Sampling
 from clew.hallucination.live.tickets import Ticket
@@ -71,8 +73,13 @@ def assert_same(found: Reduced | None, expected: Reduced) -> None:
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5, msg=field.name)
 
 
+@pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("family", ["llama", "gpt2", "opt", "qwen2"])
-def test_answers_and_records_equal_captured_ones(family: str) -> None:
+def test_answers_and_records_equal_captured_ones(
+    family: str, ahead: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if ahead:  # as on a GPU
+        monkeypatch.setattr(batch, "choose_passes", GraphPasses)
     loaded = tiny_loaded(family)
     decoder = make_decoder(loaded, max_new_tokens=NEW_TOKENS, cut="sentence")
     recording = Recording(shape=decoder.shape, basis=decoder.basis)

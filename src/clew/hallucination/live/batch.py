@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from itertools import islice
 from math import isfinite
 
-from jaxtyping import Float
 from torch import Tensor
 
 from clew.errors import ClewError, InputError, without_settings
@@ -13,12 +12,14 @@ from clew.hallucination.capture.decode import record_dtype
 from clew.hallucination.capture.dialogue import AnswerEnd, Cut
 from clew.hallucination.capture.models import LoadedModel, context_tokens, end_tokens
 from clew.hallucination.live.drafts import Draft
-from clew.hallucination.live.passes import PackedModel, Pass, Segment
+from clew.hallucination.live.execution import Launched, choose_passes
+from clew.hallucination.live.passes import PackedModel, in_order
 from clew.hallucination.live.prefixes import Prefixes, SharedPrefix
 from clew.hallucination.live.recording import Recording, RowRecord
 from clew.hallucination.live.requests import Ended, Request
 from clew.hallucination.live.room import Room
-from clew.hallucination.live.sampling import Chooser, choose_next
+from clew.hallucination.live.running import Running, Taken
+from clew.hallucination.live.sampling import Chooser, NextToken
 from clew.hallucination.live.text import Pieces
 from clew.hallucination.live.tickets import Ticket
 from clew.memory import free_memory, is_out_of_memory
@@ -27,7 +28,7 @@ from clew.memory import free_memory, is_out_of_memory
 _CHUNK = {"cpu": 128, "cuda": 512}
 # A pass keeps all layers' attention weights until they are reduced; prompts are passed in smaller
 # parts where these would take more.
-_MAX_WEIGHTS_BYTES = 256 << 20
+_MAX_WEIGHTS_BYTES = {"cpu": 256 << 20, "cuda": 2 << 30}
 # What a pass may raise: whatever it is, the engine goes on with other requests.
 PASS_ERRORS = (RuntimeError, MemoryError, ValueError, TypeError, LookupError, ArithmeticError)
 # A beginning of prompts is kept if at least this many tokens need not be passed again.
@@ -35,38 +36,12 @@ _MIN_SHARED = 8
 
 
 @dataclass(kw_only=True)
-class Running:
-    """A request that has a row. `to_pass` are the tokens of its prompt that are still to be passed,
-    `position` is where the next token goes."""
+class _InFlight:
+    """A pass that was launched, and what it took of which requests."""
 
-    ticket: Ticket
-    draft: Draft
-    chooser: Chooser
-    row: int
-    to_pass: list[int]
-    position: int = 0
-    # Where the beginning ends that is kept for other prompts; 0 if none is.
-    shared: int = 0
-    # The answer is complete, and is passed once more, since tokens after it had been recorded.
-    is_again: bool = False
-
-    @property
-    def request(self) -> Request:
-        return self.ticket.request
-
-    def next_segment(self, most: int) -> Segment | None:
-        """What the next pass takes of it, at most that many tokens of a prompt."""
-        if not self.to_pass:
-            last = self.draft.tokens[-1]
-            wants = self.draft.ended is None
-            return Segment(row=self.row, tokens=[last], start=self.position, wants_logits=wants)
-        if most < 1:
-            return None
-        if self.position < self.shared:
-            most = min(most, self.shared - self.position)
-        tokens = self.to_pass[:most]
-        wants = len(tokens) == len(self.to_pass) and not self.is_again
-        return Segment(row=self.row, tokens=tokens, start=self.position, wants_logits=wants)
+    taken: list[Taken]
+    launched: Launched
+    alive: list[bool]
 
 
 class RunningBatch:
@@ -93,6 +68,8 @@ class RunningBatch:
         self._pieces = Pieces(loaded.tokenizer)
         self._answer_ends: dict[Cut, AnswerEnd] = {}
         self._prefixes = Prefixes()
+        self._passes = choose_passes(self._model, self._record, max_rows)
+        self._in_flight: _InFlight | None = None
         self.running: list[Running] = []
         self.prompt_tokens = self.tokens = self.passes = 0
 
@@ -150,85 +127,113 @@ class RunningBatch:
             self._leave(running)
 
     def step(self) -> None:
-        """One pass: a token of every running answer, and some of the new prompts."""
-        if not self.running:
-            return
+        """One pass: a token of every running answer, and some of the new prompts. Where the device
+        works ahead, what is read is the pass before."""
+        if self._passes.looks_ahead and any(r.chooser.needs_history for r in self.running):
+            self._read()
         try:
-            self._room.reserve(max(r.position for r in self.running) + 1)
-            records = self._record is not None and any(r.request.is_scored for r in self.running)
-            planned = self._plan(records)
-            logits = self._model.run(planned, keeps_states=records)
+            launched = self._launch()
         except PASS_ERRORS as error:
+            self._read()
             self._give_up_some(error)
             return
+        if not self._passes.looks_ahead:
+            self._record_and_keep(launched)
+            self._in_flight = launched
+            self._read()
+            return
+        self._read()
+        self._record_and_keep(launched)
+        self._in_flight = launched
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self.running or self._in_flight)
+
+    def _launch(self) -> "_InFlight | None":
+        if not self.running:
+            return None
+        self._room.reserve(max(r.position + max(1, len(r.to_pass)) for r in self.running))
+        records = any(self._records(r) for r in self.running)
+        taken = self._take_some(records)
+        if not taken:
+            return None
+        asking = [t.running.asking for t in taken if t.segment.wants_logits]
         try:
-            nodes = self._add_to_record(planned) if records else None
-            self._take(planned, logits, nodes)
-        except PASS_ERRORS as error:
-            self._fail(list(self.running), error)
+            launched = self._passes.launch([t.segment for t in taken], asking, records=records)
+        except PASS_ERRORS:
+            for one in taken:
+                one.give_back()
+            raise
         self.passes += 1
+        return _InFlight(taken=taken, launched=launched, alive=[True] * len(taken))
 
-    def _plan(self, records: bool) -> Pass:
-        keeps_weights = records and self._record.recording.needs_attention  # type: ignore[union-attr]
-        left = self._chunk(keeps_weights)
-        segments = []
+    def _take_some(self, records: bool) -> list[Taken]:
+        """What the pass takes of every running request, in the order of a pass."""
+        left, found = self._chunk(records), {}
         for running in self.running:
-            segment = running.next_segment(left)
-            if segment is not None:
-                segments.append(segment)
-                left -= len(segment.tokens) if running.to_pass else 0
-        return self._model.plan(segments, keeps_weights=keeps_weights)
+            taken = running.take(left)
+            if taken is not None:
+                found[running.row] = taken
+                left -= len(taken.segment.tokens) if taken.number is None else 0
+        return [found[segment.row] for segment in in_order([t.segment for t in found.values()])]
 
-    def _chunk(self, keeps_weights: bool) -> int:
+    def _chunk(self, records: bool) -> int:
         """How many prompt tokens a pass takes."""
-        most = _CHUNK.get(self._model.device.type, _CHUNK["cpu"])
-        if not keeps_weights:
-            return most
+        kind = "cuda" if self._passes.looks_ahead else "cpu"
+        if not (records and self._record and self._record.recording.needs_attention):
+            return _CHUNK[kind]
         observer, columns = self._model.observer, self._model.cache.capacity
         a_token = observer.num_layers * observer.heads * columns * 4
-        return max(1, min(most, _MAX_WEIGHTS_BYTES // a_token))
+        return max(1, min(_CHUNK[kind], _MAX_WEIGHTS_BYTES[kind] // a_token))
 
-    def _add_to_record(self, planned: Pass) -> Float[Tensor, "segments layers node_dim"] | None:
-        assert self._record is not None
-        self._record.add(planned)
-        if not self._record.recording.token_layers:
-            return None
-        return self._record.project_tokens(planned).cpu()
+    def _record_and_keep(self, flying: "_InFlight | None") -> None:
+        """Add a pass to the record, and keep the beginnings of prompts that it completed."""
+        if flying is None:
+            return
+        flying.alive = [taken.is_alive for taken in flying.taken]
+        try:
+            flying.launched.record(flying.alive)
+        except PASS_ERRORS as error:
+            self._fail([t.running for t in flying.taken], error)
+            return
+        for running in [t.running for t in flying.taken if t.number is None]:
+            if running.position == running.shared and not running.has_left:
+                self._keep_prefix(running)
 
-    def _take(self, planned: Pass, logits: Tensor, nodes: Tensor | None) -> None:
-        """Move every running request on by what was passed of it."""
-        by_row = {running.row: running for running in self.running}
-        wanting = [by_row[s.row] for s in planned.segments if s.wants_logits]
-        for number, segment in enumerate(planned.segments):
-            running = by_row[segment.row]
-            self._advance(running, segment, None if nodes is None else nodes[number])
-        if wanting:
-            choosers = [running.chooser for running in wanting]
-            chosen = choose_next(logits, choosers, [r.draft.tokens for r in wanting])
-            for running, token in zip(wanting, chosen, strict=True):
-                if isfinite(token.logprob):
-                    running.draft.choose(token)
-                else:
-                    self._fail([running], ArithmeticError("its logits are not finite"))
-        for running in list(self.running):
+    def _read(self) -> None:
+        """Move every request on by what the pass in flight gave it."""
+        flying, self._in_flight = self._in_flight, None
+        if flying is None:
+            return
+        try:
+            chosen, nodes = iter(flying.launched.read()), flying.launched.nodes()
+        except PASS_ERRORS as error:
+            self._fail([t.running for t in flying.taken], error)
+            return
+        for number, (taken, alive) in enumerate(zip(flying.taken, flying.alive, strict=True)):
+            token = next(chosen) if taken.segment.wants_logits else None
+            if alive and not taken.running.has_left:
+                self._advance(taken, token, None if nodes is None else nodes[number])
+
+    def _advance(self, taken: Taken, token: NextToken | None, nodes: Tensor | None) -> None:
+        running, draft = taken.running, taken.running.draft
+        if taken.number is None:
+            self.prompt_tokens += len(taken.segment.tokens)
+        else:
+            self.tokens += 1
+            draft.pass_token(nodes if running.request.is_scored else None)
+        if token is not None and not isfinite(token.logprob):
+            self._fail([running], ArithmeticError("its logits are not finite"))
+            return
+        if token is not None:
+            draft.choose(token)
+        if taken.completes_record:
+            self._finish(running, draft.ended or "length")
+        elif not running.is_again:
             self._deliver(running)
 
-    def _advance(self, running: Running, segment: Segment, nodes: Tensor | None) -> None:
-        running.position += len(segment.tokens)
-        if not running.to_pass:
-            self.tokens += 1
-            running.draft.pass_token(nodes if running.request.is_scored else None)
-            return
-        self.prompt_tokens += len(segment.tokens)
-        del running.to_pass[: len(segment.tokens)]
-        if running.position == running.shared:
-            self._keep_prefix(running)
-
     def _deliver(self, running: Running) -> None:
-        if running.is_again:
-            if not running.to_pass:
-                self._finish(running, running.draft.ended or "length")
-            return
         draft = running.draft
         for token in draft.deliver():
             running.ticket.put(token)
@@ -241,6 +246,7 @@ class RunningBatch:
     def _record_again(self, running: Running) -> None:
         """Pass prompt and answer once more: tokens after the answer have been recorded."""
         running.is_again, running.shared = True, 0
+        running.launched = len(running.draft.tokens)
         whole = [*running.request.prompt, *running.draft.tokens]
         self._begin(running, whole)
 
@@ -308,6 +314,7 @@ class RunningBatch:
         running.ticket.put(draft.finish(ended, record))
 
     def _leave(self, running: Running) -> None:
+        running.has_left = True
         self.running.remove(running)
         self._room.give_back(running.row)
 
@@ -326,7 +333,7 @@ class RunningBatch:
     def _fail(self, some: list[Running], error: Exception) -> None:
         lines = without_settings(str(error)).splitlines() or [type(error).__name__]
         reason = "memory ran out" if is_out_of_memory(error) else f"the model failed ({lines[0]})"
-        for running in some:
+        for running in [running for running in some if not running.has_left]:
             self._leave(running)
             failure = ClewError(
                 f"{reason} while this request was answered. Try again later, or with a shorter "

@@ -140,7 +140,7 @@ class Engine:
             self._changed.notify_all()
 
     def _is_idle(self) -> bool:
-        return not (self._waiting or self._calls or self._batch.running)
+        return not (self._waiting or self._calls or self._batch.is_busy)
 
     @torch.inference_mode()
     def _run(self) -> None:

@@ -38,7 +38,8 @@ class Group:
     """Segments that attend together: those of one token each, or longer ones, padded. attention is
     computed in `lanes`, which are rows of the cache: a slice if possible."""
 
-    segments: Sequence[Segment]
+    rows: Int[Tensor, " segments"]
+    sizes: Int[Tensor, " segments"]
     lanes: slice | Int[Tensor, " lanes"]
     # Of each segment, its lane (None: its own number), and of each of its tokens, the place in the
     # packed sequence (None: in order from `first`).
@@ -60,7 +61,7 @@ class Group:
     def query(self, packed: Float[Tensor, "heads tokens dim"]) -> Float[Tensor, "lanes heads t d"]:
         """The queries in lanes; padding repeats some token."""
         if self.packed is None:
-            query = packed[:, self.first : self.first + len(self.segments)].transpose(0, 1)
+            query = packed[:, self.first : self.first + len(self.rows)].transpose(0, 1)
             query = query.unsqueeze(2)
         else:
             query = packed[:, self.packed].transpose(0, 1)
@@ -89,8 +90,7 @@ class Group:
         """The sum over the tokens that are not padding."""
         if self.width == 1:
             return weights[..., 0, :]
-        sizes = torch.tensor([len(s.tokens) for s in self.segments], device=weights.device)
-        is_real = torch.arange(self.width, device=weights.device) < sizes[:, None]
+        is_real = torch.arange(self.width, device=weights.device) < self.sizes[:, None]
         return (is_real[:, None, None, None].to(weights.dtype) @ weights)[..., 0, :]
 
     def mask(
@@ -113,9 +113,10 @@ class Group:
 
 @dataclass(kw_only=True)
 class Pass:
-    """What one pass does: tokens, their rows and positions, and what is kept of it."""
+    """What one pass does: tokens, their rows and positions, and what is kept of it: each layer's
+    states, and the attention weights if `keeps_weights`. `last` are the last tokens of the
+    segments; `uses_kernels` is for a GPU, where each token is a group of its own."""
 
-    segments: Sequence[Segment]
     groups: list[Group]
     tokens: Int[Tensor, " tokens"]
     rows: Int[Tensor, " tokens"]
@@ -124,6 +125,7 @@ class Pass:
     columns: int
     keeps_weights: bool
     cache: RowCache
+    uses_kernels: bool = False
     states: list[Float[Tensor, "tokens dim"]] = field(default_factory=list)
 
     def on_hidden(self, _layer: int, states: Float[Tensor, "1 tokens dim"]) -> None:
@@ -131,6 +133,12 @@ class Pass:
 
     def on_attention(self, layer: int, weights: Tensor) -> None:
         """Never called: the weights are kept where they are computed."""
+
+
+def in_order(segments: Sequence[Segment]) -> list[Segment]:
+    """As a pass takes them: those of one token first, by row."""
+    steps = sorted((s for s in segments if len(s.tokens) == 1), key=lambda s: s.row)
+    return [*steps, *(s for s in segments if len(s.tokens) > 1)]
 
 
 class PackedModel:
@@ -145,20 +153,19 @@ class PackedModel:
     def device(self) -> torch.device:
         return self.model.device
 
-    def plan(self, segments: Sequence[Segment], *, keeps_weights: bool = False) -> Pass:
-        """Pack segments: those of one token first, by row, then the longer ones."""
-        steps = sorted((s for s in segments if len(s.tokens) == 1), key=lambda s: s.row)
-        longer = [segment for segment in segments if len(segment.tokens) > 1]
-        ordered, device = steps + longer, self.device
+    def plan(self, ordered: Sequence[Segment], *, keeps_weights: bool = False) -> Pass:
+        """Pack segments that are `in_order`."""
+        device = self.device
         lengths = [len(segment.tokens) for segment in ordered]
+        steps = lengths.count(1)
         rows = [s.row for s, length in zip(ordered, lengths, strict=True) for _ in range(length)]
         positions = [p for s in ordered for p in range(s.start, s.start + len(s.tokens))]
         ends = torch.tensor(lengths).cumsum(0)
         longest = max(positions) + 1
         columns = min(-(-longest // _COLUMNS_STEP) * _COLUMNS_STEP, self.cache.capacity)
-        groups = [_group(some, first, device) for some, first in ((steps, 0), (longer, len(steps)))]
+        parts = ((ordered[:steps], 0), (ordered[steps:], steps))
+        groups = [_group(some, first, device) for some, first in parts]
         return Pass(
-            segments=ordered,
             groups=[group for group in groups if group is not None],
             tokens=torch.tensor([t for s in ordered for t in s.tokens], device=device),
             rows=torch.tensor(rows, device=device),
@@ -170,22 +177,22 @@ class PackedModel:
         )
 
     def run(
-        self, planned: Pass, *, keeps_states: bool = False
-    ) -> Float[Tensor, "wanted vocabulary"]:
-        """Pass the tokens; returns the logits of the last token of each segment that wants them."""
-        wanted = [i for i, segment in enumerate(planned.segments) if segment.wants_logits]
-        keep = planned.last[wanted]
+        self,
+        planned: Pass,
+        keep: Int[Tensor, " kept"],
+        *,
+        keeps_states: bool = False,
+    ) -> Float[Tensor, "kept vocabulary"]:
+        """Pass the tokens; returns the logits of those in `keep`, at least one."""
         with self._attention(planned):
             if keeps_states:
                 with self.observer.listen(planned, attention=False):
                     logits = self._forward(planned, keep)
             else:
                 logits = self._forward(planned, keep)
-        return logits[keep] if len(logits) != len(wanted) else logits
+        return logits[keep] if len(logits) != len(keep) else logits
 
     def _forward(self, planned: Pass, keep: Tensor) -> Float[Tensor, "tokens vocabulary"]:
-        # No position to compute logits of is an index that no model expects.
-        keep = keep if len(keep) else planned.last[:1]
         output = self.model(
             input_ids=planned.tokens[None],
             use_cache=False,
@@ -226,7 +233,8 @@ def _group(segments: Sequence[Segment], first: int, device: torch.device) -> Gro
         positions = positions.new_zeros(high - low, width).index_copy_(0, lane, positions)
     packed, real = _pack(lengths, first, device) if width > 1 else (None, None)
     return Group(
-        segments=segments,
+        rows=torch.tensor(rows, device=device),
+        sizes=torch.tensor(lengths, device=device),
         lanes=lanes,
         lane=lane,
         first=first,
@@ -266,14 +274,31 @@ def attend_to_rows(
     """The attention of a packed pass: each token looks at its own row of the cache, up to
     itself."""
     planned, layer = _current.get(), int(module.layer_idx)  # type: ignore[arg-type]
-    cache = planned.cache
-    cache.write(layer, planned.rows, planned.positions, key[0], value[0])
+    cached = planned.cache.layer(layer, key[0], value[0])
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    if planned.uses_kernels:
+        from clew.hallucination.live.kernels import attend_packed
+
+        output, kept = attend_packed(
+            query[0],
+            key[0],
+            value[0],
+            cached,
+            (planned.rows, planned.positions),
+            scaling=scaling,
+            columns=planned.columns if planned.keeps_weights else 0,
+            softcap=softcap,
+            window=sliding_window,
+        )
+        if kept is not None:
+            planned.groups[0].weights.append(kept[:, :, None])
+        return output[None], None
+    cached[0][planned.rows, :, planned.positions] = key[0].transpose(0, 1)
+    cached[1][planned.rows, :, planned.positions] = value[0].transpose(0, 1)
     parts = []
     for group in planned.groups:
         keys, values = (
-            all_rows[layer][group.lanes][:, :, : planned.columns].flatten(0, 1)
-            for all_rows in (cache.keys, cache.values)
+            all_rows[group.lanes][:, :, : planned.columns].flatten(0, 1) for all_rows in cached
         )
         scores = _scores(group, query[0], keys, scaling, softcap, sliding_window)
         weights = _softmax(scores, s_aux, query.dtype)

@@ -4,7 +4,7 @@ layers and rows together, so that it costs little."""
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from clew.hallucination.live.passes import Group, Pass
@@ -53,19 +53,20 @@ class RowRecord:
         self._prompts = torch.zeros(0, dtype=torch.long, device=device)
 
     def resize(self, rows: int, capacity: int) -> None:
-        """Make room; what fits of the record stays."""
+        """Make room, and for a spare row; what fits of the record stays."""
         self.rows, self.capacity = rows, capacity
         for name, shape in self._shapes().items():
             kind = torch.int32 if name == "edge_slot" else torch.float32
             dtype = self._dtype if name == "last_hidden" else kind
-            new = torch.zeros(rows, *shape, dtype=dtype, device=self._device)
+            new = torch.zeros(rows + 1, *shape, dtype=dtype, device=self._device)
             old = self._tensors.get(name)
             if old is not None:
+                old = old[:-1]
                 both = tuple(slice(min(a, b)) for a, b in zip(old.shape, new.shape, strict=True))
                 new[both] = old[both]
             self._tensors[name] = new
-        prompts = self._prompts.new_zeros(rows)
-        count = min(rows, len(self._prompts))
+        prompts = self._prompts.new_zeros(rows + 1)
+        count = min(rows + 1, len(self._prompts))
         prompts[:count] = self._prompts[:count]
         self._prompts = prompts
 
@@ -76,13 +77,14 @@ class RowRecord:
             if name in self._tensors:
                 self._tensors[name][row] = 0
 
-    def add(self, planned: Pass) -> None:
-        """Add what was kept of a pass."""
+    def add(self, planned: Pass, alive: Bool[Tensor, " tokens"] | None = None) -> None:
+        """Add what was kept of a pass. Tokens that are not `alive` are not part of their answers,
+        which had ended before them."""
         if planned.states:
-            self._add_states(planned, torch.stack(planned.states))
+            self._add_states(planned, torch.stack(planned.states), alive)
         for group in planned.groups:
             if group.weights:
-                self._add_weights(group, planned)
+                self._add_weights(group, planned, alive)
 
     def project_tokens(self, planned: Pass) -> Float[Tensor, "segments layers node_dim"]:
         """The projected state of each segment's last token, in the layers that were asked for."""
@@ -95,7 +97,7 @@ class RowRecord:
         answer; those of columns that are not recorded are empty."""
         device = self._device
         kept = {name: self._of_row(name, row, length) for name in self._tensors}
-        lengths, answers = (torch.tensor([n], device=device) for n in (length, answer))
+        lengths, answers = (torch.full((1,), n, device=device) for n in (length, answer))
         index = torch.arange(length, device=device)[None]
         fields = {}
         if "last_hidden" in kept:
@@ -165,26 +167,32 @@ class RowRecord:
         centered = states.to(components.dtype) - self.basis.mean[layers][:, None]
         return (centered @ components).float()
 
-    def _add_states(self, planned: Pass, states: Float[Tensor, "layers tokens dim"]) -> None:
+    def _add_states(
+        self, planned: Pass, states: Float[Tensor, "layers tokens dim"], alive: Tensor | None
+    ) -> None:
         tensors = self._tensors
         if "last_hidden" in tensors:
-            last = states[:, planned.last].transpose(0, 1)
-            tensors["last_hidden"][planned.rows[planned.last]] = last.to(self._dtype)
+            rows, kept = planned.rows[planned.last], tensors["last_hidden"]
+            last = states[:, planned.last].transpose(0, 1).to(self._dtype)
+            if alive is not None:
+                last = torch.where(alive[planned.last][:, None, None], last, kept[rows])
+            kept[rows] = last
         if "answer_sum" in tensors:
             # Selected, not multiplied by 0: infinities in a prompt must not reach the sum.
             is_answer = planned.positions >= self._prompts[planned.rows]
+            is_answer = is_answer if alive is None else is_answer & alive
             answer = torch.where(is_answer[None, :, None], states, 0).transpose(0, 1).float()
             tensors["answer_sum"].index_add_(0, planned.rows, answer)
         if "nodes" in tensors:
             nodes = self._project(states, slice(None)).transpose(0, 1)
             tensors["nodes"][planned.rows, :, planned.positions] = nodes
 
-    def _add_weights(self, group: Group, planned: Pass) -> None:
+    def _add_weights(self, group: Group, planned: Pass, alive: Tensor | None) -> None:
         """Reduce the attention of one group of segments, all layers at once."""
         weights = group.of_segments(torch.stack(group.weights, dim=1))
         here = slice(group.first, group.first + group.count)
         tokens = _Tokens(
-            rows=torch.tensor([s.row for s in group.segments], device=self._device),
+            rows=group.rows,
             token_rows=planned.rows[here],
             token_positions=planned.positions[here],
             positions=group.of_segments(group.positions),
@@ -197,7 +205,10 @@ class RowRecord:
             self._write("diagonal", tokens, group.real_tokens(diagonal.permute(0, 3, 1, 2)))
         if "received" in self._tensors:
             received = self._tensors["received"][..., : planned.columns]
-            received.index_add_(0, tokens.rows, group.sum_tokens(weights).float())
+            given = group.sum_tokens(weights).float()
+            if alive is not None:  # each token is a segment of its own
+                given = given * alive[:, None, None, None]
+            received.index_add_(0, tokens.rows, given)
         if "masses" in self._tensors:
             self._add_masses(group, weights, tokens)
 

@@ -13,6 +13,7 @@ from clew.hallucination.live.recording import RowRecord
 # Share of the free memory that rows may take: growing needs room for the old rows, too.
 _MEMORY_SHARE = 0.4
 _MIN_ROWS, _MIN_CAPACITY = 4, 128
+_MIN_CAPACITY_OF_GRAPHS = 256
 # Room for the first tokens of an answer.
 _FIRST_TOKENS = 16
 
@@ -60,8 +61,10 @@ class Room:
     def _sizes(self, rows: int, tokens: int) -> tuple[int, int]:
         """The sizes to grow to; never smaller than they are."""
         cache = self._model.cache
-        grown = min(_power_of_two(max(rows, _MIN_ROWS)), self._max_rows)
-        capacity = _power_of_two(max(tokens, _MIN_CAPACITY))
+        least, capacity = _MIN_ROWS, _power_of_two(max(tokens, _MIN_CAPACITY))
+        if self._model.device.type == "cuda":  # passes are captured again whenever they grow
+            least, capacity = self._max_rows, max(capacity, _MIN_CAPACITY_OF_GRAPHS)
+        grown = min(_power_of_two(max(rows, least)), self._max_rows)
         return max(grown, cache.rows), max(capacity, cache.capacity)
 
     def _shrink(self, tokens: int) -> None:

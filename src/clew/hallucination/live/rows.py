@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from clew.errors import InputError
@@ -17,8 +17,9 @@ class CachedTokens:
 
 
 class RowCache:
-    """Keys and values of `rows` rows with room for `capacity` tokens each. A row's tokens start at
-    0. Allocated when the first keys arrive, which have the model's sizes."""
+    """Keys and values of `rows` rows with room for `capacity` tokens each, and of a spare row that
+    tokens without a request are written to. A row's tokens start at 0. Allocated when the first
+    keys arrive, which have the model's sizes."""
 
     keys: Float[Tensor, "layers rows kv_heads capacity dim"]
     values: Float[Tensor, "layers rows kv_heads capacity dim"]
@@ -35,25 +36,22 @@ class RowCache:
             self.keys = self._resized(self.keys)
             self.values = self._resized(self.values)
 
-    def write(
+    def layer(
         self,
-        layer: int,
-        rows: Int[Tensor, " tokens"],
-        positions: Int[Tensor, " tokens"],
+        number: int,
         keys: Float[Tensor, "kv_heads tokens dim"],
         values: Float[Tensor, "kv_heads tokens dim"],
-    ) -> None:
-        """Write tokens of one layer, each at its row and position."""
+    ) -> tuple[Tensor, Tensor]:
+        """All keys and values of one layer, which has got these new ones."""
         if not self.is_allocated:
             self.keys, self.values = self._allocate(keys), self._allocate(values)
             self.is_allocated = True
         if keys.shape[0] != self.keys.shape[2] or keys.shape[2] != self.keys.shape[4]:
             raise InputError(
-                f"layer {layer} of this model has keys of another size than its first layer. Such "
+                f"layer {number} of this model has keys of another size than its first layer. Such "
                 "models cannot answer live; use them with clew.extract."
             )
-        self.keys[layer][rows, :, positions] = keys.transpose(0, 1)
-        self.values[layer][rows, :, positions] = values.transpose(0, 1)
+        return self.keys[number], self.values[number]
 
     def copy_tokens(self, row: int, length: int) -> CachedTokens:
         return CachedTokens(
@@ -68,11 +66,11 @@ class RowCache:
 
     def _allocate(self, states: Float[Tensor, "kv_heads tokens dim"]) -> Tensor:
         heads, _, dim = states.shape
-        return states.new_zeros(self._layers, self.rows, heads, self.capacity, dim)
+        return states.new_zeros(self._layers, self.rows + 1, heads, self.capacity, dim)
 
     def _resized(self, old: Tensor) -> Tensor:
         layers, rows, heads, capacity, dim = old.shape
-        new = old.new_zeros(layers, self.rows, heads, self.capacity, dim)
-        rows, capacity = min(rows, self.rows), min(capacity, self.capacity)
+        new = old.new_zeros(layers, self.rows + 1, heads, self.capacity, dim)
+        rows, capacity = min(rows - 1, self.rows), min(capacity, self.capacity)
         new[:, :rows, :, :capacity] = old[:, :rows, :, :capacity]
         return new

@@ -3,13 +3,14 @@
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from clew.hallucination.capture.decode import choose_tokens
+from clew.hallucination.capture.decode import Chosen
 from clew.hallucination.capture.sample import draw_numbers, draw_tokens
 from clew.hallucination.live.requests import Sampling
 
@@ -39,6 +40,12 @@ class Chooser:
             # One more than there are tokens: the next one may say how the answer ended.
             self._numbers = draw_numbers(f"live:{seed}", 1, max_new_tokens + 1)[0]
 
+    @property
+    def needs_history(self) -> bool:
+        """Whether the choice depends on all tokens before it, by more than their pass."""
+        penalties = self.sampling.frequency_penalty, self.sampling.presence_penalty
+        return not self.is_greedy and any(penalties)
+
     def number(self, position: int) -> np.float32:
         return self._numbers[position]
 
@@ -58,43 +65,110 @@ class Chooser:
         return _keep_top_p(logits, sampling.top_p) if sampling.top_p < 1 else logits
 
 
-def choose_next(
-    logits: Float[Tensor, "rows vocabulary"],
-    choosers: Sequence[Chooser],
-    so_far: Sequence[Sequence[int]],
-) -> list[NextToken]:
-    """The next token of each row, which has had the tokens `so_far`."""
-    chosen = choose_tokens(logits)
-    drawn = [row for row, chooser in enumerate(choosers) if not chooser.is_greedy]
-    if drawn:
-        numbers = [[choosers[row].number(len(so_far[row]))] for row in drawn]
-        filtered = [choosers[row].filter(logits[row].float(), so_far[row]) for row in drawn]
-        tokens = draw_tokens(
-            torch.stack(filtered), torch.from_numpy(np.array(numbers)).to(logits.device)
+class Asking(NamedTuple):
+    """A request that gets its next token: the one at `position` of its answer, after the tokens
+    `so_far` (which may lag behind; only penalties need them)."""
+
+    chooser: Chooser
+    position: int
+    so_far: Sequence[int]
+
+
+class Choice:
+    """The next tokens of some requests, on the device; they are read later, so that a GPU need not
+    be waited for."""
+
+    def __init__(
+        self,
+        chosen: Chosen,
+        logits: Float[Tensor, "rows vocabulary"],
+        asking: Sequence[Asking],
+    ) -> None:
+        """`chosen` are the most likely tokens of each row; those that are drawn replace them."""
+        self._count = len(asking)
+        drawn = [row for row, asked in enumerate(asking) if not asked.chooser.is_greedy]
+        if drawn:
+            _draw(chosen, logits, drawn, asking)
+        self._numbers = Reading(
+            torch.stack([chosen.tokens.double(), chosen.logprobs, chosen.entropies])
         )
-        chosen.tokens[drawn] = tokens
-        logprobs = logits[drawn].float().log_softmax(-1)
-        chosen.logprobs[drawn] = logprobs.gather(1, tokens[:, None])[:, 0]
-    tops = _most_likely(logits, choosers)
-    return [
-        NextToken(token, logprob, entropy, tops.get(row, ()))
-        for row, (token, logprob, entropy) in enumerate(zip(*chosen.to_lists(), strict=True))
+        self._tops = _most_likely(logits, asking)
+
+    def read(self) -> list[NextToken]:
+        ids, logprobs, entropies = self._numbers.get()[:, : self._count].tolist()
+        tops = self._tops.read() if self._tops else {}
+        found = enumerate(zip(ids, logprobs, entropies, strict=True))
+        return [
+            NextToken(int(token), logprob, entropy, tops.get(row, ()))
+            for row, (token, logprob, entropy) in found
+        ]
+
+
+class Reading:
+    """Values on their way from the device to the host."""
+
+    def __init__(self, values: Tensor) -> None:
+        self._event: torch.cuda.Event | None = None
+        self._values = values
+        if values.is_cuda:
+            pinned = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+            self._values = pinned.copy_(values, non_blocking=True)
+            self._event = torch.cuda.Event()
+            self._event.record()
+
+    def get(self) -> Tensor:
+        if self._event is not None:
+            self._event.synchronize()
+        return self._values
+
+
+def to_device(numbers: Sequence[Any], device: torch.device) -> Tensor:
+    """Numbers on the device; a GPU is not waited for."""
+    if device.type != "cuda":
+        return torch.tensor(numbers, device=device)
+    return torch.tensor(numbers, pin_memory=True).to(device, non_blocking=True)
+
+
+def _draw(
+    chosen: Chosen,
+    logits: Float[Tensor, "rows vocabulary"],
+    drawn: list[int],
+    asking: Sequence[Asking],
+) -> None:
+    asked, rows = [asking[row] for row in drawn], to_device(drawn, logits.device)
+    numbers = [[float(one.chooser.number(one.position))] for one in asked]
+    filtered = [
+        one.chooser.filter(logits[row].float(), one.so_far)
+        for row, one in zip(drawn, asked, strict=True)
     ]
+    tokens = draw_tokens(torch.stack(filtered), to_device(numbers, logits.device))
+    chosen.tokens[rows] = tokens
+    logprobs = logits[rows].float().log_softmax(-1)
+    chosen.logprobs[rows] = logprobs.gather(1, tokens[:, None])[:, 0]
 
 
-def _most_likely(
-    logits: Float[Tensor, "rows vocabulary"], choosers: Sequence[Chooser]
-) -> dict[int, tuple[tuple[int, float], ...]]:
-    asking = [row for row, chooser in enumerate(choosers) if chooser.top_logprobs]
-    if not asking:
-        return {}
-    count = min(max(choosers[row].top_logprobs for row in asking), logits.shape[1])
-    best = logits[asking].float().log_softmax(-1).topk(count, dim=-1)
-    found = zip(asking, best.indices.tolist(), best.values.tolist(), strict=True)
-    return {
-        row: tuple(zip(ids, values, strict=True))[: choosers[row].top_logprobs]
-        for row, ids, values in found
-    }
+class _Tops:
+    """The most likely tokens of the rows that ask for them."""
+
+    def __init__(self, logits: Tensor, counts: dict[int, int]) -> None:
+        self._counts = counts
+        count = min(max(counts.values()), logits.shape[1])
+        rows = logits[to_device(list(counts), logits.device)]
+        best = rows.float().log_softmax(-1).topk(count, dim=-1)
+        self._ids, self._values = Reading(best.indices), Reading(best.values)
+
+    def read(self) -> dict[int, tuple[tuple[int, float], ...]]:
+        found = zip(self._ids.get().tolist(), self._values.get().tolist(), strict=True)
+        return {
+            row: tuple(zip(ids, values, strict=True))[:count]
+            for (row, count), (ids, values) in zip(self._counts.items(), found, strict=True)
+        }
+
+
+def _most_likely(logits: Tensor, asking: Sequence[Asking]) -> _Tops | None:
+    asked = ((row, one.chooser.top_logprobs) for row, one in enumerate(asking))
+    counts = {row: count for row, count in asked if count}
+    return _Tops(logits, counts) if counts else None
 
 
 def _keep_top_k(logits: Float[Tensor, " vocabulary"], k: int) -> Float[Tensor, " vocabulary"]:

@@ -1,0 +1,213 @@
+"""Passes on a GPU, sized as CUDA graphs and replayed: a pass over few tokens is limited by the
+host, which launches thousands of small kernels. While one runs, the host reads the one before."""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from clew.hallucination.capture.decode import choose_tokens
+from clew.hallucination.live.passes import Group, PackedModel, Pass, Segment
+from clew.hallucination.live.recording import RowRecord
+from clew.hallucination.live.requests import Sampling
+from clew.hallucination.live.sampling import Asking, Choice, Chooser, NextToken, Reading
+
+# Tokens of a pass are padded to one of these, or to a multiple of the last.
+_SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 128, 160, 192, 256)
+_MIN_COLUMNS = 128
+# Stands for a segment whose next token is not wanted.
+_NOBODY = Asking(Chooser(Sampling(), 1, 0), 0, ())
+
+
+class _Sized:
+    """The pass of one size and what is recorded of it, with their inputs and outputs. On a GPU both
+    are sized once and replayed. (On a CPU they run each time, which only tests use.)"""
+
+    def __init__(self, passes: "GraphPasses", tokens: int, columns: int, records: bool) -> None:
+        self._passes, self._columns = passes, columns
+        self._record = passes.record if records else None
+        device, segments = passes.model.device, min(tokens, passes.max_rows)
+        self.inputs = torch.zeros(3 * tokens + segments, dtype=torch.long, device=device)
+        self.inputs[tokens : 2 * tokens] = passes.spare_row
+        self.alive = torch.zeros(tokens, dtype=torch.bool, device=device)
+        self.nodes: Float[Tensor, "segments layers node_dim"] | None = None
+        self._graphs: list[torch.cuda.CUDAGraph] = []
+        if device.type == "cuda":
+            self._capture()
+
+    def run(self) -> None:
+        if self._graphs:
+            self._graphs[0].replay()
+        else:
+            self._run()
+
+    def add_to_record(self) -> None:
+        if self._record is None:
+            return
+        if self._graphs:
+            self._graphs[1].replay()
+        else:
+            self._add()
+
+    def _run(self) -> None:
+        self._pass, self.logits = self._passes.run_once(
+            self.inputs, len(self.alive), self._columns, self._record
+        )
+        self.chosen = choose_tokens(self.logits)
+        self._passes.next_tokens[self._pass.rows[self._pass.last]] = self.chosen.tokens
+
+    def _add(self) -> None:
+        assert self._record is not None
+        self._record.add(self._pass, self.alive)
+        if self._record.recording.token_layers:
+            self.nodes = self._record.project_tokens(self._pass)
+
+    def _capture(self) -> None:
+        """Run once to compile the kernels (nothing is alive, and only the spare row is written),
+        then capture."""
+        work = [self._run, self._add] if self._record is not None else [self._run]
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for part in work:
+                part()
+        torch.cuda.current_stream().wait_stream(stream)
+        for part in work:
+            graph = torch.cuda.CUDAGraph()
+            # Other threads may use the GPU meanwhile.
+            mode = "thread_local"
+            with torch.cuda.graph(graph, pool=self._passes.pool, capture_error_mode=mode):
+                part()
+            self._graphs.append(graph)
+
+
+class GraphPasses:
+    """Launches passes as graphs, one per number of tokens, sized when first needed."""
+
+    looks_ahead = True
+
+    def __init__(self, model: PackedModel, record: RowRecord | None, max_rows: int) -> None:
+        self.model, self.record, self.max_rows = model, record, max_rows
+        # The token that follows in each row, and in the spare one.
+        self.next_tokens = torch.zeros(max_rows + 1, dtype=torch.long, device=model.device)
+        self._sized: dict[tuple[int, int, bool], _Sized] = {}
+        self._room = (0, 0)
+        is_gpu = model.device.type == "cuda"
+        self.pool = torch.cuda.graph_pool_handle() if is_gpu else None
+
+    @property
+    def spare_row(self) -> int:
+        return self.model.cache.rows
+
+    def launch(
+        self, segments: Sequence[Segment], asking: Sequence[Asking], *, records: bool
+    ) -> "GraphPass":
+        count = sum(len(segment.tokens) for segment in segments)
+        longest = max(segment.start + len(segment.tokens) for segment in segments)
+        sized = self._find(count, longest, records)
+        self._fill(sized, segments, count)
+        sized.run()
+        return GraphPass(sized, segments, asking, self.next_tokens)
+
+    def run_once(
+        self, inputs: Tensor, tokens: int, columns: int, record: RowRecord | None
+    ) -> tuple[Pass, Float[Tensor, "segments vocabulary"]]:
+        """A pass over inputs: tokens, rows, positions, and the last token of each segment."""
+        given, rows, positions = inputs[: 3 * tokens].view(3, tokens)
+        last = inputs[3 * tokens :]
+        planned = Pass(
+            groups=[_single_tokens(rows, positions)],
+            tokens=torch.where(given < 0, self.next_tokens[rows], given),
+            rows=rows,
+            positions=positions,
+            last=last,
+            columns=columns or self.model.cache.capacity,
+            keeps_weights=columns > 0,
+            cache=self.model.cache,
+            uses_kernels=inputs.is_cuda,
+        )
+        return planned, self.model.run(planned, last, keeps_states=record is not None)
+
+    def _find(self, count: int, longest: int, records: bool) -> _Sized:
+        cache = self.model.cache
+        if self._room != (cache.rows, cache.capacity):
+            self._sized.clear()
+            self._room = cache.rows, cache.capacity
+        tokens = next((size for size in _SIZES if size >= count), None)
+        tokens = tokens or -(-count // _SIZES[-1]) * _SIZES[-1]
+        columns = 0
+        if records and self.record is not None and self.record.recording.needs_attention:
+            columns = min(max(_MIN_COLUMNS, 1 << (longest - 1).bit_length()), cache.capacity)
+        key = (tokens, columns, records)
+        if key not in self._sized:
+            self._sized[key] = _Sized(self, *key)
+        return self._sized[key]
+
+    def _fill(self, sized: _Sized, segments: Sequence[Segment], count: int) -> None:
+        """Copy the inputs. Padding is written to the spare row."""
+        tokens = len(sized.alive)
+        padding = tokens - count
+        numbers = [t for s in segments for t in s.tokens] + [0] * padding
+        numbers += [s.row for s in segments for _ in s.tokens] + [self.spare_row] * padding
+        numbers += [p for s in segments for p in range(s.start, s.start + len(s.tokens))]
+        numbers += [0] * padding
+        last, place = [], -1
+        for segment in segments:
+            place += len(segment.tokens)
+            last.append(place)
+        numbers += last + [last[-1]] * (len(sized.inputs) - len(numbers) - len(last))
+        host = torch.tensor(numbers, pin_memory=sized.inputs.is_cuda)
+        sized.inputs.copy_(host, non_blocking=True)
+
+
+def _single_tokens(rows: Int[Tensor, " tokens"], positions: Int[Tensor, " tokens"]) -> Group:
+    return Group(
+        rows=rows,
+        sizes=torch.ones_like(rows),
+        lanes=rows,
+        lane=None,
+        first=0,
+        packed=None,
+        positions=positions[:, None],
+        real=None,
+        count=len(rows),
+        width=1,
+    )
+
+
+class GraphPass:
+    """A pass that was launched."""
+
+    def __init__(
+        self,
+        sized: _Sized,
+        segments: Sequence[Segment],
+        asking: Sequence[Asking],
+        next_tokens: Int[Tensor, " rows"],
+    ) -> None:
+        self._sized, self._segments = sized, segments
+        self._nodes: Reading | None = None
+        self._wanted = [number for number, one in enumerate(segments) if one.wants_logits]
+        everyone = iter(asking)
+        asked = [next(everyone) if one.wants_logits else _NOBODY for one in segments]
+        self._choice = Choice(sized.chosen, sized.logits, asked)
+        drawn = [n for n, one in enumerate(asked) if not one.chooser.is_greedy]
+        for number in drawn:
+            next_tokens[segments[number].row] = sized.chosen.tokens[number]
+
+    def record(self, alive: Sequence[bool]) -> None:
+        flags = [ok for ok, s in zip(alive, self._segments, strict=True) for _ in s.tokens]
+        flags += [False] * (len(self._sized.alive) - len(flags))
+        host = torch.tensor(flags, pin_memory=self._sized.alive.is_cuda)
+        self._sized.alive.copy_(host, non_blocking=True)
+        self._sized.add_to_record()
+        if self._sized.nodes is not None:
+            self._nodes = Reading(self._sized.nodes)
+
+    def read(self) -> list[NextToken]:
+        tokens = self._choice.read()
+        return [tokens[number] for number in self._wanted]
+
+    def nodes(self) -> Float[Tensor, "segments layers node_dim"] | None:
+        return None if self._nodes is None else self._nodes.get()

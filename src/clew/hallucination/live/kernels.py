@@ -1,0 +1,117 @@
+"""The attention of a packed pass on a GPU: every token looks at its own row of the cache, up to
+itself. Only the columns that a token can see are read, whatever the capacity of the rows."""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+_BLOCK = 64
+
+
+@triton.jit
+def _write(  # type: ignore[no-untyped-def]
+    key, value, keys, values, rows, positions,
+    s_head, s_token, v_head, v_token, s_row, s_kv, s_slot,
+    D: tl.constexpr, SIZE: tl.constexpr,
+):  # fmt: skip
+    """Copy the key and value of one token and head to their place in the cache."""
+    token, head = tl.program_id(0), tl.program_id(1)
+    row, slot = tl.load(rows + token), tl.load(positions + token)
+    dim = tl.arange(0, SIZE)
+    inside = dim < D
+    source = head * s_head + token * s_token + dim
+    other = head * v_head + token * v_token + dim
+    target = row * s_row + head * s_kv + slot * s_slot + dim
+    tl.store(keys + target, tl.load(key + source, mask=inside), mask=inside)
+    tl.store(values + target, tl.load(value + other, mask=inside), mask=inside)
+
+
+@triton.jit
+def _attend(  # type: ignore[no-untyped-def]
+    query, keys, values, output, weights, rows, positions, scaling, softcap, window,
+    s_head, s_token, s_row, s_kv, s_slot, columns,
+    HEADS: tl.constexpr, REPEATS: tl.constexpr, D: tl.constexpr, SIZE: tl.constexpr,
+    BLOCK: tl.constexpr, KEEPS: tl.constexpr, CAPS: tl.constexpr,
+):  # fmt: skip
+    """One token and head: a softmax over the columns, block by block. The scores are kept in
+    `weights` on the way, and become weights at the end."""
+    token, head = tl.program_id(0), tl.program_id(1)
+    row, position = tl.load(rows + token), tl.load(positions + token)
+    first = tl.maximum(position - window + 1, 0)
+    dim, place = tl.arange(0, SIZE), tl.arange(0, BLOCK)
+    inside = dim < D
+    asked = tl.load(query + head * s_head + token * s_token + dim, mask=inside, other=0.0)
+    asked = asked.to(tl.float32) * scaling
+    base = row * s_row + (head // REPEATS) * s_kv
+    kept = weights + (token * HEADS + head).to(tl.int64) * columns
+    highest, total = -float("inf"), 0.0
+    mixed = tl.zeros([SIZE], dtype=tl.float32)
+    for start in range((first // BLOCK) * BLOCK, position + 1, BLOCK):
+        column = start + place
+        seen = (column <= position) & (column >= first)
+        where = base + column[:, None] * s_slot + dim[None, :]
+        both = seen[:, None] & inside[None, :]
+        key = tl.load(keys + where, mask=both, other=0.0).to(tl.float32)
+        score = tl.sum(key * asked[None, :], axis=1)
+        if CAPS:
+            score = softcap * (2.0 * tl.sigmoid(2.0 * score / softcap) - 1.0)
+        score = tl.where(seen, score, -float("inf"))
+        if KEEPS:
+            tl.store(kept + column, score, mask=column < columns)
+        now = tl.maximum(highest, tl.max(score, axis=0))
+        share = tl.exp(score - now)
+        before = tl.exp(highest - now)
+        value = tl.load(values + where, mask=both, other=0.0).to(tl.float32)
+        mixed = mixed * before + tl.sum(value * share[:, None], axis=0)
+        total = total * before + tl.sum(share, axis=0)
+        highest = now
+    target = output + (token * HEADS + head) * D + dim
+    tl.store(target, (mixed / total).to(output.dtype.element_ty), mask=inside)
+    if KEEPS:
+        tl.debug_barrier()
+        for start in range(0, columns, BLOCK):
+            column = start + place
+            seen = (column <= position) & (column >= first)
+            score = tl.load(kept + column, mask=seen, other=-float("inf"))
+            tl.store(kept + column, tl.exp(score - highest) / total, mask=column < columns)
+
+
+def attend_packed(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cache: tuple[Tensor, Tensor],
+    where: tuple[Tensor, Tensor],
+    *,
+    scaling: float,
+    columns: int = 0,
+    softcap: float | None = None,
+    window: int | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """Write keys and values [heads, tokens, dim] to the `cache` (keys and values, [rows, kv_heads,
+    capacity, dim]) at `where` (row and position of each token), and attend. Returns the outputs
+    [tokens, heads, dim] and, with `columns`, the weights [tokens, heads, columns] in float32."""
+    keys, values = cache
+    heads, tokens, dim = query.shape
+    kv_heads, size = key.shape[0], triton.next_power_of_2(dim)
+    strides = (keys.stride(0), keys.stride(1), keys.stride(2))
+    query, key, value = (
+        part if part.stride(2) == 1 else part.contiguous() for part in (query, key, value)
+    )
+    _write[(tokens, kv_heads)](
+        key, value, keys, values, *where, key.stride(0), key.stride(1), value.stride(0),
+        value.stride(1), *strides,
+        D=dim, SIZE=size, num_warps=1,
+    )  # fmt: skip
+    output = query.new_empty(tokens, heads, dim)
+    weights = None
+    if columns:
+        weights = torch.empty(tokens, heads, columns, dtype=torch.float32, device=query.device)
+    _attend[(tokens, heads)](
+        query, keys, values, output, weights if weights is not None else output, *where,
+        scaling, softcap or 1.0, window or 1 << 30, query.stride(0), query.stride(1), *strides,
+        columns, HEADS=heads, REPEATS=heads // kv_heads, D=dim, SIZE=size, BLOCK=_BLOCK,
+        KEEPS=columns > 0, CAPS=softcap is not None, num_warps=4,
+    )  # fmt: skip
+    return output, weights

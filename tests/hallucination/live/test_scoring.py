@@ -9,6 +9,7 @@ import pytest
 from clew.hallucination.capture import LoadedModel
 from clew.hallucination.detectors import Detector
 from clew.hallucination.live.answers import LiveAnswer
+from clew.hallucination.live.passing import GivenPasses
 from clew.hallucination.live.requests import Request
 from clew.hallucination.live.scoring import AnswerScorer, Scored, ToScore
 from clew.hallucination.live.session import Session
@@ -36,7 +37,7 @@ def to_score(trace: Any) -> ToScore:
 
 
 def score(model: LoadedModel, detector: Detector, traces: Sequence[Any], rows: int) -> list[Scored]:
-    return list(AnswerScorer(model, detector, rows=rows).score(map(to_score, traces)))
+    return list(AnswerScorer(GivenPasses(model, detector), rows=rows).score(map(to_score, traces)))
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -106,6 +107,7 @@ def test_semantic_entropy_draws_answers_live(live_model: LoadedModel, fit: FitDe
         ({"text": " "}, "empty"),
         ({"stop_reason": "length"}, "cut off"),
         ({"stop_reason": "canceled"}, "canceled"),
+        ({"tokens": [8] * 300}, "303 tokens, but the model's limit is 256"),
         ({"problem": "line 3: it is not JSON"}, "line 3"),
     ],
 )

@@ -172,7 +172,7 @@ def encode_given(encoder: Encoder, answers: Sequence[GivenAnswer]) -> list[Encod
     prompts = _encode_prompts(encoder, answers)
     texts = encoder.encode_answers([given.about.answer for given in answers])
     return [
-        _encode_one(encoder, given, prompt, tokens)
+        _encode_one(given, prompt, tokens)
         for given, prompt, tokens in zip(answers, prompts, texts, strict=True)
     ]
 
@@ -187,18 +187,12 @@ def _encode_prompts(encoder: Encoder, answers: Sequence[GivenAnswer]) -> list[Se
 
 
 def _encode_one(
-    encoder: Encoder, given: GivenAnswer, prompt: Sequence[int] | str, text_tokens: list[int]
+    given: GivenAnswer, prompt: Sequence[int] | str, text_tokens: list[int]
 ) -> EncodedAnswer:
     about, tokens = given.about, text_tokens if given.tokens is None else given.tokens
     problem = about.problem
     if isinstance(prompt, str):
         problem, prompt = problem or prompt, ()
-    length = len(prompt) + len(tokens)
-    if problem is None and length > encoder.max_tokens:
-        problem = (
-            f"prompt and answer have {length:,} tokens, but the model's limit is "
-            f"{encoder.max_tokens:,}"
-        )
     return EncodedAnswer(
         given=given,
         to_score=ToScore(

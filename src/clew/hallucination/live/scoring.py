@@ -10,35 +10,28 @@ from typing import Protocol, TypeVar
 import torch
 
 from clew.errors import ClewError
-from clew.hallucination.capture.check import settle_decoder
 from clew.hallucination.capture.decode import Decoder
-from clew.hallucination.capture.dialogue import AnswerEnd, shared_prefix
-from clew.hallucination.capture.models import LoadedModel, end_tokens, sliding_window
-from clew.hallucination.capture.observe import ModelObserver
+from clew.hallucination.capture.models import context_tokens
 from clew.hallucination.capture.plan import BatchPlan, make_batches
 from clew.hallucination.capture.sample import Sampler
-from clew.hallucination.detectors import Detector
 from clew.hallucination.detectors.risk import Risk, unavailable
 from clew.hallucination.live.assessing import (
     assess,
     assess_tokens,
-    read_generation,
     read_maps,
     recorded_columns,
     why_unavailable,
 )
 from clew.hallucination.live.features import LiveFeatures, PassedAnswer
+from clew.hallucination.live.passing import GivenPasses
 from clew.hallucination.traces.compact import Reduced
 from clew.memory import free_memory, is_out_of_memory
-from clew.progress import Event, Reporter, log_event
 
 Result = TypeVar("Result")
 # Rows of a batch, and batches that are sorted by length together.
 GPU_ROWS, CPU_ROWS = 64, 16
 _WINDOW_BATCHES = 8
 _BATCH_TOKENS = 256  # slots per row, on average
-_CHECK_TOKENS = 2
-_CHECK_COLUMNS = frozenset(("last_hidden", "attention_log_diagonal"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +46,10 @@ class ToScore:
     stop_reason: str = "end"
     name: str = ""
     problem: str | None = None
+
+    @property
+    def length(self) -> int:
+        return len(self.prompt) + len(self.tokens)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,22 +79,18 @@ class AnswerScorer:
 
     def __init__(
         self,
-        loaded: LoadedModel,
-        detector: Detector,
+        passes: GivenPasses,
         *,
         rows: int | None = None,
         tokens: bool = False,
-        reporter: Reporter = log_event,
         call: Call = call_now,
     ) -> None:
-        self.loaded, self.detector, self._call = loaded, detector, call
-        self._tokens, self._reporter = tokens, reporter
-        on_gpu = loaded.model.device.type == "cuda"
+        self.loaded, self.detector = passes.loaded, passes.detector
+        self._passes, self._call, self._tokens = passes, call, tokens
+        on_gpu = self.loaded.model.device.type == "cuda"
         self._rows = rows or (GPU_ROWS if on_gpu else CPU_ROWS)
-        self._generation = read_generation(detector)
-        self._draws = "samples" in detector.fields and self._generation.draws > 0
-        self._decoder: Decoder | None = None
-        self._same_length = False
+        self._columns = recorded_columns(self.detector, tokens=tokens)
+        self._max_tokens = context_tokens(self.loaded.model)
 
     @property
     def window(self) -> int:
@@ -120,90 +113,64 @@ class AnswerScorer:
         passed = [row for row, one in enumerate(scored) if one is None]
         on_scored(len(answers) - len(passed))
         if passed:
-            self._call(partial(self._prepare, [answers[row] for row in passed]))
-        lengths = [len(answers[row].prompt) + len(answers[row].tokens) for row in passed]
-        plan = BatchPlan(
-            rows=self._rows, tokens=self._rows * _BATCH_TOKENS, same_length=self._same_length
-        )
-        for batch in make_batches(lengths, plan, 0):
+            self._call(partial(self._passes.settle, answers[passed[0]].prompt))
+            prefix = self._passes.shared_prefix(
+                [(answers[row].prompt, answers[row].tokens) for row in passed]
+            )
+        for batch in self._make_batches([answers[row] for row in passed]):
             rows = [passed[place] for place in batch]
-            found = self._call(partial(self._score_batch, [answers[row] for row in rows]))
+            some = [answers[row] for row in rows]
+            found = self._call(partial(self._score_batch, some, prefix))
             for row, one in zip(rows, found, strict=True):
                 scored[row] = one
             on_scored(len(rows))
         return [one for one in scored if one is not None]
 
+    def _make_batches(self, answers: Sequence[ToScore]) -> list[list[int]]:
+        same_length = self._passes.same_length
+        plan = BatchPlan(
+            rows=self._rows, tokens=self._rows * _BATCH_TOKENS, same_length=same_length
+        )
+        return make_batches([answer.length for answer in answers], plan, 0)
+
     def _unscored(self, answer: ToScore) -> Scored | None:
         reason = answer.problem or why_unavailable(answer.tokens, answer.text, answer.stop_reason)
+        if reason is None and answer.length > self._max_tokens:
+            reason = (
+                f"prompt and answer have {answer.length:,} tokens, but the model's limit is "
+                f"{self._max_tokens:,}"
+            )
         if reason is None:
             return None
         return Scored(risk=unavailable(reason, method=self.detector.name))
 
-    def _prepare(self, answers: Sequence[ToScore]) -> None:
-        """Make the decoder, and pass the tokens that all prompts of a window start with once."""
-        if self._decoder is None:
-            self._make_decoder([answer.prompt for answer in answers])
-        assert self._decoder is not None
-        window = sliding_window(self.loaded.model)
-        longest = max(len(answer.prompt) + len(answer.tokens) for answer in answers)
-        # Padding after a shared prefix would shift what a sliding window sees.
-        shares = not self._same_length and (window is None or longest <= window)
-        prefix = shared_prefix([answer.prompt for answer in answers]) if shares else []
-        if prefix != self._decoder.batch_model.prefix.tokens:
-            self._decoder.share_prefix(prefix)
-
-    def _make_decoder(self, prompts: Sequence[Sequence[int]]) -> None:
-        """A decoder whose batches were compared with single passes."""
-        model, tokenizer = self.loaded
-        observer, detector = ModelObserver(model), self.detector
-
-        def make(share: bool) -> Decoder:
-            share = share and sliding_window(model) is None
-            ends = end_tokens(model, tokenizer)
-            return Decoder(
-                model=model,
-                observer=observer,
-                shape=detector.shape,
-                basis=detector.basis,
-                answer_end=AnswerEnd(tokenizer, self._generation.cut, ends),
-                max_new_tokens=self._generation.max_new_tokens if self._draws else _CHECK_TOKENS,
-                prefix=shared_prefix(prompts) if share else (),
-                columns=_CHECK_COLUMNS,
-            )
-
-        notes: list[Event] = []
-        name = self.loaded.name or "the model"
-        decoder, self._same_length = settle_decoder(make, prompts, notes.append, name=name)
-        for note in notes if self._same_length else ():
-            self._reporter(note)
-        decoder.columns = recorded_columns(detector, tokens=self._tokens)
-        decoder.share_prefix([])
-        self._decoder = decoder
-
-    def _score_batch(self, answers: Sequence[ToScore]) -> list[Scored]:
+    def _score_batch(self, answers: Sequence[ToScore], prefix: list[int]) -> list[Scored]:
         """Score a batch; if it does not fit in device memory, in halves."""
         try:
-            return self._pass(answers)
+            return self._pass(answers, prefix)
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
             if len(answers) == 1:
-                count = len(answers[0].prompt) + len(answers[0].tokens)
                 raise ClewError(
-                    f"an answer of {count:,} tokens with its prompt does not fit in the memory of "
-                    f"{self.loaded.model.device}, even alone. Use a device with more memory."
+                    f"an answer of {answers[0].length:,} tokens with its prompt does not fit in "
+                    f"the memory of {self.loaded.model.device}, even alone. Use a device with more "
+                    "memory."
                 ) from error
         free_memory()
         half = -(-len(answers) // 2)
-        return [*self._score_batch(answers[:half]), *self._score_batch(answers[half:])]
+        return [
+            *self._score_batch(answers[:half], prefix),
+            *self._score_batch(answers[half:], prefix),
+        ]
 
     @torch.inference_mode()
-    def _pass(self, answers: Sequence[ToScore]) -> list[Scored]:
-        assert self._decoder is not None
-        numbers, record = self._decoder.record(
+    def _pass(self, answers: Sequence[ToScore], prefix: list[int]) -> list[Scored]:
+        decoder = self._passes.decoder(prefix, self._columns)
+        numbers, record = decoder.record(
             [answer.prompt for answer in answers], [answer.tokens for answer in answers]
         )
-        drawn = self._draw(answers)
+        drawn = self._draw(decoder, answers)
         passed = [
             PassedAnswer(
                 prompt=answer.prompt,
@@ -236,13 +203,12 @@ class AnswerScorer:
             for answer, risk, tokens in zip(passed, risks, by_token, strict=True)
         ]
 
-    def _draw(self, answers: Sequence[ToScore]) -> Sequence[list[str] | None]:
+    def _draw(self, decoder: Decoder, answers: Sequence[ToScore]) -> Sequence[list[str] | None]:
         """The texts of further answers to each question, if the detector reads them."""
-        if not self._draws:
+        if not self._passes.draws:
             return [None] * len(answers)
-        assert self._decoder is not None
-        made = self._generation
-        sampler = Sampler(self._decoder, count=made.draws, temperature=made.draw_temperature)
+        made = self._passes.generation
+        sampler = Sampler(decoder, count=made.draws, temperature=made.draw_temperature)
         plan = BatchPlan(rows=self._rows, tokens=self._rows * _BATCH_TOKENS)
         drawn = sampler.sample([a.prompt for a in answers], [a.name for a in answers], plan)
         decode = self.loaded.tokenizer.batch_decode

@@ -21,6 +21,7 @@ from clew.hallucination.live.assessing import read_generation, recorded_columns
 from clew.hallucination.live.delivery import Delivery
 from clew.hallucination.live.encoding import Encoder
 from clew.hallucination.live.engine import Engine, EngineLoad
+from clew.hallucination.live.passing import GivenPasses
 from clew.hallucination.live.recording import Recording
 from clew.hallucination.live.requests import Request, Sampling
 from clew.hallucination.live.scoring import AnswerScorer, Scored, ToScore
@@ -34,7 +35,13 @@ class Session:
     with the first request: a session that only scores given answers has none."""
 
     def __init__(
-        self, loaded: LoadedModel, detector: Detector, *, max_rows: int = 64, max_waiting: int = 256
+        self,
+        loaded: LoadedModel,
+        detector: Detector,
+        *,
+        max_rows: int = 64,
+        max_waiting: int = 256,
+        reporter: Reporter = log_event,
     ) -> None:
         """Raises InputError if the detector is for another model."""
         name = loaded.name or str(loaded.model.name_or_path)
@@ -45,6 +52,7 @@ class Session:
         self.tokenizer = loaded.tokenizer
         self.encoder = Encoder(self.tokenizer, self.prompt, context_tokens(loaded.model))
         self._max_rows, self._max_waiting = max_rows, max_waiting
+        self._passes = GivenPasses(loaded, self.detector, reporter)
         self._starting = threading.Lock()
         self._engine: Engine | None = None
         self._delivery: Delivery | None = None
@@ -60,6 +68,7 @@ class Session:
         dtype: str = "auto",
         max_rows: int = 64,
         max_waiting: int = 256,
+        reporter: Reporter = log_event,
     ) -> Self:
         """Load a detector, and its model unless one is given. `dtype` "auto" is that of the
         detector's training answers. Raises InputError for another model than the detector's."""
@@ -74,7 +83,7 @@ class Session:
                 dtype=ours.get("dtype") or dtype if dtype == "auto" else dtype,
                 quantize=ours.get("quantize"),
             )
-        return cls(loaded, detector, max_rows=max_rows, max_waiting=max_waiting)
+        return cls(loaded, detector, max_rows=max_rows, max_waiting=max_waiting, reporter=reporter)
 
     def encode(self, question: str, context: str | None = None) -> list[int]:
         """The tokens of a question in the detector's prompt. Raises InputError if it is too
@@ -129,25 +138,15 @@ class Session:
             sampling=sampling or Sampling(),
         )
 
-    def score(
-        self,
-        answers: Iterable[ToScore],
-        *,
-        tokens: bool = False,
-        reporter: Reporter = log_event,
-    ) -> Iterator[Scored]:
+    def score(self, answers: Iterable[ToScore], *, tokens: bool = False) -> Iterator[Scored]:
         """The risks of answers that exist already, in their order, in constant memory; with
         `tokens`, also those of their tokens."""
-        return self.scorer(tokens=tokens, reporter=reporter).score(answers)
+        return self.scorer(tokens=tokens).score(answers)
 
-    def scorer(
-        self, *, rows: int | None = None, tokens: bool = False, reporter: Reporter = log_event
-    ) -> AnswerScorer:
+    def scorer(self, *, rows: int | None = None, tokens: bool = False) -> AnswerScorer:
         """What `score` uses, `rows` answers at a time; it takes turns with the answers that are
         being generated."""
-        return AnswerScorer(
-            self.loaded, self.detector, rows=rows, tokens=tokens, reporter=reporter, call=self.call
-        )
+        return AnswerScorer(self._passes, rows=rows, tokens=tokens, call=self.call)
 
     def call(self, function: Callable[[], Result], /) -> Result:
         """Call a function while nothing else uses the model."""

@@ -133,7 +133,7 @@ def score(
 
     def open_session() -> Session:
         place = str(model) if isinstance(model, str | Path) else model
-        return Session.open(kept, model=place, device=device, dtype=dtype)
+        return Session.open(kept, model=place, device=device, dtype=dtype, reporter=job.reporter)
 
     if out is None:
         return _score_in_memory(job, kept, open_session, rows)
@@ -179,7 +179,7 @@ def _score_in_memory(
     from clew.hallucination.live.risk_file import summarize
 
     with open_session() as session:
-        scorer = session.scorer(rows=rows, tokens=job.tokens, reporter=job.reporter)
+        scorer = session.scorer(rows=rows, tokens=job.tokens)
         found = [row for window in job.run(session, scorer, 0) for row in window]
     return ScoreResult(
         path=None, summary=summarize(found), detector=detector.name, rows=tuple(found)
@@ -209,7 +209,7 @@ def _score_to_file(
         summary = file.finished()
         if summary is None:
             with open_session() as session:
-                scorer = session.scorer(rows=rows, tokens=job.tokens, reporter=job.reporter)
+                scorer = session.scorer(rows=rows, tokens=job.tokens)
                 _write(job, session, scorer, file)
             summary = file.finish()
     return ScoreResult(path=out, summary=summary, detector=detector.name)

@@ -1,6 +1,10 @@
 """The ready detector: built once from questions, kept, and used to ask."""
 
+import io
+import json
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +15,10 @@ from clew.hallucination.capture import LoadedModel
 from clew.hallucination.live.ready import Recipe, build_detector, ready_detector
 from clew.hallucination.questions import collect_questions
 from clew.progress import Event, WorkStarted, ignore_event
+from tests.cli.running import run
 from tests.stores import after_one_batch, one_thread
+
+__all__ = ["run"]
 
 
 @pytest.fixture(scope="module")
@@ -85,3 +92,29 @@ def test_unusable_settings_are_refused(settings: dict[str, float], named: str) -
 def test_another_model_has_no_ready_detector(loaded: LoadedModel, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="ready detector for smollm2 only"):
         ready_detector(loaded, cache=tmp_path)
+
+
+def test_command_prints_each_answer_with_its_risk(run: Any, detector: Path) -> None:
+    ended = run("ask", "who is here?", "what is it?", "--detector", detector)
+    assert ended.code == 0
+    first, second = ended.out.split("\n\n")
+    assert first.startswith("question: who is here?\nanswer:   ")
+    assert "\nrisk:     " in second
+
+
+def test_questions_from_stdin_are_answered_with_a_line_of_json_each(
+    run: Any, detector: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("who is here?\n\n what is it?\n"))
+    ended = run("ask", "--detector", detector, "--json", "--context", "it is here.")
+    answers = list(map(json.loads, ended.out.splitlines()))
+    assert [one["question"] for one in answers] == ["who is here?", "what is it?"]
+    assert {one["context"] for one in answers} == {"it is here."}
+    assert {"answer", "risk", "verdict", "state", "tokens"} <= answers[0].keys()
+
+
+def test_no_question_at_all_is_an_error(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n"))
+    ended = run("ask")
+    assert ended.code == 2
+    assert ended.err.startswith("clew: there is no question.")

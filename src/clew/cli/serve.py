@@ -49,10 +49,11 @@ def run(call: Call) -> None:
     with Renderer(call.progress) as show:
 
         def report(event: Event, /) -> None:
-            show(event)
             if isinstance(event, ServiceReady):
                 print_line(call.console, f"{event}")
-                print_line(call.console, f"page: {event.address}  (Ctrl-C stops the server)")
+                print_line(call.console, f"page: {event.address} (Ctrl-C stops the server)")
+            else:
+                show(event)
 
         serve(**call.settings, reporter=report)
     print_line(call.progress, "stopped")

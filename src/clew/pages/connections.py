@@ -8,7 +8,7 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from clew.pages.guard import Describe, Ending, Limits, RefusedError
+from clew.pages.guard import Door, Ending, Limits, RefusedError
 
 _FULL = RefusedError(503, "too many connections are open: try again in a moment")
 
@@ -32,10 +32,9 @@ class LastingServer(uvicorn.Server):
         return await super().on_tick(counter) or self._ending.is_over()
 
 
-def limited_protocol(limits: Limits, describe: Describe) -> type[asyncio.Protocol]:
-    """uvicorn's HTTP protocol, which waits for ever, with the limits on time and connections.
-    `describe` makes the answer to a connection too many."""
-    kind, body = describe(_FULL)
+def limited_protocol(limits: Limits, door: Door) -> type[asyncio.Protocol]:
+    """uvicorn's HTTP protocol, which waits for ever, with the limits on time and connections."""
+    kind, body = door.describe(_FULL)
     full = b"\r\n".join(
         (
             b"HTTP/1.1 503 Service Unavailable",
@@ -56,6 +55,7 @@ def limited_protocol(limits: Limits, describe: Describe) -> type[asyncio.Protoco
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
             if len(self.connections) > limits.connections:
+                door.on_refusal(_FULL)
                 transport.write(full)
                 transport.close()
                 return

@@ -92,11 +92,13 @@ def describe_plainly(refusal: RefusedError) -> tuple[bytes, bytes]:
 class Door:
     """Who may enter. `admit` gets the head of a request, raises RefusedError for a stranger, and
     returns the path below which the app lives. `is_own_name` tells whether a name in the Host
-    header is this server's. `describe` turns a refusal into a content type and a body."""
+    header is this server's. `describe` turns a refusal into a content type and a body;
+    `on_refusal` is told of each."""
 
     admit: Callable[[Scope], str]
     is_own_name: Callable[[str], bool] = _OWN_NAMES.__contains__
     describe: Describe = describe_plainly
+    on_refusal: Callable[[RefusedError], None] = lambda _: None
 
 
 def token_door(token: str) -> Door:
@@ -194,6 +196,7 @@ class Guard:
     async def _refuse(self, refusal: RefusedError, receive: Receive, send: Send) -> None:
         """Answers at once, and closes the connection after reading on for a moment: one that is
         closed with unread bytes is reset, and its client may never see the reason."""
+        self._door.on_refusal(refusal)
         kind, body = self._door.describe(refusal)
         headers = [
             (b"content-type", kind),

@@ -54,7 +54,7 @@ class LocalServer:
         self._socket, self._ending = listening, ending
         config = uvicorn.Config(
             Guard(app, door, limits),
-            http=limited_protocol(limits, door.describe),
+            http=limited_protocol(limits, door),
             ws="none",
             lifespan="off",
             access_log=False,

@@ -15,6 +15,10 @@ from clew.hallucination.capture.dialogue import (
 _PROBE = "answer"
 
 
+class PromptTooLongError(InputError):
+    """A prompt has more tokens than the model takes."""
+
+
 class Encoder:
     """Turns texts into the token ids that a model with this prompt reads and generates;
     `max_tokens` is the model's limit."""
@@ -29,7 +33,7 @@ class Encoder:
         """The prompt of a question. Raises InputError if it is too long."""
         [tokens] = self.encode_prompts([question], [context])
         if isinstance(tokens, str):
-            raise InputError(f"the question cannot be asked: {tokens}.")
+            raise PromptTooLongError(f"the question cannot be asked: {tokens}.")
         return tokens
 
     def encode_prompts(
@@ -53,7 +57,7 @@ class Encoder:
             whole = format_chat(self.tokenizer, messages)
             tokens = self._tokenize([whole])[0]
             if len(tokens) >= self.max_tokens:
-                raise InputError(
+                raise PromptTooLongError(
                     f"the messages have {len(tokens):,} tokens, but the model's limit for prompt "
                     f"and answer is {self.max_tokens:,}: shorten them."
                 )

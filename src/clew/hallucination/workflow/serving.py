@@ -100,6 +100,7 @@ def serve(
     from clew.hallucination.live.service.app import build_app
     from clew.hallucination.live.service.keys import read_keys
     from clew.hallucination.live.service.lifecycle import Lifecycle
+    from clew.hallucination.live.service.metrics import Metrics
     from clew.hallucination.live.service.running import Address, Loaded, ServiceReady, run_service
     from clew.hallucination.live.service.settings import ServiceSettings, connection_limits
     from clew.hallucination.live.session import Session
@@ -121,8 +122,9 @@ def serve(
         allow_anonymous=allow_anonymous,
         allowed_hosts=allowed_hosts,
     )
+    limits = connection_limits(max_body_bytes)
     files = open_page_files(as_path(traces), as_path(scores_file), tuple(map(Path, comparisons)))
-    lifecycle = Lifecycle(drain_seconds)
+    lifecycle, metrics = Lifecycle(drain_seconds), Metrics()
 
     def load() -> "Loaded":
         found: str | Path | Detector | None = detector
@@ -139,7 +141,7 @@ def serve(
             max_waiting=max_waiting,
         )
         session.start()
-        app = build_app(session, settings, lifecycle)
+        app = build_app(session, settings, lifecycle, metrics)
         known = None if detector is None else read_known(Path(detector))
         add_page(app, Page(files=files, live=Tracer(session, known)))
         return Loaded(session=session, app=app)
@@ -154,7 +156,7 @@ def serve(
             )
         )
 
-    run_service(address, connection_limits(max_body_bytes), lifecycle, load, tell)
+    run_service(address, limits, lifecycle, metrics, load, tell)
 
 
 def _ready(

@@ -15,6 +15,7 @@ from openai import OpenAI
 from clew.hallucination.live.service.app import build_app
 from clew.hallucination.live.service.keys import ApiKeys
 from clew.hallucination.live.service.lifecycle import Lifecycle
+from clew.hallucination.live.service.metrics import Metrics
 from clew.hallucination.live.service.running import Address
 from clew.hallucination.live.service.settings import ServiceSettings, connection_limits
 from clew.hallucination.live.session import Session
@@ -73,7 +74,7 @@ def serving(session: Session, **settings: Any) -> Iterator[Served]:
     address = Address(port=0, keys=ApiKeys())
     limits = connection_limits(100_000)
     with open_api(
-        app, address.door(), host="127.0.0.1", port=0, limits=limits, ending=lifecycle
+        app, address.door(Metrics()), host="127.0.0.1", port=0, limits=limits, ending=lifecycle
     ) as server:
         running = threading.Thread(target=server.run)
         running.start()

@@ -15,10 +15,12 @@ from clew.errors import InputError
 from clew.hallucination.live.service.front import Front
 from clew.hallucination.live.service.keys import ApiKeys
 from clew.hallucination.live.service.lifecycle import Lifecycle
+from clew.hallucination.live.service.metrics import Metrics
 from clew.hallucination.live.service.running import Address, run_service
 from clew.pages.guard import Limits
 from clew.pages.server import LocalServer, open_api
 
+METRICS = Metrics()
 KEY = "sk-a-key-of-a-test"
 LIMITS = Limits(body_bytes=1000, linger_seconds=0.1)
 
@@ -28,7 +30,12 @@ def server() -> Iterator[LocalServer]:
     address, lifecycle = Address(port=0, keys=ApiKeys([KEY])), Lifecycle(0)
     with (
         open_api(
-            Front(), address.door(), host="127.0.0.1", port=0, limits=LIMITS, ending=lifecycle
+            Front(),
+            address.door(METRICS),
+            host="127.0.0.1",
+            port=0,
+            limits=LIMITS,
+            ending=lifecycle,
         ) as opened,
         running(opened.run, opened.stop),
     ):
@@ -88,6 +95,7 @@ def test_refusals_have_the_shape_of_openai(
     assert KEY not in json.dumps(content)
     assert got["Content-Security-Policy"].startswith("default-src 'none'")
     assert ("WWW-Authenticate" in got) == (status == 401)
+    assert f'clew_requests_total{{path="refused",status="{status}"}}' in METRICS.render({})
 
 
 def test_a_model_that_cannot_be_loaded_ends_the_server() -> None:
@@ -96,7 +104,7 @@ def test_a_model_that_cannot_be_loaded_ends_the_server() -> None:
 
     address = Address(port=0, keys=ApiKeys())
     with pytest.raises(InputError, match="no such model"):
-        run_service(address, Limits(), Lifecycle(60), load, lambda *_: None)
+        run_service(address, Limits(), Lifecycle(60), Metrics(), load, lambda *_: None)
 
 
 def test_a_server_can_be_stopped_while_its_model_loads() -> None:
@@ -107,7 +115,9 @@ def test_a_server_can_be_stopped_while_its_model_loads() -> None:
         is_free.wait(timeout=60)
         raise InputError("too late.")
 
-    run_service(Address(port=0, keys=ApiKeys()), Limits(), lifecycle, load, lambda *_: None)
+    run_service(
+        Address(port=0, keys=ApiKeys()), Limits(), lifecycle, Metrics(), load, lambda *_: None
+    )
     is_free.set()
 
 
@@ -116,5 +126,5 @@ def test_a_port_or_host_that_cannot_be_used_is_named(server: LocalServer) -> Non
     for host, setting in (("127.0.0.1", "port"), ("no.such.host.invalid", "host")):
         address = Address(host=host, port=port, keys=ApiKeys([KEY]))
         with pytest.raises(InputError) as error:
-            run_service(address, Limits(), Lifecycle(0), lambda: None, lambda *_: None)  # type: ignore[arg-type,return-value]
+            run_service(address, Limits(), Lifecycle(0), Metrics(), lambda: None, lambda *_: None)  # type: ignore[arg-type,return-value]
         assert error.value.setting == setting

@@ -6,6 +6,7 @@ import pytest
 
 from clew.errors import InputError
 from clew.hallucination.live.service.keys import ApiKeys, read_keys
+from clew.hallucination.live.service.metrics import Metrics
 from clew.hallucination.live.service.running import Address
 from clew.pages.guard import RefusedError
 
@@ -71,5 +72,5 @@ def test_other_machines_are_served_only_with_keys() -> None:
     ],
 )
 def test_only_own_names_and_addresses_are_hosts(name: str, is_own: bool) -> None:
-    door = Address(host="0.0.0.0", keys=ApiKeys([FIRST]), allowed_hosts=["API.example"]).door()
-    assert door.is_own_name(name) is is_own
+    address = Address(host="0.0.0.0", keys=ApiKeys([FIRST]), allowed_hosts=["API.example"])
+    assert address.door(Metrics()).is_own_name(name) is is_own

@@ -52,6 +52,9 @@ def test_a_stream_says_what_the_whole_answer_says(served: Served, options: dict)
             last[choice.index] = choice
         elif not choice.delta.role:
             assert {*choice.clew} == {"tokens"}, "no risk before the answer is complete"
+            assert (chunk.model_extra or {}).get("clew") == (
+                None if "n" in options else choice.clew
+            )
     for one in whole.choices:
         assert texts[one.index] == one.message.content
         assert last[one.index].finish_reason == one.finish_reason

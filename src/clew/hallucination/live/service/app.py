@@ -11,7 +11,7 @@ from clew.hallucination.live.service.asked import Asked, read_chat, read_complet
 from clew.hallucination.live.service.errors import ApiError, failed, invalid, of_status
 from clew.hallucination.live.service.front import Watch, wait_until_left
 from clew.hallucination.live.service.lifecycle import Lifecycle
-from clew.hallucination.live.service.metrics import CONTENT_TYPE
+from clew.hallucination.live.service.metrics import CONTENT_TYPE, Metrics
 from clew.hallucination.live.service.scoring import Scoring
 from clew.hallucination.live.service.service import Service
 from clew.hallucination.live.service.settings import ServiceSettings
@@ -25,19 +25,25 @@ if TYPE_CHECKING:
     from clew.hallucination.live.session import Session
 
 # Tokenizing takes memory in proportion to the text, several hundred bytes per character.
-_TOKENIZED_AT_ONCE = 4
+_TOKENIZED_AT_ONCE = 2
 _STREAM_HEADERS = {"X-Accel-Buffering": "no"}
 
 
 def build_app(
-    session: "Session", settings: ServiceSettings, lifecycle: Lifecycle | None = None
+    session: "Session",
+    settings: ServiceSettings,
+    lifecycle: Lifecycle | None = None,
+    metrics: Metrics | None = None,
 ) -> "FastAPI":
-    """The application around a session."""
+    """The application around a session. `lifecycle` and `metrics` are the server's, if it has
+    them before the session is there."""
     from fastapi import FastAPI
 
     ending = lifecycle or Lifecycle(settings.drain_seconds)
     ending.become_ready()
-    service = Service(session=session, settings=settings, lifecycle=ending)
+    service = Service(
+        session=session, settings=settings, lifecycle=ending, metrics=metrics or Metrics()
+    )
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
     app.add_middleware(Watch, metrics=service.metrics, lifecycle=ending)
     _add_errors(app)

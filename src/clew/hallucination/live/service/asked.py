@@ -39,6 +39,11 @@ class Asked:
         return self.messages is not None
 
     @property
+    def answers(self) -> int:
+        """How many answers the request gets."""
+        return self.n * (len(self.prompts) or 1)
+
+    @property
     def prompt_name(self) -> str:
         """The field that holds the prompt, for errors."""
         return "messages" if self.is_chat else "prompt"

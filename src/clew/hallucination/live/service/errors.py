@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
+from clew.errors import InputError
+from clew.hallucination.live.encoding import PromptTooLongError
 from clew.pages.guard import RefusedError
 
 # Codes for errors that no code of OpenAI's describes better.
@@ -61,6 +63,13 @@ def unsupported(param: str, message: str) -> ApiError:
 def too_long(param: str, message: str) -> ApiError:
     """More tokens than the model or the server allows."""
     return ApiError(422, message, param=param, code="context_length_exceeded")
+
+
+def unusable(param: str, error: InputError) -> ApiError:
+    """A prompt that the model cannot read."""
+    text = str(error)
+    make = too_long if isinstance(error, PromptTooLongError) else invalid
+    return make(param, f"{text[:1].upper()}{text[1:]}")
 
 
 def busy(waiting: int) -> ApiError:

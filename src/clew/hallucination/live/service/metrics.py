@@ -102,6 +102,10 @@ class Metrics:
     def count_request(self, path: str, status: int) -> None:
         self.requests.add(path=path if path in _PATHS else "other", status=str(status))
 
+    def count_refusal(self, status: int) -> None:
+        """A request that was refused before anything of it was read."""
+        self.requests.add(path="refused", status=str(status))
+
     def render(self, gauges: Mapping[str, tuple[str, float]]) -> str:
         """All metrics; `gauges` are numbers of this moment: the name, what it is, and its value."""
         parts = [

@@ -13,6 +13,7 @@ from clew.hallucination.live.service.errors import describe_refusal
 from clew.hallucination.live.service.front import Front
 from clew.hallucination.live.service.keys import ApiKeys
 from clew.hallucination.live.service.lifecycle import Lifecycle
+from clew.hallucination.live.service.metrics import Metrics
 from clew.pages.guard import HOST, App, Door, Limits, named_hosts
 from clew.pages.server import LocalServer, open_api
 from clew.progress import Event
@@ -56,12 +57,16 @@ class Address:
                 value=self.host,
             )
 
-    def door(self) -> Door:
+    def door(self, metrics: Metrics) -> Door:
+        """Who is let in; the others are counted."""
         names = [self.host, *self.allowed_hosts]
         if self.host not in _LOOPBACK:
             names += [socket.gethostname(), socket.getfqdn()]
         return Door(
-            admit=self.keys.admit, is_own_name=named_hosts(names), describe=describe_refusal
+            admit=self.keys.admit,
+            is_own_name=named_hosts(names),
+            describe=describe_refusal,
+            on_refusal=lambda refusal: metrics.count_refusal(refusal.status),
         )
 
 
@@ -77,6 +82,7 @@ def run_service(
     address: Address,
     limits: Limits,
     lifecycle: Lifecycle,
+    metrics: Metrics,
     load: Callable[[], Loaded],
     on_ready: Callable[[LocalServer, Loaded], None],
 ) -> None:
@@ -98,7 +104,7 @@ def run_service(
 
     with open_api(
         front,
-        address.door(),
+        address.door(metrics),
         host=address.host,
         port=address.port,
         limits=limits,

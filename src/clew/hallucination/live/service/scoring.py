@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from clew.errors import InputError
-from clew.hallucination.live.service.errors import ApiError, busy, invalid, out_of_time, too_long
+from clew.hallucination.live.service.errors import ApiError, busy, invalid, out_of_time, unusable
 from clew.hallucination.live.service.fields import Fields, Wanted
 from clew.hallucination.live.service.messages import last_question, only_question, read_messages
 from clew.hallucination.live.service.service import Service
@@ -79,7 +79,7 @@ class Scoring:
             prompt, question = self._encode(found, dot)
             [tokens] = self._service.session.encoder.encode_answers([answer])
         except InputError as error:
-            raise too_long(path or "question", str(error)) from None
+            raise unusable(path or "question", error) from None
         return ToScore(prompt=prompt, tokens=tokens, question=question, text=answer, name=question)
 
     def _encode(self, found: dict[str, Any], dot: str) -> tuple[list[int], str]:

@@ -11,7 +11,7 @@ from clew.errors import InputError, QueueFullError
 from clew.hallucination.live.requests import Request
 from clew.hallucination.live.service.answering import Answering, Work
 from clew.hallucination.live.service.asked import Asked
-from clew.hallucination.live.service.errors import ApiError, busy, invalid, too_long
+from clew.hallucination.live.service.errors import ApiError, busy, invalid, too_long, unusable
 from clew.hallucination.live.service.lifecycle import Lifecycle
 from clew.hallucination.live.service.messages import last_question, only_question
 from clew.hallucination.live.service.metrics import Metrics
@@ -33,7 +33,7 @@ class Service:
     session: "Session"
     settings: ServiceSettings
     lifecycle: Lifecycle
-    metrics: Metrics = field(default_factory=Metrics)
+    metrics: Metrics
     started: int = field(default_factory=lambda: int(time.time()))
 
     @cached_property
@@ -59,14 +59,14 @@ class Service:
     def prepare(self, asked: Asked) -> list[Work]:
         """The work for the engine: every prompt `n` times. Raises ApiError. Tokenizes, so it runs
         in a thread of its own."""
-        count = max(1, len(asked.prompts)) * asked.n
+        count = asked.answers
         if count > self.settings.max_choices:
             most = f"at most {self.settings.max_choices} answers per request"
             raise invalid("n", f"The request asks for {count} answers: this server gives {most}.")
         try:
             encoded = self._encode(asked)
         except InputError as error:
-            raise too_long(asked.prompt_name, f"The prompt cannot be used: {error}") from None
+            raise unusable(asked.prompt_name, error) from None
         limits = [self._answer_tokens(asked, one) for one in encoded]
         return [
             self._work(asked, one, limit, place * asked.n + choice)
@@ -151,6 +151,7 @@ class Service:
         detector = self.session.detector
         return Shape(
             is_chat=asked.is_chat,
+            is_only=asked.answers == 1,
             model=self.model_name,
             fingerprint=f"fp_{str(detector.model.get('fingerprint', ''))[:10]}",
             detector=detector.name,

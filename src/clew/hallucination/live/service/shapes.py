@@ -47,10 +47,12 @@ def scored_object(
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """The answers of one request. `top_logprobs` is None if they are not asked for; `token_text`
+    """The answers of one request. If it `is_only` one, its `clew` object is also at the top.
+    `top_logprobs` is None if they are not asked for; `token_text`
     is the text of a token that was not chosen."""
 
     is_chat: bool
+    is_only: bool
     model: str
     fingerprint: str
     detector: str
@@ -66,7 +68,7 @@ class Shape:
             **self._head("chat.completion" if self.is_chat else "text_completion"),
             "choices": choices,
             "usage": usage(prompt_tokens, sum(len(one.tokens) for one in answers)),
-            **({"clew": choices[0]["clew"]} if len(choices) == 1 else {}),
+            **({"clew": choices[0]["clew"]} if self.is_only else {}),
         }
 
     def start(self, choice: int) -> dict[str, Any] | None:
@@ -81,14 +83,13 @@ class Shape:
         content = {"content": token.text} if self.is_chat else token.text
         return self._chunk(choice, content, clew, logprobs=self._logprobs([token], offset))
 
-    def end(self, choice: int, answer: "LiveAnswer", *, is_only: bool) -> dict[str, Any]:
+    def end(self, choice: int, answer: "LiveAnswer") -> dict[str, Any]:
         """The last chunk of an answer, with its risk and the risks of all its tokens."""
         clew = clew_object(answer.risk, self.detector, answer.tokens)
         last = self._logprobs([], 0, clew_object(answer.risk, self.detector))
-        chunk = self._chunk(
+        return self._chunk(
             choice, {} if self.is_chat else "", clew, finish_reason(answer), logprobs=last
         )
-        return {**chunk, "clew": clew} if is_only else chunk
 
     def usage(self, prompt_tokens: int, completion_tokens: int) -> dict[str, Any]:
         """The chunk after the last one, if it is asked for."""
@@ -118,14 +119,16 @@ class Shape:
         reason: str | None = None,
         logprobs: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
+        found = {} if clew is None else {"clew": clew}
         inner = {
             "index": choice,
             ("delta" if self.is_chat else "text"): content,
             "logprobs": logprobs,
             "finish_reason": reason,
-            **({} if clew is None else {"clew": clew}),
+            **found,
         }
-        return {**self._head(self._chunk_kind()), "choices": [inner]}
+        above = found if self.is_only else {}
+        return {**self._head(self._chunk_kind()), "choices": [inner], **above}
 
     def _choice(self, place: int, answer: "LiveAnswer") -> dict[str, Any]:
         message = {"role": "assistant", "content": answer.text, "refusal": None}

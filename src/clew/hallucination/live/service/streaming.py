@@ -44,7 +44,7 @@ async def _chunks(
         if isinstance(event, LiveAnswer):
             service.record(endpoint(asked), work[choice], event)
             tokens += len(event.tokens)
-            yield shape.end(choice, event, is_only=len(work) == 1) | no_usage
+            yield shape.end(choice, event) | no_usage
         else:
             yield shape.token(choice, event, offsets[choice]) | no_usage
             offsets[choice] += len(event.text)

@@ -26,7 +26,7 @@ from clew.hallucination.capture import (
     load_model,
     load_questions,
 )
-from clew.hallucination.capture.dialogue import choose_prompt, tokenize_prompts
+from clew.hallucination.capture.dialogue import PromptTokenizer, choose_prompt
 from clew.progress import Note, WorkAdvanced, WorkEnded, WorkStarted
 from clew.storage import read_manifest
 
@@ -131,7 +131,7 @@ def llama_7b():
     with torch.device("cuda"):
         model = LlamaForCausalLM(config)
     torch.set_default_dtype(torch.float32)
-    return LoadedModel(model.eval(), tokenizer)
+    return LoadedModel(model.eval(), tokenizer, name="llama-7b-random")
 
 
 def made_up_questions(path, count):
@@ -207,9 +207,8 @@ def compare(args, questions, folder):
     loaded = llama_7b() if args.llama_7b else load_model(args.name)
     loaded_questions = load_questions(str(questions), args.plain_samples).questions
     prompt = choose_prompt(loaded.tokenizer, args.prompt, None)
-    prompts = tokenize_prompts(
-        loaded.tokenizer, prompt, [question.question for question in loaded_questions]
-    )
+    tokenizer = PromptTokenizer(loaded.tokenizer, prompt, 1 << 16)
+    prompts = list(tokenizer.tokenize([question.question for question in loaded_questions]))
     run_plain(loaded, prompts[:1], args.max_new_tokens, 1, folder)
     rows = []
     for _ in range(args.repeats):

@@ -1,0 +1,145 @@
+"""Tokens a second of live answers with and without their risks, by turns in the same run.
+
+    python benchmarks/serve.py                          the embedded model on this CPU, 8 at once
+    python benchmarks/serve.py --part llama-7b          random weights of Llama-2-7B's shape, GPU
+    python benchmarks/serve.py --part transformers      against "transformers serve", over HTTP
+
+`--detector` is a detector folder for the embedded model (from "clew compare").
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+import clew
+from clew.hallucination.capture import load_model
+from clew.hallucination.live.engine import Engine
+from clew.hallucination.live.requests import Request
+from clew.hallucination.live.session import Session
+from clew.hallucination.questions import load_questions
+
+
+def run_plain(loaded, requests, rows):
+    """Generation alone: the same engine, which records nothing."""
+    with Engine(loaded, max_rows=rows, max_waiting=len(requests)) as engine:
+        return measure(engine.submit, requests, rows)
+
+
+def run_scored(loaded, detector, requests, rows):
+    """Generation with the risk of every answer."""
+    with Session(loaded, detector, max_rows=rows, max_waiting=len(requests)) as session:
+        return measure(session.submit, requests, rows)
+
+
+def measure(submit, requests, rows):
+    """Tokens a second, CPU seconds a token, and the answers; the first requests warm up."""
+    wait_for([submit(request) for request in requests[: 2 * rows]])
+    started, busy = time.perf_counter(), time.process_time()
+    answers = wait_for([submit(request) for request in requests])
+    seconds, busy = time.perf_counter() - started, time.process_time() - busy
+    tokens = sum(len(answer.tokens) for answer in answers)
+    return tokens / seconds, busy / tokens, answers
+
+
+def wait_for(tickets):
+    return [[event for event in ticket][-1] for ticket in tickets]
+
+
+def compare_turns(loaded, detector, requests, rows, repeats):
+    turns = []
+    for number in range(repeats):
+        plain, scored = (
+            run_plain(loaded, requests, rows),
+            run_scored(loaded, detector, requests, rows),
+        )
+        same = sum(a.text == b.text for a, b in zip(plain[2], scored[2], strict=True))
+        turns.append((plain, scored))
+        print(
+            f"  turn {number + 1}: {plain[0]:,.1f} and {scored[0]:,.1f} tokens/s, "
+            f"{plain[1] * 1e3:.2f} and {scored[1] * 1e3:.2f} CPU ms a token, "
+            f"{same} of {len(requests)} answers are the same, "
+            f"{sum(a.risk.risk is not None for a in scored[2])} have a risk",
+            flush=True,
+        )
+    for name, place in (("tokens/s", 0), ("CPU seconds a token", 1)):
+        plain, scored = ([turn[side][place] for turn in turns] for side in (0, 1))
+        shares = [b / a for a, b in zip(plain, scored, strict=True)]
+        cost = 1 - statistics.median(shares) if place == 0 else statistics.median(shares) - 1
+        print(
+            f"{name}: {statistics.median(plain):,.4g} without and {statistics.median(scored):,.4g} "
+            f"with risks, {rows} at once: scoring costs {cost:.1%} "
+            f"(turns: {', '.join(f'{share:.3f}' for share in shares)})"
+        )
+
+
+def run_embedded(args):
+    loaded = load_model(device="cpu")
+    detector = clew.load_detector(args.detector)
+    with Session(loaded, detector) as session:
+        questions = load_questions("facts", args.requests).questions
+        requests = [session.make_request(question.question) for question in questions]
+    compare_turns(loaded, detector, requests, args.rows or 8, args.repeats)
+
+
+def run_llama_7b(args):
+    from extract import llama_7b
+
+    loaded = llama_7b()
+    with tempfile.TemporaryDirectory() as scratch:
+        detector = make_detector(loaded, Path(scratch))
+    random = torch.Generator().manual_seed(1)
+    requests = [
+        Request(
+            prompt=torch.randint(2, 32_000, (args.prompt_tokens,), generator=random).tolist(),
+            max_new_tokens=args.max_new_tokens,
+        )
+        for _ in range(args.requests)
+    ]
+    compare_turns(loaded, detector, requests, args.rows or 64, args.repeats)
+
+
+def make_detector(loaded, folder, count=96):
+    """The default detector, fitted to answers of made-up questions with random labels."""
+    from extract import made_up_questions
+
+    questions = made_up_questions(folder / "questions.jsonl", count)
+    clew.extract(
+        model=loaded,
+        questions=questions,
+        out=folder / "traces",
+        prompt="{question}",
+        max_new_tokens=16,
+        cut="none",
+    )
+    random = torch.Generator().manual_seed(2)
+    labels = torch.randint(0, 2, (count,), generator=random).tolist()
+    rows = [f"q{number},{label}" for number, label in enumerate(labels)]
+    scores = folder / "scores.csv"
+    scores.write_text("\n".join(["question_id,score", *rows]) + "\n")
+    clew.preprocess(folder / "traces", scores_file=scores, out=folder / "samples")
+    clew.compare(
+        preprocessed_dir=folder / "samples", out=folder / "compared", methods="fusion", seeds=1
+    )
+    return clew.load_detector(folder / "compared" / "detector", device=str(loaded.model.device))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--part", choices=["embedded", "llama-7b"], default="embedded")
+    parser.add_argument("--detector", type=Path)
+    parser.add_argument("--rows", type=int)
+    parser.add_argument("--requests", type=int)
+    parser.add_argument("--prompt-tokens", type=int, default=40)
+    parser.add_argument("--max-new-tokens", type=int, default=32)
+    parser.add_argument("--repeats", type=int, default=3)
+    args = parser.parse_args()
+    args.requests = args.requests or (512 if args.part == "llama-7b" else 64)
+    {"embedded": run_embedded, "llama-7b": run_llama_7b}[args.part](args)
+
+
+if __name__ == "__main__":
+    main()

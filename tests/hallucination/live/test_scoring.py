@@ -14,7 +14,7 @@ from clew.hallucination.live.requests import Request
 from clew.hallucination.live.scoring import AnswerScorer, Scored, ToScore
 from clew.hallucination.live.session import Session
 from clew.hallucination.samples.reading.answers import AnswerFeatures
-from tests.hallucination.live.conftest import FitDetector
+from tests.hallucination.conftest import FitDetector
 from tests.hallucination.live.making import read_traces, split_tokens, stored_risks
 
 METHODS = (

@@ -1,0 +1,174 @@
+"""Answers that exist already: from files and stores to a file of risks, whatever interrupts it."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import clew
+from clew.errors import InputError, SettingsMismatchError, StoppedError, StoreLockedError
+from clew.hallucination.capture import LoadedModel
+from clew.hallucination.detectors import Detector
+from clew.progress import ignore_event
+from tests.builders import tiny_loaded
+from tests.hallucination.conftest import FitDetector
+from tests.hallucination.live.making import read_traces
+
+ANSWER = "The capital of France"
+RECORDS = [
+    {"id": f"a{i}", "question": f"Who is {i}?", "answer": f"{ANSWER} {i}", "label": i % 2}
+    for i in range(11)
+]
+Score = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def detector(fit: FitDetector) -> Detector:
+    return fit("linear_probe")
+
+
+@pytest.fixture
+def score(live_model: LoadedModel, detector: Detector) -> Score:
+    """Scores windows of 8 answers."""
+    settings = {"model": live_model, "detector": detector, "rows": 1, "reporter": ignore_event}
+    return lambda questions, **more: clew.score(questions=questions, **(settings | more))
+
+
+def write_answers(folder: Path, ending: str) -> Path:
+    path, table = folder / f"answers{ending}", pa.Table.from_pylist(RECORDS)
+    if ending == ".jsonl":
+        path.write_text("".join(f"{json.dumps(record)}\n" for record in RECORDS))
+    elif ending == ".csv":
+        lines = [",".join(map(str, record.values())) for record in RECORDS]
+        path.write_text("\n".join([",".join(RECORDS[0]), *lines]))
+    elif ending == ".parquet":
+        pq.write_table(table, path)
+    else:
+        with pa.ipc.new_file(path, table.schema) as writer:
+            writer.write_table(table)
+    return path
+
+
+@pytest.mark.parametrize("ending", [".jsonl", ".csv", ".parquet", ".arrow"])
+def test_every_format_of_answers_gives_the_same_risks(
+    score: Score, tmp_path: Path, ending: str
+) -> None:
+    expected = score(RECORDS).table
+    assert score(write_answers(tmp_path, ending)).table.equals(expected)
+    assert expected["id"].to_pylist() == [record["id"] for record in RECORDS]
+    assert expected["hallucinated"].to_pylist() == [bool(r["label"]) for r in RECORDS]
+
+
+@pytest.mark.parametrize("ending", [".jsonl", ".csv", ".arrow"])
+def test_every_format_of_risks_has_the_same_rows(score: Score, tmp_path: Path, ending: str) -> None:
+    result = score(RECORDS, out=tmp_path / f"risks{ending}")
+    rows = result.table.to_pylist()
+    assert [row["risk"] for row in rows] == [row["risk"] for row in score(RECORDS).rows]
+    assert result.summary.labeled == 11 and result.summary.auroc is not None
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name[0] != ".") == [
+        f"risks{ending}",
+        f"risks{ending}.summary.json",
+    ]
+
+
+@pytest.mark.parametrize("left", [0, 40, 2000, 3500])
+def test_a_run_killed_at_any_moment_ends_in_the_same_file(
+    score: Score, tmp_path: Path, left: int
+) -> None:
+    whole = score(RECORDS, out=tmp_path / "whole.jsonl")
+    out, journal = tmp_path / "risks.jsonl", tmp_path / "risks.jsonl.partial"
+    calls = iter((False,))
+    with pytest.raises(StoppedError):
+        score(RECORDS, out=out, should_stop=lambda: next(calls, True))
+    assert not out.exists()
+    journal.write_bytes(journal.read_bytes()[:left])  # what a killed process may leave
+    score(RECORDS, out=out)
+    assert out.read_bytes() == whole.path.read_bytes()
+    assert not journal.exists()
+
+
+def test_the_same_command_again_keeps_a_finished_file(score: Score, tmp_path: Path) -> None:
+    out = tmp_path / "risks.jsonl"
+    first = score(RECORDS, out=out)
+    before = out.stat().st_mtime_ns
+    again = score(RECORDS, out=out, model="no such model")  # it is not even loaded
+    assert again.summary == first.summary
+    assert out.stat().st_mtime_ns == before
+
+
+def test_other_answers_are_refused_unless_overwritten(score: Score, tmp_path: Path) -> None:
+    out = tmp_path / "risks.csv"
+    score(RECORDS, out=out)
+    with pytest.raises(SettingsMismatchError, match="answers.sha256"):
+        score(RECORDS[:5], out=out)
+    assert score(RECORDS[:5], out=out, overwrite=True).summary.answers == 5
+
+
+def test_a_changed_or_foreign_file_is_not_replaced(score: Score, tmp_path: Path) -> None:
+    out = tmp_path / "risks.jsonl"
+    out.write_text("mine")
+    with pytest.raises(SettingsMismatchError, match="nothing says what wrote it"):
+        score(RECORDS, out=out)
+    assert out.read_text() == "mine"
+
+
+def test_two_processes_do_not_write_one_file(score: Score, tmp_path: Path) -> None:
+    from clew.hallucination.live.risk_file import RiskFile
+
+    with RiskFile(tmp_path / "risks.jsonl", {}), pytest.raises(StoreLockedError):
+        score(RECORDS, out=tmp_path / "risks.jsonl")
+
+
+def test_a_trace_store_is_scored_with_its_own_tokens(score: Score, live_store: Path) -> None:
+    result, traces = score(live_store), read_traces(live_store)
+    rows = {row["id"]: row for row in result.rows}
+    for trace in traces.values():
+        row = rows[trace["question_id"]]
+        assert row["answer_tokens"] == len(trace["tokens"]) - trace["prompt_length"]
+        if trace["stop_reason"] == "length":
+            assert row["state"] == "unavailable" and "cut off" in row["reason"]
+    named = [row["id"] for row in result.rows if row["retokenized"]]
+    assert result.summary.retokenized_count == len(named)
+    assert result.summary.retokenized == named[:20]
+
+
+def test_unusable_records_keep_their_place(score: Score, tmp_path: Path) -> None:
+    path = tmp_path / "answers.jsonl"
+    records = ({"question": "q", "answer": answer} for answer in ("a b c", ""))
+    path.write_text("\nnot JSON\n".join(map(json.dumps, records)))
+    rows = score(path).rows
+    assert [row["state"] for row in rows[1:]] == ["unavailable", "unavailable"]
+    assert "line 2: it is not JSON" in rows[1]["reason"]
+    assert rows[2]["reason"] == "the answer is empty"
+    assert [row["id"] for row in rows] == ["answers_0", "answers_1", "answers_2"]
+
+
+def test_the_context_changes_the_prompt(score: Score) -> None:
+    record = {"question": "Who?", "answer": "The capital of France"}
+    plain, with_context = score([record, {**record, "context": "Lyon is a city."}]).rows
+    assert plain["distance"] != with_context["distance"]
+
+
+def test_a_detector_of_another_model_is_refused(score: Score) -> None:
+    with pytest.raises(InputError, match="another model"):
+        score(RECORDS, model=tiny_loaded(seed=1))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"out": "risks.txt"}, "its format is unknown"),
+        ({"tokens": True}, "has no token probe"),
+        ({"num_samples": 0}, "1 or more"),
+        ({"rows": 0}, "1 or more"),
+    ],
+)
+def test_settings_that_cannot_be_used_are_named(
+    score: Score, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        score(RECORDS, **settings)

@@ -1,6 +1,10 @@
-"""A real server on a loopback port, in a thread of the test's process."""
+"""A real server on a loopback port, in a thread of the test's process or in one of its own."""
 
 import json
+import os
+import re
+import subprocess
+import sys
 import threading
 import urllib.error
 import urllib.request
@@ -84,3 +88,29 @@ def serving(session: Session, **settings: Any) -> Iterator[Served]:
             lifecycle.begin()
             running.join(timeout=60)
             assert not running.is_alive()
+
+
+@contextmanager
+def process_serving(
+    *words: object, **variables: str
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The process and its address, once it is ready."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "clew", "serve", *map(str, words), "--port", "0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, **variables},
+    )
+    assert process.stdout is not None
+    try:
+        printed = ""
+        while not (found := re.search(r"at (http://[\d.:]+/v1)", printed)):
+            line = process.stdout.readline()
+            assert line, printed
+            printed += line
+        yield process, found[1]
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()

@@ -1,42 +1,16 @@
 """`clew serve` as a process: what it prints, and how it ends."""
 
-import os
-import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import openai
 import pytest
 
+from tests.hallucination.live.service.serving import process_serving
+
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
-
-
-@contextmanager
-def serve(*words: str | Path, **variables: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """The process and its address, once it is ready."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "clew", "serve", *map(str, words), "--port", "0"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={**os.environ, **variables},
-    )
-    assert process.stdout is not None
-    try:
-        printed = ""
-        while not (found := re.search(r"at (http://[\d.:]+/v1)", printed)):
-            line = process.stdout.readline()
-            assert line, printed
-            printed += line
-        yield process, found[1]
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
 
 
 @pytest.mark.slow
@@ -45,7 +19,7 @@ def test_a_signal_lets_streams_finish_and_the_exit_code_is_0(
 ) -> None:
     key = "sk-of-this-test-0001"
     options = ("--model", chat_folder, "--drain-seconds", "60")
-    with serve(detector_folder, *options, CLEW_API_KEYS=key) as (process, address):
+    with process_serving(detector_folder, *options, CLEW_API_KEYS=key) as (process, address):
         with pytest.raises(openai.AuthenticationError):
             openai.OpenAI(base_url=address, api_key="wrong", max_retries=0).models.list()
         client = openai.OpenAI(base_url=address, api_key=key, max_retries=0)

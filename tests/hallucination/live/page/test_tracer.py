@@ -8,7 +8,6 @@ import pytest
 
 from clew.errors import InputError
 from clew.hallucination.capture import LoadedModel
-from clew.hallucination.detectors.known import read_known
 from clew.hallucination.detectors.tokens import TokenProbe
 from clew.hallucination.live.page.content import Page, TraceRequest
 from clew.hallucination.live.page.files import PageFiles, TraceStore
@@ -27,8 +26,7 @@ TOKEN_SETTINGS: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def tracer(session: Session) -> Tracer:
-    assert session.detector.folder is not None
-    return Tracer(session, read_known(session.detector.folder))
+    return Tracer(session)
 
 
 def test_a_captured_answer_traced_again_is_the_same(

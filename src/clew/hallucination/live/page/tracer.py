@@ -16,7 +16,7 @@ from clew.hallucination.capture.decode import Decoder
 from clew.hallucination.capture.dialogue import AnswerEnd
 from clew.hallucination.capture.models import end_tokens
 from clew.hallucination.capture.observe import ModelObserver
-from clew.hallucination.detectors.known import KnownAnswers
+from clew.hallucination.detectors.known import read_known
 from clew.hallucination.live.page.files import TraceStore
 from clew.hallucination.traces.compact import reduced_columns
 
@@ -30,17 +30,16 @@ _MOST_CHARACTERS = 100_000
 
 
 class Tracer:
-    """Traces answers with the model of a session, between the passes of its engine. `known` are the
-    answers kept with its detector; `prompt` says how the service puts a question to the model."""
+    """Traces answers with the model of a session, between the passes of its engine. `prompt` says
+    how the service puts a question to the model; `known` are the answers kept with the detector."""
 
     def __init__(
-        self,
-        session: "Session",
-        known: KnownAnswers | None = None,
-        *,
-        prompt: Literal["detector", "messages"] = "detector",
+        self, session: "Session", *, prompt: Literal["detector", "messages"] = "detector"
     ) -> None:
-        self.session, self.known, self._prompt = session, known, prompt
+        """Raises StoreError if the file of the known answers is damaged."""
+        self.session, self._prompt = session, prompt
+        folder = session.detector.folder
+        self.known = None if folder is None else read_known(folder)
 
     def describe(self) -> dict[str, Any]:
         """The names of the model and the detector, for the head of the page."""

@@ -92,11 +92,7 @@ def serve(
     from clew.pages.server import require_web
 
     require_web()
-    from clew.hallucination.detectors.known import read_known
-    from clew.hallucination.live.page.content import Page
     from clew.hallucination.live.page.files import open_page_files
-    from clew.hallucination.live.page.routes import add_page
-    from clew.hallucination.live.page.tracer import Tracer
     from clew.hallucination.live.service.app import build_app
     from clew.hallucination.live.service.keys import read_keys
     from clew.hallucination.live.service.lifecycle import Lifecycle
@@ -141,9 +137,7 @@ def serve(
             max_waiting=max_waiting,
         )
         session.start()
-        app = build_app(session, settings, lifecycle, metrics)
-        known = None if detector is None else read_known(Path(detector))
-        add_page(app, Page(files=files, live=Tracer(session, known)))
+        app = build_app(session, settings, lifecycle, metrics, files)
         return Loaded(session=session, app=app)
 
     def tell(server: "LocalServer", loaded: "Loaded") -> None:

@@ -6,13 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from clew.hallucination.capture import LoadedModel
+from clew.hallucination.capture import LoadedModel, extract, load_model
 from clew.hallucination.comparison import CompareConfig, compare_methods
 from clew.hallucination.live.page.files import PageFiles, TraceStore, open_page_files
 from clew.hallucination.live.session import Session
 from clew.hallucination.samples.making import PreprocessConfig, preprocess_store
 from clew.progress import ignore_event
+from tests.builders import tiny_loaded
 from tests.hallucination.answer_page.making import write_comparison, write_scores
+from tests.stores import one_thread, tiny_config
+
+REPORT = '<link rel="icon" href="data:,"><h1>A report</h1>'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,13 +27,29 @@ class Folders:
 
 
 @pytest.fixture(scope="session")
-def folders(compact_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Folders:
+def ending_model(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    """A tiny model that often ends its answers, so that they can be checked."""
+    folder = tmp_path_factory.mktemp("ending") / "tiny"
+    model, tokenizer = tiny_loaded()
+    model.lm_head.weight.data[tokenizer.eos_token_id] *= 4
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return load_model(str(folder), device="cpu")
+
+
+@pytest.fixture(scope="session")
+def folders(
+    ending_model: LoadedModel, questions_file: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Folders:
     place = tmp_path_factory.mktemp("page")
-    scores = place / "scores.csv"
-    write_scores(compact_store, scores)
+    traces, scores = place / "traces", place / "scores.csv"
+    config = tiny_config(Path(ending_model.name), questions_file, traces, max_new_tokens=12)
+    with one_thread():
+        extract(config, loaded=ending_model)
+    write_scores(traces, scores)
     comparison = write_comparison(place / "comparison")
-    (comparison / "report.html").write_text("<h1>A report</h1>", encoding="utf-8")
-    return Folders(traces=compact_store, scores=scores, comparison=comparison)
+    (comparison / "report.html").write_text(REPORT, encoding="utf-8")
+    return Folders(traces=traces, scores=scores, comparison=comparison)
 
 
 @pytest.fixture(scope="session")
@@ -58,6 +78,6 @@ def detector_folder(folders: Folders, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.fixture(scope="session")
-def session(detector_folder: Path, loaded: LoadedModel) -> Iterator[Session]:
-    with Session.open(detector_folder, model=loaded) as opened:
+def session(detector_folder: Path, ending_model: LoadedModel) -> Iterator[Session]:
+    with Session.open(detector_folder, model=ending_model) as opened:
         yield opened

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from clew.hallucination.live.page.files import PageFiles
+from clew.hallucination.live.page.files import PageFiles, TraceStore
 from clew.hallucination.live.session import Session
 from tests.hallucination.live.service.serving import Served, serving
 from tests.pages.driving import CHROMIUM, Browser, open_browser
@@ -15,10 +15,13 @@ pytestmark = [
 ]
 
 READY = 'document.querySelector("#served")?.textContent'
-ANSWERED = 'document.querySelector(".asked") && !document.querySelector(".asked.pending")'
+ANSWERED = 'document.querySelector(".asked .foot") && !document.querySelector(".pending")'
 TRACED = '!document.querySelector("#trace").hidden && document.querySelector(".graph .arcs path")'
 LISTED = 'document.querySelectorAll("#found li").length'
 FITS = "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
+FIGURE = 'document.querySelector(".asked .figure").textContent'
+DIAL = 'document.querySelector(".asked .dial").getAttribute("aria-label")'
+VERDICTS = ("Likely hallucinated", "Likely correct", "Out of distribution")
 HOSTILE = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>'
 
 
@@ -48,27 +51,56 @@ def ask(page: Browser, question: str) -> None:
     page.run('document.querySelector("#question").focus()')
     page.call("Input.insertText", text=question)
     page.press("Enter")
-    page.wait(f"({ANSWERED}) && document.querySelector('.asked .foot')")
+    page.wait(ANSWERED)
 
 
-def test_an_answer_comes_with_shades_a_gauge_and_its_trace(page: Browser) -> None:
-    ask(page, "What is the capital of France?")
-    assert page.text(".asked h2") == "What is the capital of France?"
-    shades = page.run(
-        '[...document.querySelectorAll(".asked .token")].map(t => t.style.getPropertyValue("--shade"))'
+def question_of(store: TraceStore, stop_reason: str) -> str:
+    """One whose answer ends for this reason, after a few tokens."""
+    traces = store.loader.iter_traces()
+    return next(
+        trace["question"]
+        for trace in traces
+        if trace["stop_reason"] == stop_reason and len(trace["tokens"]) > trace["prompt_length"] + 3
     )
-    assert shades and all(0 <= float(shade) <= 1 for shade in shades)
-    assert page.text(".gauge .verdict") in ("Likely hallucinated", "Likely correct", "Not checked", "Out of distribution")
-    page.run('document.querySelector(".asked .open").click()')
-    page.wait(TRACED)
+
+
+def click(page: Browser, selector: str, until: str) -> None:
+    page.run(f"document.querySelector('{selector}').click()")
+    page.wait(until)
+
+
+def test_an_answer_comes_with_shades_a_gauge_and_its_trace(
+    page: Browser, trace_store: TraceStore
+) -> None:
+    question = question_of(trace_store, "end")
+    ask(page, question)
+    assert page.text(".asked h2") == question
+    shades = page.run(
+        "[...document.querySelectorAll('.asked .token')]"
+        ".map((token) => Number(token.style.getPropertyValue('--shade')))"
+    )
+    assert shades and all(0 <= shade <= 1 for shade in shades)
+    verdict = page.text(".verdict")
+    assert verdict in VERDICTS and f"Risk {page.run(FIGURE)}" in page.run(DIAL)
+    assert page.run("document.querySelectorAll('.asked .fill, .asked .mark').length") == 2
+    click(page, ".asked .open", TRACED)
+    assert page.text("#trace .verdict") == verdict
     assert page.run('document.querySelectorAll("#trace .near li").length') == 8
-    assert "risk" in page.text(".course .shares") and "AUROC" in page.text(".course .shares")
+    assert "AUROC" in page.text(".course .shares")
+
+
+def test_an_answer_that_was_cut_off_is_not_shown_as_a_low_risk(
+    page: Browser, trace_store: TraceStore
+) -> None:
+    ask(page, question_of(trace_store, "length"))
+    assert page.text(".verdict") == "Not checked" and page.run(FIGURE) == "?"
+    assert "cut off" in page.text(".gauge .quiet")
+    assert page.run("document.querySelector('.dial .fill')") is None
 
 
 def test_another_layer_redraws_the_attention(page: Browser) -> None:
     ask(page, "Who wrote it?")
-    page.run('document.querySelector(".asked .open").click()')
-    page.wait(TRACED)
+    click(page, ".asked .open", TRACED)
     page.run('document.querySelector("#layer").focus()')
     page.press("Home")
     first = page.run('document.querySelector(".arcs").innerHTML')
@@ -76,3 +108,79 @@ def test_another_layer_redraws_the_attention(page: Browser) -> None:
     page.press("ArrowRight")
     assert page.text("#layer-number") == "1" and "Layer 1:" in page.text(".course .shares")
     assert page.run('document.querySelector(".arcs").innerHTML') != first
+
+
+def test_explorer_finds_the_worst_mistakes_and_opens_them(page: Browser) -> None:
+    click(page, 'a[href="#answers"]', LISTED)
+    assert "70 answers" in page.text("#store-words") and "LSTM" in page.text("#store-words")
+    worst = page.text("#found .row-number")
+    click(page, "#after", 'document.querySelector("#page-words").textContent === "Page 2 of 3"')
+    page.run('document.querySelector("#search").focus()')
+    page.call("Input.insertText", text=f"#{worst}")
+    page.wait('document.querySelector("#found-words").textContent === "1 answer found."')
+    click(page, "#found a", TRACED)
+    assert f"answer {worst} " in page.text("#trace .card .quiet")
+    click(page, ".near a", f'{TRACED} && location.hash !== "#answers/{worst}"')
+    page.run("history.go(-2)")
+    page.wait(f'!document.querySelector("#answers").hidden && {LISTED} === 1')
+
+
+def test_comparisons_link_their_report(page: Browser) -> None:
+    click(page, 'a[href="#comparisons"]', 'document.querySelector(".comparison")')
+    assert "LSTM" in page.text("tbody th") and "best on validation" in page.text("tbody")
+    address = page.run('document.querySelector(".comparison .open").href')
+    page.open(address, "document.body.innerText === 'A report'")
+    assert page.run("self.origin") == "null"
+
+
+def test_the_whole_page_works_with_the_keyboard_alone(page: Browser) -> None:
+    page.press("Tab", "Tab", "Tab", "Tab", "Tab")  # skip link, three views, question
+    page.call("Input.insertText", text="What is the capital of France?")
+    page.press("Enter")
+    page.wait(ANSWERED)
+    page.run('document.querySelector(".asked .answer-text").focus()')
+    page.press("ArrowRight", "ArrowRight")
+    assert "probability" in page.text(".asked .token-words")
+    page.press("Tab")
+    assert page.run("document.activeElement.textContent") == "Open the trace"
+    page.press("Enter")
+    page.wait(TRACED)
+    assert page.run("document.activeElement.id") == "trace-title"
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_every_view_fits_a_phone_in_both_color_schemes(page: Browser, dark: bool) -> None:
+    page.size(380, 800, is_phone=True, dark=dark)
+    ask(page, "What is the capital of France?")
+    assert page.run(FITS)
+    click(page, ".asked .open", TRACED)
+    assert page.run(FITS)
+    for view, ready in (("answers", LISTED), ("comparisons", 'document.querySelector("table")')):
+        click(page, f'a[href="#{view}"]', ready)
+        assert page.run(FITS)
+    paper = page.run("getComputedStyle(document.body).backgroundColor")
+    assert (sum(map(int, paper[4:-1].split(","))) < 300) == dark
+
+
+def test_html_in_a_question_is_shown_as_text(page: Browser) -> None:
+    page.run('document.querySelector("#context-box").open = true')
+    page.run('document.querySelector("#context").focus()')
+    page.call("Input.insertText", text=HOSTILE)
+    ask(page, HOSTILE)
+    assert page.text(".asked h2") == HOSTILE
+    click(page, ".asked .open", TRACED)
+    assert page.text("#trace-title") == HOSTILE and page.run("window.hacked") is None
+    assert page.run('document.querySelectorAll("main img, main script").length') == 0
+
+
+def test_a_server_with_keys_asks_for_one(browser: Browser, session: Session) -> None:
+    with serving(session, keys=["a-long-secret-key-of-the-test"]) as server:
+        browser.open(server.address, '!document.querySelector("#key-form").hidden')
+        assert "API key" in browser.text("#alert")
+        browser.run('document.querySelector("#key").focus()')
+        browser.call("Input.insertText", text="a-long-secret-key-of-the-test")
+        browser.press("Enter")
+        browser.wait(READY)
+        ask(browser, "What is the capital of France?")
+        assert browser.run('document.querySelector("#alert").hidden')
+        browser.run("sessionStorage.clear()")

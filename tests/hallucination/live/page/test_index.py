@@ -18,11 +18,14 @@ def found(store: TraceStore, **wanted: object) -> list[int]:
 
 
 def test_every_word_of_a_search_must_be_found(trace_store: TraceStore) -> None:
-    row = trace_store.index.describe(7)
-    word = row["question"].split()[0].upper()
-    everything = found(trace_store, text=word)
-    assert 7 in everything and len(everything) < 70
-    assert found(trace_store, text=f"{word} 7?") == [7] and found(trace_store, text="#12") == [12]
+    index = trace_store.index
+    word = index.describe(7)["question"].split()[0].lower()
+    one, both = found(trace_store, text=word.upper()), found(trace_store, text=f"{word} 7?")
+    assert 7 in both and set(both) < set(one) < set(range(70))
+    for number in both:
+        texts = " ".join(str(value) for value in index.describe(number).values()).lower()
+        assert word in texts and "7?" in texts
+    assert found(trace_store, text="#12") == [12]
     assert found(trace_store, text="no such word (") == []
 
 

@@ -88,11 +88,11 @@ def test_a_damaged_file_of_known_answers_is_refused(known: KnownAnswers, tmp_pat
         read_known(tmp_path)
 
 
-def test_known_answers_come_from_samples_too(compact_store: Path, tmp_path: Path) -> None:
-    config = preprocess_tiny(compact_store, tmp_path / "made")
+def test_known_answers_come_from_samples_too(folders: Folders, tmp_path: Path) -> None:
+    config = preprocess_tiny(folders.traces, tmp_path / "made")
     found = gather_from_samples(AnswerFeatures(config.out))
     assert found is not None and found.probes is not None and found.layers == 3
-    traces = read_traces(compact_store)
+    traces = read_traces(folders.traces)
     for row, number in enumerate(found.texts.numbers.tolist()):
         assert found.texts.answers[row] == traces[number]["answer"]
         assert found.texts.label_at(row) == ("correct" if number % 3 else "hallucinated")

@@ -15,6 +15,7 @@ from clew.hallucination.live.page.files import PageFiles
 from clew.hallucination.live.page.routes import add_page
 from clew.pages.server import open_server
 from tests.hallucination.answer_page.making import THRESHOLD
+from tests.hallucination.live.page.conftest import REPORT
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +94,7 @@ def test_reports_run_in_a_sandbox_and_reach_no_other_file(address: str) -> None:
     comparison = read(address, "clew/comparisons")[0]
     assert comparison["best"] == "lstm" and comparison["methods"][0]["title"] == "LSTM"
     status, content, policy = fetch(address, comparison["report"])
-    assert (status, content) == (200, "<h1>A report</h1>")
+    assert (status, content) == (200, REPORT)
     assert policy.startswith("sandbox allow-scripts;") and "connect-src" not in policy
     folder = comparison["report"].removesuffix("report.html")
     for name in ("scores.arrow", "results.json", "../scores.csv", "..%2f..%2fscores.csv", ""):

@@ -66,13 +66,13 @@ def test_a_new_answer_is_placed_among_known_ones(
 
 
 def test_tokens_of_a_stored_answer_get_the_risk_that_new_ones_get(
-    session: Session, loaded: LoadedModel, trace_store: TraceStore
+    session: Session, ending_model: LoadedModel, trace_store: TraceStore
 ) -> None:
     weights = np.random.default_rng(0).normal(size=2 * 4 + 2).astype(np.float32) / 4
     probe = TokenProbe(layers=(0, 2), weights=weights, bias=0.1, **TOKEN_SETTINGS)
     trace, _ = request_of(trace_store, 11)
     prompt, tokens = split_tokens(trace)
-    with Session(loaded, replace(session.detector, tokens=probe)) as opened:
+    with Session(ending_model, replace(session.detector, tokens=probe)) as opened:
         [scored] = opened.score([ToScore(prompt=prompt, tokens=tokens, text="x")], tokens=True)
         found = Tracer(opened).score_tokens(trace_store, 11)
     assert found is not None and found == pytest.approx(scored.token_risks, abs=2e-3)

@@ -8,7 +8,7 @@ import sys
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from email.message import Message
@@ -16,6 +16,7 @@ from typing import Any
 
 from openai import OpenAI
 
+from clew.hallucination.live.page.files import PageFiles
 from clew.hallucination.live.service.app import build_app
 from clew.hallucination.live.service.keys import ApiKeys
 from clew.hallucination.live.service.lifecycle import Lifecycle
@@ -70,12 +71,14 @@ def _content(content: bytes, headers: Message) -> Any:
 
 
 @contextmanager
-def serving(session: Session, **settings: Any) -> Iterator[Served]:
+def serving(
+    session: Session, files: PageFiles | None = None, keys: Sequence[str] = (), **settings: Any
+) -> Iterator[Served]:
     """Serves a session, which stays open."""
     changed = ServiceSettings(**{"model_name": MODEL, "max_tokens": 200, **settings})
     lifecycle = Lifecycle(changed.drain_seconds)
-    app = build_app(session, changed, lifecycle)
-    address = Address(port=0, keys=ApiKeys())
+    app = build_app(session, changed, lifecycle, files=files)
+    address = Address(port=0, keys=ApiKeys(keys))
     limits = connection_limits(100_000)
     with open_api(
         app, address.door(Metrics()), host="127.0.0.1", port=0, limits=limits, ending=lifecycle

@@ -6,6 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from clew.errors import InputError
+from clew.hallucination.live.page.content import Page
+from clew.hallucination.live.page.files import PageFiles
+from clew.hallucination.live.page.routes import add_page
+from clew.hallucination.live.page.tracer import Tracer
 from clew.hallucination.live.service.answering import Answering, Work, collect
 from clew.hallucination.live.service.asked import Asked, read_chat, read_completion
 from clew.hallucination.live.service.errors import ApiError, failed, invalid, of_status
@@ -34,9 +38,10 @@ def build_app(
     settings: ServiceSettings,
     lifecycle: Lifecycle | None = None,
     metrics: Metrics | None = None,
+    files: PageFiles | None = None,
 ) -> "FastAPI":
     """The application around a session. `lifecycle` and `metrics` are the server's, if it has
-    them before the session is there."""
+    them before the session is there; `files` are what the page shows besides new answers."""
     from fastapi import FastAPI
 
     ending = lifecycle or Lifecycle(settings.drain_seconds)
@@ -50,6 +55,8 @@ def build_app(
     _add_answers(app, service)
     _add_models(app, service)
     _add_state(app, service)
+    tracer = Tracer(session, prompt=settings.prompt)
+    add_page(app, Page(files=files or PageFiles(), live=tracer))
     return app
 
 

@@ -95,9 +95,9 @@ def run_llama_7b(args):
     requests = [
         Request(
             prompt=torch.randint(2, 32_000, (args.prompt_tokens,), generator=random).tolist(),
-            max_new_tokens=args.max_new_tokens,
+            max_new_tokens=args.max_new_tokens // 2 + number % (args.max_new_tokens + 1),
         )
-        for _ in range(args.requests)
+        for number in range(args.requests)
     ]
     compare_turns(loaded, detector, requests, args.rows or 64, args.repeats)
 

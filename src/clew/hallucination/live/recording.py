@@ -1,6 +1,7 @@
 """What is recorded of running answers: the same as capture stores, computed once per pass for all
 layers and rows together, so that it costs little."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -47,7 +48,8 @@ class RowRecord:
 
     def __init__(self, recording: Recording, device: torch.device, dtype: torch.dtype) -> None:
         self.recording, self._device, self._dtype = recording, device, dtype
-        self.basis = recording.basis.to(device, dtype) if recording.basis else None
+        self._basis = recording.basis.to(device, dtype) if recording.basis else None
+        self._token_basis = _of_layers(self._basis, recording.token_layers)
         self.rows = self.capacity = 0
         self._tensors: dict[str, Tensor] = {}
         self._prompts = torch.zeros(0, dtype=torch.long, device=device)
@@ -88,9 +90,8 @@ class RowRecord:
 
     def project_tokens(self, planned: Pass) -> Float[Tensor, "segments layers node_dim"]:
         """The projected state of each segment's last token, in the layers that were asked for."""
-        layers = list(self.recording.token_layers)
-        states = torch.stack([planned.states[layer] for layer in layers])
-        return self._project(states[:, planned.last], layers).transpose(0, 1)
+        layers = [planned.states[layer][planned.last] for layer in self.recording.token_layers]
+        return _project(self._token_basis, torch.stack(layers)).transpose(0, 1)
 
     def finish(self, row: int, length: int, answer: int) -> Reduced:
         """The fields of one row's trace of `length` tokens, the last `answer` of which are the
@@ -159,14 +160,6 @@ class RowRecord:
         }
         return {name: size for name, (size, of) in needed.items() if columns & of}
 
-    def _project(
-        self, states: Float[Tensor, "layers tokens dim"], layers: list[int] | slice
-    ) -> Float[Tensor, "layers tokens node_dim"]:
-        assert self.basis is not None
-        components = self.basis.components[layers]
-        centered = states.to(components.dtype) - self.basis.mean[layers][:, None]
-        return (centered @ components).float()
-
     def _add_states(
         self, planned: Pass, states: Float[Tensor, "layers tokens dim"], alive: Tensor | None
     ) -> None:
@@ -184,7 +177,7 @@ class RowRecord:
             answer = torch.where(is_answer[None, :, None], states, 0).transpose(0, 1).float()
             tensors["answer_sum"].index_add_(0, planned.rows, answer)
         if "nodes" in tensors:
-            nodes = self._project(states, slice(None)).transpose(0, 1)
+            nodes = _project(self._basis, states).transpose(0, 1)
             tensors["nodes"][planned.rows, :, planned.positions] = nodes
 
     def _add_weights(self, group: Group, planned: Pass, alive: Tensor | None) -> None:
@@ -240,3 +233,19 @@ class _Tokens:
     token_rows: Int[Tensor, " real"]
     token_positions: Int[Tensor, " real"]
     positions: Int[Tensor, "segments tokens"]
+
+
+def _of_layers(basis: Basis | None, layers: Sequence[int]) -> Basis | None:
+    if basis is None:
+        return None
+    some = list(layers)
+    return Basis(mean=basis.mean[some], components=basis.components[some])
+
+
+def _project(
+    basis: Basis | None, states: Float[Tensor, "layers tokens dim"]
+) -> Float[Tensor, "layers tokens node_dim"]:
+    """Project the states of all layers of a basis at once."""
+    assert basis is not None  # what is projected is not recorded without one
+    centered = states.to(basis.components.dtype) - basis.mean[:, None]
+    return (centered @ basis.components).float()

@@ -23,7 +23,7 @@ from clew.storage.text_files import BoundedLines, TooLongError
 from clew.terminal import TextConsole
 
 if TYPE_CHECKING:
-    from clew.hallucination.live.asking import Asker
+    from clew.hallucination.live.asking import AskedAnswer, Asker
 
 COMMAND = Command(
     function=ask,
@@ -48,6 +48,8 @@ COMMAND = Command(
     has_threads=True,
     has_json=True,
 )
+# Seldom: what draws the spinner takes time from the model.
+_DRAWN_PER_SECOND = 3
 _READ = ("question", "questions", "context", "num_samples")
 
 
@@ -100,10 +102,14 @@ def _answer_all(
 def _talk(console: Console, asker: "Asker", context: str | None) -> None:
     def answer(text: str, about: str | None) -> None:
         question = Question(id="question", question=text, answers=(), context=about)
-        with console.status("answering", spinner_style="dim"):
+        with console.status("answering", spinner_style="dim", refresh_per_second=_DRAWN_PER_SECOND):
             (found,) = asker.ask([question])
         print_answer(console, found, with_question=False)
+        if has_shades(console, found) and not explained:
+            print_legend(console)
+            explained.append(found)
 
+    explained: list[AskedAnswer] = []
     Dialogue(console, answer, context=context).run()
 
 

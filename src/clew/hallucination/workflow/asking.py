@@ -136,6 +136,7 @@ def open_asker(
     should_stop: Callable[[], bool],
 ) -> "Asker":
     """Load the detector and its model, and get ready to answer. Raises as `ask` does."""
+    reporter(Note("loading the model and its detector"))  # before the imports, which take seconds
     from clew.hallucination.capture import LoadedModel, load_model
     from clew.hallucination.capture.embedded import EMBEDDED_NAME
     from clew.hallucination.live.asking import Asker
@@ -147,7 +148,6 @@ def open_asker(
     given = str(model) if isinstance(model, Path) else model
     if detector is None:
         if not isinstance(given, LoadedModel):
-            reporter(Note(f"loading {given or EMBEDDED_NAME}"))
             given = load_model(given or EMBEDDED_NAME, device=device, dtype=dtype)
         detector = ready_detector(given, reporter, should_stop)
     session = Session.open(detector, model=given, device=device, dtype=dtype)

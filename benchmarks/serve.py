@@ -3,12 +3,14 @@
     python benchmarks/serve.py                          the embedded model on this CPU, 8 at once
     python benchmarks/serve.py --part llama-7b          random weights of Llama-2-7B's shape, GPU
     python benchmarks/serve.py --part transformers      against "transformers serve", over HTTP
+    python benchmarks/serve.py --part soak              64 clients for a minute: does it hold?
 
 `--detector` is a detector folder for the embedded model (from "clew compare").
 """
 
 import argparse
 import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -102,6 +104,12 @@ def run_llama_7b(args):
     compare_turns(loaded, detector, requests, args.rows or 64, args.repeats)
 
 
+def run_soak(args):
+    import soak
+
+    sys.exit(0 if soak.run_soak(args) else 1)
+
+
 def make_detector(loaded, folder, count=96):
     """The default detector, fitted to answers of made-up questions with random labels."""
     from extract import made_up_questions
@@ -129,16 +137,19 @@ def make_detector(loaded, folder, count=96):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--part", choices=["embedded", "llama-7b"], default="embedded")
+    parser.add_argument("--part", choices=["embedded", "llama-7b", "soak"], default="embedded")
     parser.add_argument("--detector", type=Path)
     parser.add_argument("--rows", type=int)
     parser.add_argument("--requests", type=int)
     parser.add_argument("--prompt-tokens", type=int, default=40)
     parser.add_argument("--max-new-tokens", type=int, default=32)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--clients", type=int, default=64)
+    parser.add_argument("--seconds", type=float, default=60.0)
     args = parser.parse_args()
     args.requests = args.requests or (512 if args.part == "llama-7b" else 64)
-    {"embedded": run_embedded, "llama-7b": run_llama_7b}[args.part](args)
+    parts = {"embedded": run_embedded, "llama-7b": run_llama_7b, "soak": run_soak}
+    parts[args.part](args)
 
 
 if __name__ == "__main__":

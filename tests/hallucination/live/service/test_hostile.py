@@ -1,6 +1,7 @@
 """Hostile clients of `clew serve`: each gets a clear error, the others are answered, and nothing of
 them stays behind."""
 
+import operator
 import signal
 from pathlib import Path
 
@@ -35,9 +36,10 @@ def test_nothing_stays_of_hostile_clients_of_a_process(
         target = Target(address=address.removesuffix("v1"), model=MODEL, key=key)
         watched = psutil.Process(process.pid)
         sizes = [_attack_all(target, watched) for _ in range(4)]
-        (bytes_before, *before), (bytes_after, *after) = sizes[0], sizes[-1]
-        assert after == before, "threads and open files"
-        assert bytes_after - bytes_before < 32 << 20
+        memory, threads, files = map(operator.sub, sizes[-1], sizes[0])
+        assert memory < 32 << 20
+        # A pool of threads may have grown; of every client that was kept, there would be hundreds.
+        assert threads < 20 and files < 20
         streams = [target.open_stream(f"tell {SECRET}", 900) for _ in range(4)]
         process.send_signal(signal.SIGTERM)
         for stream in streams:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from clew.errors import InputError
-from clew.typed_json import Bounds, read_as, to_json
+from clew.typed_json import Bounds, compact_json, read_as, to_json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,3 +73,14 @@ def test_written_json_has_no_nan() -> None:
     text = to_json(value)
     assert json.loads(text) == {"a": [None, 1.0], "b": {"c": None}, "d": None, "e": "\udc80"}
     assert text.encode() and "NaN" not in text and "Infinity" not in text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ({"a": [1.5, "é"]}, '{"a":[1.5,"\\u00e9"]}'),
+        ([math.nan, {"b": -math.inf}], '[null,{"b":null}]'),
+    ],
+)
+def test_compact_json_is_strict(value: Any, text: str) -> None:
+    assert compact_json(value) == text

@@ -73,6 +73,25 @@ def test_other_pages_are_refused(server: LocalServer, headers: dict[str, str]) -
     assert fetch(server.address, **headers)[0] == 403
 
 
+def test_a_policy_of_the_app_is_kept_only_if_it_is_a_sandbox() -> None:
+    def make(policy: bytes) -> Callable[[Callable[[], None]], App]:
+        async def app(_: Scope, __: Receive, send: Send) -> None:
+            headers = [(b"Content-Security-Policy", policy)]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await send({"type": "http.response.body", "body": b""})
+
+        return lambda _: app
+
+    for policy, start in ((b"sandbox allow-scripts", "sandbox"), (b"script-src *", "default-src")):
+        with open_server(make(policy)) as opened:
+            running = threading.Thread(target=opened.run)
+            running.start()
+            found = fetch(opened.address)[2].get_all("Content-Security-Policy")
+            opened.stop()
+            running.join(timeout=60)
+        assert found and len(found) == 1 and found[0].startswith(start)
+
+
 @pytest.mark.slow
 def test_app_can_end_the_server() -> None:
     with open_server(build_app) as opened:

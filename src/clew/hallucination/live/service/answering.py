@@ -85,9 +85,17 @@ class Answering:
         for ticket in self._tickets:
             ticket.cancel()
 
+    @property
+    def has_more(self) -> bool:
+        """Whether the next event is there already."""
+        return not self._events.empty()
+
     async def _next(self) -> "tuple[int, Event] | ApiError":
+        deadline = self._started + self._seconds
+        if self.has_more and self._loop.time() < deadline:
+            return self._events.get_nowait()
         try:
-            async with asyncio.timeout_at(self._started + self._seconds):
+            async with asyncio.timeout_at(deadline):
                 return await self._events.get()
         except TimeoutError:
             return out_of_time(self._seconds)

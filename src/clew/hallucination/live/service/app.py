@@ -21,7 +21,7 @@ from clew.hallucination.live.service.service import Service
 from clew.hallucination.live.service.settings import ServiceSettings
 from clew.hallucination.live.service.shapes import model_entry
 from clew.hallucination.live.service.streaming import endpoint, prompt_tokens, stream
-from clew.typed_json import without_nan
+from clew.typed_json import compact_json
 
 if TYPE_CHECKING:
     from fastapi import FastAPI, Request, Response
@@ -64,7 +64,7 @@ def _reply(content: Any, status: int = 200, headers: dict[str, str] | None = Non
     """JSON, escaped: texts may hold characters that UTF-8 cannot."""
     from fastapi import Response
 
-    text = json.dumps(without_nan(content), separators=(",", ":"))
+    text = compact_json(content)
     return Response(text, status_code=status, media_type="application/json", headers=headers)
 
 

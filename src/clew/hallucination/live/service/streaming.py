@@ -1,6 +1,5 @@
 """Answers as server-sent events."""
 
-import json
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
@@ -9,7 +8,7 @@ from clew.hallucination.live.service.answering import Answering, Work
 from clew.hallucination.live.service.asked import Asked
 from clew.hallucination.live.service.errors import ApiError
 from clew.hallucination.live.service.service import Service
-from clew.typed_json import without_nan
+from clew.typed_json import compact_json
 
 _DONE = "data: [DONE]\n\n"
 
@@ -20,15 +19,20 @@ async def stream(
     """Server-sent events: a chunk per token, one at the end of each answer, [DONE]. What goes wrong
     on the way is a chunk with an error, as OpenAI's clients expect it."""
     chunks = _chunks(service, asked, work, answering)
+    waiting = ""
     with service.lifecycle.running(answering):
         try:
             async for chunk in chunks:
-                yield _event(chunk)
+                waiting += _event(chunk)
+                if not answering.has_more:  # what has come meanwhile is sent together
+                    yield waiting
+                    waiting = ""
         except ApiError as error:
-            yield _event(error.body())
+            yield waiting + _event(error.body())
+            waiting = ""
         finally:
             await chunks.aclose()
-        yield _DONE
+        yield waiting + _DONE
 
 
 async def _chunks(
@@ -62,4 +66,4 @@ def prompt_tokens(work: Sequence[Work], n: int) -> int:
 
 
 def _event(chunk: dict[str, Any]) -> str:
-    return f"data: {json.dumps(without_nan(chunk), separators=(',', ':'))}\n\n"
+    return f"data: {compact_json(chunk)}\n\n"

@@ -251,7 +251,7 @@ class LiveFeatures:
         """The largest values of every head, falling; zeros if there are fewer tokens."""
         heads = values.mT.float().masked_fill(~self._used[:, None, None], -torch.inf)
         kept = min(LAPLACIAN_TOP, self._longest)
-        falling = heads.topk(kept, dim=-1).values
+        falling = heads.sort(dim=-1, descending=True).values[..., :kept]
         exists = self._places[:kept] < self._lengths[:, None]
         falling = torch.where(exists[:, None, None], falling, 0)
         return torch.nn.functional.pad(falling, (0, LAPLACIAN_TOP - kept)).half()

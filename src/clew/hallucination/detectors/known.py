@@ -27,7 +27,7 @@ _RIDGE = 0.1
 _FEWEST_PER_LABEL = 12
 _NO_LABEL = 2
 
-Label = Literal["hallucinated", "correct"]
+Label = Literal["correct", "hallucinated"]
 # The states of all answers in a layer, `[answers, dim]`.
 ReadLayer = Callable[[int], np.ndarray]
 

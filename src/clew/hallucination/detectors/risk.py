@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 State = Literal["checked", "out_of_distribution", "unavailable"]
-Verdict = Literal["hallucinated", "correct"]
+Verdict = Literal["correct", "hallucinated"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,15 +22,19 @@ def expected_calibration_error(
     probabilities: Shaped[np.ndarray, " samples"],
     *,
     bins: int = 15,
+    equal_mass: bool = False,
 ) -> float:
     """Expected calibration error (Guo et al., 2017): the sum over bins of fraction of samples *
     |fraction of positives - mean p|.
 
     The binary form on the probability of the positive class, as torchmetrics'
     `binary_calibration_error(norm="l1")`: bins of equal width over [0, 1], each including its upper
-    edge. (Not the form on the confidence in the predicted class.)
+    edge. (Not the form on the confidence in the predicted class.) With `equal_mass`, every bin has
+    as many samples (Nixon et al., 2019), so that no bin is decided by a few.
     """
-    predicted, share, counts = calibration_points(labels, probabilities, bins=bins)
+    predicted, share, counts = calibration_points(
+        labels, probabilities, bins=bins, equal_mass=equal_mass
+    )
     return float(np.sum(counts * np.abs(share - predicted)) / counts.sum())
 
 
@@ -39,12 +43,16 @@ def calibration_points(
     probabilities: Shaped[np.ndarray, " samples"],
     *,
     bins: int = 15,
+    equal_mass: bool = False,
 ) -> tuple[
     Float64[np.ndarray, " filled"], Float64[np.ndarray, " filled"], Int64[np.ndarray, " filled"]
 ]:
-    """(mean probability, fraction of positives, samples) of every nonempty bin."""
+    """(mean probability, fraction of positives, samples) of every nonempty bin. Equal probabilities
+    are in one bin, also with `equal_mass`."""
     positive, found = check_probabilities(labels, probabilities, both_classes=False)
     borders = np.linspace(0, 1, check_count("bins", bins) + 1)
+    if equal_mass:
+        borders = np.quantile(found, borders)
     place = np.searchsorted(borders[1:-1], found, side="left")
     counts = np.bincount(place, minlength=bins)
     filled = counts > 0

@@ -21,6 +21,7 @@ class Measures:
     f1: float
     accuracy: float
     ece: float
+    ece_equal_mass: float  # 10 bins
     aurc: float
     threshold: float  # predicted positive above it
 
@@ -51,6 +52,7 @@ def measure_scores(
         f1=float(f1_score(positive, called, zero_division=0.0)),
         accuracy=float(accuracy_score(positive, called)),
         ece=expected_calibration_error(positive, found),
+        ece_equal_mass=expected_calibration_error(positive, found, bins=10, equal_mass=True),
         aurc=area_under_risk_coverage(positive, ranked),
         threshold=float(threshold),
     )

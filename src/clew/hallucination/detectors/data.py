@@ -13,6 +13,7 @@ from clew.hallucination.detectors.probes.method import Features
 from clew.hallucination.detectors.registry import SampleKind
 from clew.hallucination.samples.making.answers import LAPLACIAN_TOP
 from clew.hallucination.samples.making.config import SampleShape
+from clew.hallucination.samples.reading.tokens import NODE_TOKENS
 
 LIVE = "live"
 _BY_HEAD = ("lookback", "log_diagonal_all", "log_diagonal_answer", "laplacian_answer")
@@ -85,6 +86,8 @@ class BlankAnswer:
     def read(self, field: str, split: str, *, layer: int | None = None) -> Any:  # noqa: ARG002
         if field.startswith("token_"):
             return [torch.zeros(1)]
+        if field == NODE_TOKENS:
+            return [self._zeros("node_mean", () if layer is not None else (self.layers,))]
         if field not in (*_BY_HEAD, *_BY_NODE, "laplacian_top", "sequence", "state_mean"):
             return [["a"]] if field == "samples" else [""]
         if layer is not None and not 0 <= layer < self.layers:

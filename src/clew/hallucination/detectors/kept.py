@@ -20,6 +20,7 @@ from clew.hallucination.detectors.packing import Packed, pack, unpack
 from clew.hallucination.detectors.probes.kinds import SCORERS, kind_of
 from clew.hallucination.detectors.registry import NETWORKS
 from clew.hallucination.detectors.tokens import TokenProbe
+from clew.hallucination.samples.making.config import SampleShape
 from clew.hallucination.traces.basis import Basis
 from clew.hallucination.traces.schema import TraceShape
 from clew.metrics import PlattScale
@@ -279,16 +280,17 @@ def _try_out(detector: Detector) -> None:
     if detector.distance is not None:
         detector.distance.measure(blank, LIVE)
     if detector.tokens is not None:
-        _check_tokens(detector.tokens, shape)
+        _check_tokens(detector.tokens, blank.shape)
     if detector.scorer is None:
         _check_network(detector, origin)
 
 
-def _check_tokens(probe: TokenProbe, shape: TraceShape) -> None:
-    if not probe.layers or not all(0 <= layer < shape.layers for layer in probe.layers):
+def _check_tokens(probe: TokenProbe, shape: SampleShape) -> None:
+    layers = shape.source.layers
+    if not probe.layers or not all(0 <= layer < layers for layer in probe.layers):
         raise ValueError(f"tokens.layers is {list(probe.layers)[:20]}")
     token = torch.zeros(1)
-    inputs = probe.inputs(token.new_zeros(1, len(probe.layers), shape.node_dim), token, token)
+    inputs = probe.inputs(token.new_zeros(1, len(probe.layers), shape.features), token, token)
     probe.pool(inputs)
 
 

@@ -13,8 +13,10 @@ from clew.hallucination.detectors.detector import Detector, Fallback, Origin
 from clew.hallucination.detectors.distance import Distance
 from clew.hallucination.detectors.probes.baselines import TokenStatistic, learn_statistic
 from clew.hallucination.detectors.probes.method import Scorer
+from clew.hallucination.detectors.probes.tokens import find_token_probe
 from clew.hallucination.detectors.registry import NETWORKS
 from clew.hallucination.samples.reading.answers import AnswerFeatures
+from clew.hallucination.traces.basis import Basis
 from clew.hallucination.traces.schema import TraceShape
 from clew.metrics import PlattScale, auroc, best_threshold
 from clew.typed_json import read_as
@@ -42,6 +44,7 @@ def make_detector(method: FittedMethod, data: AnswerFeatures) -> Detector:
     """Make the detector of a fitted method. Raises InputError if the samples do not say what a
     detector must know: which model and which prompt they come from, or the basis of their nodes."""
     origin = describe_origin(data, method.results)
+    basis = _find_basis(method, data)
     return Detector(
         name=method.name,
         title=method.title,
@@ -54,7 +57,8 @@ def make_detector(method: FittedMethod, data: AnswerFeatures) -> Detector:
         calibration=method.calibration,
         fallback=fit_fallback(data),
         distance=Distance.fit(data),
-        basis=_find_basis(method, data),
+        basis=basis,
+        tokens=None if basis is None else find_token_probe(data),
         origin=origin,
     )
 
@@ -108,7 +112,7 @@ def fit_fallback(data: AnswerFeatures) -> Fallback | None:
     )
 
 
-def _find_basis(method: FittedMethod, data: AnswerFeatures) -> Any:
+def _find_basis(method: FittedMethod, data: AnswerFeatures) -> Basis | None:
     basis = data.load_basis()
     reads = NETWORKS[method.name].samples if method.scorer is None else None
     fields = getattr(method.scorer, "fields", ())

@@ -159,6 +159,12 @@ _GROUPS: tuple[tuple[str, tuple[Column, ...]], ...] = (
                 name="test_ece", title="ECE", better=-1, hint="calibration error; lower is better"
             ),
             Column(
+                name="test_ece_equal_mass",
+                title="ECE, equal mass",
+                better=-1,
+                hint="calibration error over 10 bins of as many answers each; lower is better",
+            ),
+            Column(
                 name="test_aurc",
                 title="AURC",
                 better=-1,

@@ -7,6 +7,7 @@ from clew.hallucination.detectors.probes.fusion import FusionProbe
 from clew.hallucination.detectors.probes.method import Scorer
 from clew.hallucination.detectors.probes.semantic import SemanticEntropy
 from clew.hallucination.detectors.probes.states import LayerProbe, Network
+from clew.hallucination.detectors.probes.tokens import PooledTokens
 
 SCORERS: dict[str, type[Scorer]] = {
     "token_probabilities": EachAnswer,
@@ -17,6 +18,7 @@ SCORERS: dict[str, type[Scorer]] = {
     "heads": HeadsProbe,
     "layers": LayersProbe,
     "fusion": FusionProbe,
+    "tokens": PooledTokens,
 }
 
 

@@ -15,10 +15,12 @@ from clew.engine.logs import draw_curves
 from clew.engine.planning.planner import connect
 from clew.engine.processes import first_does
 from clew.errors import InputError, TrainingStoppedError
-from clew.hallucination.detectors.loading import load_detector
+from clew.hallucination.detectors.kept import DETECTOR_JSON
+from clew.hallucination.detectors.loading import KEPT, load_detector
 from clew.hallucination.detectors.registry import find_networks
 from clew.hallucination.detectors.training.config import TrainingSettings, TrainRunConfig
 from clew.hallucination.detectors.training.events import NetworkEnded, NetworkStarted
+from clew.hallucination.detectors.training.keeping import keep_network
 from clew.hallucination.detectors.training.samples import DetectorSamples, Scores, score_batches
 from clew.hallucination.detectors.training.sources import DataSource
 from clew.hallucination.detectors.training.task import ResultsFile, Run, Task
@@ -54,7 +56,8 @@ def train_detectors(
     """
     reporter = reporter or log_event
     connect(config.request)
-    tasks = _open_tasks(config.networks, config.open_source(), config.training, config.out)
+    source = config.open_source()
+    tasks = _open_tasks(config.networks, source, config.training, config.out)
     results = _prepare_results(tasks, overwrite=config.overwrite)
 
     def train(task: Task) -> Run:
@@ -63,6 +66,7 @@ def train_detectors(
         run = task.describe(fitted) if saved is None else saved
         if saved is None:
             first_does(partial(_record, task, fitted, run, results))
+            first_does(partial(keep_network, task, fitted, source, reporter))
         reporter(NetworkEnded(run=run, is_new=saved is None))
         return run
 
@@ -172,7 +176,7 @@ def _clear(tasks: Iterable[Task], results: ResultsFile) -> None:
     for task in tasks:
         with only_one(task.folder):
             results.remove([task.kind.name])
-            clear_run(task.folder)
+            clear_run(task.folder, f"{KEPT}/{DETECTOR_JSON}")
 
 
 def _record(task: Task, fitted: FitResult, run: Run, results: ResultsFile) -> None:

@@ -1,0 +1,234 @@
+"""Detectors that a comparison keeps: the same risks after loading, whatever the folder went
+through."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+import clew
+from clew.engine import TrainConfig
+from clew.errors import InputError, StoreError
+from clew.hallucination.capture.dialogue import Prompt
+from clew.hallucination.comparison import compare_methods
+from clew.hallucination.comparison.methods import list_methods
+from clew.hallucination.detectors.data import LIVE, StoredAnswers
+from clew.hallucination.detectors.kept import DETECTOR_JSON, WEIGHTS
+from clew.hallucination.detectors.training import TrainRunConfig, train_detectors
+from clew.hallucination.detectors.training.sources import PreprocessedData
+from clew.hallucination.samples.reading.answers import AnswerFeatures
+from clew.loading.loader import Loader
+from tests.hallucination.comparison.making import PLAIN, compare_config
+from tests.hallucination.detectors.keeping import MODEL, compare_all, write_captured
+
+KEPT = [name for name, one in list_methods().items() if one.family != "baseline"]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_captured(tmp_path_factory.mktemp("kept") / "pre")
+
+
+@pytest.fixture(scope="module")
+def comparison(data: Path) -> Path:
+    return compare_all(data, data.parent / "out")
+
+
+@pytest.fixture
+def folder(comparison: Path, tmp_path: Path) -> Path:
+    """A copy of one detector, to damage."""
+    return Path(shutil.copytree(comparison / "detectors/fusion", tmp_path / "fusion"))
+
+
+class Stored(StoredAnswers):
+    """A test split with the batches of networks."""
+
+    def batch(self, kind: Any) -> Any:
+        samples = PreprocessedData(folder=self.data.folder).open(kind, self.split)
+        return next(iter(Loader(samples, len(samples))))
+
+
+def read_scores(comparison: Path) -> pa.Table:
+    with pa.memory_map(str(comparison / "scores.arrow")) as file:
+        table = pa.ipc.open_file(file).read_all()
+        return table.filter(pa.compute.equal(table["split"], "test"))
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_a_loaded_detector_gives_the_risks_of_the_comparison(
+    data: Path, comparison: Path, name: str
+) -> None:
+    detector = clew.load_detector(comparison / "detectors" / name)
+    answers = Stored(AnswerFeatures(data), "test")
+    found = detector._risks(answers)
+    expected = read_scores(comparison)[f"risk_{name}"].to_numpy()
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert detector.fields <= answers.fields | {"question"}
+    assert name in repr(detector)
+    checked = [risk for risk in detector.assess(answers) if risk.state == "checked"]
+    assert checked and {risk.threshold for risk in checked} == {detector.threshold}
+
+
+def test_the_best_detector_lies_beside_the_report(comparison: Path) -> None:
+    results = json.loads((comparison / "results.json").read_text())
+    best = clew.load_detector(comparison)
+    assert results["detectors"][best.name] == "detector"
+    assert best.metrics["test_auroc"] > 0.5
+    assert best.tokens is not None and best.basis is not None
+
+
+def test_a_resumed_comparison_keeps_what_it_did_not_fit_again(data: Path, tmp_path: Path) -> None:
+    config = compare_config(data, tmp_path / "out", methods=("perplexity", "lookback"))
+    compare_methods(config)
+    before = clew.load_detector(config.out)
+    shutil.rmtree(config.out / "detector")
+    compare_methods(config)
+    assert clew.load_detector(config.out).calibration == before.calibration
+
+
+def test_empty_and_unfinished_answers_are_not_checked(data: Path, comparison: Path) -> None:
+    detector = clew.load_detector(comparison)
+    answers = StoredAnswers(AnswerFeatures(data), "test")
+    answers.stop_reasons[0] = "length"
+    risks = detector.assess(answers)
+    assert risks[0].state == "unavailable" and "cut off" in str(risks[0].reason)
+    training = StoredAnswers(answers.data, "train")
+    lengths = [len(tokens) for tokens in training.read("token_logprobs", LIVE)]
+    assessed = zip(detector.assess(training), lengths, strict=True)
+    empty = [risk for risk, length in assessed if not length]
+    assert empty and all(risk.risk is None and risk.reason for risk in empty)
+
+
+class Strange(StoredAnswers):
+    """Answers whose states are unlike all others, or not finite."""
+
+    value = 1e4
+
+    def read(self, field: str, split: str, *, layer: int | None = None) -> Any:
+        values = super().read(field, split, layer=layer)
+        return torch.full_like(values, self.value) if torch.is_tensor(values) else values
+
+
+@pytest.mark.parametrize("value", [1e4, float("nan")])
+def test_answers_unlike_the_training_data_fall_back_to_token_probabilities(
+    data: Path, comparison: Path, value: float
+) -> None:
+    detector = clew.load_detector(comparison / "detectors/linear_probe")
+    answers = Strange(AnswerFeatures(data), "test")
+    answers.value = value
+    risks = [risk for risk in detector.assess(answers) if risk.state != "unavailable"]
+    assert risks and {risk.state for risk in risks} == {"out_of_distribution"}
+    assert detector.fallback is not None
+    assert {risk.method for risk in risks} == {detector.fallback.scorer.statistic}
+    assert all(risk.reason and 0 <= risk.risk <= 1 for risk in risks if risk.risk is not None)
+
+
+def test_a_detector_of_another_model_or_prompt_is_refused(comparison: Path) -> None:
+    detector = clew.load_detector(comparison)
+    detector.refuse_other(MODEL, detector.prompt)
+    detector.refuse_other({**MODEL, "id": "the same elsewhere"})
+    with pytest.raises(InputError, match="fingerprint: 'ab12', not 'cd34'"):
+        detector.refuse_other({**MODEL, "fingerprint": "cd34"})
+    with pytest.raises(InputError, match=r"template: 'Q: \{question\} A:', not '\{question\}'"):
+        detector.refuse_other(MODEL, Prompt(template="{question}", chat=False))
+
+
+def flipped(data: bytes) -> Iterator[bytes]:
+    random = np.random.default_rng(0)
+    for place in random.integers(0, len(data), 12):
+        yield data[:place] + bytes([data[place] ^ 1 << int(random.integers(8))]) + data[place + 1 :]
+
+
+@pytest.mark.parametrize("name", [DETECTOR_JSON, WEIGHTS])
+def test_a_flipped_bit_is_refused(folder: Path, name: str) -> None:
+    content = (folder / name).read_bytes()
+    for edited in flipped(content):
+        (folder / name).write_bytes(edited)
+        with pytest.raises(StoreError, match="cannot be used"):
+            clew.load_detector(folder)
+
+
+def rewrite(folder: Path, change: Any) -> None:
+    """Edit detector.json as somebody would who knows the format."""
+    from clew.hallucination.detectors.kept import _write_json
+
+    about = json.loads((folder / DETECTOR_JSON).read_text())
+    del about["sha256"]
+    change(about)
+    _write_json(folder, about)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda about: about.update(threshold="high"), "threshold is 'high'"),
+        (lambda about: about.update(format=2), "format 2, not 1"),
+        (lambda about: about["method"].update(kind="pickle"), "method.kind is 'pickle'"),
+        (lambda about: about["method"].update(kind="layer"), "unknown"),
+        (lambda about: about["method"]["fitted"].update(projections=[]), "unexpected"),
+        (lambda about: about["shape"].update(dim=7), "basis has another shape"),
+        (lambda about: about["shape"].update(layers=10**9), "shape.layers is 1000000000"),
+        (lambda about: about["calibration"].update(slope=None), "slope is None"),
+        (lambda about: about["prompt"].update(template="no place"), r"\{question\}"),
+        (lambda about: about.update(extra=1), "extra is unknown"),
+        (lambda about: about.pop("fallback"), "fallback is missing"),
+        (lambda about: about["distance"].update(layer=-1), "layer -1"),
+    ],
+)
+def test_an_edited_folder_gets_one_message(folder: Path, change: Any, reason: str) -> None:
+    rewrite(folder, change)
+    with pytest.raises(StoreError, match=reason) as error:
+        clew.load_detector(folder)
+    assert len(str(error.value)) < 800
+
+
+def test_weights_that_are_not_finite_are_refused(folder: Path) -> None:
+    from clew.engine.model_files import read_model, write_model
+    from clew.storage.hashing import hash_file
+
+    saved = read_model(folder / WEIGHTS)
+    tensors = saved.read(saved.kinds)
+    tensors["fitted.machine.weights"] = tensors["fitted.machine.weights"] * float("nan")
+    write_model(folder / WEIGHTS, tensors, saved.about)
+    rewrite(folder, lambda about: about.update(weights_sha256=hash_file(folder / WEIGHTS)))
+    with pytest.raises(StoreError, match="machine.weights contains NaN"):
+        clew.load_detector(folder)
+
+
+def test_samples_without_basis_keep_only_methods_that_do_not_read_nodes(tmp_path: Path) -> None:
+    data = write_captured(tmp_path / "pre")
+    (data / "basis.arrow").unlink()
+    events: list[Any] = []
+    config = compare_config(
+        data, tmp_path / "out", methods=("lookback", "token_probe"), keep_detectors="all"
+    )
+    result = compare_methods(config, events.append)
+    assert [*result.results["detectors"]] == ["lookback"]
+    assert any('run the same "clew preprocess" command' in str(event) for event in events)
+
+
+def test_a_trained_network_is_kept_as_a_detector(data: Path, tmp_path: Path) -> None:
+    config = TrainRunConfig(
+        networks=("lstm",),
+        preprocessed_dir=data,
+        out=tmp_path,
+        train=TrainConfig(epochs=1),
+        request=PLAIN,
+    )
+    train_detectors(config)
+    detector, network = (
+        clew.load_detector(folder) for folder in (tmp_path / "lstm/detector", tmp_path / "lstm")
+    )
+    assert detector.model["id"] == "tiny" and network.origin is None
+    answers = Stored(AnswerFeatures(data), "test")
+    batch = answers.batch("sequences")
+    raw, risks = network.score(batch), detector.score(batch)
+    assert torch.equal(raw.argsort(), risks.argsort())
+    with pytest.raises(InputError, match="best.safetensors, which does not say which model"):
+        _ = network.model

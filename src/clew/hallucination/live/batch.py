@@ -24,8 +24,9 @@ from clew.hallucination.live.text import Pieces
 from clew.hallucination.live.tickets import Ticket
 from clew.memory import free_memory, is_out_of_memory
 
-# Prompt tokens that one pass takes: more would hold up the running answers.
+# Tokens that one pass takes: more would hold up the running answers. Of prompts, at least some.
 _CHUNK = {"cpu": 128, "cuda": 512}
+_MIN_CHUNK = 32
 # A pass keeps all layers' attention weights until they are reduced; prompts are passed in smaller
 # parts where these would take more.
 _MAX_WEIGHTS_BYTES = {"cpu": 256 << 20, "cuda": 2 << 30}
@@ -170,7 +171,8 @@ class RunningBatch:
 
     def _take_some(self, records: bool) -> list[Taken]:
         """What the pass takes of every running request, in the order of a pass."""
-        left, found = self._chunk(records), {}
+        steps = sum(not running.to_pass for running in self.running)
+        left, found = max(_MIN_CHUNK, self._chunk(records) - steps), {}
         for running in self.running:
             taken = running.take(left)
             if taken is not None:
@@ -179,7 +181,7 @@ class RunningBatch:
         return [found[segment.row] for segment in in_order([t.segment for t in found.values()])]
 
     def _chunk(self, records: bool) -> int:
-        """How many prompt tokens a pass takes."""
+        """How many tokens a pass takes."""
         kind = "cuda" if self._passes.looks_ahead else "cpu"
         if not (records and self._record and self._record.recording.needs_attention):
             return _CHUNK[kind]

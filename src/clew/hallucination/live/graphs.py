@@ -14,7 +14,7 @@ from clew.hallucination.live.requests import Sampling
 from clew.hallucination.live.sampling import Asking, Choice, Chooser, NextToken, Reading
 
 # Tokens of a pass are padded to one of these, or to a multiple of the last.
-_SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 128, 160, 192, 256)
+_SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 128, 160, 192, 256, 320, 384, 448, 512)
 _MIN_COLUMNS = 128
 # Stands for a segment whose next token is not wanted.
 _NOBODY = Asking(Chooser(Sampling(), 1, 0), 0, ())
@@ -116,6 +116,11 @@ class GraphPasses:
         """A pass over inputs: tokens, rows, positions, and the last token of each segment."""
         given, rows, positions = inputs[: 3 * tokens].view(3, tokens)
         last = inputs[3 * tokens :]
+        weights = None
+        if columns and inputs.is_cuda:
+            observer = self.model.observer
+            size = (observer.num_layers, tokens, observer.heads, columns)
+            weights = torch.empty(size, dtype=torch.float32, device=inputs.device)
         planned = Pass(
             groups=[_single_tokens(rows, positions)],
             tokens=torch.where(given < 0, self.next_tokens[rows], given),
@@ -126,6 +131,7 @@ class GraphPasses:
             keeps_weights=columns > 0,
             cache=self.model.cache,
             uses_kernels=inputs.is_cuda,
+            weights=weights,
         )
         return planned, self.model.run(planned, last, keeps_states=record is not None)
 

@@ -1,7 +1,8 @@
-"""The attention of a packed pass on a GPU: every token looks at its own row of the cache, up to
-itself. Only the columns that a token can see are read, whatever the capacity of the rows."""
+"""The attention of a packed pass on a GPU, and what is recorded of it. Every token looks at its own
+row of the cache, up to itself: only the columns that it can see are read."""
 
-import torch
+from collections.abc import Mapping
+
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -85,13 +86,14 @@ def attend_packed(
     where: tuple[Tensor, Tensor],
     *,
     scaling: float,
-    columns: int = 0,
+    weights: Tensor | None = None,
     softcap: float | None = None,
     window: int | None = None,
-) -> tuple[Tensor, Tensor | None]:
+) -> Tensor:
     """Write keys and values [heads, tokens, dim] to the `cache` (keys and values, [rows, kv_heads,
     capacity, dim]) at `where` (row and position of each token), and attend. Returns the outputs
-    [tokens, heads, dim] and, with `columns`, the weights [tokens, heads, columns] in float32."""
+    [tokens, heads, dim]; the attention weights go to `weights` [tokens, heads, columns], in
+    float32."""
     keys, values = cache
     heads, tokens, dim = query.shape
     kv_heads, size = key.shape[0], triton.next_power_of_2(dim)
@@ -105,13 +107,88 @@ def attend_packed(
         D=dim, SIZE=size, num_warps=1,
     )  # fmt: skip
     output = query.new_empty(tokens, heads, dim)
-    weights = None
-    if columns:
-        weights = torch.empty(tokens, heads, columns, dtype=torch.float32, device=query.device)
     _attend[(tokens, heads)](
         query, keys, values, output, weights if weights is not None else output, *where,
         scaling, softcap or 1.0, window or 1 << 30, query.stride(0), query.stride(1), *strides,
-        columns, HEADS=heads, REPEATS=heads // kv_heads, D=dim, SIZE=size, BLOCK=_BLOCK,
-        KEEPS=columns > 0, CAPS=softcap is not None, num_warps=4,
+        0 if weights is None else weights.shape[2],
+        HEADS=heads, REPEATS=heads // kv_heads, D=dim, SIZE=size, BLOCK=_BLOCK,
+        KEEPS=weights is not None, CAPS=softcap is not None, num_warps=4,
     )  # fmt: skip
-    return output, weights
+    return output
+
+
+@triton.jit
+def _reduce(  # type: ignore[no-untyped-def]
+    weights, rows, positions, prompts, alive, diagonal, received, masses,
+    tokens, layers, columns, capacity,
+    HEADS: tl.constexpr, SIZE: tl.constexpr,
+    DIAGONAL: tl.constexpr, RECEIVED: tl.constexpr, MASSES: tl.constexpr,
+):  # fmt: skip
+    """One token in one head of one layer: what the record keeps of its attention."""
+    token, unit = tl.program_id(0), tl.program_id(1)
+    layer, head = unit // HEADS, unit % HEADS
+    row, position = tl.load(rows + token), tl.load(positions + token)
+    column = tl.arange(0, SIZE)
+    source = ((layer * tokens + token) * HEADS + head).to(tl.int64) * columns
+    weight = tl.load(weights + source + column, mask=column < columns, other=0.0)
+    target = ((row * layers + layer) * HEADS + head) * capacity
+    if DIAGONAL:
+        own = tl.sum(tl.where(column == position, weight, 0.0), axis=0)
+        tl.store(diagonal + target + position, own)
+    if MASSES:
+        in_prompt = column < tl.load(prompts + row)
+        first = (target + position) * 2
+        tl.store(masses + first, tl.sum(tl.where(in_prompt, weight, 0.0), axis=0))
+        tl.store(masses + first + 1, tl.sum(tl.where(in_prompt, 0.0, weight), axis=0))
+    if RECEIVED:
+        counts = (column <= position) & tl.load(alive + token)
+        tl.atomic_add(received + target + column, weight, mask=counts)
+
+
+@triton.jit
+def _sum_states(  # type: ignore[no-untyped-def]
+    states, rows, positions, prompts, alive, sums, tokens, layers,
+    D: tl.constexpr, SIZE: tl.constexpr,
+):  # fmt: skip
+    """Add the state of one token in one layer to the sum of its answer."""
+    token, layer = tl.program_id(0), tl.program_id(1)
+    row = tl.load(rows + token)
+    if tl.load(alive + token) & (tl.load(positions + token) >= tl.load(prompts + row)):
+        dim = tl.arange(0, SIZE)
+        inside = dim < D
+        source = (layer * tokens + token).to(tl.int64) * D + dim
+        state = tl.load(states + source, mask=inside, other=0.0).to(tl.float32)
+        tl.atomic_add(sums + (row * layers + layer) * D + dim, state, mask=inside)
+
+
+def reduce_weights(
+    weights: Tensor,
+    where: tuple[Tensor, Tensor],
+    prompts: Tensor,
+    alive: Tensor,
+    kept: Mapping[str, Tensor],
+) -> None:
+    """Add the attention weights of a pass [layers, tokens, heads, columns] to what is kept of them:
+    "diagonal", "received" and "masses", those that there are, [rows, layers, heads, capacity]."""
+    some = next((kept[name] for name in ("diagonal", "masses", "received") if name in kept), None)
+    if some is None:
+        return
+    layers, tokens, heads, columns = weights.shape
+    targets = [kept.get(name, some) for name in ("diagonal", "received", "masses")]
+    _reduce[(tokens, layers * heads)](
+        weights, *where, prompts, alive, *targets, tokens, layers, columns, some.shape[3],
+        HEADS=heads, SIZE=triton.next_power_of_2(columns), DIAGONAL="diagonal" in kept,
+        RECEIVED="received" in kept, MASSES="masses" in kept, num_warps=1 if columns <= 512 else 4,
+    )  # fmt: skip
+
+
+def sum_states(
+    states: Tensor, where: tuple[Tensor, Tensor], prompts: Tensor, alive: Tensor, sums: Tensor
+) -> None:
+    """Add the states of a pass [layers, tokens, dim] that are of answers to their sums [rows,
+    layers, dim]."""
+    layers, tokens, dim = states.shape
+    _sum_states[(tokens, layers)](
+        states, *where, prompts, alive, sums, tokens, layers,
+        D=dim, SIZE=triton.next_power_of_2(dim), num_warps=4,
+    )  # fmt: skip

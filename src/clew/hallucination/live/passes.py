@@ -126,6 +126,8 @@ class Pass:
     keeps_weights: bool
     cache: RowCache
     uses_kernels: bool = False
+    # On a GPU, where the kernels put the attention weights of all layers.
+    weights: Float[Tensor, "layers tokens heads columns"] | None = None
     states: list[Float[Tensor, "tokens dim"]] = field(default_factory=list)
 
     def on_hidden(self, _layer: int, states: Float[Tensor, "1 tokens dim"]) -> None:
@@ -279,19 +281,17 @@ def attend_to_rows(
     if planned.uses_kernels:
         from clew.hallucination.live.kernels import attend_packed
 
-        output, kept = attend_packed(
+        output = attend_packed(
             query[0],
             key[0],
             value[0],
             cached,
             (planned.rows, planned.positions),
             scaling=scaling,
-            columns=planned.columns if planned.keeps_weights else 0,
+            weights=None if planned.weights is None else planned.weights[layer],
             softcap=softcap,
             window=sliding_window,
         )
-        if kept is not None:
-            planned.groups[0].weights.append(kept[:, :, None])
         return output[None], None
     cached[0][planned.rows, :, planned.positions] = key[0].transpose(0, 1)
     cached[1][planned.rows, :, planned.positions] = value[0].transpose(0, 1)

@@ -87,6 +87,8 @@ class RowRecord:
         for group in planned.groups:
             if group.weights:
                 self._add_weights(group, planned, alive)
+        if planned.weights is not None and alive is not None:
+            self._add_all_weights(planned.weights, planned, alive)
 
     def project_tokens(self, planned: Pass) -> Float[Tensor, "segments layers node_dim"]:
         """The projected state of each segment's last token, in the layers that were asked for."""
@@ -170,7 +172,12 @@ class RowRecord:
             if alive is not None:
                 last = torch.where(alive[planned.last][:, None, None], last, kept[rows])
             kept[rows] = last
-        if "answer_sum" in tensors:
+        if "answer_sum" in tensors and planned.uses_kernels and alive is not None:
+            from clew.hallucination.live.kernels import sum_states
+
+            where = planned.rows, planned.positions
+            sum_states(states, where, self._prompts, alive, tensors["answer_sum"])
+        elif "answer_sum" in tensors:
             # Selected, not multiplied by 0: infinities in a prompt must not reach the sum.
             is_answer = planned.positions >= self._prompts[planned.rows]
             is_answer = is_answer if alive is None else is_answer & alive
@@ -204,6 +211,21 @@ class RowRecord:
             received.index_add_(0, tokens.rows, given)
         if "masses" in self._tensors:
             self._add_masses(group, weights, tokens)
+
+    def _add_all_weights(
+        self, weights: Float[Tensor, "layers tokens heads columns"], planned: Pass, alive: Tensor
+    ) -> None:
+        """Reduce the attention of all layers and tokens with kernels of their own."""
+        from clew.hallucination.live.kernels import reduce_weights
+
+        rows, positions = planned.rows, planned.positions
+        reduce_weights(weights, (rows, positions), self._prompts, alive, self._tensors)
+        if "edge_weight" in self._tensors:
+            k = min(self.recording.shape.edges_per_token, weights.shape[-1])
+            strongest = weights.mean(2).topk(k, dim=-1)
+            for name, found in zip(("edge_weight", "edge_slot"), strongest, strict=True):
+                kept = self._tensors[name]
+                kept[rows, :, positions, :k] = found.transpose(0, 1).to(kept.dtype)
 
     def _add_edges(self, group: Group, weights: Tensor, tokens: "_Tokens") -> None:
         k = min(self.recording.shape.edges_per_token, weights.shape[-1])

@@ -113,7 +113,7 @@ class Reading:
         if values.is_cuda:
             pinned = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
             self._values = pinned.copy_(values, non_blocking=True)
-            self._event = torch.cuda.Event()
+            self._event = torch.cuda.Event(blocking=True)
             self._event.record()
 
     def get(self) -> Tensor:

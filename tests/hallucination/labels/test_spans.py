@@ -82,6 +82,8 @@ def test_another_known_name_is_hallucinated_however_similar() -> None:
     parts = {"continent": ["North America"]}
     assert labeled("The continent is South America.", parts)["continent"][1] == "hallucinated"
     assert labeled("The continent is Nord America.", parts)["continent"][1] == "unsure"
+    adjective = labeled("The continent is the African continent.", {"continent": ["Africa"]})
+    assert adjective["continent"][1] == "unsure"
 
 
 def test_parts_that_are_missing_or_stated_twice_are_not_labeled() -> None:

@@ -21,6 +21,8 @@ _MOST_WORDS = 6
 _MOST_EXTRA_WORDS = 2
 # The similarity, 0 to 100, from which a value may be a spelling of the accepted name.
 _SIMILAR = 80
+# Of a word that others begin with: shorter ones begin too many.
+_LEAST_STEM = 4
 _PLURAL = re.compile(r"(?<=\w{3})s\b")
 _STATES = r"(?:\s+of\s+[^,;:.\n]{1,80}?)?\s*(?::|=|\s(?:is|was)\s)\s*(?:(?:called|named|the|a)\s+)*"
 # A period ends a value at the end of a sentence, but not in "St. George".
@@ -119,8 +121,11 @@ def _equals(value: str, accepted: Sequence[str]) -> bool:
 
 def _may_mean(value: str, words: Sequence[str], accepted: str) -> bool:
     """Whether the value may be the accepted answer after all: incomplete ("dollar"), with other
-    names beside it ("Paris or Rome"), or spelled otherwise."""
+    names beside it ("Paris or Rome"), inflected ("African"), or spelled otherwise."""
     theirs = answer_words(accepted)
     if set(words) < set(theirs) or set(theirs) <= set(words):
+        return True
+    long = [word for word in theirs if len(word) >= _LEAST_STEM]
+    if long and all(any(word.startswith(stem) for word in words) for stem in long):
         return True
     return fuzz.ratio(normalize_answer(value), normalize_answer(accepted)) >= _SIMILAR

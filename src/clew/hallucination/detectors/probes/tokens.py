@@ -27,6 +27,8 @@ _TOGETHER = 3  # of the best layers, as one candidate
 # As scikit-learn's C, per answer (per token if there are span labels).
 _STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0)
 _USUAL_STRENGTH = 1e-1
+# Through which answer labels are learned, beside tokens that inherit them.
+POOLINGS: tuple[Pooling, ...] = ("max", "attention")
 _MOST_STEPS = 100
 _SLOPE = 1e-4
 
@@ -323,7 +325,7 @@ def fit_token_probe(data: Features, *, spans: bool) -> Fitted:
         ranked = [one.layers[0] for one in sorted(layers, key=lambda one: -one.quality)]
         sets = {(ranked[0],), tuple(sorted(ranked[:_TOGETHER]))}
         fitting = _Fitting(Tokens(data, "train", _MOST_TOKENS), validation, spans=spans)
-        poolings: tuple[Pooling, ...] = () if spans else ("max", "attention")
+        poolings = () if spans else POOLINGS
         fits = [one for of in sorted(sets) for one in fitting.fit(of, _STRENGTHS, poolings)]
     best = max(fits, key=lambda one: one.quality)
     probe = _finish(best, fitting)

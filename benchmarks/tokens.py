@@ -18,14 +18,19 @@ import numpy as np
 import torch
 
 from clew.hallucination.capture import load_model
-from clew.hallucination.detectors.probes import tokens
-from clew.hallucination.detectors.probes.tokens import SPANS, Tokens, fit_token_probe, has_spans
+from clew.hallucination.detectors.probes.tokens import (
+    NODES,
+    SPANS,
+    Tokens,
+    fit_token_probe,
+    has_spans,
+)
 from clew.hallucination.samples.reading.answers import AnswerFeatures
 from clew.hallucination.traces import TraceBatchLoader
 from clew.metrics import auroc, bootstrap_auroc, expected_calibration_error, measure_groups
 
 BATCH = 16
-WAYS = {"every token inherits": (), "max pooling": ("max",), "attention pooling": ("attention",)}
+TITLES = {"inherit": "labels inherited", "max": "max pooling", "attention": "attention pooling"}
 
 
 class FullStates:
@@ -37,7 +42,7 @@ class FullStates:
         self.states = _pass_again(traces, layers)
 
     def read(self, field, split, *, layer=None):
-        if field != tokens.NODES:
+        if field != NODES:
             return self.data.read(field, split, layer=layer)
         ids = self.data.ids[split].tolist()
         return [self.states[number][layer].astype(np.float32) for number in ids]
@@ -101,14 +106,9 @@ def measure_tokens(test, scores, *, is_probe=False):
     return line
 
 
-def fit(data, *, spans, poolings=None):
-    """Fit, from answers through one way of learning only if `poolings` says which."""
-    start, usual = time.perf_counter(), tokens.POOLINGS
-    tokens.POOLINGS = usual if poolings is None else poolings
-    try:
-        fitted = fit_token_probe(data, spans=spans)
-    finally:
-        tokens.POOLINGS = usual
+def fit(data, **options):
+    start = time.perf_counter()
+    fitted = fit_token_probe(data, **options)
     return fitted, time.perf_counter() - start
 
 
@@ -117,10 +117,9 @@ def run(data, name):
     if has_spans(data):
         lines.append(measure(f"{name}, from span labels", data, *fit(data, spans=True)))
     lines.append(measure(f"{name}, from answer labels", data, *fit(data, spans=False)))
-    for way, poolings in WAYS.items():
-        if name == "64 numbers":
-            found = fit(data, spans=False, poolings=poolings)
-            lines.append(measure(f"{name}, from answer labels, {way} or inherits", data, *found))
+    for way, title in TITLES.items():
+        found = fit(data, spans=False, ways=(way,))
+        lines.append(measure(f"{name}, from answer labels, {title}", data, *found))
     return lines
 
 

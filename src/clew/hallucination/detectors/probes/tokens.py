@@ -4,6 +4,7 @@ validation."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -27,8 +28,9 @@ _TOGETHER = 3  # of the best layers, as one candidate
 # As scikit-learn's C, per answer (per token if there are span labels).
 _STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0)
 _USUAL_STRENGTH = 1e-1
-# Through which answer labels are learned, beside tokens that inherit them.
-POOLINGS: tuple[Pooling, ...] = ("max", "attention")
+# How answer labels are learned: every token inherits its answer's, or through pooling.
+Way = Literal["inherit", "max", "attention"]
+WAYS: tuple[Way, ...] = ("inherit", "max", "attention")
 _MOST_STEPS = 100
 _SLOPE = 1e-4
 
@@ -106,6 +108,7 @@ class _Fit:
     weights: Float32[np.ndarray, " inputs"]
     attention: Float32[np.ndarray, " inputs"]
     bias: float
+    way: Way
     pooling: Pooling
     strength: float
     quality: float
@@ -177,22 +180,23 @@ class _Fitting:
         self._token_labels, self._token_shares = labels, shares / shares.sum()
 
     def fit(
-        self, layers: tuple[int, ...], strengths: Sequence[float], poolings: Sequence[Pooling]
+        self, layers: tuple[int, ...], strengths: Sequence[float], ways: Sequence[Way]
     ) -> Iterator[_Fit]:
-        """Fits on these layers: as the tokens' labels have it, then through each pooling."""
+        """Fits on these layers. Those through pooling start from inherited labels."""
         matrix = self.train.read(layers)
         scale = standardize(matrix, f"{NODES}, layers {layers},")
         validation = scale.apply(self.validation.read(layers))
         size = matrix.shape[1]
         own = list(self._follow(matrix, None, strengths, np.zeros(size + 1)))
-        for strength, point in own:
-            for how in ("max", "mean"):
-                yield self._measure(layers, scale, validation, point, how, strength)
-        for how in poolings:
+        for way in ways:
+            poolings: tuple[Pooling, ...] = ("max", "mean") if way == "inherit" else (way,)
             start = own[-1][1]
-            start = np.concatenate([start, np.zeros(size)]) if how == "attention" else start
-            for strength, point in self._follow(matrix, how, strengths, start):
-                yield self._measure(layers, scale, validation, point, how, strength)
+            start = np.concatenate([start, np.zeros(size)]) if way == "attention" else start
+            path = own if way == "inherit" else self._follow(matrix, way, strengths, start)
+            for strength, point in path:
+                found = _as_fit(layers, scale, point, way, strength)
+                for how in poolings:
+                    yield self._measure(replace(found, pooling=how), validation)
 
     def _follow(
         self,
@@ -213,27 +217,7 @@ class _Fitting:
             point = minimize(loss, point, jac=True, method="L-BFGS-B", options=options).x
             yield strength, point
 
-    def _measure(
-        self,
-        layers: tuple[int, ...],
-        scale: Scale,
-        validation: Matrix,
-        point: np.ndarray,
-        pooling: Pooling,
-        strength: float,
-    ) -> _Fit:
-        size = validation.shape[1]
-        attention = point[size + 1 :] if len(point) > size + 1 else np.zeros(size)
-        fit = _Fit(
-            layers=layers,
-            scale=scale,
-            weights=point[:size].astype(np.float32),
-            attention=attention.astype(np.float32),
-            bias=float(point[size]),
-            pooling=pooling,
-            strength=strength,
-            quality=0.0,
-        )
+    def _measure(self, fit: _Fit, validation: Matrix) -> _Fit:
         logits, pooled = _score(fit, self.validation, validation)
         spans = self.validation.spans
         if self.spans and spans is not None:
@@ -241,6 +225,24 @@ class _Fitting:
             beside = 1e-3 * auroc(self.validation.labels, pooled)
             return replace(fit, quality=auroc(spans[spans >= 0], logits[spans >= 0]) + beside)
         return replace(fit, quality=auroc(self.validation.labels, pooled))
+
+
+def _as_fit(
+    layers: tuple[int, ...], scale: Scale, point: np.ndarray, way: Way, strength: float
+) -> _Fit:
+    size = len(scale.mean)
+    attention = point[size + 1 :] if way == "attention" else np.zeros(size)
+    return _Fit(
+        layers=layers,
+        scale=scale,
+        weights=point[:size].astype(np.float32),
+        attention=attention.astype(np.float32),
+        bias=float(point[size]),
+        way=way,
+        pooling="mean",
+        strength=strength,
+        quality=0.0,
+    )
 
 
 def _score(fit: _Fit, tokens: Tokens, matrix: Matrix) -> tuple[np.ndarray, np.ndarray]:
@@ -313,24 +315,25 @@ def has_spans(data: Features) -> bool:
     return all((labels == 0).any() and (labels == 1).any() for labels in found)
 
 
-def fit_token_probe(data: Features, *, spans: bool) -> Fitted:
-    """Fit from span labels, or from answer labels alone."""
+def fit_token_probe(data: Features, *, spans: bool, ways: Sequence[Way] = WAYS) -> Fitted:
+    """Fit from span labels, or from answer labels alone in the best of these `ways`."""
     validation = Tokens(data, "validation")
     few = _Fitting(Tokens(data, "train", _FEW_TOKENS), validation, spans=spans)
     with threadpool_limits(1):  # the products are small: several threads would mostly wait
         layers = [
-            max(few.fit((layer,), [_USUAL_STRENGTH], ()), key=lambda one: one.quality)
+            max(few.fit((layer,), [_USUAL_STRENGTH], ["inherit"]), key=lambda one: one.quality)
             for layer in range(data.layers)
         ]
         ranked = [one.layers[0] for one in sorted(layers, key=lambda one: -one.quality)]
         sets = {(ranked[0],), tuple(sorted(ranked[:_TOGETHER]))}
         fitting = _Fitting(Tokens(data, "train", _MOST_TOKENS), validation, spans=spans)
-        poolings = () if spans else POOLINGS
-        fits = [one for of in sorted(sets) for one in fitting.fit(of, _STRENGTHS, poolings)]
+        ways = ("inherit",) if spans else ways
+        fits = [one for of in sorted(sets) for one in fitting.fit(of, _STRENGTHS, ways)]
     best = max(fits, key=lambda one: one.quality)
     probe = _finish(best, fitting)
     chosen = {
         "layers": list(best.layers),
+        **({} if spans else {"learned": best.way}),
         "pooling": best.pooling,
         "C": best.strength,
         "trained_on": probe.trained_on,

@@ -1,5 +1,8 @@
 """clew serve"""
 
+import os
+import sys
+
 import typer
 
 from clew.cli.commands import Call, Command
@@ -43,7 +46,7 @@ def register(app: typer.Typer) -> None:
 
 
 def run(call: Call) -> None:
-    from clew.hallucination.live.service.running import ServiceReady
+    from clew.hallucination.live.service.running import ServiceReady, is_loading
 
     log_to_stderr()
     with Renderer(call.progress) as show:
@@ -57,3 +60,8 @@ def run(call: Call) -> None:
 
         serve(**call.settings, reporter=report)
     print_line(call.progress, "stopped")
+    if is_loading():
+        # The libraries abort a process that ends while one of their threads is at work. What has
+        # been built of a detector is complete by itself.
+        sys.stdout.flush()
+        os._exit(0)

@@ -199,7 +199,7 @@ def _add_state(app: "FastAPI", service: Service) -> None:
         running, waiting = (load.running, load.waiting) if load else (0, 0)
         gauges = {
             "clew_requests_active": ("HTTP requests in progress.", service.lifecycle.active),
-            "clew_running": ("Answers in the running batch.", running),
-            "clew_waiting": ("Answers that wait to join it.", waiting),
+            "clew_answers_running": ("Answers that are being generated.", running),
+            "clew_answers_waiting": ("Answers that wait for a place in the batch.", waiting),
         }
         return Response(service.metrics.render(gauges), media_type=CONTENT_TYPE)

@@ -10,6 +10,8 @@ from clew.hallucination.live.service.messages import read_messages
 
 # OpenAI's default for completions; a chat goes on until the model ends it.
 _COMPLETION_TOKENS = 16
+# OpenAI accepts 0, which keeps the most likely token alone.
+_LEAST_TOP_P = 1e-6
 
 Messages = list[dict[str, str]]
 
@@ -97,7 +99,7 @@ def _asked(found: dict[str, Any], **own: Any) -> Asked:
         temperature, top_k = 1.0, 1
     sampling = Sampling(
         temperature=temperature,
-        top_p=found["top_p"],
+        top_p=max(found["top_p"], _LEAST_TOP_P),
         top_k=top_k,
         frequency_penalty=found["frequency_penalty"],
         presence_penalty=found["presence_penalty"],

@@ -3,6 +3,7 @@ every request. Pure ASGI: streams pass through as they are."""
 
 import asyncio
 import json
+import logging
 import time
 from secrets import token_hex
 
@@ -10,6 +11,8 @@ from clew.hallucination.live.service.errors import ApiError, loading
 from clew.hallucination.live.service.lifecycle import Lifecycle
 from clew.hallucination.live.service.metrics import Metrics
 from clew.pages.guard import App, Message, Receive, Scope, Send
+
+logger = logging.getLogger(__name__)
 
 # As other servers note a client that left before its answer.
 _LEFT = 499
@@ -58,8 +61,10 @@ class Watch:
                 raise
             finally:
                 self._metrics.count_request(scope["path"], status)
+                seconds = time.perf_counter() - started
                 if scope["method"] == "POST":  # not how long it takes to say that one is ready
-                    self._metrics.seconds.observe(time.perf_counter() - started)
+                    self._metrics.seconds.observe(seconds)
+                logger.debug("%s: %s %s in %.3f s", number, scope["path"], status, seconds)
 
 
 async def wait_until_left(receive: Receive) -> None:

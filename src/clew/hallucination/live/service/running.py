@@ -21,6 +21,7 @@ from clew.progress import Event
 if TYPE_CHECKING:
     from clew.hallucination.live.session import Session
 
+_LOADING = "clew-loading"
 _LOOPBACK = frozenset({HOST, "localhost", "::1"})
 
 
@@ -111,11 +112,16 @@ def run_service(
         ending=lifecycle,
     ) as server:
         # A model that still loads does not hold up the end of the process.
-        threading.Thread(target=work, name="clew-loading", daemon=True).start()
+        threading.Thread(target=work, name=_LOADING, daemon=True).start()
         try:
             server.run()
         finally:
             _close(loading)
+
+
+def is_loading() -> bool:
+    """Whether the thread of a server that was stopped early still loads its model."""
+    return any(thread.name == _LOADING for thread in threading.enumerate())
 
 
 def _close(loading: "Future[Loaded]") -> None:

@@ -7,11 +7,18 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from clew.errors import InputError, QueueFullError
+from clew.errors import ClewError, InputError, QueueFullError
 from clew.hallucination.live.requests import Request
 from clew.hallucination.live.service.answering import Answering, Work
 from clew.hallucination.live.service.asked import Asked
-from clew.hallucination.live.service.errors import ApiError, busy, invalid, too_long, unusable
+from clew.hallucination.live.service.errors import (
+    ApiError,
+    busy,
+    failed,
+    invalid,
+    too_long,
+    unusable,
+)
 from clew.hallucination.live.service.lifecycle import Lifecycle
 from clew.hallucination.live.service.messages import last_question, only_question
 from clew.hallucination.live.service.metrics import Metrics
@@ -146,6 +153,9 @@ class Service:
             raise busy(error.waiting) from None
         except InputError as error:
             raise too_long(asked.prompt_name, str(error)) from None
+        except ClewError as error:
+            logger.error("a request cannot be answered: %s", error)
+            raise failed() from None
 
     def shape(self, asked: Asked) -> Shape:
         detector = self.session.detector

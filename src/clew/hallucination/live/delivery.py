@@ -58,6 +58,8 @@ class Delivery:
 
     def __init__(self, loaded: LoadedModel, detector: Detector, engine: Engine) -> None:
         self._loaded, self._detector, self._engine = loaded, detector, engine
+        # The states of single tokens come from the engine to the host, and are few.
+        self._probe = detector.to("cpu").tokens
         self._items: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
         self._open: set[_Pending] = set()
         self._lock = threading.Lock()
@@ -147,7 +149,7 @@ class Delivery:
     @torch.inference_mode()
     def _token_risks(self, tokens: Sequence[NewToken]) -> list[float | None]:
         """The risks of tokens, of several answers at once; None for those not scored."""
-        probe = self._detector.tokens
+        probe = self._probe
         risks: list[float | None] = [None] * len(tokens)
         nodes = {row: t.nodes for row, t in enumerate(tokens) if t.nodes is not None}
         if probe is None or not nodes:

@@ -175,8 +175,8 @@ def test_html_in_a_question_is_shown_as_text(page: Browser) -> None:
 
 def test_a_server_with_keys_asks_for_one(browser: Browser, session: Session) -> None:
     with serving(session, keys=["a-long-secret-key-of-the-test"]) as server:
-        browser.open(server.address, '!document.querySelector("#key-form").hidden')
-        assert "API key" in browser.text("#alert")
+        browser.open(server.address, '!document.querySelector("#alert").hidden')
+        assert "API key" in browser.text("#alert") and "API key" in browser.text("#key-form")
         browser.run('document.querySelector("#key").focus()')
         browser.call("Input.insertText", text="a-long-secret-key-of-the-test")
         browser.press("Enter")

@@ -1,5 +1,6 @@
 """Draws docs/images from the pages of the demo in headless Chromium: `make demo pictures`."""
 
+import re
 import subprocess
 import sys
 import tempfile
@@ -16,6 +17,10 @@ PICTURES = (
 )
 
 
+# An answer of the demo that the served page shows, and the height of its picture.
+SERVED, SERVED_HEIGHT = 4, 900
+
+
 def draw(page: Path, section: str, picture: Path, height: int) -> None:
     """A part of a page as a PNG of 64 colors."""
     with tempfile.TemporaryDirectory() as scratch:
@@ -25,15 +30,44 @@ def draw(page: Path, section: str, picture: Path, height: int) -> None:
             f'<body style="margin:0"><iframe src="{page.resolve().as_uri()}#{section}" '
             f'width="{WIDTH}" height="{height}" style="border:0"></iframe>'
         )
-        command = [
-            *("chromium", "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"),
-            *(f"--user-data-dir={scratch}", f"--window-size={WIDTH},{height}"),
-            *(f"--screenshot={shot}", "--virtual-time-budget=4000"),
-            frame.as_uri(),
-        ]
-        subprocess.run(command, check=True, capture_output=True, timeout=120)
-        with Image.open(shot) as image:
-            small = image.convert("RGB").quantize(64, dither=Image.Dither.NONE)
+        shoot(frame.as_uri(), shot, height)
+        save_small(shot, picture)
+
+
+def draw_served(demo: Path, picture: Path) -> None:
+    """The page of a running server, with the trace of a stored answer."""
+    command = [
+        *(sys.executable, "-m", "clew", "serve", str(demo / "comparison" / "detector")),
+        *("--port", "0", "--traces", str(demo / "traces_data")),
+        *("--scores-file", str(demo / "ground_truth_scores.csv")),
+        *("--comparisons", str(demo / "comparison")),
+    ]
+    with (
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server,
+        tempfile.TemporaryDirectory() as scratch,
+    ):
+        assert server.stdout is not None
+        found = next(filter(None, (re.search(r"page: (\S+)", line) for line in server.stdout)))
+        shot = Path(scratch) / "shot.png"
+        shoot(f"{found[1]}#answers/{SERVED}", shot, SERVED_HEIGHT)
+        server.terminate()
+        save_small(shot, picture)
+
+
+def shoot(address: str, shot: Path, height: int) -> None:
+    command = [
+        *("chromium", "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"),
+        "--disable-background-networking",
+        *(f"--user-data-dir={shot.parent}", f"--window-size={WIDTH},{height}"),
+        *(f"--screenshot={shot}", "--virtual-time-budget=20000"),
+        address,
+    ]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+
+
+def save_small(shot: Path, picture: Path) -> None:
+    with Image.open(shot) as image:
+        small = image.convert("RGB").quantize(64, dither=Image.Dither.NONE)
     small.save(picture, optimize=True)
 
 
@@ -41,3 +75,4 @@ if __name__ == "__main__":
     demo = Path(sys.argv[1] if len(sys.argv) > 1 else "demo")
     for page, section, picture, height in PICTURES:
         draw(demo / page, section, IMAGES / picture, height)
+    draw_served(demo, IMAGES / "serve.png")

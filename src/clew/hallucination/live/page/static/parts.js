@@ -20,6 +20,9 @@ export function svg(name, attributes, ...children) {
   return made;
 }
 
+// Settings in backticks, as in the library's messages, become code.
+export const withSettings = (text) => text.split("`").map((part, place) => (place % 2 ? element("code", {}, part) : part));
+
 export function percent(share) {
   if (share === null || share === undefined) return "–";
   if (share > 0 && share < 0.005) return "<1%";
@@ -127,10 +130,10 @@ export function gauge(clew, isPending) {
   const dial = svg("svg", { viewBox: "0 0 220 134", role: "img", "aria-label": label, class: "dial" }, parts);
   return element("div", { class: `gauge ${words.kind}` }, dial,
     element("p", { class: "verdict" }, words.title),
-    words.verdict ? element("p", { class: "fallback" }, `${words.verdict}, by token probabilities.`) : null,
+    words.verdict ? element("p", { class: "fallback" }, words.verdict) : null,
     words.detail ? element("p", { class: "quiet" }, words.detail) : null,
     words.rule ? element("p", { class: "quiet" }, words.rule) : null,
-    words.method ? element("p", { class: "quiet method" }, words.method) : null);
+    words.method ? element("p", { class: "quiet method" }, `Method: ${words.method}`) : null);
 }
 
 function hatch(filled) {

@@ -1,6 +1,6 @@
 // The trace of one answer: its risk through the layers, attention, nearest known answers, tokens.
 import { AttentionGraph } from "./graph.js";
-import { at, count, counted, describeToken, element, gauge, labelChip, percent, riskBar, shadeLegend, svg, TokenLine } from "./parts.js";
+import { at, counted, describeToken, element, gauge, labelChip, percent, shadeLegend, svg, TokenLine, withSettings } from "./parts.js";
 
 const HEIGHT = 230, LEFT = 44, RIGHT = 14, TOP = 14, BOTTOM = 34;
 
@@ -47,7 +47,7 @@ export function showTrace(trace, back) {
       graphs.length ? panel("Attention", "Tokens in reading order, the prompt folded to the question. An arc leads from a token of the answer up to one that it attends to, averaged over heads: wider and darker is stronger. Colored arcs lead into the prompt.", [element("p", { class: "checks" }, boxes), graphs.map((graph) => graph.node)], "attention") : null,
       element("div", {}, drawCoursePanel(trace, course), drawNearPanel(trace))),
     drawTokens(trace),
-    trace.notes.length ? element("ul", { class: "notes quiet" }, trace.notes.map((note) => element("li", {}, note))) : "");
+    trace.notes.length ? element("ul", { class: "notes quiet" }, trace.notes.map((note) => element("li", {}, withSettings(note)))) : "");
   draw();
 }
 
@@ -71,7 +71,7 @@ function drawHead(trace) {
 const noRisk = (trace) => (trace.number === null ? null : "no comparison has a risk for this stored answer: it is in the training split, or there is no comparison");
 
 function drawCoursePanel(trace, course) {
-  if (!course) return panel("Risk through the layers", null, element("p", { class: "empty" }, trace.known || "This answer has no hidden states to compare."), "course");
+  if (!course) return panel("Risk through the layers", null, element("p", { class: "empty" }, withSettings(trace.known || "This answer has no hidden states to compare.")), "course");
   const { answers, base_rate: rate } = trace.course;
   const words = `One linear probe per layer reads the hidden state of the last token. The probes are fitted on ${counted(answers, "known answer")}, ` +
     `and calibrated on answers that they were not fitted on. They show where in the model the risk appears; the detector's own risk is the one in the gauge. Dashed: the share of hallucinated answers, ${percent(rate)}.`;
@@ -115,7 +115,7 @@ function drawCourse({ risks, aurocs, base_rate: rate }, choose) {
 
 function drawNearPanel(trace) {
   const near = trace.near;
-  if (!near) return trace.course ? panel("Nearest known answers", null, element("p", { class: "empty" }, trace.known), "near") : null;
+  if (!near) return trace.course ? panel("Nearest known answers", null, element("p", { class: "empty" }, withSettings(trace.known)), "near") : null;
   const summary = near.labeled ? `${near.hallucinated} of the ${near.labeled} nearest are hallucinated.` : "They have no labels.";
   const words = `Cosine similarity of the last token's hidden state in layer ${near.layer}, after subtracting the mean, among ${counted(near.answers, "known answer")}.`;
   const rows = near.items.map((item) => element("li", {}, element(trace.has_links ? "a" : "div", { href: trace.has_links ? `#answers/${item.number}` : null, class: "row-link" },

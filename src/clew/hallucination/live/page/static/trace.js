@@ -44,7 +44,7 @@ export function showTrace(trace, back) {
     drawHead(trace),
     toolbar ?? "",
     element("div", { class: "layered" },
-      graphs.length ? panel("Attention", "Tokens in reading order, the prompt folded to the question. An arc leads from a token of the answer up to one that it attends to, averaged over heads: wider and darker is stronger. Colored arcs lead into the prompt.", [element("p", { class: "checks" }, boxes), graphs.map((graph) => graph.node)], "attention") : null,
+      graphs.length ? panel("Attention", "An arc leads from a token of the answer up to one that it attends to, averaged over heads: wider is stronger. Colored arcs lead into the prompt, which is folded to the question.", [element("p", { class: "checks" }, boxes), graphs.map((graph) => graph.node)], "attention") : null,
       element("div", {}, drawCoursePanel(trace, course), drawNearPanel(trace))),
     drawTokens(trace),
     trace.notes.length ? element("ul", { class: "notes quiet" }, trace.notes.map((note) => element("li", {}, withSettings(note)))) : "");
@@ -73,8 +73,8 @@ const noRisk = (trace) => (trace.number === null ? null : "no comparison has a r
 function drawCoursePanel(trace, course) {
   if (!course) return panel("Risk through the layers", null, element("p", { class: "empty" }, withSettings(trace.known || "This answer has no hidden states to compare.")), "course");
   const { answers, base_rate: rate } = trace.course;
-  const words = `One linear probe per layer reads the hidden state of the last token. The probes are fitted on ${counted(answers, "known answer")}, ` +
-    `and calibrated on answers that they were not fitted on. They show where in the model the risk appears; the detector's own risk is the one in the gauge. Dashed: the share of hallucinated answers, ${percent(rate)}.`;
+  const words = `A linear probe per layer reads the last token's hidden state: fitted on ${counted(answers, "known answer")}, calibrated on those held out. ` +
+    `It shows where in the model the risk appears; the detector's own risk is in the gauge. Dashed: the share of hallucinated answers, ${percent(rate)}.`;
   return panel("Risk through the layers", words, course.node, "course");
 }
 
@@ -108,7 +108,7 @@ function drawCourse({ risks, aurocs, base_rate: rate }, choose) {
       now.setAttribute("x1", x(layer));
       now.setAttribute("x2", x(layer));
       dots.forEach(([dot], place) => dot.classList.toggle("now", place === layer));
-      words.textContent = `Layer ${layer}: risk ${percent(risks[layer])}. The probe's AUROC on answers that it was not fitted on: ${aurocs[layer].toFixed(2)}.`;
+      words.textContent = `Layer ${layer}: risk ${percent(risks[layer])}. The probe's AUROC on held-out answers is ${aurocs[layer].toFixed(2)}.`;
     },
   };
 }

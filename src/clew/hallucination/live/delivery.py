@@ -13,6 +13,7 @@ import torch
 from clew.errors import ClewError
 from clew.hallucination.capture.models import LoadedModel
 from clew.hallucination.detectors import Detector
+from clew.hallucination.detectors.packing import on_device
 from clew.hallucination.detectors.risk import Risk, unavailable
 from clew.hallucination.live.answers import LiveAnswer, LiveTicket, LiveToken
 from clew.hallucination.live.assessing import assess, read_generation, read_maps, why_unavailable
@@ -59,7 +60,7 @@ class Delivery:
     def __init__(self, loaded: LoadedModel, detector: Detector, engine: Engine) -> None:
         self._loaded, self._detector, self._engine = loaded, detector, engine
         # The states of single tokens come from the engine to the host, and are few.
-        self._probe = detector.to("cpu").tokens
+        self._probe = on_device(detector.tokens, "cpu")
         self._items: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
         self._open: set[_Pending] = set()
         self._lock = threading.Lock()

@@ -24,7 +24,8 @@ _QUESTIONS = 600
 # Methods that take seconds to fit and read what one pass through the model gives.
 _METHODS = ("perplexity", "linear_probe", "linear_probe_pca", "lookback", "fusion")
 _COST = "once; about 4 minutes on two cores"
-_SHARD = 100
+# Small, so that the bar moves every few seconds and Ctrl-C does not wait longer.
+_SHARD, _BATCH = 100, 50
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +88,9 @@ def build_detector(
     traces, scores, samples = folder / "traces", folder / "scores.csv", folder / "samples"
     count = len(recipe.questions.questions)
     reporter(Note(f"1 of 3: {loaded.name or 'the model'} answers {count:,} questions"))
-    config = ExtractConfig(model=loaded.name, out=traces, shard_size=_SHARD)
+    config = ExtractConfig(
+        model=loaded.name, out=traces, shard_size=_SHARD, generation_batch=_BATCH
+    )
     quiet = _bars_only(reporter)
     done = extract(config, quiet, should_stop, loaded=loaded, questions=recipe.questions)
     if not done.finished:

@@ -19,6 +19,9 @@ from clew.hallucination.traces.compact import CompactRecord, Slots
 MAX_BLOCK = 1 << 26
 _MAX_GROUPS = 4
 _MIN_GROUP_ROWS = 32
+# Sequences of similar lengths are not split into groups up to this many slots: on a fast GPU the
+# host would not keep up with passes that are shorter.
+_MAX_EVEN_SLOTS = 1 << 13
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,13 +85,18 @@ class PaddedBatch:
         self.lengths = torch.tensor([len(sequence) for sequence in sequences], device=device)
         self.used = self.slots.used(self.lengths + room)
 
-    def pass_prompts(self, keep: int) -> list[Float[Tensor, "rows keep vocabulary"]]:
+    def pass_prompts(
+        self, keep: int, *, even: bool = False
+    ) -> list[Float[Tensor, "rows keep vocabulary"]]:
         """Prefill: run the prompts, without the shared prefix, through the model; yields the logits
         of the last tokens, group by group. A large batch is run in groups of rows: since a run
-        sorts them by length, each group is padded only to its own longest prompt.
+        sorts them by length, each group is padded only to its own longest prompt. `even`: their
+        lengths are similar, so that groups gain nothing.
         """
         count = len(self.rows)
         groups = max(1, min(_MAX_GROUPS, count // _MIN_GROUP_ROWS))
+        if even and count * self.slots.width <= _MAX_EVEN_SLOTS:
+            groups = 1
         edges = [count * i // groups for i in range(groups + 1)]
         return [self._pass_group(first, last, keep) for first, last in pairwise(edges)]
 

@@ -133,7 +133,7 @@ class Decoder:
         lengths = [len(answer) for answer in answers]
         batch = RecordedBatch(self, whole, room=0, answer_lengths=lengths)
         with self.observer.listen(batch.record):
-            logits = batch.pass_prompts(keep=max(lengths) + 1)
+            logits = batch.pass_prompts(keep=max(lengths) + 1, even=True)
         return score_answers(logits, answers), batch.finish(lengths)
 
     @torch.inference_mode()

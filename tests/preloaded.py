@@ -14,7 +14,7 @@ _FOREIGN = (
     *("fastapi", "uvicorn", "uvicorn.protocols.http.auto", "anyio._backends._asyncio"),
     *("uvicorn.loops.auto", "uvicorn.lifespan.off", "pydantic.v1", "pydantic.dataclasses"),
     *("pyarrow.pandas_compat", "rich._emoji_codes", "typer._adapters", "tomllib"),
-    *("encodings.idna", "encodings.utf_8_sig"),
+    *("encodings.idna", "encodings.utf_8_sig", "openai"),
 )
 
 for _name in _FOREIGN:

@@ -13,7 +13,7 @@ from tests.fuzz.corpus import CAPTURE, ROWS
 from tests.fuzz.harness import MakeCase, Refused, clew
 from tests.fuzz.kept import detectors
 from tests.fuzz.mutations import edit_bytes, edit_file, edit_header, edit_json, replace_entry
-from tests.fuzz.services import judge, page
+from tests.fuzz.services import api, judge, page
 from tests.hallucination.legacy import hostile as old_bombs
 from tests.patterns.photos import hostile as photo_bombs
 from tests.stores import assert_same_store
@@ -282,5 +282,6 @@ KINDS: dict[str, MakeCase] = {
     "legacy": legacy,
     "photos": photos,
     "page": page,
+    "api": api,
     "judge": judge,
 }

@@ -1,14 +1,17 @@
-"""Hostile requests to the page that clew serves, and hostile replies to the judge's client."""
+"""Hostile requests to the pages and the API that clew serves, and hostile replies to the judge's
+client."""
 
 import contextlib
+import copy
 import gzip
 import shutil
 import socket
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
-from urllib.parse import urlsplit
+from typing import Any
+from urllib.parse import SplitResult, quote, urlsplit
 
 from clew.errors import ClewError
 from clew.hallucination.labels.chat import Chat, ChatConfig
@@ -66,6 +69,81 @@ def _send(port: int, raw: bytes) -> bytes:
         connection.shutdown(socket.SHUT_WR)
         return b"".join(iter(lambda: connection.recv(1 << 16), b""))
     return b""
+
+
+def api(chance: Random, corpus: Path, folder: Path) -> Callable[[], None]:
+    """Raw bytes to the service and its page; afterwards an honest client is still answered."""
+    del folder
+
+    def attempt() -> None:
+        with _serving(corpus) as address:
+            for _ in range(20):
+                raw = _make_call(chance, address.netloc)
+                reply = _send(address.port or 0, raw)
+                assert b"Traceback" not in reply and b" 500 " not in reply[:40], (raw, reply)
+                assert b"root:" not in reply, (raw, reply)
+            status, answer = _answer(address.netloc, {"prompt": "Who is it?", "max_tokens": 2})
+            assert status == 200 and b'"clew"' in answer, (status, answer)
+
+    return attempt
+
+
+@contextlib.contextmanager
+def _serving(corpus: Path) -> Iterator[SplitResult]:
+    from clew.hallucination.live.page.files import open_page_files
+    from clew.hallucination.live.session import Session
+    from tests.hallucination.live.service.serving import serving
+
+    kept = corpus / "compared" / "detectors" / "linear_probe"
+    files = open_page_files(corpus / "traces", corpus / "scores.csv", (corpus / "compared",))
+    with (
+        Session.open(kept, model=str(corpus / "model"), device="cpu", max_rows=4) as session,
+        serving(session, files, max_tokens=16, drain_seconds=1.0) as served,
+    ):
+        yield urlsplit(served.address)
+
+
+_MESSAGES = [{"role": "system", "content": "a"}, {"role": "user", "content": "Who is it?"}]
+_CALLS: dict[str, Any] = {
+    "v1/chat/completions": {"messages": _MESSAGES[1:], "max_tokens": 3, "logprobs": True, "n": 2},
+    "v1/completions": {"prompt": ["Who?", "Why?"], "temperature": 0.5, "stop": ["."], "seed": 1},
+    "score": [{"question": "Who?", "answer": "Ann."}, {"messages": _MESSAGES, "answer": "a b"}],
+    "clew/trace": {"question": "Who?", "tokens": [1, 2, 3], "context": None},
+}
+_PAGES = (
+    *("", "v1/models", "v1/models/../x", "metrics", "healthz", "page/page.js", "page/../../x"),
+    *("clew/page", "clew/comparisons", "clew/answers", "clew/answers/1", "page/reports/x/0/a.html"),
+)
+
+
+def _make_call(chance: Random, host: str) -> bytes:
+    path, good = chance.choice(list(_CALLS.items()))
+    given = copy.deepcopy(good)
+    if isinstance(given, dict) and chance.random() < 0.3:
+        given["stream"] = True
+    body = dump_json(given) if chance.random() < 0.2 else edit_value(chance, given)
+    method = "POST"
+    if chance.random() < 0.2:
+        text = quote(str(hostile_value(chance)), errors="replace")
+        query = f"?text={text[:2000]}&at={chance.choice((0, -1, 10**30))}"
+        path, method, body = chance.choice(_PAGES) + chance.choice(("", query)), "GET", b""
+    lines = [
+        f"{method} /{path} HTTP/1.1",
+        f"Host: {chance.choice((host, host, host, host, 'evil.example', '['))}",
+        "Content-Type: application/json",
+        f"Content-Length: {chance.choice((len(body), len(body), len(body), len(body), 10**12))}",
+        "Connection: close",
+    ]
+    raw = "\r\n".join([*lines, "", ""]).encode("utf-8", "surrogatepass") + body[:1_000_000]
+    return edit_bytes(chance, raw) if chance.random() < 0.2 else raw
+
+
+def _answer(host: str, body: Any) -> tuple[int, bytes]:
+    request = urllib.request.Request(
+        f"http://{host}/v1/completions", dump_json(body), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=30) as reply:
+        return reply.status, reply.read()
 
 
 def judge(chance: Random, corpus: Path, folder: Path) -> Callable[[], None]:

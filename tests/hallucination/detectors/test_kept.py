@@ -179,6 +179,8 @@ def rewrite(folder: Path, change: Any) -> None:
         (lambda about: about.update(extra=1), "extra is unknown"),
         (lambda about: about.pop("fallback"), "fallback is missing"),
         (lambda about: about["distance"].update(layer=-1), "layer -1"),
+        (lambda about: about["shape"].update(layers=1024, dim=2**20), "1,024 layers of up to"),
+        (lambda about: about["preprocess"].update(node_dim=10**12), "layers of up to 1,000,000,0"),
     ],
 )
 def test_an_edited_folder_gets_one_message(folder: Path, change: Any, reason: str) -> None:

@@ -20,6 +20,7 @@ from clew.hallucination.detectors.packing import Packed, pack, unpack
 from clew.hallucination.detectors.probes.kinds import SCORERS, kind_of
 from clew.hallucination.detectors.registry import NETWORKS
 from clew.hallucination.detectors.tokens import TokenProbe
+from clew.hallucination.samples.making.answers import LAPLACIAN_TOP
 from clew.hallucination.samples.making.config import SampleShape
 from clew.hallucination.traces.basis import Basis
 from clew.hallucination.traces.schema import TraceShape
@@ -38,6 +39,8 @@ _Text = Annotated[str, Bounds(most=200)]
 _Threshold = Annotated[float, Bounds(least=-1, most=1)]
 _Size = Annotated[int, Bounds(least=0, most=2**20)]
 _Settings = dict[str, Any]
+# Of one field of one answer; the largest models have two million.
+_MOST_VALUES = 1 << 24
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,6 +270,9 @@ def _try_out(detector: Detector) -> None:
     answers. A network is checked by its sizes."""
     origin = detector.kept
     shape = origin.shape
+    widest = max(shape.dim, shape.heads * LAPLACIAN_TOP, describe_samples(origin).features)
+    if shape.layers * widest > _MOST_VALUES:  # memory for one answer
+        raise ValueError(f"shape has {shape.layers:,} layers of up to {widest:,} values")
     if detector.basis is not None and (
         tuple(detector.basis.components.shape) != (shape.layers, shape.dim, shape.node_dim)
         or tuple(detector.basis.mean.shape) != (shape.layers, shape.dim)

@@ -122,8 +122,8 @@ class _Unpacking:
             items = read_as(list[Any], about[name], f"{path}{name}")
             if not _MOST_PARTS.hold(items):
                 raise ValueError(f"{path}{name} has {len(items):,} entries")
-            by_place = {str(place): item for place, item in enumerate(items)}
-            parts = (self.read_value(inner, by_place, n, f"{path}{name}.") for n in by_place)
+            named = {str(place): item for place, item in enumerate(items)}
+            parts = (self.read_value(inner, named, n, f"{path}{name}.") for n in named)
             return tuple(parts)
         return read_as(hint, about[name], f"{path}{name}")
 

@@ -30,7 +30,7 @@ _MIN_CHUNK = 32
 # A pass keeps all layers' attention weights until they are reduced; prompts are passed in smaller
 # parts where these would take more.
 _MAX_WEIGHTS_BYTES = {"cpu": 256 << 20, "cuda": 2 << 30}
-# What a pass may raise: whatever it is, the engine goes on with other requests.
+# What a pass may raise: whatever it is, the engine continues with other requests.
 PASS_ERRORS = (RuntimeError, MemoryError, ValueError, TypeError, LookupError, ArithmeticError)
 # A beginning of prompts is kept if at least this many tokens need not be passed again.
 _MIN_SHARED = 8

@@ -8,7 +8,7 @@ import pytest
 
 from clew.hallucination.capture import LoadedModel, extract, load_model
 from clew.hallucination.comparison import CompareConfig, compare_methods
-from clew.hallucination.live.page.files import PageFiles, TraceStore, open_page_files
+from clew.hallucination.live.page.files import BrowsedStore, PageFiles, open_page_files
 from clew.hallucination.live.session import Session
 from clew.hallucination.samples.making import PreprocessConfig, preprocess_store
 from clew.progress import ignore_event
@@ -58,7 +58,7 @@ def page_files(folders: Folders) -> PageFiles:
 
 
 @pytest.fixture(scope="session")
-def trace_store(page_files: PageFiles) -> TraceStore:
+def trace_store(page_files: PageFiles) -> BrowsedStore:
     assert page_files.store is not None
     return page_files.store
 

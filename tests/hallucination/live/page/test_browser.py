@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from clew.hallucination.live.page.files import PageFiles, TraceStore
+from clew.hallucination.live.page.files import BrowsedStore, PageFiles
 from clew.hallucination.live.session import Session
 from tests.hallucination.live.service.serving import Served, serving
 from tests.pages.driving import CHROMIUM, Browser, open_browser
@@ -54,7 +54,7 @@ def ask(page: Browser, question: str) -> None:
     page.wait(ANSWERED)
 
 
-def question_of(store: TraceStore, stop_reason: str) -> str:
+def question_of(store: BrowsedStore, stop_reason: str) -> str:
     """One whose answer ends for this reason, after a few tokens."""
     traces = store.loader.iter_traces()
     return next(
@@ -70,7 +70,7 @@ def click(page: Browser, selector: str, until: str) -> None:
 
 
 def test_an_answer_comes_with_shades_a_gauge_and_its_trace(
-    page: Browser, trace_store: TraceStore
+    page: Browser, trace_store: BrowsedStore
 ) -> None:
     question = question_of(trace_store, "end")
     ask(page, question)
@@ -90,7 +90,7 @@ def test_an_answer_comes_with_shades_a_gauge_and_its_trace(
 
 
 def test_an_answer_that_was_cut_off_is_not_shown_as_a_low_risk(
-    page: Browser, trace_store: TraceStore
+    page: Browser, trace_store: BrowsedStore
 ) -> None:
     ask(page, question_of(trace_store, "length"))
     assert page.text(".verdict") == "Not checked" and page.run(FIGURE) == "?"

@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 
 from clew.errors import InputError
-from clew.hallucination.live.page.files import TraceStore, open_page_files
+from clew.hallucination.live.page.files import BrowsedStore, open_page_files
 from clew.hallucination.live.page.index import Search
 from tests.hallucination.answer_page.making import ANSWERS, write_comparison
 from tests.hallucination.live.page.conftest import Folders
 
 
-def found(store: TraceStore, **wanted: object) -> list[int]:
+def found(store: BrowsedStore, **wanted: object) -> list[int]:
     rows = store.index.find(Search(**wanted))  # type: ignore[arg-type]
     return [int(store.index.numbers[row]) for row in rows]
 
 
-def test_every_word_of_a_search_must_be_found(trace_store: TraceStore) -> None:
+def test_every_word_of_a_search_must_be_found(trace_store: BrowsedStore) -> None:
     index = trace_store.index
     word = index.describe(7)["question"].split()[0].lower()
     one, both = found(trace_store, text=word.upper()), found(trace_store, text=f"{word} 7?")
@@ -29,7 +29,7 @@ def test_every_word_of_a_search_must_be_found(trace_store: TraceStore) -> None:
     assert found(trace_store, text="no such word (") == []
 
 
-def test_worst_mistakes_come_first(trace_store: TraceStore) -> None:
+def test_worst_mistakes_come_first(trace_store: BrowsedStore) -> None:
     labels = {n: trace_store.index.label_at(trace_store.index.row_of(n) or 0) for n, *_ in ANSWERS}
     wrongness = {n: abs(risk - (labels[n] == "hallucinated")) for n, _, _, risk in ANSWERS}
     order = found(trace_store, order="worst")
@@ -37,7 +37,7 @@ def test_worst_mistakes_come_first(trace_store: TraceStore) -> None:
     assert found(trace_store, order="risk")[:4] == [4, 5, 3, 6]
 
 
-def test_answers_are_filtered_by_label_risk_and_outcome(trace_store: TraceStore) -> None:
+def test_answers_are_filtered_by_label_risk_and_outcome(trace_store: BrowsedStore) -> None:
     hallucinated = found(trace_store, label="hallucinated")
     assert sorted([*hallucinated, *found(trace_store, label="correct")]) == list(range(70))
     assert found(trace_store, label="none") == []

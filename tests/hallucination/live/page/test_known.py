@@ -10,7 +10,7 @@ from clew.errors import StoreError
 from clew.hallucination.answer_page.picture import unit_length
 from clew.hallucination.comparison.known_answers import gather_known as gather_from_samples
 from clew.hallucination.detectors.known import KnownAnswers, Neighbor, read_known, write_known
-from clew.hallucination.live.page.files import TraceStore, open_page_files
+from clew.hallucination.live.page.files import BrowsedStore, open_page_files
 from clew.hallucination.live.page.known import gather_known
 from clew.hallucination.samples.reading.answers import AnswerFeatures
 from clew.metrics import auroc
@@ -19,13 +19,13 @@ from tests.hallucination.live.page.conftest import Folders
 
 
 @pytest.fixture(scope="module")
-def known(trace_store: TraceStore) -> KnownAnswers:
+def known(trace_store: BrowsedStore) -> KnownAnswers:
     found = trace_store.known
     assert found is not None and found.probes is not None
     return found
 
 
-def states_of(store: TraceStore, number: int) -> np.ndarray:
+def states_of(store: BrowsedStore, number: int) -> np.ndarray:
     answer = store.read(number)
     assert answer is not None and answer.states is not None
     return answer.states
@@ -36,7 +36,7 @@ def number_of(known: KnownAnswers, neighbor: Neighbor) -> int:
 
 
 def test_a_known_answer_is_judged_by_probes_that_did_not_see_it(
-    trace_store: TraceStore, known: KnownAnswers
+    trace_store: BrowsedStore, known: KnownAnswers
 ) -> None:
     assert known.probes is not None
     risks = np.array([known.risks(states_of(trace_store, n), n) for n in range(70)])
@@ -48,7 +48,7 @@ def test_a_known_answer_is_judged_by_probes_that_did_not_see_it(
 
 
 def test_the_nearest_answer_to_a_copy_is_the_original(
-    trace_store: TraceStore, known: KnownAnswers
+    trace_store: BrowsedStore, known: KnownAnswers
 ) -> None:
     states = states_of(trace_store, 9)
     copy = known.nearest(states, None, 3)
@@ -71,7 +71,7 @@ def test_without_labels_there_are_neighbors_but_no_probes(folders: Folders) -> N
 
 
 def test_known_answers_kept_with_a_detector_say_the_same(
-    trace_store: TraceStore, known: KnownAnswers, tmp_path: Path
+    trace_store: BrowsedStore, known: KnownAnswers, tmp_path: Path
 ) -> None:
     write_known(tmp_path, known)
     found = read_known(tmp_path)

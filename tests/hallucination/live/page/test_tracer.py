@@ -10,7 +10,7 @@ from clew.errors import InputError
 from clew.hallucination.capture import LoadedModel
 from clew.hallucination.detectors.tokens import TokenProbe
 from clew.hallucination.live.page.content import Page, TraceRequest
-from clew.hallucination.live.page.files import PageFiles, TraceStore
+from clew.hallucination.live.page.files import BrowsedStore, PageFiles
 from clew.hallucination.live.page.tracer import Tracer
 from clew.hallucination.live.scoring import ToScore
 from clew.hallucination.live.session import Session
@@ -30,7 +30,7 @@ def tracer(session: Session) -> Tracer:
 
 
 def test_a_captured_answer_traced_again_is_the_same(
-    tracer: Tracer, trace_store: TraceStore
+    tracer: Tracer, trace_store: BrowsedStore
 ) -> None:
     trace = trace_store.loader.get_trace_by_global_id(11)
     assert trace is not None
@@ -46,7 +46,7 @@ def test_a_captured_answer_traced_again_is_the_same(
         np.testing.assert_allclose(ours, theirs, rtol=5e-3, atol=5e-3)
 
 
-def request_of(store: TraceStore, number: int) -> tuple[Any, TraceRequest]:
+def request_of(store: BrowsedStore, number: int) -> tuple[Any, TraceRequest]:
     trace = store.loader.get_trace_by_global_id(number)
     assert trace is not None
     tokens = split_tokens(trace)[1]
@@ -55,7 +55,7 @@ def request_of(store: TraceStore, number: int) -> tuple[Any, TraceRequest]:
 
 @pytest.mark.parametrize("has_store", [True, False])
 def test_a_new_answer_is_placed_among_known_ones(
-    tracer: Tracer, page_files: PageFiles, trace_store: TraceStore, has_store: bool
+    tracer: Tracer, page_files: PageFiles, trace_store: BrowsedStore, has_store: bool
 ) -> None:
     page = Page(files=page_files if has_store else PageFiles(), live=tracer)
     trace, wanted = request_of(trace_store, 11)
@@ -66,7 +66,7 @@ def test_a_new_answer_is_placed_among_known_ones(
 
 
 def test_tokens_of_a_stored_answer_get_the_risk_that_new_ones_get(
-    session: Session, ending_model: LoadedModel, trace_store: TraceStore
+    session: Session, ending_model: LoadedModel, trace_store: BrowsedStore
 ) -> None:
     weights = np.random.default_rng(0).normal(size=2 * 4 + 2).astype(np.float32) / 4
     probe = TokenProbe(layers=(0, 2), weights=weights, bias=0.1, **TOKEN_SETTINGS)

@@ -7,7 +7,7 @@ from typing import Any
 
 from clew.hallucination.detectors.known import KnownAnswers
 from clew.hallucination.live.page.comparisons import REPORT_FILE
-from clew.hallucination.live.page.files import PageFiles, TraceStore
+from clew.hallucination.live.page.files import BrowsedStore, PageFiles
 from clew.hallucination.live.page.index import Search
 from clew.hallucination.live.page.tracer import Tracer
 from clew.hallucination.live.page.view import describe_trace
@@ -129,7 +129,7 @@ def _explain(known: KnownAnswers | None) -> str:
     return ""
 
 
-def _describe_store(store: TraceStore) -> dict[str, Any]:
+def _describe_store(store: BrowsedStore) -> dict[str, Any]:
     index = store.index
     return {
         "name": store.name,

@@ -20,7 +20,7 @@ from clew.hallucination.traces import TraceBatchLoader
 from clew.hallucination.traces.basis import Basis, load_basis
 
 
-class TraceStore:
+class BrowsedStore:
     """The answers of a trace store, for the explorer and as known answers beside new ones."""
 
     def __init__(self, loader: TraceBatchLoader, index: AnswerIndex) -> None:
@@ -84,7 +84,7 @@ class TraceStore:
 class PageFiles:
     """The folders that the page shows."""
 
-    store: TraceStore | None = None
+    store: BrowsedStore | None = None
     comparisons: tuple[ShownComparison, ...] = ()
 
 
@@ -113,6 +113,6 @@ def open_page_files(
 
 def _open_store(
     traces: Path, scores_file: Path | None, verdicts: list[Verdicts], score_threshold: float
-) -> TraceStore:
+) -> BrowsedStore:
     loader = open_traces(traces)
-    return TraceStore(loader, build_index(loader, scores_file, score_threshold, verdicts))
+    return BrowsedStore(loader, build_index(loader, scores_file, score_threshold, verdicts))

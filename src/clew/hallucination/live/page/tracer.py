@@ -17,7 +17,7 @@ from clew.hallucination.capture.dialogue import AnswerEnd
 from clew.hallucination.capture.models import end_tokens
 from clew.hallucination.capture.observe import ModelObserver
 from clew.hallucination.detectors.known import read_known
-from clew.hallucination.live.page.files import TraceStore
+from clew.hallucination.live.page.files import BrowsedStore
 from clew.hallucination.traces.compact import reduced_columns
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class Tracer:
         }
         return read_answer(trace, texts, None, None)
 
-    def score_tokens(self, store: TraceStore, number: int) -> list[float] | None:
+    def score_tokens(self, store: BrowsedStore, number: int) -> list[float] | None:
         """The risk of every token of a stored answer by the detector's token probe. None without
         one, or if the store's states are in another basis than the detector's."""
         probe = self.session.detector.tokens
@@ -108,7 +108,7 @@ class Tracer:
         tensors = [torch.from_numpy(np.array(one, np.float32)).to(device) for one in arrays]
         return [round(risk, 4) for risk in probe.score(*tensors).tolist()]
 
-    def _has_basis(self, store: TraceStore) -> bool:
+    def _has_basis(self, store: BrowsedStore) -> bool:
         ours, theirs = self.session.detector.basis, store.basis
         if ours is None or theirs is None or ours.components.shape != theirs.components.shape:
             return False

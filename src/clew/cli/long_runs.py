@@ -101,7 +101,8 @@ def log_to_stderr() -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(_WithFlags("%(message)s"))
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
-    logging.getLogger("clew").setLevel(logging.INFO)
+    if not logging.getLogger("clew").isEnabledFor(logging.INFO):  # --verbose logs more
+        logging.getLogger("clew").setLevel(logging.INFO)
 
 
 class _WithFlags(logging.Formatter):

@@ -166,7 +166,7 @@ def _print_tokens(console: Console, tokens: dict[str, Any]) -> None:
     table.add_column("  per token", no_wrap=True, overflow="ellipsis")
     table.add_column("AUROC [95%]", justify="right", no_wrap=True)
     rate = f"{tokens['false_positive_rate']:.0%}"
-    table.add_column(f"recall at {rate} FPR [95%]", justify="right", no_wrap=True)
+    table.add_column(f"recall, {rate} FPR", justify="right", no_wrap=True)
     for row in tokens["rows"]:
         found = [_with_interval(row[name], row[f"{name}_ci"]) for name in ("auroc", "recall")]
         table.add_row(Text(f"  {for_terminal(row['title'])}"), *found)

@@ -70,5 +70,5 @@ def test_span_labels_become_labels_of_tokens(capture: Any, asked: Path, tmp_path
     for number, labels in zip(data.ids["train"], data.read("token_labels", "train"), strict=True):
         ends = np.array(traces[number]["token_ends"])
         starts = np.concatenate([[0], ends])[: len(ends)]
-        expected = np.where((starts < 3) & (ends > 0), number % 2, -1)
+        expected = np.where((starts < 3) & (ends > 0), number % 2, -2)
         np.testing.assert_array_equal(labels, expected)

@@ -132,8 +132,8 @@ def test_tokens_are_labeled_by_the_spans_that_they_are_in(store: Path, tmp_path:
     spans = read_span_labels(tmp_path / "scores.spans.csv")
     # The| capital| is| Li|ma| and the continent is| Asia|.
     ends = [3, 11, 14, 17, 19, 40, 45, 46]
-    assert spans.label_tokens("q1", 1, ends).tolist() == [-1, -1, -1, 1, 1, -1, 0, -1]
-    assert spans.label_tokens("q2", 2, ends).tolist() == [-1] * 8
+    assert spans.label_tokens("q1", 1, ends).tolist() == [-2, -2, -2, 1, 1, -2, 0, -2]
+    assert spans.label_tokens("q2", 2, ends).tolist() == [-2] * 8
 
 
 @pytest.mark.parametrize(
@@ -155,4 +155,4 @@ def test_malformed_span_files_are_rejected(tmp_path: Path, content: str, message
 def test_file_without_example_ids_applies_to_the_question(tmp_path: Path) -> None:
     path = tmp_path / "spans.csv"
     path.write_text("question_id,start,end,label\nq,0,2,1\n")
-    assert read_span_labels(path).label_tokens("q", 3, [2, 4]).tolist() == [1, -1]
+    assert read_span_labels(path).label_tokens("q", 3, [2, 4]).tolist() == [1, -2]

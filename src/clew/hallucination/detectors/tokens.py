@@ -13,6 +13,8 @@ from clew.errors import InputError
 # attention.
 Pooling = Literal["max", "mean", "attention"]
 TrainedOn = Literal["answers", "spans"]
+# Logits beyond this are as good as certain, and their exponentials fit in float32.
+_FAR = 30.0
 # The inputs beside the states: log-probability and entropy.
 CONFIDENCE = 2
 
@@ -24,21 +26,28 @@ class TokenProbe:
 
     A token's risk is a probability: that the token is hallucinated if `trained_on` is "spans";
     that the answer is, judging by this token, if it is "answers". `attention` weights the same
-    inputs if tokens are pooled by attention; `without` is the logit of an answer without tokens.
+    inputs if tokens are pooled by attention. For spans, it holds the weights and the bias of a
+    second regression, which tells the tokens of spans from those around them ("The capital is"):
+    a token's risk is the product of both probabilities. `without` is the logit of an answer without
+    tokens.
     """
 
     layers: tuple[int, ...]
     weights: Float32[np.ndarray, " inputs"]
     bias: float
     pooling: Pooling
-    attention: Float32[np.ndarray, " inputs"]
+    attention: Float32[np.ndarray, " inputs_and_bias"]
     without: float
     trained_on: TrainedOn
 
     @property
     def parameters(self) -> int:
-        attention = len(self.attention) if self.pooling == "attention" else 0
+        attention = len(self.attention) if self.is_gated or self.pooling == "attention" else 0
         return len(self.weights) + 1 + attention
+
+    @property
+    def is_gated(self) -> bool:
+        return self.trained_on == "spans" and len(self.attention) == len(self.weights) + 1
 
     @property
     def node_dim(self) -> int:
@@ -70,7 +79,11 @@ class TokenProbe:
         return torch.cat(columns, dim=1)
 
     def logits(self, inputs: Any) -> Any:
-        return inputs @ self.weights + self.bias
+        """The logits of the risks."""
+        logits = inputs @ self.weights + self.bias
+        if not self.is_gated:
+            return logits
+        return gate(logits, inputs @ self.attention[:-1] + self.attention[-1])
 
     def pool(self, inputs: Any) -> float:
         """The logit of an answer with these tokens."""
@@ -84,6 +97,16 @@ class TokenProbe:
         looks = inputs @ self.attention
         shares = _exp(looks - looks.max())
         return float((shares * logits).sum() / shares.sum())
+
+
+def gate(logits: Any, claims: Any) -> Any:
+    """The logit of the product of two probabilities, given as logits."""
+    one, other = _exp(-logits.clip(-_FAR, _FAR)), _exp(-claims.clip(-_FAR, _FAR))
+    return -_log(one + other + one * other)
+
+
+def _log(values: Any) -> Any:
+    return np.log(values) if isinstance(values, np.ndarray) else values.log()
 
 
 def _exp(values: Any) -> Any:

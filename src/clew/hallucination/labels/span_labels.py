@@ -12,12 +12,12 @@ from clew.errors import InputError
 from clew.hallucination.labels.table import ID_COLUMN, LabelTable
 from clew.storage.hashing import hash_file
 
-# The labels of tokens: those of unsure spans, and outside of all spans, are unknown.
-UNKNOWN, CORRECT, HALLUCINATED = -1, 0, 1
+# The labels of tokens.
+OUTSIDE, UNSURE, CORRECT, HALLUCINATED = -2, -1, 0, 1
 _LABELS = {
     **{"correct": CORRECT, "0": CORRECT},
     **{"hallucinated": HALLUCINATED, "1": HALLUCINATED},
-    **{"unsure": UNKNOWN, "-1": UNKNOWN},
+    **{"unsure": UNSURE, "-1": UNSURE},
 }
 
 
@@ -39,8 +39,9 @@ class SpanLabels:
         self, question_id: str, number: int, ends: Sequence[int]
     ) -> Int8[np.ndarray, " tokens"]:
         """The label of each token, from where the tokens end in the answer's text. A token belongs
-        to a span if they share a character; to a hallucinated one rather than to another."""
-        labels = np.full(len(ends), UNKNOWN, np.int8)
+        to a span if they share a character, to a hallucinated one rather than to another; `OUTSIDE`
+        if to none."""
+        labels = np.full(len(ends), OUTSIDE, np.int8)
         name = question_id.strip()
         spans = self.spans.get((name, number)) or self.spans.get((name, None), [])
         stops = np.asarray(ends, np.int64)

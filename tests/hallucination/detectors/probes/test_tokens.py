@@ -110,6 +110,21 @@ def test_tokens_of_unknown_label_are_not_trained_on() -> None:
     assert auroc(marks, token_risks(after, data)) > 0.9
 
 
+def test_tokens_outside_of_spans_have_a_low_risk() -> None:
+    data = tell_one_token(spans=True)
+    for split, answers in data.values["token_labels"].items():
+        for marks, nodes in zip(answers, data.values["node_tokens"][split], strict=True):
+            marks[0] = -2
+            nodes[0, 2] -= 4
+    fitted = fit_token_probe(data, spans=True)
+    probe = fitted.scorer.probe
+    risks = 1 / (1 + np.exp(-token_risks(probe, data)))
+    marks = np.concatenate(data.read("token_labels", "test"))
+    assert probe.is_gated and len(probe.attention) == len(probe.weights) + 1
+    assert risks[marks == -2].mean() < 0.05 < risks[marks == 1].mean()
+    assert auroc(marks[marks >= 0], risks[marks >= 0]) > 0.9
+
+
 def test_scores_of_arrays_and_tensors_agree() -> None:
     data = tell_one_token(spans=True)
     probe = find_token_probe(data)
@@ -117,8 +132,8 @@ def test_scores_of_arrays_and_tensors_agree() -> None:
     nodes = data.read("node_tokens", "test")[0][:, list(probe.layers)]
     beside = [data.read(name, "test")[0] for name in ("token_logprobs", "token_entropies")]
     risks = probe.score(nodes, *beside)
-    weights = torch.from_numpy(probe.weights)
-    on_torch = TokenProbe(**{**probe.__dict__, "weights": weights})
+    parts = {name: torch.from_numpy(getattr(probe, name)) for name in ("weights", "attention")}
+    on_torch = TokenProbe(**{**probe.__dict__, **parts})
     found = on_torch.score(*map(torch.from_numpy, (nodes, *beside)))
     np.testing.assert_allclose(found.numpy(), risks, rtol=1e-5)
     assert ((risks > 0) & (risks < 1)).all()

@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 from clew.errors import InputError, StoreError
 from clew.hallucination.detectors.probes.fitting import Matrix, Scale, standardize
 from clew.hallucination.detectors.probes.method import Features, Fitted
-from clew.hallucination.detectors.tokens import Pooling, TokenProbe
+from clew.hallucination.detectors.tokens import Pooling, TokenProbe, gate
 from clew.metrics import PlattScale, auroc
 
 NODES, SPANS = "node_tokens", "token_labels"
@@ -25,6 +25,12 @@ NEEDS = (NODES, "token_logprobs", "token_entropies")
 _MOST_TOKENS = 1 << 17
 _FEW_TOKENS = 1 << 14
 _TOGETHER = 3  # of the best layers, as one candidate
+# The labels of tokens: 1 hallucinated, 0 correct, -1 unsure, -2 outside of all spans.
+_OUTSIDE = -2
+# The weight of a token in a span against one outside, for telling the two apart: a hallucinated
+# token that is taken for one outside costs more.
+_INSIDE_SHARE = 30.0
+_GATE_STRENGTH = 1.0
 # As scikit-learn's C, per answer (per token if there are span labels).
 _STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0)
 _USUAL_STRENGTH = 1e-1
@@ -37,8 +43,8 @@ _SLOPE = 1e-4
 
 class Tokens:
     """The answer tokens of a split, of at most `most` tokens' worth of answers; answers without
-    tokens are not among them. `labels` are the answers', `spans` those of the tokens (1
-    hallucinated, 0 correct, -1 unknown), or None."""
+    tokens are not among them. `labels` are the answers', `spans` those of the tokens, or
+    None."""
 
     def __init__(self, data: Features, split: str, most: int | None = None) -> None:
         logprobs, entropies = (data.read(name, split) for name in NEEDS[1:])
@@ -101,7 +107,8 @@ def _draw_rows(counts: Int[np.ndarray, " answers"], most: int | None) -> np.ndar
 @dataclass(frozen=True, kw_only=True)
 class _Fit:
     """Weights for standardized inputs. `quality` is the validation AUROC, of the tokens if there
-    are span labels, else of the pooled answers."""
+    are span labels, else of the pooled answers. With a `gate_bias`, `attention` tells tokens of
+    spans from others."""
 
     layers: tuple[int, ...]
     scale: Scale
@@ -112,6 +119,7 @@ class _Fit:
     pooling: Pooling
     strength: float
     quality: float
+    gate_bias: float | None = None
 
 
 class _PooledLoss:
@@ -210,21 +218,45 @@ class _Fitting:
         labels, shares = self._token_labels, self._token_shares
         if pooling is not None:
             labels, shares = train.labels, np.full(len(train.labels), 1 / len(train.labels))
-        options = {"maxiter": _MOST_STEPS, "gtol": _SLOPE, "maxcor": 20}
         for strength in strengths:
             penalty = 1 / (strength * self._size)
             loss = _PooledLoss(matrix, train, labels, shares, pooling, penalty)
-            point = minimize(loss, point, jac=True, method="L-BFGS-B", options=options).x
+            point = _minimize(loss, point)
             yield strength, point
 
     def _measure(self, fit: _Fit, validation: Matrix) -> _Fit:
         logits, pooled = _score(fit, self.validation, validation)
         spans = self.validation.spans
         if self.spans and spans is not None:
-            # The pooling does not change the tokens: it only decides between equals.
-            beside = 1e-3 * auroc(self.validation.labels, pooled)
-            return replace(fit, quality=auroc(spans[spans >= 0], logits[spans >= 0]) + beside)
+            return replace(fit, quality=auroc(spans[spans >= 0], logits[spans >= 0]))
         return replace(fit, quality=auroc(self.validation.labels, pooled))
+
+    def add_gate(self, fit: _Fit) -> _Fit:
+        """The fit with a second regression for tokens outside of spans, whose risk would be
+        arbitrary otherwise, and the pooling that is best with it."""
+        assert self.train.spans is not None
+        matrix = fit.scale.apply(self.train.read(fit.layers))
+        is_inside = self.train.spans != _OUTSIDE
+        if is_inside.all():
+            return fit
+        shares = np.where(is_inside, _INSIDE_SHARE, 1.0)
+        penalty = 1 / (_GATE_STRENGTH * len(is_inside))
+        loss = _PooledLoss(matrix, self.train, is_inside, shares / shares.sum(), None, penalty)
+        point = _minimize(loss, np.zeros(matrix.shape[1] + 1))
+        gated = replace(fit, attention=point[:-1].astype(np.float32), gate_bias=float(point[-1]))
+        validation = fit.scale.apply(self.validation.read(fit.layers))
+
+        def measure(pooling: Pooling) -> float:
+            _, pooled = _score(replace(gated, pooling=pooling), self.validation, validation)
+            return auroc(self.validation.labels, pooled)
+
+        poolings: tuple[Pooling, ...] = ("max", "mean")
+        return replace(gated, pooling=max(poolings, key=measure))
+
+
+def _minimize(loss: _PooledLoss, point: np.ndarray) -> np.ndarray:
+    options = {"maxiter": _MOST_STEPS, "gtol": _SLOPE, "maxcor": 20}
+    return minimize(loss, point, jac=True, method="L-BFGS-B", options=options).x
 
 
 def _as_fit(
@@ -248,6 +280,8 @@ def _as_fit(
 def _score(fit: _Fit, tokens: Tokens, matrix: Matrix) -> tuple[np.ndarray, np.ndarray]:
     """The logits of tokens and of answers, from standardized inputs."""
     logits = matrix @ fit.weights + np.float32(fit.bias)
+    if fit.gate_bias is not None:
+        logits = gate(logits, matrix @ fit.attention + np.float32(fit.gate_bias))
     looks = tokens.attend(matrix @ fit.attention) if fit.pooling == "attention" else None
     return logits, tokens.pool(logits, looks, fit.pooling)
 
@@ -330,6 +364,8 @@ def fit_token_probe(data: Features, *, spans: bool, ways: Sequence[Way] = WAYS) 
         ways = ("inherit",) if spans else ways
         fits = [one for of in sorted(sets) for one in fitting.fit(of, _STRENGTHS, ways)]
     best = max(fits, key=lambda one: one.quality)
+    if spans:
+        best = fitting.add_gate(best)
     probe = _finish(best, fitting)
     chosen = {
         "layers": list(best.layers),
@@ -346,7 +382,7 @@ def _finish(fit: _Fit, fitting: _Fitting) -> TokenProbe:
     else on the pooled answers. Every pooling keeps the slope and the intercept."""
     tokens = fitting.validation
     matrix = fit.scale.apply(tokens.read(fit.layers))
-    logits, pooled = _score(fit, tokens, matrix)
+    logits, pooled = _score(replace(fit, gate_bias=None), tokens, matrix)
     if fitting.spans and tokens.spans is not None:
         known = tokens.spans >= 0
         platt = PlattScale.fit(tokens.spans[known], logits[known])
@@ -355,13 +391,17 @@ def _finish(fit: _Fit, fitting: _Fitting) -> TokenProbe:
     slope = platt.slope / platt.spread
     weights = slope * fit.weights / fit.scale.spread
     bias = slope * (fit.bias - platt.middle) + platt.intercept - float(fit.scale.mean @ weights)
-    middle = slope * (float(np.median(pooled)) - platt.middle) + platt.intercept
+    attention, middle = fit.attention / fit.scale.spread, 0.0
+    if fit.gate_bias is not None:
+        attention = np.append(attention, fit.gate_bias - float(fit.scale.mean @ attention))
+    else:
+        middle = slope * (float(np.median(pooled)) - platt.middle) + platt.intercept
     return TokenProbe(
         layers=fit.layers,
         weights=weights.astype(np.float32),
         bias=bias,
         pooling=fit.pooling,
-        attention=(fit.attention / fit.scale.spread).astype(np.float32),
+        attention=attention.astype(np.float32),
         without=middle,
         trained_on="spans" if fitting.spans else "answers",
     )

@@ -184,3 +184,11 @@ def test_a_server_with_keys_asks_for_one(browser: Browser, session: Session) -> 
         ask(browser, "What is the capital of France?")
         assert browser.run('document.querySelector("#alert").hidden')
         browser.run("sessionStorage.clear()")
+
+
+def test_a_lost_connection_is_said_and_no_risk_is_shown(browser: Browser, session: Session) -> None:
+    with serving(session) as server:
+        browser.open(server.address, READY)
+    ask(browser, "What is the capital of France?")
+    assert "cannot be reached" in browser.text("#alert")
+    assert browser.text(".verdict") == "Not checked"

@@ -45,11 +45,10 @@ async function ask(question, context) {
     const reply = await send("v1/chat/completions", body, running.signal);
     for await (const event of events(reply)) takeEvent(one, event);
   } catch (error) {
-    if (error.name === "AbortError") one.clew = { risk: null, state: "unavailable", reason: "the answer was stopped before its end" };
-    else {
-      one.clew = { risk: null, state: "unavailable", reason: error.message };
-      complain(error);
-    }
+    const isStopped = error.name === "AbortError";
+    const lost = error instanceof TypeError ? new Refused("The connection was lost before the end of the answer.") : error;
+    one.clew = { risk: null, reason: isStopped ? "The answer was stopped before its end." : lost.message };
+    if (!isStopped) complain(lost);
   } finally {
     running = null;
     at("stop").hidden = true;

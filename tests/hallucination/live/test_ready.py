@@ -14,7 +14,7 @@ from clew.errors import InputError, StoppedError
 from clew.hallucination.capture import LoadedModel
 from clew.hallucination.live.ready import Recipe, build_detector, ready_detector
 from clew.hallucination.questions import collect_questions
-from clew.progress import Event, WorkStarted, ignore_event
+from clew.progress import Event, WorkKept, ignore_event
 from tests.cli.running import run
 from tests.stores import after_one_batch, one_thread
 
@@ -44,8 +44,7 @@ def detector(loaded: LoadedModel, recipe: Recipe, tmp_path_factory: pytest.TempP
             build_detector(folder, loaded, recipe, ignore_event, after_one_batch())
         events: list[Event] = []
         made = build_detector(folder, loaded, recipe, events.append, lambda: False)
-    started = [event.noun for event in events if isinstance(event, WorkStarted)]
-    assert "traces" not in started
+    assert [event.count for event in events if isinstance(event, WorkKept)] == [50]
     return made
 
 

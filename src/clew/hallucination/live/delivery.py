@@ -4,6 +4,7 @@ get their risk. Those of one step are scored together."""
 import hashlib
 import queue
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -24,6 +25,9 @@ from clew.hallucination.live.tickets import Ticket
 from clew.hallucination.traces.compact import to_float16
 from clew.memory import free_memory, is_out_of_memory
 
+# The engine needs the interpreter and the device, too: after scoring, this many times as long is
+# left to it, and further events come together meanwhile.
+_REST, _LONGEST_REST_SECONDS = 3, 0.05
 _NOT_ASKED = "scoring was turned off for this answer"
 
 
@@ -64,6 +68,7 @@ class Delivery:
         self._items: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
         self._open: set[_Pending] = set()
         self._lock = threading.Lock()
+        self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="clew-delivery", daemon=True)
         self._thread.start()
 
@@ -86,6 +91,7 @@ class Delivery:
 
     def close(self) -> None:
         """Deliver what there is, and end. The engine has been closed before."""
+        self._closing.set()
         self._items.put(None)
         self._thread.join()
 
@@ -102,8 +108,13 @@ class Delivery:
 
     def _run(self) -> None:
         try:
-            while self._deliver(self._take()):
-                pass
+            items = self._take()
+            started = time.perf_counter()
+            while self._deliver(items):
+                rest = _REST * (time.perf_counter() - started)
+                self._closing.wait(min(rest, _LONGEST_REST_SECONDS))
+                items = self._take()
+                started = time.perf_counter()
         finally:
             self._end()
 

@@ -216,6 +216,7 @@ def test_public_surface_is_exactly_what_is_documented() -> None:
         "TrainingStoppedError",
         "__version__",
         "ask",
+        "calibrate",
         "compare",
         "convert",
         "extract",

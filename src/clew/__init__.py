@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     )
     from clew.hallucination.workflow import (
         ask,
+        calibrate,
         compare,
         convert,
         extract,
@@ -71,6 +72,7 @@ __all__ = [
     "TrainingStoppedError",
     "__version__",
     "ask",
+    "calibrate",
     "compare",
     "convert",
     "extract",
@@ -105,7 +107,8 @@ _HOMES = {
     "ComparisonResult": "hallucination.comparison",
     **dict.fromkeys(
         (
-            *("ask", "compare", "convert", "extract", "inspect", "label", "load_model", "plan"),
+            *("ask", "calibrate", "compare", "convert", "extract", "inspect", "label"),
+            *("load_model", "plan"),
             *("preprocess", "score", "serve", "show", "train", "verify"),
         ),
         "hallucination.workflow",

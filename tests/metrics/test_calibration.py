@@ -6,7 +6,7 @@ from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 
 from clew.errors import InputError
-from clew.metrics import PlattScale, auroc, expected_calibration_error
+from clew.metrics import PlattScale, auroc, calibration_points, expected_calibration_error
 from tests.metrics.scores import draw_scores
 
 
@@ -92,3 +92,30 @@ def test_scores_that_cannot_be_fitted_are_refused() -> None:
     scale = PlattScale.fit(np.array([0, 1]), np.array([0, 1]))
     with pytest.raises(InputError, match="first is inf at index 0"):
         scale.probabilities(np.array([np.inf]))
+
+
+def test_bins_of_equal_mass_have_as_many_samples() -> None:
+    probabilities = np.random.default_rng(0).random(1000) ** 4
+    labels = (np.arange(1000) % 3 == 0).astype(int)
+    _, _, counts = calibration_points(labels, probabilities, bins=10, equal_mass=True)
+    assert counts.tolist() == [100] * 10
+
+
+def test_equal_probabilities_share_a_bin_of_equal_mass() -> None:
+    labels = np.array([0, 1] * 50)
+    predicted, share, counts = calibration_points(labels, np.full(100, 0.5), equal_mass=True)
+    assert (predicted, share, counts) == ([0.5], [0.5], [100])
+
+
+def test_scale_refitted_to_another_base_rate_is_calibrated_again() -> None:
+    random = np.random.default_rng(0)
+    labels = (random.random(4000) < 0.5).astype(int)
+    scores = random.standard_normal(4000) + 2 * labels
+    scale = PlattScale.fit(labels, scores)
+    rarer = (labels == 0) | (random.random(4000) < 0.1)
+    before = scale.probabilities(scores[rarer])
+    again = scale.refit(labels[rarer], before)
+    after = again.probabilities(scores[rarer])
+    assert (np.argsort(after) == np.argsort(before)).all()
+    assert expected_calibration_error(labels[rarer], before) > 0.05
+    assert expected_calibration_error(labels[rarer], after) < 0.02

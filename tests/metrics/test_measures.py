@@ -20,6 +20,7 @@ from clew.metrics import (
     measure_scores,
     risk_coverage_points,
     roc_points,
+    threshold_for_rate,
 )
 from tests.metrics.scores import draw_scores, draw_tied
 
@@ -202,3 +203,19 @@ def test_only_probabilities_are_calibrated_or_thresholded() -> None:
         measure_scores(labels, np.array([0.1, 0.9]), threshold=float("nan"))
     with pytest.raises(InputError, match="bins is 0"):
         expected_calibration_error(labels, np.array([0.1, 0.9]), bins=0)
+
+
+def test_threshold_keeps_the_false_positive_rate_on_new_samples() -> None:
+    random = np.random.default_rng(0)
+    rates = []
+    for _ in range(300):
+        chosen, new = random.random((2, 60))
+        labels = np.array([0] * 59 + [1])
+        limit = threshold_for_rate(labels, chosen, false_positive_rate=0.1)
+        rates.append((new > limit).mean())
+    assert 0.05 < np.mean(rates) <= 0.1
+
+
+def test_threshold_flags_nothing_if_there_are_too_few_correct_samples() -> None:
+    labels = np.array([0, 0, 1])
+    assert threshold_for_rate(labels, np.array([0.1, 0.2, 0.9]), false_positive_rate=0.05) == 1.0

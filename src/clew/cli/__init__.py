@@ -43,6 +43,7 @@ def build_app() -> typer.Typer:
     """The application with all its commands."""
     from clew.cli import (
         ask,
+        calibrate,
         compare,
         convert,
         extract,
@@ -59,7 +60,20 @@ def build_app() -> typer.Typer:
     )
 
     if not app.registered_commands:
-        flow = (extract, inspect, label, preprocess, plan, train, compare, ask, score, show, serve)
+        flow = (
+            extract,
+            inspect,
+            label,
+            preprocess,
+            plan,
+            train,
+            compare,
+            ask,
+            score,
+            calibrate,
+            show,
+            serve,
+        )
         for command in (*flow, verify, convert):
             command.register(app)
         app.add_typer(patterns.build_group(), name="patterns")

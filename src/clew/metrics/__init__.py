@@ -8,7 +8,12 @@ from clew.metrics.calibration import (
 )
 from clew.metrics.curves import area_under_risk_coverage, risk_coverage_points, roc_points
 from clew.metrics.groups import GroupedMeasures, measure_groups
-from clew.metrics.measures import Measures, best_threshold, measure_scores
+from clew.metrics.measures import (
+    Measures,
+    best_threshold,
+    measure_scores,
+    threshold_for_rate,
+)
 from clew.metrics.ranking import (
     RESAMPLES,
     Difference,
@@ -38,4 +43,5 @@ __all__ = [
     "measure_scores",
     "risk_coverage_points",
     "roc_points",
+    "threshold_for_rate",
 ]

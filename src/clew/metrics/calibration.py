@@ -1,7 +1,7 @@
 """Calibration error and the points of its reliability diagram, and Platt scaling, which turns
 scores of any scale into probabilities."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -15,6 +15,8 @@ from clew.metrics.checks import check_count, check_pair, check_probabilities, ch
 _LEAST_SLOPE = 1e-3
 # Distance from the median, in spreads, beyond which scores are compressed logarithmically.
 _FAR = 3.0
+# Probabilities of 0 and 1 have no logit.
+_SURE = 1e-9
 
 
 def expected_calibration_error(
@@ -81,6 +83,19 @@ class PlattScale:
         middle, spread = _find_spread(found)
         slope, intercept = _fit_sigmoid(positive, _standardize(found, middle, spread))
         return cls(slope=slope, intercept=intercept, middle=middle, spread=spread)
+
+    def refit(
+        self,
+        labels: Shaped[np.ndarray, " samples"],
+        probabilities: Shaped[np.ndarray, " samples"],
+    ) -> Self:
+        """The same scale with another slope and intercept, for other samples to which it gave these
+        probabilities. Raises InputError when only one class is present."""
+        positive, found = check_probabilities(labels, probabilities)
+        sure = np.clip(found, _SURE, 1 - _SURE)
+        placed = (np.log(sure / (1 - sure)) - self.intercept) / self.slope
+        slope, intercept = _fit_sigmoid(positive, placed)
+        return replace(self, slope=slope, intercept=intercept)
 
     def probabilities(
         self, scores: Shaped[np.ndarray, " samples"]

@@ -78,6 +78,20 @@ def best_threshold(
     return _halfway(-values, best)
 
 
+def threshold_for_rate(
+    labels: Shaped[np.ndarray, " samples"],
+    probabilities: Shaped[np.ndarray, " samples"],
+    *,
+    false_positive_rate: float,
+) -> float:
+    """The probability above which at most this share of negative samples lies, also of new ones: as
+    in conformal prediction, a finite sample leaves a margin. 1 if there are too few negatives."""
+    positive, found = check_probabilities(labels, probabilities)
+    negatives = np.sort(found[~positive])
+    place = int(np.ceil((1 - false_positive_rate) * (len(negatives) + 1))) - 1
+    return float(negatives[place]) if place < len(negatives) else 1.0
+
+
 def _halfway(values: Float64[np.ndarray, " falling"], place: int) -> float:
     """A number below the value at `place` and not below the next."""
     value = float(values[place])

@@ -26,7 +26,7 @@ from clew.hallucination.traces.basis import Basis
 from clew.hallucination.traces.schema import TraceShape
 from clew.metrics import PlattScale
 from clew.storage.hashing import hash_file, hash_text
-from clew.storage.reading import read_json
+from clew.storage.reading import read_bounded, read_json
 from clew.storage.writing import replace_file
 from clew.typed_json import Bounds, read_as, to_json, without_nan
 from clew.version import __version__
@@ -100,11 +100,18 @@ def save_detector(detector: Detector, folder: Path) -> Path:
     return folder
 
 
-def change_detector(folder: Path, detector: Detector) -> None:
+def change_detector(folder: Path, detector: Detector, out: Path | None = None) -> Path:
     """Write another calibration and threshold of the detector in this folder, atomically: its
-    weights stay."""
-    weights = {"weights_sha256": hash_file(folder / WEIGHTS)}
-    _write_json(folder, {**_pack_detector(detector).about, **weights})
+    weights stay. With `out`, they go to a new folder, with a copy of the other files."""
+    place = folder if out is None else out
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / DETECTOR_JSON).unlink(missing_ok=True)
+        for file in sorted(folder.glob("*.safetensors")):
+            replace_file(out / file.name, read_bounded(file, file.stat().st_size))
+    weights = {"weights_sha256": hash_file(place / WEIGHTS)}
+    _write_json(place, {**_pack_detector(detector).about, **weights})
+    return place
 
 
 def read_detector(folder: Path, device: str | torch.device = "cpu") -> Detector:

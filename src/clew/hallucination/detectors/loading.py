@@ -45,13 +45,21 @@ def load_detector(path: str | Path, device: str | torch.device = "cpu") -> Detec
         StoreError: The folder or file is missing, damaged, or not a detector.
     """
     path = Path(path)
-    if path.name == DETECTOR_JSON:
-        path = path.parent
-    for folder in (path, path / KEPT):
-        if (folder / DETECTOR_JSON).exists() and not (path / BEST).exists():
-            return read_detector(folder, device)
+    kept = find_folder(path)
+    if kept is not None:
+        return read_detector(kept, device)
     _refuse_folder_of_networks(path)
     return _load_network(path / BEST if path.is_dir() else path, device)
+
+
+def find_folder(path: Path) -> Path | None:
+    """The folder of the kept detector that `path` means; None if it means a network alone."""
+    if path.name == DETECTOR_JSON:
+        path = path.parent
+    if (path / BEST).exists():
+        return None
+    folders = (path, path / KEPT)
+    return next((folder for folder in folders if (folder / DETECTOR_JSON).exists()), None)
 
 
 def _load_network(path: Path, device: str | torch.device) -> Detector:

@@ -131,4 +131,4 @@ def _count(data: AnswerFeatures) -> dict[str, Any]:
         split: {"correct": int(np.sum(of == 0)), "hallucinated": int(np.sum(of == 1))}
         for split, of in data.labels.items()
     }
-    return {"questions": questions.get("name"), **counts}
+    return {"questions": questions.get("name"), "traces": data.identity.get("sha256"), **counts}

@@ -5,6 +5,7 @@ Importing these modules is fast: heavy libraries are imported when a function is
 """
 
 from clew.hallucination.workflow.asking import ask
+from clew.hallucination.workflow.calibrating import calibrate
 from clew.hallucination.workflow.comparing import compare
 from clew.hallucination.workflow.extracting import extract, load_model
 from clew.hallucination.workflow.labeling import label
@@ -18,6 +19,7 @@ from clew.hallucination.workflow.training import train
 
 __all__ = [
     "ask",
+    "calibrate",
     "compare",
     "convert",
     "extract",

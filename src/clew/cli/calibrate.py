@@ -1,0 +1,42 @@
+"""clew calibrate"""
+
+import typer
+
+from clew.cli.commands import Call, Command
+from clew.cli.printing import print_line
+from clew.hallucination.workflow import calibrate
+from clew.wording import counted
+
+COMMAND = Command(
+    function=calibrate,
+    example="clew calibrate comparison/detector --risks mine.arrow --target-fpr 0.05 --out mine",
+    groups={"Input and output": ("risks", "samples", "target_fpr", "out")},
+    has_json=True,
+)
+
+
+def register(app: typer.Typer) -> None:
+    COMMAND.register(app, run)
+
+
+def run(call: Call) -> None:
+    result = calibrate(**call.settings)
+    if call.as_json:
+        call.print_json(result.as_dict())
+        return
+    far = f", {result.out_of_distribution:,} of them out of distribution"
+    excluded = f"; {result.excluded:,} excluded (no label, or not checked)"
+    print_line(
+        call.console,
+        f"calibrated on {counted(result.answers, 'answer')}"
+        f"{far if result.out_of_distribution else ''}{excluded if result.excluded else ''}",
+    )
+    print_line(
+        call.console,
+        f"calibration error (ECE): {result.ece_before:.3f} before, {result.ece_after:.3f} after",
+    )
+    print_line(
+        call.console,
+        f"threshold: {result.threshold_before:.3f} before, {result.threshold_after:.3f} after",
+    )
+    print_line(call.console, f"detector: {result.path}")

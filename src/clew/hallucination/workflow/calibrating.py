@@ -1,0 +1,163 @@
+"""Calibrate a detector on one's own labeled answers."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from clew.errors import InputError
+from clew.wording import counted
+
+if TYPE_CHECKING:
+    from clew.hallucination.detectors import Detector
+    from clew.hallucination.detectors.calibrating import LabeledRisks, Refit
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class CalibrationResult:
+    """A calibrated detector in `path`. ECE is the expected calibration error over 10 bins of equal
+    mass; `ece_after` is measured on answers that were not used for the fit. `excluded` answers had
+    no label, or could not be checked."""
+
+    path: Path
+    answers: int
+    out_of_distribution: int
+    excluded: int
+    ece_before: float
+    ece_after: float
+    threshold_before: float
+    threshold_after: float
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "path": str(self.path)}
+
+    @property
+    def detector(self) -> "Detector":
+        from clew.hallucination.detectors import load_detector
+
+        return load_detector(self.path)
+
+    def __repr__(self) -> str:
+        return (
+            f"CalibrationResult({counted(self.answers, 'answer')}: ECE {self.ece_before:.3f} -> "
+            f"{self.ece_after:.3f}, threshold {self.threshold_before:.3f} -> "
+            f"{self.threshold_after:.3f}; {self.path})"
+        )
+
+
+def calibrate(
+    detector: str | Path,
+    *,
+    risks: str | Path | None = None,
+    samples: str | Path | None = None,
+    target_fpr: float | None = None,
+    out: str | Path | None = None,
+) -> CalibrationResult:
+    """Fit a detector's calibration and threshold to your own labeled answers.
+
+    How often a model hallucinates differs from one use to another, so a risk that was calibrated on
+    one question set may be too high or too low on yours. The order of the risks does not change.
+    Label a hundred answers or more, which the detector was not fitted on.
+
+    Args:
+        detector: Folder of a detector that "clew compare" or "clew train" kept.
+        risks: A file that "clew score" wrote with this detector, for answers with labels.
+        samples: Folder of samples that "clew preprocess" wrote, with the detector's model.
+        target_fpr: Choose the threshold so that at most this share of correct answers counts as
+            hallucinated, such as 0.05. [default: the threshold with the highest F1]
+        out: Folder for the calibrated detector. [default: change it in place]
+
+    Returns:
+        The calibration error and the threshold before and after; `detector` loads the result.
+
+    Raises:
+        InputError: There are too few labeled answers, or they are not this detector's.
+        StoreError: The detector or the samples are damaged.
+
+    Examples:
+        >>> clew.score(questions="mine.jsonl", detector="comparison/detector", out="mine.arrow")
+        >>> clew.calibrate("comparison/detector", risks="mine.arrow", target_fpr=0.05, out="mine")
+    """
+    from clew.hallucination.detectors.calibrating import refit
+    from clew.hallucination.detectors.kept import change_detector, read_detector
+    from clew.hallucination.detectors.loading import find_folder
+
+    if target_fpr is not None and not 0 < target_fpr < 1:
+        raise InputError(
+            "give a share between 0 and 1, such as 0.05.", setting="target_fpr", value=target_fpr
+        )
+    folder = find_folder(Path(detector))
+    if folder is None:
+        raise InputError(
+            'there is no detector.json. Give a folder "detector" that "clew compare" or "clew '
+            'train" wrote.',
+            setting="detector",
+            value=detector,
+        )
+    loaded = read_detector(folder)
+    found = refit(loaded, _read_answers(loaded, risks, samples), target_fpr)
+    place = change_detector(folder, found.detector, _choose_out(folder, out))
+    return CalibrationResult(path=place, **_figures(found))
+
+
+def _read_answers(
+    detector: "Detector", risks: str | Path | None, samples: str | Path | None
+) -> "LabeledRisks":
+    from clew.hallucination.detectors.calibrating import assess_samples
+    from clew.hallucination.samples.reading.answers import AnswerFeatures
+
+    if (risks is None) == (samples is None):
+        raise InputError("give either `risks` or `samples`: the labeled answers to calibrate on.")
+    if samples is not None:
+        return assess_samples(detector, AnswerFeatures(Path(samples)))
+    assert risks is not None
+    return _read_risks(detector, Path(risks))
+
+
+def _read_risks(detector: "Detector", path: Path) -> "LabeledRisks":
+    import numpy as np
+
+    from clew.hallucination.detectors.calibrating import LabeledRisks
+    from clew.hallucination.live.risk_file import read_risks
+    from clew.storage.arrow import ARROW_ERRORS
+
+    try:
+        table = read_risks(path)
+        rows = table.select(["risk", "hallucinated", "state", "method"]).to_pylist()
+    except (*ARROW_ERRORS, KeyError, ValueError) as error:
+        raise InputError(
+            f'it is not a file of risks ({str(error).splitlines()[0]:.200}). Write one with "clew '
+            'score".',
+            setting="risks",
+            value=path,
+        ) from None
+    own = {detector.name, detector.fallback.scorer.statistic if detector.fallback else ""}
+    others = {row["method"] for row in rows} - own
+    if others:
+        raise InputError(
+            f"its risks come from {sorted(map(str, others))[0]}, not from {detector.name}: score "
+            "the answers with this detector.",
+            setting="risks",
+            value=path,
+        )
+    kept = [r for r in rows if r["risk"] is not None and r["hallucinated"] is not None]
+    return LabeledRisks(
+        risks=np.array([row["risk"] for row in kept], float),
+        labels=np.array([row["hallucinated"] for row in kept], np.int8),
+        is_far=np.array([row["state"] == "out_of_distribution" for row in kept], bool),
+        excluded=len(rows) - len(kept),
+    )
+
+
+def _choose_out(folder: Path, out: str | Path | None) -> Path | None:
+    if out is None or Path(out).resolve() == folder.resolve():
+        return None
+    path = Path(out)
+    if path.is_file() or (
+        path.is_dir() and any(path.iterdir()) and not (path / "detector.json").exists()
+    ):
+        raise InputError("something else is there. Choose a new folder.", setting="out", value=path)
+    return path
+
+
+def _figures(found: "Refit") -> dict[str, Any]:
+    return {name: value for name, value in vars(found).items() if name != "detector"}

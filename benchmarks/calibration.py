@@ -3,7 +3,7 @@
     python benchmarks/calibration.py --samples preprocessed_data
     python benchmarks/calibration.py --samples preprocessed_data --methods fusion,perplexity
 
-The answers of a folder of "clew preprocess" are split anew for every seed; a method is fitted on
+The answers of a folder of "clew preprocess" are split again for every seed; a method is fitted on
 train, calibrated on validation and measured on test. A finite test split has an error even if all
 risks are right: the floor, simulated with labels drawn from the risks. Target: a mean of 0.05.
 """

@@ -1,4 +1,4 @@
-"""Fit a detector's calibration and threshold anew to other labeled answers: how often a model
+"""Refit a detector's calibration and threshold to other labeled answers: how often a model
 hallucinates differs from one use to another."""
 
 from collections.abc import Sequence
@@ -97,7 +97,7 @@ def assess_samples(detector: Detector, data: AnswerFeatures) -> LabeledRisks:
 
 
 def refit(detector: Detector, answers: LabeledRisks, target_fpr: float | None) -> Refit:
-    """Fit calibration and threshold anew: the threshold with the highest F1, or with at most
+    """Refit calibration and threshold: the threshold with the highest F1, or with at most
     `target_fpr` of the correct answers above it. The fallback keeps its own unless enough answers
     were out of distribution. Raises InputError for too few answers of a class."""
     checked, far = (answers.part(is_far=flag) for flag in (False, True))

@@ -151,3 +151,16 @@ def test_events_may_be_pushed_instead_of_pulled(session: Session) -> None:
     while not isinstance(event := events.get(timeout=30), LiveAnswer):
         pass
     assert event.ended
+
+
+def test_an_answer_that_fails_to_be_scored_holds_up_nobody(
+    live_model: LoadedModel, fit: FitDetector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Session(live_model, fit("perplexity"), max_rows=4) as session:
+        with monkeypatch.context() as patch:
+            patch.setattr(Detector, "assess", lambda *_: [][1])
+            failed = session.ask("What is the capital of France?")
+        assert failed.risk.state == "unavailable" and failed.text
+        assert failed.risk.reason == "scoring it failed (IndexError)" or failed.ended == "length"
+        assert session.ask("What is the capital of France?").text == failed.text
+        assert session.is_running

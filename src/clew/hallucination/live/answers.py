@@ -44,7 +44,8 @@ class LiveTicket:
     """A submitted request, as `Ticket`: its tokens come with their risk, then the answer."""
 
     def __init__(self, ticket: Ticket) -> None:
-        self.request, self._ticket = ticket.request, ticket
+        self.request = ticket.request
+        self._tickets = [ticket]  # and those of answers drawn for it
         self._events: queue.SimpleQueue[LiveEvent] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._call: Callable[[LiveEvent], None] | None = None
@@ -83,7 +84,12 @@ class LiveTicket:
 
     def cancel(self) -> None:
         """End the answer as soon as possible: it follows, with what there is of it."""
-        self._ticket.cancel()
+        for ticket in self._tickets:
+            ticket.cancel()
+
+    def add_draw(self, ticket: Ticket) -> None:
+        """An answer that is drawn for this one; for the delivery."""
+        self._tickets.append(ticket)
 
     def put(self, event: LiveEvent) -> None:
         """Deliver an event; for the delivery."""

@@ -2,6 +2,7 @@
 get their risk. Those of one step are scored together."""
 
 import hashlib
+import logging
 import queue
 import threading
 import time
@@ -25,9 +26,12 @@ from clew.hallucination.live.tickets import Ticket
 from clew.hallucination.traces.compact import to_float16
 from clew.memory import free_memory, is_out_of_memory
 
+logger = logging.getLogger(__name__)
 # The engine needs the interpreter and the device, too: after scoring, this many times as long is
 # left to it, and further events come together meanwhile.
 _REST, _LONGEST_REST_SECONDS = 3, 0.05
+# What a detector may raise for features that nobody foresaw.
+_FAILURES = (RuntimeError, ValueError, TypeError, LookupError, ArithmeticError)
 _NOT_ASKED = "scoring was turned off for this answer"
 
 
@@ -67,6 +71,7 @@ class Delivery:
         self._probe = on_device(detector.tokens, "cpu")
         self._items: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
         self._open: set[_Pending] = set()
+        self._has_ended = False
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="clew-delivery", daemon=True)
@@ -78,16 +83,25 @@ class Delivery:
         try:
             for drawn in self._draw_requests(request):
                 pending.draws.append(self._engine.submit(drawn))
+                pending.ticket.add_draw(pending.draws[-1])
+            self._enter(pending)
         except ClewError:
-            for one in (ticket, *pending.draws):
-                one.cancel()
+            pending.ticket.cancel()
             raise
-        with self._lock:
-            self._open.add(pending)
         ticket.on_event(lambda event: self._items.put((pending, event)))
         for one in pending.draws:
             one.on_event(lambda event: self._items.put((pending, _Drawn(event))))
         return pending.ticket
+
+    @property
+    def is_running(self) -> bool:
+        return not self._has_ended
+
+    def _enter(self, pending: _Pending) -> None:
+        with self._lock:
+            if self._has_ended:
+                raise ClewError("scoring has ended after an error: see the log, and start again.")
+            self._open.add(pending)
 
     def close(self) -> None:
         """Deliver what there is, and end. The engine has been closed before."""
@@ -177,12 +191,7 @@ class Delivery:
     def _finish(self, complete: Sequence[_Pending]) -> None:
         """Score and deliver whole answers."""
         scored = [one for one in complete if one.finished and one.finished.record is not None]
-        try:
-            found = dict(zip(scored, self._assess(scored), strict=True))
-        except ClewError as error:
-            for pending in complete:
-                self._leave(pending, error)
-            return
+        found = dict(zip(scored, self._assess_safely(scored), strict=True))
         for pending in complete:
             risk = found.get(pending) or unavailable(
                 self._why_unscored(pending), method=self._detector.name
@@ -196,6 +205,17 @@ class Delivery:
             return _NOT_ASKED
         reason = why_unavailable(finished.tokens, finished.text, finished.ended)
         return reason or "the answer was not recorded"
+
+    def _assess_safely(self, pending: Sequence[_Pending]) -> list[Risk]:
+        """The risks of answers. What goes wrong makes these unavailable; others go on."""
+        try:
+            return self._assess(pending)
+        except ClewError as error:
+            reason = str(error)
+        except _FAILURES as error:
+            logger.exception("scoring %d answers failed", len(pending))
+            reason = f"scoring it failed ({type(error).__name__})"
+        return [unavailable(reason, method=self._detector.name)] * len(pending)
 
     def _assess(self, pending: Sequence[_Pending]) -> list[Risk]:
         """The risks of answers; in halves if they do not fit in device memory."""
@@ -232,6 +252,7 @@ class Delivery:
     def _end(self) -> None:
         """Nobody waits for an answer that no longer comes."""
         with self._lock:
+            self._has_ended = True
             left = list(self._open)
             self._open.clear()
         for pending in left:

@@ -162,8 +162,9 @@ class Session:
         return None if self._engine is None else self._engine.load
 
     @property
-    def is_closed(self) -> bool:
-        return self._is_closed
+    def is_running(self) -> bool:
+        """Whether requests are answered: neither closed, nor ended by an error."""
+        return not self._is_closed and (self._delivery is None or self._delivery.is_running)
 
     def start(self) -> None:
         """Start the engine before the first request."""

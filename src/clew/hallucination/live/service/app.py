@@ -191,6 +191,8 @@ def _add_state(app: "FastAPI", service: Service) -> None:
     @app.get("/readyz")
     async def readiness() -> "Response":
         service.lifecycle.check()
+        if not service.session.is_running:
+            raise failed()
         return _reply({"status": "ready"})
 
     @app.get("/metrics")

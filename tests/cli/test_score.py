@@ -1,0 +1,51 @@
+"""What `clew score` prints, and as JSON."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clew.hallucination.detectors.kept import save_detector
+from tests.hallucination.conftest import fit, live_model, live_samples, live_store
+
+__all__ = ["fit", "live_model", "live_samples", "live_store"]
+
+
+@pytest.fixture(scope="module")
+def detector(fit: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_detector(fit("perplexity"), tmp_path_factory.mktemp("cli") / "detector")
+
+
+@pytest.fixture
+def answers(tmp_path: Path) -> Path:
+    path = tmp_path / "answers.csv"
+    path.write_text("id,question,response,answer\n1,Who?,Paris\x1b[31m,Paris\n2,Who?,Oslo,Paris\n")
+    return path
+
+
+def test_a_table_with_the_totals_is_printed(run: Any, detector: Path, answers: Path) -> None:
+    ended = run("score", "--questions", answers, "--detector", detector, "--device", "cpu")
+    assert ended.code == 0, ended.err
+    assert "2 answers scored with perplexity" in ended.out
+    assert "Oslo" in ended.out and "\x1b[31m" not in ended.out
+    assert "on 2 labeled answers" in ended.out
+
+
+def test_json_is_the_summary_and_the_rows_are_in_the_file(
+    run: Any, detector: Path, answers: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "risks.jsonl"
+    command = ("score", "--questions", answers, "--detector", detector, "--device", "cpu")
+    ended = run(*command, "--out", out, "--json")
+    assert ended.code == 0, ended.err
+    summary = json.loads(ended.out)
+    assert (summary["answers"], summary["labeled"], summary["path"]) == (2, 2, str(out))
+    assert [json.loads(line)["id"] for line in out.read_text().splitlines()] == ["1", "2"]
+    assert json.loads(run(*command, "--out", out, "--json").out) == summary
+
+
+def test_a_wrong_ending_is_named_with_its_flag(run: Any, detector: Path, answers: Path) -> None:
+    ended = run("score", "--questions", answers, "--detector", detector, "--out", "risks.txt")
+    assert ended.code == 2
+    assert "--out" in ended.err and ".jsonl, .csv, .arrow" in ended.err

@@ -1,5 +1,7 @@
 """Answers given as text get the tokens that the model would have generated."""
 
+from typing import Any
+
 import pytest
 
 from clew.errors import InputError
@@ -49,6 +51,28 @@ def test_a_conversation_is_encoded_with_the_chat_template() -> None:
     assert encoder.tokenizer.decode(encoder.encode_messages(messages)).endswith("<assistant>\n")
     asked = encoder.encode_messages([{"role": "user", "content": "Hi"}])
     assert asked == encoder.encode("Hi")
+
+
+def test_a_text_that_is_far_too_long_is_not_tokenized_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    encoder, long = make_encoder("{question}", TURNS), "x y " * 100_000
+    most, tokenize = 0, type(encoder.tokenizer).__call__
+
+    def count(self: Any, text: Any, **options: Any) -> Any:
+        nonlocal most
+        most = max(most, *map(len, [text] if isinstance(text, str) else text))
+        return tokenize(self, text, **options)
+
+    monkeypatch.setattr(type(encoder.tokenizer), "__call__", count)
+    reason = "characters, and the first 16,384 alone have .* limit is 200: shorten it"
+    with pytest.raises(InputError, match=f"the prompt has 400,000 {reason}"):
+        encoder.encode_text(long)
+    with pytest.raises(InputError, match=f"the conversation has 400,.* {reason}"):
+        encoder.encode_messages([{"role": "user", "content": long}])
+    [tokens] = encoder.encode_answers([long])
+    assert len(tokens) > encoder.max_tokens
+    assert 0 < most < 20_000
 
 
 def test_a_model_without_chat_template_answers_one_message() -> None:

@@ -182,9 +182,10 @@ def test_alternatives_come_with_their_log_probabilities(engine: Engine) -> None:
     assert token.top[0] == pytest.approx((token.id, token.logprob), abs=1e-5)
 
 
-def test_top_k_of_one_is_greedy(engine: Engine) -> None:
+def test_one_candidate_or_hardly_any_temperature_is_greedy(engine: Engine) -> None:
     greedy = finish(ask(engine, BEGINNING)).tokens
-    for only in (Sampling(temperature=2.0, top_k=1), Sampling(temperature=2.0, top_p=1e-6)):
+    cold = (Sampling(temperature=least) for least in (1e-30, 1e-38, 5e-324))
+    for only in (Sampling(temperature=2.0, top_k=1), Sampling(temperature=2.0, top_p=1e-6), *cold):
         assert finish(ask(engine, BEGINNING, sampling=only)).tokens == greedy
 
 

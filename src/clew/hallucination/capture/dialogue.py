@@ -124,6 +124,37 @@ def choose_prompt(
     return Prompt(template=own, chat=chat, context_template=template)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Excess:
+    """The first `characters` of a text of `length`, which alone have far too many `tokens`."""
+
+    characters: int
+    tokens: int
+    length: int
+    max_tokens: int
+
+    def __str__(self) -> str:
+        return (
+            f"has {self.length:,} characters, and the first {self.characters:,} alone have "
+            f"{self.tokens:,} tokens; the model's limit is {self.max_tokens:,}: shorten it"
+        )
+
+
+def find_excess(tokenizer: Any, text: str, max_tokens: int) -> Excess | None:
+    """The beginning of a text that is certainly too long, without tokenizing all of it: a tokenizer
+    takes hundreds of bytes per character. Pieces are counted until they have twice as many tokens
+    as allowed; a cut adds about one."""
+    count = 0
+    if len(text) <= _PIECE_CHARACTERS:
+        return None
+    for start in range(0, len(text), _PIECE_CHARACTERS):
+        stop = start + _PIECE_CHARACTERS
+        count += len(tokenizer(text[start:stop], add_special_tokens=False)["input_ids"])
+        if count > 2 * max_tokens and stop < len(text):
+            return Excess(characters=stop, tokens=count, length=len(text), max_tokens=max_tokens)
+    return None
+
+
 class PromptTokenizer:
     """Turns questions into the tokens of their prompts, in bounded memory: a tokenizer takes
     hundreds of bytes per character."""
@@ -161,21 +192,9 @@ class PromptTokenizer:
         )
 
     def _clearly_too_long(self, text: str, what: str = "it") -> str | None:
-        """Why a text has too many tokens. Pieces of it are counted until they have twice as many
-        as allowed: a cut adds about one token."""
-        count = 0
-        if len(text) <= _PIECE_CHARACTERS:
-            return None
-        for start in range(0, len(text), _PIECE_CHARACTERS):
-            stop = start + _PIECE_CHARACTERS
-            ids = self._tokenizer(text[start:stop], add_special_tokens=False)["input_ids"]
-            count += len(ids)
-            if count > 2 * self._max_tokens and stop < len(text):
-                return (
-                    f"{what} has {len(text):,} characters, and the first {stop:,} alone have "
-                    f"{count:,} tokens; the model's limit is {self._max_tokens:,}: shorten it"
-                )
-        return None
+        """Why a text has too many tokens."""
+        found = find_excess(self._tokenizer, text, self._max_tokens)
+        return f"{what} {found}" if found else None
 
     def _format(self, question: str, context: str | None) -> str:
         text = self._prompt.fill(question, context)

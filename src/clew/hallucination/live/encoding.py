@@ -9,6 +9,7 @@ from clew.hallucination.capture.dialogue import (
     PLACEHOLDER,
     Prompt,
     PromptTokenizer,
+    find_excess,
     format_chat,
 )
 
@@ -55,6 +56,7 @@ class Encoder:
         read, or that is too long."""
         if getattr(self.tokenizer, "chat_template", None):
             whole = format_chat(self.tokenizer, messages)
+            self._refuse_excess(whole, "the conversation")
             tokens = self._tokenize([whole])[0]
             if len(tokens) >= self.max_tokens:
                 raise PromptTooLongError(
@@ -69,10 +71,17 @@ class Encoder:
             )
         return self.encode(str(messages[0].get("content", "")))
 
+    def encode_text(self, text: str) -> list[int]:
+        """A text as it is, with the special tokens that the model expects. Raises InputError if it
+        is far too long."""
+        self._refuse_excess(text, "the prompt")
+        return list(self.tokenizer.encode(text))
+
     def encode_answers(self, texts: Sequence[str]) -> list[list[int]]:
         """The tokens of answers, as they follow the prompt: with the space that the model puts
-        before them, without an end token."""
-        spaced = [f"{self._gap}{text}" for text in texts]
+        before them, without an end token. Of one that is far too long, only a beginning, which
+        alone is too long."""
+        spaced = [f"{self._gap}{self._without_excess(text)}" for text in texts]
         if not self._before_ids:
             return self._tokenize(spaced)
         whole = self._tokenize([f"{self._before}{text}" for text in spaced])
@@ -83,6 +92,14 @@ class Encoder:
             joined[border:] if joined[:border] == self._before_ids else own
             for joined, own in zip(whole, alone, strict=True)
         ]
+
+    def _refuse_excess(self, text: str, what: str) -> None:
+        if found := find_excess(self.tokenizer, text, self.max_tokens):
+            raise PromptTooLongError(f"{what} {found}.")
+
+    def _without_excess(self, text: str) -> str:
+        found = find_excess(self.tokenizer, text, self.max_tokens)
+        return text[: found.characters] if found else text
 
     def _find_border(self) -> tuple[str, str]:
         """The text that every prompt ends with, and the space between it and an answer."""

@@ -16,6 +16,8 @@ from clew.hallucination.live.requests import Sampling
 
 # These most likely tokens nearly always hold the mass that `top_p` asks for; sorting all is slow.
 _SORTED = 1024
+# Less gives the same tokens, until the quotient is infinite.
+_LEAST_TEMPERATURE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class Chooser:
             seen, counts = torch.tensor(so_far, device=logits.device).unique(return_counts=True)
             penalty = sampling.frequency_penalty * counts + sampling.presence_penalty
             logits = logits.index_add(0, seen, -penalty.to(logits.dtype))
-        logits = logits / sampling.temperature
+        logits = logits / max(sampling.temperature, _LEAST_TEMPERATURE)
         if sampling.top_k:
             logits = _keep_top_k(logits, sampling.top_k)
         return _keep_top_p(logits, sampling.top_p) if sampling.top_p < 1 else logits

@@ -137,8 +137,8 @@ class AnswerScorer:
         reason = answer.problem or why_unavailable(answer.tokens, answer.text, answer.stop_reason)
         if reason is None and answer.length > self._max_tokens:
             reason = (
-                f"prompt and answer have {answer.length:,} tokens, but the model's limit is "
-                f"{self._max_tokens:,}"
+                f"prompt and answer have at least {answer.length:,} tokens, but the model's limit "
+                f"is {self._max_tokens:,}"
             )
         if reason is None:
             return None

@@ -107,10 +107,10 @@ class Service:
         return [_Encoded(tokens=made.prompt, question=question, max_tokens=most, cut=made.cut)]
 
     def _encode_text(self, prompt: str | list[int], longest: int) -> "_Encoded":
-        tokenizer = self.session.tokenizer
         if isinstance(prompt, str):
-            return _Encoded(tokens=tokenizer.encode(prompt), question=prompt, max_tokens=longest)
-        text = str(tokenizer.decode(self._check_ids(prompt)))
+            tokens = self.session.encoder.encode_text(prompt)
+            return _Encoded(tokens=tokens, question=prompt, max_tokens=longest)
+        text = str(self.session.tokenizer.decode(self._check_ids(prompt)))
         return _Encoded(tokens=prompt, question=text, max_tokens=longest)
 
     def _check_ids(self, prompt: list[int]) -> list[int]:

@@ -1,12 +1,17 @@
 """A detector's verdict beside an answer, and the pages of a comparison's mistakes."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
+from clew import TraceBatchLoader
 from clew.errors import InputError, StoreError
 from clew.hallucination.answer_page.mistakes import show_mistakes
+from clew.hallucination.answer_page.verdict import read_verdicts
 from clew.hallucination.comparison.report import write_report
+from clew.hallucination.detectors.tokens import TokenProbe
 from clew.hallucination.samples.making import preprocess_store
 from tests.hallucination.answer_page.making import (
     ANSWERS,
@@ -91,3 +96,31 @@ def test_missing_traces_remove_old_pages_and_report_names_the_command(
     assert not old.exists() and own.exists()
     report = write_report(comparison).read_text(encoding="utf-8")
     assert "clew show" in report and 'href="answers/' not in report
+
+
+def test_tokens_are_shaded_by_the_token_probe_of_the_detector(
+    compact_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    comparison = write_comparison(tmp_path / "comparison")
+    traces = TraceBatchLoader(compact_store)
+    layers, _, size = traces.get_trace_by_global_id(3)["nodes"].shape
+    probe = TokenProbe(
+        layers=(1,),
+        weights=torch.linspace(-1, 1, size + 2),
+        bias=0.5,
+        pooling="mean",
+        attention=torch.zeros(size + 2),
+        without=0.0,
+        trained_on="answers",
+    )
+    verdicts = replace(read_verdicts(comparison), probe=probe)
+    monkeypatch.setattr("clew.hallucination.answer_page.verdict.read_verdicts", lambda _: verdicts)
+    out = tmp_path / "a.html"
+    answer = make_picture(compact_store, out, "3", comparison=comparison).answers[0]
+    assert answer.risks is not None and layers > 1
+    assert len(answer.risks) == len(answer.answer_texts)
+    page = out.read_text(encoding="utf-8")
+    assert "Tokens are shaded by their risk." in page
+    assert f'title="risk {answer.risks[0]:.2f}, probability' in page
+    alone = make_picture(compact_store, tmp_path / "b.html", "7", comparison=comparison)
+    assert alone.answers[0].risks is None  # it is of the training split

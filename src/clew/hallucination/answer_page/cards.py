@@ -136,19 +136,23 @@ def draw_probabilities(answer: ShownAnswer) -> Html:
         return tag("div", missing)
     entropies = answer.entropies if answer.entropies is not None else np.zeros(len(answer.logprobs))
     chances = np.exp(answer.logprobs)
-    tokens = zip(answer.answer_texts, chances.tolist(), entropies.tolist(), strict=True)
+    risks = [None] * len(chances) if answer.risks is None else answer.risks.tolist()
+    tokens = zip(answer.answer_texts, chances.tolist(), entropies.tolist(), risks, strict=True)
     chips = tag(
         "div", [_token(place, *token) for place, token in enumerate(tokens)], class_="tokens"
     )
-    summary = tag("p", describe_probabilities(answer), class_="summary")
+    shaded = "" if answer.risks is None else " Tokens are shaded by their risk."
+    summary = tag("p", f"{describe_probabilities(answer)}{shaded}", class_="summary")
     return tag("div", summary, chips, class_=kind_class(answer))
 
 
-def _token(place: int, text: str, chance: float, entropy: float) -> Html:
+def _token(place: int, text: str, chance: float, entropy: float, risk: float | None) -> Html:
     # A token that continues a word is joined to the one before it.
     joined = " joined" if place and text[:1].isalnum() else ""
     height = min(1.0, entropy / _HIGH_ENTROPY)
-    tints = {"doubt": f"{1 - chance:.2f}", "chance": f"{chance:.3f}", "entropy": f"{height:.3f}"}
+    doubt = 1 - chance if risk is None else risk
+    told = "" if risk is None else f"risk {risk:.2f}, "
+    tints = {"doubt": f"{doubt:.2f}", "chance": f"{chance:.3f}", "entropy": f"{height:.3f}"}
     return tag(
         "span",
         tag("span", visible_text(text), class_="text"),
@@ -157,7 +161,7 @@ def _token(place: int, text: str, chance: float, entropy: float) -> Html:
         tag("small", percent_text(chance)),
         class_=f"token{joined}",
         style=";".join(f"--{name}:{value}" for name, value in tints.items()),
-        title=f"probability {chance:.4f}, log-probability "
+        title=f"{told}probability {chance:.4f}, log-probability "
         f"{np.log(max(chance, 1e-30)):.2f}, entropy {entropy:.2f} nats",
     )
 

@@ -52,6 +52,7 @@ class ShownAnswer:
     lookback: Float32[np.ndarray, "layers heads"] | None
     notes: tuple[str, ...]
     verdict: Verdict | None = None
+    risks: Float32[np.ndarray, " answer"] | None = None  # of the tokens, from a token probe
     context: str | None = None
 
     @property

@@ -179,7 +179,8 @@ def _judge(
     verdict, kind = verdicts.of(trace)
     if verdict is None:
         notes.append(verdicts.explain_missing(answer.number))
-    return replace(answer, verdict=verdict, kind=answer.kind or kind)
+    risks = verdicts.risks_of(trace)
+    return replace(answer, verdict=verdict, kind=answer.kind or kind, risks=risks)
 
 
 def _check_layer(layer: int | None, layers: int) -> int:

@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import torch
+
 from clew.errors import InputError
 from clew.hallucination.answer_page.picture import Verdict
 from clew.hallucination.answer_page.store import Kind
@@ -14,6 +17,8 @@ from clew.hallucination.comparison.report.comparison import (
     read_answers,
     read_comparison,
 )
+from clew.hallucination.detectors.loading import KEPT, load_detector
+from clew.hallucination.detectors.tokens import TokenProbe
 from clew.hallucination.traces import Trace
 
 _SPLITS = ("validation", "test")
@@ -25,6 +30,21 @@ class Verdicts:
 
     comparison: Comparison
     answers: Answers
+    probe: TokenProbe | None = None
+
+    def risks_of(self, trace: Trace) -> np.ndarray | None:
+        """The risk of every token of an answer that the method was not fitted on; None without a
+        token probe."""
+        columns = [trace.get(name) for name in ("nodes", "token_logprobs", "token_entropies")]
+        row = self._row(trace["global_example_id"])
+        if self.probe is None or row is None or any(column is None for column in columns):
+            return None
+        nodes, *beside = (torch.from_numpy(np.array(column, np.float32)) for column in columns)
+        if nodes.shape[0] <= max(self.probe.layers) or nodes.shape[2] < self.probe.node_dim:
+            return None
+        prompt = int(trace["prompt_length"])
+        states = nodes[list(self.probe.layers), prompt:, : self.probe.node_dim].transpose(0, 1)
+        return self.probe.score(states, *beside).numpy()
 
     def of(self, trace: Trace) -> tuple[Verdict | None, Kind | None]:
         """The verdict on an answer and its label; None where the method was fitted on it.
@@ -56,9 +76,10 @@ class Verdicts:
 
 
 def read_verdicts(folder: Path) -> Verdicts:
-    """Read the risks of a comparison's best method. Raises StoreError if the folder holds no
-    finished comparison."""
+    """Read the risks of a comparison's best method, and the token probe of its detector. Raises
+    StoreError if the folder holds no finished comparison, or the detector is damaged."""
     comparison = read_comparison(folder)
     path, methods = folder / SCORES_FILE, [comparison.best.name]
     answers = read_answers(path, methods, again=AGAIN, splits=_SPLITS)
-    return Verdicts(comparison=comparison, answers=answers)
+    probe = load_detector(folder / KEPT).tokens if (folder / KEPT).is_dir() else None
+    return Verdicts(comparison=comparison, answers=answers, probe=probe)

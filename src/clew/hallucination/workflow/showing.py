@@ -38,7 +38,7 @@ def show(
         score_threshold: Answers that score below this count as hallucinated.
         tokenizer: Folder of the tokenizer, if the store's model has been moved.
         comparison: Folder of a comparison: the risk from its best detector is shown next to the
-            answer.
+            answer, and tokens are shaded by their own risk.
 
     Returns:
         The result: `path` of the first file, and the answers in it. Notebooks display the page.

@@ -1,6 +1,7 @@
 """An answer gets the same risk from its samples, from its tokens, and while it is generated."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,17 @@ from tests.hallucination.live.making import read_traces, split_tokens, stored_ri
 METHODS = (
     *("perplexity", "min_probability", "mean_entropy", "semantic_entropy", "attention_score"),
     *("linear_probe", "linear_probe_middle", "linear_probe_pca", "saplma", "lapeigvals"),
-    *("attn_logdet", "lookback", "fusion", "lstm", "gnn_det", "gvae", "act_vit", "charm"),
+    *(
+        "attn_logdet",
+        "lookback",
+        "token_probe",
+        "fusion",
+        "lstm",
+        "gnn_det",
+        "gvae",
+        "act_vit",
+        "charm",
+    ),
 )
 
 
@@ -164,3 +175,27 @@ def test_an_answer_that_fails_to_be_scored_holds_up_nobody(
         assert failed.risk.reason == "scoring it failed (IndexError)" or failed.ended == "length"
         assert session.ask("What is the capital of France?").text == failed.text
         assert session.is_running
+
+
+def test_token_risks_are_the_same_live_and_from_tokens(
+    live_model: LoadedModel, live_store: Path, fit: FitDetector
+) -> None:
+    other = fit("token_probe")
+    assert other.tokens is not None
+    detector = replace(fit("perplexity"), tokens=other.tokens, basis=other.basis)
+    traces = [*read_traces(live_store).values()][:6]
+    with Session(live_model, detector, max_rows=4) as session:
+        tickets = [
+            session.submit(Request(prompt=split_tokens(trace)[0], max_new_tokens=10))
+            for trace in traces
+        ]
+        answers = [ticket.answer() for ticket in tickets]
+        given = list(session.score(map(to_score, traces), tokens=True))
+    compared = 0
+    for answer, one in zip(answers, given, strict=True):
+        live = [token.risk for token in answer.tokens]
+        assert all(risk is not None and 0 <= risk <= 1 for risk in live)
+        if one.token_risks is not None:
+            assert live == pytest.approx(one.token_risks, abs=1e-3)
+            compared += 1
+    assert compared

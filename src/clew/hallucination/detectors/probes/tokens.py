@@ -333,10 +333,15 @@ def learn_token_probe(data: Features) -> Fitted:
 
 
 def find_token_probe(data: Features) -> TokenProbe | None:
-    """The fitted token probe of these answers; None if they do not have its fields."""
+    """The token probe that a detector keeps to shade tokens; None if the answers do not have its
+    fields. Without spans, every token inherits its answer's label: only then is the risk of a
+    token calibrated. Where tokens are pooled, those that decide nothing may get any risk."""
     if not data.fields.issuperset(NEEDS):
         return None
-    scorer = learn_token_probe(data).scorer
+    if has_spans(data):
+        scorer = learn_token_probe(data).scorer
+    else:
+        scorer = fit_token_probe(data, spans=False, ways=("inherit",)).scorer
     assert isinstance(scorer, PooledTokens)
     return scorer.probe
 

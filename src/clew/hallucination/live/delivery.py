@@ -29,7 +29,7 @@ from clew.memory import free_memory, is_out_of_memory
 logger = logging.getLogger(__name__)
 # The engine needs the interpreter and the device, too: after scoring, this many times as long is
 # left to it, and further events come together meanwhile.
-_REST, _LONGEST_REST_SECONDS = 3, 0.05
+_REST, _LONGEST_REST_SECONDS = 3, 0.1
 # What a detector may raise for features that nobody foresaw.
 _FAILURES = (RuntimeError, ValueError, TypeError, LookupError, ArithmeticError)
 _NOT_ASKED = "scoring was turned off for this answer"

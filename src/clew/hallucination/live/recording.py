@@ -74,10 +74,11 @@ class RowRecord:
 
     def start(self, row: int, prompt_length: int) -> None:
         """A new request gets the row."""
-        self._prompts[row] = prompt_length
+        # Not by indexing: a number given to a tensor on a GPU waits for all of its work.
+        self._prompts.select(0, row).fill_(prompt_length)
         for name in ("received", "answer_sum"):
             if name in self._tensors:
-                self._tensors[name][row] = 0
+                self._tensors[name].select(0, row).zero_()
 
     def add(self, planned: Pass, alive: Bool[Tensor, " tokens"] | None = None) -> None:
         """Add what was kept of a pass. Tokens that are not `alive` are not part of their answers,

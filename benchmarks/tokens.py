@@ -1,12 +1,10 @@
-"""How well single tokens are judged, and whether full token states pay.
+"""How well single tokens are judged, and whether full states would pay.
 
-    python benchmarks/tokens.py TRACES SAMPLES      samples of facts-spans, or of any questions
-    python benchmarks/tokens.py TRACES SAMPLES --full      also full states, by passing again
+    python benchmarks/tokens.py SAMPLES      samples of facts-spans, or of any questions
 
 The token probe from span labels (if there are any) and from answer labels by each way of learning,
 beside the tokens' own probabilities: AUROC per token, recall at 5% false positives, and the AUROC
-of the pooled answers. With --full, the same with all dimensions of the layers chosen instead of 64
-projected numbers: the stored sequences pass through the model again.
+of the pooled answers. Then linear probes on states of all dimensions and on 64 numbers of them.
 """
 
 import argparse
@@ -15,9 +13,8 @@ import time
 from pathlib import Path
 
 import numpy as np
-import torch
 
-from clew.hallucination.capture import load_model
+from clew.hallucination.detectors.probes.fitting import choose_strength, fit_path, standardize
 from clew.hallucination.detectors.probes.tokens import (
     NODES,
     SPANS,
@@ -26,49 +23,46 @@ from clew.hallucination.detectors.probes.tokens import (
     has_spans,
 )
 from clew.hallucination.samples.reading.answers import AnswerFeatures
-from clew.hallucination.traces import TraceBatchLoader
 from clew.metrics import auroc, bootstrap_auroc, expected_calibration_error, measure_groups
 
-BATCH = 16
 TITLES = {"inherit": "labels inherited", "max": "max pooling", "attention": "attention pooling"}
 
 
-class FullStates:
-    """The same answers, with all dimensions of the states in a few layers as their nodes."""
+def compare_full(data):
+    """Linear probes on states of all dimensions beside the same states projected to 64 numbers, for
+    the two states that stores keep in full: the last token's, and the mean of the answer's."""
+    readers = {
+        "last token, all dimensions": lambda split, layer: data.read(
+            "sequence", split, layer=layer
+        ),
+        "last token, 64 numbers": lambda split, layer: last_nodes(data, split, layer),
+        "mean, all dimensions": lambda split, layer: data.read("state_mean", split, layer=layer),
+        "mean, 64 numbers": lambda split, layer: data.read("node_mean", split, layer=layer),
+    }
+    for title, read in readers.items():
+        auroc_, layer, choice, scale = max(
+            (fit_layer(data, read, layer) for layer in range(0, data.layers, 2)),
+            key=lambda one: one[0],
+        )
+        scores = choice.linear.score(scale.apply(read("test", layer)))
+        line = {"title": title, "layer": layer, "val_auroc": auroc_}
+        yield line | {"test_auroc": auroc(data.labels["test"], scores)}
 
-    def __init__(self, data, traces, layers):
-        self.data, self.labels, self.fields = data, data.labels, data.fields
-        self.kept, self.layers = layers, len(layers)
-        self.states = _pass_again(traces, layers)
 
-    def read(self, field, split, *, layer=None):
-        if field != NODES:
-            return self.data.read(field, split, layer=layer)
-        ids = self.data.ids[split].tolist()
-        return [self.states[number][layer].astype(np.float32) for number in ids]
+def last_nodes(data, split, layer):
+    nodes = data.read(NODES, split, layer=layer)
+    width = max(answer.shape[1] for answer in nodes)
+    return np.stack([one[-1] if len(one) else np.zeros(width, np.float32) for one in nodes])
 
 
-@torch.no_grad()
-def _pass_again(traces, layers):
-    """float16 `[layers, answer tokens, dim]` of every trace."""
-    model, _ = load_model("smollm2")
-    rows = [
-        (t["global_example_id"], t["tokens"].tolist(), int(t["prompt_length"]))
-        for t in TraceBatchLoader(traces).iter_traces()
-    ]
-    rows.sort(key=lambda row: len(row[1]))
-    states = {}
-    for start in range(0, len(rows), BATCH):
-        some = rows[start : start + BATCH]
-        longest = max(len(ids) for _, ids, _ in some)
-        batch = torch.zeros(len(some), longest, dtype=torch.long)
-        for row, (_, ids, _) in enumerate(some):
-            batch[row, : len(ids)] = torch.tensor(ids)
-        found = model(batch, output_hidden_states=True).hidden_states
-        for row, (number, ids, prompt) in enumerate(some):
-            kept = [found[layer + 1][row, prompt : len(ids)] for layer in layers]
-            states[number] = torch.stack(kept).half().numpy()
-    return states
+def fit_layer(data, read, layer):
+    states = read("train", layer)
+    scale = standardize(states, "the states")
+    path = fit_path(states, data.labels["train"])
+    choice = choose_strength(
+        path, scale.apply(read("validation", layer)), data.labels["validation"]
+    )
+    return choice.auroc, layer, choice, scale
 
 
 def measure(title, data, fitted, seconds):
@@ -125,10 +119,7 @@ def run(data, name):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("traces", type=Path)
     parser.add_argument("samples", type=Path)
-    parser.add_argument("--full", action="store_true")
-    parser.add_argument("--layers", type=int, nargs="*", help="of the full states")
     given = parser.parse_args()
     data = AnswerFeatures(given.samples)
     counts = {split: len(labels) for split, labels in data.labels.items()}
@@ -142,9 +133,7 @@ def main():
             ("token entropy", columns[:, 1]),
         ):
             lines.append({"title": title} | measure_tokens(test, scores))
-    if given.full:
-        chosen = given.layers or lines[0]["chosen"]["layers"]
-        lines += run(FullStates(data, given.traces, chosen), f"full states of layers {chosen}")
+    lines += compare_full(data)
     for line in lines:
         print(json.dumps(line, default=float))
 

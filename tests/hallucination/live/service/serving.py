@@ -8,7 +8,7 @@ import sys
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from email.message import Message
@@ -56,13 +56,18 @@ class Served:
                 return error.code, _content(error.read(), error.headers), error.headers
 
     def wait_until_idle(self) -> None:
-        """Until the batch is empty; fails after a minute."""
+        """Until the batch is empty."""
+        self.wait_until(
+            lambda: (load := self.session.load) is not None and load.running + load.waiting == 0
+        )
+
+    def wait_until(self, holds: Callable[[], bool]) -> None:
+        """Fails after a minute."""
         for _ in range(6000):
-            load = self.session.load
-            if load is not None and load.running + load.waiting == 0:
+            if holds():
                 return
             threading.Event().wait(0.01)
-        raise AssertionError("a request is still in the batch")
+        raise AssertionError("it does not come true")
 
 
 def _content(content: bytes, headers: Message) -> Any:

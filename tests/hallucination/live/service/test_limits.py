@@ -1,5 +1,7 @@
 """Limits, clients that leave, and the end of the server, over real connections."""
 
+import http.client
+import json
 import logging
 
 import openai
@@ -11,17 +13,24 @@ from tests.hallucination.live.service.serving import DIALOGUE, MODEL, Served, se
 LONG = {"model": MODEL, "messages": DIALOGUE, "max_tokens": 200}
 
 
-def test_a_client_that_leaves_takes_its_request_out_of_the_batch(served: Served) -> None:
-    with served.client() as client:
-        stream = client.chat.completions.create(**LONG, n=4, stream=True)
-        next(stream), stream.close()
+@pytest.mark.parametrize("is_stream", [True, False])
+def test_a_client_that_leaves_takes_its_request_out_of_the_batch(
+    session: Session, is_stream: bool
+) -> None:
+    before = tokens_of(session)
+    with serving(session, max_tokens=900) as served:
+        connection = http.client.HTTPConnection(served.address.split("/")[2], timeout=60)
+        body = json.dumps({**LONG, "max_tokens": 900, "n": 8, "stream": is_stream})
+        connection.request("POST", "/v1/chat/completions", body)
+        served.wait_until(lambda: tokens_of(session) > before)
+        connection.close()
         served.wait_until_idle()
-        with pytest.raises(openai.APITimeoutError):
-            client.with_options(timeout=0.05).chat.completions.create(**LONG, n=16)
-        served.wait_until_idle()
-    _, metrics, _ = served.fetch("metrics")
-    assert 'clew_requests_total{path="/v1/chat/completions"' in metrics
-    assert "clew_disconnected_total 1" in metrics
+        served.wait_until(lambda: "clew_disconnected_total 1" in served.fetch("metrics")[1])
+    assert tokens_of(session) - before < 8 * 900
+
+
+def tokens_of(session: Session) -> int:
+    return 0 if session.load is None else session.load.tokens
 
 
 def test_a_full_queue_is_refused_and_recovers(narrow_session: Session) -> None:

@@ -31,8 +31,9 @@ class Work:
 
 class Answering:
     """Generates one answer per piece of work, all at the same time. Belongs to the loop it is made
-    in; raises what the session raises if the work cannot be taken. `on_first_token` gets the
-    seconds that the first token took."""
+    in; raises what the session raises if the work cannot be taken. Its tokens are delivered only
+    if it `is_stream`: waking the loop for each takes time from the engine. `on_first_token` gets
+    the seconds that the first token took."""
 
     def __init__(
         self,
@@ -40,12 +41,14 @@ class Answering:
         work: Sequence[Work],
         seconds: float,
         on_first_token: Callable[[float], None],
+        *,
+        is_stream: bool,
     ) -> None:
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._is_stream = asyncio.get_running_loop(), is_stream
         self._on_first_token: Callable[[float], None] | None = on_first_token
         self._events: asyncio.Queue[tuple[int, Event] | ApiError] = asyncio.Queue()
         self._started, self._seconds = self._loop.time(), seconds
-        self._unfinished = len(work)
+        self._unfinished, self._is_open = len(work), True
         self._tickets = []
         try:
             for place, one in enumerate(work):
@@ -58,32 +61,30 @@ class Answering:
 
     async def events(self) -> AsyncGenerator[tuple[int, Event]]:
         """The number of the answer with each of its events; ends after the last answer. Raises
-        ApiError when the time is up or the server ends. Once nobody listens, the rest is
-        canceled."""
-        try:
-            while self._unfinished:
-                event = await self._next()
-                if isinstance(event, ApiError):
-                    raise event
-                if isinstance(event[1], LiveAnswer):
-                    self._unfinished -= 1
-                    if event[1].ended == "canceled":  # by the engine, which has failed or ended
-                        raise failed()
-                elif self._on_first_token is not None:
-                    self._on_first_token(self._loop.time() - self._started)
-                    self._on_first_token = None
-                yield event
-        finally:
-            self.cancel()
+        ApiError, and cancels the rest, when the time is up or the server ends."""
+        while self._unfinished:
+            event = await self._next()
+            if isinstance(event, ApiError):
+                self.cancel()
+                raise event
+            if isinstance(event[1], LiveAnswer):
+                self._unfinished -= 1
+                if event[1].ended == "canceled":  # by the engine, which has failed or ended
+                    self.cancel()
+                    raise failed()
+            yield event
 
     def end(self, error: ApiError) -> None:
         """End the answers early, with an error; called in the loop."""
         self._events.put_nowait(error)
 
-    def cancel(self) -> None:
-        """Take the requests out of the batch; those that are finished stay so."""
-        for ticket in self._tickets:
+    def cancel(self) -> bool:
+        """Take the requests out of the batch; those that are finished stay so. Returns whether
+        there was something left to cancel."""
+        is_left, self._is_open = self._is_open and self._unfinished > 0, False
+        for ticket in self._tickets if is_left else ():
             ticket.cancel()
+        return is_left
 
     @property
     def has_more(self) -> bool:
@@ -92,7 +93,9 @@ class Answering:
 
     async def _next(self) -> "tuple[int, Event] | ApiError":
         deadline = self._started + self._seconds
-        if self.has_more and self._loop.time() < deadline:
+        if self._loop.time() >= deadline:
+            return out_of_time(self._seconds)
+        if self.has_more:
             return self._events.get_nowait()
         try:
             async with asyncio.timeout_at(deadline):
@@ -101,7 +104,13 @@ class Answering:
             return out_of_time(self._seconds)
 
     def _put(self, place: int, event: Event | ClewError) -> None:
-        """Called in the engine's thread, perhaps after the loop has ended."""
+        """Called in the session's thread, perhaps after the loop has ended."""
+        if isinstance(event, LiveToken):
+            if self._on_first_token is not None:
+                self._on_first_token(self._loop.time() - self._started)
+                self._on_first_token = None
+            if not self._is_stream:
+                return
         if isinstance(event, ClewError):
             logger.error("a request has failed: %s", event)
         told = failed() if isinstance(event, ClewError) else (place, event)

@@ -21,6 +21,7 @@ from clew.hallucination.live.service.service import Service
 from clew.hallucination.live.service.settings import ServiceSettings
 from clew.hallucination.live.service.shapes import model_entry
 from clew.hallucination.live.service.streaming import endpoint, prompt_tokens, stream
+from clew.pages.guard import Receive, Scope, Send
 from clew.typed_json import compact_json
 
 if TYPE_CHECKING:
@@ -137,8 +138,18 @@ async def _read_json(request: "Request") -> Any:
 def _stream(service: Service, asked: Asked, work: list[Work], answering: Answering) -> "Response":
     from starlette.responses import StreamingResponse
 
+    class EventStream(StreamingResponse):
+        """Takes its requests out of the batch even if the client leaves before the first event."""
+
+        async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+            try:
+                await super().__call__(scope, receive, send)
+            finally:
+                if answering.cancel():
+                    service.metrics.disconnected.add()
+
     events = stream(service, asked, work, answering)
-    return StreamingResponse(events, media_type="text/event-stream", headers=_STREAM_HEADERS)
+    return EventStream(events, media_type="text/event-stream", headers=_STREAM_HEADERS)
 
 
 async def _whole(
@@ -156,11 +167,11 @@ async def _whole(
         try:
             await asyncio.wait({answers, left}, return_when=asyncio.FIRST_COMPLETED)
             if not answers.done():
-                service.metrics.disconnected.add()
                 return _reply(None, 499)
             found = await answers
         finally:
-            answering.cancel()
+            if answering.cancel():
+                service.metrics.disconnected.add()
             answers.cancel(), left.cancel()
     for place, one in enumerate(found):
         service.record(endpoint(asked), work[place], one)

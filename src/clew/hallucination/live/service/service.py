@@ -148,6 +148,7 @@ class Service:
                 work,
                 self.settings.request_seconds,
                 self.metrics.first_token.observe,
+                is_stream=asked.is_stream,
             )
         except QueueFullError as error:
             raise busy(error.waiting) from None

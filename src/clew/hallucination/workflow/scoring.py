@@ -108,12 +108,15 @@ def score(
     """
     from clew.hallucination.detectors import Detector, load_detector
     from clew.hallucination.live.given import open_given
+    from clew.hallucination.live.risk_file import choose_format
     from clew.hallucination.live.session import Session
     from clew.progress import log_event
 
     for name, value in (("num_samples", num_samples), ("rows", rows)):
         if value is not None and value < 1:
             raise InputError("it must be 1 or more.", setting=name, value=value)
+    if out is not None:
+        choose_format(Path(out))
     kept = detector if isinstance(detector, Detector) else load_detector(detector)
     if tokens and kept.tokens is None:
         raise InputError(

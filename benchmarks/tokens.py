@@ -31,13 +31,15 @@ TITLES = {"inherit": "labels inherited", "max": "max pooling", "attention": "att
 def compare_full(data):
     """Linear probes on states of all dimensions beside the same states projected to 64 numbers, for
     the two states that stores keep in full: the last token's, and the mean of the answer's."""
+
+    def field(name):
+        return lambda split, layer: data.read(name, split, layer=layer)
+
     readers = {
-        "last token, all dimensions": lambda split, layer: data.read(
-            "sequence", split, layer=layer
-        ),
+        "last token, all dimensions": field("sequence"),
         "last token, 64 numbers": lambda split, layer: last_nodes(data, split, layer),
-        "mean, all dimensions": lambda split, layer: data.read("state_mean", split, layer=layer),
-        "mean, 64 numbers": lambda split, layer: data.read("node_mean", split, layer=layer),
+        "mean, all dimensions": field("state_mean"),
+        "mean, 64 numbers": field("node_mean"),
     }
     for title, read in readers.items():
         auroc_, layer, choice, scale = max(

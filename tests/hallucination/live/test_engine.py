@@ -272,3 +272,12 @@ def test_the_model_can_be_used_between_passes(engine: Engine, decoder: Decoder) 
     assert len(finish(ticket).tokens) == 30
     with pytest.raises(ZeroDivisionError):
         engine.call(lambda: 1 // 0)
+
+
+def test_a_model_with_an_attention_of_its_own_is_refused(loaded: LoadedModel) -> None:
+    from transformers import BloomConfig, BloomForCausalLM
+
+    sizes = {"vocab_size": 384, "hidden_size": 16, "n_layer": 1, "n_head": 2}
+    bloom = BloomForCausalLM(BloomConfig(**sizes)).eval()
+    with pytest.raises(InputError, match="family bloom cannot answer live"):
+        Engine(LoadedModel(bloom, loaded.tokenizer))

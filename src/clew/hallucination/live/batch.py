@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import islice
 from math import isfinite
 
+import torch
 from torch import Tensor
 
 from clew.errors import ClewError, InputError, without_settings
@@ -13,7 +14,7 @@ from clew.hallucination.capture.dialogue import AnswerEnd, Cut
 from clew.hallucination.capture.models import LoadedModel, context_tokens, end_tokens
 from clew.hallucination.live.drafts import Draft
 from clew.hallucination.live.execution import Launched, choose_passes
-from clew.hallucination.live.passes import PackedModel, in_order
+from clew.hallucination.live.passes import PackedModel, Segment, in_order
 from clew.hallucination.live.prefixes import Prefixes, SharedPrefix
 from clew.hallucination.live.recording import Recording, RowRecord
 from clew.hallucination.live.requests import Ended, Request
@@ -69,10 +70,25 @@ class RunningBatch:
         self._pieces = Pieces(loaded.tokenizer)
         self._answer_ends: dict[Cut, AnswerEnd] = {}
         self._prefixes = Prefixes()
+        self._refuse_own_attention(loaded)
         self._passes = choose_passes(self._model, self._record, max_rows)
         self._in_flight: _InFlight | None = None
         self.running: list[Running] = []
         self.prompt_tokens = self.tokens = self.passes = 0
+
+    @torch.inference_mode()
+    def _refuse_own_attention(self, loaded: LoadedModel) -> None:
+        """Pass one token: raises InputError for a model whose layers do not use the attention that
+        they are given, and would mix the requests of a pass."""
+        self._room.reserve(1)
+        planned = self._model.plan([Segment(row=0, tokens=[0], start=0)])
+        self._model.run(planned, planned.last)
+        if not self._model.cache.is_allocated:
+            raise InputError(
+                f"models of the family {loaded.model.config.model_type} cannot answer live: their "
+                "attention cannot be replaced. Capture them with clew.extract, and score answers "
+                "that exist with clew.score."
+            )
 
     def check(self, request: Request) -> None:
         """Raise InputError for a request that cannot be answered."""

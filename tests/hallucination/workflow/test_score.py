@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -162,7 +163,6 @@ def test_a_detector_of_another_model_is_refused(score: Score) -> None:
     ("settings", "message"),
     [
         ({"out": "risks.txt"}, "its format is unknown"),
-        ({"tokens": True}, "has no token probe"),
         ({"num_samples": 0}, "1 or more"),
         ({"rows": 0}, "1 or more"),
     ],
@@ -172,3 +172,17 @@ def test_settings_that_cannot_be_used_are_named(
 ) -> None:
     with pytest.raises(InputError, match=message):
         score(RECORDS, **settings)
+
+
+def test_token_risks_require_a_token_probe(score: Score, detector: Detector) -> None:
+    with pytest.raises(InputError, match="has no token probe"):
+        score(RECORDS, tokens=True, detector=replace(detector, tokens=None))
+
+
+def test_every_token_comes_with_its_risk(score: Score, fit: FitDetector, tmp_path: Path) -> None:
+    settings = {"detector": fit("token_probe"), "tokens": True, "num_samples": 2}
+    result = score(RECORDS, out=tmp_path / "risks.arrow", **settings)
+    for row in result.table.to_pylist():
+        assert len(row["tokens"]) == row["answer_tokens"]
+        assert "".join(token["token"] for token in row["tokens"]).strip() == row["answer"]
+        assert all(0 <= token["risk"] <= 1 for token in row["tokens"])

@@ -144,6 +144,7 @@ def main():
     parser.add_argument("--prompt-tokens", type=int, default=40)
     parser.add_argument("--max-new-tokens", type=int, default=32)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--model", help="of the soak, if it is not where the detector says")
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=60.0)
     args = parser.parse_args()

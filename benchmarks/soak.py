@@ -57,7 +57,7 @@ def run_soak(args):
     """Returns whether everything held."""
     questions = load_questions("facts", args.clients * QUESTIONS_PER_CLIENT).questions
     texts = [question.question for question in questions]
-    with serving(args.detector) as (process, address):
+    with serving(args.detector, args.model) as (process, address):
         server = psutil.Process(process.pid)
         alone = [ask(address, text, is_stream=False)[0] for text in texts]
         print(f"asked {len(texts)} questions alone", flush=True)
@@ -73,9 +73,10 @@ def run_soak(args):
 
 
 @contextmanager
-def serving(detector):
+def serving(detector, model):
     """`clew serve` in float32, and its address once it is ready."""
     words = ["serve", str(detector), "--port", "0", "--dtype", "float32", "--device", "cpu"]
+    words += ["--model", str(model)] if model else []
     process = subprocess.Popen(
         [sys.executable, "-m", "clew", *words],
         stdout=subprocess.PIPE,

@@ -20,6 +20,7 @@ from clew.hallucination.traces.compact import Reduced
 from tests.builders import make_decoder, tiny_loaded
 
 NEW_TOKENS = 14
+FAMILIES = ("gpt2", "opt", "qwen2")
 BEGINNING = list(range(7, 18))
 
 
@@ -74,7 +75,9 @@ def assert_same(found: Reduced | None, expected: Reduced) -> None:
 
 
 @pytest.mark.parametrize("ahead", [False, True])
-@pytest.mark.parametrize("family", ["llama", "gpt2", "opt", "qwen2"])
+@pytest.mark.parametrize(
+    "family", ["llama", *(pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES)]
+)
 def test_answers_and_records_equal_captured_ones(
     family: str, ahead: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

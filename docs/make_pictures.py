@@ -8,6 +8,8 @@ from pathlib import Path
 
 from PIL import Image
 
+from clew.hallucination.comparison.report.comparison import read_comparison
+
 IMAGES = Path(__file__).with_name("images")
 WIDTH = 1200
 # Page of the demo, the section that the picture starts with, the picture and its height in pixels.
@@ -15,8 +17,7 @@ PICTURES = (
     ("comparison/report.html", "methods", "comparison.png", 775),
     ("answer-4.html", "", "answer.png", 600),
 )
-# An answer of the demo that the served page shows, and the height of its picture.
-SERVED, SERVED_HEIGHT = 4, 960
+SERVED_HEIGHT = 960
 
 
 def draw(page: Path, section: str, picture: Path, height: int) -> None:
@@ -33,7 +34,10 @@ def draw(page: Path, section: str, picture: Path, height: int) -> None:
 
 
 def draw_served(demo: Path, picture: Path) -> None:
-    """The page of a running server, with the trace of a stored answer."""
+    """The page of a running server, with the trace of the hallucination that is clearest to the
+    detector."""
+    found = read_comparison(demo / "comparison")
+    row = int((found.test.risks[found.best.name] * found.test.labels).argmax())
     command = [
         *(sys.executable, "-m", "clew", "serve", str(demo / "comparison" / "detector")),
         *("--port", "0", "--traces", str(demo / "traces_data")),
@@ -45,11 +49,11 @@ def draw_served(demo: Path, picture: Path) -> None:
         tempfile.TemporaryDirectory() as scratch,
     ):
         assert server.stdout is not None
-        found = next(filter(None, (re.search(r"page: (\S+)", line) for line in server.stdout)))
+        page = next(filter(None, (re.search(r"page: (\S+)", line) for line in server.stdout)))
         shot = Path(scratch) / "shot.png"
-        shoot(f"{found[1]}#answers/{SERVED}", shot, SERVED_HEIGHT)
+        shoot(f"{page[1]}#answers/{found.test.numbers[row]}", shot, SERVED_HEIGHT)
         server.terminate()
-        save_small(shot, picture)
+        save_small(shot, picture, colors=160)
 
 
 def shoot(address: str, shot: Path, height: int) -> None:
@@ -63,9 +67,9 @@ def shoot(address: str, shot: Path, height: int) -> None:
     subprocess.run(command, check=True, capture_output=True, timeout=120)
 
 
-def save_small(shot: Path, picture: Path) -> None:
+def save_small(shot: Path, picture: Path, colors: int = 64) -> None:
     with Image.open(shot) as image:
-        small = image.convert("RGB").quantize(64, dither=Image.Dither.NONE)
+        small = image.convert("RGB").quantize(colors, dither=Image.Dither.NONE)
     small.save(picture, optimize=True)
 
 

@@ -44,7 +44,7 @@ def test_built_in_names_and_paths_are_suggested(
     (tmp_path / "models").mkdir()
     (tmp_path / "faq.csv").touch()
     assert suggest("clew extract --model ") == ["smollm2", "faq.csv", "models/"]
-    assert suggest("clew extract --questions fa") == ["facts", "faq.csv"]
+    assert suggest("clew extract --questions fa") == ["facts", "facts-spans", "faq.csv"]
 
 
 @pytest.mark.slow

@@ -104,6 +104,12 @@ def run_llama_7b(args):
     compare_turns(loaded, detector, requests, args.rows or 64, args.repeats)
 
 
+def run_transformers(args):
+    from serve_rivals import run_rivals
+
+    run_rivals(args)
+
+
 def run_soak(args):
     import soak
 
@@ -137,7 +143,9 @@ def make_detector(loaded, folder, count=96):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--part", choices=["embedded", "llama-7b", "soak"], default="embedded")
+    parser.add_argument(
+        "--part", choices=["embedded", "llama-7b", "transformers", "soak"], default="embedded"
+    )
     parser.add_argument("--detector", type=Path)
     parser.add_argument("--rows", type=int)
     parser.add_argument("--requests", type=int)
@@ -149,7 +157,12 @@ def main():
     parser.add_argument("--seconds", type=float, default=60.0)
     args = parser.parse_args()
     args.requests = args.requests or (512 if args.part == "llama-7b" else 64)
-    parts = {"embedded": run_embedded, "llama-7b": run_llama_7b, "soak": run_soak}
+    parts = {
+        "embedded": run_embedded,
+        "llama-7b": run_llama_7b,
+        "transformers": run_transformers,
+        "soak": run_soak,
+    }
     parts[args.part](args)
 
 

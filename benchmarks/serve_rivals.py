@@ -1,0 +1,124 @@
+"""clew serve with risks against "transformers serve" with its continuous batching: the same model
+in float32, the same questions, 1, 8 and 64 clients over HTTP, by turns.
+
+    python benchmarks/serve.py --part transformers --detector comparison/detector
+
+The rival requires `pip install "transformers[serving]"` (fastapi, uvicorn, openai).
+"""
+
+import http.client
+import json
+import socket
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+
+from clew.hallucination.capture.embedded import embedded_model_folder
+from clew.hallucination.questions import load_questions
+
+START_SECONDS = 300
+
+
+def run_rivals(args):
+    model = str(embedded_model_folder())
+    clew = [sys.executable, "-m", "clew", "serve", str(args.detector), "--prompt", "messages"]
+    clew += ["--model-name", model]
+    rival = [sys.executable, "-c", "from transformers.cli.transformers import main; main()"]
+    rival += ["serve", model, "--continuous-batching", "--device", "cpu", "--dtype", "float32"]
+    commands = {"clew serve, with risks": clew, "transformers serve": rival}
+    questions = [question.question for question in load_questions("facts", 256).questions]
+    for clients in (1, 8, 64):
+        asked = questions[: max(args.requests // 4, 2 * clients)]
+        for name, command in commands.items():
+            with serving(command, model) as port:
+                ask_all(port, model, asked[:4], clients, args)
+                tokens, seconds, latencies = ask_all(port, model, asked, clients, args)
+            p95 = statistics.quantiles(latencies, n=20)[-1]
+            print(
+                f"{clients:3} clients, {name:24}: {tokens / seconds:7.1f} tokens/s, latency p50 "
+                f"{statistics.median(latencies):.2f} s, p95 {p95:.2f} s",
+                flush=True,
+            )
+
+
+@contextmanager
+def serving(command, model):
+    """A server in a process of its own, on a free port."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    process = subprocess.Popen(
+        [*command, "--host", "127.0.0.1", "--port", str(port)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        wait_until_up(process, port, model)
+        yield port
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def wait_until_up(process, port, model):
+    """Until the server answers, its model loaded."""
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise SystemExit(f"the server ended with exit code {process.returncode}")
+        try:
+            ask(port, model, "Hello", 1)
+            return
+        except (OSError, ValueError, KeyError, http.client.HTTPException):
+            time.sleep(0.5)
+    raise SystemExit("the server did not start")
+
+
+def ask_all(port, model, questions, clients, args):
+    """All questions, by that many clients; returns tokens, seconds and latencies."""
+    waiting, found, errors = iter(questions), [], []
+    lock = threading.Lock()
+
+    def work():
+        while True:
+            with lock:
+                question = next(waiting, None)
+            if question is None:
+                return
+            started = time.perf_counter()
+            try:
+                tokens = ask(port, model, question, args.max_new_tokens)
+            except (OSError, ValueError, KeyError, http.client.HTTPException) as error:
+                errors.append(repr(error))
+                return
+            found.append((tokens, time.perf_counter() - started))
+
+    threads = [threading.Thread(target=work) for _ in range(clients)]
+    started = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise SystemExit(f"{len(errors)} clients failed, the first with {errors[0]}")
+    seconds = time.perf_counter() - started
+    return sum(tokens for tokens, _ in found), seconds, [latency for _, latency in found]
+
+
+def ask(port, model, question, max_tokens):
+    """The number of tokens of one answer."""
+    body = {
+        "model": model,
+        "messages": [{"role": "user", "content": question}],
+        "max_tokens": max_tokens,
+        "temperature": 0,
+    }
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=600)
+    headers = {"Content-Type": "application/json"}
+    connection.request("POST", "/v1/chat/completions", json.dumps(body), headers)
+    answer = json.loads(connection.getresponse().read())
+    connection.close()
+    return answer["usage"]["completion_tokens"]

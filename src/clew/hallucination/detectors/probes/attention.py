@@ -141,17 +141,18 @@ class LayersProbe:
 
 
 def read_layers(
-    data: Features, field: str, split: str, *, ranks: int | None = None
+    data: Features, field: str, split: str, *, every: int = 1, ranks: int | None = None
 ) -> Iterator[tuple[slice, Array]]:
     """A field's values `[rows, features]`: of all layers at once for a few answers, layer by layer
-    for many, which would not fit in memory. `ranks`: only so many of the last axis."""
+    for many, which would not fit in memory. `every`: only one layer in so many; `ranks`: only so
+    many of the last axis. The slice is the place of the layers among those read."""
     if len(data.labels[split]) <= _FEW:
-        values = data.read(field, split)[..., :ranks]
+        values = data.read(field, split)[:, ::every, ..., :ranks]
         yield slice(None), values.reshape(len(values), -1)
         return
-    for layer in range(data.layers):
+    for place, layer in enumerate(range(0, data.layers, every)):
         values = data.read(field, split, layer=layer)[..., :ranks]
-        yield slice(layer, layer + 1), values.reshape(len(values), -1)
+        yield slice(place, place + 1), values.reshape(len(values), -1)
 
 
 def learn_lapeigvals(data: Features) -> Fitted:

@@ -19,8 +19,8 @@ import torch
 
 import clew
 from clew.hallucination.capture import load_model
-from clew.hallucination.live.engine import Engine
-from clew.hallucination.live.requests import Request
+from clew.hallucination.live.engine.engine import Engine
+from clew.hallucination.live.engine.requests import Request
 from clew.hallucination.live.session import Session
 from clew.hallucination.questions import load_questions
 

@@ -10,8 +10,8 @@ import pytest
 from clew.hallucination.capture import LoadedModel
 from clew.hallucination.detectors import Detector
 from clew.hallucination.live.answers import LiveAnswer
+from clew.hallucination.live.engine.requests import Request
 from clew.hallucination.live.passing import GivenPasses
-from clew.hallucination.live.requests import Request
 from clew.hallucination.live.scoring import AnswerScorer, Scored, ToScore
 from clew.hallucination.live.session import Session
 from clew.hallucination.samples.reading.answers import AnswerFeatures

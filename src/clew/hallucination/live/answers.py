@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from clew.errors import ClewError
 from clew.hallucination.detectors.risk import Risk
-from clew.hallucination.live.requests import Ended
-from clew.hallucination.live.tickets import Ticket
+from clew.hallucination.live.engine.requests import Ended
+from clew.hallucination.live.engine.tickets import Ticket
 from clew.hallucination.traces.compact import Reduced
 
 

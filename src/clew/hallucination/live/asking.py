@@ -11,7 +11,7 @@ import pyarrow as pa
 from clew.errors import InputError
 from clew.hallucination.detectors.risk import Risk, State, Verdict, unavailable
 from clew.hallucination.live.answers import LiveTicket, LiveToken
-from clew.hallucination.live.requests import Sampling
+from clew.hallucination.live.engine.requests import Sampling
 from clew.hallucination.live.session import Session
 from clew.hallucination.questions import Question
 from clew.tables import Tabular

@@ -19,10 +19,10 @@ from clew.hallucination.detectors.packing import on_device
 from clew.hallucination.detectors.risk import Risk, unavailable
 from clew.hallucination.live.answers import LiveAnswer, LiveTicket, LiveToken
 from clew.hallucination.live.assessing import assess, read_generation, read_maps, why_unavailable
-from clew.hallucination.live.engine import Engine
+from clew.hallucination.live.engine.engine import Engine
+from clew.hallucination.live.engine.requests import Finished, NewToken, Request, Sampling
+from clew.hallucination.live.engine.tickets import Ticket
 from clew.hallucination.live.features import LiveFeatures, PassedAnswer, join_records
-from clew.hallucination.live.requests import Finished, NewToken, Request, Sampling
-from clew.hallucination.live.tickets import Ticket
 from clew.hallucination.traces.compact import to_float16
 from clew.memory import free_memory, is_out_of_memory
 

@@ -20,10 +20,10 @@ from clew.hallucination.live.answers import LiveAnswer, LiveTicket
 from clew.hallucination.live.assessing import read_generation, recorded_columns
 from clew.hallucination.live.delivery import Delivery
 from clew.hallucination.live.encoding import Encoder
-from clew.hallucination.live.engine import Engine, EngineLoad
+from clew.hallucination.live.engine.engine import Engine, EngineLoad
+from clew.hallucination.live.engine.recording import Recording
+from clew.hallucination.live.engine.requests import Request, Sampling
 from clew.hallucination.live.passing import GivenPasses
-from clew.hallucination.live.recording import Recording
-from clew.hallucination.live.requests import Request, Sampling
 from clew.hallucination.live.scoring import AnswerScorer, Scored, ToScore
 from clew.progress import Reporter, log_event
 

@@ -140,8 +140,8 @@ def open_asker(
     from clew.hallucination.capture import LoadedModel, load_model
     from clew.hallucination.capture.embedded import EMBEDDED_NAME
     from clew.hallucination.live.asking import Asker
+    from clew.hallucination.live.engine.requests import Sampling
     from clew.hallucination.live.ready import ready_detector
-    from clew.hallucination.live.requests import Sampling
     from clew.hallucination.live.session import Session
 
     sampling = Sampling(temperature=temperature, top_p=top_p, seed=seed)

@@ -7,7 +7,7 @@ import pytest
 from openai.types import completion_create_params as completion
 from openai.types.chat import completion_create_params as chat
 
-from clew.hallucination.live.requests import Sampling
+from clew.hallucination.live.engine.requests import Sampling
 from clew.hallucination.live.service.asked import Asked, read_chat, read_completion
 from clew.hallucination.live.service.errors import ApiError
 from clew.hallucination.live.service.fields import CHAT, COMPLETION, Fields

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from clew.errors import ClewError
 from clew.hallucination.live.answers import LiveAnswer, LiveToken
-from clew.hallucination.live.requests import Request
+from clew.hallucination.live.engine.requests import Request
 from clew.hallucination.live.service.errors import ApiError, failed, out_of_time
 
 if TYPE_CHECKING:

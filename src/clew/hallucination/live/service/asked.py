@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from clew.hallucination.live.requests import Sampling
+from clew.hallucination.live.engine.requests import Sampling
 from clew.hallucination.live.service.errors import invalid
 from clew.hallucination.live.service.fields import CHAT, COMPLETION, read_stream_options
 from clew.hallucination.live.service.messages import read_messages

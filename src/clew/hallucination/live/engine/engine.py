@@ -18,10 +18,10 @@ import torch
 
 from clew.errors import ClewError, InputError, QueueFullError
 from clew.hallucination.capture.models import LoadedModel
-from clew.hallucination.live.batch import RunningBatch
-from clew.hallucination.live.recording import Recording
-from clew.hallucination.live.requests import Request
-from clew.hallucination.live.tickets import Ticket
+from clew.hallucination.live.engine.batch import RunningBatch
+from clew.hallucination.live.engine.recording import Recording
+from clew.hallucination.live.engine.requests import Request
+from clew.hallucination.live.engine.tickets import Ticket
 
 Result = TypeVar("Result")
 

@@ -8,10 +8,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from clew.hallucination.capture.decode import choose_tokens
-from clew.hallucination.live.passes import Group, PackedModel, Pass, Segment
-from clew.hallucination.live.recording import RowRecord
-from clew.hallucination.live.requests import Sampling
-from clew.hallucination.live.sampling import Asking, Choice, Chooser, NextToken, Reading
+from clew.hallucination.live.engine.passes import Group, PackedModel, Pass, Segment
+from clew.hallucination.live.engine.recording import RowRecord
+from clew.hallucination.live.engine.requests import Sampling
+from clew.hallucination.live.engine.sampling import Asking, Chooser, NextToken, NextTokens, Reading
 
 # Tokens of a pass are padded to one of these, or to a multiple of the last.
 _SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 128, 160, 192, 256, 320, 384, 448, 512)
@@ -197,7 +197,7 @@ class GraphPass:
         self._wanted = [number for number, one in enumerate(segments) if one.wants_logits]
         everyone = iter(asking)
         asked = [next(everyone) if one.wants_logits else _NOBODY for one in segments]
-        self._choice = Choice(sized.chosen, sized.logits, asked)
+        self._choice = NextTokens(sized.chosen, sized.logits, asked)
         drawn = [n for n, one in enumerate(asked) if not one.chooser.is_greedy]
         for number in drawn:
             next_tokens[segments[number].row] = sized.chosen.tokens[number]

@@ -11,11 +11,11 @@ from clew.errors import ClewError, InputError, QueueFullError
 from clew.hallucination.capture import LoadedModel
 from clew.hallucination.capture.decode import Decoder
 from clew.hallucination.live import batch
-from clew.hallucination.live.engine import Engine
-from clew.hallucination.live.graphs import GraphPasses
-from clew.hallucination.live.recording import Recording
-from clew.hallucination.live.requests import Finished, NewToken, Request, Sampling
-from clew.hallucination.live.tickets import Ticket
+from clew.hallucination.live.engine.engine import Engine
+from clew.hallucination.live.engine.graphs import GraphPasses
+from clew.hallucination.live.engine.recording import Recording
+from clew.hallucination.live.engine.requests import Finished, NewToken, Request, Sampling
+from clew.hallucination.live.engine.tickets import Ticket
 from clew.hallucination.traces.compact import Reduced
 from tests.builders import make_decoder, tiny_loaded
 

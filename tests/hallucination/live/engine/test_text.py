@@ -2,7 +2,7 @@
 
 import pytest
 
-from clew.hallucination.live.text import GrowingText, Pieces, StopTexts
+from clew.hallucination.live.engine.text import GrowingText, Pieces, StopTexts
 from tests.builders import tiny_tokenizer
 
 

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 from clew.errors import ClewError
-from clew.hallucination.live.requests import Finished, NewToken, Request
+from clew.hallucination.live.engine.requests import Finished, NewToken, Request
 
 # A failed request ends with an error instead of `Finished`.
 Event = NewToken | Finished | ClewError

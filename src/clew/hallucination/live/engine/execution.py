@@ -8,9 +8,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from clew.hallucination.capture.decode import choose_tokens
-from clew.hallucination.live.passes import PackedModel, Segment
-from clew.hallucination.live.recording import RowRecord
-from clew.hallucination.live.sampling import Asking, Choice, NextToken
+from clew.hallucination.live.engine.passes import PackedModel, Segment
+from clew.hallucination.live.engine.recording import RowRecord
+from clew.hallucination.live.engine.sampling import Asking, NextToken, NextTokens
 
 
 class Launched(Protocol):
@@ -69,7 +69,7 @@ class PlainPass:
         keep = self._pass.last[wanted or [0]]
         logits = model.run(self._pass, keep, keeps_states=record is not None)
         if wanted:
-            self._choice = Choice(choose_tokens(logits), logits, asking)
+            self._choice = NextTokens(choose_tokens(logits), logits, asking)
 
     def record(self, alive: Sequence[bool]) -> None:
         assert all(alive)  # nothing is launched before it is known to be needed
@@ -89,7 +89,7 @@ def choose_passes(model: PackedModel, record: RowRecord | None, max_rows: int) -
     """Graphs on a GPU where its kernels can be used, or plain passes."""
     has_sinks = any(hasattr(module, "sinks") for module in model.model.modules())
     if model.device.type == "cuda" and not has_sinks and _has_triton():
-        from clew.hallucination.live.graphs import GraphPasses
+        from clew.hallucination.live.engine.graphs import GraphPasses
 
         return GraphPasses(model, record, max_rows)
     return PlainPasses(model, record)

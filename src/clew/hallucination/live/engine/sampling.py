@@ -12,7 +12,7 @@ from torch import Tensor
 
 from clew.hallucination.capture.decode import Chosen
 from clew.hallucination.capture.sample import draw_numbers, draw_tokens
-from clew.hallucination.live.requests import Sampling
+from clew.hallucination.live.engine.requests import Sampling
 
 # These most likely tokens nearly always hold the mass that `top_p` asks for; sorting all is slow.
 _SORTED = 1024
@@ -76,7 +76,7 @@ class Asking(NamedTuple):
     so_far: Sequence[int]
 
 
-class Choice:
+class NextTokens:
     """The next tokens of some requests, on the device; they are read later, so that a GPU need not
     be waited for."""
 

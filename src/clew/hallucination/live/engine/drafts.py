@@ -7,9 +7,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from clew.hallucination.capture.dialogue import AnswerEnd, repetition_start
-from clew.hallucination.live.requests import Ended, Finished, NewToken, Request
-from clew.hallucination.live.sampling import NextToken
-from clew.hallucination.live.text import GrowingText, Pieces, StopTexts
+from clew.hallucination.live.engine.requests import Ended, Finished, NewToken, Request
+from clew.hallucination.live.engine.sampling import NextToken
+from clew.hallucination.live.engine.text import GrowingText, Pieces, StopTexts
 from clew.hallucination.traces.compact import Reduced
 
 

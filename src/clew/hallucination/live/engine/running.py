@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from clew.hallucination.live.drafts import Draft
-from clew.hallucination.live.passes import Segment
-from clew.hallucination.live.requests import Request
-from clew.hallucination.live.sampling import Asking, Chooser
-from clew.hallucination.live.tickets import Ticket
+from clew.hallucination.live.engine.drafts import Draft
+from clew.hallucination.live.engine.passes import Segment
+from clew.hallucination.live.engine.requests import Request
+from clew.hallucination.live.engine.sampling import Asking, Chooser
+from clew.hallucination.live.engine.tickets import Ticket
 
 # In place of a token that has been chosen, but not read yet.
 UNREAD = -1

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
 from clew.hallucination.capture.observe import ModelObserver, accepted_arguments
-from clew.hallucination.live.rows import RowCache
+from clew.hallucination.live.engine.rows import RowCache
 
 # Under this name the model's layers find the attention below.
 _ATTENTION = "clew_rows"
@@ -279,7 +279,7 @@ def attend_to_rows(
     cached = planned.cache.layer(layer, key[0], value[0])
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     if planned.uses_kernels:
-        from clew.hallucination.live.kernels import attend_packed
+        from clew.hallucination.live.engine.kernels import attend_packed
 
         output = attend_packed(
             query[0],

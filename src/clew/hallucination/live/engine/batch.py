@@ -12,17 +12,17 @@ from clew.errors import ClewError, InputError, without_settings
 from clew.hallucination.capture.decode import record_dtype
 from clew.hallucination.capture.dialogue import AnswerEnd, Cut
 from clew.hallucination.capture.models import LoadedModel, context_tokens, end_tokens
-from clew.hallucination.live.drafts import Draft
-from clew.hallucination.live.execution import Launched, choose_passes
-from clew.hallucination.live.passes import PackedModel, Segment, in_order
-from clew.hallucination.live.prefixes import Prefixes, SharedPrefix
-from clew.hallucination.live.recording import Recording, RowRecord
-from clew.hallucination.live.requests import Ended, Request
-from clew.hallucination.live.room import Room
-from clew.hallucination.live.running import Running, Taken
-from clew.hallucination.live.sampling import Chooser, NextToken
-from clew.hallucination.live.text import Pieces
-from clew.hallucination.live.tickets import Ticket
+from clew.hallucination.live.engine.drafts import Draft
+from clew.hallucination.live.engine.execution import Launched, choose_passes
+from clew.hallucination.live.engine.passes import PackedModel, Segment, in_order
+from clew.hallucination.live.engine.prefixes import Prefixes, SharedPrefix
+from clew.hallucination.live.engine.recording import Recording, RowRecord
+from clew.hallucination.live.engine.requests import Ended, Request
+from clew.hallucination.live.engine.room import Room
+from clew.hallucination.live.engine.running import Running, Taken
+from clew.hallucination.live.engine.sampling import Chooser, NextToken
+from clew.hallucination.live.engine.text import Pieces
+from clew.hallucination.live.engine.tickets import Ticket
 from clew.memory import free_memory, is_out_of_memory
 
 # Tokens that one pass takes: more would hold up the running answers. Of prompts, at least some.

@@ -7,8 +7,8 @@ import torch
 
 from clew.errors import ClewError
 from clew.hallucination.capture.plan import cache_bytes, record_bytes
-from clew.hallucination.live.passes import PackedModel
-from clew.hallucination.live.recording import RowRecord
+from clew.hallucination.live.engine.passes import PackedModel
+from clew.hallucination.live.engine.recording import RowRecord
 
 # Share of the free memory that rows may take: growing needs room for the old rows, too.
 _MEMORY_SHARE = 0.4

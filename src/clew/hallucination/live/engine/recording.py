@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from clew.hallucination.live.passes import Group, Pass
+from clew.hallucination.live.engine.passes import Group, Pass
 from clew.hallucination.traces.basis import Basis
 from clew.hallucination.traces.compact import COLUMNS, Reduced, laplacian, log_diagonal, lookback
 from clew.hallucination.traces.schema import TraceShape
@@ -174,7 +174,7 @@ class RowRecord:
                 last = torch.where(alive[planned.last][:, None, None], last, kept[rows])
             kept[rows] = last
         if "answer_sum" in tensors and planned.uses_kernels and alive is not None:
-            from clew.hallucination.live.kernels import sum_states
+            from clew.hallucination.live.engine.kernels import sum_states
 
             where = planned.rows, planned.positions
             sum_states(states, where, self._prompts, alive, tensors["answer_sum"])
@@ -217,7 +217,7 @@ class RowRecord:
         self, weights: Float[Tensor, "layers tokens heads columns"], planned: Pass, alive: Tensor
     ) -> None:
         """Reduce the attention of all layers and tokens with kernels of their own."""
-        from clew.hallucination.live.kernels import reduce_weights
+        from clew.hallucination.live.engine.kernels import reduce_weights
 
         rows, positions = planned.rows, planned.positions
         reduce_weights(weights, (rows, positions), self._prompts, alive, self._tensors)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from clew.hallucination.live.rows import CachedTokens
+from clew.hallucination.live.engine.rows import CachedTokens
 
 _MIN_TOKENS = 8
 _MAX_KEPT_TOKENS = 4096

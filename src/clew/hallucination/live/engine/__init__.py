@@ -1,0 +1,1 @@
+"""Generation of answers to many requests in one continuous batch, with their record."""

@@ -10,7 +10,7 @@ import torch
 from clew.errors import ClewError, InputError, QueueFullError
 from clew.hallucination.capture import LoadedModel
 from clew.hallucination.capture.decode import Decoder
-from clew.hallucination.live import batch
+from clew.hallucination.live.engine import batch
 from clew.hallucination.live.engine.engine import Engine
 from clew.hallucination.live.engine.graphs import GraphPasses
 from clew.hallucination.live.engine.recording import Recording

@@ -1,4 +1,4 @@
-"""Passes on a GPU, sized as CUDA graphs and replayed: a pass over few tokens is limited by the
+"""Passes on a GPU, captured as CUDA graphs and replayed: a pass over few tokens is limited by the
 host, which launches thousands of small kernels. While one runs, the host reads the one before."""
 
 from collections.abc import Sequence
@@ -20,9 +20,9 @@ _MIN_COLUMNS = 128
 _NOBODY = Asking(Chooser(Sampling(), 1, 0), 0, ())
 
 
-class _Sized:
+class _CapturedPass:
     """The pass of one size and what is recorded of it, with their inputs and outputs. On a GPU both
-    are sized once and replayed. (On a CPU they run each time, which only tests use.)"""
+    are captured once and replayed. (On a CPU they run each time, which only tests use.)"""
 
     def __init__(self, passes: "GraphPasses", tokens: int, columns: int, records: bool) -> None:
         self._passes, self._columns = passes, columns
@@ -83,7 +83,7 @@ class _Sized:
 
 
 class GraphPasses:
-    """Launches passes as graphs, one per number of tokens, sized when first needed."""
+    """Launches passes as graphs, one per number of tokens, captured when first needed."""
 
     looks_ahead = True
 
@@ -91,8 +91,8 @@ class GraphPasses:
         self.model, self.record, self.max_rows = model, record, max_rows
         # The token that follows in each row, and in the spare one.
         self.next_tokens = torch.zeros(max_rows + 1, dtype=torch.long, device=model.device)
-        self._sized: dict[tuple[int, int, bool], _Sized] = {}
-        self._room = (0, 0)
+        self._captured: dict[tuple[int, int, bool], _CapturedPass] = {}
+        self._versions = (0, 0)
         is_gpu = model.device.type == "cuda"
         self.pool = torch.cuda.graph_pool_handle() if is_gpu else None
 
@@ -105,10 +105,10 @@ class GraphPasses:
     ) -> "GraphPass":
         count = sum(len(segment.tokens) for segment in segments)
         longest = max(segment.start + len(segment.tokens) for segment in segments)
-        sized = self._find(count, longest, records)
-        self._fill(sized, segments, count)
-        sized.run()
-        return GraphPass(sized, segments, asking, self.next_tokens)
+        captured = self._find(count, longest, records)
+        self._fill(captured, segments, count)
+        captured.run()
+        return GraphPass(captured, segments, asking, self.next_tokens)
 
     def run_once(
         self, inputs: Tensor, tokens: int, columns: int, record: RowRecord | None
@@ -135,24 +135,25 @@ class GraphPasses:
         )
         return planned, self.model.run(planned, last, keeps_states=record is not None)
 
-    def _find(self, count: int, longest: int, records: bool) -> _Sized:
+    def _find(self, count: int, longest: int, records: bool) -> _CapturedPass:
         cache = self.model.cache
-        if self._room != (cache.rows, cache.capacity):
-            self._sized.clear()
-            self._room = cache.rows, cache.capacity
+        versions = cache.version, self.record.version if self.record is not None else 0
+        if self._versions != versions:  # a graph reads and writes the tensors it was captured with
+            self._captured.clear()
+            self._versions = versions
         tokens = next((size for size in _SIZES if size >= count), None)
         tokens = tokens or -(-count // _SIZES[-1]) * _SIZES[-1]
         columns = 0
         if records and self.record is not None and self.record.recording.needs_attention:
             columns = min(max(_MIN_COLUMNS, 1 << (longest - 1).bit_length()), cache.capacity)
         key = (tokens, columns, records)
-        if key not in self._sized:
-            self._sized[key] = _Sized(self, *key)
-        return self._sized[key]
+        if key not in self._captured:
+            self._captured[key] = _CapturedPass(self, *key)
+        return self._captured[key]
 
-    def _fill(self, sized: _Sized, segments: Sequence[Segment], count: int) -> None:
+    def _fill(self, captured: _CapturedPass, segments: Sequence[Segment], count: int) -> None:
         """Copy the inputs. Padding is written to the spare row."""
-        tokens = len(sized.alive)
+        tokens = len(captured.alive)
         padding = tokens - count
         numbers = [t for s in segments for t in s.tokens] + [0] * padding
         numbers += [s.row for s in segments for _ in s.tokens] + [self.spare_row] * padding
@@ -162,9 +163,9 @@ class GraphPasses:
         for segment in segments:
             place += len(segment.tokens)
             last.append(place)
-        numbers += last + [last[-1]] * (len(sized.inputs) - len(numbers) - len(last))
-        host = torch.tensor(numbers, pin_memory=sized.inputs.is_cuda)
-        sized.inputs.copy_(host, non_blocking=True)
+        numbers += last + [last[-1]] * (len(captured.inputs) - len(numbers) - len(last))
+        host = torch.tensor(numbers, pin_memory=captured.inputs.is_cuda)
+        captured.inputs.copy_(host, non_blocking=True)
 
 
 def _single_tokens(rows: Int[Tensor, " tokens"], positions: Int[Tensor, " tokens"]) -> Group:
@@ -187,29 +188,29 @@ class GraphPass:
 
     def __init__(
         self,
-        sized: _Sized,
+        captured: _CapturedPass,
         segments: Sequence[Segment],
         asking: Sequence[Asking],
         next_tokens: Int[Tensor, " rows"],
     ) -> None:
-        self._sized, self._segments = sized, segments
+        self._captured, self._segments = captured, segments
         self._nodes: Reading | None = None
         self._wanted = [number for number, one in enumerate(segments) if one.wants_logits]
         everyone = iter(asking)
         asked = [next(everyone) if one.wants_logits else _NOBODY for one in segments]
-        self._choice = NextTokens(sized.chosen, sized.logits, asked)
+        self._choice = NextTokens(captured.chosen, captured.logits, asked)
         drawn = [n for n, one in enumerate(asked) if not one.chooser.is_greedy]
         for number in drawn:
-            next_tokens[segments[number].row] = sized.chosen.tokens[number]
+            next_tokens[segments[number].row] = captured.chosen.tokens[number]
 
     def record(self, alive: Sequence[bool]) -> None:
         flags = [ok for ok, s in zip(alive, self._segments, strict=True) for _ in s.tokens]
-        flags += [False] * (len(self._sized.alive) - len(flags))
-        host = torch.tensor(flags, pin_memory=self._sized.alive.is_cuda)
-        self._sized.alive.copy_(host, non_blocking=True)
-        self._sized.add_to_record()
-        if self._sized.nodes is not None:
-            self._nodes = Reading(self._sized.nodes)
+        flags += [False] * (len(self._captured.alive) - len(flags))
+        host = torch.tensor(flags, pin_memory=self._captured.alive.is_cuda)
+        self._captured.alive.copy_(host, non_blocking=True)
+        self._captured.add_to_record()
+        if self._captured.nodes is not None:
+            self._nodes = Reading(self._captured.nodes)
 
     def read(self) -> list[NextToken]:
         tokens = self._choice.read()

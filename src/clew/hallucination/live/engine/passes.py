@@ -35,8 +35,8 @@ class Segment:
 
 @dataclass(kw_only=True)
 class Group:
-    """Segments that attend together: those of one token each, or longer ones, padded. attention is
-    computed in `lanes`, which are rows of the cache: a slice if possible."""
+    """Segments that attend together: those of one token each, or longer ones, padded.
+    Attention is computed in `lanes`, which are rows of the cache: a slice if possible."""
 
     rows: Int[Tensor, " segments"]
     sizes: Int[Tensor, " segments"]

@@ -1,7 +1,7 @@
 """What is recorded of running answers: the same as capture stores, computed once per pass for all
 layers and rows together, so that it costs little."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -44,20 +44,22 @@ class Recording:
 
 
 class RowRecord:
-    """The record of every row of the engine, filled pass by pass."""
+    """The record of every row of the engine, filled pass by pass. `version` counts how often its
+    tensors were replaced."""
 
     def __init__(self, recording: Recording, device: torch.device, dtype: torch.dtype) -> None:
         self.recording, self._device, self._dtype = recording, device, dtype
         self._basis = recording.basis.to(device, dtype) if recording.basis else None
         self._token_basis = _of_layers(self._basis, recording.token_layers)
-        self.rows = self.capacity = 0
+        self.rows = self.capacity = self.version = 0
         self._tensors: dict[str, Tensor] = {}
         self._prompts = torch.zeros(0, dtype=torch.long, device=device)
 
-    def resize(self, rows: int, capacity: int) -> None:
-        """Make room, and for a spare row; what fits of the record stays."""
-        self.rows, self.capacity = rows, capacity
-        for name, shape in self._shapes().items():
+    def prepare_resize(self, rows: int, capacity: int) -> Callable[[], None]:
+        """Allocate other sizes, and a spare row, with what fits of the record; the returned
+        function puts them in place."""
+        tensors = {}
+        for name, shape in self._shapes(capacity).items():
             kind = torch.int32 if name == "edge_slot" else torch.float32
             dtype = self._dtype if name == "last_hidden" else kind
             new = torch.zeros(rows + 1, *shape, dtype=dtype, device=self._device)
@@ -66,11 +68,17 @@ class RowRecord:
                 old = old[:-1]
                 both = tuple(slice(min(a, b)) for a, b in zip(old.shape, new.shape, strict=True))
                 new[both] = old[both]
-            self._tensors[name] = new
+            tensors[name] = new
         prompts = self._prompts.new_zeros(rows + 1)
         count = min(rows + 1, len(self._prompts))
         prompts[:count] = self._prompts[:count]
-        self._prompts = prompts
+
+        def resize() -> None:
+            self.rows, self.capacity = rows, capacity
+            self.version += 1
+            self._tensors, self._prompts = tensors, prompts
+
+        return resize
 
     def start(self, row: int, prompt_length: int) -> None:
         """A new request gets the row."""
@@ -143,9 +151,9 @@ class RowRecord:
         along = _PER_TOKEN.get(name)
         return tensor if along is None else tensor.narrow(along + 1, 0, length)
 
-    def _shapes(self) -> dict[str, tuple[int, ...]]:
+    def _shapes(self, slots: int) -> dict[str, tuple[int, ...]]:
         """The tensors that the columns require, each without its first dimension, the rows."""
-        shape, columns, slots = self.recording.shape, self.recording.columns, self.capacity
+        shape, columns = self.recording.shape, self.recording.columns
         layers, heads, k = shape.layers, shape.heads, shape.edges_per_token
         states = (layers, shape.dim)
         needed: dict[str, tuple[tuple[int, ...], set[str]]] = {

@@ -73,9 +73,14 @@ class Room:
             self._resize(0, 0)
 
     def _resize(self, rows: int, capacity: int) -> None:
-        for kept in (self._model.cache, self._record):
-            if kept is not None and (kept.rows, kept.capacity) != (rows, capacity):
-                kept.resize(rows, capacity)
+        """Both or neither: no row is without a record if memory runs out."""
+        changes = [
+            kept.prepare_resize(rows, capacity)
+            for kept in (self._model.cache, self._record)
+            if kept is not None and (kept.rows, kept.capacity) != (rows, capacity)
+        ]
+        for change in changes:
+            change()
 
 
 def _power_of_two(number: int) -> int:

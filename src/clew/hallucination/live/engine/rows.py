@@ -1,5 +1,6 @@
 """The key-value cache of the engine: one row per running request, each with its own length."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from jaxtyping import Float
@@ -19,22 +20,30 @@ class CachedTokens:
 class RowCache:
     """Keys and values of `rows` rows with room for `capacity` tokens each, and of a spare row that
     tokens without a request are written to. A row's tokens start at 0. Allocated when the first
-    keys arrive, which have the model's sizes."""
+    keys arrive, which have the model's sizes. `version` counts how often the tensors were
+    replaced."""
 
     keys: Float[Tensor, "layers rows kv_heads capacity dim"]
     values: Float[Tensor, "layers rows kv_heads capacity dim"]
 
     def __init__(self, layers: int) -> None:
         self._layers = layers
-        self.rows = self.capacity = 0
+        self.rows = self.capacity = self.version = 0
         self.is_allocated = False
 
-    def resize(self, rows: int, capacity: int) -> None:
-        """Make room; what fits of the tokens stays."""
-        self.rows, self.capacity = rows, capacity
+    def prepare_resize(self, rows: int, capacity: int) -> Callable[[], None]:
+        """Allocate other sizes, with what fits of the tokens; the returned function puts them in
+        place."""
         if self.is_allocated:
-            self.keys = self._resized(self.keys)
-            self.values = self._resized(self.values)
+            new = [_resized(old, rows, capacity) for old in (self.keys, self.values)]
+
+        def resize() -> None:
+            self.rows, self.capacity = rows, capacity
+            self.version += 1
+            if self.is_allocated:
+                self.keys, self.values = new
+
+        return resize
 
     def layer(
         self,
@@ -68,9 +77,10 @@ class RowCache:
         heads, _, dim = states.shape
         return states.new_zeros(self._layers, self.rows + 1, heads, self.capacity, dim)
 
-    def _resized(self, old: Tensor) -> Tensor:
-        layers, rows, heads, capacity, dim = old.shape
-        new = old.new_zeros(layers, self.rows + 1, heads, self.capacity, dim)
-        rows, capacity = min(rows - 1, self.rows), min(capacity, self.capacity)
-        new[:, :rows, :, :capacity] = old[:, :rows, :, :capacity]
-        return new
+
+def _resized(old: Tensor, rows: int, capacity: int) -> Tensor:
+    layers, old_rows, heads, old_capacity, dim = old.shape
+    new = old.new_zeros(layers, rows + 1, heads, capacity, dim)
+    rows, capacity = min(old_rows - 1, rows), min(old_capacity, capacity)
+    new[:, :rows, :, :capacity] = old[:, :rows, :, :capacity]
+    return new

@@ -9,7 +9,6 @@ from clew.errors import ClewError
 from clew.hallucination.detectors.risk import Risk
 from clew.hallucination.live.engine.requests import Ended
 from clew.hallucination.live.engine.tickets import Ticket
-from clew.hallucination.traces.compact import Reduced
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,15 +25,13 @@ class LiveToken:
 
 @dataclass(frozen=True, kw_only=True)
 class LiveAnswer:
-    """A whole answer with its risk. `record` is what capture would have stored of it, a batch of
-    one, as far as the detector needs it."""
+    """A whole answer with its risk. `tokens` are those of the text: tokens of a repetition that it
+    was cut before may have come as events."""
 
     text: str
     tokens: tuple[LiveToken, ...]
     ended: Ended
     risk: Risk
-    prompt: tuple[int, ...] = ()
-    record: Reduced | None = None
 
 
 LiveEvent = LiveToken | LiveAnswer | ClewError

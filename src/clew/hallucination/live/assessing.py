@@ -19,6 +19,8 @@ from clew.typed_json import read_as
 _MOST_TOKENS, _MOST_DRAWS = 1 << 16, 100
 _CUT_OFF = "the answer was cut off at its maximum length, so what it would have said is unknown"
 
+_NOT_COMPARED = "the detector compares answers to a question, but none were drawn for this one"
+
 
 def why_unavailable(tokens: Sequence[int], text: str, stop_reason: str) -> str | None:
     """Why an answer is not checked, whatever a detector says of it."""
@@ -63,6 +65,9 @@ def assess(detector: Detector, features: LiveFeatures) -> list[Risk]:
     """The risk of every answer; those that cannot be checked are unavailable with the reason."""
     found = detector.assess(features.drop_unusable())
     reasons = [why_unavailable(a.tokens, a.text, a.stop_reason) for a in features.answers]
+    if "samples" in detector.fields:
+        for row, answer in enumerate(features.answers):
+            reasons[row] = reasons[row] or (None if answer.samples else _NOT_COMPARED)
     for row, reason in features.unusable.items():
         reasons[row] = reasons[row] or f"the answer cannot be scored: {reason}"
     return [

@@ -33,6 +33,7 @@ _REST, _LONGEST_REST_SECONDS = 3, 0.1
 # What a detector may raise for features that nobody foresaw.
 _FAILURES = (RuntimeError, ValueError, TypeError, LookupError, ArithmeticError)
 _NOT_ASKED = "scoring was turned off for this answer"
+_DRAWS_FAILED = "the answers to compare it with could not be generated"
 
 
 @dataclass(kw_only=True, eq=False)
@@ -43,12 +44,17 @@ class _Pending:
     question: str
     draws: list[Ticket] = field(default_factory=list)
     tokens: list[LiveToken] = field(default_factory=list)
-    samples: list[str] = field(default_factory=list)
+    samples: list[str | None] = field(default_factory=list)  # None for one that failed
     finished: Finished | None = None
 
     @property
     def is_complete(self) -> bool:
         return self.finished is not None and len(self.samples) == len(self.draws)
+
+    @property
+    def can_be_scored(self) -> bool:
+        is_recorded = self.finished is not None and self.finished.record is not None
+        return is_recorded and None not in self.samples
 
 
 @dataclass(frozen=True)
@@ -149,11 +155,12 @@ class Delivery:
             if isinstance(event, NewToken):
                 self._deliver_token(pending, event, next(risks))
             elif isinstance(event, ClewError):
+                pending.ticket.cancel()  # nobody needs the answers drawn for it
                 self._leave(pending, event)
             elif isinstance(event, Finished):
                 pending.finished = event
             elif not isinstance(event.event, NewToken):
-                pending.samples.append(getattr(event.event, "text", ""))
+                pending.samples.append(_drawn_text(event.event))
             if pending.is_complete and pending not in complete:
                 complete.append(pending)
         if complete:
@@ -172,9 +179,16 @@ class Delivery:
         pending.tokens.append(live)
         pending.ticket.put(live)
 
-    @torch.inference_mode()
     def _token_risks(self, tokens: Sequence[NewToken]) -> list[float | None]:
         """The risks of tokens, of several answers at once; None for those not scored."""
+        try:
+            return self._score_tokens(tokens)
+        except (ClewError, *_FAILURES):
+            logger.exception("scoring %d tokens failed", len(tokens))
+            return [None] * len(tokens)
+
+    @torch.inference_mode()
+    def _score_tokens(self, tokens: Sequence[NewToken]) -> list[float | None]:
         probe = self._probe
         risks: list[float | None] = [None] * len(tokens)
         nodes = {row: t.nodes for row, t in enumerate(tokens) if t.nodes is not None}
@@ -190,7 +204,7 @@ class Delivery:
 
     def _finish(self, complete: Sequence[_Pending]) -> None:
         """Score and deliver whole answers."""
-        scored = [one for one in complete if one.finished and one.finished.record is not None]
+        scored = [one for one in complete if one.can_be_scored]
         found = dict(zip(scored, self._assess_safely(scored), strict=True))
         for pending in complete:
             risk = found.get(pending) or unavailable(
@@ -204,6 +218,8 @@ class Delivery:
         if not pending.ticket.request.is_scored:
             return _NOT_ASKED
         reason = why_unavailable(finished.tokens, finished.text, finished.ended)
+        if reason is None and None in pending.samples:
+            return _DRAWS_FAILED
         return reason or "the answer was not recorded"
 
     def _assess_safely(self, pending: Sequence[_Pending]) -> list[Risk]:
@@ -259,6 +275,11 @@ class Delivery:
             pending.ticket.put(ClewError("the answer was not finished: scoring has ended."))
 
 
+def _drawn_text(event: Finished | ClewError) -> str | None:
+    """The text of an answer that was drawn for another one; None if it has no end."""
+    return event.text if isinstance(event, Finished) and event.ended != "canceled" else None
+
+
 def _passed_answer(pending: _Pending) -> PassedAnswer:
     finished = pending.finished
     assert finished is not None
@@ -270,7 +291,7 @@ def _passed_answer(pending: _Pending) -> PassedAnswer:
         stop_reason=finished.ended,
         question=pending.question,
         text=finished.text,
-        samples=pending.samples or None,
+        samples=[text for text in pending.samples if text is not None] or None,
     )
 
 
@@ -279,9 +300,8 @@ def _whole_answer(pending: _Pending, risk: Risk) -> LiveAnswer:
     assert finished is not None
     return LiveAnswer(
         text=finished.text,
-        tokens=tuple(pending.tokens),
+        # Those of a repetition have been delivered, but the answer is cut before it.
+        tokens=tuple(pending.tokens[: len(finished.tokens)]),
         ended=finished.ended,
         risk=risk,
-        prompt=tuple(pending.ticket.request.prompt),
-        record=finished.record,
     )

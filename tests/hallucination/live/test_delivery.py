@@ -1,0 +1,76 @@
+"""What reaches whoever asked when something goes wrong between the engine and them."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from clew.errors import ClewError
+from clew.hallucination.capture import LoadedModel
+from clew.hallucination.live.delivery import Delivery
+from clew.hallucination.live.engine.engine import Engine
+from clew.hallucination.live.engine.requests import Finished, NewToken, Request
+from clew.hallucination.live.engine.tickets import Ticket
+from clew.hallucination.live.session import Session
+from tests.hallucination.conftest import FitDetector
+
+CANCELED = Finished(tokens=(), text="", ended="canceled", logprobs=(), entropies=())
+
+
+@pytest.mark.parametrize("event", [ClewError("out of memory"), CANCELED])
+def test_an_answer_whose_draws_failed_has_no_risk(
+    live_model: LoadedModel, fit: FitDetector, monkeypatch: pytest.MonkeyPatch, event: Any
+) -> None:
+    submit = Engine.submit
+
+    def fail_draws(engine: Engine, request: Request) -> Ticket:
+        if request.is_scored:
+            return submit(engine, request)
+        ticket = Ticket(request, lambda: None)
+        ticket.put(event)
+        return ticket
+
+    monkeypatch.setattr(Engine, "submit", fail_draws)
+    with Session(live_model, fit("semantic_entropy"), max_rows=8) as session:
+        answers = [session.ask(f"Who is {i}?", max_new_tokens=10) for i in range(4)]
+    assert {answer.risk.state for answer in answers} == {"unavailable"}
+    assert any("could not be generated" in (answer.risk.reason or "") for answer in answers)
+
+
+def test_a_detector_that_compares_answers_needs_some(
+    live_model: LoadedModel, fit: FitDetector
+) -> None:
+    fitted = fit("semantic_entropy")
+    without = replace(fitted.kept, generation={**fitted.generation, "samples": 0})
+    with Session(live_model, replace(fitted, origin=without), max_rows=8) as session:
+        answers = [session.ask(f"Who is {i}?", max_new_tokens=10) for i in range(4)]
+    assert {answer.risk.state for answer in answers} == {"unavailable"}
+    assert any("none were drawn" in (answer.risk.reason or "") for answer in answers)
+
+
+def test_tokens_of_a_repetition_are_not_in_the_answer(
+    live_model: LoadedModel, fit: FitDetector
+) -> None:
+    ticket = Ticket(Request(prompt=[1], max_new_tokens=9), lambda: None)
+    engine: Any = SimpleNamespace(submit=lambda _: ticket)
+    delivery = Delivery(live_model, fit("perplexity"), engine)
+    answer = delivery.submit(ticket.request, "")
+    for number in (5, 6, 6):
+        ticket.put(NewToken(id=number, text="x", logprob=-1.0, entropy=1.0))
+    ticket.put(Finished(tokens=(5, 6), text="xx", ended="repetition", logprobs=(), entropies=()))
+    assert [token.id for token in answer.answer().tokens] == [5, 6]
+    delivery.close()
+
+
+def test_a_token_probe_that_fails_holds_up_nobody(
+    live_model: LoadedModel, fit: FitDetector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probe = fit("token_probe")
+    assert probe.tokens is not None
+    monkeypatch.setattr(type(probe.tokens), "score", lambda *_: [][1])
+    detector = replace(fit("perplexity"), tokens=probe.tokens, basis=probe.basis)
+    with Session(live_model, detector, max_rows=4) as session:
+        answer = session.ask("What is the capital of France?")
+        assert answer.text and {token.risk for token in answer.tokens} == {None}
+        assert session.is_running

@@ -92,6 +92,21 @@ def test_a_run_killed_at_any_moment_ends_in_the_same_file(
     assert not journal.exists()
 
 
+@pytest.mark.parametrize("ended_in", ["replace_file", "hash_file"])
+def test_a_run_killed_while_it_finishes_is_resumed(
+    score: Score, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended_in: str
+) -> None:
+    out = tmp_path / "risks.jsonl"
+    with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
+        patch.setattr(f"clew.hallucination.live.risk_file.{ended_in}", lambda *_: 1 / 0)
+        score(RECORDS, out=out)
+    left = (tmp_path / "risks.jsonl.partial").read_bytes()
+    assert score(RECORDS, out=out).summary.answers == 11
+    (tmp_path / "risks.jsonl.partial").write_bytes(left)  # killed before it was deleted
+    assert score(RECORDS, out=out).summary.answers == 11
+    assert not (tmp_path / "risks.jsonl.partial").exists()
+
+
 def test_the_same_command_again_keeps_a_finished_file(score: Score, tmp_path: Path) -> None:
     out = tmp_path / "risks.jsonl"
     first = score(RECORDS, out=out)

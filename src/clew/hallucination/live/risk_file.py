@@ -149,7 +149,8 @@ class RiskFile:
     def finished(self) -> RiskSummary | None:
         """The summary, if an earlier run has finished the same file. Raises
         SettingsMismatchError if the file is that of another run."""
-        if not self.out.exists():
+        # A run that was killed while it finished leaves its journal.
+        if not self.out.exists() or (self._journal.exists() and not self._summary.exists()):
             return None
         about = self._read_summary()
         self._refuse_other(about.get("settings", {}), self.out)
@@ -158,7 +159,9 @@ class RiskFile:
                 f'"{self.out}" was changed after it was written: choose another `out`, or replace '
                 "it with `overwrite=True`."
             )
-        return read_as(RiskSummary, about["summary"])
+        summary = self._read_figures(about)
+        self._journal.unlink(missing_ok=True)
+        return summary
 
     def start(self, *, count: int, window: int) -> int:
         """Open the journal for `count` rows that come in windows; returns the number of rows that
@@ -251,6 +254,14 @@ class RiskFile:
             raise SettingsMismatchError(
                 f'"{self.out}" already exists, and nothing says what wrote it: choose another '
                 "`out`, or replace it with `overwrite=True`."
+            ) from None
+
+    def _read_figures(self, about: Mapping[str, Any]) -> RiskSummary:
+        try:
+            return read_as(RiskSummary, about.get("summary"))
+        except ValueError as error:
+            raise StoreError(
+                f'"{self._summary}" is damaged ({error}): start over with `overwrite=True`.'
             ) from None
 
     def _refuse_other(self, before: Any, where: Path) -> None:

@@ -92,10 +92,22 @@ class PlattScale:
         """The same scale with another slope and intercept, for other samples to which it gave these
         probabilities. Raises InputError when only one class is present."""
         positive, found = check_probabilities(labels, probabilities)
-        sure = np.clip(found, _SURE, 1 - _SURE)
-        placed = (np.log(sure / (1 - sure)) - self.intercept) / self.slope
-        slope, intercept = _fit_sigmoid(positive, placed)
+        slope, intercept = _fit_sigmoid(positive, self._undo(found))
         return replace(self, slope=slope, intercept=intercept)
+
+    def convert(
+        self, probabilities: Shaped[np.ndarray, " samples"], other: "PlattScale"
+    ) -> Float64[np.ndarray, " samples"]:
+        """The probabilities that `other`, a refit of this scale, gives to the samples to which this
+        one gave these."""
+        from scipy.special import expit  # slow to import
+
+        return expit(other.slope * self._undo(probabilities) + other.intercept)
+
+    def _undo(self, probabilities: np.ndarray) -> Float64[np.ndarray, " samples"]:
+        """The standardized scores behind probabilities."""
+        sure = np.clip(probabilities, _SURE, 1 - _SURE)
+        return (np.log(sure / (1 - sure)) - self.intercept) / self.slope
 
     def probabilities(
         self, scores: Shaped[np.ndarray, " samples"]

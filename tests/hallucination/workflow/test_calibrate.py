@@ -1,6 +1,7 @@
 """`clew calibrate`: a detector's calibration and threshold, fitted to somebody's own answers."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ from clew.errors import InputError
 from clew.hallucination.comparison import compare_methods
 from clew.hallucination.detectors.data import StoredAnswers
 from clew.hallucination.samples.reading.answers import AnswerFeatures
-from tests.hallucination.comparison.making import compare_config
-from tests.hallucination.detectors.keeping import write_captured
+from clew.hallucination.workflow.scoring import describe_detector
+from tests.hallucination.comparison.making import compare_config, describe_capture
+from tests.hallucination.detectors.keeping import CAPTURE, write_captured
 
 
 @pytest.fixture(scope="module")
@@ -26,8 +28,8 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def write_risks(path: Path, *, method: str, count: int = 200, **changes: Any) -> Path:
-    """Answers of which few are hallucinated, as "clew score" writes them."""
+def write_risks(path: Path, detector: clew.Detector, *, count: int = 200, **changes: Any) -> Path:
+    """Answers of which few are hallucinated, as "clew score" writes them with a detector."""
     random = np.random.default_rng(0)
     labels = random.random(count) < 0.2
     risks = np.clip(0.5 + 0.3 * labels + 0.1 * random.standard_normal(count), 0.01, 0.99)
@@ -36,7 +38,8 @@ def write_risks(path: Path, *, method: str, count: int = 200, **changes: Any) ->
             "id": str(row),
             "risk": float(risk),
             "state": "checked",
-            "method": method,
+            "method": detector.name,
+            "threshold": round(detector.threshold, 6),
             "hallucinated": bool(label),
             **changes,
         }
@@ -48,7 +51,7 @@ def write_risks(path: Path, *, method: str, count: int = 200, **changes: Any) ->
 
 def test_risks_of_labeled_answers_calibrate_a_detector(fitted: Path, tmp_path: Path) -> None:
     before = clew.load_detector(fitted / "out")
-    risks = write_risks(tmp_path / "mine.jsonl", method=before.name)
+    risks = write_risks(tmp_path / "mine.jsonl", before)
     result = clew.calibrate(fitted / "out", risks=risks, target_fpr=0.05, out=tmp_path / "mine")
     after = clew.load_detector(tmp_path / "mine")
     assert result.ece_after < 0.1 < result.ece_before
@@ -92,15 +95,64 @@ def test_answers_that_cannot_be_used_are_refused(
         ({"count": 20}, "at least 10 correct and 10 hallucinated"),
         ({"hallucinated": None}, "0 of the 0 answers"),
         ({"risk": "high"}, "not a file of risks"),
+        ({"threshold": 0.123}, r"threshold: 0\.123, not 0\.\d+\nScore the answers again"),
     ],
 )
 def test_risks_that_cannot_be_used_are_refused(
     fitted: Path, tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
-    name = clew.load_detector(fitted / "out").name
-    risks = write_risks(tmp_path / "mine.jsonl", **{"method": name, **changes})
+    risks = write_risks(tmp_path / "mine.jsonl", clew.load_detector(fitted / "out"), **changes)
     with pytest.raises(InputError, match=message):
         clew.calibrate(fitted / "out", risks=risks)
+
+
+@pytest.mark.parametrize("has_summary", [False, True])
+def test_risks_from_before_a_calibration_are_refused(
+    fitted: Path, tmp_path: Path, has_summary: bool
+) -> None:
+    """Fitted again to the same risks, the slope would grow with every run."""
+    folder = Path(shutil.copytree(fitted / "out/detector", tmp_path / "detector"))
+    before = clew.load_detector(folder)
+    risks = write_risks(tmp_path / "mine.jsonl", before)
+    if has_summary:
+        about = {"settings": {"detector": describe_detector(before)}}
+        risks.with_name("mine.jsonl.summary.json").write_text(json.dumps(about))
+    clew.calibrate(folder, risks=risks)
+    after = clew.load_detector(folder)
+    with pytest.raises(InputError, match="Score the answers again") as error:
+        clew.calibrate(folder, risks=risks)
+    assert ("calibration.slope" in str(error.value)) == has_summary
+    assert clew.load_detector(folder).calibration == after.calibration
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("a.csv", "risk,hallucinated,state,method,threshold\n0.5,maybe,checked,x,0.5\n", "maybe"),
+        ("a.jsonl", "[1]\n", r"a line is \[1\]"),
+    ],
+)
+def test_an_edited_file_of_risks_is_refused(
+    fitted: Path, tmp_path: Path, name: str, text: str, reason: str
+) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(InputError, match=f"not a file of risks .*{reason}"):
+        clew.calibrate(fitted / "out", risks=tmp_path / name)
+
+
+def test_samples_of_another_prompt_are_refused(fitted: Path, tmp_path: Path) -> None:
+    data = write_captured(tmp_path / "pre", graphs=False, shards=1)
+    describe_capture(data, **{**CAPTURE, "prompt": {"template": "{question}", "chat": False}})
+    with pytest.raises(InputError, match="for another prompt"):
+        clew.calibrate(fitted / "out", samples=data)
+
+
+def test_a_calibrated_detector_reports_its_own_figures(fitted: Path, tmp_path: Path) -> None:
+    result = clew.calibrate(fitted / "out", samples=fitted / "other", out=tmp_path / "mine")
+    metrics = result.detector.metrics
+    assert metrics["threshold"] == result.threshold_after
+    assert "test_auroc" in metrics and not {"test_ece", "test_f1"} & {*metrics}
+    assert result.detector.kept.calibrated["ece_after"] == result.ece_after
 
 
 def test_a_folder_without_a_detector_is_refused(tmp_path: Path) -> None:

@@ -11,11 +11,13 @@ from jaxtyping import Bool, Float64, Int
 from clew.errors import InputError
 from clew.hallucination.detectors.data import StoredAnswers
 from clew.hallucination.detectors.detector import Detector
-from clew.hallucination.detectors.registry import SampleKind
+from clew.hallucination.detectors.making import describe_origin
 from clew.hallucination.detectors.risk import Risk
+from clew.hallucination.detectors.training.samples import score_batches
 from clew.hallucination.detectors.training.sources import PreprocessedData
 from clew.hallucination.samples.reading.answers import AnswerFeatures
 from clew.loading.loader import Loader
+from clew.loading.order import Rank
 from clew.loading.splits import SPLIT_NAMES
 from clew.metrics import (
     PlattScale,
@@ -24,7 +26,9 @@ from clew.metrics import (
     threshold_for_rate,
 )
 
-_BINS, _FOLDS = 10, 5
+_FOLDS, _BATCH = 5, 64
+# Entries of a method's results that another calibration and threshold do not change.
+_UNCHANGED = ("auroc", "auprc")
 # With fewer answers of a class, two numbers cannot be fitted to them.
 FEWEST = 10
 
@@ -65,25 +69,11 @@ class LabeledRisks:
         return min(hallucinated, len(self.labels) - hallucinated)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Refit:
-    """A detector with another calibration. `ece_after` comes from fits that have not seen the
-    answers that they are measured on."""
-
-    detector: Detector
-    answers: int
-    out_of_distribution: int
-    excluded: int
-    ece_before: float
-    ece_after: float
-    threshold_before: float
-    threshold_after: float
-
-
 def assess_samples(detector: Detector, data: AnswerFeatures) -> LabeledRisks:
     """The risks of all answers in a folder of samples. Raises InputError if the detector was fitted
-    on them, or if they are of another model."""
-    detector.refuse_other(data.identity["model"])
+    on them, or if they are of another model or prompt."""
+    origin = describe_origin(data, {})
+    detector.refuse_other(origin.model, origin.prompt)
     if detector.kept.data.get("traces") == data.identity["sha256"]:
         raise InputError(
             f'the detector {detector.name} was fitted on the answers in "{data.folder}", so its '
@@ -92,14 +82,24 @@ def assess_samples(detector: Detector, data: AnswerFeatures) -> LabeledRisks:
             value=data.folder,
         )
     splits = [split for split in SPLIT_NAMES if len(data.labels[split])]
-    risks = [risk for split in splits for risk in detector.assess(_Stored(data, split))]
+    risks = [risk for split in splits for risk in _assess_split(detector, data, split)]
     return LabeledRisks.of(risks, np.concatenate([data.labels[split] for split in splits]))
 
 
-def refit(detector: Detector, answers: LabeledRisks, target_fpr: float | None) -> Refit:
+def _assess_split(detector: Detector, data: AnswerFeatures, split: str) -> list[Risk]:
+    """A network reads its samples batch by batch."""
+    found = None
+    if detector.samples is not None:
+        samples = PreprocessedData(folder=data.folder).open(detector.samples, split)
+        found = score_batches(detector, Loader(samples, _BATCH, rank=Rank()))
+    return detector.assess(StoredAnswers(data, split), found)
+
+
+def refit(detector: Detector, answers: LabeledRisks, target_fpr: float | None) -> Detector:
     """Refit calibration and threshold: the threshold with the highest F1, or with at most
     `target_fpr` of the correct answers above it. The fallback keeps its own unless enough answers
-    were out of distribution. Raises InputError for too few answers of a class."""
+    were out of distribution. `calibrated` has the figures; `ece_after` comes from fits that did not
+    see the answers that they are measured on. Raises InputError for too few answers of a class."""
     checked, far = (answers.part(is_far=flag) for flag in (False, True))
     if checked.rarest < FEWEST:
         raise InputError(
@@ -114,16 +114,29 @@ def refit(detector: Detector, answers: LabeledRisks, target_fpr: float | None) -
         own, limit, _ = _fit(detector.fallback.calibration, far, target_fpr)
         fallback = replace(detector.fallback, calibration=own, threshold=limit)
         changed = replace(changed, fallback=fallback)
-    return Refit(
-        detector=changed,
-        answers=len(answers.labels),
-        out_of_distribution=len(far.labels),
-        excluded=answers.excluded,
-        ece_before=_measure(checked.labels, checked.risks),
-        ece_after=_measure(checked.labels, after),
-        threshold_before=detector.threshold,
-        threshold_after=threshold,
-    )
+    figures = {
+        "answers": len(answers.labels),
+        "out_of_distribution": len(far.labels),
+        "excluded": answers.excluded,
+        "ece_before": expected_calibration_error(checked.labels, checked.risks),
+        "ece_after": expected_calibration_error(checked.labels, after),
+        "threshold_before": detector.threshold,
+        "threshold_after": threshold,
+    }
+    return _record(changed, figures)
+
+
+def _record(detector: Detector, figures: dict[str, Any]) -> Detector:
+    """Say what it was calibrated on. What the test split measured with the calibration before does
+    not describe this one."""
+    results = {
+        name: value
+        for name, value in detector.metrics.items()
+        if not name.startswith("test_") or name.removeprefix("test_").startswith(_UNCHANGED)
+    }
+    results["threshold"] = detector.threshold
+    origin = replace(detector.kept, results=results, calibrated=figures)
+    return replace(detector, metrics=results, origin=origin)
 
 
 def _fit(
@@ -131,7 +144,7 @@ def _fit(
 ) -> tuple[PlattScale, float, Float64[np.ndarray, " answers"]]:
     """The new calibration and threshold, and each answer's risk by a fit without it."""
     found = scale.refit(answers.labels, answers.risks)
-    risks = _change(scale, found, answers.risks)
+    risks = scale.convert(answers.risks, found)
     if target_fpr is None:
         threshold = best_threshold(answers.labels, risks)
     else:
@@ -141,7 +154,7 @@ def _fit(
     for number in range(_FOLDS):
         own = fold == number
         other = scale.refit(answers.labels[~own], answers.risks[~own])
-        unseen[own] = _change(scale, other, answers.risks[own])
+        unseen[own] = scale.convert(answers.risks[own], other)
     return found, threshold, unseen
 
 
@@ -152,23 +165,3 @@ def _assign_folds(labels: np.ndarray) -> np.ndarray:
         rows = np.flatnonzero(labels == one)
         fold[rows] = np.arange(len(rows)) % _FOLDS
     return fold
-
-
-def _change(old: PlattScale, new: PlattScale, risks: np.ndarray) -> np.ndarray:
-    """The risks under another calibration of the same scores."""
-    sure = np.clip(risks, 1e-9, 1 - 1e-9)
-    placed = (np.log(sure / (1 - sure)) - old.intercept) / old.slope
-    return 1 / (1 + np.exp(-(new.slope * placed + new.intercept)))
-
-
-def _measure(labels: np.ndarray, risks: np.ndarray) -> float:
-    return expected_calibration_error(labels, risks, bins=_BINS, equal_mass=True)
-
-
-class _Stored(StoredAnswers):
-    """A split of a folder of samples, with the batch of a network."""
-
-    def batch(self, kind: SampleKind) -> Any:
-        assert isinstance(self.data, AnswerFeatures)
-        samples = PreprocessedData(folder=self.data.folder).open(kind, self.split)
-        return next(iter(Loader(samples, len(samples))))

@@ -50,7 +50,8 @@ class Fallback:
 @dataclass(frozen=True, kw_only=True)
 class Origin:
     """What a detector was fitted on. `generation`, `capture` and `preprocess` are the settings of
-    `clew extract` and `clew preprocess`; `results` is the method's row of results.json."""
+    `clew extract` and `clew preprocess`; `results` is the method's row of results.json;
+    `calibrated` has the figures of `clew calibrate`, if it changed the detector."""
 
     model: dict[str, Any]
     prompt: Prompt
@@ -60,6 +61,7 @@ class Origin:
     preprocess: dict[str, Any] = field(default_factory=dict)
     results: dict[str, Any] = field(default_factory=dict)
     data: dict[str, Any] = field(default_factory=dict)
+    calibrated: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -205,12 +207,15 @@ class Detector:
         return torch.from_numpy(calibrated).to(risks)
 
     @torch.inference_mode()
-    def assess(self, data: LiveData) -> list[Risk]:
+    def assess(
+        self, data: LiveData, scored: Float[np.ndarray, " answers"] | None = None
+    ) -> list[Risk]:
         """The risk of every answer. One that is empty, cut off or not finite is "unavailable"; one
-        whose features are unlike the training data gets the risk of its token probabilities."""
+        whose features are unlike the training data gets the risk of its token probabilities.
+        `scored` are the risks of a network that has scored its batches already."""
         if not len(data.labels[LIVE]):
             return []
-        risks = self._risks(data)
+        risks = self._risks(data) if scored is None else scored
         distances = self._distances(data)
         # A distance that is not a number is not a small one.
         is_far = ~(distances <= 1)

@@ -86,7 +86,7 @@ class _Contents:
     results: _Settings
     data: _Settings
     weights_sha256: Annotated[str, Bounds(least=64, most=64)]
-    more: _Settings = field(default_factory=dict)
+    calibrated: _Settings = field(default_factory=dict)
 
 
 def save_detector(detector: Detector, folder: Path) -> Path:
@@ -249,7 +249,7 @@ def _unpack_tokens(about: dict[str, Any] | None, every: Packed) -> TokenProbe | 
 def _unpack_origin(contents: _Contents) -> Origin:
     prompt = read_as(Prompt, contents.prompt, "prompt")
     check_template(prompt.template)
-    plain = ("model", "generation", "capture", "preprocess", "results", "data")
+    plain = ("model", "generation", "capture", "preprocess", "results", "data", "calibrated")
     return Origin(
         prompt=prompt,
         shape=TraceShape(**asdict(contents.shape)),

@@ -311,12 +311,30 @@ def read_risks(path: Path) -> pa.Table:
         with pa.memory_map(str(path)) as source:
             return pa.ipc.open_file(source).read_all()
     if path.suffix.lower() == ".csv":
-        import pyarrow.csv
+        from pyarrow.csv import ConvertOptions, read_csv
 
-        return pyarrow.csv.read_csv(path)
+        kinds = {field.name: field.type for field in SCHEMA}
+        return read_csv(path, convert_options=ConvertOptions(column_types=kinds))
     with open_regular(path) as file:
-        rows = [parse_json(line) for line in file]
+        rows = [read_as(dict[str, Any], parse_json(line), "a line") for line in file]
     return to_table(rows)
+
+
+def read_columns(path: Path, names: Sequence[str]) -> pa.Table:
+    """Columns of a file that may have been edited since. Raises ValueError, KeyError or pyarrow's
+    errors if it does not have them."""
+    return read_risks(path).select(names).cast(pa.schema([SCHEMA.field(name) for name in names]))
+
+
+def read_settings(path: Path) -> dict[str, Any] | None:
+    """The detector that gave the risks, as its run recorded it; None if the summary is not there.
+    Raises ValueError if it is damaged."""
+    summary = path.with_name(path.name + _SUMMARY)
+    if not summary.exists():
+        return None
+    about = read_as(dict[str, Any], read_json(summary))
+    settings = read_as(dict[str, Any], about.get("settings"), "settings")
+    return read_as(dict[str, Any], settings.get("detector"), "settings.detector")
 
 
 def to_table(rows: Sequence[Rows]) -> pa.Table:

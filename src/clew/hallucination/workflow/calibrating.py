@@ -1,5 +1,6 @@
 """Calibrate a detector on one's own labeled answers."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,14 +10,17 @@ from clew.wording import counted
 
 if TYPE_CHECKING:
     from clew.hallucination.detectors import Detector
-    from clew.hallucination.detectors.calibrating import LabeledRisks, Refit
+    from clew.hallucination.detectors.calibrating import LabeledRisks
+
+# Files have six decimals.
+_ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class CalibrationResult:
-    """A calibrated detector in `path`. ECE is the expected calibration error over 10 bins of equal
-    mass; `ece_after` is measured on answers that were not used for the fit. `excluded` answers had
-    no label, or could not be checked."""
+    """A calibrated detector in `path`. ECE is the expected calibration error over 15 bins, as in a
+    comparison; `ece_after` is measured on answers that were not used for the fit. `excluded`
+    answers had no label, or could not be checked."""
 
     path: Path
     answers: int
@@ -95,8 +99,8 @@ def calibrate(
         )
     loaded = read_detector(folder)
     found = refit(loaded, _read_answers(loaded, risks, samples), target_fpr)
-    place = change_detector(folder, found.detector, _choose_out(folder, out))
-    return CalibrationResult(path=place, **_figures(found))
+    place = change_detector(folder, found, _choose_out(folder, out))
+    return CalibrationResult(path=place, **found.kept.calibrated)
 
 
 def _read_answers(
@@ -117,19 +121,35 @@ def _read_risks(detector: "Detector", path: Path) -> "LabeledRisks":
     import numpy as np
 
     from clew.hallucination.detectors.calibrating import LabeledRisks
-    from clew.hallucination.live.risk_file import read_risks
+    from clew.hallucination.live.risk_file import read_columns, read_settings
     from clew.storage.arrow import ARROW_ERRORS
 
     try:
-        table = read_risks(path)
-        rows = table.select(["risk", "hallucinated", "state", "method"]).to_pylist()
-    except (*ARROW_ERRORS, KeyError, ValueError) as error:
+        rows = read_columns(
+            path, ("risk", "hallucinated", "state", "method", "threshold")
+        ).to_pylist()
+        settings = read_settings(path)
+    except (*ARROW_ERRORS, KeyError, TypeError) as error:
         raise InputError(
             f'it is not a file of risks ({str(error).splitlines()[0]:.200}). Write one with "clew '
             'score".',
             setting="risks",
             value=path,
         ) from None
+    _refuse_other_methods(detector, path, rows)
+    _refuse_other_calibration(detector, path, rows, settings)
+    kept = [r for r in rows if r["risk"] is not None and r["hallucinated"] is not None]
+    return LabeledRisks(
+        risks=np.array([row["risk"] for row in kept], float),
+        labels=np.array([row["hallucinated"] for row in kept], np.int8),
+        is_far=np.array([row["state"] == "out_of_distribution" for row in kept], bool),
+        excluded=len(rows) - len(kept),
+    )
+
+
+def _refuse_other_methods(
+    detector: "Detector", path: Path, rows: Sequence[Mapping[str, Any]]
+) -> None:
     own = {detector.name, detector.fallback.scorer.statistic if detector.fallback else ""}
     others = {row["method"] for row in rows} - own
     if others:
@@ -139,13 +159,48 @@ def _read_risks(detector: "Detector", path: Path) -> "LabeledRisks":
             setting="risks",
             value=path,
         )
-    kept = [r for r in rows if r["risk"] is not None and r["hallucinated"] is not None]
-    return LabeledRisks(
-        risks=np.array([row["risk"] for row in kept], float),
-        labels=np.array([row["hallucinated"] for row in kept], np.int8),
-        is_far=np.array([row["state"] == "out_of_distribution" for row in kept], bool),
-        excluded=len(rows) - len(kept),
-    )
+
+
+def _refuse_other_calibration(
+    detector: "Detector",
+    path: Path,
+    rows: Sequence[Mapping[str, Any]],
+    settings: Mapping[str, Any] | None,
+) -> None:
+    """The fit starts from the calibration that the risks have. The file's summary says which one
+    that is; without a summary, the thresholds in its rows tell them apart."""
+    from clew.hallucination.workflow.scoring import describe_detector
+    from clew.settings import find_differences
+
+    if settings is None:
+        before, now = _find_thresholds(detector, rows)
+    else:
+        before, now = dict(settings), describe_detector(detector)
+    different = find_differences(before, now)
+    if different:
+        lines = (f"{d.name}: {d.before!r:.200}, not {d.now!r:.200}" for d in different)
+        raise InputError(
+            f"its risks come from another detector, or from {detector.name} before it was "
+            "calibrated:\n  "
+            + "\n  ".join(lines)
+            + "\nScore the answers again with this detector.",
+            setting="risks",
+            value=path,
+        )
+
+
+def _find_thresholds(
+    detector: "Detector", rows: Sequence[Mapping[str, Any]]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A threshold in the rows and the detector's, which differ if any do."""
+    fallback = detector.fallback.threshold if detector.fallback else None
+    for row in rows:
+        own = fallback if row["state"] == "out_of_distribution" else detector.threshold
+        found = row["threshold"]
+        is_same = None not in (found, own) and abs(found - own) <= _ROUNDING
+        if row["risk"] is not None and not is_same:
+            return {"threshold": found}, {"threshold": own}
+    return {}, {}
 
 
 def _choose_out(folder: Path, out: str | Path | None) -> Path | None:
@@ -157,7 +212,3 @@ def _choose_out(folder: Path, out: str | Path | None) -> Path | None:
     ):
         raise InputError("something else is there. Choose a new folder.", setting="out", value=path)
     return path
-
-
-def _figures(found: "Refit") -> dict[str, Any]:
-    return {name: value for name, value in vars(found).items() if name != "detector"}

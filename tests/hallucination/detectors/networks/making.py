@@ -90,6 +90,7 @@ def make_heads(samples: int = 5, *, max_tokens: int = 9) -> dict[str, Any]:
         "edge_attr": torch.cat([attention, marks], dim=1).half(),
         "node_graph": torch.arange(samples).repeat_interleave(tokens),
         "is_answer": torch.cat(is_answer),
+        "node_counts": tokens,
         "label": (torch.arange(samples) % 2).float(),
     }
 

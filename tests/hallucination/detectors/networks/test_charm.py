@@ -96,7 +96,7 @@ def test_order_of_tokens_edges_and_samples_changes_nothing() -> None:
         "edge_attr": batch["edge_attr"][edges],
         "node_graph": samples[batch["node_graph"]][order],
         "is_answer": batch["is_answer"][order],
-        "label": batch["label"],
+        "node_counts": batch["node_counts"][samples.argsort()],
     }
     assert torch.allclose(network(moved)[samples], network(batch), atol=1e-5)
 

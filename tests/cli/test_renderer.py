@@ -28,6 +28,7 @@ from clew.hallucination.comparison.events import (
     StoreStarted,
 )
 from clew.hallucination.detectors.training import NetworkEnded, NetworkStarted
+from clew.hallucination.live.service.running import ServiceReady
 from clew.patterns.training import Measuring, Prepared
 from clew.patterns.training.events import TrainingChoice
 from clew.progress import (
@@ -109,12 +110,17 @@ PHOTOS = (
     ModelMeasured(metrics={"test_accuracy": 0.9}),
     Measuring(),
 )
+SERVICE = (
+    Note("loading the model"),
+    ServiceReady(address="http://127.0.0.1:8000/", model="smollm2", detector="lstm"),
+)
 STORIES = {
     "notes": (Note("give `batch_size=8`"),),
     "work": WORK,
     "networks": NETWORKS,
     "comparison": COMPARISON,
     "photos": PHOTOS,
+    "service": SERVICE,
 }
 
 
@@ -151,6 +157,7 @@ def test_every_event_is_shown(
         "networks": ["LSTM (2 of 3)", "resuming after step 3 of 10", "best epoch 1 of 2"],
         "comparison": ["trained on facts (2 of 3)", "2/3 GVAE: validation AUROC 0.800, test 0.700"],
         "photos": ["7 in 2 classes: cats (3), dogs (4)", "requested with --epochs", "plan.json"],
+        "service": ["loading the model"],
     }
     assert not [text for text in told[story] if text not in out]
 

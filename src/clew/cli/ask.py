@@ -16,7 +16,6 @@ from clew.cli.options import Spelling
 from clew.cli.renderer import Renderer
 from clew.cli.signals import StopRequest
 from clew.errors import InputError, StoppedError
-from clew.hallucination.questions import Question
 from clew.hallucination.workflow import ask
 from clew.hallucination.workflow.asking import open_asker, read_questions
 from clew.storage.text_files import BoundedLines, TooLongError
@@ -24,6 +23,7 @@ from clew.terminal import TextConsole
 
 if TYPE_CHECKING:
     from clew.hallucination.live.asking import AskedAnswer, Asker
+    from clew.hallucination.questions import Question
 
 COMMAND = Command(
     function=ask,
@@ -100,6 +100,8 @@ def _answer_all(
 
 
 def _talk(console: Console, asker: "Asker", context: str | None) -> None:
+    from clew.hallucination.questions import Question
+
     def answer(text: str, about: str | None) -> None:
         question = Question(id="question", question=text, answers=(), context=about)
         with console.status("answering", spinner_style="dim", refresh_per_second=_DRAWN_PER_SECOND):

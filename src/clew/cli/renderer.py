@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         StoreStarted,
     )
     from clew.hallucination.detectors.training import NetworkEnded, NetworkStarted
+    from clew.hallucination.live.service.running import ServiceReady
     from clew.patterns.training import Measuring, Prepared
 
 
@@ -105,6 +106,9 @@ class Renderer:
     def show_ModelMeasured(self, _: "ModelMeasured") -> None:
         """Not displayed: this event is for experiment trackers, and the command prints these
         metrics as its result."""
+
+    def show_ServiceReady(self, _: "ServiceReady") -> None:
+        """Not displayed: the address is the result of the command, which prints it."""
 
     def show_NetworkStarted(self, event: "NetworkStarted") -> None:
         self._network.announce(event)

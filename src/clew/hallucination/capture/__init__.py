@@ -1,9 +1,15 @@
-"""Run a language model over questions and record one trace per answer."""
+"""Run a language model over questions and record one trace per answer. Names are imported lazily: a
+prompt is read without transformers."""
 
-from clew.hallucination.capture.config import ExtractConfig
-from clew.hallucination.capture.extract import ExtractResult, extract
-from clew.hallucination.capture.models import LoadedModel, load_model
-from clew.hallucination.questions import Question, QuestionSet, load_questions
+from typing import TYPE_CHECKING
+
+from clew.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from clew.hallucination.capture.config import ExtractConfig
+    from clew.hallucination.capture.extracting import ExtractResult, extract
+    from clew.hallucination.capture.models import LoadedModel, load_model
+    from clew.hallucination.questions import Question, QuestionSet, load_questions
 
 __all__ = [
     "ExtractConfig",
@@ -15,3 +21,10 @@ __all__ = [
     "load_model",
     "load_questions",
 ]
+_HOMES = {
+    "ExtractConfig": "config",
+    **dict.fromkeys(("ExtractResult", "extract"), "extracting"),
+    **dict.fromkeys(("LoadedModel", "load_model"), "models"),
+    **dict.fromkeys(("Question", "QuestionSet", "load_questions"), ".questions"),
+}
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

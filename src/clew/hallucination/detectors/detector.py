@@ -191,7 +191,7 @@ class Detector:
             InputError: The network does not read this kind of batch, or there is no network.
         """
         if self.samples is None:
-            raise InputError(f"{self.name} is not a network: use `assess`, which reads its fields.")
+            raise InputError(f"{self.name} is not a network: use assess(), which reads its fields.")
         form = FORMS[self.samples]
         if not form.is_batch(batch):
             raise InputError(

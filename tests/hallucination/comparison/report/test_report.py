@@ -136,7 +136,7 @@ def test_transfer_has_a_heat_map_per_method(tmp_path: Path) -> None:
 def test_section_with_nothing_to_show_is_hidden_and_its_reason_listed(page: Page) -> None:
     assert ("section", {"id": "transfer"}) not in page.elements
     assert ("a", {"href": "#transfer"}) not in page.elements
-    assert "Empty sections: transfer" in page.text
+    assert "Empty sections: tokens, transfer" in page.text
     assert "Only one question set was compared." in page.text
 
 

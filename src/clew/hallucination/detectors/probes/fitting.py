@@ -11,7 +11,6 @@ from scipy.linalg import eigh
 from scipy.linalg.blas import ssyrk
 from scipy.optimize import minimize
 from scipy.special import expit
-from sklearn.utils.extmath import randomized_svd
 from threadpoolctl import threadpool_limits
 
 from clew.errors import InputError, StoreError
@@ -208,6 +207,8 @@ class Products:
             wanted = (max(0, count - most), count - 1)
             variances, vectors = eigh(self._upper, lower=False, subset_by_index=wanted)
             return vectors[:, ::-1], variances[::-1]
+        from sklearn.utils.extmath import randomized_svd  # slow to import
+
         for row in range(count):
             self._upper[row + 1 :, row] = self._upper[row, row + 1 :]
         vectors, variances, _ = randomized_svd(

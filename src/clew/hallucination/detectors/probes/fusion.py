@@ -6,11 +6,10 @@ there, since which signal is informative depends on the answer's topic.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from jaxtyping import Float32
-from sklearn.svm import SVC
 
 from clew.errors import InputError
 from clew.hallucination.detectors.probes.arrays import (
@@ -32,6 +31,9 @@ from clew.hallucination.detectors.probes.fitting import (
 )
 from clew.hallucination.detectors.probes.method import Features, Fitted
 from clew.metrics import auroc
+
+if TYPE_CHECKING:
+    from sklearn.svm import SVC
 
 _SPECTRUM = "laplacian_top"
 _RANKS = 10  # of every head's largest eigenvalues; this many hold nearly all information
@@ -96,7 +98,7 @@ class KernelMachine:
     gamma: float
 
     @classmethod
-    def of(cls, machine: SVC) -> Self:
+    def of(cls, machine: "SVC") -> Self:
         return cls(
             vectors=machine.support_vectors_.astype(np.float32),
             weights=machine.dual_coef_[0].astype(np.float32),
@@ -244,6 +246,8 @@ def _scale(values: Matrix, where: str, layers: int) -> tuple[Scale, Matrix]:
 def _fit_machine(values: Matrix, labels: np.ndarray, width: float, cost: float) -> KernelMachine:
     """Fit the kernel SVM. Both classes have the same weight, since a model that is nearly always
     wrong gives few correct answers."""
+    from sklearn.svm import SVC  # slow to import
+
     gamma = width / _median_distance(values)
     machine = SVC(C=cost, gamma=gamma, class_weight="balanced", cache_size=500)
     return KernelMachine.of(machine.fit(values, labels))

@@ -11,7 +11,6 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 from jaxtyping import Float32
-from sklearn.neural_network import MLPClassifier
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from clew.errors import InputError
@@ -185,6 +184,8 @@ def _train(
     data: Features, states: Matrix, validation: Matrix, layer: int, scale: Scale, seed: int
 ) -> tuple[Network, int]:
     """The network of the epoch with the best validation AUROC, and that epoch."""
+    from sklearn.neural_network import MLPClassifier  # slow to import
+
     trainer = MLPClassifier(HIDDEN, batch_size=min(_BATCH, len(states)), random_state=seed)
     best: tuple[float, Network, int] | None = None
     for epoch in range(1, _MOST_EPOCHS + 1):

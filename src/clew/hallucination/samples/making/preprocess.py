@@ -148,7 +148,7 @@ def _read_spans(config: PreprocessConfig, source: TraceSource) -> SpanLabels | N
     if not source.shape.has_token_ends:
         raise InputError(
             f'the traces of "{source.path}" do not say where tokens end in the text of the answer: '
-            'run "clew extract" on questions that have `answer_parts`, or remove the file.',
+            'run "clew extract" on questions with a column "answer_parts", or remove the file.',
             setting="spans_file",
             value=path,
         )

@@ -164,7 +164,9 @@ class Session:
     @property
     def is_running(self) -> bool:
         """Whether requests are answered: neither closed, nor ended by an error."""
-        return not self._is_closed and (self._delivery is None or self._delivery.is_running)
+        if self._is_closed or self._engine is None or self._delivery is None:
+            return not self._is_closed
+        return self._engine.is_running and self._delivery.is_running
 
     def start(self) -> None:
         """Start the engine before the first request."""

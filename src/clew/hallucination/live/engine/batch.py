@@ -113,7 +113,12 @@ class RunningBatch:
         """Give rows to waiting requests, in their order, as long as there are any."""
         while waiting and not self._is_prefix_on_its_way(waiting[0].request.prompt):
             request = waiting[0].request
-            row = self._room.take_row(len(request.prompt))
+            try:
+                row = self._room.take_row(len(request.prompt))
+            except PASS_ERRORS as error:
+                waiting.popleft().put(_failure(error))
+                self._free(error)
+                continue
             if row is None and self.running:
                 return
             ticket = waiting.popleft()
@@ -121,7 +126,13 @@ class RunningBatch:
                 ticket.put(self._room.too_large(len(request.prompt)))
                 continue
             others = (other.request.prompt for other in islice(waiting, 8))
-            self._start(ticket, row, self._prefixes.length_to_keep(request.prompt, others))
+            shared = self._prefixes.length_to_keep(request.prompt, others)
+            try:
+                self._start(ticket, row, shared)
+            except PASS_ERRORS as error:
+                self._room.give_back(row)
+                ticket.put(_failure(error))
+                self._free(error)
 
     def drop_canceled(self, waiting: "deque[Ticket]") -> None:
         for running in [r for r in self.running if r.ticket.is_canceled]:
@@ -217,7 +228,10 @@ class RunningBatch:
             return
         for running in [t.running for t in flying.taken if t.number is None]:
             if running.position == running.shared and not running.has_left:
-                self._keep_prefix(running)
+                try:
+                    self._keep_prefix(running)
+                except PASS_ERRORS as error:  # others pass their whole prompts
+                    self._free(error)
 
     def _read(self) -> None:
         """Move every request on by what the pass in flight gave it."""
@@ -232,7 +246,10 @@ class RunningBatch:
         for number, (taken, alive) in enumerate(zip(flying.taken, flying.alive, strict=True)):
             token = next(chosen) if taken.segment.wants_logits else None
             if alive and not taken.running.has_left:
-                self._advance(taken, token, None if nodes is None else nodes[number])
+                try:
+                    self._advance(taken, token, None if nodes is None else nodes[number])
+                except PASS_ERRORS as error:
+                    self._fail([taken.running], error)
 
     def _advance(self, taken: Taken, token: NextToken | None, nodes: Tensor | None) -> None:
         running, draft = taken.running, taken.running.draft
@@ -349,14 +366,23 @@ class RunningBatch:
             self._fail(list(self.running), error)
 
     def _fail(self, some: list[Running], error: Exception) -> None:
-        lines = without_settings(str(error)).splitlines() or [type(error).__name__]
-        reason = "memory ran out" if is_out_of_memory(error) else f"the model failed ({lines[0]})"
         for running in [running for running in some if not running.has_left]:
             self._leave(running)
-            failure = ClewError(
-                f"{reason} while this request was answered. Try again later, or with a shorter "
-                "prompt."
-            )
-            failure.__cause__ = error
-            running.ticket.put(failure)
+            running.ticket.put(_failure(error))
+        self._free(error)
+
+    def _free(self, error: Exception) -> None:
+        if is_out_of_memory(error):
+            self._passes.forget()
         free_memory()
+
+
+def _failure(error: Exception) -> ClewError:
+    """What a request ends with that could not be answered."""
+    lines = without_settings(str(error)).splitlines() or [type(error).__name__]
+    reason = "memory ran out" if is_out_of_memory(error) else f"the model failed ({lines[0]})"
+    failure = ClewError(
+        f"{reason} while this request was answered. Try again later, or with a shorter prompt."
+    )
+    failure.__cause__ = error
+    return failure

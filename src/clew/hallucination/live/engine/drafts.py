@@ -83,13 +83,15 @@ class Draft:
                 return
             self.delivered += 1
             token = self._tokens[number]
+            # A part of what the whole pass gave, which it would keep until the answer ends.
+            nodes, token.nodes = token.nodes, None
             yield NewToken(
                 id=token.next.id,
                 text=self._text_of(number),
                 logprob=token.next.logprob,
                 entropy=token.next.entropy,
                 top=token.next.top,
-                nodes=token.nodes,
+                nodes=nodes,
             )
 
     def finish(self, ended: Ended, record: Reduced | None) -> Finished:

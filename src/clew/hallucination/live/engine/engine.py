@@ -97,6 +97,11 @@ class Engine:
         return future.result()
 
     @property
+    def is_running(self) -> bool:
+        """Whether requests are answered: neither stopped, nor ended by an error."""
+        return not self._is_stopped
+
+    @property
     def load(self) -> EngineLoad:
         with self._changed:
             return EngineLoad(
@@ -159,10 +164,10 @@ class Engine:
             self._changed.wait_for(lambda: self._is_stopped or not self._is_idle())
             if self._is_stopped:
                 return False
-            calls = list(self._calls)
-            self._calls.clear()
             self._batch.drop_canceled(self._waiting)
             self._batch.admit(self._waiting)
+            calls = list(self._calls)
+            self._calls.clear()
         for function, future in calls:
             _call(function, future)
         return True
@@ -170,12 +175,13 @@ class Engine:
     def _end(self) -> None:
         """No caller waits for an engine that has stopped, whatever the reason."""
         with self._changed:
-            if not self._is_stopped:  # it did not stop by itself: an error that nobody foresaw
-                self._batch.fail_all(self._waiting)
-            self._is_closing = self._is_stopped = True
-            self._batch.cancel_all(self._waiting)
+            was_stopped, self._is_closing, self._is_stopped = self._is_stopped, True, True
             for _, future in self._calls:
                 future.set_exception(ClewError("the engine was closed."))
+            self._calls.clear()
+            if not was_stopped:  # it did not stop by itself: an error that nobody foresaw
+                self._batch.fail_all(self._waiting)
+            self._batch.cancel_all(self._waiting)
 
 
 def _call(function: Callable[[], Any], future: "Future[Any]") -> None:

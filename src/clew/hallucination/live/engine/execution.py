@@ -36,6 +36,9 @@ class Passes(Protocol):
         self, segments: Sequence[Segment], asking: Sequence[Asking], *, records: bool
     ) -> Launched: ...
 
+    def forget(self) -> None:
+        """Give memory back that only makes passes faster."""
+
 
 class PlainPasses:
     """Runs each pass at once."""
@@ -49,6 +52,9 @@ class PlainPasses:
         self, segments: Sequence[Segment], asking: Sequence[Asking], *, records: bool
     ) -> "PlainPass":
         return PlainPass(self._model, self._record if records else None, segments, asking)
+
+    def forget(self) -> None:
+        pass
 
 
 class PlainPass:

@@ -110,6 +110,9 @@ class GraphPasses:
         captured.run()
         return GraphPass(captured, segments, asking, self.next_tokens)
 
+    def forget(self) -> None:
+        self._captured.clear()
+
     def run_once(
         self, inputs: Tensor, tokens: int, columns: int, record: RowRecord | None
     ) -> tuple[Pass, Float[Tensor, "segments vocabulary"]]:

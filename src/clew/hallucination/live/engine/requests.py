@@ -18,8 +18,9 @@ Ended = Literal["end", "stop", "line", "sentence", "repetition", "length", "canc
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """How the next token is chosen. `temperature=0` is greedy, and the other settings are then
-    ignored. With a `seed`, the same request gives the same answer whatever else is in the batch."""
+    """How the next token is chosen. `temperature=0` is greedy: the most likely token after the
+    penalties; the other settings are then ignored. With a `seed`, the same request
+    gives the same answer whatever else is in the batch."""
 
     temperature: float = 0.0
     top_p: float = 1.0
@@ -30,7 +31,7 @@ class Sampling:
 
     def __post_init__(self) -> None:
         _check("temperature", self.temperature, "give 0 (greedy) or more.", self.temperature >= 0)
-        _check("top_p", self.top_p, "give more than 0, up to 1.", 0 < self.top_p <= 1)
+        _check("top_p", self.top_p, "give a number from 0 to 1.", 0 <= self.top_p <= 1)
         _check("top_k", self.top_k, "give 1 or more.", self.top_k is None or self.top_k >= 1)
         for setting in ("frequency_penalty", "presence_penalty"):
             _check(setting, value := getattr(self, setting), "give a number.", isfinite(value))

@@ -36,7 +36,9 @@ class Chooser:
 
     def __init__(self, sampling: Sampling, max_new_tokens: int, top_logprobs: int) -> None:
         self.sampling, self.top_logprobs = sampling, top_logprobs
-        self.is_greedy = sampling.temperature == 0
+        self._is_penalized = bool(sampling.frequency_penalty or sampling.presence_penalty)
+        # Whether the model's most likely token is the choice.
+        self.is_greedy = sampling.temperature == 0 and not self._is_penalized
         if not self.is_greedy:
             seed = secrets.randbits(64) if sampling.seed is None else sampling.seed
             # One more than there are tokens: the next one may say how the answer ended.
@@ -45,8 +47,7 @@ class Chooser:
     @property
     def needs_history(self) -> bool:
         """Whether the choice depends on all tokens before it, by more than their pass."""
-        penalties = self.sampling.frequency_penalty, self.sampling.presence_penalty
-        return not self.is_greedy and any(penalties)
+        return self._is_penalized
 
     def number(self, position: int) -> np.float32:
         return self._numbers[position]
@@ -57,10 +58,12 @@ class Chooser:
         """Logits to draw from: with the penalties and the temperature applied, and minus infinity
         for the tokens that are not allowed."""
         sampling = self.sampling
-        if so_far and (sampling.frequency_penalty or sampling.presence_penalty):
+        if so_far and self._is_penalized:
             seen, counts = torch.tensor(so_far, device=logits.device).unique(return_counts=True)
             penalty = sampling.frequency_penalty * counts + sampling.presence_penalty
             logits = logits.index_add(0, seen, -penalty.to(logits.dtype))
+        if sampling.temperature == 0:
+            return _keep_best(logits)
         logits = logits / max(sampling.temperature, _LEAST_TEMPERATURE)
         if sampling.top_k:
             logits = _keep_top_k(logits, sampling.top_k)
@@ -173,6 +176,10 @@ def _most_likely(logits: Tensor, asking: Sequence[Asking]) -> _Tops | None:
     return _Tops(logits, counts) if counts else None
 
 
+def _keep_best(logits: Float[Tensor, " vocabulary"]) -> Float[Tensor, " vocabulary"]:
+    return torch.full_like(logits, -torch.inf).index_fill(0, logits.argmax(-1, keepdim=True), 0.0)
+
+
 def _keep_top_k(logits: Float[Tensor, " vocabulary"], k: int) -> Float[Tensor, " vocabulary"]:
     if k >= len(logits):
         return logits
@@ -181,6 +188,8 @@ def _keep_top_k(logits: Float[Tensor, " vocabulary"], k: int) -> Float[Tensor, "
 
 def _keep_top_p(logits: Float[Tensor, " vocabulary"], p: float) -> Float[Tensor, " vocabulary"]:
     """The fewest most likely tokens whose probabilities add up to `p`, at least one."""
+    if p == 0:
+        return _keep_best(logits)
     probabilities = logits.softmax(-1)
     for count in (min(_SORTED, len(logits)), len(logits)):
         best = probabilities.topk(count)

@@ -67,6 +67,7 @@ class StopTexts:
     def __init__(self, texts: Sequence[str]) -> None:
         self._texts = [text for text in texts if text]
         self._longest = max(map(len, self._texts), default=0)
+        self._firsts = {text[0] for text in self._texts}
 
     def find(self, text: str, known: int) -> int | None:
         """Where the first of them starts; none does in the first `known` characters alone."""
@@ -77,6 +78,9 @@ class StopTexts:
     def safe_length(self, text: str) -> int:
         """How much of the text cannot be the beginning of one of them."""
         for start in range(max(0, len(text) - self._longest + 1), len(text)):
-            if any(stop.startswith(text[start:]) for stop in self._texts):
+            if text[start] in self._firsts and self._may_begin(text[start:]):
                 return start
         return len(text)
+
+    def _may_begin(self, rest: str) -> bool:
+        return any(stop.startswith(rest) for stop in self._texts)

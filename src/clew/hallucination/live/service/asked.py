@@ -10,8 +10,6 @@ from clew.hallucination.live.service.messages import read_messages
 
 # OpenAI's default for completions; a chat goes on until the model ends it.
 _COMPLETION_TOKENS = 16
-# OpenAI accepts 0, which keeps the most likely token alone.
-_LEAST_TOP_P = 1e-6
 
 Messages = list[dict[str, str]]
 
@@ -93,14 +91,10 @@ def read_completion(body: Any) -> Asked:
 
 def _asked(found: dict[str, Any], **own: Any) -> Asked:
     stop = found["stop"]
-    temperature, top_k = found["temperature"] or 0.0, found["top_k"] or None
-    if not temperature and (found["frequency_penalty"] or found["presence_penalty"]):
-        # The most likely token after the penalties, which greedy decoding does not apply.
-        temperature, top_k = 1.0, 1
     sampling = Sampling(
-        temperature=temperature,
-        top_p=max(found["top_p"], _LEAST_TOP_P),
-        top_k=top_k,
+        temperature=found["temperature"] or 0.0,
+        top_p=found["top_p"],
+        top_k=found["top_k"] or None,
         frequency_penalty=found["frequency_penalty"],
         presence_penalty=found["presence_penalty"],
         seed=found["seed"],

@@ -10,11 +10,14 @@ from clew.hallucination.live.service.errors import ApiError, invalid, unsupporte
 from clew.typed_json import Bounds, read_as
 
 MAX_STOPS = 16
+# Every token of an answer is compared with them.
+MAX_STOP_LENGTH = 256
 MAX_TOP_LOGPROBS = 20
 MAX_OLD_LOGPROBS = 5
 
 _Penalty = Annotated[float, Bounds(least=-2, most=2)]
 _Text = Annotated[str, Bounds(least=1)]
+_Stop = Annotated[str, Bounds(least=1, most=MAX_STOP_LENGTH)]
 
 
 @dataclass(frozen=True)
@@ -85,8 +88,8 @@ _SHARED = {
     "presence_penalty": Wanted(_Penalty, "a number from -2 to 2", 0.0),
     "seed": Wanted(int, "an integer of 64 bits"),
     "stop": Wanted(
-        _Text | Annotated[list[_Text], Bounds(most=MAX_STOPS)],
-        f"a text, or a list of up to {MAX_STOPS} texts",
+        _Stop | Annotated[list[_Stop], Bounds(most=MAX_STOPS)],
+        f"a text, or a list of up to {MAX_STOPS} texts, of up to {MAX_STOP_LENGTH} characters each",
         [],
     ),
     "max_tokens": Wanted(Annotated[int, Bounds(least=1)], "1 or more"),

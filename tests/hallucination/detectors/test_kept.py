@@ -4,6 +4,7 @@ through."""
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from clew.hallucination.capture.dialogue import Prompt
 from clew.hallucination.comparison import compare_methods
 from clew.hallucination.comparison.methods import list_methods
 from clew.hallucination.detectors.data import LIVE, StoredAnswers
-from clew.hallucination.detectors.kept import DETECTOR_JSON, WEIGHTS
+from clew.hallucination.detectors.distance import FIELDS, Distance
+from clew.hallucination.detectors.kept import DETECTOR_JSON, WEIGHTS, change_detector
 from clew.hallucination.detectors.training import TrainRunConfig, train_detectors
 from clew.hallucination.detectors.training.sources import PreprocessedData
 from clew.hallucination.samples.reading.answers import AnswerFeatures
@@ -90,6 +92,78 @@ def test_a_resumed_comparison_keeps_what_it_did_not_fit_again(data: Path, tmp_pa
     shutil.rmtree(config.out / "detector")
     compare_methods(config)
     assert clew.load_detector(config.out).calibration == before.calibration
+
+
+@pytest.fixture(scope="module")
+def compared(data: Path) -> Path:
+    """A comparison that is finished, with one detector."""
+    config = compare_config(data, data.parent / "compared", methods=("perplexity", "lookback"))
+    return compare_methods(config).folder
+
+
+@pytest.fixture
+def out(compared: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(compared, tmp_path / "out"))
+
+
+def test_a_calibrated_detector_survives_the_next_comparison(data: Path, out: Path) -> None:
+    changed = replace(clew.load_detector(out), threshold=0.123)
+    calibrated = replace(changed, origin=replace(changed.kept, calibrated={"answers": 200}))
+    change_detector(out / "detector", calibrated)
+    events: list[Any] = []
+    config = compare_config(data, out, methods=("perplexity", "lookback"))
+    result = compare_methods(config, events.append)
+    assert result.results["detectors"] == {"lookback": "detector"}
+    assert clew.load_detector(out).threshold == 0.123
+    assert any("was calibrated and stays as it is" in str(event) for event in events)
+    compare_methods(replace(config, overwrite=True))
+    assert clew.load_detector(out).threshold != 0.123
+
+
+@pytest.mark.parametrize("changes", [{"methods": ("length",)}, {"keep_detectors": "none"}])
+def test_a_detector_that_was_not_kept_this_time_is_removed(
+    data: Path, out: Path, changes: dict[str, Any]
+) -> None:
+    config = compare_config(data, out, **{"methods": ("perplexity", "lookback"), **changes})
+    compare_methods(config)
+    with pytest.raises(StoreError, match="there is no detector"):
+        clew.load_detector(out)
+    assert not any((out / "detector").iterdir())
+
+
+@pytest.mark.parametrize("content", [b"damaged", None])
+def test_a_detector_that_cannot_be_kept_does_not_cost_the_report(
+    data: Path, out: Path, content: bytes | None
+) -> None:
+    (out / "results.json").unlink()
+    (out / "methods/lookback.safetensors").unlink()
+    if content is not None:
+        (out / "methods/lookback.safetensors").write_bytes(content)
+    events: list[Any] = []
+    config = compare_config(data, out, methods=("perplexity", "lookback"))
+    result = compare_methods(config, events.append)
+    assert result.results["detectors"] == {} and (out / "results.json").exists()
+    advice = "overwrite=True" if content is None else "delete lookback.json"
+    assert any("not kept as a detector" in str(e) and advice in str(e) for e in events)
+
+
+class Spoiled(StoredAnswers):
+    """Answers of which some have states that are not finite."""
+
+    def read(self, field: str, split: str, *, layer: int | None = None) -> Any:
+        values = self.data.read(field, split, layer=layer)
+        if field in FIELDS:
+            values = values.copy()
+            values[:3] = np.nan
+        return values
+
+
+def test_states_that_are_not_finite_do_not_decide_what_is_out_of_distribution(data: Path) -> None:
+    features = AnswerFeatures(data)
+    spoiled, plain = Distance.fit(Spoiled(features, "")), Distance.fit(features)
+    assert spoiled is not None and plain is not None
+    assert spoiled.limit == pytest.approx(plain.limit, rel=0.2)
+    assert np.isfinite(spoiled.directions).all()
 
 
 def test_empty_and_unfinished_answers_are_not_checked(data: Path, comparison: Path) -> None:
@@ -212,7 +286,7 @@ def test_samples_without_basis_keep_only_methods_that_do_not_read_nodes(tmp_path
     )
     result = compare_methods(config, events.append)
     assert [*result.results["detectors"]] == ["lookback"]
-    assert any('run the same "clew preprocess" command' in str(event) for event in events)
+    assert any('the same "clew preprocess" command' in str(event) for event in events)
 
 
 def test_a_trained_network_is_kept_as_a_detector(data: Path, tmp_path: Path) -> None:
@@ -223,6 +297,8 @@ def test_a_trained_network_is_kept_as_a_detector(data: Path, tmp_path: Path) -> 
         train=TrainConfig(epochs=1),
         request=PLAIN,
     )
+    train_detectors(config)
+    shutil.rmtree(tmp_path / "lstm/detector")  # as after a kill, or with an earlier version
     train_detectors(config)
     detector, network = (
         clew.load_detector(folder) for folder in (tmp_path / "lstm/detector", tmp_path / "lstm")

@@ -1,20 +1,28 @@
 """Keep what a comparison fitted as detectors: folders that are copied, loaded and used live."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
-from clew.errors import InputError
+from clew.errors import InputError, StoreError
 from clew.hallucination.comparison.config import CompareConfig
 from clew.hallucination.comparison.known_answers import gather_known
 from clew.hallucination.comparison.methods import AnyMethod
 from clew.hallucination.comparison.rows import Measured, pick_best, pick_median
 from clew.hallucination.comparison.saved import SeedScores
-from clew.hallucination.comparison.trial import Trial, TrialResult
+from clew.hallucination.comparison.trial import Trial, TrialResult, explain_failure
 from clew.hallucination.comparison.writing import main_pair
-from clew.hallucination.detectors.kept import save_detector
-from clew.hallucination.detectors.known import write_known
+from clew.hallucination.detectors.detector import Detector
+from clew.hallucination.detectors.kept import (
+    DETECTOR_JSON,
+    WEIGHTS,
+    read_detector,
+    save_detector,
+)
+from clew.hallucination.detectors.known import KNOWN_FILE, write_known
 from clew.hallucination.detectors.loading import KEPT, load_detector
-from clew.hallucination.detectors.making import FittedMethod, make_detector
+from clew.hallucination.detectors.making import Companions, FittedMethod, make_detector
 from clew.hallucination.detectors.probes.kinds import can_be_kept
 from clew.metrics import auroc
 from clew.progress import Note, Reporter
@@ -38,46 +46,89 @@ def keep_detectors(
     config: CompareConfig, results: Sequence[TrialResult], reporter: Reporter
 ) -> dict[str, str]:
     """Write the folders of the detectors, fitted on the first store: the best on validation among
-    the methods that read the model, or all. Returns the folders by method."""
-    if config.keep_detectors == "none":
-        return {}
+    the methods that read the model, or all. Returns the folders by method. Other folders lose the
+    detector that an earlier comparison left there, unless it was calibrated since."""
     trial, _, measured = main_pair(results)
-    chosen = [one for one in measured if one.row["family"] != "baseline"]
-    if not chosen:
-        return {}
-    best = pick_best(chosen)
+    keeping = _Keeping(trial=trial, config=config, reporter=reporter)
     kept = {}
-    for one in chosen if config.keep_detectors == "all" else [best]:
-        for folder in _folders(config, one, is_best=one is best):
-            if _keep(trial, one, config.out / folder, reporter):
-                kept[one.row["method"]] = folder
-    if KEPT in kept.values():
-        _keep_known(trial, config.out / KEPT)
+    for one, folder in _choose(config, measured):
+        if keeping.keep(one, folder):
+            kept[one.row["method"]] = folder
+    methods = [one.row["method"] for one in measured]
+    methods += [one.method for result in results for one in result.excluded]
+    for folder in {KEPT, *(f"{_EVERY}/{name}" for name in methods)} - {*kept.values()}:
+        keeping.remove(config.out / folder)
     return kept
 
 
-def _folders(config: CompareConfig, one: Measured, *, is_best: bool) -> Iterator[str]:
+def _choose(config: CompareConfig, measured: Sequence[Measured]) -> Iterator[tuple[Measured, str]]:
+    chosen = [one for one in measured if one.row["family"] != "baseline"]
+    if not chosen or config.keep_detectors == "none":
+        return
     if config.keep_detectors == "all":
-        yield f"{_EVERY}/{one.row['method']}"
-    if is_best:
-        yield KEPT
+        for one in chosen:
+            yield one, f"{_EVERY}/{one.row['method']}"
+    yield pick_best(chosen), KEPT
 
 
-def _keep(trial: Trial, one: Measured, folder: Path, reporter: Reporter) -> bool:
-    """Whether the detector was written; a note says why not."""
-    try:
-        save_detector(make_detector(_collect(trial, one), trial.train.data), folder)
-    except InputError as error:
-        reporter(Note(f"{one.row['title']} is not kept as a detector: {error}"))
-        return False
-    return True
+@dataclass(frozen=True, kw_only=True)
+class _Keeping:
+    """What is fitted besides the methods, once for all detectors of a comparison."""
 
+    trial: Trial
+    config: CompareConfig
+    reporter: Reporter
 
-def _keep_known(trial: Trial, folder: Path) -> None:
-    """The answers beside which new ones are shown."""
-    known = gather_known(trial.train.data)
-    if known is not None:
-        write_known(folder, known)
+    def keep(self, one: Measured, folder: str) -> bool:
+        """Whether the folder has the method's detector; a note says why not. A comparison that is
+        finished does not fail here."""
+        name, title = one.row["method"], one.row["title"]
+        place = self.config.out / folder
+        calibrated = self._find_calibrated(place)
+        if calibrated is not None:
+            self.reporter(
+                Note(
+                    f'the detector {calibrated.name} in "{place}" was calibrated and stays as it '
+                    "is: start over with `overwrite=True` to replace it"
+                )
+            )
+            traces = self.trial.train.data.identity.get("sha256")
+            return calibrated.name == name and calibrated.kept.data.get("traces") == traces
+        try:
+            save_detector(make_detector(_collect(self.trial, one), self._companions), place)
+            if folder == KEPT:
+                self._keep_known(place)
+        except Exception as error:
+            gone = explain_failure(name, title, error, folder=self.trial.saved.folder)
+            self.reporter(Note(f"{title} is not kept as a detector: {gone.reason}"))
+            return False
+        return True
+
+    def remove(self, folder: Path) -> None:
+        """Remove the detector of an earlier comparison."""
+        if self._find_calibrated(folder) is None:
+            for name in (DETECTOR_JSON, WEIGHTS, KNOWN_FILE):
+                (folder / name).unlink(missing_ok=True)
+
+    @cached_property
+    def _companions(self) -> Companions:
+        return Companions.fit(self.trial.train.data)
+
+    def _find_calibrated(self, folder: Path) -> Detector | None:
+        """The detector in a folder, if it is one that must not be replaced."""
+        if self.config.overwrite or not (folder / DETECTOR_JSON).exists():
+            return None
+        try:
+            found = read_detector(folder)
+        except StoreError:
+            return None
+        return found if found.kept.calibrated else None
+
+    def _keep_known(self, folder: Path) -> None:
+        """The answers beside which new ones are shown."""
+        known = gather_known(self.trial.train.data)
+        if known is not None:
+            write_known(folder, known)
 
 
 def _collect(trial: Trial, one: Measured) -> FittedMethod:

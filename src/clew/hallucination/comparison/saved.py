@@ -113,12 +113,12 @@ class SavedScores:
         path = self._path(method, "safetensors")
         if not path.exists():
             return None
-        saved = read_model(path)
         try:
+            saved = read_model(path)
             kind = read_as(Literal[tuple(SCORERS)], saved.about.get("kind"), "kind")
             about = read_as(dict[str, Any], saved.about.get("fitted"), "fitted")
             return unpack(SCORERS[kind], Packed(about=about, tensors=saved.read(saved.kinds)))
-        except ValueError as error:
+        except (StoreError, ValueError) as error:
             raise self._explain_damaged(method, error) from None
 
     def _path(self, method: str, ending: str) -> Path:

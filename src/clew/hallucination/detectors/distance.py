@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
-from jaxtyping import Float, Float32
+from jaxtyping import Float, Float32, Float64
 
 from clew.hallucination.detectors.probes.arrays import Array, to_numpy
 from clew.hallucination.detectors.probes.method import Features
@@ -15,6 +15,7 @@ FIELDS = ("state_mean", "sequence")
 # The share of validation answers within the limit.
 _WITHIN = 0.975
 _COMPONENTS = 64
+_ROWS_AT_ONCE = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,28 +34,35 @@ class Distance:
 
     @classmethod
     def fit(cls, data: Features) -> Self | None:
-        """None for answers without states."""
+        """None for answers without states. Answers whose states are not finite do not count."""
         field = next((name for name in FIELDS if name in data.fields), None)
         if field is None:
             return None
         layer = data.layers // 2
-        found = cls._of_states(field, layer, data.read(field, "train", layer=layer))
+        states = data.read(field, "train", layer=layer)
+        states = states[np.isfinite(states).all(axis=1)]
+        if len(states) < 2:
+            return None
+        found = cls._of_states(field, layer, states)
         distances = to_numpy(found.measure(data, "validation"))
-        return replace(found, limit=max(float(np.quantile(distances, _WITHIN)), 1e-6))
+        known = distances[np.isfinite(distances)]
+        limit = float(np.quantile(known, _WITHIN)) if len(known) else 1.0
+        return replace(found, limit=max(limit, 1e-6))
 
     @classmethod
     def _of_states(cls, field: str, layer: int, states: Float32[np.ndarray, "rows dim"]) -> Self:
-        mean = states.mean(axis=0)
-        _, spreads, rows = np.linalg.svd(states - mean, full_matrices=False)
-        variances = spreads.astype(np.float64) ** 2 / max(1, len(states) - 1)
-        kept = min(_COMPONENTS, max(1, len(states) // 4), len(variances))
+        mean, covariance = _measure_spread(states)
+        found, columns = np.linalg.eigh(covariance)  # of [dim, dim], for any number of answers
+        rank = min(len(states), len(found))
+        variances = found[::-1][:rank].clip(0)
+        kept = min(_COMPONENTS, max(1, len(states) // 4), rank)
         left = variances[kept:]
         smallest = max(float(variances[kept - 1]) * 1e-3, 1e-12)
         return cls(
             field=field,
             layer=layer,
-            mean=mean,
-            directions=np.ascontiguousarray(rows[:kept].T.astype(np.float32)),
+            mean=mean.astype(np.float32),
+            directions=np.ascontiguousarray(columns[:, ::-1][:, :kept].astype(np.float32)),
             variances=np.maximum(variances[:kept], smallest).astype(np.float32),
             rest=max(float(left.mean()) if len(left) else 0.0, smallest),
         )
@@ -69,3 +77,15 @@ class Distance:
         inside = centered @ self.directions
         outside = ((centered**2).sum(axis=1) - (inside**2).sum(axis=1)).clip(0)
         return ((inside**2 / self.variances).sum(axis=1) + outside / self.rest) ** 0.5 / self.limit
+
+
+def _measure_spread(
+    states: Float32[np.ndarray, "rows dim"],
+) -> tuple[Float64[np.ndarray, " dim"], Float64[np.ndarray, "dim dim"]]:
+    """Mean and covariance, a few thousand rows at a time."""
+    mean = states.mean(axis=0, dtype=np.float64)
+    total = np.zeros((len(mean), len(mean)))
+    for first in range(0, len(states), _ROWS_AT_ONCE):
+        centered = states[first : first + _ROWS_AT_ONCE] - mean
+        total += centered.T @ centered
+    return mean, total / max(1, len(states) - 1)

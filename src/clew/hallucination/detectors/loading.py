@@ -48,7 +48,8 @@ def load_detector(path: str | Path, device: str | torch.device = "cpu") -> Detec
     kept = find_folder(path)
     if kept is not None:
         return read_detector(kept, device)
-    _refuse_folder_of_networks(path)
+    if path.is_dir():
+        _refuse_without_network(path)
     return _load_network(path / BEST if path.is_dir() else path, device)
 
 
@@ -89,10 +90,15 @@ def _load_network(path: Path, device: str | torch.device) -> Detector:
     )
 
 
-def _refuse_folder_of_networks(path: Path) -> None:
-    """Raise StoreError for a folder that does not contain a network but several folders of them."""
+def _refuse_without_network(path: Path) -> None:
+    """Raise StoreError for a folder that does not contain a network, but perhaps several folders of
+    them."""
     if (path / BEST).exists():
         return
     found = [str(path / name) for name in NETWORKS if (path / name / BEST).exists()]
     if found:
         raise StoreError(f'"{path}": give the folder of one network: {", ".join(found)}.')
+    raise StoreError(
+        f'there is no detector in "{path}": give a folder with a {DETECTOR_JSON}, which "clew '
+        f'compare" or "clew train" writes, or with the {BEST} of a network.'
+    )

@@ -2,7 +2,7 @@
 live answer needs besides the score."""
 
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, Self, get_args
 
 import numpy as np
 from torch import nn
@@ -15,6 +15,7 @@ from clew.hallucination.detectors.probes.baselines import TokenStatistic, learn_
 from clew.hallucination.detectors.probes.method import Scorer
 from clew.hallucination.detectors.probes.tokens import find_token_probe
 from clew.hallucination.detectors.registry import NETWORKS
+from clew.hallucination.detectors.tokens import TokenProbe
 from clew.hallucination.samples.reading.answers import AnswerFeatures
 from clew.hallucination.traces.basis import Basis
 from clew.hallucination.traces.schema import TraceShape
@@ -40,11 +41,33 @@ class FittedMethod:
     config: Any = None
 
 
-def make_detector(method: FittedMethod, data: AnswerFeatures) -> Detector:
+@dataclass(frozen=True, kw_only=True)
+class Companions:
+    """What every detector of some samples has besides its method."""
+
+    data: AnswerFeatures
+    fallback: Fallback | None
+    distance: Distance | None
+    basis: Basis | None
+    tokens: TokenProbe | None
+
+    @classmethod
+    def fit(cls, data: AnswerFeatures) -> Self:
+        basis = data.load_basis()
+        return cls(
+            data=data,
+            fallback=fit_fallback(data),
+            distance=Distance.fit(data),
+            basis=basis,
+            tokens=None if basis is None else find_token_probe(data),
+        )
+
+
+def make_detector(method: FittedMethod, beside: Companions) -> Detector:
     """Make the detector of a fitted method. Raises InputError if the samples do not say what a
     detector must know: which model and which prompt they come from, or the basis of their nodes."""
-    origin = describe_origin(data, method.results)
-    basis = _find_basis(method, data)
+    origin = describe_origin(beside.data, method.results)
+    _refuse_without_basis(method, beside)
     return Detector(
         name=method.name,
         title=method.title,
@@ -55,10 +78,10 @@ def make_detector(method: FittedMethod, data: AnswerFeatures) -> Detector:
         network=method.network or nn.Identity(),
         config=method.config,
         calibration=method.calibration,
-        fallback=fit_fallback(data),
-        distance=Distance.fit(data),
-        basis=basis,
-        tokens=None if basis is None else find_token_probe(data),
+        fallback=beside.fallback,
+        distance=beside.distance,
+        basis=beside.basis,
+        tokens=beside.tokens,
         origin=origin,
     )
 
@@ -112,17 +135,15 @@ def fit_fallback(data: AnswerFeatures) -> Fallback | None:
     )
 
 
-def _find_basis(method: FittedMethod, data: AnswerFeatures) -> Basis | None:
-    basis = data.load_basis()
+def _refuse_without_basis(method: FittedMethod, beside: Companions) -> None:
     reads = NETWORKS[method.name].samples if method.scorer is None else None
     fields = getattr(method.scorer, "fields", ())
     needs_it = reads in _NODES or any(name.startswith("node_") for name in fields)
-    if needs_it and basis is None:
+    if needs_it and beside.basis is None:
         raise InputError(
-            f'"{data.folder}" has no basis.arrow, with which new states are projected: run the '
-            'same "clew preprocess" command again to add it.'
+            f'"{beside.data.folder}" has no basis.arrow, with which new states are projected: run '
+            'the same "clew preprocess" command again to add it.'
         )
-    return basis
 
 
 def _count(data: AnswerFeatures) -> dict[str, Any]:

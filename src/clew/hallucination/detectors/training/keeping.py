@@ -8,9 +8,9 @@ from clew.engine import FitResult
 from clew.engine.feed import load_settings
 from clew.errors import ClewError
 from clew.hallucination.detectors.detector import Detector, unfold
-from clew.hallucination.detectors.kept import save_detector
+from clew.hallucination.detectors.kept import DETECTOR_JSON, save_detector
 from clew.hallucination.detectors.loading import KEPT, load_detector
-from clew.hallucination.detectors.making import FittedMethod, make_detector
+from clew.hallucination.detectors.making import Companions, FittedMethod, make_detector
 from clew.hallucination.detectors.training.samples import DetectorSamples, Scores, score_batches
 from clew.hallucination.detectors.training.sources import DataSource, PreprocessedData
 from clew.hallucination.detectors.training.task import Task
@@ -20,9 +20,11 @@ from clew.progress import Note, Reporter
 
 
 def keep_network(task: Task, fitted: FitResult, source: DataSource, reporter: Reporter) -> None:
-    """Write the network's folder `detector`. A note says why if that is not possible: its files are
-    there, but nothing says which model the samples come from."""
+    """Write the network's folder `detector`, if it has none. A note says why if that is not
+    possible: its files are there, but nothing says which model the samples come from."""
     folder = task.folder / KEPT
+    if (folder / DETECTOR_JSON).exists():
+        return
     try:
         if not isinstance(source, PreprocessedData):
             raise ClewError('its samples are traces: create samples with "clew preprocess" first')
@@ -52,7 +54,7 @@ def _make(task: Task, fitted: FitResult, samples: Path) -> Detector:
         network=trained.network.cpu(),
         config=trained.config,
     )
-    return make_detector(method, AnswerFeatures(samples))
+    return make_detector(method, Companions.fit(AnswerFeatures(samples)))
 
 
 def _score(trained: Detector, samples: DetectorSamples, fitted: FitResult, split: str) -> Scores:

@@ -66,7 +66,7 @@ def train_detectors(
         run = task.describe(fitted) if saved is None else saved
         if saved is None:
             first_does(partial(_record, task, fitted, run, results))
-            first_does(partial(keep_network, task, fitted, source, reporter))
+        first_does(partial(keep_network, task, fitted, source, reporter))
         reporter(NetworkEnded(run=run, is_new=saved is None))
         return run
 

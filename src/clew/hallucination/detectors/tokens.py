@@ -27,9 +27,10 @@ class TokenProbe:
     A token's risk is a probability: that the token is hallucinated if `trained_on` is "spans";
     that the answer is, judging by this token, if it is "answers". `attention` weights the same
     inputs if tokens are pooled by attention. For spans, it holds the weights and the bias of a
-    second regression, which tells the tokens of spans from those around them ("The capital is"):
-    a token's risk is the product of both probabilities. `without` is the logit of an answer without
-    tokens.
+    second regression, which tells the tokens of spans from those around them ("The capital is").
+    The product of both outputs is not yet a probability, since the second regression favors spans:
+    `slope` and `intercept` calibrate its logit over all tokens. `without` is the logit of an answer
+    without tokens.
     """
 
     layers: tuple[int, ...]
@@ -39,6 +40,8 @@ class TokenProbe:
     attention: Float32[np.ndarray, " inputs_and_bias"]
     without: float
     trained_on: TrainedOn
+    slope: float = 1.0
+    intercept: float = 0.0
 
     @property
     def parameters(self) -> int:
@@ -83,7 +86,8 @@ class TokenProbe:
         logits = inputs @ self.weights + self.bias
         if not self.is_gated:
             return logits
-        return gate(logits, inputs @ self.attention[:-1] + self.attention[-1])
+        claims = inputs @ self.attention[:-1] + self.attention[-1]
+        return self.slope * gate(logits, claims) + self.intercept
 
     def pool(self, inputs: Any) -> float:
         """The logit of an answer with these tokens."""

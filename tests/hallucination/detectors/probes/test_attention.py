@@ -1,9 +1,12 @@
 """The diagonal of LapEigvals is the spectrum, and block-wise probes equal those on all data."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
+import torch
 from scipy.stats import spearmanr
 from sklearn.decomposition import PCA
 from sklearn.linear_model import LogisticRegression
@@ -13,6 +16,8 @@ from sklearn.preprocessing import StandardScaler
 from clew import TraceBatchLoader
 from clew.errors import InputError
 from clew.hallucination.detectors.probes import PROBES, fitting
+from clew.hallucination.detectors.probes.attention import AttentionScore
+from clew.hallucination.detectors.probes.method import Features
 from tests.hallucination.detectors.probes.features import MemoryFeatures
 
 
@@ -42,6 +47,22 @@ def telling_spectra(answers: int, ranks: int) -> tuple[np.ndarray, np.ndarray]:
     spectra = -np.sort(-random.random((answers, 3, 2, ranks)), axis=-1)
     spectra[..., :20] += 0.02 * labels[:, None, None, None]
     return labels, spectra.astype(np.float32)
+
+
+class OneEmptyAnswer:
+    """Of two answers, the second has no tokens."""
+
+    def __init__(self, kind: Callable[[np.ndarray], Any]) -> None:
+        self._sums = kind(np.array([[1, 2], [np.nan, np.nan]], np.float32))
+
+    def read(self, field: str, _split: str, **_where: int) -> Any:
+        return self._sums if field == "log_diagonal_answer" else [np.ones(3), np.ones(0)]
+
+
+@pytest.mark.parametrize("kind", [np.asarray, torch.tensor])
+def test_answer_without_tokens_gets_the_usual_attention_score(kind: Any) -> None:
+    data = cast(Features, OneEmptyAnswer(kind))
+    assert AttentionScore(layer=0, without=0.5).score(data, "test").tolist() == [3.0, 0.5]
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from clew.hallucination.detectors.probes.tokens import (
     read_inputs,
 )
 from clew.hallucination.detectors.tokens import TokenProbe
-from clew.metrics import auroc
+from clew.metrics import auroc, expected_calibration_error
 
 LAYERS, DIM = 4, 6
 
@@ -93,6 +93,16 @@ def test_risks_are_probabilities_of_the_labels_trained_on() -> None:
             assert pooled.mean() == pytest.approx(0.5, abs=0.08)
 
 
+def test_inherited_risks_are_calibrated_per_token() -> None:
+    data = tell_one_token()
+    probe = find_token_probe(data)
+    assert probe is not None
+    risks = 1 / (1 + np.exp(-token_risks(probe, data).astype(float)))
+    sizes = [len(answer) for answer in data.read("token_logprobs", "test")]
+    inherited = np.repeat(data.labels["test"], sizes)
+    assert expected_calibration_error(inherited, risks, bins=10) < 0.15
+
+
 def test_tokens_of_unknown_label_are_not_trained_on() -> None:
     data = tell_one_token(spans=True)
     before = fit_token_probe(data, spans=True).scorer.probe
@@ -122,6 +132,7 @@ def test_tokens_outside_of_spans_have_a_low_risk() -> None:
     marks = np.concatenate(data.read("token_labels", "test"))
     assert probe.is_gated and len(probe.attention) == len(probe.weights) + 1
     assert risks[marks == -2].mean() < 0.05 < risks[marks == 1].mean()
+    assert risks.mean() == pytest.approx((marks == 1).mean(), abs=0.02)
     assert auroc(marks[marks >= 0], risks[marks >= 0]) > 0.9
 
 

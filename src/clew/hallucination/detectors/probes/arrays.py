@@ -21,6 +21,13 @@ def exp(array: Array) -> Array:
     return np.exp(array) if is_numpy(array) else array.exp()
 
 
+def where(is_first: Array, first: Array, other: float) -> Array:
+    """Unlike a product with `is_first`, this does not spread NaN from values that do not count."""
+    if is_numpy(first):
+        return np.where(is_first, first, np.asarray(other, first.dtype))
+    return first.where(is_first, other)
+
+
 def to_numpy(array: Array) -> np.ndarray:
     return array if is_numpy(array) else array.detach().cpu().numpy()
 

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float32, Int
 
 from clew.errors import InputError
-from clew.hallucination.detectors.probes.arrays import Array, like
+from clew.hallucination.detectors.probes.arrays import Array, like, where
 from clew.hallucination.detectors.probes.fitting import (
     Components,
     Linear,
@@ -56,7 +56,7 @@ class AttentionScore:
     def score(self, data: Features, split: str) -> Array:
         found = data.read(DIAGONAL, split, layer=self.layer).sum(axis=1)
         known = like(found, has_tokens(data, split))
-        return known * found + ~known * self.without
+        return where(known, found, self.without)
 
 
 @dataclass(frozen=True, kw_only=True)

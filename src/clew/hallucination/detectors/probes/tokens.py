@@ -4,7 +4,7 @@ validation."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Self
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -26,9 +26,9 @@ _MOST_TOKENS = 1 << 17
 _FEW_TOKENS = 1 << 14
 _TOGETHER = 3  # of the best layers, as one candidate
 # The labels of tokens: 1 hallucinated, 0 correct, -1 unsure, -2 outside of all spans.
-_OUTSIDE = -2
+_UNSURE, _OUTSIDE = -1, -2
 # The weight of a token in a span against one outside, for telling the two apart: a hallucinated
-# token that is taken for one outside costs more.
+# token that is taken for one outside costs more. The risks are calibrated afterwards.
 _INSIDE_SHARE = 30.0
 _GATE_STRENGTH = 1.0
 # As scikit-learn's C, per answer (per token if there are span labels).
@@ -334,8 +334,9 @@ def learn_token_probe(data: Features) -> Fitted:
 
 def find_token_probe(data: Features) -> TokenProbe | None:
     """The token probe that a detector keeps to shade tokens; None if the answers do not have its
-    fields. Without spans, every token inherits its answer's label: only then is the risk of a
-    token calibrated. Where tokens are pooled, those that decide nothing may get any risk."""
+    fields. Without spans, every token inherits its answer's label, so that its risk is calibrated
+    as the probability that the answer is hallucinated. Learned through pooling, tokens that decide
+    nothing may get any risk."""
     if not data.fields.issuperset(NEEDS):
         return None
     if has_spans(data):
@@ -383,30 +384,62 @@ def fit_token_probe(data: Features, *, spans: bool, ways: Sequence[Way] = WAYS) 
 
 
 def _finish(fit: _Fit, fitting: _Fitting) -> TokenProbe:
-    """The probe for unscaled inputs, calibrated on validation: on the tokens if they have labels,
-    else on the pooled answers. Every pooling keeps the slope and the intercept."""
+    """The probe for unscaled inputs, calibrated on validation."""
     tokens = fitting.validation
     matrix = fit.scale.apply(tokens.read(fit.layers))
-    logits, pooled = _score(replace(fit, gate_bias=None), tokens, matrix)
-    if fitting.spans and tokens.spans is not None:
-        known = tokens.spans >= 0
-        platt = PlattScale.fit(tokens.spans[known], logits[known])
-    else:
-        platt = PlattScale.fit(tokens.labels, pooled)
-    slope = platt.slope / platt.spread
-    weights = slope * fit.weights / fit.scale.spread
-    bias = slope * (fit.bias - platt.middle) + platt.intercept - float(fit.scale.mean @ weights)
-    attention, middle = fit.attention / fit.scale.spread, 0.0
+    line = _calibrate(replace(fit, gate_bias=None), fitting, matrix)
+    fit = replace(fit, weights=line.slope * fit.weights, bias=line.apply(fit.bias))
+    outer = _Line()
+    if fit.gate_bias is not None and tokens.spans is not None:
+        logits, _ = _score(fit, tokens, matrix)
+        is_sure = tokens.spans != _UNSURE
+        outer = _Line.fit(tokens.spans[is_sure] > 0, logits[is_sure])
+    _, pooled = _score(fit, tokens, matrix)  # every pooling keeps the slope and the intercept
+    weights, attention = fit.weights / fit.scale.spread, fit.attention / fit.scale.spread
+    bias = fit.bias - float(fit.scale.mean @ weights)
     if fit.gate_bias is not None:
         attention = np.append(attention, fit.gate_bias - float(fit.scale.mean @ attention))
-    else:
-        middle = slope * (float(np.median(pooled)) - platt.middle) + platt.intercept
     return TokenProbe(
         layers=fit.layers,
         weights=weights.astype(np.float32),
         bias=bias,
         pooling=fit.pooling,
         attention=attention.astype(np.float32),
-        without=middle,
+        without=outer.apply(float(np.median(pooled))),
         trained_on="spans" if fitting.spans else "answers",
+        slope=outer.slope,
+        intercept=outer.intercept,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Line:
+    """Calibrates logits; linear everywhere, so that it can become part of the weights."""
+
+    slope: float = 1.0
+    intercept: float = 0.0
+
+    @classmethod
+    def fit(cls, labels: np.ndarray, logits: np.ndarray) -> Self:
+        """PlattScale's fit, without its compression of scores far out."""
+        usual = PlattScale.fit(labels, logits)
+        placed = (logits.astype(float) - usual.middle) / usual.spread
+        found = replace(usual, slope=1.0, intercept=0.0).refit(labels, expit(placed))
+        slope = found.slope / found.spread
+        return cls(slope=slope, intercept=found.intercept - slope * found.middle)
+
+    def apply(self, logit: float) -> float:
+        return self.slope * logit + self.intercept
+
+
+def _calibrate(fit: _Fit, fitting: _Fitting, matrix: Matrix) -> _Line:
+    """The line for a fit without its gate: of the tokens if they have labels, of spans or
+    inherited; of the pooled answers if it was learned through pooling."""
+    tokens = fitting.validation
+    logits, pooled = _score(fit, tokens, matrix)
+    if fitting.spans and tokens.spans is not None:
+        known = tokens.spans >= 0
+        return _Line.fit(tokens.spans[known], logits[known])
+    if fit.way == "inherit":
+        return _Line.fit(tokens.per_token(tokens.labels), logits)
+    return _Line.fit(tokens.labels, pooled)

@@ -162,6 +162,13 @@ class Session:
         return None if self._engine is None else self._engine.load
 
     @property
+    def max_tokens(self) -> int:
+        """Tokens that a prompt and its answer may have together: what the model takes, and the
+        engine has memory for."""
+        most = self.encoder.max_tokens
+        return most if self._engine is None else min(most, self._engine.max_tokens)
+
+    @property
     def is_running(self) -> bool:
         """Whether requests are answered: neither closed, nor ended by an error."""
         if self._is_closed or self._engine is None or self._delivery is None:

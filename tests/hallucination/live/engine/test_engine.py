@@ -260,15 +260,15 @@ def test_a_failing_request_does_not_fail_others(
     loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Engine(loaded, max_rows=4) as engine:
-        monkeypatch.setattr(engine._batch._room, "_max_cells", 4 * 128)
-        large = ask(engine, [1] * 140, max_new_tokens=9)
-        small = ask(engine, BEGINNING, max_new_tokens=9)
-        growing = ask(engine, BEGINNING, cut="none", max_new_tokens=200)
-        with pytest.raises(ClewError, match="does not fit in the memory"):
-            finish(large)
+        monkeypatch.setattr(engine._batch._room, "_max_cells", 5 * 128)
+        prompts = BEGINNING[:7], BEGINNING
+        # Both have room at first, but only one of them does in the end.
+        shorter, longer = engine.call(
+            lambda: [ask(engine, one, cut="none", max_new_tokens=130) for one in prompts]
+        )
         with pytest.raises(ClewError, match="memory ran out"):
-            finish(growing)
-        assert len(finish(small).tokens) == 9
+            finish(longer)
+        assert len(finish(shorter).tokens) == 130
 
 
 def test_the_model_can_be_used_between_passes(engine: Engine, decoder: Decoder) -> None:

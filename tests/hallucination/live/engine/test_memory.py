@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from clew.errors import ClewError
+from clew.errors import ClewError, InputError
 from clew.hallucination.capture import LoadedModel
-from clew.hallucination.live.engine import batch
+from clew.hallucination.capture.plan import cache_bytes
+from clew.hallucination.live.engine import batch, room
 from clew.hallucination.live.engine.engine import Engine
 from clew.hallucination.live.engine.graphs import GraphPasses
 from clew.hallucination.live.engine.recording import Recording
@@ -26,15 +27,43 @@ def test_no_captured_pass_outlives_its_rows(
 ) -> None:
     monkeypatch.setattr(batch, "choose_passes", GraphPasses)
     with Engine(loaded, max_rows=2) as engine:
-        room, passes = engine._batch._room, engine._batch._passes
+        its_room, passes = engine._batch._room, engine._batch._passes
         assert isinstance(passes, GraphPasses)
         answer = finish(ask(engine, BEGINNING))
-        before, cache = passes._captured.copy(), room._model.cache
+        before, cache = passes._captured.copy(), its_room._model.cache
         rows, capacity = cache.rows, cache.capacity
         for sizes in ((0, 0), (rows, capacity)):
-            engine.call(lambda sizes=sizes: room._resize(*sizes))
+            engine.call(lambda sizes=sizes: its_room._resize(*sizes))
         assert finish(ask(engine, BEGINNING)).tokens == answer.tokens
     assert not set(before.values()) & set(passes._captured.values())
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_long_prompt_has_room_after_many_short_ones(
+    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch, ahead: bool
+) -> None:
+    if ahead:
+        monkeypatch.setattr(batch, "choose_passes", GraphPasses)
+    with Engine(loaded, max_rows=4) as engine:
+        alone = finish(ask(engine, BEGINNING * 15, max_new_tokens=3)).tokens
+    with Engine(loaded, max_rows=4) as engine:
+        monkeypatch.setattr(engine._batch._room, "_max_cells", 5 * 128)
+        prompts = [*([BEGINNING] * 4), BEGINNING * 15, BEGINNING]
+        tickets = [ask(engine, prompt, max_new_tokens=3) for prompt in prompts]
+        answers = [finish(ticket).tokens for ticket in tickets]
+    assert answers[4] == alone and answers[5] == answers[0]
+
+
+def test_a_prompt_that_one_row_has_no_room_for_is_refused(
+    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = int(300 * cache_bytes(loaded.model) / room._MEMORY_SHARE)
+    monkeypatch.setattr(room, "_free_memory", lambda _: free)
+    with Engine(loaded, max_rows=4) as engine:
+        assert engine.max_tokens == 128
+        with pytest.raises(InputError, match="limit of 128"):
+            ask(engine, BEGINNING * 11, max_new_tokens=20)
+        assert len(finish(ask(engine, BEGINNING * 11, max_new_tokens=7)).tokens) == 7
 
 
 PLACES = {

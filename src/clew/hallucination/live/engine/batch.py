@@ -66,7 +66,7 @@ class RunningBatch:
         self._tokenizer, self._ends = loaded.tokenizer, end_tokens(*loaded)
         self._vocabulary = loaded.model.get_input_embeddings().num_embeddings
         context = context_tokens(loaded.model)
-        self.max_tokens = min(max_tokens or context, context)
+        self.max_tokens = min(max_tokens or context, context, self._room.max_tokens)
         self._pieces = Pieces(loaded.tokenizer)
         self._answer_ends: dict[Cut, AnswerEnd] = {}
         self._prefixes = Prefixes()
@@ -119,12 +119,9 @@ class RunningBatch:
                 waiting.popleft().put(_failure(error))
                 self._free(error)
                 continue
-            if row is None and self.running:
+            if row is None:
                 return
             ticket = waiting.popleft()
-            if row is None:
-                ticket.put(self._room.too_large(len(request.prompt)))
-                continue
             others = (other.request.prompt for other in islice(waiting, 8))
             shared = self._prefixes.length_to_keep(request.prompt, others)
             try:

@@ -44,7 +44,7 @@ class Engine:
 
     `recording` says what to record of scored requests. At most `max_rows` answers are generated at
     once; up to `max_waiting` more requests wait. `max_tokens` limits prompt and answer of a
-    request together, by default to what the model takes.
+    request together, by default to what the model takes and memory has room for.
     """
 
     def __init__(

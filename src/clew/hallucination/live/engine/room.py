@@ -5,7 +5,6 @@ import heapq
 import psutil
 import torch
 
-from clew.errors import ClewError
 from clew.hallucination.capture.plan import cache_bytes, record_bytes
 from clew.hallucination.live.engine.passes import PackedModel
 from clew.hallucination.live.engine.recording import RowRecord
@@ -20,52 +19,58 @@ _FIRST_TOKENS = 16
 
 class Room:
     """The rows of the engine, up to `max_rows`. They grow with what is asked, by powers of two: all
-    have room for the longest."""
+    have room for the longest. Where memory is short, long rows are fewer."""
 
     def __init__(self, model: PackedModel, record: RowRecord | None, max_rows: int) -> None:
         self._model, self._record, self._max_rows = model, record, max_rows
-        self._free = list(range(max_rows))
+        self._free, self._used = list(range(max_rows)), set[int]()
         a_token = cache_bytes(model.model)
         if record is not None:
             a_token += record_bytes(record.recording.shape, 1)
         self._max_cells = int(_free_memory(model.device) * _MEMORY_SHARE) // a_token
 
+    @property
+    def max_tokens(self) -> int:
+        """How many tokens fit if there is only one row, and the spare one."""
+        return 1 << max(0, (self._max_cells // 2).bit_length() - 1)
+
     def take_row(self, prompt_tokens: int) -> int | None:
-        """A free row with room for a prompt, or None if there is none."""
+        """A free row with room for a prompt, or None if there is none while others are used.
+        Raises MemoryError if there would be none without them, either."""
         if not self._free:
             return None
-        if len(self._free) == self._max_rows:
+        if not self._used:
             self._shrink(prompt_tokens)
-        rows, capacity = self._sizes(self._free[0] + 1, prompt_tokens + _FIRST_TOKENS)
-        if rows * capacity > self._max_cells:
+        with_answer = min(prompt_tokens + _FIRST_TOKENS, max(prompt_tokens, self.max_tokens))
+        sizes = self._sizes(self._free[0] + 1, with_answer)
+        if sizes is None and self._used:
             return None
-        self._resize(rows, capacity)
-        return heapq.heappop(self._free)
+        self._resize(*_fitting(sizes, with_answer))
+        row = heapq.heappop(self._free)
+        self._used.add(row)
+        return row
 
     def give_back(self, row: int) -> None:
+        self._used.remove(row)
         heapq.heappush(self._free, row)
 
     def reserve(self, tokens: int) -> None:
         """Make room for that many tokens in every row. Raises MemoryError if there is none."""
-        rows, capacity = self._sizes(1, tokens)
-        if rows * capacity > self._max_cells:
-            raise MemoryError(f"{rows} rows of {capacity} tokens do not fit in memory")
-        self._resize(rows, capacity)
+        self._resize(*_fitting(self._sizes(1, tokens), tokens))
 
-    def too_large(self, prompt_tokens: int) -> ClewError:
-        return ClewError(
-            f"a prompt of {prompt_tokens:,} tokens does not fit in the memory of "
-            f"{self._model.device}, which has room for {self._max_cells:,}. Shorten it."
-        )
-
-    def _sizes(self, rows: int, tokens: int) -> tuple[int, int]:
-        """The sizes to grow to; never smaller than they are."""
+    def _sizes(self, rows: int, tokens: int) -> tuple[int, int] | None:
+        """The sizes to change to; None if memory is too small. Rows do not become shorter, and only
+        become fewer where they would not fit otherwise."""
         cache = self._model.cache
         least, capacity = _MIN_ROWS, _power_of_two(max(tokens, _MIN_CAPACITY))
         if self._model.device.type == "cuda":  # passes are captured again whenever they grow
             least, capacity = self._max_rows, max(capacity, _MIN_CAPACITY_OF_GRAPHS)
-        grown = min(_power_of_two(max(rows, least)), self._max_rows)
-        return max(grown, cache.rows), max(capacity, cache.capacity)
+        capacity = max(capacity, cache.capacity)
+        wanted = max(min(_power_of_two(max(rows, least)), self._max_rows), cache.rows)
+        fitting = self._max_cells // capacity - 1  # there is a spare row, too
+        if fitting < max([rows, *(row + 1 for row in self._used)]):
+            return None
+        return min(wanted, fitting), capacity
 
     def _shrink(self, tokens: int) -> None:
         """While nothing runs: forget rows that have become much larger than needed."""
@@ -81,6 +86,12 @@ class Room:
         ]
         for change in changes:
             change()
+
+
+def _fitting(sizes: tuple[int, int] | None, tokens: int) -> tuple[int, int]:
+    if sizes is None:
+        raise MemoryError(f"rows of {tokens} tokens do not fit in memory")
+    return sizes
 
 
 def _power_of_two(number: int) -> int:

@@ -47,10 +47,10 @@ class Service:
     def model_name(self) -> str:
         return self.settings.name_of(self.session.detector.model)
 
-    @cached_property
+    @property
     def context(self) -> int:
-        """Tokens of a prompt and its answer together that the model allows."""
-        return self.session.encoder.max_tokens
+        """Tokens of a prompt and its answer together that are allowed."""
+        return self.session.max_tokens
 
     def check_model(self, name: str | None) -> None:
         """One model is served: a request may omit its name, but not name another."""

@@ -7,6 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -19,10 +20,11 @@ from clew.hallucination.detectors.packing import on_device
 from clew.hallucination.detectors.risk import Risk, unavailable
 from clew.hallucination.live.answers import LiveAnswer, LiveTicket, LiveToken
 from clew.hallucination.live.assessing import assess, read_generation, read_maps, why_unavailable
+from clew.hallucination.live.engine.copies import reduce_padded, reduce_ragged
 from clew.hallucination.live.engine.engine import Engine
 from clew.hallucination.live.engine.requests import Finished, NewToken, Request, Sampling
 from clew.hallucination.live.engine.tickets import Ticket
-from clew.hallucination.live.features import LiveFeatures, PassedAnswer, join_records
+from clew.hallucination.live.features import LiveFeatures, PassedAnswer
 from clew.hallucination.traces.compact import to_float16
 from clew.memory import free_memory, is_out_of_memory
 
@@ -53,7 +55,7 @@ class _Pending:
 
     @property
     def can_be_scored(self) -> bool:
-        is_recorded = self.finished is not None and self.finished.record is not None
+        is_recorded = self.finished is not None and self.finished.kept is not None
         return is_recorded and None not in self.samples
 
 
@@ -75,6 +77,8 @@ class Delivery:
         self._loaded, self._detector, self._engine = loaded, detector, engine
         # The states of single tokens come from the engine to the host, and are few.
         self._probe = on_device(detector.tokens, "cpu")
+        device = torch.device(loaded.model.device)
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._items: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
         self._open: set[_Pending] = set()
         self._has_ended = False
@@ -251,14 +255,32 @@ class Delivery:
 
     @torch.inference_mode()
     def _assess_all(self, pending: Sequence[_Pending]) -> list[Risk]:
-        records = [one.finished.record for one in pending if one.finished and one.finished.record]
-        features = LiveFeatures(
-            join_records(records),
-            [_passed_answer(one) for one in pending],
-            self._detector.sample_shape,
-            pass_maps=lambda s: self._engine.call(partial(read_maps, self._loaded, s)),
-        )
-        return assess(self._detector, features)
+        kept = [one.finished.kept for one in pending if one.finished and one.finished.kept]
+        is_probe = self._detector.samples is None
+        with self._beside_the_engine():
+            features = LiveFeatures(
+                reduce_padded(kept) if is_probe else reduce_ragged(kept),
+                [_passed_answer(one) for one in pending],
+                self._detector.sample_shape,
+                pass_maps=lambda s: self._engine.call(partial(read_maps, self._loaded, s)),
+                is_laid_out=is_probe,
+            )
+            return assess(self._detector, features)
+
+    @contextmanager
+    def _beside_the_engine(self) -> Iterator[None]:
+        """On a GPU, work in a stream of its own: waiting for it does not mean waiting for the
+        engine's next passes, and they do not wait for it."""
+        if self._stream is None:
+            yield
+            return
+        # The records were copied in the engine's stream, which is the default one.
+        self._stream.wait_stream(torch.cuda.default_stream(self._stream.device))
+        with torch.cuda.stream(self._stream):
+            try:
+                yield
+            finally:  # the records are freed after it
+                self._stream.synchronize()
 
     def _leave(self, pending: _Pending, last: LiveAnswer | ClewError) -> None:
         with self._lock:

@@ -15,6 +15,7 @@ from torch import Tensor
 from clew.errors import InputError
 from clew.hallucination.detectors.registry import SampleKind
 from clew.hallucination.live.batches import TracedAnswers, build_batch
+from clew.hallucination.live.engine.sampling import to_device
 from clew.hallucination.samples.making.answers import LAPLACIAN_TOP
 from clew.hallucination.samples.making.config import SampleShape
 from clew.hallucination.samples.reading.tokens import NODE_TOKENS
@@ -50,14 +51,6 @@ def needed_columns(names: Collection[str], samples: SampleKind | None = None) ->
     return frozenset(columns.union(_SAMPLE_COLUMNS[samples] if samples else ()))
 
 
-def join_records(records: Sequence[Reduced]) -> Reduced:
-    """The records of several batches as one."""
-    if len(records) == 1:
-        return records[0]
-    names = [field.name for field in fields(Reduced)]
-    return Reduced(**{name: torch.cat([getattr(r, name) for r in records]) for name in names})
-
-
 @dataclass(frozen=True, kw_only=True)
 class PassedAnswer:
     """An answer that has passed through the model, without its record. `prompt` and `tokens` are
@@ -76,7 +69,8 @@ class PassedAnswer:
 class LiveFeatures:
     """The features of some answers, as methods read them: one split, "live". `read` returns new
     float32 tensors on the device of the record, and ragged fields as tensors on the CPU.
-    `pass_maps` returns the full attention maps of sequences, for networks that read them."""
+    `pass_maps` returns the full attention maps of sequences, for networks that read them. The
+    ragged columns of a record that `is_laid_out` are padded already; networks do not read it."""
 
     def __init__(
         self,
@@ -85,13 +79,14 @@ class LiveFeatures:
         shape: SampleShape,
         *,
         pass_maps: Callable[[Sequence[Sequence[int]]], np.ndarray] | None = None,
+        is_laid_out: bool = False,
     ) -> None:
         self.record, self.answers, self.shape = record, answers, shape
-        self._pass_maps = pass_maps
+        self._pass_maps, self._is_laid_out = pass_maps, is_laid_out
         self._made: dict[str, Tensor] = {}
         device = record.last_hidden.device
         sizes = [[len(a.prompt) + len(a.tokens), len(a.prompt)] for a in answers]
-        self._lengths, self._prompts = torch.tensor(sizes, device=device).T
+        self._lengths, self._prompts = to_device(sizes, device).T
         self._longest = max(length for length, _ in sizes)
         self._is_padded = any(length < self._longest for length, _ in sizes)
 
@@ -171,7 +166,13 @@ class LiveFeatures:
             for field in fields(Reduced)
         }
         record = replace(self.record, **cleaned)
-        return LiveFeatures(record, self.answers, self.shape, pass_maps=self._pass_maps)
+        return LiveFeatures(
+            record,
+            self.answers,
+            self.shape,
+            pass_maps=self._pass_maps,
+            is_laid_out=self._is_laid_out,
+        )
 
     def _has(self, column: str) -> bool:
         return getattr(self.record, column).numel() > 0
@@ -231,7 +232,7 @@ class LiveFeatures:
         return self._lay(flat, size, self._used[:, None, :, None])[..., : self.shape.features]
 
     def _lay(self, flat: Tensor, size: tuple[int, ...], used: Tensor) -> Tensor:
-        if not self._is_padded:
+        if self._is_laid_out or not self._is_padded:
             return flat.reshape(size)
         return flat.new_zeros(size).masked_scatter_(used, flat)
 

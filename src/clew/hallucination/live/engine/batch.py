@@ -2,7 +2,7 @@
 
 from collections import deque
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, repeat
 from math import isfinite
 
 import torch
@@ -240,11 +240,12 @@ class RunningBatch:
         except PASS_ERRORS as error:
             self._fail([t.running for t in flying.taken], error)
             return
-        for number, (taken, alive) in enumerate(zip(flying.taken, flying.alive, strict=True)):
+        of_segments = repeat(None) if nodes is None else nodes.unbind()
+        for taken, alive, own in zip(flying.taken, flying.alive, of_segments, strict=False):
             token = next(chosen) if taken.segment.wants_logits else None
             if alive and not taken.running.has_left:
                 try:
-                    self._advance(taken, token, None if nodes is None else nodes[number])
+                    self._advance(taken, token, own)
                 except PASS_ERRORS as error:
                     self._fail([taken.running], error)
 
@@ -338,12 +339,12 @@ class RunningBatch:
         return Draft(request=request, end=self._answer_ends[request.cut], pieces=self._pieces)
 
     def _finish(self, running: Running, ended: Ended) -> None:
-        draft, record = running.draft, None
+        draft, kept = running.draft, None
         if self._record is not None and running.request.is_scored and ended != "canceled":
             answer = len(draft.tokens)
-            record = self._record.finish(running.row, len(running.request.prompt) + answer, answer)
+            kept = self._record.copy(running.row, len(running.request.prompt) + answer, answer)
         self._leave(running)
-        running.ticket.put(draft.finish(ended, record))
+        running.ticket.put(draft.finish(ended, kept))
 
     def _leave(self, running: Running) -> None:
         running.has_left = True

@@ -7,10 +7,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from clew.hallucination.capture.dialogue import AnswerEnd, repetition_start
+from clew.hallucination.live.engine.copies import RowCopy
 from clew.hallucination.live.engine.requests import Ended, Finished, NewToken, Request
 from clew.hallucination.live.engine.sampling import NextToken
 from clew.hallucination.live.engine.text import GrowingText, Pieces, StopTexts
-from clew.hallucination.traces.compact import Reduced
 
 
 @dataclass(kw_only=True)
@@ -94,15 +94,15 @@ class Draft:
                 nodes=nodes,
             )
 
-    def finish(self, ended: Ended, record: Reduced | None) -> Finished:
-        kept = [token.next for token in self._tokens[: len(self.tokens)]]
+    def finish(self, ended: Ended, kept: RowCopy | None) -> Finished:
+        chosen = [token.next for token in self._tokens[: len(self.tokens)]]
         return Finished(
             tokens=tuple(self.tokens),
             text=self._final_text(),
             ended=ended,
-            logprobs=tuple(token.logprob for token in kept),
-            entropies=tuple(token.entropy for token in kept),
-            record=record,
+            logprobs=tuple(token.logprob for token in chosen),
+            entropies=tuple(token.entropy for token in chosen),
+            kept=kept,
         )
 
     def _look_for_stop(self) -> None:

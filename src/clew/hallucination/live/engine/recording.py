@@ -8,23 +8,17 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from clew.hallucination.live.engine.copies import PER_TOKEN, RowCopy
 from clew.hallucination.live.engine.passes import Group, Pass
 from clew.hallucination.traces.basis import Basis
-from clew.hallucination.traces.compact import COLUMNS, Reduced, laplacian, log_diagonal, lookback
+from clew.hallucination.traces.compact import COLUMNS
 from clew.hallucination.traces.schema import TraceShape
 
 _OF_ATTENTION = frozenset(
     {"edges", "attention_log_diagonal", "laplacian_diagonal", "lookback"},
 )
-# Tensors with one entry per token, and the dimension of the tokens in those of one row.
-_PER_TOKEN = {
-    "nodes": 1,
-    "edge_weight": 1,
-    "edge_slot": 1,
-    "diagonal": 2,
-    "received": 2,
-    "masses": 2,
-}
+# Copies on a GPU have room for a multiple of this many tokens: those of one size join quickly.
+_ROUNDED = {"cuda": 128}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,51 +98,32 @@ class RowRecord:
         layers = [planned.states[layer][planned.last] for layer in self.recording.token_layers]
         return _project(self._token_basis, torch.stack(layers)).transpose(0, 1)
 
-    def finish(self, row: int, length: int, answer: int) -> Reduced:
-        """The fields of one row's trace of `length` tokens, the last `answer` of which are the
-        answer; those of columns that are not recorded are empty."""
-        device = self._device
-        kept = {name: self._of_row(name, row, length) for name in self._tensors}
-        lengths, answers = (torch.full((1,), n, device=device) for n in (length, answer))
-        index = torch.arange(length, device=device)[None]
-        fields = {}
-        if "last_hidden" in kept:
-            fields["last_hidden"] = kept["last_hidden"].clone()
-        if "answer_sum" in kept:
-            fields["answer_hidden"] = kept["answer_sum"] / max(answer, 1)
-        if "nodes" in kept:
-            fields["nodes"] = kept["nodes"].flatten(0, 2).clone()
-        if "edge_weight" in kept:
-            weight, slot = kept["edge_weight"].flatten(0, 2), kept["edge_slot"].flatten(0, 2)
-            fields |= {"edge_weight": weight.clone(), "edge_source": slot.where(weight > 0, 0)}
-        columns = self.recording.columns
-        if "attention_log_diagonal" in columns:
-            fields["attention_log_diagonal"] = log_diagonal(kept["diagonal"]).flatten()
-        if "laplacian_diagonal" in columns:
-            values = laplacian(kept["received"], kept["diagonal"], lengths, index)
-            fields["laplacian_diagonal"] = values.flatten()
-        if "masses" in kept:
-            used = torch.ones_like(index, dtype=torch.bool)
-            fields["lookback"] = lookback(kept["masses"], lengths, answers, index, used)
-        empty = torch.empty(0, device=device)
-        return Reduced(**{name: fields.get(name, empty) for name in Reduced.__dataclass_fields__})
+    def copy(self, row: int, length: int, answer: int) -> RowCopy:
+        """What has been recorded of one row: `length` tokens, the last `answer` of which are the
+        answer. It is reduced later: the engine's thread does not take the time."""
+        step = _ROUNDED.get(self._device.type, 1)
+        room = min(-(-length // step) * step, self.capacity)
+        tensors = {name: self._of_row(name, row, room).clone() for name in self._tensors}
+        return RowCopy(
+            tensors=tensors, columns=self.recording.columns, length=length, answer=answer
+        )
 
     def copy_tokens(self, row: int, length: int) -> dict[str, Tensor]:
         """The record of the first tokens of a row, while nothing follows them."""
         return {
             name: self._of_row(name, row, length).clone()
             for name in self._tensors
-            if name in _PER_TOKEN
+            if name in PER_TOKEN
         }
 
     def paste_tokens(self, row: int, tokens: dict[str, Tensor]) -> None:
         for name, values in tokens.items():
-            along = _PER_TOKEN[name] + 1
+            along = PER_TOKEN[name] + 1
             self._tensors[name][row : row + 1].narrow(along, 0, values.shape[along]).copy_(values)
 
     def _of_row(self, name: str, row: int, length: int) -> Tensor:
         tensor = self._tensors[name][row : row + 1]
-        along = _PER_TOKEN.get(name)
+        along = PER_TOKEN.get(name)
         return tensor if along is None else tensor.narrow(along + 1, 0, length)
 
     def _shapes(self, slots: int) -> dict[str, tuple[int, ...]]:

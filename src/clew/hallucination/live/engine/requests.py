@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
+    from clew.hallucination.live.engine.copies import RowCopy
     from clew.hallucination.traces.compact import Reduced
 
 Ended = Literal["end", "stop", "line", "sentence", "repetition", "length", "canceled"]
@@ -78,11 +79,18 @@ class NewToken:
 
 @dataclass(frozen=True, kw_only=True)
 class Finished:
-    """The whole answer. `record` holds what capture would have stored of it, a batch of one."""
+    """The whole answer. `kept` is what was recorded of it."""
 
     tokens: tuple[int, ...]
     text: str
     ended: Ended
     logprobs: tuple[float, ...]
     entropies: tuple[float, ...]
-    record: "Reduced | None" = None
+    kept: "RowCopy | None" = None
+
+    @property
+    def record(self) -> "Reduced | None":
+        """What capture would have stored of it, a batch of one."""
+        from clew.hallucination.live.engine.copies import reduce_ragged
+
+        return None if self.kept is None else reduce_ragged([self.kept])

@@ -8,6 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 _BLOCK = 64
+_TILE = 2048
 
 
 @triton.jit
@@ -121,28 +122,30 @@ def attend_packed(
 def _reduce(  # type: ignore[no-untyped-def]
     weights, rows, positions, prompts, alive, diagonal, received, masses,
     tokens, layers, columns, capacity,
-    HEADS: tl.constexpr, SIZE: tl.constexpr,
+    HEADS: tl.constexpr, SOME: tl.constexpr, SIZE: tl.constexpr,
     DIAGONAL: tl.constexpr, RECEIVED: tl.constexpr, MASSES: tl.constexpr,
 ):  # fmt: skip
-    """One token in one head of one layer: what the record keeps of its attention."""
-    token, unit = tl.program_id(0), tl.program_id(1)
-    layer, head = unit // HEADS, unit % HEADS
+    """One token in some heads of one layer: what the record keeps of its attention."""
+    token, layer = tl.program_id(0), tl.program_id(1)
     row, position = tl.load(rows + token), tl.load(positions + token)
-    column = tl.arange(0, SIZE)
+    head, column = tl.program_id(2) * SOME + tl.arange(0, SOME), tl.arange(0, SIZE)
+    is_head = head < HEADS
+    inside = is_head[:, None] & (column < columns)[None, :]
     source = ((layer * tokens + token) * HEADS + head).to(tl.int64) * columns
-    weight = tl.load(weights + source + column, mask=column < columns, other=0.0)
+    weight = tl.load(weights + source[:, None] + column[None, :], mask=inside, other=0.0)
     target = ((row * layers + layer) * HEADS + head) * capacity
     if DIAGONAL:
-        own = tl.sum(tl.where(column == position, weight, 0.0), axis=0)
-        tl.store(diagonal + target + position, own)
+        own = tl.sum(tl.where((column == position)[None, :], weight, 0.0), axis=1)
+        tl.store(diagonal + target + position, own, mask=is_head)
     if MASSES:
-        in_prompt = column < tl.load(prompts + row)
+        in_prompt = (column < tl.load(prompts + row))[None, :]
         first = (target + position) * 2
-        tl.store(masses + first, tl.sum(tl.where(in_prompt, weight, 0.0), axis=0))
-        tl.store(masses + first + 1, tl.sum(tl.where(in_prompt, 0.0, weight), axis=0))
+        tl.store(masses + first, tl.sum(tl.where(in_prompt, weight, 0.0), axis=1), mask=is_head)
+        tl.store(masses + first + 1, tl.sum(tl.where(in_prompt, 0.0, weight), axis=1), mask=is_head)
     if RECEIVED:
-        counts = (column <= position) & tl.load(alive + token)
-        tl.atomic_add(received + target + column, weight, mask=counts)
+        counts = inside & (column <= position)[None, :] & tl.load(alive + token)
+        where = received + target[:, None] + column[None, :]
+        tl.atomic_add(where, weight, mask=counts, sem="relaxed")
 
 
 @triton.jit
@@ -158,7 +161,25 @@ def _sum_states(  # type: ignore[no-untyped-def]
         inside = dim < D
         source = (layer * tokens + token).to(tl.int64) * D + dim
         state = tl.load(states + source, mask=inside, other=0.0).to(tl.float32)
-        tl.atomic_add(sums + (row * layers + layer) * D + dim, state, mask=inside)
+        target = sums + (row * layers + layer) * D + dim
+        tl.atomic_add(target, state, mask=inside, sem="relaxed")
+
+
+@triton.jit
+def _keep_last(  # type: ignore[no-untyped-def]
+    states, rows, last, alive, kept, tokens, layers, D: tl.constexpr, SIZE: tl.constexpr,
+):  # fmt: skip
+    """Copy the state of a segment's last token in one layer to its row."""
+    segment, layer = tl.program_id(0), tl.program_id(1)
+    token = tl.load(last + segment)
+    if tl.load(alive + token):
+        row = tl.load(rows + token)
+        dim = tl.arange(0, SIZE)
+        inside = dim < D
+        source = (layer * tokens + token).to(tl.int64) * D + dim
+        state = tl.load(states + source, mask=inside, other=0.0)
+        target = kept + (row * layers + layer) * D + dim
+        tl.store(target, state.to(kept.dtype.element_ty), mask=inside)
 
 
 def reduce_weights(
@@ -175,10 +196,13 @@ def reduce_weights(
         return
     layers, tokens, heads, columns = weights.shape
     targets = [kept.get(name, some) for name in ("diagonal", "received", "masses")]
-    _reduce[(tokens, layers * heads)](
+    size = triton.next_power_of_2(columns)
+    # A program for each head would do too little.
+    at_once = min(triton.next_power_of_2(heads), max(1, _TILE // size))
+    _reduce[(tokens, layers, triton.cdiv(heads, at_once))](
         weights, *where, prompts, alive, *targets, tokens, layers, columns, some.shape[3],
-        HEADS=heads, SIZE=triton.next_power_of_2(columns), DIAGONAL="diagonal" in kept,
-        RECEIVED="received" in kept, MASSES="masses" in kept, num_warps=1 if columns <= 512 else 4,
+        HEADS=heads, SOME=at_once, SIZE=size, DIAGONAL="diagonal" in kept,
+        RECEIVED="received" in kept, MASSES="masses" in kept, num_warps=4,
     )  # fmt: skip
 
 
@@ -190,5 +214,15 @@ def sum_states(
     layers, tokens, dim = states.shape
     _sum_states[(tokens, layers)](
         states, *where, prompts, alive, sums, tokens, layers,
+        D=dim, SIZE=triton.next_power_of_2(dim), num_warps=4,
+    )  # fmt: skip
+
+
+def keep_last(states: Tensor, rows: Tensor, last: Tensor, alive: Tensor, kept: Tensor) -> None:
+    """Copy the states of a pass [layers, tokens, dim] at the `last` tokens of its segments to what
+    is kept of their rows [rows, layers, dim]."""
+    layers, tokens, dim = states.shape
+    _keep_last[(len(last), layers)](
+        states, rows, last, alive, kept, tokens, layers,
         D=dim, SIZE=triton.next_power_of_2(dim), num_warps=4,
     )  # fmt: skip

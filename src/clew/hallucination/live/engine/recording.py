@@ -149,6 +149,25 @@ class RowRecord:
     def _add_states(
         self, planned: Pass, states: Float[Tensor, "layers tokens dim"], alive: Tensor | None
     ) -> None:
+        if planned.uses_kernels and alive is not None:
+            self._add_with_kernels(planned, states, alive)
+        else:
+            self._add_plainly(planned, states, alive)
+        if "nodes" in self._tensors:
+            nodes = _project(self._basis, states).transpose(0, 1)
+            self._tensors["nodes"][planned.rows, :, planned.positions] = nodes
+
+    def _add_with_kernels(self, planned: Pass, states: Tensor, alive: Tensor) -> None:
+        from clew.hallucination.live.engine.kernels import keep_last, sum_states
+
+        rows, tensors = planned.rows, self._tensors
+        if "last_hidden" in tensors:
+            keep_last(states, rows, planned.last, alive, tensors["last_hidden"])
+        if "answer_sum" in tensors:
+            where = rows, planned.positions
+            sum_states(states, where, self._prompts, alive, tensors["answer_sum"])
+
+    def _add_plainly(self, planned: Pass, states: Tensor, alive: Tensor | None) -> None:
         tensors = self._tensors
         if "last_hidden" in tensors:
             rows, kept = planned.rows[planned.last], tensors["last_hidden"]
@@ -156,20 +175,12 @@ class RowRecord:
             if alive is not None:
                 last = torch.where(alive[planned.last][:, None, None], last, kept[rows])
             kept[rows] = last
-        if "answer_sum" in tensors and planned.uses_kernels and alive is not None:
-            from clew.hallucination.live.engine.kernels import sum_states
-
-            where = planned.rows, planned.positions
-            sum_states(states, where, self._prompts, alive, tensors["answer_sum"])
-        elif "answer_sum" in tensors:
+        if "answer_sum" in tensors:
             # Selected, not multiplied by 0: infinities in a prompt must not reach the sum.
             is_answer = planned.positions >= self._prompts[planned.rows]
             is_answer = is_answer if alive is None else is_answer & alive
             answer = torch.where(is_answer[None, :, None], states, 0).transpose(0, 1).float()
             tensors["answer_sum"].index_add_(0, planned.rows, answer)
-        if "nodes" in tensors:
-            nodes = _project(self._basis, states).transpose(0, 1)
-            tensors["nodes"][planned.rows, :, planned.positions] = nodes
 
     def _add_weights(self, group: Group, planned: Pass, alive: Tensor | None) -> None:
         """Reduce the attention of one group of segments, all layers at once."""
